@@ -1,0 +1,304 @@
+//! The configuration, as the rest of the service sees it: checked, complete and with units in the types.
+//!
+//! Loading puts environment over file over default; whatever is wrong is reported at once, each with its key.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::model::Span;
+
+/// Everything that can be set. The shipped `config/hourbucket.toml` shows each key with its default and a comment.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// `[ingest]`
+    pub ingest: Ingest,
+    /// `[http]`
+    pub http: Http,
+    /// `[admin]`
+    pub admin: Admin,
+    /// `[store]`
+    pub store: Store,
+    /// `[bucket]`
+    pub bucket: Bucket,
+    /// `[flush]`
+    pub flush: Flush,
+    /// `[accumulate]`
+    pub accumulate: Accumulate,
+    /// `[journal]`
+    pub journal: Journal,
+    /// `[limits]`
+    pub limits: Limits,
+    /// `[dead_letters]`
+    pub dead_letters: DeadLetters,
+    /// `[shutdown]`
+    pub shutdown: Shutdown,
+    /// `[log]`
+    pub log: Log,
+    /// `[[mqtt]]`
+    pub mqtt: Vec<Mqtt>,
+}
+
+/// When a sender is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AckMode {
+    /// After the journal's fdatasync.
+    Journal,
+    /// After the store's majority write; no journal.
+    Stored,
+}
+
+/// `[ingest]`
+#[derive(Debug, Clone)]
+pub struct Ingest {
+    /// `ack`: `journal` or `stored`.
+    pub ack: AckMode,
+    /// `queue_max`: parcels that wait for the next stage (default 1024).
+    pub queue_max: usize,
+    /// `queue_max_bytes`: their bytes (default 64MiB).
+    pub queue_max_bytes: u64,
+}
+
+/// `[http]`
+#[derive(Debug, Clone)]
+pub struct Http {
+    /// `enabled` (default true).
+    pub enabled: bool,
+    /// `listen` (default 127.0.0.1:8080).
+    pub listen: SocketAddr,
+    /// `tokens_file`: absent, the service listens on loopback only.
+    pub tokens_file: Option<PathBuf>,
+    /// `allow_anonymous`: listens elsewhere than loopback without tokens (default false).
+    pub allow_anonymous: bool,
+    /// `body_max_bytes`: before and after decompression (default 8388608).
+    pub body_max_bytes: u64,
+    /// `header_timeout`: for the head of a request (default 10s).
+    pub header_timeout: Duration,
+    /// `body_timeout`: for the body of a request (default 30s).
+    pub body_timeout: Duration,
+    /// `concurrency_max`: requests being worked on (default 256); one more gets 429.
+    pub concurrency_max: usize,
+    /// `queue_timeout`: how long a request waits for a place in the queue before 429 (default 1s).
+    pub queue_timeout: Duration,
+    /// `ack_timeout`: how long a request waits to be durable before 503 (default 60s).
+    pub ack_timeout: Duration,
+}
+
+/// `[admin]`
+#[derive(Debug, Clone)]
+pub struct Admin {
+    /// `listen` (default 127.0.0.1:8081).
+    pub listen: SocketAddr,
+}
+
+/// How readings are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreMode {
+    /// Readings in the pages.
+    Bucket,
+    /// Readings in a native time-series collection.
+    Timeseries,
+    /// Time-series where the server really has it.
+    Auto,
+}
+
+/// `[store]`
+#[derive(Debug, Clone)]
+pub struct Store {
+    /// `uri`, a secret: never printed (also `HOURBUCKET_STORE__URI`, `…_FILE`).
+    pub uri: Secret,
+    /// `database` (default hourbucket).
+    pub database: String,
+    /// `mode`: `bucket`, `timeseries` or `auto` (default).
+    pub mode: StoreMode,
+    /// `retention`: absent, kept for ever.
+    pub retention: Option<Duration>,
+    /// `write_concern`: `majority` (default) or a number of members.
+    pub write_concern: String,
+    /// `timeout`: for one command, after which its answer counts as lost (default 30s).
+    pub timeout: Duration,
+    /// `connect_timeout`: for finding a server (default 5s).
+    pub connect_timeout: Duration,
+    /// `pool_max`: connections (default 16).
+    pub pool_max: u32,
+}
+
+/// `[bucket]`
+#[derive(Debug, Clone)]
+pub struct Bucket {
+    /// `span`: a divisor of a day, from 1m to 1d (default 1h).
+    pub span: Span,
+    /// `max_readings`: in a page, 1 to 10,000 (default 1000).
+    pub max_readings: u32,
+    /// `max_bytes`: of the readings of a page (default 1MiB, at most 8MiB).
+    pub max_bytes: u64,
+}
+
+/// `[flush]`
+#[derive(Debug, Clone)]
+pub struct Flush {
+    /// `max_age`: the longest a reading waits in memory while the store is well (default 15s).
+    pub max_age: Duration,
+    /// `linger`: the same with `ack = "stored"`, where a sender waits (default 5ms).
+    pub linger: Duration,
+    /// `commands_max`: in flight at once (default 4).
+    pub commands_max: usize,
+    /// `command_max_bytes`: size of one command (default 12MiB, at most 12MiB).
+    pub command_max_bytes: u64,
+    /// `command_max_statements`: statements of one command (default 5000).
+    pub command_max_statements: usize,
+    /// `backoff_min`: first wait after a failure (default 50ms).
+    pub backoff_min: Duration,
+    /// `backoff_max`: longest wait (default 5s).
+    pub backoff_max: Duration,
+}
+
+/// `[accumulate]`
+#[derive(Debug, Clone)]
+pub struct Accumulate {
+    /// `shards`: 0 (default) takes the number of cores.
+    pub shards: usize,
+    /// `max_bytes`: memory of all shards (default 512MiB).
+    pub max_bytes: u64,
+    /// `max_sensors`: known at once (default 2,000,000).
+    pub max_sensors: usize,
+}
+
+/// `[journal]`
+#[derive(Debug, Clone)]
+pub struct Journal {
+    /// `dir` (default journal).
+    pub dir: PathBuf,
+    /// `max_bytes` (default 16GiB).
+    pub max_bytes: u64,
+    /// `segment_bytes` (default 64MiB).
+    pub segment_bytes: u64,
+}
+
+/// `[limits]`
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// `past`: how old a reading may be (default 365d).
+    pub past: Duration,
+    /// `future`: how far ahead a reading may be (default 10m).
+    pub future: Duration,
+    /// `fields_max`: values of a reading (default 64, at most 255).
+    pub fields_max: usize,
+    /// `name_max_bytes`: a field's or tag's name (default 128, at most 255).
+    pub name_max_bytes: usize,
+    /// `sensor_id_max_bytes` (default 256, at most 1024).
+    pub sensor_id_max_bytes: usize,
+    /// `string_max_bytes`: a string value or a tag's value (default 1024, at most 16384).
+    pub string_max_bytes: usize,
+    /// `tags_max`: tags of a reading (default 32, at most 64).
+    pub tags_max: usize,
+    /// `batch_max_readings`: in one HTTP body or MQTT message (default 100,000).
+    pub batch_max_readings: usize,
+}
+
+/// `[dead_letters]`
+#[derive(Debug, Clone)]
+pub struct DeadLetters {
+    /// `retention` (default 30d).
+    pub retention: Duration,
+}
+
+/// `[shutdown]`
+#[derive(Debug, Clone)]
+pub struct Shutdown {
+    /// `deadline` (default 30s).
+    pub deadline: Duration,
+}
+
+/// How the log is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For a person.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// `[log]`
+#[derive(Debug, Clone)]
+pub struct Log {
+    /// `level`: a `tracing` filter (default info).
+    pub level: String,
+    /// `format`: `text` (default) or `json`.
+    pub format: LogFormat,
+}
+
+/// The protocol version of a broker's connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MqttProtocol {
+    /// MQTT 3.1.1.
+    V4,
+    /// MQTT 5.
+    V5,
+}
+
+/// `[[mqtt]]`
+#[derive(Debug, Clone)]
+pub struct Mqtt {
+    /// `url`: `mqtt://`, `mqtts://`, `ws://` or `wss://` host and port, without credentials.
+    pub url: String,
+    /// `client_id`: one a broker and instance.
+    pub client_id: String,
+    /// `protocol`: 4 or 5 (default).
+    pub protocol: MqttProtocol,
+    /// `clean_start` (default false: a persistent session).
+    pub clean_start: bool,
+    /// `session_expiry`: MQTT 5 only, how long the broker keeps the session (default 7d).
+    pub session_expiry: Duration,
+    /// `username`
+    pub username: Option<String>,
+    /// `password_file` (or `password` by environment).
+    pub password: Option<Secret>,
+    /// `ca_file`: PEM; absent, the system's roots.
+    pub ca_file: Option<PathBuf>,
+    /// `keep_alive` (default 30s).
+    pub keep_alive: Duration,
+    /// `packet_max_bytes` (default 1MiB; larger ones end the connection, so keep it above the broker's own limit).
+    pub packet_max_bytes: u32,
+    /// `window`: messages that may wait for their acknowledgement (default 10,000; MQTT 5: receive maximum, at most 65,535).
+    pub window: u16,
+    /// `[[mqtt.subscriptions]]`
+    pub subscriptions: Vec<Subscription>,
+}
+
+/// `[[mqtt.subscriptions]]`
+#[derive(Debug, Clone)]
+pub struct Subscription {
+    /// `filter`: a topic filter, also `$share/group/…`.
+    pub filter: String,
+    /// `qos`: 0 or 1 (default).
+    pub qos: u8,
+    /// `topic`: a template such as `sensors/{sensor_id}/{field}`.
+    pub topic: String,
+    /// `format`: `json` or `scalar` (more to come).
+    pub format: String,
+    /// `ts_unit`: of numbers as time: `s`, `ms`, `us`, `ns`; absent, by magnitude.
+    pub ts_unit: Option<String>,
+}
+
+/// A text that never shows itself.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Hides a text.
+    pub fn new(text: String) -> Secret {
+        Secret(text)
+    }
+
+    /// The text itself; for the one place that needs it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}

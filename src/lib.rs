@@ -1,0 +1,8 @@
+//! hourbucket (the map is written once the stages stand).
+pub mod ack;
+pub mod config;
+pub mod decode;
+pub mod intake;
+pub mod model;
+pub mod store;
+pub mod telemetry;

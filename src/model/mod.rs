@@ -1,0 +1,24 @@
+//! The vocabulary of hourbucket: readings, ids, hours, pages and the clock. Pure: nothing here waits, does IO or knows
+//! a stage, and nothing here imports another module of ours.
+
+pub mod batch;
+pub mod clock;
+pub mod dead_letter;
+pub mod hour;
+pub mod ids;
+pub mod page;
+pub mod reading;
+pub mod rows;
+pub mod summary;
+pub mod value;
+
+pub use batch::{BatchBuilder, ReadingBatch, ReadingRef};
+pub use clock::{Clock, Now, SystemClock};
+pub use dead_letter::DeadLetter;
+pub use hour::{BucketStart, Span};
+pub use ids::{BucketKey, SensorId, stable_hash};
+pub use page::{PageKind, PageWrite};
+pub use reading::{Reading, ReadingKey};
+pub use rows::Rows;
+pub use summary::{FieldSummary, Summary};
+pub use value::{Num, Value, ValueRef};

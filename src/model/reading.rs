@@ -1,0 +1,86 @@
+//! A reading, owned, and its identity. The hot path never builds one: it walks [`super::ReadingRef`]s.
+
+use std::collections::BTreeMap;
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::value::{Value, ValueRef};
+
+/// `(sensor_id, ts, values)`, with what else travels along.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reading {
+    /// The series.
+    pub sensor_id: String,
+    /// When it was measured, in milliseconds since 1970.
+    pub ts_ms: i64,
+    /// True where the sender gave no time and `ts_ms` is the time of receipt: two equal ones are not duplicates.
+    pub receipt_time: bool,
+    /// Tags of the sensor; not part of the identity.
+    pub tags: BTreeMap<String, String>,
+    /// Field names and values.
+    pub values: BTreeMap<String, Value>,
+}
+
+/// The identity of a reading within its sensor: its time and a hash over its values that does not depend on their
+/// order. Two readings of a sensor at the same millisecond with different values are taken for one with a chance of 2^-64.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ReadingKey {
+    /// Milliseconds since 1970.
+    pub ts_ms: i64,
+    /// Sum of the hashes of the values.
+    pub values_hash: u64,
+}
+
+impl ReadingKey {
+    /// The key of the reading at `ts_ms` with these values. Integers and doubles differ, also where they are equal in
+    /// value; 0.0 and -0.0 do too.
+    pub fn new<'a>(ts_ms: i64, values: impl Iterator<Item = (&'a str, ValueRef<'a>)>) -> ReadingKey {
+        let values_hash = values.fold(0u64, |sum, (name, value)| sum.wrapping_add(value_hash(name, value)));
+        ReadingKey { ts_ms, values_hash }
+    }
+}
+
+fn value_hash(name: &str, value: ValueRef<'_>) -> u64 {
+    // Each kind has a seed of its own, so that 1, 1.0, true and "\x01…" differ; the name's hash seeds the value's.
+    let name_hash = xxh3_64_with_seed(name.as_bytes(), 0x9E37_79B9_7F4A_7C15);
+    let (kind, hash) = match value {
+        ValueRef::Double(v) => (1, xxh3_64_with_seed(&v.to_bits().to_le_bytes(), name_hash)),
+        ValueRef::Int(v) => (2, xxh3_64_with_seed(&v.to_le_bytes(), name_hash)),
+        ValueRef::Bool(v) => (3, xxh3_64_with_seed(&[u8::from(v)], name_hash)),
+        ValueRef::Str(v) => (4, xxh3_64_with_seed(v.as_bytes(), name_hash)),
+    };
+    hash.rotate_left(kind * 7)
+}
+
+impl Reading {
+    /// Its identity within its sensor.
+    pub fn key(&self) -> ReadingKey {
+        ReadingKey::new(self.ts_ms, self.values.iter().map(|(n, v)| (n.as_str(), v.as_ref())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_does_not_matter_but_names_kinds_and_time_do() {
+        let key = |ts, v: &[(&'static str, ValueRef<'static>)]| ReadingKey::new(ts, v.to_vec().into_iter());
+        let (a, b) = (("a", ValueRef::Int(1)), ("b", ValueRef::Double(2.0)));
+        assert_eq!(key(1, &[a, b]), key(1, &[b, a]));
+        let same = key(1, &[a]);
+        for other in [
+            key(2, &[a]),
+            key(1, &[("b", ValueRef::Int(1))]),
+            key(1, &[("a", ValueRef::Double(1.0))]),
+            key(1, &[("a", ValueRef::Bool(true))]),
+            key(1, &[a, b]),
+        ] {
+            assert_ne!(same, other);
+        }
+        assert_ne!(
+            key(1, &[("a", ValueRef::Int(1)), ("b", ValueRef::Int(2))]),
+            key(1, &[("a", ValueRef::Int(2)), ("b", ValueRef::Int(1))])
+        );
+    }
+}

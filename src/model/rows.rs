@@ -1,0 +1,275 @@
+//! Readings of one bucket in compact form, waiting to be written: field names once, then one run of bytes.
+//!
+//! A row: time (i64 ms), flags (u8), number of values (u8), then for each value its field (u16, an index into the
+//! names) and the value in compact form ([`super::value`]). About 30 bytes for two numbers, one allocation for a bucket.
+
+use std::sync::Arc;
+
+use super::reading::{Reading, ReadingKey};
+use super::value::{Cursor, ValueRef};
+
+const FLAG_RECEIPT_TIME: u8 = 1;
+
+/// The rows and the names of their fields.
+#[derive(Debug, Clone, Default)]
+pub struct Rows {
+    fields: Vec<Arc<str>>,
+    data: Vec<u8>,
+    count: u32,
+    stored_bytes: u64,
+    first_ts_ms: i64,
+    last_ts_ms: i64,
+}
+
+/// One row.
+#[derive(Debug, Clone, Copy)]
+pub struct Row<'a> {
+    /// Milliseconds since 1970.
+    pub ts_ms: i64,
+    /// See [`Reading::receipt_time`].
+    pub receipt_time: bool,
+    fields: &'a [Arc<str>],
+    count: u8,
+    values: &'a [u8],
+}
+
+impl<'a> Row<'a> {
+    /// Field index and value, in the order they came.
+    pub fn values(&self) -> impl Iterator<Item = (u16, ValueRef<'a>)> + use<'a> {
+        let mut cursor = Cursor { rest: self.values };
+        (0..self.count).map_while(move |_| Some((cursor.u16()?, cursor.value()?)))
+    }
+
+    /// Field name and value, in the order they came.
+    pub fn named(&self) -> impl Iterator<Item = (&'a str, ValueRef<'a>)> + use<'a> {
+        let fields = self.fields;
+        self.values().map(move |(i, v)| (&*fields[usize::from(i)], v))
+    }
+
+    /// The identity of this reading within its sensor.
+    pub fn key(&self) -> ReadingKey {
+        ReadingKey::new(self.ts_ms, self.named())
+    }
+
+    /// Bytes that this row takes as a BSON document: length, `ts` (type, "ts\0", 8 bytes), the values, terminator.
+    pub fn stored_bytes(&self) -> u64 {
+        let value_bytes = |(i, v): (u16, ValueRef<'_>)| {
+            let payload = match v {
+                ValueRef::Double(_) | ValueRef::Int(_) => 8,
+                ValueRef::Bool(_) => 1,
+                ValueRef::Str(s) => 4 + s.len() + 1,
+            };
+            (1 + self.fields[usize::from(i)].len() + 1 + payload) as u64
+        };
+        4 + (1 + 3 + 8) + self.values().map(value_bytes).sum::<u64>() + 1
+    }
+}
+
+/// Appends one row; values go in with [`RowWriter::value`], and dropping it ends the row.
+pub struct RowWriter<'a> {
+    rows: &'a mut Rows,
+    start: usize,
+    ts_ms: i64,
+}
+
+impl RowWriter<'_> {
+    /// Adds a value of field `field` (an index that [`Rows::field`] gave).
+    pub fn value(&mut self, field: u16, value: ValueRef<'_>) {
+        self.rows.data.extend_from_slice(&field.to_le_bytes());
+        value.encode(&mut self.rows.data);
+        self.rows.data[self.start + 9] += 1;
+    }
+}
+
+impl Drop for RowWriter<'_> {
+    fn drop(&mut self) {
+        let rows = &mut *self.rows;
+        let bytes = rows.row_at(self.start).map_or(0, |(row, _)| row.stored_bytes());
+        rows.stored_bytes += bytes;
+        rows.first_ts_ms = if rows.count == 0 { self.ts_ms } else { rows.first_ts_ms.min(self.ts_ms) };
+        rows.last_ts_ms = if rows.count == 0 { self.ts_ms } else { rows.last_ts_ms.max(self.ts_ms) };
+        rows.count += 1;
+    }
+}
+
+impl Rows {
+    /// The names, in the order in which they were first seen.
+    pub fn fields(&self) -> &[Arc<str>] {
+        &self.fields
+    }
+
+    /// How many rows.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Bytes held in memory by the rows.
+    pub fn memory_bytes(&self) -> usize {
+        self.data.capacity() + self.fields.capacity() * size_of::<Arc<str>>()
+    }
+
+    /// Bytes of the rows as BSON documents (without the array's keys).
+    pub fn stored_bytes(&self) -> u64 {
+        self.stored_bytes
+    }
+
+    /// The earliest time, in milliseconds since 1970; meaningless when empty.
+    pub fn first_ts_ms(&self) -> i64 {
+        self.first_ts_ms
+    }
+
+    /// The latest time, in milliseconds since 1970; meaningless when empty.
+    pub fn last_ts_ms(&self) -> i64 {
+        self.last_ts_ms
+    }
+
+    /// The index of `name`, looked for at `hint` first: the next reading of a sensor has nearly always the same fields
+    /// in the same order, and interned names are the same pointer.
+    pub fn field(&mut self, name: &Arc<str>, hint: usize) -> u16 {
+        if self.fields.get(hint).is_some_and(|f| Arc::ptr_eq(f, name)) {
+            return hint as u16;
+        }
+        match self.fields.iter().position(|f| f == name) {
+            Some(i) => i as u16,
+            None => {
+                self.fields.push(name.clone());
+                (self.fields.len() - 1) as u16
+            }
+        }
+    }
+
+    /// Begins a row.
+    pub fn push(&mut self, ts_ms: i64, receipt_time: bool) -> RowWriter<'_> {
+        let start = self.data.len();
+        self.data.extend_from_slice(&ts_ms.to_le_bytes());
+        self.data.push(if receipt_time { FLAG_RECEIPT_TIME } else { 0 });
+        self.data.push(0);
+        RowWriter { rows: self, start, ts_ms }
+    }
+
+    /// Copies a row of other rows to the end of these.
+    pub fn push_row(&mut self, row: &Row<'_>) {
+        let indexes: Vec<u16> =
+            row.values().map(|(i, _)| self.field(&row.fields[usize::from(i)], usize::from(i))).collect();
+        let mut writer = self.push(row.ts_ms, row.receipt_time);
+        for (i, (_, value)) in indexes.into_iter().zip(row.values()) {
+            writer.value(i, value);
+        }
+    }
+
+    /// Adds a reading (tests and tools).
+    pub fn push_reading(&mut self, reading: &Reading) {
+        let indexes: Vec<u16> = reading.values.keys().map(|n| self.field(&Arc::from(n.as_str()), usize::MAX)).collect();
+        let mut writer = self.push(reading.ts_ms, reading.receipt_time);
+        for (i, value) in indexes.into_iter().zip(reading.values.values()) {
+            writer.value(i, value.as_ref());
+        }
+    }
+
+    /// The rows in the order they were added.
+    pub fn iter(&self) -> impl Iterator<Item = Row<'_>> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            let (row, next) = self.row_at(at)?;
+            at = next;
+            Some(row)
+        })
+    }
+
+    /// Takes the first rows off: at most `rows_max`, and while the BSON array they make stays within `bytes_max` (the
+    /// first row always goes). Returns them; the rest stays. One move where all of them go.
+    pub fn take_front(&mut self, rows_max: usize, bytes_max: u64) -> Rows {
+        if self.len() <= rows_max && self.stored_bytes + self.len() as u64 * ARRAY_KEY_BYTES_MAX <= bytes_max {
+            return std::mem::take(self);
+        }
+        let (mut front, mut rest, mut bytes, mut full) = (Rows::default(), Rows::default(), 0, false);
+        for row in self.iter() {
+            let row_bytes = row.stored_bytes() + ARRAY_KEY_BYTES_MAX;
+            full |= front.len() >= rows_max || (!front.is_empty() && bytes + row_bytes > bytes_max);
+            bytes += row_bytes;
+            if full { rest.push_row(&row) } else { front.push_row(&row) }
+        }
+        *self = rest;
+        front
+    }
+
+    /// Keeps the rows for which `keep` says so; returns how many went.
+    pub fn retain(&mut self, mut keep: impl FnMut(&Row<'_>) -> bool) -> usize {
+        let mut kept = Rows::default();
+        for row in self.iter() {
+            if keep(&row) {
+                kept.push_row(&row);
+            }
+        }
+        let gone = self.len() - kept.len();
+        if gone > 0 {
+            *self = kept;
+        }
+        gone
+    }
+
+    /// Puts `later` behind these rows.
+    pub fn append(&mut self, later: &Rows) {
+        for row in later.iter() {
+            self.push_row(&row);
+        }
+    }
+
+    fn row_at(&self, at: usize) -> Option<(Row<'_>, usize)> {
+        let mut cursor = Cursor { rest: self.data.get(at..).filter(|rest| !rest.is_empty())? };
+        let (ts_ms, flags, count) = (cursor.i64()?, cursor.u8()?, cursor.u8()?);
+        let values = cursor.rest;
+        for _ in 0..count {
+            cursor.u16()?;
+            cursor.value()?;
+        }
+        let values = &values[..values.len() - cursor.rest.len()];
+        let row = Row { ts_ms, receipt_time: flags & FLAG_RECEIPT_TIME != 0, fields: &self.fields, count, values };
+        Some((row, self.data.len() - cursor.rest.len()))
+    }
+}
+
+/// What an element of a BSON array costs beside its document: type byte, index in decimal (up to 5 digits), NUL.
+pub const ARRAY_KEY_BYTES_MAX: u64 = 1 + 5 + 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Value;
+
+    fn reading(ts_ms: i64, values: &[(&str, Value)]) -> Reading {
+        let values = values.iter().map(|(n, v)| (n.to_string(), v.clone())).collect();
+        Reading { sensor_id: "s".into(), ts_ms, receipt_time: false, tags: Default::default(), values }
+    }
+
+    #[test]
+    fn rows_come_back_as_they_went_in() {
+        let a = reading(5, &[("t", Value::Double(1.5)), ("on", Value::Bool(true))]);
+        let b = reading(-3, &[("n", Value::Int(i64::MIN)), ("s", Value::Str("ü".into())), ("t", Value::Double(-0.0))]);
+        let mut rows = Rows::default();
+        rows.push_reading(&a);
+        rows.push_reading(&b);
+        let keys: Vec<_> = rows.iter().map(|r| r.key()).collect();
+        assert_eq!(keys, [a.key(), b.key()]);
+        assert_eq!((rows.first_ts_ms(), rows.last_ts_ms(), rows.len()), (-3, 5, 2));
+    }
+
+    #[test]
+    fn takes_from_the_front_by_count_and_by_bytes() {
+        let mut rows = Rows::default();
+        (0..10).for_each(|ts| rows.push_reading(&reading(ts, &[("t", Value::Int(ts))])));
+        let row_bytes = rows.stored_bytes() / 10 + ARRAY_KEY_BYTES_MAX;
+        let front = rows.take_front(3, u64::MAX);
+        assert_eq!((front.len(), front.last_ts_ms(), rows.len(), rows.first_ts_ms()), (3, 2, 7, 3));
+        let front = rows.take_front(100, 2 * row_bytes);
+        assert_eq!((front.len(), rows.len()), (2, 5));
+        let front = rows.take_front(100, 1);
+        assert_eq!((front.len(), rows.len()), (1, 4), "a single row always goes");
+        assert_eq!(rows.stored_bytes(), 4 * (row_bytes - ARRAY_KEY_BYTES_MAX));
+    }
+}

@@ -1,0 +1,186 @@
+//! The four kinds of value a reading can carry: double, int64, bool and string. Integers stay integers all the way to
+//! the store; NaN and the infinities never become a value (the decoders reject them).
+
+use std::cmp::Ordering;
+
+/// A value borrowed from wherever it is held.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ValueRef<'a> {
+    /// A finite double.
+    Double(f64),
+    /// A 64 bit signed integer.
+    Int(i64),
+    /// A boolean; not part of a summary.
+    Bool(bool),
+    /// A string; not part of a summary.
+    Str(&'a str),
+}
+
+/// An owned value, for tests, tools and error texts; the hot path uses [`ValueRef`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// A finite double.
+    Double(f64),
+    /// A 64 bit signed integer.
+    Int(i64),
+    /// A boolean.
+    Bool(bool),
+    /// A string.
+    Str(String),
+}
+
+impl Value {
+    /// The same value, borrowed.
+    pub fn as_ref(&self) -> ValueRef<'_> {
+        match self {
+            Value::Double(v) => ValueRef::Double(*v),
+            Value::Int(v) => ValueRef::Int(*v),
+            Value::Bool(v) => ValueRef::Bool(*v),
+            Value::Str(v) => ValueRef::Str(v),
+        }
+    }
+}
+
+impl ValueRef<'_> {
+    /// The same value, owned.
+    pub fn to_value(self) -> Value {
+        match self {
+            ValueRef::Double(v) => Value::Double(v),
+            ValueRef::Int(v) => Value::Int(v),
+            ValueRef::Bool(v) => Value::Bool(v),
+            ValueRef::Str(v) => Value::Str(v.to_owned()),
+        }
+    }
+
+    /// The number in it, where there is one: only numbers enter a summary.
+    pub fn num(self) -> Option<Num> {
+        match self {
+            ValueRef::Double(v) => Some(Num::Double(v)),
+            ValueRef::Int(v) => Some(Num::Int(v)),
+            ValueRef::Bool(_) | ValueRef::Str(_) => None,
+        }
+    }
+
+    pub(super) const TAG_DOUBLE: u8 = 0;
+    pub(super) const TAG_INT: u8 = 1;
+    pub(super) const TAG_FALSE: u8 = 2;
+    pub(super) const TAG_TRUE: u8 = 3;
+    pub(super) const TAG_STR: u8 = 4;
+
+    /// Appends the compact form: a kind byte, then 8 bytes for a number, none for a boolean, length (u32) and bytes for
+    /// a string. All little-endian.
+    pub(super) fn encode(self, out: &mut Vec<u8>) {
+        match self {
+            ValueRef::Double(v) => {
+                out.push(Self::TAG_DOUBLE);
+                out.extend_from_slice(&v.to_le_bytes());
+            }
+            ValueRef::Int(v) => {
+                out.push(Self::TAG_INT);
+                out.extend_from_slice(&v.to_le_bytes());
+            }
+            ValueRef::Bool(v) => out.push(if v { Self::TAG_TRUE } else { Self::TAG_FALSE }),
+            ValueRef::Str(v) => {
+                out.push(Self::TAG_STR);
+                out.extend_from_slice(&(v.len() as u32).to_le_bytes());
+                out.extend_from_slice(v.as_bytes());
+            }
+        }
+    }
+}
+
+/// A number of either kind. Ordered by value; an int and a double that are equal compare equal.
+#[derive(Debug, Clone, Copy)]
+pub enum Num {
+    /// A 64 bit signed integer.
+    Int(i64),
+    /// A finite double.
+    Double(f64),
+}
+
+impl Num {
+    /// The value as a double (integers beyond 2^53 are rounded).
+    pub fn as_f64(self) -> f64 {
+        match self {
+            Num::Int(v) => v as f64,
+            Num::Double(v) => v,
+        }
+    }
+
+    /// Order by value, exact where both are integers; mixed numbers compare as doubles, as MongoDB's `$min` nearly does
+    /// (it is exact there too; the difference begins beyond 2^53).
+    pub fn order(self, other: Num) -> Ordering {
+        match (self, other) {
+            (Num::Int(a), Num::Int(b)) => a.cmp(&b),
+            (a, b) => a.as_f64().total_cmp(&b.as_f64()),
+        }
+    }
+
+    /// Adds as MongoDB's `$inc` does: two integers stay an integer, anything else becomes a double. An integer
+    /// overflow, which `$inc` refuses, becomes a double here; [`super::summary`] keeps sums far from it.
+    pub fn plus(self, other: Num) -> Num {
+        match (self, other) {
+            (Num::Int(a), Num::Int(b)) => a.checked_add(b).map_or(Num::Double(a as f64 + b as f64), Num::Int),
+            (a, b) => Num::Double(a.as_f64() + b.as_f64()),
+        }
+    }
+}
+
+impl PartialEq for Num {
+    fn eq(&self, other: &Num) -> bool {
+        self.order(*other) == Ordering::Equal
+    }
+}
+
+/// Reads little-endian fields off a byte slice; `None` at the first field that is not whole.
+pub(super) struct Cursor<'a> {
+    pub(super) rest: &'a [u8],
+}
+
+impl<'a> Cursor<'a> {
+    pub(super) fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (head, tail) = self.rest.split_at_checked(n)?;
+        self.rest = tail;
+        Some(head)
+    }
+
+    pub(super) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, tail) = self.rest.split_first_chunk::<N>()?;
+        self.rest = tail;
+        Some(*head)
+    }
+
+    pub(super) fn u8(&mut self) -> Option<u8> {
+        self.array::<1>().map(|b| b[0])
+    }
+
+    pub(super) fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn i64(&mut self) -> Option<i64> {
+        self.array().map(i64::from_le_bytes)
+    }
+
+    pub(super) fn text(&mut self, n: usize) -> Option<&'a str> {
+        std::str::from_utf8(self.take(n)?).ok()
+    }
+
+    pub(super) fn value(&mut self) -> Option<ValueRef<'a>> {
+        Some(match self.u8()? {
+            ValueRef::TAG_DOUBLE => ValueRef::Double(f64::from_le_bytes(self.array()?)),
+            ValueRef::TAG_INT => ValueRef::Int(self.i64()?),
+            ValueRef::TAG_FALSE => ValueRef::Bool(false),
+            ValueRef::TAG_TRUE => ValueRef::Bool(true),
+            ValueRef::TAG_STR => {
+                let n = self.u32()? as usize;
+                ValueRef::Str(self.text(n)?)
+            }
+            _ => return None,
+        })
+    }
+}

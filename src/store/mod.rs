@@ -1,0 +1,119 @@
+//! The store, in words: what the flush stage asks of a database, and the answers it can get. [`memory`] is a full
+//! implementation for tests, [`mongo`] the real one; both pass the same contract suite (`tests/store_contract.rs`).
+//!
+//! The contract:
+//! - [`Store::write`] carries out page writes, each by itself, in any order; no two of a batch are for the same bucket.
+//!   Each is atomic. A `Create` succeeds only where the page does not exist; an `Append` only where it exists, is not
+//!   sealed and has exactly the count named. Anything else is [`Written::Conflict`] and changes nothing.
+//! - `Ok` means durable with the write concern. [`StoreError::NotApplied`] means that nothing of the batch was or will be
+//!   applied. [`StoreError::Unknown`] means that any part may have been, or may still be.
+//! - [`Store::load`] sees everything that an `Ok` was given for (majority read concern), and may not see yet what an
+//!   `Unknown` left.
+
+pub mod memory;
+pub mod mongo;
+
+use std::future::Future;
+use std::pin::Pin;
+
+use crate::model::{BucketKey, DeadLetter, PageWrite, ReadingKey};
+
+/// A boxed future, so that the store can be chosen at run time; one allocation a command.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The answer to one page write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Written {
+    /// Done. `count` is what the page holds now (usually what was known plus what was sent; after an append to a page
+    /// that somebody had removed, only what was sent).
+    Done {
+        /// The page's version from here on.
+        count: u32,
+    },
+    /// The stored page is not what was believed; nothing was changed.
+    Conflict,
+    /// The store will never take this statement, whatever is tried: its readings become dead letters.
+    Rejected {
+        /// Why, in the store's words.
+        detail: String,
+    },
+}
+
+/// Why a command as a whole has no answers.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Nothing was applied and nothing will be: send the same again, later.
+    #[error("{kind}: {detail}")]
+    NotApplied {
+        /// A metric label of a fixed set (`network`, `no_primary`, `overload`, `unauthorized`, …).
+        kind: &'static str,
+        /// In words.
+        detail: String,
+    },
+    /// The answer never came, or it says that the write may be lost: load and compare before anything is sent again.
+    #[error("{kind}: {detail}")]
+    Unknown {
+        /// As above, and `timeout`, `write_concern`.
+        kind: &'static str,
+        /// In words.
+        detail: String,
+    },
+}
+
+impl StoreError {
+    /// The kind, a metric label.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            StoreError::NotApplied { kind, .. } | StoreError::Unknown { kind, .. } => kind,
+        }
+    }
+}
+
+/// Which bucket to look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadRequest {
+    /// The bucket.
+    pub bucket: BucketKey,
+    /// Whether the readings are wanted; without them the answer is about ten times cheaper.
+    pub readings: bool,
+}
+
+/// A bucket as it is stored, in the order of the requests.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LoadedBucket {
+    /// Its pages in order, without gaps, from page 0; empty where there is none.
+    pub pages: Vec<LoadedPage>,
+}
+
+/// One stored page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoadedPage {
+    /// Its version.
+    pub count: u32,
+    /// Whether it takes no more.
+    pub sealed: bool,
+    /// Latest time in it, in milliseconds since 1970.
+    pub last_ts_ms: i64,
+    /// Bytes of the readings as a BSON array.
+    pub bytes: u64,
+    /// The identities of the readings in stored order, where they were asked for.
+    pub keys: Vec<ReadingKey>,
+}
+
+/// A database of bucket pages.
+pub trait Store: Send + Sync + 'static {
+    /// Carries out the writes; the answers are in their order.
+    fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<Written>, StoreError>>;
+
+    /// Looks at buckets; the answers are in the order of the requests.
+    fn load<'a>(&'a self, requests: &'a [LoadRequest]) -> BoxFuture<'a, Result<Vec<LoadedBucket>, StoreError>>;
+
+    /// Keeps dead letters; may keep some twice when it is called again after an `Unknown`.
+    fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// Whether the store answers.
+    fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// `bucket` or `timeseries`: the label `mode`.
+    fn mode(&self) -> &'static str;
+}

@@ -1,0 +1,201 @@
+//! Every metric, as a typed function: the names are an interface (DESIGN section 4), so the macros are used here and
+//! nowhere else. Called once a batch, a command or a request, never once a reading. No label holds a sensor id.
+
+use std::sync::OnceLock;
+
+use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+/// Where readings come from, the label `source`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// A broker.
+    Mqtt,
+    /// A POST.
+    Http,
+    /// The journal, read again after a start.
+    Replay,
+    /// Refused by the store after it was accepted.
+    Store,
+}
+
+impl Source {
+    /// The label's value.
+    pub fn label(self) -> &'static str {
+        match self {
+            Source::Mqtt => "mqtt",
+            Source::Http => "http",
+            Source::Replay => "replay",
+            Source::Store => "store",
+        }
+    }
+}
+
+/// Seconds: from the fastest fdatasync to a store that is in trouble.
+const LATENCY_BUCKETS: [f64; 16] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
+
+static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
+
+/// Installs the recorder (once a process; later calls do nothing) and describes every metric.
+///
+/// # Errors
+/// Another recorder is installed already.
+pub fn install() -> Result<&'static PrometheusHandle, metrics_exporter_prometheus::BuildError> {
+    if let Some(handle) = HANDLE.get() {
+        return Ok(handle);
+    }
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &LATENCY_BUCKETS)?
+        .install_recorder()?;
+    describe();
+    gauge!("hourbucket_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    Ok(HANDLE.get_or_init(|| handle))
+}
+
+/// The text that Prometheus scrapes; empty before [`install`].
+pub fn render() -> String {
+    HANDLE.get().map(PrometheusHandle::render).unwrap_or_default()
+}
+
+/// Folds what has been recorded; the exporter needs it called every few seconds.
+pub fn run_upkeep() {
+    if let Some(handle) = HANDLE.get() {
+        handle.run_upkeep();
+    }
+}
+
+fn describe() {
+    describe_counter!("hourbucket_readings_received_total", "Readings that arrived, good or bad.");
+    describe_counter!("hourbucket_readings_accepted_total", "Readings taken over; at rest, stored plus duplicate.");
+    describe_counter!("hourbucket_readings_rejected_total", "Readings or messages refused, by reason.");
+    describe_counter!("hourbucket_readings_duplicate_total", "Accepted readings that were stored already.");
+    describe_counter!("hourbucket_readings_stored_total", "Readings that MongoDB has stored, with the write concern.");
+    describe_gauge!("hourbucket_readings_in_flight", "Readings in memory that are not stored yet.");
+    describe_gauge!("hourbucket_acks_pending", "Messages or requests that wait for their acknowledgement.");
+    describe_gauge!("hourbucket_oldest_unstored_seconds", "Age of the oldest accepted reading that is not stored yet.");
+    describe_gauge!("hourbucket_open_buckets", "Buckets held by the shards.");
+    describe_gauge!("hourbucket_accumulate_bytes", "Memory held by the shards, against accumulate.max_bytes.");
+    describe_gauge!("hourbucket_journal_bytes", "Size of the journal on disk, against journal.max_bytes.");
+    describe_histogram!("hourbucket_journal_sync_seconds", "Time of one fdatasync of the journal.");
+    describe_counter!("hourbucket_store_statements_total", "Statements sent to the store, by kind.");
+    describe_histogram!("hourbucket_store_write_seconds", "Time of one command to the store, by kind.");
+    describe_counter!("hourbucket_store_errors_total", "Commands or statements that failed, by kind of error.");
+    describe_counter!("hourbucket_store_retries_total", "Commands sent again.");
+    describe_counter!("hourbucket_store_conflicts_total", "Statements that found another version of their page.");
+    describe_counter!("hourbucket_dead_letters_total", "Messages and readings kept as dead letters, by reason.");
+    describe_gauge!("hourbucket_mqtt_connected", "1 while connected to the broker.");
+    describe_counter!("hourbucket_mqtt_reconnects_total", "Connections to the broker after the first.");
+    describe_counter!("hourbucket_http_requests_total", "Requests answered, by route and status.");
+    describe_histogram!("hourbucket_http_request_seconds", "Time from the request's head to its answer, by route.");
+    describe_gauge!("hourbucket_store_mode", "1 for the mode in use.");
+    describe_gauge!("hourbucket_build_info", "1, with the version as label.");
+}
+
+/// Counts readings that arrived.
+pub fn received(source: Source, n: u64) {
+    counter!("hourbucket_readings_received_total", "source" => source.label()).increment(n);
+}
+
+/// Counts readings taken over.
+pub fn accepted(source: Source, n: u64) {
+    counter!("hourbucket_readings_accepted_total", "source" => source.label()).increment(n);
+}
+
+/// Counts readings refused. `reason` is one of a fixed set.
+pub fn rejected(source: Source, reason: &'static str, n: u64) {
+    counter!("hourbucket_readings_rejected_total", "source" => source.label(), "reason" => reason).increment(n);
+}
+
+/// Counts accepted readings that were stored already.
+pub fn duplicate(n: u64) {
+    counter!("hourbucket_readings_duplicate_total").increment(n);
+}
+
+/// Counts readings stored.
+pub fn stored(mode: &'static str, n: u64) {
+    counter!("hourbucket_readings_stored_total", "mode" => mode).increment(n);
+}
+
+/// Sets how many readings are in memory and not stored.
+pub fn readings_in_flight(n: u64) {
+    gauge!("hourbucket_readings_in_flight").set(n as f64);
+}
+
+/// Sets how many messages or requests wait for their acknowledgement.
+pub fn acks_pending(source: Source, n: u64) {
+    gauge!("hourbucket_acks_pending", "source" => source.label()).set(n as f64);
+}
+
+/// Moves the number of messages or requests that wait for their acknowledgement.
+pub fn acks_pending_change(source: Source, change: i64) {
+    gauge!("hourbucket_acks_pending", "source" => source.label()).increment(change as f64);
+}
+
+/// Sets the age of the oldest accepted reading that is not stored.
+pub fn oldest_unstored_seconds(seconds: f64) {
+    gauge!("hourbucket_oldest_unstored_seconds").set(seconds);
+}
+
+/// Sets the number of buckets and the memory that the shards hold.
+pub fn accumulate(open_buckets: u64, bytes: u64) {
+    gauge!("hourbucket_open_buckets").set(open_buckets as f64);
+    gauge!("hourbucket_accumulate_bytes").set(bytes as f64);
+}
+
+/// Sets the size of the journal.
+pub fn journal_bytes(bytes: u64) {
+    gauge!("hourbucket_journal_bytes").set(bytes as f64);
+}
+
+/// Records one fdatasync of the journal.
+pub fn journal_sync(seconds: f64) {
+    histogram!("hourbucket_journal_sync_seconds").record(seconds);
+}
+
+/// Records one command of `statements` statements to the store.
+pub fn store_command(kind: &'static str, statements: u64, seconds: f64) {
+    counter!("hourbucket_store_statements_total", "kind" => kind).increment(statements);
+    histogram!("hourbucket_store_write_seconds", "kind" => kind).record(seconds);
+}
+
+/// Counts failed commands or statements by kind of error.
+pub fn store_error(kind: &'static str, n: u64) {
+    counter!("hourbucket_store_errors_total", "kind" => kind).increment(n);
+}
+
+/// Counts a command sent again.
+pub fn store_retry() {
+    counter!("hourbucket_store_retries_total").increment(1);
+}
+
+/// Counts statements that found another version of their page.
+pub fn store_conflicts(n: u64) {
+    counter!("hourbucket_store_conflicts_total").increment(n);
+}
+
+/// Counts dead letters.
+pub fn dead_letter(reason: &str, n: u64) {
+    counter!("hourbucket_dead_letters_total", "reason" => reason.to_owned()).increment(n);
+}
+
+/// Sets whether the broker is connected. `broker` is host and port, without credentials.
+pub fn mqtt_connected(broker: &str, connected: bool) {
+    gauge!("hourbucket_mqtt_connected", "broker" => broker.to_owned()).set(f64::from(u8::from(connected)));
+}
+
+/// Counts a connection to the broker after the first.
+pub fn mqtt_reconnect(broker: &str) {
+    counter!("hourbucket_mqtt_reconnects_total", "broker" => broker.to_owned()).increment(1);
+}
+
+/// Records one request. `route` is the pattern, not the path.
+pub fn http_request(route: &'static str, status: u16, seconds: f64) {
+    counter!("hourbucket_http_requests_total", "route" => route, "status" => status.to_string()).increment(1);
+    histogram!("hourbucket_http_request_seconds", "route" => route).record(seconds);
+}
+
+/// Says which mode is in use.
+pub fn store_mode(mode: &'static str) {
+    gauge!("hourbucket_store_mode", "mode" => mode).set(1.0);
+}
