@@ -1,7 +1,9 @@
 //! hourbucket (the map is written once the stages stand).
+pub mod accumulate;
 pub mod ack;
 pub mod config;
 pub mod decode;
+pub mod flush;
 pub mod intake;
 pub mod model;
 pub mod store;
