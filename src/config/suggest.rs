@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn measures_slips() {
         for (a, b, n) in
-            [("uri", "uri", 0), ("urii", "uri", 1), ("lisetn", "listen", 1), ("", "abc", 3), ("dir", "url", 2)]
+            [("uri", "uri", 0), ("urii", "uri", 1), ("lisetn", "listen", 1), ("", "abc", 3), ("dir", "url", 3)]
         {
             assert_eq!(distance(a, b), n, "{a} {b}");
         }
