@@ -6,5 +6,6 @@ pub mod decode;
 pub mod flush;
 pub mod intake;
 pub mod model;
+pub mod shutdown;
 pub mod store;
 pub mod telemetry;

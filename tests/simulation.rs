@@ -229,10 +229,19 @@ impl Sim {
             if self.instances[instance].generation != generation {
                 continue;
             }
-            assert_eq!(outcome, Outcome::Delivered, "seed {}: an acknowledgement was dropped without a crash", self.seed);
+            assert_eq!(
+                outcome,
+                Outcome::Delivered,
+                "seed {}: an acknowledgement was dropped without a crash",
+                self.seed
+            );
             let readings = self.instances[instance].journal[id].readings.clone();
             for reading in &readings {
-                assert!(self.stored.contains(&identity(reading)), "seed {}: acknowledged before it was stored: {reading:?}", self.seed);
+                assert!(
+                    self.stored.contains(&identity(reading)),
+                    "seed {}: acknowledged before it was stored: {reading:?}",
+                    self.seed
+                );
                 if !self.journaled {
                     *self.acked.entry(identity(reading)).or_default() += 1;
                 }
@@ -264,16 +273,14 @@ impl Sim {
         let unknown = || StoreError::Unknown { kind: "timeout", detail: String::new() };
         let done = match job {
             Job::Load(tickets, requests) => {
-                let answer = if fault < 2 {
-                    Err(unknown())
-                } else {
-                    Ok(requests.iter().map(|r| self.pages.load(r)).collect())
-                };
+                let answer =
+                    if fault < 2 { Err(unknown()) } else { Ok(requests.iter().map(|r| self.pages.load(r)).collect()) };
                 Done::Load(tickets, requests, answer)
             }
             Job::Write(tickets, writes) => {
                 let (pages, stored) = (&mut self.pages, &mut self.stored);
-                let mut apply = |n: usize| -> Vec<Written> { writes[..n].iter().map(|w| apply(pages, stored, w)).collect() };
+                let mut apply =
+                    |n: usize| -> Vec<Written> { writes[..n].iter().map(|w| apply(pages, stored, w)).collect() };
                 let answer = match fault {
                     0 => Err(StoreError::NotApplied { kind: "network", detail: String::new() }),
                     1 => {
@@ -442,7 +449,8 @@ fn what_was_acknowledged_is_stored_exactly_once_whatever_happens() {
         println!("seed {seed}");
         return run(seed);
     }
-    let seeds = std::env::var("HOURBUCKET_SIM_SEEDS").map_or(1000, |n| n.parse().expect("HOURBUCKET_SIM_SEEDS is a number"));
+    let seeds =
+        std::env::var("HOURBUCKET_SIM_SEEDS").map_or(1000, |n| n.parse().expect("HOURBUCKET_SIM_SEEDS is a number"));
     let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     std::thread::scope(|scope| {
         for t in 0..threads {

@@ -182,7 +182,10 @@ impl Bucket {
     pub(super) fn memory(&self) -> usize {
         let key_bytes = size_of::<ReadingKey>() + 8;
         let waiting = self.waiting.as_ref().map_or(0, |w| {
-            size_of::<Waiting>() + w.rows.memory_bytes() + w.acks.len() * 8 + w.keys.as_ref().map_or(0, |k| k.len() * key_bytes)
+            size_of::<Waiting>()
+                + w.rows.memory_bytes()
+                + w.acks.len() * 8
+                + w.keys.as_ref().map_or(0, |k| k.len() * key_bytes)
         });
         let flight = self.flight.as_ref().map_or(0, |f| size_of::<Flight>() + f.memory);
         let seen = self.seen.as_ref().map_or(0, |s| (s.keys.len() + s.unclaimed.len()) * key_bytes);
@@ -270,7 +273,12 @@ impl Bucket {
     }
 
     /// Takes the next statement; call only where [`Bucket::need`] says `Create` or `Append`.
-    pub(super) fn take(&mut self, sensor_id: &SensorId, tags: Option<&Arc<Tags>>, limits: PageLimits) -> Option<PageWrite> {
+    pub(super) fn take(
+        &mut self,
+        sensor_id: &SensorId,
+        tags: Option<&Arc<Tags>>,
+        limits: PageLimits,
+    ) -> Option<PageWrite> {
         let mut waiting = self.waiting.take()?;
         let (page, kind, count, bytes) = match self.stored {
             Stored::New | Stored::Unknown => (0, PageKind::Create, 0, 0),
@@ -324,7 +332,9 @@ impl Bucket {
     pub(super) fn written(&mut self, write: &PageWrite, count: u32) -> Settled {
         let Some(flight) = self.flight.take() else { return Settled::default() };
         let before = match (write.kind, self.stored) {
-            (PageKind::Append { known_count }, Stored::Page { bytes, .. }) if count == known_count + flight.rows => bytes,
+            (PageKind::Append { known_count }, Stored::Page { bytes, .. }) if count == known_count + flight.rows => {
+                bytes
+            }
             _ => 0,
         };
         self.stored = Stored::Page { page: write.page, count, bytes: before + flight.bytes, sealed: write.seal };

@@ -275,8 +275,11 @@ impl Shard {
             return Some(job);
         }
         // The longer queue first: it is the one that has waited or the one that fills a command.
-        let (first, second) =
-            if self.creates.len() >= self.appends.len() { (Need::Create, Need::Append) } else { (Need::Append, Need::Create) };
+        let (first, second) = if self.creates.len() >= self.appends.len() {
+            (Need::Create, Need::Append)
+        } else {
+            (Need::Append, Need::Create)
+        };
         self.take_writes(first).or_else(|| self.take_writes(second)).or_else(|| self.take_loads())
     }
 
@@ -434,7 +437,10 @@ impl Shard {
             bucket.loading();
             self.holding.bytes = self.holding.bytes + bucket.memory() - before;
             tickets.push(ticket);
-            requests.push(LoadRequest { bucket: BucketKey { sensor_id: sensor.id.clone(), start: ticket.start }, readings });
+            requests.push(LoadRequest {
+                bucket: BucketKey { sensor_id: sensor.id.clone(), start: ticket.start },
+                readings,
+            });
         }
         (!tickets.is_empty()).then_some(Job::Load(tickets, requests))
     }

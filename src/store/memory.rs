@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{BoxFuture, LoadRequest, LoadedBucket, LoadedPage, Store, StoreError, Written};
+use super::{BoxFuture, LoadRequest, LoadedBucket, LoadedPage, PrepareError, Prepared, Store, StoreError, Written};
 use crate::model::rows::ARRAY_KEY_BYTES_MAX;
 use crate::model::{BucketStart, DeadLetter, FieldSummary, PageKind, PageWrite, Reading, Rows};
 
@@ -207,6 +207,10 @@ async fn pause(delay: Duration) {
 }
 
 impl Store for MemoryStore {
+    fn prepare(&self) -> BoxFuture<'_, Result<Prepared, PrepareError>> {
+        Box::pin(async { Ok(Prepared { mode_reason: "in memory".into(), ..Prepared::default() }) })
+    }
+
     fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<Written>, StoreError>> {
         Box::pin(async move {
             let (fault, delay) = self.fate();
