@@ -7,6 +7,12 @@
 # at once.
 set -uo pipefail
 
+# A shell that starts this in the background without job control has it ignore SIGINT, and bash cannot take that back
+# by itself; whoever sends one means it all the same.
+if (($(sed -n 's/^SigIgn:\s*/0x/p' /proc/self/status 2>/dev/null || echo 0) & 2)) && [[ -z ${DEMO_SIGNALS:-} ]]; then
+    DEMO_SIGNALS=reset exec env --default-signal=INT bash "${BASH_SOURCE[0]}" "$@"
+fi
+
 # shellcheck source=deploy/lib/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
 

@@ -25,6 +25,7 @@ DRAIN_SECONDS = 90
 STOP_SECONDS = 40
 TABLE_ROWS = 12
 LOG_LINES = 20
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM)
 
 TTY = sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 COLOUR = TTY and not os.environ.get("NO_COLOR")
@@ -88,6 +89,7 @@ class Demo:
         self.theirs = self.uri is not None
         # On a server of the user's, a database of the demo's own, dropped afterwards.
         self.database = f"hourbucket_demo_{secrets.token_hex(4)}" if self.theirs else "hourbucket"
+        self.to_drop = False
         self.fleet = None
 
     def run(self, binary):
@@ -136,7 +138,8 @@ class Demo:
             with pymongo.MongoClient(self.uri, serverSelectionTimeoutMS=5_000) as client:
                 client.admin.command("ping")
         except (pymongo.errors.PyMongoError, ValueError) as error:
-            raise DemoError(f"the MongoDB on HOURBUCKET_STORE__URI does not answer: {str(error)[:300]}") from None
+            raise DemoError(f"the MongoDB on HOURBUCKET_STORE__URI does not answer: {brief(error)}") from None
+        self.to_drop = True
 
     def watch(self, service):
         """Lets the fleet send, shows how far everything is, and returns when all that was accepted is stored."""
@@ -227,12 +230,12 @@ class Demo:
             self.fleet.stopping.set()
         for process in reversed(self.processes):
             process.stop(0 if process.name == "mongod" else 2)
-        if self.theirs:
+        if self.to_drop:
             try:
                 with pymongo.MongoClient(self.uri, serverSelectionTimeoutMS=5_000) as client:
                     client.drop_database(self.database)
             except (pymongo.errors.PyMongoError, ValueError) as error:
-                print(f"could not drop the database {self.database}: {str(error)[:200]}", file=sys.stderr)
+                print(f"could not drop the database {self.database}: {brief(error)}", file=sys.stderr)
 
 
 class Progress:
@@ -304,6 +307,11 @@ def from_ms(ms):
     return datetime.fromtimestamp(ms / 1000, tz=timezone.utc)
 
 
+def brief(error):
+    """The driver's message without its state, which fills a screen."""
+    return str(error).split(" (configured timeouts", 1)[0].split(", full error", 1)[0][:300]
+
+
 def masked(uri):
     return re.sub(r"//[^@/]*@", "//***@", uri)
 
@@ -315,7 +323,7 @@ def print_failure(error, directory):
             lines = log.read().splitlines()[-LOG_LINES:]
         print(f"{DIM}the last lines of {os.path.basename(error.log)}:{PLAIN}", file=sys.stderr)
         print("\n".join(f"  {line[:400]}" for line in lines), file=sys.stderr)
-    if not os.environ.get("DEMO_LOGS"):
+    if not os.environ.get("DEMO_LOGS") and os.listdir(directory):
         print("All logs went with the demo's directory; --logs DIR keeps them.", file=sys.stderr)
 
 
@@ -327,9 +335,11 @@ def main():
     arguments = parser.parse_args()
 
     def interrupted(number, _frame):
+        # Python drops an exception raised inside a finaliser: so it is raised again every second until it has passed.
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
         raise SystemExit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in ENDING_SIGNALS:
         signal.signal(number, interrupted)
 
     demo = Demo(arguments.directory, arguments.keep)
@@ -342,7 +352,7 @@ def main():
         sys.exit(1)
     finally:
         # A second signal must not stop the clean-up half way.
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in ENDING_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         if not kept:
             demo.end()

@@ -59,6 +59,7 @@ end_children() {
             sleep 0.1
         done
         kill -KILL -- "-$pid" 2>/dev/null
+        wait "$pid" 2>/dev/null # and no word of bash about it
     done
     return 0
 }
