@@ -1,5 +1,7 @@
 //! The configuration as a user meets it: the shipped file, the environment over it, and what is said about mistakes.
 
+#![allow(clippy::unwrap_used, reason = "what a helper cannot do fails the test")]
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
