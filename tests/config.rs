@@ -1,5 +1,7 @@
 //! The configuration as a user meets it: the shipped file, the environment over it, and what is said about mistakes.
 
+#![allow(clippy::unwrap_used, reason = "what a helper cannot do fails the test")]
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -369,6 +371,8 @@ fn what_cannot_work_together_is_refused() {
     one_problem(&place, &format!("{DESIGN}{subscription}"), "mqtt[0].subscriptions[1].filter", "twice");
     one_problem(&place, &DESIGN.replace(subscription, ""), "mqtt[0]", "subscriptions");
     one_problem(&place, "[http]\nenabled = false", "http.enabled", "no reading");
+    let two = DESIGN.replace("sensors/{sensor_id}/{field}", "sensor/{sensor_id}/x");
+    assert_eq!(place.bad(&two, &[]).len(), 2, "the second problem of a key is told too");
     one_problem(&place, "[mqtt]\nurl = \"mqtt://x\"", "mqtt", "[[mqtt]]");
     one_problem(&place, "http = 5", "http", "[http]");
     place.good("[http]\nlisten = \"0.0.0.0:8080\"\nallow_anonymous = true", &[]);

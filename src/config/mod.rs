@@ -1,6 +1,6 @@
 //! The configuration, as the rest of the service sees it: checked, complete and with units in the types.
 //!
-//! [`load`] puts environment over file over default; whatever is wrong is reported at once, each with its key.
+//! [`load()`] puts environment over file over default; whatever is wrong is reported at once, each with its key.
 //!
 //! **File.** TOML, the path given or else `config/hourbucket.toml`, which may be missing. Relative paths, on the command
 //! line and inside the file, start in the working directory of the process, wherever the file lies: so `journal.dir`
@@ -302,7 +302,7 @@ pub struct Subscription {
     pub qos: u8,
     /// `topic`: a template such as `sensors/{sensor_id}/{field}`.
     pub topic: String,
-    /// `format`: `json` or `scalar` (more to come).
+    /// `format`: `json`, `ndjson` or `scalar` (more to come).
     pub format: String,
     /// `ts_unit`: of numbers as time: `s`, `ms`, `us`, `ns`; absent, by magnitude.
     pub ts_unit: Option<String>,

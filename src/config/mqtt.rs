@@ -10,8 +10,8 @@ use super::tree::{Node, Origin};
 use super::units::{KIB, MIB};
 use super::{Mqtt, MqttProtocol, Secret, Subscription, uri};
 
-/// The payload formats that the decoder knows.
-const FORMATS: [&str; 2] = ["json", "scalar"];
+/// The payload formats that `decode::Format` knows; a new one is added in both places.
+const FORMATS: [&str; 3] = ["json", "ndjson", "scalar"];
 const TS_UNITS: [&str; 4] = ["s", "ms", "us", "ns"];
 
 /// MQTT counts the keep-alive in seconds, 16 bit.

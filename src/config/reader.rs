@@ -4,7 +4,7 @@
 //! A getter answers with the default where the value is missing or bad, so that reading goes on; [`Report::impossible`]
 //! therefore says nothing about keys that are known to be bad already.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -27,6 +27,8 @@ pub(super) struct Report {
     pub(super) known: Vec<String>,
     /// Where each value that was set comes from.
     origins: BTreeMap<String, Origin>,
+    /// Keys whose value was refused, so that a default stands in its place.
+    unusable: BTreeSet<String>,
     /// Keys that nobody took.
     left_over: Vec<(String, Origin)>,
 }
@@ -44,28 +46,29 @@ impl Bad {
 }
 
 impl Report {
-    /// Notes a problem of one key.
+    /// Notes a value that cannot be used, so that another one stands in its place.
     pub(super) fn bad(&mut self, key: &str, bad: Bad) {
-        let origin = self.origins.get(key).map(Origin::to_string).unwrap_or_default();
-        self.problems.push(Problem { key: key.to_owned(), origin, what: bad.what, advice: bad.advice });
+        self.unusable.insert(key.to_owned());
+        self.note(key, bad);
     }
 
     /// Notes values that are right each by itself, not together; says nothing where one of them is bad anyway.
     pub(super) fn impossible(&mut self, keys: &[&str], what: impl Into<String>, advice: impl Into<String>) {
-        if !keys.iter().any(|key| self.is_bad(key)) {
+        if !keys.iter().any(|key| self.unusable.contains(*key)) {
             // The key to point at is the first one that somebody has set.
             let key = keys.iter().find(|key| self.is_set(key)).or(keys.first()).copied().unwrap_or_default();
-            self.bad(key, Bad::new(what, advice));
+            self.note(key, Bad::new(what, advice));
         }
+    }
+
+    fn note(&mut self, key: &str, bad: Bad) {
+        let origin = self.origins.get(key).map(Origin::to_string).unwrap_or_default();
+        self.problems.push(Problem { key: key.to_owned(), origin, what: bad.what, advice: bad.advice });
     }
 
     /// Whether the key stands in the file or the environment.
     pub(super) fn is_set(&self, key: &str) -> bool {
         self.origins.contains_key(key)
-    }
-
-    fn is_bad(&self, key: &str) -> bool {
-        self.problems.iter().any(|problem| problem.key == key)
     }
 
     /// Turns what was left over into problems, each with the key that was probably meant.

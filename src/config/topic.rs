@@ -2,10 +2,17 @@
 //!
 //! A template names the levels of a topic: `sensors/{sensor_id}/{field}`. A level is a text that must be the same, a
 //! `{name}` for a whole level (`sensor_id`, `field`, or any other name, which becomes a tag), a `+` for a level that
-//! is not used, or at the end a `#` for everything that follows.
+//! is not used, or at the end a `#` for everything that follows. `decode::topic` takes topics apart by the same rules;
+//! they stand here too because config knows no stage, and a mistake should be told with all the others.
 
 /// MQTT counts the length of a topic in 16 bit.
 const TOPIC_MAX_BYTES: usize = 65_535;
+
+/// The longest name in braces, and how many there may be: fewer than a reading's tags, so that the payload's find room.
+const NAME_MAX_BYTES: usize = 64;
+const NAMES_MAX: usize = 16;
+/// Keys of the stored documents, which no tag may have.
+const RESERVED: [&str; 3] = ["ts", "meta", "_id"];
 
 /// Why a text is no topic filter.
 pub(super) fn check_filter(filter: &str) -> Result<(), String> {
@@ -70,8 +77,13 @@ pub(super) fn parse_template(template: &str) -> Result<Vec<Level<'_>>, String> {
             "+" => Level::One,
             "#" if i + 1 == count => Level::Rest,
             _ => match level.strip_prefix('{').and_then(|level| level.strip_suffix('}')) {
+                Some(name) if RESERVED.contains(&name) => {
+                    return Err(format!("`{level}`: the stored documents use this name themselves"));
+                }
                 Some(name) if is_name(name) => Level::Name(name),
-                Some(_) => return Err(format!("`{level}`: a name has letters, digits and _ only")),
+                Some(_) => {
+                    return Err(format!("`{level}`: a name has 1 to {NAME_MAX_BYTES} letters, digits, _ and -"));
+                }
                 None if level.contains(['{', '}']) => {
                     return Err(format!("`{level}`: a name in braces takes a whole level"));
                 }
@@ -86,11 +98,16 @@ pub(super) fn parse_template(template: &str) -> Result<Vec<Level<'_>>, String> {
         }
         levels.push(level);
     }
+    let is_tag = |level: &&Level<'_>| matches!(level, Level::Name(name) if !["sensor_id", "field"].contains(name));
+    if levels.iter().filter(is_tag).count() > NAMES_MAX {
+        return Err(format!("more than {NAMES_MAX} names"));
+    }
     Ok(levels)
 }
 
 fn is_name(name: &str) -> bool {
-    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    (1..=NAME_MAX_BYTES).contains(&name.len())
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
 }
 
 fn name_of(level: Level<'_>) -> &str {
@@ -183,9 +200,11 @@ mod tests {
             parse_template("sensors/{sensor_id}/+/{field}/#").unwrap(),
             [Text("sensors"), Name("sensor_id"), One, Name("field"), Rest]
         );
-        for template in ["", "a/{b", "a/x{b}", "{}", "{a b}", "{a}/{a}", "#/a", "a#", "a+"] {
+        for template in ["", "a/{b", "a/x{b}", "{}", "{a b}", "{a}/{a}", "#/a", "a#", "a+", "{ts}", "{_id}"] {
             assert!(parse_template(template).is_err(), "{template}");
         }
+        let tags = |n: usize| (0..n).map(|i| format!("{{t-{i}}}/")).collect::<String>() + "{sensor_id}";
+        assert!(parse_template(&tags(NAMES_MAX)).is_ok() && parse_template(&tags(NAMES_MAX + 1)).is_err());
     }
 
     #[test]

@@ -81,6 +81,9 @@ pub(super) fn check_broker(url: &str) -> Result<bool, &'static str> {
     if !web && !matches!(path, "" | "/") {
         return Err("only ws:// and wss:// have a path");
     }
+    if web && !path.is_empty() && !path.starts_with('/') || path.contains('#') {
+        return Err("what follows the host is no path");
+    }
     Ok(encrypted)
 }
 
@@ -185,6 +188,8 @@ mod tests {
             "mqtt://broker:",
             "mqtt://user:pass@broker",
             "mqtt://broker/path",
+            "ws://broker?x",
+            "ws://broker/a#b",
             "mqtt://bro ker",
         ] {
             assert!(check_broker(url).is_err(), "{url}");
