@@ -173,22 +173,35 @@ fn summaries_pipeline() -> Vec<Document> {
     } };
     let names = doc! { "$setUnion": [{ "$map": { "input": "$fields", "as": "f", "in": "$$f.k" } }, []] };
     let map = doc! { "$map": { "input": names, "as": "name", "in": { "k": "$$name", "v": per_field } } };
+    let of_bucket = doc! { "$and": [
+        { "$eq": ["$sensor_id", "$$sensor"] }, { "$eq": ["$bucket_start", "$$start"] }, { "$gt": ["$page", 0] },
+    ] };
+    let summary = |of: &str| doc! { "$objectToArray": { "$ifNull": [of, {}] } };
+    let more = doc! { "$reduce": {
+        "input": "$more", "initialValue": [], "in": { "$concatArrays": ["$$value", summary("$$this.summary")] },
+    } };
+    // Page 0 with the others looked up, and not a $group over pages: a filter on the view's sensor or time then reaches
+    // the index (a $group would read the whole collection first), and most buckets have one page.
     vec![
-        doc! { "$group": {
-            "_id": { "sensor_id": "$sensor_id", "bucket_start": "$bucket_start" },
-            "count": { "$sum": "$count" },
-            "first_ts": { "$min": "$first_ts" },
-            "last_ts": { "$max": "$last_ts" },
-            "pages": { "$push": { "$objectToArray": { "$ifNull": ["$summary", {}] } } },
+        doc! { "$match": { "page": 0 } },
+        doc! { "$lookup": {
+            "from": BUCKETS,
+            "let": { "sensor": "$sensor_id", "start": "$bucket_start" },
+            "pipeline": [
+                { "$match": { "$expr": of_bucket } },
+                { "$project": { "count": 1, "first_ts": 1, "last_ts": 1, "summary": 1 } },
+            ],
+            "as": "more",
         } },
         doc! { "$project": {
-            "sensor_id": "$_id.sensor_id", "bucket_start": "$_id.bucket_start", "count": 1, "first_ts": 1, "last_ts": 1,
-            "fields": { "$reduce": {
-                "input": "$pages", "initialValue": [], "in": { "$concatArrays": ["$$value", "$$this"] },
-            } },
+            "_id": 0, "sensor_id": 1, "bucket_start": 1,
+            "count": { "$add": ["$count", { "$sum": "$more.count" }] },
+            "first_ts": { "$min": ["$first_ts", { "$min": "$more.first_ts" }] },
+            "last_ts": { "$max": ["$last_ts", { "$max": "$more.last_ts" }] },
+            "fields": { "$concatArrays": [summary("$summary"), more] },
         } },
         doc! { "$project": {
-            "_id": 0, "sensor_id": 1, "bucket_start": 1, "count": 1, "first_ts": 1, "last_ts": 1,
+            "sensor_id": 1, "bucket_start": 1, "count": 1, "first_ts": 1, "last_ts": 1,
             "summary": { "$arrayToObject": map },
         } },
     ]
