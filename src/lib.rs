@@ -3,6 +3,7 @@ pub mod ack;
 pub mod config;
 pub mod decode;
 pub mod intake;
+pub mod journal;
 pub mod model;
 pub mod store;
 pub mod telemetry;
