@@ -5,6 +5,7 @@ pub mod config;
 pub mod decode;
 pub mod flush;
 pub mod intake;
+pub mod journal;
 pub mod model;
 pub mod shutdown;
 pub mod store;
