@@ -146,7 +146,7 @@ impl Broker {
         let mut connection = Connection::new(self, sender, queue, taken);
         let end = connection.serve(&mut link).await;
         let was_useful = connection.was_useful();
-        connection.close(&mut link, &end).await;
+        connection.close(link, &end).await;
         if was_useful {
             self.backoff.reset();
         }

@@ -20,8 +20,8 @@ const DEAD_PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
 /// A subscription, ready for use.
 #[derive(Debug)]
 struct Route {
-    /// Without `$share/group/`.
     filter: String,
+    topic: String,
     template: Template,
     /// `None`: not a format that we know.
     format: Option<Format>,
@@ -77,33 +77,6 @@ pub(super) struct Collector {
     rejects: Vec<Reject>,
 }
 
-/// A filter as topics are matched with it: `$share/group/filter` counts as `filter` (MQTT 5, 4.8.2).
-pub(super) fn without_share(filter: &str) -> &str {
-    match filter.strip_prefix("$share/") {
-        Some(rest) => rest.split_once('/').map_or(filter, |(_, filter)| filter),
-        None => filter,
-    }
-}
-
-fn format(name: &str) -> Option<Format> {
-    match name {
-        "json" => Some(Format::Json),
-        "ndjson" => Some(Format::Ndjson),
-        "scalar" => Some(Format::Scalar),
-        _ => None,
-    }
-}
-
-fn ts_unit(name: &str) -> Option<TsUnit> {
-    match name {
-        "s" => Some(TsUnit::S),
-        "ms" => Some(TsUnit::Ms),
-        "us" => Some(TsUnit::Us),
-        "ns" => Some(TsUnit::Ns),
-        _ => None,
-    }
-}
-
 impl Collector {
     /// A collector for a broker's subscriptions.
     ///
@@ -112,11 +85,12 @@ impl Collector {
     pub(super) fn new(config: &Mqtt, limits: Arc<Limits>) -> Result<Collector, String> {
         let route = |s: &crate::config::Subscription| {
             Ok(Route {
-                filter: without_share(&s.filter).to_owned(),
+                filter: s.filter.clone(),
+                topic: s.topic.clone(),
                 template: Template::parse(&s.topic).map_err(|error| format!("{}: {error}", s.filter))?,
-                format: format(&s.format),
+                format: s.format.parse().ok(),
                 format_name: s.format.clone(),
-                ts_unit: s.ts_unit.as_deref().and_then(ts_unit),
+                ts_unit: s.ts_unit.as_deref().and_then(|unit| unit.parse().ok()),
             })
         };
         Ok(Collector {
@@ -202,7 +176,7 @@ impl Collector {
             return reject("unknown_format", format!("format {:?} is not known", route.format_name));
         };
         let Some(captured) = route.template.capture(topic) else {
-            return reject("topic_mismatch", format!("the topic does not fit the template {}", route.template));
+            return reject("topic_mismatch", format!("the topic does not fit the template {}", route.topic));
         };
         let context = Context {
             limits,

@@ -15,8 +15,6 @@ use crate::ack::{Ack, Outcome};
 use crate::intake::Parcel;
 use crate::telemetry::metrics::{self, Source};
 
-/// How long DISCONNECT, and the acknowledgements before it, may take to be sent.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A connection that lived this long, or acknowledged anything, was of use: the next back-off begins anew.
 const USEFUL_AFTER: Duration = Duration::from_secs(30);
 /// How often rejected QoS 0 messages are logged.
@@ -290,16 +288,11 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Ends the connection in good order where it is still there: the acknowledgements given go out before DISCONNECT.
-    pub(super) async fn close(mut self, link: &mut Link, end: &End) {
+    /// Ends the connection, in good order where it is still there.
+    pub(super) async fn close(mut self, link: Link, end: &End) {
         self.count_crowded_out();
-        if matches!(end, End::Lost(_) | End::Setup(_)) || self.opened.is_none() || self.sender.disconnect().is_err() {
-            return;
-        }
-        // What still comes in is not taken; the broker keeps it.
-        let sent = async { while link.next().await.is_ok() {} };
-        if tokio::time::timeout(CLOSE_TIMEOUT, sent).await.is_err() {
-            tracing::debug!(broker = %self.broker.name, "DISCONNECT could not be sent in time");
+        if self.opened.is_some() && matches!(end, End::Stopped | End::Blocked) {
+            self.sender.close(link).await;
         }
     }
 }

@@ -9,11 +9,12 @@
 //! [`Link::next`] must not be dropped before it is ready unless the connection is given up: rumqttc may have taken a
 //! PUBACK off its queue and not yet written it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::net::TcpStream;
 
+use super::socket::Handle;
 use super::target::{SetupError, Target};
 use super::{v4, v5};
 use crate::config::{Mqtt, MqttProtocol};
@@ -29,6 +30,9 @@ pub(super) const READ_BATCH: usize = 128;
 
 /// How long a connection may take to open, in seconds.
 pub(super) const CONNECT_SECONDS: u64 = 10;
+
+/// How long a connection may take to close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What must be sent back for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,7 +122,7 @@ pub(super) struct Gone;
 /// The sending half. Nothing here waits.
 pub(super) struct Sender {
     client: Client,
-    eager: Arc<AtomicBool>,
+    socket: Handle<TcpStream>,
 }
 
 impl Sender {
@@ -144,16 +148,22 @@ impl Sender {
         }
     }
 
-    /// Queues DISCONNECT, behind every acknowledgement given before. [`Link::next`] then fails when it is sent.
-    ///
-    /// # Errors
-    /// The connection has ended.
-    pub(super) fn disconnect(&self) -> Result<(), Gone> {
-        // Nothing is read after DISCONNECT, so what waits in the socket must go with its flush.
-        self.eager.store(true, Ordering::Release);
-        match &self.client {
-            Client::V4(client) => client.try_disconnect().map_err(|_| Gone),
-            Client::V5(client) => client.try_disconnect().map_err(|_| Gone),
+    /// Ends the connection in good order: what was acknowledged before goes out, then DISCONNECT, and then it waits until
+    /// the broker has read all of it and closes. What still comes in is not taken; the broker keeps it.
+    pub(super) async fn close(self, mut link: Link) {
+        let Sender { client, socket } = self;
+        let close = async {
+            socket.flush_eagerly();
+            let queued = match &client {
+                Client::V4(client) => client.try_disconnect().is_ok(),
+                Client::V5(client) => client.try_disconnect().is_ok(),
+            };
+            while queued && link.next().await.is_ok() {}
+            drop(link);
+            socket.linger().await;
+        };
+        if tokio::time::timeout(CLOSE_TIMEOUT, close).await.is_err() {
+            tracing::debug!("the broker did not close the connection in time");
         }
     }
 }
@@ -164,16 +174,16 @@ impl Sender {
 /// It cannot be opened as configured.
 pub(super) fn open(config: &Mqtt, target: &Target) -> Result<(Sender, Link), SetupError> {
     let tls = target.tls(config.ca_file.as_deref())?;
-    let eager = Arc::new(AtomicBool::new(false));
+    let socket = Handle::default();
     let (client, link) = match config.protocol {
         MqttProtocol::V4 => {
-            let (client, events) = v4::open(config, target, tls, eager.clone())?;
+            let (client, events) = v4::open(config, target, tls, &socket)?;
             (Client::V4(client), Link::V4(Box::new(events)))
         }
         MqttProtocol::V5 => {
-            let (client, events) = v5::open(config, target, tls, eager.clone())?;
+            let (client, events) = v5::open(config, target, tls, &socket)?;
             (Client::V5(client), Link::V5(Box::new(events)))
         }
     };
-    Ok((Sender { client, eager }, link))
+    Ok((Sender { client, socket }, link))
 }

@@ -2,13 +2,11 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use rumqttc_v5::{TlsConfiguration, TlsError};
 use tokio::net::TcpStream;
 
-use super::socket::Coalescing;
+use super::socket::{Coalescing, Handle};
 
 /// The scheme of a broker's URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,11 +125,11 @@ impl Target {
 }
 
 /// Opens the socket, tries every address of the name.
-pub(super) async fn dial(host: String, port: u16, eager: Arc<AtomicBool>) -> io::Result<Coalescing<TcpStream>> {
+pub(super) async fn dial(host: String, port: u16, handle: Handle<TcpStream>) -> io::Result<Coalescing<TcpStream>> {
     let socket = TcpStream::connect((host.as_str(), port)).await?;
     // Writes are gathered already; Nagle's algorithm would add its delay to every PUBACK of a quiet connection.
     socket.set_nodelay(true)?;
-    Ok(Coalescing::new(socket, eager))
+    Ok(Coalescing::new(socket, handle))
 }
 
 #[cfg(test)]

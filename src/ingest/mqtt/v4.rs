@@ -1,15 +1,14 @@
 //! MQTT 3.1.1 in terms of [`super::link`].
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
 use rumqttc_v4::mqttbytes::v4::{ConnAck, PubAck, PubRec, SubscribeReasonCode};
 use rumqttc_v4::{
     AckMode, AsyncClient, Broker, ConnectionError, EventLoop, ManualAck, MqttOptions, Packet, QoS,
     SubscribeFilterInput, TlsConfiguration, Transport,
 };
+use tokio::net::TcpStream;
 
 use super::link::{CONNECT_SECONDS, Event, Grant, Message, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX, Receipt};
+use super::socket::Handle;
 use super::target::{Scheme, SetupError, Target, dial};
 use crate::config::Mqtt;
 
@@ -22,7 +21,7 @@ pub(super) fn open(
     config: &Mqtt,
     target: &Target,
     tls: Option<TlsConfiguration>,
-    eager: Arc<AtomicBool>,
+    socket: &Handle<TcpStream>,
 ) -> Result<(AsyncClient, EventLoop), SetupError> {
     let refused = |error: &dyn std::fmt::Display| SetupError::Options(error.to_string());
     let id = config.client_id.clone();
@@ -57,8 +56,8 @@ pub(super) fn open(
         }
         _ => {}
     }
-    let (host, port) = (target.host.clone(), target.port);
-    options.set_socket_connector(move |_, _| dial(host.clone(), port, eager.clone()));
+    let (host, port, socket) = (target.host.clone(), target.port, socket.clone());
+    options.set_socket_connector(move |_, _| dial(host.clone(), port, socket.clone()));
     let (client, mut events) =
         AsyncClient::builder(options).capacity(REQUESTS_MAX).try_build().map_err(|e| refused(&e))?;
     events.network_options.set_connection_timeout(CONNECT_SECONDS);

@@ -1,7 +1,5 @@
 //! MQTT 5 in terms of [`super::link`].
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rumqttc_v5::mqttbytes::v5::{ConnAck, PubAck, PubRec, RetainForwardRule, SubscribeReasonCode};
@@ -9,8 +7,10 @@ use rumqttc_v5::{
     AckMode, AsyncClient, Broker, BrokerSessionResumePolicy, ConnectionError, EventLoop, ManualAck, MqttOptions,
     Packet, QoS, SubscribeFilterInput, TlsConfiguration, Transport,
 };
+use tokio::net::TcpStream;
 
 use super::link::{CONNECT_SECONDS, Event, Grant, Message, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX, Receipt};
+use super::socket::Handle;
 use super::target::{Scheme, SetupError, Target, dial};
 use crate::config::Mqtt;
 
@@ -19,7 +19,7 @@ pub(super) fn open(
     config: &Mqtt,
     target: &Target,
     tls: Option<TlsConfiguration>,
-    eager: Arc<AtomicBool>,
+    socket: &Handle<TcpStream>,
 ) -> Result<(AsyncClient, EventLoop), SetupError> {
     let refused = |error: &dyn std::fmt::Display| SetupError::Options(error.to_string());
     let id = config.client_id.clone();
@@ -65,8 +65,8 @@ pub(super) fn open(
         }
         (None, None) => {}
     }
-    let (host, port) = (target.host.clone(), target.port);
-    options.set_socket_connector(move |_, _| dial(host.clone(), port, eager.clone()));
+    let (host, port, socket) = (target.host.clone(), target.port, socket.clone());
+    options.set_socket_connector(move |_, _| dial(host.clone(), port, socket.clone()));
     AsyncClient::builder(options).capacity(REQUESTS_MAX).try_build().map_err(|e| refused(&e))
 }
 
