@@ -4,6 +4,7 @@ pub mod ack;
 pub mod config;
 pub mod decode;
 pub mod flush;
+pub mod ingest;
 pub mod intake;
 pub mod journal;
 pub mod model;

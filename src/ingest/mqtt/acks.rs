@@ -1,0 +1,310 @@
+//! The ack ledger: which messages of a broker's connection wait for their PUBACK, and which may have it now.
+//!
+//! Constraints: PUBACKs go out in the order in which the messages came (MQTT-4.6.0-2); a packet id says which message is
+//! meant only within one connection, so an id of an older connection must never be acknowledged on a new one (the broker
+//! may have given it to another message, which would be lost); a message that was not delivered must not be passed.
+//!
+//! The life of a message: [`receive`](Ledger::receive), then its group (the messages of one parcel) is
+//! [`close`](Ledger::close)d, then [`settle`](Ledger::settle)d in whatever order parcels are delivered, then
+//! [`release`](Ledger::release) gives its id once every message before it is delivered.
+//!
+//! Not delivered, or [`refuse`](Ledger::refuse)d since there was no room: the ids before it are still released, then the
+//! ledger is [`blocked`](Ledger::blocked) and the connection must end, so that the broker sends the rest again.
+//! Reconnected: everything is forgotten; what a later [`settle`](Ledger::settle) of an older group says changes nothing.
+//!
+//! Bounded by the protocol: a packet id has 16 bits and is not used again before its PUBACK, so at most 65,535 wait.
+
+use std::collections::VecDeque;
+
+use crate::ack::Outcome;
+
+/// The messages of one parcel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Group {
+    epoch: u64,
+    number: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Delivered,
+    Failed,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Ledger<T> {
+    /// Counts connections.
+    epoch: u64,
+    /// The receipts that wait (packet ids), in order: those of `groups`, then `open` more.
+    ids: VecDeque<T>,
+    /// Messages in each closed group, and what became of it.
+    groups: VecDeque<(usize, State)>,
+    /// The number of the group at the front of `groups`.
+    front: u64,
+    /// Messages received since the last group was closed.
+    open: usize,
+    /// A message was received and not taken.
+    refused: bool,
+}
+
+impl<T> Default for Ledger<T> {
+    fn default() -> Ledger<T> {
+        Ledger { epoch: 0, ids: VecDeque::new(), groups: VecDeque::new(), front: 0, open: 0, refused: false }
+    }
+}
+
+impl<T> Ledger<T> {
+    /// A new connection: forgets all that waited.
+    pub(super) fn reconnect(&mut self) {
+        *self = Ledger { epoch: self.epoch + 1, ..Ledger::default() };
+    }
+
+    /// A message was received and taken into the open group.
+    pub(super) fn receive(&mut self, id: T) {
+        debug_assert!(!self.refused, "a message taken behind one that was not");
+        self.ids.push_back(id);
+        self.open += 1;
+    }
+
+    /// Closes the open group: its messages are on their way together. It may have none (all were QoS 0).
+    pub(super) fn close(&mut self) -> Group {
+        self.groups.push_back((std::mem::take(&mut self.open), State::Waiting));
+        Group { epoch: self.epoch, number: self.front + self.groups.len() as u64 - 1 }
+    }
+
+    /// A message was received and not taken: neither it nor any after it is acknowledged on this connection, and from
+    /// here on every message of it must be refused.
+    pub(super) fn refuse(&mut self) {
+        self.refused = true;
+    }
+
+    /// Whether messages are refused.
+    pub(super) fn is_refusing(&self) -> bool {
+        self.refused
+    }
+
+    /// What became of a group; of an older connection's, nothing.
+    pub(super) fn settle(&mut self, group: Group, outcome: Outcome) {
+        if group.epoch != self.epoch {
+            return;
+        }
+        let at = group.number.checked_sub(self.front).and_then(|at| usize::try_from(at).ok());
+        if let Some((len, state @ State::Waiting)) = at.and_then(|at| self.groups.get_mut(at)) {
+            *state = match outcome {
+                // Where no sender waits, nothing is sent again, so there is nothing to wait for.
+                Outcome::NotDelivered if *len > 0 => State::Failed,
+                _ => State::Delivered,
+            };
+        }
+    }
+
+    /// The ids to acknowledge now, in order; each is given once.
+    pub(super) fn release(&mut self) -> impl Iterator<Item = T> + '_ {
+        let mut n = 0;
+        while let Some(&(len, State::Delivered)) = self.groups.front() {
+            self.groups.pop_front();
+            self.front += 1;
+            n += len;
+        }
+        self.ids.drain(..n)
+    }
+
+    /// Whether nothing more will be released on this connection, although messages wait for it.
+    pub(super) fn blocked(&self) -> bool {
+        match self.groups.front() {
+            Some((_, state)) => *state == State::Failed,
+            None => self.refused && self.open == 0,
+        }
+    }
+
+    /// Whether nothing is on its way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.groups.is_empty() && self.open == 0
+    }
+
+    /// How many taken messages wait for their PUBACK.
+    pub(super) fn pending(&self) -> usize {
+        self.ids.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Receive,
+        Close,
+        /// Settles one of all groups ever closed, of whatever connection.
+        Settle(prop::sample::Index, bool),
+        Refuse,
+        Reconnect,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => Just(Step::Receive),
+            3 => Just(Step::Close),
+            6 => (any::<prop::sample::Index>(), prop::bool::weighted(0.95)).prop_map(|(i, ok)| Step::Settle(i, ok)),
+            1 => prop::bool::weighted(0.2).prop_map(|refuse| if refuse { Step::Refuse } else { Step::Receive }),
+            1 => prop::bool::weighted(0.3).prop_map(|over| if over { Step::Reconnect } else { Step::Close }),
+        ]
+    }
+
+    /// One message, as a naive observer remembers it.
+    #[derive(Debug, Clone, Copy)]
+    struct Message {
+        id: u16,
+        epoch: usize,
+        group: Option<usize>,
+        acked: bool,
+    }
+
+    /// Remembers everything for ever and looks through all of it.
+    #[derive(Default)]
+    struct Model {
+        epoch: usize,
+        messages: Vec<Message>,
+        groups: Vec<(usize, Group, Option<Outcome>)>,
+        refused: bool,
+        next_id: u16,
+    }
+
+    impl Model {
+        /// The groups of this connection up to and with one of them: whether all are settled.
+        fn settled_to(&self, last: usize) -> bool {
+            self.groups[..=last].iter().all(|(epoch, _, outcome)| *epoch != self.epoch || outcome.is_some())
+        }
+
+        /// What must be acknowledged now: in order of receipt, until the first that is not delivered.
+        fn expect(&mut self) -> Vec<u16> {
+            let mut ids = vec![];
+            for at in 0..self.messages.len() {
+                let Message { id, epoch, group, acked } = self.messages[at];
+                if epoch != self.epoch {
+                    continue;
+                }
+                let delivered = |g: usize| self.settled_to(g) && self.groups[g].2 == Some(Outcome::Delivered);
+                if !group.is_some_and(delivered) {
+                    break;
+                }
+                if !acked {
+                    self.messages[at].acked = true;
+                    ids.push(id);
+                }
+            }
+            ids
+        }
+
+        fn waiting(&self) -> impl Iterator<Item = &Message> {
+            self.messages.iter().filter(|m| m.epoch == self.epoch && !m.acked)
+        }
+
+        fn blocked(&self) -> bool {
+            match self.waiting().next() {
+                Some(m) => {
+                    m.group.is_some_and(|g| self.settled_to(g) && self.groups[g].2 == Some(Outcome::NotDelivered))
+                }
+                None => self.refused && self.groups.len().checked_sub(1).is_none_or(|last| self.settled_to(last)),
+            }
+        }
+
+        fn apply(&mut self, ledger: &mut Ledger<u16>, step: &Step) {
+            match step {
+                Step::Receive if self.refused => {}
+                Step::Receive => {
+                    // Ids come again soon, as a broker's do.
+                    self.next_id = self.next_id % 7 + 1;
+                    ledger.receive(self.next_id);
+                    self.messages.push(Message { id: self.next_id, epoch: self.epoch, group: None, acked: false });
+                }
+                Step::Close => {
+                    let open: Vec<_> =
+                        self.messages.iter_mut().filter(|m| m.epoch == self.epoch && m.group.is_none()).collect();
+                    open.into_iter().for_each(|m| m.group = Some(self.groups.len()));
+                    self.groups.push((self.epoch, ledger.close(), None));
+                }
+                Step::Settle(index, ok) if !self.groups.is_empty() => {
+                    let at = index.index(self.groups.len());
+                    let outcome = if *ok { Outcome::Delivered } else { Outcome::NotDelivered };
+                    ledger.settle(self.groups[at].1, outcome);
+                    // The first word counts.
+                    self.groups[at].2.get_or_insert(outcome);
+                }
+                Step::Settle(..) => {}
+                Step::Refuse => {
+                    ledger.refuse();
+                    self.refused = true;
+                }
+                Step::Reconnect => {
+                    ledger.reconnect();
+                    self.epoch += 1;
+                    self.refused = false;
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn acks_are_in_order_of_this_connection_and_only_of_what_is_delivered(
+            steps in prop::collection::vec(step(), 0..120)
+        ) {
+            let (mut ledger, mut model) = (Ledger::default(), Model::default());
+            for step in &steps {
+                model.apply(&mut ledger, step);
+                prop_assert_eq!(ledger.release().collect::<Vec<_>>(), model.expect());
+                prop_assert_eq!(ledger.pending(), model.waiting().count());
+                prop_assert_eq!(ledger.blocked(), model.blocked());
+            }
+            // Everything delivered in the end is acknowledged in the end.
+            model.apply(&mut ledger, &Step::Reconnect);
+            for _ in 0..20 {
+                model.apply(&mut ledger, &Step::Receive);
+                model.apply(&mut ledger, &Step::Close);
+            }
+            for (_, group, outcome) in model.groups.iter_mut().rev() {
+                ledger.settle(*group, Outcome::Delivered);
+                outcome.get_or_insert(Outcome::Delivered);
+            }
+            prop_assert_eq!(ledger.release().count(), 20);
+            prop_assert_eq!(ledger.pending(), 0);
+        }
+    }
+
+    #[test]
+    fn a_late_word_about_an_older_connection_acknowledges_nothing() {
+        let mut ledger = Ledger::default();
+        ledger.receive(1);
+        let old = ledger.close();
+        ledger.reconnect();
+        ledger.receive(1);
+        ledger.close();
+        ledger.settle(old, Outcome::Delivered);
+        assert_eq!(ledger.release().count(), 0);
+    }
+
+    #[test]
+    fn what_was_not_delivered_is_not_passed() {
+        let mut ledger = Ledger::default();
+        let groups: Vec<_> = (1..=3)
+            .map(|id| {
+                ledger.receive(id);
+                ledger.close()
+            })
+            .collect();
+        ledger.settle(groups[2], Outcome::Delivered);
+        ledger.settle(groups[1], Outcome::NotDelivered);
+        assert!(!ledger.blocked());
+        ledger.settle(groups[0], Outcome::Delivered);
+        assert_eq!(ledger.release().collect::<Vec<_>>(), [1]);
+        assert!(ledger.blocked());
+        assert_eq!(ledger.release().count(), 0);
+    }
+}

@@ -1,0 +1,214 @@
+//! A broker's poll task: connect, receive, hand over, acknowledge, and all of it again.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::acks::{Group, Ledger};
+use super::backoff::Backoff;
+use super::collect::Collector;
+use super::connection::{Connection, End};
+use super::link::{self, Receipt};
+use super::submit;
+use super::target::{SetupError, Target};
+use crate::ack::Outcome;
+use crate::config::{Limits, Mqtt};
+use crate::intake::{Intake, Refused};
+use crate::model::Clock;
+use crate::telemetry::metrics::{self, Source};
+
+/// How a broker is doing, for readiness.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrokerStatus {
+    /// Host and port.
+    pub broker: String,
+    /// Whether the connection is open.
+    pub connected: bool,
+    /// Whether the broker has granted every subscription.
+    pub subscribed: bool,
+    /// What is wrong, in words; also a subscription granted with a lower QoS than asked for.
+    pub problem: Option<String>,
+}
+
+impl BrokerStatus {
+    /// Whether messages of every subscription can come in.
+    pub fn is_ready(&self) -> bool {
+        self.connected && self.subscribed
+    }
+}
+
+/// Called at every change, in the broker's task: it must be quick.
+pub type OnStatus = Arc<dyn Fn(BrokerStatus) + Send + Sync>;
+
+/// What a broker's connections share.
+pub(super) struct Broker {
+    pub(super) config: Arc<Mqtt>,
+    pub(super) name: String,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) stop: CancellationToken,
+    pub(super) drained: CancellationToken,
+    pub(super) collector: Collector,
+    pub(super) ledger: Ledger<Receipt>,
+    /// One word for each parcel on its way, also of older connections; parcels are bounded by the queue and the intake.
+    pub(super) settled_tx: mpsc::UnboundedSender<(Group, Outcome)>,
+    pub(super) settled: mpsc::UnboundedReceiver<(Group, Outcome)>,
+    /// Connections opened so far.
+    pub(super) connections: u64,
+    pub(super) status: BrokerStatus,
+    on_status: OnStatus,
+    target: Target,
+    intake: Intake,
+    backoff: Backoff,
+    pending_shown: i64,
+}
+
+/// Starts the tasks of one broker. They end after `stop`, when all that was taken is acknowledged, or at `drained` where
+/// that comes first.
+///
+/// # Errors
+/// The URL or a topic template cannot be used, in words that name it (the configuration's check should have found it).
+pub fn spawn(
+    config: Mqtt,
+    limits: Arc<Limits>,
+    intake: Intake,
+    clock: Arc<dyn Clock>,
+    stop: CancellationToken,
+    drained: CancellationToken,
+    on_status: OnStatus,
+) -> Result<JoinHandle<()>, String> {
+    let target = Target::parse(&config.url).map_err(|error| error.to_string())?;
+    let collector = Collector::new(&config, limits)?;
+    let name = target.label();
+    let (settled_tx, settled) = mpsc::unbounded_channel();
+    let status = BrokerStatus { broker: name.clone(), connected: false, subscribed: false, problem: None };
+    let broker = Broker {
+        config: Arc::new(config),
+        name,
+        clock,
+        stop,
+        drained,
+        collector,
+        ledger: Ledger::default(),
+        settled_tx,
+        settled,
+        connections: 0,
+        status,
+        on_status,
+        target,
+        intake,
+        backoff: Backoff::default(),
+        pending_shown: 0,
+    };
+    Ok(tokio::spawn(broker.run()))
+}
+
+impl Broker {
+    async fn run(mut self) {
+        self.report();
+        metrics::mqtt_connected(&self.name, false);
+        while !self.stop.is_cancelled() {
+            // A service that takes nothing more would only make the broker send the same again and again.
+            if !matches!(self.intake.check(), Err(Refused::Stopping | Refused::Broken)) {
+                let end = self.connection().await;
+                self.disconnected(&end);
+            }
+            let wait = self.backoff.wait();
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.stop.cancelled() => {}
+            }
+        }
+        tracing::info!(broker = %self.name, "MQTT stopped");
+    }
+
+    /// Opens a connection and serves it to its end.
+    async fn connection(&mut self) -> End {
+        let (config, target) = (self.config.clone(), self.target.clone());
+        // It reads certificates.
+        let opened = tokio::task::spawn_blocking(move || link::open(&config, &target)).await;
+        let (sender, mut link) = match opened {
+            Ok(Ok(both)) => both,
+            Ok(Err(error)) => return End::Setup(error),
+            Err(error) => return End::Setup(SetupError::Options(error.to_string())),
+        };
+        self.ledger.reconnect();
+        // What was gathered on the connection before comes again.
+        drop(self.collector.finish());
+        let taken = Arc::new(Notify::new());
+        let (queue, parcels) = mpsc::channel(submit::PARCELS_MAX);
+        let _submitter =
+            AbortOnDropHandle::new(tokio::spawn(submit::submit(parcels, self.intake.clone(), taken.clone())));
+        let mut connection = Connection::new(self, sender, queue, taken);
+        let end = connection.serve(&mut link).await;
+        let was_useful = connection.was_useful();
+        connection.close(link, &end).await;
+        if was_useful {
+            self.backoff.reset();
+        }
+        self.ledger.reconnect();
+        self.show_pending();
+        end
+    }
+
+    fn disconnected(&mut self, end: &End) {
+        let broker = &self.name;
+        match end {
+            End::Stopped => {}
+            End::Setup(error) => tracing::error!(%broker, %error, "MQTT cannot connect as configured"),
+            End::Lost(error) => tracing::warn!(%broker, %error, "no MQTT connection"),
+            End::Blocked => tracing::warn!(
+                %broker,
+                "messages could not be taken over; connecting anew so that the broker sends them again"
+            ),
+        }
+        metrics::mqtt_connected(broker, false);
+        self.status.connected = false;
+        if !matches!(end, End::Stopped) {
+            self.status.problem = Some(end.to_string());
+        }
+        self.report();
+    }
+
+    /// Tells the status.
+    pub(super) fn report(&self) {
+        (self.on_status)(self.status.clone());
+    }
+
+    /// Shows how many messages wait for their PUBACK. By difference, since other brokers add to the same gauge.
+    pub(super) fn show_pending(&mut self) {
+        let pending = self.ledger.pending() as i64;
+        if pending != self.pending_shown {
+            metrics::acks_pending_change(Source::Mqtt, pending - self.pending_shown);
+            self.pending_shown = pending;
+        }
+    }
+}
+
+/// Polls once: what a future gives at once, if it does.
+pub(super) async fn now<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    std::future::poll_fn(|cx| {
+        Poll::Ready(match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_what_is_there_at_once_is_given() {
+        assert_eq!(now(pin!(async { 1 })).await, Some(1));
+        assert_eq!(now(pin!(std::future::pending::<()>())).await, None);
+    }
+}

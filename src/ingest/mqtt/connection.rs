@@ -1,0 +1,298 @@
+//! One connection of a broker, from CONNACK to its end.
+
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+
+use super::client::{Broker, now};
+use super::link::{Event, Grant, Link, LinkError, Message, Sender};
+use super::submit::PARCELS_MAX;
+use super::target::SetupError;
+use crate::ack::{Ack, Outcome};
+use crate::intake::Parcel;
+use crate::telemetry::metrics::{self, Source};
+
+/// A connection that lived this long, or acknowledged anything, was of use: the next back-off begins anew.
+const USEFUL_AFTER: Duration = Duration::from_secs(30);
+/// How often rejected QoS 0 messages are logged.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum End {
+    /// The service is stopping.
+    #[error("stopping")]
+    Stopped,
+    /// It was never opened: something is configured wrongly.
+    #[error(transparent)]
+    Setup(SetupError),
+    /// The network, or the broker, ended it.
+    #[error(transparent)]
+    Lost(LinkError),
+    /// A message was not delivered or there was no room for it: the broker has to send it again.
+    #[error("messages could not be taken over")]
+    Blocked,
+}
+
+/// See the module's documentation.
+pub(super) struct Connection<'a> {
+    broker: &'a mut Broker,
+    sender: Sender,
+    queue: mpsc::Sender<Parcel>,
+    /// The submit task has taken a parcel off the queue.
+    taken: Arc<Notify>,
+    opened: Option<Instant>,
+    acknowledged: bool,
+    stopping: bool,
+    /// QoS 0 messages for which there was no room, not yet counted in the metrics.
+    crowded_out: u64,
+    /// When such were last logged, and how many since.
+    logged: Option<Instant>,
+    unlogged: u64,
+}
+
+impl<'a> Connection<'a> {
+    /// A connection that [`Connection::serve`] opens; `queue` is the submit task's.
+    pub(super) fn new(
+        broker: &'a mut Broker,
+        sender: Sender,
+        queue: mpsc::Sender<Parcel>,
+        taken: Arc<Notify>,
+    ) -> Connection<'a> {
+        Connection {
+            broker,
+            sender,
+            queue,
+            taken,
+            opened: None,
+            acknowledged: false,
+            stopping: false,
+            crowded_out: 0,
+            logged: None,
+            unlogged: 0,
+        }
+    }
+
+    /// Whether it was worth connecting.
+    pub(super) fn was_useful(&self) -> bool {
+        self.acknowledged || self.opened.is_some_and(|at| at.elapsed() >= USEFUL_AFTER)
+    }
+
+    /// Serves the connection to its end.
+    pub(super) async fn serve(&mut self, link: &mut Link) -> End {
+        loop {
+            let event = {
+                let mut next = pin!(link.next());
+                match now(next.as_mut()).await {
+                    Some(event) => event,
+                    None => match self.idle(next).await {
+                        Ok(event) => event,
+                        Err(end) => return end,
+                    },
+                }
+            };
+            match event {
+                Ok(Event::Message(message)) => self.take(message),
+                Ok(Event::Connected { session_present }) => self.connected(session_present),
+                Ok(Event::Subscribed(grants)) => self.subscribed(&grants),
+                Err(error) => return End::Lost(error),
+            }
+            if let Some(end) = self.acknowledge() {
+                return end;
+            }
+        }
+    }
+
+    /// Nothing more is there at once: hands over what is gathered and waits for the next event, or whatever else is to
+    /// be done meanwhile. `next` is not dropped before it is ready (see [`super::link`]) unless the connection ends.
+    async fn idle(
+        &mut self,
+        mut next: Pin<&mut impl Future<Output = Result<Event, LinkError>>>,
+    ) -> Result<Result<Event, LinkError>, End> {
+        self.count_crowded_out();
+        loop {
+            self.hand_over_if_wanted();
+            if let Some(end) = self.acknowledge() {
+                return Err(end);
+            }
+            tokio::select! {
+                biased;
+                event = next.as_mut() => return Ok(event),
+                Some((group, outcome)) = self.broker.settled.recv() => self.broker.ledger.settle(group, outcome),
+                () = self.taken.notified() => {}
+                () = self.broker.stop.cancelled(), if !self.stopping => self.stop(),
+                () = self.broker.drained.cancelled(), if self.stopping => return Err(End::Stopped),
+            }
+        }
+    }
+
+    fn connected(&mut self, session_present: bool) {
+        let broker = &mut *self.broker;
+        self.opened = Some(Instant::now());
+        broker.connections += 1;
+        if broker.connections > 1 {
+            metrics::mqtt_reconnect(&broker.name);
+        }
+        metrics::mqtt_connected(&broker.name, true);
+        tracing::info!(broker = %broker.name, session_present, "MQTT connected");
+        if !session_present {
+            broker.status.subscribed = false;
+        }
+        broker.status.connected = true;
+        broker.status.problem = None;
+        // Also where the session is present but not all that is configured now was granted by this process's
+        // SUBSCRIBE: the session may be of another configuration.
+        if !broker.status.subscribed && self.sender.subscribe(&broker.config).is_err() {
+            broker.status.problem = Some("a subscription's filter is not a topic filter".into());
+            tracing::error!(broker = %broker.name, "a subscription's filter is not a topic filter; nothing is subscribed");
+        }
+        broker.report();
+    }
+
+    fn subscribed(&mut self, grants: &[Grant]) {
+        let broker = &mut *self.broker;
+        let mut problems = vec![];
+        broker.status.subscribed = grants.len() == broker.config.subscriptions.len();
+        for (wanted, grant) in broker.config.subscriptions.iter().zip(grants) {
+            let filter = &wanted.filter;
+            match grant {
+                Grant::Qos(qos) if *qos >= wanted.qos => {}
+                Grant::Qos(qos) => {
+                    tracing::warn!(broker = %broker.name, filter, qos, "the broker grants a lower QoS; messages can be lost");
+                    problems.push(format!("{filter}: only QoS {qos} granted"));
+                }
+                Grant::Refused(reason) => {
+                    tracing::error!(broker = %broker.name, filter, reason, "the broker refuses a subscription");
+                    problems.push(format!("{filter}: {reason}"));
+                    broker.status.subscribed = false;
+                }
+            }
+        }
+        broker.status.problem = (!problems.is_empty()).then(|| problems.join("; "));
+        broker.report();
+    }
+
+    /// Takes a message, or does not where there is no room or the service is stopping.
+    fn take(&mut self, message: Message) {
+        let receipt = message.receipt;
+        let refuse = match receipt {
+            Some(_) => self.stopping || self.broker.ledger.is_refusing(),
+            None => self.stopping || self.queue.capacity() < PARCELS_MAX / 2,
+        };
+        if refuse || !self.gather(&message) {
+            match receipt {
+                Some(_) => self.broker.ledger.refuse(),
+                None => self.crowded_out += 1,
+            }
+            return;
+        }
+        if let Some(receipt) = receipt {
+            self.broker.ledger.receive(receipt);
+        }
+        if self.broker.collector.is_full() {
+            self.hand_over();
+        }
+    }
+
+    fn gather(&mut self, message: &Message) -> bool {
+        let received_at_ms = self.broker.clock.now().wall_ms;
+        if self.broker.collector.is_full() {
+            self.hand_over();
+            if self.broker.collector.is_full() {
+                return false;
+            }
+        }
+        if self.broker.collector.take(message, received_at_ms).is_ok() {
+            return true;
+        }
+        self.hand_over();
+        self.broker.collector.take(message, received_at_ms).is_ok()
+    }
+
+    /// Hands over what is gathered, unless the submit task is behind: then larger parcels are better.
+    fn hand_over_if_wanted(&mut self) {
+        // One in work and one behind it keep the submit task busy.
+        let is_behind = self.queue.capacity() + 2 <= PARCELS_MAX;
+        if self.stopping || !is_behind || self.broker.collector.is_full() {
+            self.hand_over();
+        }
+    }
+
+    /// Queues what is gathered as one parcel; keeps it where the queue is full.
+    fn hand_over(&mut self) {
+        let broker = &mut *self.broker;
+        if broker.stop.is_cancelled() {
+            // Noticed here too, since under load there may be no idle moment.
+            self.stopping = true;
+        }
+        if broker.collector.is_empty() {
+            return;
+        }
+        let Ok(slot) = self.queue.try_reserve() else { return };
+        let gathered = broker.collector.finish();
+        let group = broker.ledger.close();
+        let (accepted, rejected) = (gathered.batch.len() as u64, gathered.rejected);
+        metrics::received(Source::Mqtt, accepted + rejected.total());
+        let settled = broker.settled_tx.clone();
+        let ack = Ack::with(move |outcome| {
+            if outcome == Outcome::Delivered {
+                metrics::accepted(Source::Mqtt, accepted);
+                rejected.0.iter().for_each(|(reason, n)| metrics::rejected(Source::Mqtt, reason, *n));
+            }
+            // The broker's task has ended: nobody is left to be told.
+            let _ = settled.send((group, outcome));
+        });
+        slot.send(Parcel::new(gathered.batch, gathered.dead, ack));
+        broker.show_pending();
+    }
+
+    /// Acknowledges what has become safe, and sees whether the connection has come to its end.
+    fn acknowledge(&mut self) -> Option<End> {
+        let broker = &mut *self.broker;
+        while let Ok((group, outcome)) = broker.settled.try_recv() {
+            broker.ledger.settle(group, outcome);
+        }
+        for receipt in broker.ledger.release() {
+            self.acknowledged = true;
+            // It fails only where the link has ended, and then its next event says so.
+            let _ = self.sender.ack(receipt);
+        }
+        broker.show_pending();
+        match (self.stopping, broker.ledger.blocked()) {
+            (true, true) => Some(End::Stopped),
+            (true, false) => (broker.ledger.is_idle() && broker.collector.is_empty()).then_some(End::Stopped),
+            (false, blocked) => blocked.then_some(End::Blocked),
+        }
+    }
+
+    fn stop(&mut self) {
+        self.stopping = true;
+    }
+
+    fn count_crowded_out(&mut self) {
+        let n = std::mem::take(&mut self.crowded_out);
+        if n == 0 || self.stopping {
+            return;
+        }
+        metrics::received(Source::Mqtt, n);
+        metrics::rejected(Source::Mqtt, "queue_full", n);
+        self.unlogged += n;
+        if self.logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
+            let broker = &self.broker.name;
+            tracing::warn!(%broker, messages = self.unlogged, "QoS 0 messages rejected: more is waiting than fits");
+            self.logged = Some(Instant::now());
+            self.unlogged = 0;
+        }
+    }
+
+    /// Ends the connection, in good order where it is still there.
+    pub(super) async fn close(mut self, link: Link, end: &End) {
+        self.count_crowded_out();
+        if self.opened.is_some() && matches!(end, End::Stopped | End::Blocked) {
+            self.sender.close(link).await;
+        }
+    }
+}

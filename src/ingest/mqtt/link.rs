@@ -1,0 +1,189 @@
+//! One connection to a broker, MQTT 3.1.1 or 5 alike: [`Link`] yields what comes in, [`Sender`] queues what goes out.
+//!
+//! Every connection has its own pair, made by [`open`] and dropped at its end. rumqttc could reconnect by itself, but its
+//! event loop keeps things over a reconnect that would be wrong here: events of the old connection that were not yet
+//! read (3.1.1), and requests, PUBACKs among them, that are queued between the error and the next connection. With a new
+//! pair there is no way in which a receipt of one connection could be acknowledged on another.
+//!
+//! The two halves can be used at once: while [`Link::next`] waits, the sender takes acknowledgements. A future of
+//! [`Link::next`] must not be dropped before it is ready unless the connection is given up: rumqttc may have taken a
+//! PUBACK off its queue and not yet written it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::net::TcpStream;
+
+use super::socket::Handle;
+use super::target::{SetupError, Target};
+use super::{v4, v5};
+use crate::config::{Mqtt, MqttProtocol};
+
+/// Requests that may wait for rumqttc. Each receipt is acknowledged once and packet ids have 16 bits, so with a few
+/// more for SUBSCRIBE and DISCONNECT it is never full. Memory is taken only as far as it is used.
+pub(super) const REQUESTS_MAX: usize = 65_535 + 16;
+
+/// Requests that rumqttc writes, and packets that it reads, before it turns to the other.
+pub(super) const REQUEST_BATCH: usize = 1024;
+/// The largest that rumqttc takes.
+pub(super) const READ_BATCH: usize = 128;
+
+/// How long a connection may take to open, in seconds.
+pub(super) const CONNECT_SECONDS: u64 = 10;
+
+/// How long a connection may take to close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What must be sent back for a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Receipt {
+    /// QoS 1: PUBACK.
+    PubAck(u16),
+    /// QoS 2, which is never asked for, but a session made by someone else may still hold such messages: PUBREC.
+    PubRec(u16),
+}
+
+/// A message as it came.
+#[derive(Debug)]
+pub(super) struct Message {
+    /// The topic; the broker should have made sure that it is UTF-8.
+    pub(super) topic: Bytes,
+    /// The payload.
+    pub(super) payload: Bytes,
+    /// `None`: QoS 0.
+    pub(super) receipt: Option<Receipt>,
+}
+
+/// The broker's answer to one filter of a SUBSCRIBE.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Grant {
+    /// With this QoS at most.
+    Qos(u8),
+    /// Refused, and why.
+    Refused(String),
+}
+
+/// What comes in.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// The connection is open; whether the broker still has the session.
+    Connected {
+        /// From CONNACK.
+        session_present: bool,
+    },
+    /// A message.
+    Message(Message),
+    /// SUBACK: an answer to each filter, in the order of the subscriptions.
+    Subscribed(Vec<Grant>),
+}
+
+/// Why a connection ended, in rumqttc's words.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LinkError {
+    /// MQTT 3.1.1.
+    #[error(transparent)]
+    V4(Box<rumqttc_v4::ConnectionError>),
+    /// MQTT 5.
+    #[error(transparent)]
+    V5(Box<rumqttc_v5::ConnectionError>),
+}
+
+/// The receiving half. It must be polled all the time: it also sends pings and what the sender queued.
+pub(super) enum Link {
+    /// MQTT 3.1.1.
+    V4(Box<rumqttc_v4::EventLoop>),
+    /// MQTT 5.
+    V5(Box<rumqttc_v5::EventLoop>),
+}
+
+impl Link {
+    /// The next event; the first call opens the connection.
+    ///
+    /// # Errors
+    /// The connection is gone, and with it this link.
+    pub(super) async fn next(&mut self) -> Result<Event, LinkError> {
+        match self {
+            Link::V4(events) => v4::next(events).await.map_err(|error| LinkError::V4(Box::new(error))),
+            Link::V5(events) => v5::next(events).await.map_err(|error| LinkError::V5(Box::new(error))),
+        }
+    }
+}
+
+enum Client {
+    V4(rumqttc_v4::AsyncClient),
+    V5(rumqttc_v5::AsyncClient),
+}
+
+/// The connection has ended; its [`Link`] says why.
+#[derive(Debug, thiserror::Error)]
+#[error("the connection has ended")]
+pub(super) struct Gone;
+
+/// The sending half. Nothing here waits.
+pub(super) struct Sender {
+    client: Client,
+    socket: Handle<TcpStream>,
+}
+
+impl Sender {
+    /// Acknowledges a message of this connection.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub(super) fn ack(&self, receipt: Receipt) -> Result<(), Gone> {
+        match &self.client {
+            Client::V4(client) => client.try_manual_ack(v4::ack(receipt)).map_err(|_| Gone),
+            Client::V5(client) => client.try_manual_ack(v5::ack(receipt)).map_err(|_| Gone),
+        }
+    }
+
+    /// Subscribes to every filter, in one packet.
+    ///
+    /// # Errors
+    /// The connection has ended, or a filter is none (the configuration is checked at the start).
+    pub(super) fn subscribe(&self, config: &Mqtt) -> Result<(), Gone> {
+        match &self.client {
+            Client::V4(client) => client.try_subscribe_many(v4::filters(config)).map_err(|_| Gone),
+            Client::V5(client) => client.try_subscribe_many(v5::filters(config)).map_err(|_| Gone),
+        }
+    }
+
+    /// Ends the connection in good order: what was acknowledged before goes out, then DISCONNECT, and then it waits until
+    /// the broker has read all of it and closes. What still comes in is not taken; the broker keeps it.
+    pub(super) async fn close(self, mut link: Link) {
+        let Sender { client, socket } = self;
+        let close = async {
+            socket.flush_eagerly();
+            let queued = match &client {
+                Client::V4(client) => client.try_disconnect().is_ok(),
+                Client::V5(client) => client.try_disconnect().is_ok(),
+            };
+            while queued && link.next().await.is_ok() {}
+            drop(link);
+            socket.linger().await;
+        };
+        if tokio::time::timeout(CLOSE_TIMEOUT, close).await.is_err() {
+            tracing::debug!("the broker did not close the connection in time");
+        }
+    }
+}
+
+/// Makes both halves of a connection that [`Link::next`] opens.
+///
+/// # Errors
+/// It cannot be opened as configured.
+pub(super) fn open(config: &Mqtt, target: &Target) -> Result<(Sender, Link), SetupError> {
+    let tls = target.tls(config.ca_file.as_deref())?;
+    let socket = Handle::default();
+    let (client, link) = match config.protocol {
+        MqttProtocol::V4 => {
+            let (client, events) = v4::open(config, target, tls, &socket)?;
+            (Client::V4(client), Link::V4(Box::new(events)))
+        }
+        MqttProtocol::V5 => {
+            let (client, events) = v5::open(config, target, tls, &socket)?;
+            (Client::V5(client), Link::V5(Box::new(events)))
+        }
+    };
+    Ok((Sender { client, socket }, link))
+}

@@ -1,0 +1,185 @@
+//! The socket under rumqttc: sends many small packets in one system call, and outlives rumqttc by a moment.
+//!
+//! rumqttc flushes after every PUBACK (its requests for control packets are taken one at a time), so a hundred thousand
+//! messages a second would be as many system calls of four bytes. Here a flush is only noted, and what was written goes
+//! out when rumqttc next asks for something to read. It does so as soon as it has nothing more to send, and it never
+//! waits for anything else meanwhile, so nothing is held back while anyone waits.
+//!
+//! The one exception is the end: after DISCONNECT rumqttc does not read again, so [`Handle::flush_eagerly`] makes flushes
+//! real. And rumqttc drops the socket then, although the broker may not have read all of it: a new connection with the
+//! same client id would overtake the PUBACKs on the old one, and the broker would send their messages again. So the
+//! socket is handed back, and [`Handle::linger`] waits until the broker has closed it.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+
+/// Written bytes that may wait; more are sent before anything is added (4,096 PUBACKs).
+const WAITING_BYTES_MAX: usize = 16 * 1024;
+
+#[derive(Debug)]
+struct Shared<S> {
+    eager: AtomicBool,
+    left: Mutex<Option<S>>,
+}
+
+/// The hold on a socket that is kept outside of rumqttc.
+#[derive(Debug)]
+pub(super) struct Handle<S>(Arc<Shared<S>>);
+
+impl<S> Clone for Handle<S> {
+    fn clone(&self) -> Handle<S> {
+        Handle(self.0.clone())
+    }
+}
+
+impl<S> Default for Handle<S> {
+    fn default() -> Handle<S> {
+        Handle(Arc::new(Shared { eager: AtomicBool::new(false), left: Mutex::new(None) }))
+    }
+}
+
+impl<S: AsyncRead + Unpin> Handle<S> {
+    /// From now on, every flush is real.
+    pub(super) fn flush_eagerly(&self) {
+        self.0.eager.store(true, Ordering::Release);
+    }
+
+    /// When rumqttc has dropped the socket: reads what still comes until the broker closes it.
+    pub(super) async fn linger(&self) {
+        let left = self.0.left.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut socket) = left else { return };
+        let mut scrap = [0; 4096];
+        while socket.read(&mut scrap).await.is_ok_and(|n| n > 0) {}
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Coalescing<S> {
+    /// Gone only in `drop`.
+    socket: Option<S>,
+    waiting: BytesMut,
+    handle: Handle<S>,
+}
+
+impl<S> Drop for Coalescing<S> {
+    fn drop(&mut self) {
+        *self.handle.0.left.lock().unwrap_or_else(PoisonError::into_inner) = self.socket.take();
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Coalescing<S> {
+    /// Wraps a socket.
+    pub(super) fn new(socket: S, handle: Handle<S>) -> Coalescing<S> {
+        Coalescing { socket: Some(socket), waiting: BytesMut::new(), handle }
+    }
+
+    fn socket(&mut self) -> io::Result<Pin<&mut S>> {
+        self.socket.as_mut().map(Pin::new).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(socket) = &mut self.socket else { return Poll::Ready(Err(io::ErrorKind::NotConnected.into())) };
+        while !self.waiting.is_empty() {
+            let n = ready!(Pin::new(&mut *socket).poll_write(cx, &self.waiting))?;
+            if n == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.waiting.advance(n);
+        }
+        Pin::new(socket).poll_flush(cx)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Coalescing<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        // Where the peer takes no more for now, this task is woken when it does, and reads again then.
+        if !this.waiting.is_empty()
+            && let Poll::Ready(Err(error)) = this.poll_send(cx)
+        {
+            return Poll::Ready(Err(error));
+        }
+        this.socket()?.poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Coalescing<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.waiting.len() >= WAITING_BYTES_MAX {
+            ready!(this.poll_send(cx))?;
+        }
+        this.waiting.extend_from_slice(buf);
+        Poll::Ready(Ok(buf.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.handle.0.eager.load(Ordering::Acquire) { this.poll_send(cx) } else { Poll::Ready(Ok(())) }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_send(cx))?;
+        this.socket()?.poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn flushed_bytes_go_out_together_when_something_is_read() {
+        let (near, mut far) = tokio::io::duplex(1 << 20);
+        let mut socket = Coalescing::new(near, Handle::default());
+        for byte in 1..=3 {
+            socket.write_all(&[byte]).await.unwrap();
+            socket.flush().await.unwrap();
+        }
+        assert_eq!(socket.waiting.len(), 3);
+        far.write_all(b"x").await.unwrap();
+        assert_eq!(socket.read_u8().await.unwrap(), b'x');
+        let mut got = [0; 3];
+        far.read_exact(&mut got).await.unwrap();
+        assert_eq!(got, [1, 2, 3]);
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_bounded_and_an_eager_flush_is_real() {
+        let (near, mut far) = tokio::io::duplex(1 << 20);
+        let handle = Handle::default();
+        let mut socket = Coalescing::new(near, handle.clone());
+        for _ in 0..10 {
+            socket.write_all(&[7; 4096]).await.unwrap();
+            assert!(socket.waiting.len() <= WAITING_BYTES_MAX + 4096);
+        }
+        handle.flush_eagerly();
+        socket.flush().await.unwrap();
+        assert!(socket.waiting.is_empty());
+        let mut got = vec![0; 40_960];
+        far.read_exact(&mut got).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_dropped_socket_stays_until_the_peer_closes() {
+        let (near, mut far) = tokio::io::duplex(64);
+        let handle = Handle::default();
+        drop(Coalescing::new(near, handle.clone()));
+        far.write_all(b"still coming").await.unwrap();
+        let lingering = tokio::spawn(async move { handle.linger().await });
+        tokio::task::yield_now().await;
+        assert!(!lingering.is_finished());
+        drop(far);
+        lingering.await.unwrap();
+    }
+}

@@ -1,0 +1,158 @@
+//! Where a broker is and how it is reached: the URL taken apart, TLS, and the socket.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rumqttc_v5::{TlsConfiguration, TlsError};
+use tokio::net::TcpStream;
+
+use super::socket::{Coalescing, Handle};
+
+/// The scheme of a broker's URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scheme {
+    /// `mqtt://`
+    Mqtt,
+    /// `mqtts://`
+    Mqtts,
+    /// `ws://`
+    Ws,
+    /// `wss://`
+    Wss,
+}
+
+/// A broker's URL, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Target {
+    /// How to speak to it.
+    pub(super) scheme: Scheme,
+    /// Name or address; an IPv6 address without its brackets.
+    pub(super) host: String,
+    /// The port, by scheme where the URL has none.
+    pub(super) port: u16,
+    /// The URL as it was set.
+    pub(super) url: String,
+}
+
+/// Why a broker cannot be spoken to as configured; a person has to change something.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SetupError {
+    /// The URL cannot be used.
+    #[error(
+        "mqtt.url must be mqtt://, mqtts://, ws:// or wss:// with host and optional port, without credentials: {0}"
+    )]
+    Url(String),
+    /// The CA file cannot be read.
+    #[error("mqtt.ca_file {path} cannot be read: {error}")]
+    CaFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The system's root certificates cannot be loaded.
+    #[error("the system's root certificates cannot be loaded (set mqtt.ca_file): {0}")]
+    Roots(TlsError),
+    /// rumqttc does not take the options.
+    #[error("the MQTT client refuses the settings: {0}")]
+    Options(String),
+}
+
+impl Target {
+    /// Takes a URL apart.
+    ///
+    /// # Errors
+    /// It is none that a broker can have.
+    pub(super) fn parse(url: &str) -> Result<Target, SetupError> {
+        let bad = || SetupError::Url(url.to_owned());
+        let (scheme, rest) = url.split_once("://").ok_or_else(bad)?;
+        let (scheme, port) = match scheme {
+            "mqtt" => (Scheme::Mqtt, 1883),
+            "mqtts" => (Scheme::Mqtts, 8883),
+            "ws" => (Scheme::Ws, 80),
+            "wss" => (Scheme::Wss, 443),
+            _ => return Err(bad()),
+        };
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let is_plain = matches!(scheme, Scheme::Mqtt | Scheme::Mqtts);
+        if authority.contains('@') {
+            // Not repeated: it holds a password.
+            return Err(SetupError::Url("it holds credentials; use mqtt.username and mqtt.password_file".into()));
+        }
+        if is_plain && !matches!(path, "" | "/") {
+            return Err(bad());
+        }
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(v6) => {
+                let (host, rest) = v6.split_once(']').ok_or_else(bad)?;
+                (host, rest.strip_prefix(':').map_or_else(|| rest.is_empty().then_some(port), |p| p.parse().ok()))
+            }
+            None => match authority.split_once(':') {
+                Some((host, port)) => (host, port.parse().ok()),
+                None => (authority, Some(port)),
+            },
+        };
+        let port = port.filter(|port| *port != 0 && !host.is_empty()).ok_or_else(bad)?;
+        Ok(Target { scheme, host: host.to_owned(), port, url: url.to_owned() })
+    }
+
+    /// Host and port, for logs and metrics.
+    pub(super) fn label(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    /// The TLS configuration, where the scheme has one. Reads files: it blocks for some milliseconds.
+    ///
+    /// # Errors
+    /// The certificates cannot be had.
+    pub(super) fn tls(&self, ca_file: Option<&Path>) -> Result<Option<TlsConfiguration>, SetupError> {
+        if matches!(self.scheme, Scheme::Mqtt | Scheme::Ws) {
+            return Ok(None);
+        }
+        // Only rumqttc's ring feature is on, so both ways end at `rustls::crypto::ring` or the process's own default.
+        match ca_file {
+            Some(path) => match std::fs::read(path) {
+                Ok(ca) => Ok(Some(TlsConfiguration::Simple { ca, alpn: None, client_auth: None })),
+                Err(error) => Err(SetupError::CaFile { path: path.to_owned(), error }),
+            },
+            None => TlsConfiguration::try_default_rustls().map(Some).map_err(SetupError::Roots),
+        }
+    }
+}
+
+/// Opens the socket, tries every address of the name.
+pub(super) async fn dial(host: String, port: u16, handle: Handle<TcpStream>) -> io::Result<Coalescing<TcpStream>> {
+    let socket = TcpStream::connect((host.as_str(), port)).await?;
+    // Writes are gathered already; Nagle's algorithm would add its delay to every PUBACK of a quiet connection.
+    socket.set_nodelay(true)?;
+    Ok(Coalescing::new(socket, handle))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let parse = |url: &str| Target::parse(url).map(|t| (t.scheme, t.label())).ok();
+        assert_eq!(parse("mqtt://127.0.0.1:1883"), Some((Scheme::Mqtt, "127.0.0.1:1883".into())));
+        assert_eq!(parse("mqtts://broker.example/"), Some((Scheme::Mqtts, "broker.example:8883".into())));
+        assert_eq!(parse("ws://b:9001/mqtt"), Some((Scheme::Ws, "b:9001".into())));
+        assert_eq!(parse("wss://[::1]:443/x"), Some((Scheme::Wss, "[::1]:443".into())));
+        assert_eq!(parse("mqtt://[::1]"), Some((Scheme::Mqtt, "[::1]:1883".into())));
+        for bad in ["", "mqtt://", "tcp://x", "mqtt://x:0", "mqtt://x:y", "mqtt://[::1", "mqtt://x/y", "mqtt://[::1]x"]
+        {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn credentials_in_a_url_are_refused_and_not_repeated() {
+        let error = Target::parse("mqtt://me:geheim@x").unwrap_err().to_string();
+        assert!(!error.contains("geheim"), "{error}");
+    }
+}

@@ -1,0 +1,105 @@
+//! MQTT 3.1.1 in terms of [`super::link`].
+
+use rumqttc_v4::mqttbytes::v4::{ConnAck, PubAck, PubRec, SubscribeReasonCode};
+use rumqttc_v4::{
+    AckMode, AsyncClient, Broker, ConnectionError, EventLoop, ManualAck, MqttOptions, Packet, QoS,
+    SubscribeFilterInput, TlsConfiguration, Transport,
+};
+use tokio::net::TcpStream;
+
+use super::link::{CONNECT_SECONDS, Event, Grant, Message, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX, Receipt};
+use super::socket::Handle;
+use super::target::{Scheme, SetupError, Target, dial};
+use crate::config::Mqtt;
+
+/// The largest packet that MQTT has. rumqttc ends the connection at a larger one than set here, and the broker would
+/// send it again for ever; so any is read, and one over `packet_max_bytes` becomes a dead letter.
+const PACKET_BYTES_MAX: usize = 268_435_455 + 5;
+
+/// Client and event loop of a new connection.
+pub(super) fn open(
+    config: &Mqtt,
+    target: &Target,
+    tls: Option<TlsConfiguration>,
+    socket: &Handle<TcpStream>,
+) -> Result<(AsyncClient, EventLoop), SetupError> {
+    let refused = |error: &dyn std::fmt::Display| SetupError::Options(error.to_string());
+    let id = config.client_id.clone();
+    let tcp = || Broker::tcp(target.host.clone(), target.port);
+    let mut options = match (target.scheme, tls) {
+        (Scheme::Ws, _) => MqttOptions::new(id, Broker::websocket(&target.url).map_err(|e| refused(&e))?),
+        (Scheme::Wss, Some(tls)) => {
+            MqttOptions::websocket_with_tls_config(id, &target.url, tls).map_err(|e| refused(&e))?
+        }
+        (_, None) => MqttOptions::new(id, tcp()),
+        (_, Some(tls)) => {
+            let mut options = MqttOptions::new(id, tcp());
+            options.set_transport(Transport::tls_with_config(tls));
+            options
+        }
+    };
+    options
+        .set_keep_alive(u16::try_from(config.keep_alive.as_secs()).unwrap_or(u16::MAX))
+        .set_max_packet_size(PACKET_BYTES_MAX, PACKET_BYTES_MAX)
+        .set_ack_mode(AckMode::Manual)
+        .set_max_request_batch(REQUEST_BATCH)
+        .set_read_batch_size(READ_BATCH);
+    options.try_set_clean_session(config.clean_start).map_err(|e| refused(&e))?;
+    // We publish nothing; rumqttc walks through this many slots at every flush.
+    options.try_set_inflight(1).map_err(|e| refused(&e))?;
+    match (&config.username, &config.password) {
+        (Some(user), Some(password)) => {
+            options.set_credentials(user, password.reveal().to_owned());
+        }
+        (Some(user), None) => {
+            options.set_username(user);
+        }
+        _ => {}
+    }
+    let (host, port, socket) = (target.host.clone(), target.port, socket.clone());
+    options.set_socket_connector(move |_, _| dial(host.clone(), port, socket.clone()));
+    let (client, mut events) =
+        AsyncClient::builder(options).capacity(REQUESTS_MAX).try_build().map_err(|e| refused(&e))?;
+    events.network_options.set_connection_timeout(CONNECT_SECONDS);
+    Ok((client, events))
+}
+
+/// The next event that matters.
+pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionError> {
+    loop {
+        let rumqttc_v4::Event::Incoming(packet) = events.poll().await? else { continue };
+        match packet {
+            Packet::ConnAck(ConnAck { session_present, .. }) => return Ok(Event::Connected { session_present }),
+            Packet::Publish(publish) => {
+                let receipt = match publish.qos {
+                    QoS::AtMostOnce => None,
+                    QoS::AtLeastOnce => Some(Receipt::PubAck(publish.pkid)),
+                    QoS::ExactlyOnce => Some(Receipt::PubRec(publish.pkid)),
+                };
+                return Ok(Event::Message(Message { topic: publish.topic, payload: publish.payload, receipt }));
+            }
+            Packet::SubAck(answer) => {
+                let grant = |code: &SubscribeReasonCode| match code {
+                    SubscribeReasonCode::Success(qos) => Grant::Qos(*qos as u8),
+                    SubscribeReasonCode::Failure => Grant::Refused("refused (MQTT 3.1.1 gives no reason)".into()),
+                };
+                return Ok(Event::Subscribed(answer.return_codes.iter().map(grant).collect()));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The packet that acknowledges.
+pub(super) fn ack(receipt: Receipt) -> ManualAck {
+    match receipt {
+        Receipt::PubAck(id) => ManualAck::PubAck(PubAck::new(id)),
+        Receipt::PubRec(id) => ManualAck::PubRec(PubRec::new(id)),
+    }
+}
+
+/// The filters of all subscriptions.
+pub(super) fn filters(config: &Mqtt) -> Vec<SubscribeFilterInput> {
+    let qos = |qos| if qos == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };
+    config.subscriptions.iter().map(|s| SubscribeFilterInput::new(s.filter.clone(), qos(s.qos))).collect()
+}

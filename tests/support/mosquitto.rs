@@ -1,0 +1,119 @@
+//! A mosquitto of a test's own: on a free port, with a directory of its own, stopped when it is dropped.
+
+#![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A running broker.
+pub struct Mosquitto {
+    port: u16,
+    dir: tempfile::TempDir,
+    child: Option<Child>,
+}
+
+impl Mosquitto {
+    /// Starts one that anyone may use, with no limit on what it keeps for a client. It saves its sessions when it is
+    /// [stopped](Mosquitto::stop), not when it is [killed](Mosquitto::kill). `extra` is added to its configuration, for
+    /// its one listener.
+    pub fn start(extra: &str) -> Mosquitto {
+        // The port is free now; should someone else take it before mosquitto does, mosquitto says so and we try again.
+        for _ in 0..20 {
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let dir = tempfile::tempdir().unwrap();
+            let config = format!(
+                "listener {port} 127.0.0.1\nallow_anonymous true\nmax_inflight_messages 0\nmax_queued_messages 0\n\
+                 persistence true\npersistence_location {}/\n\
+                 log_dest file {}/log\n{extra}\n",
+                dir.path().display(),
+                dir.path().display(),
+            );
+            fs::write(dir.path().join("conf"), config).unwrap();
+            // Started by root it becomes the user mosquitto, who must be able to write there.
+            let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o777);
+            fs::set_permissions(dir.path(), open).unwrap();
+            let mut broker = Mosquitto { port, dir, child: None };
+            if broker.run() {
+                return broker;
+            }
+        }
+        panic!("mosquitto does not start; is the package mosquitto installed?");
+    }
+
+    fn binary() -> PathBuf {
+        let sbin = PathBuf::from("/usr/sbin/mosquitto");
+        if sbin.exists() { sbin } else { "mosquitto".into() }
+    }
+
+    /// Runs it until it answers; whether it does.
+    fn run(&mut self) -> bool {
+        let conf = self.dir.path().join("conf");
+        let mut child = Command::new(Mosquitto::binary())
+            .arg("-c")
+            .arg(conf)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("mosquitto must be installed");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < deadline {
+            if child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            if TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+                self.child = Some(child);
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+        false
+    }
+
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        format!("mqtt://127.0.0.1:{}", self.port)
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    /// Ends it with SIGKILL: what it has not saved is gone.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Ends it in good order: it saves its sessions.
+    pub fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = Command::new("kill").arg(child.id().to_string()).status();
+            let _ = child.wait();
+        }
+    }
+
+    /// Starts it again on the same port, with what it has saved.
+    pub fn restart(&mut self) {
+        assert!(self.run(), "mosquitto does not start again:\n{}", self.log());
+    }
+}
+
+impl Drop for Mosquitto {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,185 @@
+//! MQTT ingest with both ends in the test's hands: a publisher before the broker, and the next stage after ingest.
+
+#![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hourbucket::config::{Limits, Mqtt, MqttProtocol, Subscription};
+use hourbucket::ingest::mqtt::{BrokerStatus, spawn};
+use hourbucket::intake::{Gate, Parcel, Parcels, door};
+use hourbucket::model::SystemClock;
+use rumqttc_v4 as mqtt;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// No wait in these tests takes this long unless something is wrong.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The defaults.
+pub fn limits() -> Limits {
+    Limits {
+        past: Duration::from_secs(365 * 86_400),
+        future: Duration::from_secs(600),
+        fields_max: 64,
+        name_max_bytes: 128,
+        sensor_id_max_bytes: 256,
+        string_max_bytes: 1024,
+        tags_max: 32,
+        batch_max_readings: 100_000,
+    }
+}
+
+/// A broker's configuration with `sensors/+/+` as scalars.
+pub fn config(url: &str, protocol: MqttProtocol) -> Mqtt {
+    Mqtt {
+        url: url.into(),
+        client_id: "hourbucket-test".into(),
+        protocol,
+        clean_start: false,
+        session_expiry: Duration::from_secs(3600),
+        username: None,
+        password: None,
+        ca_file: None,
+        keep_alive: Duration::from_secs(30),
+        packet_max_bytes: 1024 * 1024,
+        window: 10_000,
+        subscriptions: vec![subscription("sensors/+/+", "sensors/{sensor_id}/{field}", "scalar")],
+    }
+}
+
+/// A subscription with QoS 1.
+pub fn subscription(filter: &str, topic: &str, format: &str) -> Subscription {
+    Subscription { filter: filter.into(), qos: 1, topic: topic.into(), format: format.into(), ts_unit: None }
+}
+
+/// Ingest of one broker, and what the next stage sees of it.
+pub struct Ingest {
+    /// What ingest hands over.
+    pub parcels: Parcels,
+    /// Opens and closes the door.
+    pub gate: Gate,
+    /// How the broker is doing.
+    pub status: watch::Receiver<BrokerStatus>,
+    /// Cancelled: take no more.
+    pub stop: CancellationToken,
+    drained: CancellationToken,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Ingest {
+    /// Starts ingest and waits until it is subscribed.
+    pub async fn start(config: Mqtt) -> Ingest {
+        let mut ingest = Ingest::spawn(config);
+        ingest.until(BrokerStatus::is_ready).await;
+        ingest
+    }
+
+    /// Starts ingest.
+    pub fn spawn(config: Mqtt) -> Ingest {
+        let gate = Gate::default();
+        let (intake, parcels) = door(1024, 64 * 1024 * 1024, gate.clone());
+        let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
+        let none = BrokerStatus { broker: String::new(), connected: false, subscribed: false, problem: None };
+        let (tx, status) = watch::channel(none);
+        let on_status = Arc::new(move |status| drop(tx.send(status)));
+        let task = spawn(
+            config,
+            Arc::new(limits()),
+            intake,
+            Arc::new(SystemClock::new()),
+            stop.clone(),
+            drained.clone(),
+            on_status,
+        );
+        Ingest { parcels, gate, status, stop, drained, task: Some(task.unwrap()) }
+    }
+
+    /// Waits for a status.
+    pub async fn until(&mut self, wanted: impl Fn(&BrokerStatus) -> bool) {
+        let seen = tokio::time::timeout(PATIENCE, self.status.wait_for(|status| wanted(status))).await;
+        assert!(seen.is_ok_and(|s| s.is_ok()), "the status stays {:?}", *self.status.borrow());
+    }
+
+    /// The next parcel.
+    pub async fn parcel(&mut self) -> Parcel {
+        tokio::time::timeout(PATIENCE, self.parcels.recv()).await.expect("no parcel came").expect("ingest has ended")
+    }
+
+    /// Parcels with `n` readings and dead letters in all, not more.
+    pub async fn parcels(&mut self, n: usize) -> Vec<Parcel> {
+        let mut parcels = vec![];
+        let mut got = 0;
+        while got < n {
+            let parcel = self.parcel().await;
+            got += parcel.batch.len() + parcel.dead.len();
+            parcels.push(parcel);
+        }
+        assert_eq!(got, n, "more came than was sent");
+        parcels
+    }
+
+    /// Ends ingest as the service does, and waits for it.
+    pub async fn finish(mut self) {
+        self.stop.cancel();
+        let task = self.task.take().unwrap();
+        let ended = tokio::time::timeout(PATIENCE, task).await;
+        assert!(ended.is_ok_and(|e| e.is_ok()), "ingest did not end");
+    }
+
+    /// Ends ingest although not all is acknowledged.
+    pub async fn cut(self) {
+        self.drained.cancel();
+        self.finish().await;
+    }
+}
+
+impl Drop for Ingest {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+/// The sensor ids in parcels, in order.
+pub fn sensors(parcels: &[Parcel]) -> Vec<String> {
+    parcels.iter().flat_map(|p| p.batch.to_readings()).map(|r| r.sensor_id).collect()
+}
+
+/// Says of parcels that they are safe.
+pub fn deliver(parcels: Vec<Parcel>) {
+    for parcel in parcels {
+        parcel.into_parts().2.delivered();
+    }
+}
+
+/// Publishes messages with QoS 1 (MQTT 3.1.1), and returns when the broker has acknowledged all of them.
+pub async fn publish<P: Into<Vec<u8>>>(port: u16, messages: impl IntoIterator<Item = (String, P)>) {
+    let mut options = mqtt::MqttOptions::new(format!("publisher-{}", fastrand::u64(..)), ("127.0.0.1", port));
+    options.set_max_packet_size(1 << 28, 1 << 28).set_inflight(1000).set_max_request_batch(100);
+    let (client, mut events) = mqtt::AsyncClient::builder(options).capacity(1000).build();
+    let messages: Vec<_> = messages.into_iter().map(|(topic, payload)| (topic, payload.into())).collect();
+    let mut missing = messages.len();
+    let sending = async {
+        for (topic, payload) in messages {
+            client.publish(topic, payload, mqtt::PublishOptions::at_least_once()).await.unwrap();
+        }
+    };
+    let acknowledged = async {
+        while missing > 0 {
+            if let mqtt::Event::Incoming(mqtt::Packet::PubAck(_)) = events.poll().await.unwrap() {
+                missing -= 1;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, async { tokio::join!(sending, acknowledged) })
+        .await
+        .expect("the broker takes nothing");
+}
+
+/// Publishes a scalar for each sensor.
+pub async fn publish_sensors(port: u16, sensors: impl IntoIterator<Item = String>) {
+    publish(port, sensors.into_iter().map(|s| (format!("sensors/{s}/temp"), b"21.5".to_vec()))).await;
+}
