@@ -2,6 +2,7 @@
 pub mod ack;
 pub mod config;
 pub mod decode;
+pub mod ingest;
 pub mod intake;
 pub mod model;
 pub mod store;
