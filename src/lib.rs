@@ -1,5 +1,6 @@
 //! hourbucket (the map is written once the stages stand).
 pub mod ack;
+pub mod admin;
 pub mod config;
 pub mod decode;
 pub mod ingest;

@@ -173,7 +173,8 @@ mod tests {
                 let inflated = encoding.inflate(&packed[..cut], 1000);
                 assert!(matches!(inflated, Err(Inflate::Corrupt(_))), "{encoding:?} cut at {cut}: {inflated:?}");
             }
-            let inflated = encoding.inflate(&[&packed[..], b"rest"].concat(), 1000);
+            let longer = [&packed[..], b"rest"].concat();
+            let inflated = encoding.inflate(&longer, 1000);
             assert!(matches!(inflated, Err(Inflate::Corrupt(_))), "{encoding:?}: {inflated:?}");
         }
     }

@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use super::admit::{Shared, asks_before_sending};
 use super::answer;
-use super::body::{Held, Received, drain, receive};
+use super::body::{Held, drain, receive};
 use super::encoding::{Encoding, Inflate};
 use super::media;
 use super::refusal::Refusal;

@@ -88,8 +88,8 @@ impl Tokens {
     /// # Errors
     /// What is wrong with it, and where.
     pub fn load(path: &Path) -> Result<Tokens, TokensError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| TokensError::Read { path: path.to_owned(), source })?;
+        let text =
+            std::fs::read_to_string(path).map_err(|source| TokensError::Read { path: path.to_owned(), source })?;
         Tokens::parse(&text, path)
     }
 
@@ -231,7 +231,9 @@ mod tests {
         assert_eq!(check("Token gw2.two"), Ok(()));
         assert_eq!(check("Bearer gw1.two"), Err("invalid_token"));
         assert_eq!(check("Bearer gw3.two"), Err("invalid_token"));
-        for malformed in ["Bearer", "Bearer ", "Bearer gw1", "Bearer .one", "Bearer gw1.", "Basic Z3cxOm9uZQ==", "gw2.two"] {
+        for malformed in
+            ["Bearer", "Bearer ", "Bearer gw1", "Bearer .one", "Bearer gw1.", "Basic Z3cxOm9uZQ==", "gw2.two"]
+        {
             assert_eq!(check(malformed), Err("malformed_token"), "{malformed}");
         }
         assert_eq!(tokens.check(&HeaderMap::new()).map_err(|e| e.reason()), Err("no_token"));
