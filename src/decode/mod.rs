@@ -1,19 +1,34 @@
 //! Bytes to readings and rejects. Pure: no IO, no clock (the time of receipt is handed in), and one bad reading never
 //! fails its batch.
+//!
+//! [`json`] and [`scalar`] are the formats; [`reading`] is one reading in the native shape, [`token`] one of its members,
+//! [`time`] and [`names`] the rules for times and names, [`split`] finds where a broken element ends. [`topic`] takes a
+//! topic apart, [`reasons`] is the closed list of what can be wrong, [`cli`] the command `decode`.
+//!
+//! Invariants: every element of a payload becomes one reading or one reject with its index; the readings that `out` held
+//! before stay as they are; the work is linear in the payload, and so is what is kept of it (see [`Rejects`]).
+
+pub mod cli;
+mod json;
+mod names;
+mod reading;
+pub mod reasons;
+mod rejects;
+mod scalar;
+pub mod split;
+#[cfg(test)]
+mod tests;
+mod time;
+mod token;
+pub mod topic;
+
+use std::str::FromStr;
+
+pub use rejects::{KEPT_MAX, Reject, Rejects};
+pub use topic::{Captured, Template, TopicError, filter_matches};
 
 use crate::config::Limits;
 use crate::model::BatchBuilder;
-
-/// A reading or message that is not taken, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reject {
-    /// Its place in the payload, from 0: element of the array, line, or 0 for a single one.
-    pub index: usize,
-    /// One of a fixed set of names; a metric label and part of the HTTP answer.
-    pub reason: &'static str,
-    /// What is wrong and where, for a person.
-    pub detail: String,
-}
 
 /// How to read a payload, the setting `format`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,6 +39,28 @@ pub enum Format {
     Ndjson,
     /// One bare value; sensor and field come from the topic.
     Scalar,
+}
+
+/// A name that a setting cannot have, and those that it can.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` is no {what}; there are {choices}")]
+pub struct UnknownName {
+    name: String,
+    what: &'static str,
+    choices: &'static str,
+}
+
+impl FromStr for Format {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Format, UnknownName> {
+        match name {
+            "json" => Ok(Format::Json),
+            "ndjson" => Ok(Format::Ndjson),
+            "scalar" => Ok(Format::Scalar),
+            _ => Err(UnknownName { name: name.to_owned(), what: "format", choices: "json, ndjson and scalar" }),
+        }
+    }
 }
 
 /// Unit of a number that stands for a time.
@@ -39,6 +76,20 @@ pub enum TsUnit {
     Ns,
 }
 
+impl FromStr for TsUnit {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<TsUnit, UnknownName> {
+        match name {
+            "s" => Ok(TsUnit::S),
+            "ms" => Ok(TsUnit::Ms),
+            "us" => Ok(TsUnit::Us),
+            "ns" => Ok(TsUnit::Ns),
+            _ => Err(UnknownName { name: name.to_owned(), what: "unit of time", choices: "s, ms, us and ns" }),
+        }
+    }
+}
+
 /// What is known about a payload beside its bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
@@ -46,17 +97,26 @@ pub struct Context<'a> {
     pub limits: &'a Limits,
     /// When it was received, in milliseconds since 1970.
     pub received_at_ms: i64,
-    /// Unit of numbers as time; `None`: by magnitude.
+    /// Unit of numbers as time; `None`: by magnitude. A member `ts_unit` of the reading wins.
     pub ts_unit: Option<TsUnit>,
     /// From the topic: used where the payload names no sensor.
     pub sensor_id: Option<&'a str>,
     /// From the topic: the field of a scalar.
     pub field: Option<&'a str>,
-    /// From the topic: tags, beside those of the payload (which win).
+    /// From the topic: tags, beside those of the payload (which win). No name twice, and names as they are stored:
+    /// [`Template`] gives such ones.
     pub tags: &'a [(&'a str, &'a str)],
 }
 
 /// Reads a payload: appends its readings to `out` and its rejects to `rejects`.
-pub fn decode(format: Format, payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Vec<Reject>) {
-    let _ = (format, payload, cx, out, rejects);
+///
+/// A well-formed payload without readings (`[]`) gives neither. `out` may hold readings of other messages; send it on
+/// before its names run out ([`BatchBuilder::names_len`] beyond half of [`crate::model::batch::NAMES_MAX`] is a good
+/// time), or a message with very many field names takes the room of the next one's.
+pub fn decode(format: Format, payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
+    match format {
+        Format::Json => json::decode(payload, cx, out, rejects),
+        Format::Ndjson => json::decode_lines(payload, cx, out, rejects),
+        Format::Scalar => scalar::decode(payload, cx, out, rejects),
+    }
 }

@@ -8,6 +8,11 @@
 //! of values (u8), then each value: name (u16, an index into the batch's names) and the value ([`super::value`]). All
 //! little-endian. [`ReadingBatch::encode`] puts the names before the records.
 
+use std::hash::{BuildHasher, RandomState};
+
+use hashbrown::HashTable;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
 use super::reading::Reading;
 use super::value::{Cursor, ValueRef};
 
@@ -18,6 +23,9 @@ const FLAG_TAGS: u8 = 2;
 pub const VALUES_MAX: usize = 255;
 /// Most names a batch can hold: an index is two bytes. A builder that is full says so, and the batch is sent on.
 pub const NAMES_MAX: usize = 4096;
+/// Up to this many names are found by comparing, which is faster than hashing; more are found in a table, so that a
+/// payload full of distinct names costs linear time.
+const NAMES_COMPARED_MAX: usize = 16;
 
 /// A sensor's tags in canonical form: `(u8 key length, key, u16 value length, value)*`, sorted by key. Compared as bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -225,6 +233,34 @@ pub struct BatchBuilder {
     used: Vec<u16>,
     values_max: usize,
     last: Vec<u16>,
+    index: NameIndex,
+}
+
+/// Finds names by hash, once there are more than [`NAMES_COMPARED_MAX`]. The seed is drawn once a process: nobody can
+/// prepare names that all collide.
+#[derive(Debug, Default)]
+struct NameIndex {
+    table: HashTable<u16>,
+    seed: u64,
+}
+
+impl NameIndex {
+    fn find(&self, names: &[Box<str>], name: &str) -> Option<u16> {
+        let hash = xxh3_64_with_seed(name.as_bytes(), self.seed);
+        self.table.find(hash, |&i| *names[usize::from(i)] == *name).copied()
+    }
+
+    /// Takes in the names that were added since the last time.
+    fn grow(&mut self, names: &[Box<str>]) {
+        if self.table.is_empty() {
+            self.seed = RandomState::new().hash_one(0);
+        }
+        let seed = self.seed;
+        let hash = |&i: &u16| xxh3_64_with_seed(names[usize::from(i)].as_bytes(), seed);
+        for i in self.table.len() as u16..names.len() as u16 {
+            self.table.insert_unique(hash(&i), i, hash);
+        }
+    }
 }
 
 impl BatchBuilder {
@@ -346,6 +382,7 @@ impl BatchBuilder {
     pub fn finish(&mut self) -> ReadingBatch {
         self.begin();
         self.last.clear();
+        self.index.table.clear();
         std::mem::take(&mut self.batch)
     }
 
@@ -357,13 +394,21 @@ impl BatchBuilder {
         {
             return Ok(guess);
         }
-        if let Some(i) = names.iter().position(|n| **n == *name) {
-            return Ok(i as u16);
+        let found = if names.len() <= NAMES_COMPARED_MAX {
+            names.iter().position(|n| **n == *name).map(|i| i as u16)
+        } else {
+            self.index.find(names, name)
+        };
+        if let Some(i) = found {
+            return Ok(i);
         }
         if names.len() >= NAMES_MAX {
             return Err(BuildError::TooManyNames);
         }
         self.batch.names.push(name.into());
+        if self.batch.names.len() > NAMES_COMPARED_MAX {
+            self.index.grow(&self.batch.names);
+        }
         Ok((self.batch.names.len() - 1) as u16)
     }
 }
@@ -419,6 +464,26 @@ mod tests {
         assert_eq!(ReadingBatch::decode(&bytes).unwrap().to_readings(), readings());
         for cut in 0..bytes.len() {
             assert!(ReadingBatch::decode(&bytes[..cut]).is_none(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn names_are_interned_once_however_many_there_are() {
+        let mut builder = BatchBuilder::new(VALUES_MAX);
+        // Twice, since a finished builder starts anew.
+        for _ in 0..2 {
+            for i in (0..NAMES_MAX).chain((0..NAMES_MAX).rev()) {
+                builder.value(&format!("name {i}"), ValueRef::Int(i as i64)).unwrap();
+                builder.commit("s", 0, false, &[]);
+            }
+            assert_eq!(builder.names_len(), NAMES_MAX);
+            assert_eq!(builder.value("one more", ValueRef::Int(0)), Err(BuildError::TooManyNames));
+            let batch = builder.finish();
+            assert_eq!(batch.len(), 2 * NAMES_MAX);
+            for (_, reading) in batch.iter() {
+                let (name, value) = reading.values().next().unwrap();
+                assert_eq!(value, ValueRef::Int(batch.name(name)["name ".len()..].parse().unwrap()));
+            }
         }
     }
 

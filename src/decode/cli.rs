@@ -1,0 +1,149 @@
+//! The command `decode`: shows what a payload becomes, reading by reading.
+
+use std::io::{self, Write};
+
+use super::{Captured, Context, Format, Rejects, Template, decode, reasons, time};
+use crate::config::Limits;
+use crate::model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
+
+/// Reads one payload and writes a JSON line for each reading and each reject; gives whether there was a reading.
+///
+/// Each `{"sensor_id", "ts", "values", "tags"}`, where `ts` is absent when it would be the time of receipt, in the order
+/// of the payload; then each `{"reject": {"index", "reason", "detail"}}`.
+///
+/// Without a `template` the usual ones are tried on the topic: for a scalar `+/{sensor_id}/{field}` (of which
+/// `sensors/{sensor_id}/{field}` is one) and `{sensor_id}/{field}`, for JSON the second level is the sensor
+/// (`+/{sensor_id}/#`), unless the payload names one. A topic that does not fit the given template is a reject, as it is
+/// in the service; one that fits none of the usual ones gives nothing.
+///
+/// `limits` hold as they do in the service, the window of time too: the caller passes one as wide as it wants to show.
+///
+/// # Errors
+/// `InvalidInput` for an unknown format or a wrong template; and what writing gives.
+pub fn run(
+    format: &str,
+    topic: Option<&str>,
+    template: Option<&str>,
+    payload: &[u8],
+    out: &mut impl Write,
+    limits: &Limits,
+    received_at_ms: i64,
+) -> io::Result<bool> {
+    let format: Format = format.parse().map_err(invalid)?;
+    let usual: &[&str] = match format {
+        Format::Scalar => &["+/{sensor_id}/{field}", "{sensor_id}/{field}"],
+        Format::Json | Format::Ndjson => &["+/{sensor_id}/#"],
+    };
+    let given = template.map(|t| [t]);
+    let templates = given.as_ref().map_or(usual, |t| t.as_slice());
+    let templates = templates.iter().map(|t| Template::parse(t)).collect::<Result<Vec<_>, _>>().map_err(invalid)?;
+    let captured = topic.and_then(|topic| templates.iter().find_map(|t| t.capture(topic)));
+
+    let mut rejects = Rejects::new();
+    let mut builder = BatchBuilder::new(limits.fields_max);
+    if captured.is_none() && topic.is_some() && template.is_some() {
+        rejects.push(0, reasons::TOPIC_MISMATCH, "the topic does not fit the template");
+    } else {
+        let Captured { sensor_id, field, tags } = captured.unwrap_or_default();
+        let cx = Context { limits, received_at_ms, ts_unit: None, sensor_id, field, tags: &tags };
+        decode(format, payload, &cx, &mut builder, &mut rejects);
+    }
+    let batch = builder.finish();
+    for (_, reading) in batch.iter() {
+        writeln!(out, "{}", reading_line(&batch, &reading))?;
+    }
+    for reject in rejects.list() {
+        let line = serde_json::json!({ "index": reject.index, "reason": reject.reason, "detail": reject.detail });
+        writeln!(out, "{}", serde_json::json!({ "reject": line }))?;
+    }
+    out.flush()?;
+    Ok(!batch.is_empty())
+}
+
+fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
+}
+
+fn reading_line(batch: &ReadingBatch, reading: &ReadingRef<'_>) -> String {
+    let text = |t: &str| serde_json::Value::from(t).to_string();
+    let mut line = format!("{{\"sensor_id\":{}", text(reading.sensor_id));
+    if !reading.receipt_time {
+        // Beyond the years that RFC 3339 can write, the number says it.
+        let ts = time::to_rfc3339(reading.ts_ms).map_or_else(|| reading.ts_ms.to_string(), |ts| text(&ts));
+        line += &format!(",\"ts\":{ts}");
+    }
+    let values = reading.values().map(|(name, value)| {
+        let value = match value {
+            ValueRef::Double(v) => serde_json::Value::from(v),
+            ValueRef::Int(v) => v.into(),
+            ValueRef::Bool(v) => v.into(),
+            ValueRef::Str(v) => v.into(),
+        };
+        format!("{}:{value}", text(batch.name(name)))
+    });
+    line += &format!(",\"values\":{{{}}}", values.collect::<Vec<_>>().join(","));
+    let owned = reading.to_reading(batch);
+    let tags = owned.tags.iter().map(|(k, v)| format!("{}:{}", text(k), text(v)));
+    line += &format!(",\"tags\":{{{}}}}}", tags.collect::<Vec<_>>().join(","));
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::tests::limits;
+
+    fn lines(format: &str, topic: Option<&str>, template: Option<&str>, payload: &str) -> (bool, Vec<String>) {
+        let mut limits = limits();
+        limits.past = std::time::Duration::from_secs(100 * 365 * 86_400);
+        let mut out = vec![];
+        let any = run(format, topic, template, payload.as_bytes(), &mut out, &limits, 1_709_290_800_000).unwrap();
+        (any, String::from_utf8(out).unwrap().lines().map(str::to_owned).collect())
+    }
+
+    #[test]
+    fn a_line_for_each_reading_and_each_reject() {
+        let payload = r#"[{"sensor_id":"S\"1","ts":0,"values":{"b":1,"a":2.0,"c":true,"d":"x"},"tags":{"z":1,"y":"n"}},
+            {"sensor_id":"S2","v":1},{"v":1}]"#;
+        let (any, lines) = lines("json", None, None, payload);
+        assert!(any);
+        assert_eq!(
+            lines,
+            [
+                r#"{"sensor_id":"S\"1","ts":"1970-01-01T00:00:00.000Z","values":{"b":1,"a":2.0,"c":true,"d":"x"},"tags":{"y":"n","z":"1"}}"#,
+                r#"{"sensor_id":"S2","values":{"v":1},"tags":{}}"#,
+                r#"{"reject":{"detail":"no sensor_id, and no topic that gives one","index":2,"reason":"missing_sensor_id"}}"#,
+            ]
+        );
+        for line in lines {
+            serde_json::from_str::<serde_json::Value>(&line).unwrap();
+        }
+    }
+
+    #[test]
+    fn topics_and_templates() {
+        let sensor = |format, topic, template, payload| lines(format, topic, template, payload).1.remove(0);
+        let line = r#"{"sensor_id":"S1","values":{"temp":1},"tags":{}}"#;
+        assert_eq!(sensor("scalar", Some("sensors/S1/temp"), None, "1"), line);
+        assert_eq!(sensor("scalar", Some("S1/temp"), None, "1"), line);
+        assert_eq!(sensor("json", Some("sensors/S1"), None, r#"{"temp":1}"#), line);
+        assert_eq!(sensor("ndjson", Some("tele/S1/SENSOR"), None, r#"{"temp":1}"#), line);
+        assert_eq!(sensor("json", Some("sensors/S9"), None, r#"{"sensor_id":"S1","temp":1}"#), line);
+        let tagged = r#"{"sensor_id":"S1","values":{"temp":1},"tags":{"site":"n"}}"#;
+        assert_eq!(sensor("scalar", Some("n/S1/temp"), Some("{site}/{sensor_id}/{field}"), "1"), tagged);
+        assert!(sensor("scalar", Some("x"), Some("a/{sensor_id}/{field}"), "1").contains("topic_mismatch"));
+        assert!(sensor("scalar", None, None, "1").contains("missing_sensor_id"));
+        assert!(!lines("scalar", None, None, "1").0);
+    }
+
+    #[test]
+    fn a_wrong_format_or_template_is_an_error() {
+        let mut out = vec![];
+        let mut error = |format, template| {
+            let result = run(format, Some("a"), template, b"1", &mut out, &limits(), 0);
+            result.unwrap_err().to_string()
+        };
+        assert_eq!(error("yaml", None), "`yaml` is no format; there are json, ndjson and scalar");
+        assert!(error("json", Some("a#")).contains("`#`"));
+    }
+}

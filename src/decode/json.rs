@@ -1,0 +1,324 @@
+//! The native shape: one object, an array of them, or objects one after another (NDJSON or just glued).
+//!
+//! The array is walked here and serde_json reads one element at a time from where the walk stands, so there is one pass,
+//! nothing is ever taken back, and an element that is broken costs itself: it is read again the exact way (see
+//! [`super::token`]), and where it is no JSON at all [`super::split`] finds where the next one begins. Every byte is
+//! looked at a fixed number of times, whatever the payload.
+
+use std::borrow::Cow;
+
+use super::reading::ReadingDecoder;
+use super::rejects::Rejects;
+use super::split::{self, DEPTH_MAX, Within, skip_space};
+use super::{Context, reasons};
+use crate::model::BatchBuilder;
+
+/// Object, array, or objects one after another.
+pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
+    let bytes = bare(payload);
+    let mut walk = Walk::new(bytes, cx, out, rejects);
+    match bytes.first() {
+        None => walk.rejects.push(0, reasons::EMPTY_PAYLOAD, "the payload is empty"),
+        Some(b'[') => walk.array(),
+        Some(b'{') => walk.stream(),
+        // Neither; the element's own reject says what it is instead.
+        Some(_) => walk.line(0, bytes.len()),
+    }
+    walk.close();
+}
+
+/// One object a line.
+pub(super) fn decode_lines(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
+    let bytes = bare(payload);
+    let mut walk = Walk::new(bytes, cx, out, rejects);
+    if bytes.is_empty() {
+        walk.rejects.push(0, reasons::EMPTY_PAYLOAD, "the payload is empty");
+    }
+    let mut at = 0;
+    while at < bytes.len() {
+        let end = bytes[at..].iter().position(|b| *b == b'\n').map_or(bytes.len(), |n| at + n);
+        let begin = skip_space(&bytes[..end], at);
+        if begin < end {
+            walk.line(begin, begin + bytes[begin..end].trim_ascii_end().len());
+        }
+        at = end + 1;
+    }
+    walk.close();
+}
+
+/// Without the byte order mark that some editors write, the NUL that some C programs send, and white space.
+fn bare(payload: &[u8]) -> &[u8] {
+    let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
+    let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes).trim_ascii_end();
+    &bytes[skip_space(bytes, 0)..]
+}
+
+/// How an element ended.
+struct Ended {
+    at: usize,
+    /// The next one's beginning is a guess.
+    guessed: bool,
+    /// It was no JSON.
+    broken: bool,
+}
+
+/// A walk over the elements of a payload.
+struct Walk<'a, 'de> {
+    bytes: &'de [u8],
+    decoder: ReadingDecoder<'a, 'de>,
+    rejects: &'a mut Rejects,
+    readings_max: usize,
+    readings: usize,
+    /// The next element's place.
+    index: usize,
+    /// Elements beyond the limit, and the place of the first.
+    beyond: usize,
+    beyond_from: usize,
+}
+
+impl<'a, 'de> Walk<'a, 'de> {
+    fn new(
+        bytes: &'de [u8],
+        cx: &'a Context<'a>,
+        out: &'a mut BatchBuilder,
+        rejects: &'a mut Rejects,
+    ) -> Walk<'a, 'de> {
+        let readings_max = cx.limits.batch_max_readings;
+        let decoder = ReadingDecoder::new(cx, out);
+        Walk { bytes, decoder, rejects, readings_max, readings: 0, index: 0, beyond: 0, beyond_from: 0 }
+    }
+
+    fn array(&mut self) {
+        let mut at = skip_space(self.bytes, 1);
+        if self.bytes.get(at) == Some(&b']') {
+            return self.trailing(at + 1);
+        }
+        let mut guessed = false;
+        loop {
+            if at == self.bytes.len() {
+                self.reject(reasons::INVALID_JSON, "the array ends after a comma, where a reading should follow");
+                return;
+            }
+            let ended = self.element(at, Within::Array, guessed);
+            guessed = ended.guessed;
+            at = skip_space(self.bytes, ended.at);
+            match self.bytes.get(at) {
+                Some(b',') => at = skip_space(self.bytes, at + 1),
+                Some(b']') => return self.trailing(at + 1),
+                // Only a forgotten comma, or the guessed beginning of the next element.
+                Some(_) => {}
+                None => {
+                    // Where the last element is broken too, one reject says it all.
+                    if !ended.broken {
+                        self.reject(reasons::INVALID_JSON, "the array is not closed; more readings may be missing");
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn stream(&mut self) {
+        let (mut at, mut guessed) = (0, false);
+        while at < self.bytes.len() {
+            if self.bytes[at] == b'{' {
+                let ended = self.element(at, Within::Stream, guessed);
+                (at, guessed) = (skip_space(self.bytes, ended.at), ended.guessed);
+            } else {
+                let end = self.bytes[at..].iter().position(|b| *b == b'{').map_or(self.bytes.len(), |n| at + n);
+                self.reject_trailing(at, end);
+                (at, guessed) = (end, true);
+            }
+        }
+    }
+
+    fn trailing(&mut self, at: usize) {
+        let at = skip_space(self.bytes, at);
+        if at < self.bytes.len() {
+            self.reject_trailing(at, self.bytes.len());
+        }
+    }
+
+    fn reject_trailing(&mut self, at: usize, end: usize) {
+        let text = &self.bytes[at..end];
+        self.reject_with(reasons::TRAILING_DATA, || format!("unexpected data at byte {at}: {}", near(text, 0)));
+    }
+
+    /// Rejects what stands at the present place.
+    fn reject(&mut self, reason: &'static str, detail: impl Into<Cow<'static, str>>) {
+        self.rejects.push(self.index, reason, detail);
+        self.index += 1;
+    }
+
+    /// The same, with a detail that is made only where it is kept.
+    fn reject_with(&mut self, reason: &'static str, detail: impl FnOnce() -> String) {
+        let detail = if self.rejects.is_full() { String::new() } else { detail() };
+        self.reject(reason, detail);
+    }
+
+    /// Commits the reading that was just parsed, or rejects it.
+    fn finish(&mut self, guessed: bool) {
+        match self.decoder.finish(!guessed) {
+            Ok(()) => self.readings += 1,
+            Err(fault) => self.rejects.fault(self.index, fault),
+        }
+        self.index += 1;
+    }
+
+    fn is_full(&mut self) -> bool {
+        if self.readings < self.readings_max {
+            return false;
+        }
+        if self.beyond == 0 {
+            self.beyond_from = self.index;
+        }
+        self.beyond += 1;
+        self.index += 1;
+        true
+    }
+
+    fn close(self) {
+        if self.beyond > 0 {
+            let (n, max) = (self.beyond, self.readings_max);
+            let detail = format!("{n} readings, from this one on, are beyond the {max} that one payload may have");
+            self.rejects.push_many(self.beyond_from, n, reasons::TOO_MANY_READINGS, detail);
+        }
+    }
+
+    /// One line, which must be one reading.
+    fn line(&mut self, at: usize, end: usize) {
+        if self.is_full() {
+            return;
+        }
+        let bytes = self.bytes;
+        let line = &bytes[at..end];
+        let mut result = self.decoder.attempt(line, false);
+        if result.as_ref().is_err_and(may_be_exact) {
+            result = self.decoder.attempt(line, true);
+        }
+        match result {
+            Ok(used) if used == line.len() && self.depth_allowed(line) => self.finish(false),
+            Ok(used) => self.broken(line, used, None, split::extent(line, Within::Stream).depth),
+            Err(e) => self.broken(line, offset(line, &e), Some(&e), split::extent(line, Within::Stream).depth),
+        }
+    }
+
+    /// One element of an array or stream, at `at`.
+    fn element(&mut self, at: usize, within: Within, guessed: bool) -> Ended {
+        let bytes = self.bytes;
+        let rest = &bytes[at..];
+        if self.is_full() {
+            let extent = split::extent(rest, within);
+            return Ended { at: at + extent.end, guessed: extent.guessed, broken: false };
+        }
+        if let Some(b',' | b']') = rest.first() {
+            self.reject(reasons::INVALID_JSON, "nothing between two commas, or after the last one");
+            return Ended { at, guessed: false, broken: true };
+        }
+        let mut result = self.decoder.attempt(rest, false);
+        if let Err(e) = &result {
+            if let Some(n) = split::cut_within_string(rest, offset(rest, e), within) {
+                return self.cut(at, n, e);
+            }
+            if may_be_exact(e) {
+                result = self.decoder.attempt(rest, true);
+            }
+        }
+        let (error_at, error) = match result {
+            Ok(n) if self.ends_well(at + n, within) && self.depth_allowed(&rest[..n]) => {
+                self.finish(guessed);
+                return Ended { at: at + n, guessed: false, broken: false };
+            }
+            Ok(n) => (n, None),
+            Err(e) => {
+                let error_at = offset(rest, &e);
+                if let Some(n) = split::cut_within_string(rest, error_at, within) {
+                    return self.cut(at, n, &e);
+                }
+                (error_at, Some(e))
+            }
+        };
+        let extent = split::extent(rest, within);
+        self.broken(&rest[..extent.end], error_at, error.as_ref(), extent.depth);
+        Ended { at: at + extent.end, guessed: extent.guessed, broken: true }
+    }
+
+    /// Rejects an element that was cut short within a string after `n` bytes.
+    fn cut(&mut self, at: usize, n: usize, error: &serde_json::Error) -> Ended {
+        self.broken(&self.bytes[at..at + n], n, Some(error), 0);
+        Ended { at: at + n, guessed: true, broken: true }
+    }
+
+    /// Whether what was just parsed is not too deep. The parser has seen to that, unless it skipped the exact way.
+    fn depth_allowed(&self, element: &[u8]) -> bool {
+        !self.decoder.was_exact() || split::extent(element, Within::Stream).depth <= DEPTH_MAX
+    }
+
+    /// Whether an element may end at `at`. In an array also before the next object: a forgotten comma changes nothing.
+    fn ends_well(&self, at: usize, within: Within) -> bool {
+        match self.bytes.get(skip_space(self.bytes, at)) {
+            None | Some(b'{') => true,
+            Some(b',' | b']') => within == Within::Array,
+            // The stream says itself what is wrong with what follows; the object is whole.
+            Some(_) => within == Within::Stream,
+        }
+    }
+
+    /// Rejects what is no JSON, with the reason that says most about it. Without an error, the reading itself was whole.
+    fn broken(&mut self, chunk: &[u8], error_at: usize, error: Option<&serde_json::Error>, depth: usize) {
+        if depth > DEPTH_MAX {
+            let detail = || format!("nested {depth} levels deep, {DEPTH_MAX} are allowed");
+            return self.reject_with(reasons::TOO_DEEP, detail);
+        }
+        if let Err(e) = std::str::from_utf8(chunk) {
+            let detail = || format!("not UTF-8 at byte {} of it", e.valid_up_to());
+            return self.reject_with(reasons::INVALID_UTF8, detail);
+        }
+        if let Some(word) = not_finite(chunk, error_at) {
+            let detail = || format!("{word} is no number in JSON (byte {error_at}: {})", near(chunk, error_at));
+            return self.reject_with(reasons::NOT_FINITE, detail);
+        }
+        self.reject_with(reasons::INVALID_JSON, || {
+            let error = error.map_or_else(|| "unexpected data after the reading".to_owned(), text);
+            format!("{error} at byte {error_at}: {}", near(chunk, error_at))
+        });
+    }
+}
+
+/// Whether a second attempt, the exact way, may do better: not where the payload just ends.
+fn may_be_exact(error: &serde_json::Error) -> bool {
+    !error.is_eof()
+}
+
+/// Where in `bytes` the parser failed.
+fn offset(bytes: &[u8], error: &serde_json::Error) -> usize {
+    let line = match error.line().saturating_sub(1) {
+        0 => 0,
+        lines => bytes.iter().enumerate().filter(|(_, b)| **b == b'\n').nth(lines - 1).map_or(0, |(i, _)| i + 1),
+    };
+    // The column counts from 1.
+    (line + error.column().saturating_sub(1)).min(bytes.len())
+}
+
+/// What the parser says, without its line and column, which count from the element and not from the payload.
+fn text(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.split(" at line ").next().unwrap_or_default().to_owned()
+}
+
+/// The bytes around a place, for a person.
+fn near(bytes: &[u8], at: usize) -> String {
+    let part = &bytes[at.saturating_sub(12).min(bytes.len())..bytes.len().min(at + 28)];
+    super::names::excerpt(&String::from_utf8_lossy(part))
+}
+
+/// The word NaN or Infinity where the parser failed: by far the most frequent reason for it.
+fn not_finite(bytes: &[u8], error_at: usize) -> Option<&'static str> {
+    let is_word = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'+');
+    let head = bytes.get(..error_at)?;
+    let begin = error_at - head.iter().rev().take(10).take_while(|b| is_word(b)).count();
+    let word: &[u8] = &bytes[begin..];
+    let word = &word[..word.iter().take(10).take_while(|b| is_word(b)).count()];
+    let word = word.strip_prefix(b"-").or(word.strip_prefix(b"+")).unwrap_or(word);
+    ["NaN", "Infinity", "Inf"].into_iter().find(|w| word.eq_ignore_ascii_case(w.as_bytes()))
+}

@@ -1,0 +1,160 @@
+//! Names of fields and tags, and the checks that every decoder makes: what MongoDB cannot hold, or what would collide
+//! with the documents' own keys, is renamed; what is too long is refused.
+
+use std::borrow::Cow;
+
+use super::Context;
+use super::reasons;
+use super::rejects::Fault;
+use crate::config::Limits;
+
+/// Most tags a reading can have, whatever `limits.tags_max` says: they are gathered on the stack.
+pub(super) const TAGS_MAX: usize = 64;
+/// A record holds the length of a name and of all tags in these (see `model::batch`).
+const NAME_MAX_BYTES: usize = 255;
+const TAGS_MAX_BYTES: usize = 65_535;
+
+/// The name under which a field or tag is stored: `.`, NUL and a leading `$` become `_`, the empty name becomes `_`, and
+/// `ts`, `meta` and `_id`, which the documents use themselves, get a leading `_`. `None`: as it is.
+fn renamed(raw: &str) -> Option<String> {
+    let reserved = |name: &str| matches!(name, "ts" | "meta" | "_id");
+    let bad_char = raw.bytes().any(|b| b == b'.' || b == 0) || raw.starts_with('$');
+    if !bad_char && !raw.is_empty() && !reserved(raw) {
+        return None;
+    }
+    let mut name: String = raw.chars().map(|c| if c == '.' || c == '\0' { '_' } else { c }).collect();
+    if name.is_empty() || name.starts_with('$') {
+        name.replace_range(..name.len().min(1), "_");
+    }
+    // After the characters, since `$id` has just become `_id`.
+    if reserved(&name) {
+        name.insert(0, '_');
+    }
+    Some(name)
+}
+
+/// The stored name of a field or tag; allocates only where it differs.
+pub(super) fn name<'n>(raw: &'n str, limits: &Limits) -> Result<Cow<'n, str>, Fault> {
+    let name = renamed(raw).map_or(Cow::Borrowed(raw), Cow::Owned);
+    let max = limits.name_max_bytes.min(NAME_MAX_BYTES);
+    if name.len() > max {
+        let detail = format!("the name {} has {} bytes, {max} are allowed", excerpt(raw), name.len());
+        return Err(Fault::new(reasons::NAME_TOO_LONG, detail));
+    }
+    Ok(name)
+}
+
+/// A text that is a value or a tag's value.
+pub(super) fn check_text(name: &str, text: &str, limits: &Limits) -> Result<(), Fault> {
+    if text.len() <= limits.string_max_bytes {
+        return Ok(());
+    }
+    let max = limits.string_max_bytes;
+    let detail = format!("{} has {} bytes, {max} are allowed", excerpt(name), text.len());
+    Err(Fault::new(reasons::STRING_TOO_LONG, detail))
+}
+
+/// A sensor id.
+pub(super) fn check_sensor_id(id: &str, limits: &Limits) -> Result<(), Fault> {
+    if id.is_empty() {
+        return Err(Fault::new(reasons::EMPTY_SENSOR_ID, "sensor_id is empty"));
+    }
+    if id.len() > limits.sensor_id_max_bytes {
+        let max = limits.sensor_id_max_bytes;
+        let detail = format!("the sensor id {} has {} bytes, {max} are allowed", excerpt(id), id.len());
+        return Err(Fault::new(reasons::SENSOR_ID_TOO_LONG, detail));
+    }
+    if id.bytes().any(|b| b == 0) {
+        let detail = format!("the sensor id {} holds a NUL", excerpt(id));
+        return Err(Fault::new(reasons::SENSOR_ID_HAS_NUL, detail));
+    }
+    Ok(())
+}
+
+/// The tags of one reading, gathered on the stack in the order that the batch wants.
+pub(super) struct TagList<'t> {
+    tags: [(&'t str, &'t str); TAGS_MAX],
+    len: usize,
+}
+
+impl<'t> TagList<'t> {
+    /// The payload's own tags (their names stored ones already, no name twice), and those of the topic that it does not
+    /// name itself. Topic tags have names that [`super::Template`] has checked.
+    pub(super) fn gather(own: &'t [(Cow<'_, str>, Cow<'_, str>)], cx: &Context<'t>) -> Result<TagList<'t>, Fault> {
+        let mut list = TagList { tags: [("", ""); TAGS_MAX], len: 0 };
+        for (key, value) in own {
+            list.push(key, value, cx.limits)?;
+        }
+        for (key, value) in cx.tags {
+            if !list.tags[..list.len].iter().any(|(k, _)| k == key) {
+                check_text(key, value, cx.limits)?;
+                list.push(key, value, cx.limits)?;
+            }
+        }
+        let bytes: usize = list.tags[..list.len].iter().map(|(k, v)| 3 + k.len() + v.len()).sum();
+        if bytes > TAGS_MAX_BYTES {
+            let detail = format!("the tags take {bytes} bytes together, {TAGS_MAX_BYTES} are allowed");
+            return Err(Fault::new(reasons::TAGS_TOO_LONG, detail));
+        }
+        list.tags[..list.len].sort_unstable();
+        Ok(list)
+    }
+
+    fn push(&mut self, key: &'t str, value: &'t str, limits: &Limits) -> Result<(), Fault> {
+        let max = limits.tags_max.min(TAGS_MAX);
+        if self.len >= max {
+            return Err(too_many_tags(max));
+        }
+        self.tags[self.len] = (key, value);
+        self.len += 1;
+        Ok(())
+    }
+
+    pub(super) fn as_slice(&self) -> &[(&'t str, &'t str)] {
+        &self.tags[..self.len]
+    }
+}
+
+pub(super) fn too_many_tags(max: usize) -> Fault {
+    Fault::new(reasons::TOO_MANY_TAGS, format!("more than {max} tags"))
+}
+
+/// A text for a detail: quoted, at most 40 characters of it, control characters escaped.
+pub(super) fn excerpt(text: &str) -> String {
+    let mut chars = text.chars();
+    let head: String = chars.by_ref().take(40).flat_map(char::escape_debug).collect();
+    if chars.next().is_some() { format!("`{head}…`") } else { format!("`{head}`") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::tests::limits;
+
+    #[test]
+    fn names_that_the_store_cannot_hold_are_renamed() {
+        let limits = limits();
+        for (raw, stored) in [
+            ("temp", "temp"),
+            ("a.b", "a_b"),
+            ("a\0b", "a_b"),
+            ("$where", "_where"),
+            ("a$", "a$"),
+            ("$", "_"),
+            ("", "_"),
+            (" ", " "),
+            (".", "_"),
+            ("ts", "_ts"),
+            ("meta", "_meta"),
+            ("_id", "__id"),
+            ("$id", "__id"),
+            (".id", "__id"),
+            ("ü.ü", "ü_ü"),
+            ("__proto__", "__proto__"),
+        ] {
+            assert_eq!(name(raw, &limits).unwrap(), stored, "{raw:?}");
+        }
+        assert!(name(&"k".repeat(128), &limits).is_ok());
+        assert_eq!(name(&"k".repeat(129), &limits).unwrap_err().reason, reasons::NAME_TOO_LONG);
+    }
+}

@@ -1,0 +1,100 @@
+//! Why a reading or a message is not taken: the closed list. Each is a metric label (`readings_rejected_total{reason}`),
+//! part of the HTTP answer and the `reason` of a dead letter, so a name, once released, keeps its meaning.
+
+/// Nothing in the payload but white space.
+pub const EMPTY_PAYLOAD: &str = "empty_payload";
+/// Bytes that are not UTF-8.
+pub const INVALID_UTF8: &str = "invalid_utf8";
+/// Not JSON: truncated, a wrong token, an array that is not closed.
+pub const INVALID_JSON: &str = "invalid_json";
+/// Something stands after the end of the array or between the objects.
+pub const TRAILING_DATA: &str = "trailing_data";
+/// Nested deeper than [`super::split::DEPTH_MAX`] levels.
+pub const TOO_DEEP: &str = "too_deep";
+/// JSON, but no object where a reading should stand.
+pub const NOT_AN_OBJECT: &str = "not_an_object";
+/// A scalar payload that holds NUL bytes: a binary format that nobody announced.
+pub const BINARY_PAYLOAD: &str = "binary_payload";
+/// The payload has more readings than `limits.batch_max_readings`; the ones beyond are counted, not read.
+pub const TOO_MANY_READINGS: &str = "too_many_readings";
+/// The batch is full of distinct field names ([`crate::model::batch::NAMES_MAX`]).
+pub const TOO_MANY_FIELD_NAMES: &str = "too_many_field_names";
+/// The topic of a message does not fit the subscription's template (given by the caller, not by a decoder).
+pub const TOPIC_MISMATCH: &str = "topic_mismatch";
+
+/// Neither the payload nor the topic names a sensor.
+pub const MISSING_SENSOR_ID: &str = "missing_sensor_id";
+/// The sensor id is an empty text.
+pub const EMPTY_SENSOR_ID: &str = "empty_sensor_id";
+/// The sensor id is a number, a boolean or nested: ids are texts, and 7, 7.0 and "7" must not become one sensor by chance.
+pub const SENSOR_ID_NOT_TEXT: &str = "sensor_id_not_text";
+/// The sensor id is longer than `limits.sensor_id_max_bytes`.
+pub const SENSOR_ID_TOO_LONG: &str = "sensor_id_too_long";
+/// The sensor id holds a NUL, which ends a text in too many tools behind us.
+pub const SENSOR_ID_HAS_NUL: &str = "sensor_id_has_nul";
+/// A scalar payload whose topic names no field.
+pub const MISSING_FIELD: &str = "missing_field";
+
+/// A key twice in one object, or two fields that have the same name once they are renamed.
+pub const DUPLICATE_KEY: &str = "duplicate_key";
+/// No value is left: none was sent, or only nulls.
+pub const NO_VALUES: &str = "no_values";
+/// An object or array where a value or a tag should stand.
+pub const NESTED_VALUE: &str = "nested_value";
+/// `values` or `tags` is not an object.
+pub const WRONG_TYPE: &str = "wrong_type";
+/// More values than `limits.fields_max`, or more keys than a reading can use.
+pub const TOO_MANY_FIELDS: &str = "too_many_fields";
+/// More tags than `limits.tags_max`, those of the topic counted.
+pub const TOO_MANY_TAGS: &str = "too_many_tags";
+/// The tags take more than 65,535 bytes together.
+pub const TAGS_TOO_LONG: &str = "tags_too_long";
+/// A field's or tag's name is longer than `limits.name_max_bytes`.
+pub const NAME_TOO_LONG: &str = "name_too_long";
+/// A text or a tag's value is longer than `limits.string_max_bytes`.
+pub const STRING_TOO_LONG: &str = "string_too_long";
+/// An integer beyond 64 bit signed.
+pub const INTEGER_OUT_OF_RANGE: &str = "integer_out_of_range";
+/// NaN, an infinity, or a number too large for a double.
+pub const NOT_FINITE: &str = "not_finite";
+
+/// A time that cannot be understood.
+pub const BAD_TIMESTAMP: &str = "bad_timestamp";
+/// Older than `limits.past`.
+pub const TOO_OLD: &str = "too_old";
+/// Further ahead than `limits.future`.
+pub const TOO_FAR_AHEAD: &str = "too_far_ahead";
+
+/// All of them, for the documentation, the metrics and the tests.
+pub const ALL: &[&str] = &[
+    EMPTY_PAYLOAD,
+    INVALID_UTF8,
+    INVALID_JSON,
+    TRAILING_DATA,
+    TOO_DEEP,
+    NOT_AN_OBJECT,
+    BINARY_PAYLOAD,
+    TOO_MANY_READINGS,
+    TOO_MANY_FIELD_NAMES,
+    TOPIC_MISMATCH,
+    MISSING_SENSOR_ID,
+    EMPTY_SENSOR_ID,
+    SENSOR_ID_NOT_TEXT,
+    SENSOR_ID_TOO_LONG,
+    SENSOR_ID_HAS_NUL,
+    MISSING_FIELD,
+    DUPLICATE_KEY,
+    NO_VALUES,
+    NESTED_VALUE,
+    WRONG_TYPE,
+    TOO_MANY_FIELDS,
+    TOO_MANY_TAGS,
+    TAGS_TOO_LONG,
+    NAME_TOO_LONG,
+    STRING_TOO_LONG,
+    INTEGER_OUT_OF_RANGE,
+    NOT_FINITE,
+    BAD_TIMESTAMP,
+    TOO_OLD,
+    TOO_FAR_AHEAD,
+];

@@ -1,0 +1,169 @@
+//! One bare value; the sensor and the field come from the topic, and the time is that of receipt.
+//!
+//! Written by people and small devices, so a number may look as they write it: `+5`, `.5`, `007`. But what is not clearly
+//! a number is a text: `21,5` must not become 215, nor `1_000` a thousand.
+
+use super::names::{self, TagList};
+use super::reading::add_value;
+use super::rejects::{Fault, Rejects};
+use super::time::is_number;
+use super::token::Token;
+use super::{Context, reasons};
+use crate::model::{BatchBuilder, ValueRef};
+
+pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
+    out.begin();
+    if let Err(fault) = reading(payload, cx, out) {
+        out.abort();
+        rejects.fault(0, fault);
+    }
+}
+
+fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<(), Fault> {
+    let limits = cx.limits;
+    let missing = |reason, what| Fault::new(reason, format!("the topic template has no {what}; a scalar names none"));
+    let value = value(payload)?;
+    let sensor_id = cx.sensor_id.ok_or_else(|| missing(reasons::MISSING_SENSOR_ID, "{sensor_id}"))?;
+    let field = cx.field.ok_or_else(|| missing(reasons::MISSING_FIELD, "{field}"))?;
+    names::check_sensor_id(sensor_id, limits)?;
+    if let ValueRef::Str(text) = value {
+        names::check_text(field, text, limits)?;
+    }
+    let name = names::name(field, limits)?;
+    add_value(out, &name, value, limits.fields_max)?;
+    let tags = TagList::gather(&[], cx)?;
+    out.commit(sensor_id, cx.received_at_ms, true, tags.as_slice());
+    Ok(())
+}
+
+fn value(payload: &[u8]) -> Result<ValueRef<'_>, Fault> {
+    let text = std::str::from_utf8(payload)
+        .map_err(|e| Fault::new(reasons::INVALID_UTF8, format!("not UTF-8 at byte {}", e.valid_up_to())))?;
+    let text = text.trim();
+    // C programs send a text with the NUL that ends it.
+    let text = text.strip_suffix('\0').unwrap_or(text).trim();
+    if text.is_empty() {
+        return Err(Fault::new(reasons::EMPTY_PAYLOAD, "the payload is empty"));
+    }
+    if is_number(text) {
+        return match Token::number(text) {
+            Some(Token::Int(v)) => Ok(ValueRef::Int(v)),
+            Some(Token::Double(v)) => Ok(ValueRef::Double(v)),
+            Some(Token::BigInt(_)) => {
+                let detail = format!("{} is beyond 64 bit signed integers", names::excerpt(text));
+                Err(Fault::new(reasons::INTEGER_OUT_OF_RANGE, detail))
+            }
+            _ => Err(Fault::new(
+                reasons::NOT_FINITE,
+                format!("{} is beyond the range of a double", names::excerpt(text)),
+            )),
+        };
+    }
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if ["nan", "inf", "infinity"].iter().any(|word| unsigned.eq_ignore_ascii_case(word)) {
+        return Err(Fault::new(reasons::NOT_FINITE, format!("{} is no value", names::excerpt(text))));
+    }
+    match text {
+        "true" => Ok(ValueRef::Bool(true)),
+        "false" => Ok(ValueRef::Bool(false)),
+        "null" => Err(Fault::new(reasons::NO_VALUES, "the value is null")),
+        // Four bytes of a C struct can be UTF-8 by chance; which ones they are must not be guessed.
+        _ if text.contains('\0') => Err(Fault::new(reasons::BINARY_PAYLOAD, "the payload holds NUL bytes")),
+        _ => Ok(ValueRef::Str(text)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::tests::limits;
+    use crate::decode::{Format, decode};
+    use crate::model::{ReadingBatch, Value};
+
+    fn run(payload: &[u8], sensor_id: Option<&str>, field: Option<&str>) -> Result<(String, Value), &'static str> {
+        let limits = limits();
+        let cx = Context {
+            limits: &limits,
+            received_at_ms: 7,
+            ts_unit: None,
+            sensor_id,
+            field,
+            tags: &[("site", "north"), ("floor", "2")],
+        };
+        let (mut out, mut rejects) = (BatchBuilder::new(64), Rejects::new());
+        decode(Format::Scalar, payload, &cx, &mut out, &mut rejects);
+        let batch: ReadingBatch = out.finish();
+        assert_eq!(batch.len() + rejects.total(), 1);
+        match batch.to_readings().pop() {
+            Some(r) => {
+                assert_eq!((r.sensor_id.as_str(), r.ts_ms, r.receipt_time, r.tags.len()), ("S1", 7, true, 2));
+                Ok(r.values.into_iter().next().unwrap())
+            }
+            None => Err(rejects.list()[0].reason),
+        }
+    }
+
+    #[test]
+    fn values_as_people_write_them() {
+        let text = |t: &str| Ok(Value::Str(t.into()));
+        for (payload, expected) in [
+            (&b"21.5\n"[..], Ok(Value::Double(21.5))),
+            (b"  21.5 ", Ok(Value::Double(21.5))),
+            (b"21.5\0", Ok(Value::Double(21.5))),
+            (b"21.5\n\0", Ok(Value::Double(21.5))),
+            (b"+21.5", Ok(Value::Double(21.5))),
+            (b".5", Ok(Value::Double(0.5))),
+            (b"-.5", Ok(Value::Double(-0.5))),
+            (b"5.", Ok(Value::Double(5.0))),
+            (b"1e3", Ok(Value::Double(1000.0))),
+            (b"1e-400", Ok(Value::Double(0.0))),
+            (b"22.0", Ok(Value::Double(22.0))),
+            (b"22", Ok(Value::Int(22))),
+            (b"+5", Ok(Value::Int(5))),
+            (b"-0", Ok(Value::Int(0))),
+            (b"007", Ok(Value::Int(7))),
+            (b"9223372036854775807", Ok(Value::Int(i64::MAX))),
+            (b"-9223372036854775808", Ok(Value::Int(i64::MIN))),
+            (b"9223372036854775808", Err(reasons::INTEGER_OUT_OF_RANGE)),
+            (b"123456789012345678901234567890", Err(reasons::INTEGER_OUT_OF_RANGE)),
+            (b"1e999", Err(reasons::NOT_FINITE)),
+            (b"nan", Err(reasons::NOT_FINITE)),
+            (b"-Infinity", Err(reasons::NOT_FINITE)),
+            (b"+inf", Err(reasons::NOT_FINITE)),
+            (b"true", Ok(Value::Bool(true))),
+            (b"false", Ok(Value::Bool(false))),
+            (b"ON", text("ON")),
+            (b"21,5", text("21,5")),
+            (b"1_000", text("1_000")),
+            (b"--1", text("--1")),
+            (b".", text(".")),
+            (b"e5", text("e5")),
+            (b"1e", text("1e")),
+            (b"0x10", text("0x10")),
+            ("5 °C".as_bytes(), text("5 °C")),
+            (b"", Err(reasons::EMPTY_PAYLOAD)),
+            (b"   \n", Err(reasons::EMPTY_PAYLOAD)),
+            (b"\0", Err(reasons::EMPTY_PAYLOAD)),
+            (b"null", Err(reasons::NO_VALUES)),
+            (b"\x00\x00\xacA", Err(reasons::INVALID_UTF8)),
+            (b"\x00\x00HB", Err(reasons::BINARY_PAYLOAD)),
+        ] {
+            let got = run(payload, Some("S1"), Some("temp")).map(|(name, value)| {
+                assert_eq!(name, "temp");
+                value
+            });
+            assert_eq!(got, expected, "{:?}", String::from_utf8_lossy(payload));
+        }
+        assert_eq!(run(&[b'x'; 1025], Some("S1"), Some("t")).unwrap_err(), reasons::STRING_TOO_LONG);
+    }
+
+    #[test]
+    fn the_topic_must_name_sensor_and_field() {
+        assert_eq!(run(b"1", None, Some("temp")), Err(reasons::MISSING_SENSOR_ID));
+        assert_eq!(run(b"1", Some("S1"), None), Err(reasons::MISSING_FIELD));
+        assert_eq!(run(b"1", Some(""), Some("temp")), Err(reasons::EMPTY_SENSOR_ID));
+        assert_eq!(run(b"1", Some(&"s".repeat(257)), Some("temp")), Err(reasons::SENSOR_ID_TOO_LONG));
+        assert_eq!(run(b"1", Some("S1"), Some("$a.b")).unwrap().0, "_a_b");
+        assert_eq!(run(b"1", Some("S1"), Some(&"f".repeat(200))), Err(reasons::NAME_TOO_LONG));
+    }
+}

@@ -1,0 +1,202 @@
+//! Where a broken element ends, so that what follows it can be read. Looks at structure only: strings, brackets, commas.
+//!
+//! Wherever a boundary is guessed (an element that was cut short and never closed), the guess is marked: the reading
+//! after it must name its own sensor, since it could also be a fragment of a larger one, and must then not be taken for a
+//! reading of the topic's sensor.
+
+/// Deepest nesting within an element: what serde_json allows too, so that both agree.
+pub const DEPTH_MAX: usize = 127;
+
+/// What stands around the element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Within {
+    /// An array: elements end at `,` or the array's `]`.
+    Array,
+    /// Nothing: objects one after another.
+    Stream,
+}
+
+/// The reach of an element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// One behind its last byte.
+    pub(super) end: usize,
+    /// How deep its brackets are nested.
+    pub(super) depth: usize,
+    /// It was not closed; `end` is where the next one seems to begin.
+    pub(super) guessed: bool,
+}
+
+/// The open brackets. The kind of those deeper than a word has bits is not kept; nothing that deep is ever accepted.
+#[derive(Default)]
+struct Open {
+    depth: usize,
+    /// Bit i: level i is an array.
+    arrays: u128,
+}
+
+impl Open {
+    fn push(&mut self, array: bool) {
+        if self.depth < 128 {
+            let bit = 1u128 << self.depth;
+            self.arrays = if array { self.arrays | bit } else { self.arrays & !bit };
+        }
+        self.depth += 1;
+    }
+
+    /// Closes the innermost bracket of this kind and all within it; false where none is open.
+    fn pop(&mut self, array: bool) -> bool {
+        if self.depth > 128 {
+            self.depth -= 1;
+            return true;
+        }
+        let below = if self.depth == 128 { u128::MAX } else { (1u128 << self.depth) - 1 };
+        let same = (if array { self.arrays } else { !self.arrays }) & below;
+        if same == 0 {
+            return false;
+        }
+        self.depth = 127 - same.leading_zeros() as usize;
+        true
+    }
+
+    fn in_object(&self) -> bool {
+        (1..=128).contains(&self.depth) && self.arrays & (1u128 << (self.depth - 1)) == 0
+    }
+}
+
+/// Finds the end of the element that begins at the first byte. One pass; never looks behind the end it finds.
+pub(super) fn extent(bytes: &[u8], within: Within) -> Extent {
+    let mut open = Open::default();
+    let (mut at, mut depth) = (0, 0);
+    // The last byte of meaning, and whether a line ended since.
+    let (mut before, mut new_line) = (b' ', false);
+    while let Some(&b) = bytes.get(at) {
+        match b {
+            b'"' => {
+                at = string_end(bytes, at + 1);
+                (before, new_line) = (b'"', false);
+                continue;
+            }
+            b'{' | b'[' => {
+                // In an object a bracket can only follow a colon. Here the one before was cut short, and this begins the next.
+                let separated = new_line || (within == Within::Array && before == b',');
+                if b == b'{' && open.in_object() && before != b':' && separated {
+                    return Extent { end: at, depth, guessed: true };
+                }
+                open.push(b == b'[');
+                depth = depth.max(open.depth);
+            }
+            b'}' | b']' => {
+                let closed = open.pop(b == b']');
+                if !closed && b == b']' && within == Within::Array {
+                    return Extent { end: at, depth, guessed: open.depth > 0 };
+                }
+                if closed && open.depth == 0 && within == Within::Stream {
+                    return Extent { end: at + 1, depth, guessed: false };
+                }
+            }
+            b',' if open.depth == 0 && within == Within::Array => return Extent { end: at, depth, guessed: false },
+            b'\n' => new_line = true,
+            _ => {}
+        }
+        if !b.is_ascii_whitespace() {
+            (before, new_line) = (b, false);
+        }
+        at += 1;
+    }
+    Extent { end: bytes.len(), depth, guessed: open.depth > 0 }
+}
+
+/// One behind the closing quote. A line's end closes the string too: JSON allows none in it, so the quote is missing.
+fn string_end(bytes: &[u8], mut at: usize) -> usize {
+    while let Some(&b) = bytes.get(at) {
+        match b {
+            b'"' => return at + 1,
+            b'\n' => return at,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// The other way an element is cut short, within a string: then its last quote is the next element's first one
+/// (`{"id":"a` and `{"id":"b"}` give `{"id":"a,{"id":"b"}`), and the parser fails right behind `,{"`. Where that is so,
+/// gives the place of that `{`.
+pub(super) fn cut_within_string(bytes: &[u8], error_at: usize, within: Within) -> Option<usize> {
+    let head = bytes.get(..error_at)?.strip_suffix(b"\"")?;
+    let head = head.trim_ascii_end().strip_suffix(b"{")?;
+    let before = head.trim_ascii_end();
+    let separated = before.last() == Some(&b',') || head[before.len()..].contains(&b'\n');
+    (!head.is_empty() && (separated || within == Within::Stream)).then_some(head.len())
+}
+
+/// How far white space reaches from `at`.
+pub(super) fn skip_space(bytes: &[u8], mut at: usize) -> usize {
+    while matches!(bytes.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+        at += 1;
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_an_element_in_an_array() {
+        for (bytes, end, guessed) in [
+            (r#"{"a":[1,2],"b":"],}"},x"#, 21, false),
+            (r#"NaN]"#, 3, false),
+            (r#"{"a":NaN}]"#, 9, false),
+            (r#"{"a":1,{"b":2}]"#, 7, true),
+            ("{\"a\":\"x\n{\"b\":2}]", 8, true),
+            (r#"{"a":{"b":1,{"c":2}]"#, 12, true),
+            (r#"{"a":1]"#, 6, true),
+            (r#"{"a":"\",{"},"#, 12, false),
+            (r#"{"a":1"#, 6, true),
+            (r#"[1}],"#, 4, false),
+            ("", 0, false),
+        ] {
+            let extent = extent(bytes.as_bytes(), Within::Array);
+            assert_eq!((extent.end, extent.guessed), (end, guessed), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_an_object_in_a_stream() {
+        for (bytes, end, guessed) in [
+            (r#"{"a":1}{"b":2}"#, 7, false),
+            ("{\"a\":1\n{\"b\":2}", 7, true),
+            ("{\"a\":\n{\"b\":2}\n}{", 15, false),
+            (r#"{"a":1,{"b":2}}"#, 15, false),
+            (r#"{"a":]}"#, 7, false),
+        ] {
+            let extent = extent(bytes.as_bytes(), Within::Stream);
+            assert_eq!((extent.end, extent.guessed), (end, guessed), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn depth_is_counted_whatever_it_is() {
+        for n in [1, 127, 128, 129, 100_000] {
+            let bytes = "[".repeat(n);
+            assert_eq!(extent(bytes.as_bytes(), Within::Array).depth, n);
+            let bytes = "[".repeat(n) + &"]".repeat(n) + ",1";
+            assert_eq!(extent(bytes.as_bytes(), Within::Array), Extent { end: 2 * n, depth: n, guessed: false });
+            let bytes = r#"{"":"#.repeat(n) + &"}".repeat(n);
+            assert_eq!(extent(bytes.as_bytes(), Within::Stream).end, bytes.len());
+        }
+    }
+
+    #[test]
+    fn a_cut_within_a_string_is_seen_at_the_error() {
+        let bytes = br#"{"id":"a,{"id":"b"}"#;
+        assert_eq!(cut_within_string(bytes, 11, Within::Array), Some(9));
+        assert_eq!(cut_within_string(bytes, 7, Within::Array), None);
+        let bytes = br#"{"id":"a {"id":"b"}"#;
+        assert_eq!(cut_within_string(bytes, 11, Within::Array), None);
+        assert_eq!(cut_within_string(bytes, 11, Within::Stream), Some(9));
+        assert_eq!(cut_within_string(b"{\"", 2, Within::Stream), None);
+    }
+}

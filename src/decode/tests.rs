@@ -1,0 +1,482 @@
+//! Bad input, and what it gets; and the good input beside it.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::model::{Reading, ReadingBatch, Value};
+
+/// 2024-03-01T11:00:00Z
+pub(super) const NOW: i64 = 1_709_290_800_000;
+
+/// The defaults.
+pub(super) fn limits() -> Limits {
+    Limits {
+        past: Duration::from_secs(365 * 86_400),
+        future: Duration::from_secs(600),
+        fields_max: 64,
+        name_max_bytes: 128,
+        sensor_id_max_bytes: 256,
+        string_max_bytes: 1024,
+        tags_max: 32,
+        batch_max_readings: 100_000,
+    }
+}
+
+fn run_with(format: Format, payload: &[u8], cx: &Context<'_>) -> (Vec<Reading>, Rejects) {
+    let mut out = BatchBuilder::new(cx.limits.fields_max);
+    // Readings of another message stay as they are, and do not count.
+    out.value("other", crate::model::ValueRef::Int(1)).unwrap();
+    out.commit("other", 1, false, &[]);
+    let mut rejects = Rejects::new();
+    decode(format, payload, cx, &mut out, &mut rejects);
+    let batch: ReadingBatch = out.finish();
+    let mut readings = batch.to_readings();
+    assert_eq!(readings.remove(0).sensor_id, "other");
+    for reject in rejects.list() {
+        assert!(reasons::ALL.contains(&reject.reason), "{reject:?}");
+        assert!(!reject.detail.is_empty() && reject.detail.len() < 500, "{reject:?}");
+    }
+    assert_eq!(rejects.by_reason().iter().map(|(_, n)| n).sum::<usize>(), rejects.total());
+    (readings, rejects)
+}
+
+fn run(format: Format, payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, &'static str)>) {
+    let limits = limits();
+    let cx = Context { limits: &limits, received_at_ms: NOW, ts_unit: None, sensor_id: None, field: None, tags: &[] };
+    let (readings, rejects) = run_with(format, payload.as_ref(), &cx);
+    (readings, rejects.list().iter().map(|r| (r.index, r.reason)).collect())
+}
+
+fn json(payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, &'static str)>) {
+    run(Format::Json, payload)
+}
+
+fn only_reject(payload: impl AsRef<[u8]>) -> &'static str {
+    let text = String::from_utf8_lossy(payload.as_ref()).chars().take(200).collect::<String>();
+    let (readings, rejects) = json(payload);
+    assert_eq!((readings.len(), rejects.len()), (0, 1), "{text}: {readings:?} {rejects:?}");
+    rejects[0].1
+}
+
+fn only_reading(payload: impl AsRef<[u8]>) -> Reading {
+    let (mut readings, rejects) = json(payload);
+    assert_eq!((readings.len(), &rejects[..]), (1, &[][..]));
+    readings.remove(0)
+}
+
+fn values(body: &str) -> Vec<(String, Value)> {
+    only_reading(format!(r#"{{"sensor_id":"S1","values":{body}}}"#)).values.into_iter().collect()
+}
+
+fn ids(readings: &[Reading]) -> Vec<&str> {
+    readings.iter().map(|r| r.sensor_id.as_str()).collect()
+}
+
+#[test]
+fn the_native_shape() {
+    let reading = only_reading(
+        r#" {"values":{"temp":22.4,"humid":60,"on":true,"state":"o\"k","gone":null},"tags":{"site":"north","n":3,"f":1.0,"b":false,"x":null},
+            "ts":"2024-03-01T11:00:00+01:00","sensor_id":"S1"} "#,
+    );
+    assert_eq!((reading.sensor_id.as_str(), reading.ts_ms, reading.receipt_time), ("S1", NOW - 3_600_000, false));
+    let tags: Vec<_> = reading.tags.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    assert_eq!(tags, [("b", "false"), ("f", "1.0"), ("n", "3"), ("site", "north")]);
+    let expected = [
+        ("humid", Value::Int(60)),
+        ("on", Value::Bool(true)),
+        ("state", Value::Str("o\"k".into())),
+        ("temp", Value::Double(22.4)),
+    ];
+    assert_eq!(reading.values.into_iter().collect::<Vec<_>>(), expected.map(|(k, v)| (k.to_owned(), v)));
+}
+
+#[test]
+fn without_values_the_other_scalars_are_the_values() {
+    let reading = only_reading(
+        r#"{"sensor_id":"S1","ts":1709290800,"temp":1,"deep":{"a":[1,{"b":2}]},"list":[1],"tags":{},"off":null,"n":"x"}"#,
+    );
+    assert_eq!(reading.values.keys().collect::<Vec<_>>(), ["n", "temp"]);
+    assert_eq!(reading.ts_ms, NOW);
+    // Beside `values`, before it or after, they are none, and their faults do not count.
+    let long = "x".repeat(2000);
+    let text = format!(
+        r#"{{"temp":1,"text":"{long}","big":99999999999999999999,"sensor_id":"S1","values":{{"a":1}},"z":1e999}}"#
+    );
+    assert_eq!(only_reading(text).values.keys().collect::<Vec<_>>(), ["a"]);
+    assert_eq!(only_reading(r#"{"sensor_id":"S1","values":null,"a":1}"#).values.len(), 1);
+    assert_eq!(only_reading(r#"{"sensor_id":"S1","values":{"a":1},"tags":null,"ts":null}"#).ts_ms, NOW);
+}
+
+#[test]
+fn numbers_keep_their_kind_and_their_value() {
+    for (literal, value) in [
+        ("0", Value::Int(0)),
+        ("-0", Value::Int(0)),
+        ("9007199254740993", Value::Int(9_007_199_254_740_993)),
+        ("9223372036854775807", Value::Int(i64::MAX)),
+        ("-9223372036854775808", Value::Int(i64::MIN)),
+        ("22.0", Value::Double(22.0)),
+        ("1e3", Value::Double(1000.0)),
+        ("-0.0", Value::Double(-0.0)),
+        ("1e20", Value::Double(1e20)),
+        ("100000000000000000000.0", Value::Double(1e20)),
+        ("1.7976931348623157e308", Value::Double(f64::MAX)),
+        ("4.9e-324", Value::Double(5e-324)),
+        ("123.456e-789", Value::Double(0.0)),
+        ("0.1000000000000000055511151231257827", Value::Double(0.1)),
+        ("2.2250738585072011e-308", Value::Double(2.225_073_858_507_201e-308)),
+    ] {
+        let got = values(&format!(r#"{{"v":{literal}}}"#)).remove(0).1;
+        assert_eq!(format!("{got:?}"), format!("{value:?}"), "{literal}");
+    }
+    for (literal, reason) in [
+        ("9223372036854775808", reasons::INTEGER_OUT_OF_RANGE),
+        ("18446744073709551616", reasons::INTEGER_OUT_OF_RANGE),
+        ("-9223372036854775809", reasons::INTEGER_OUT_OF_RANGE),
+        ("123456789012345678901234567890", reasons::INTEGER_OUT_OF_RANGE),
+        ("1e999", reasons::NOT_FINITE),
+        ("-1e999", reasons::NOT_FINITE),
+        ("NaN", reasons::NOT_FINITE),
+        ("nan", reasons::NOT_FINITE),
+        ("Infinity", reasons::NOT_FINITE),
+        ("-Infinity", reasons::NOT_FINITE),
+        ("-inf", reasons::NOT_FINITE),
+        ("012", reasons::INVALID_JSON),
+        ("+1", reasons::INVALID_JSON),
+        (".5", reasons::INVALID_JSON),
+        ("21,5", reasons::INVALID_JSON),
+    ] {
+        for wrapped in [format!(r#"{{"v":{literal}}}"#), format!(r#"{{"a":-0, "v" : {literal} }}"#)] {
+            assert_eq!(only_reject(format!(r#"{{"sensor_id":"S1","values":{wrapped}}}"#)), reason, "{wrapped}");
+        }
+        // As a neighbour, it costs only itself.
+        let array =
+            format!(r#"[{{"sensor_id":"a","v":1}},{{"sensor_id":"x","v":{literal}}},{{"sensor_id":"b","v":2}}]"#);
+        let (readings, rejects) = json(array);
+        assert_eq!((ids(&readings), &rejects[..]), (vec!["a", "b"], &[(1, reason)][..]), "{literal}");
+    }
+    // A tag is a text: a long serial number stays what it is.
+    let reading = only_reading(r#"{"sensor_id":"S1","v":1,"tags":{"serial":123456789012345678901234567890}}"#);
+    assert_eq!(reading.tags["serial"], "123456789012345678901234567890");
+}
+
+#[test]
+fn bad_input_and_what_it_gets() {
+    use reasons::*;
+    let s = |n| "s".repeat(n);
+    let nulls = |n: usize| (0..n).map(|i| format!(r#""f{i}":null"#)).collect::<Vec<_>>().join(",");
+    let fields = |n: usize| (0..n).map(|i| format!(r#""f{i}":{i}"#)).collect::<Vec<_>>().join(",");
+    let table: Vec<(String, &str)> = vec![
+        (String::new(), EMPTY_PAYLOAD),
+        (" \n ".into(), EMPTY_PAYLOAD),
+        ("\u{feff}".into(), EMPTY_PAYLOAD),
+        ("{".into(), INVALID_JSON),
+        (r#"{"a"#.into(), INVALID_JSON),
+        (r#"{"sensor_id":"S1","v":1"#.into(), INVALID_JSON),
+        (r#"{"sensor_id":"S1","v":1,}"#.into(), INVALID_JSON),
+        (r#"{'sensor_id':'S1','v':1}"#.into(), INVALID_JSON),
+        (r#"{"sensor_id":"S1","v":"\uDADA"}"#.into(), INVALID_JSON),
+        ("<sensor id=\"t1\"/>".into(), INVALID_JSON),
+        ("2024-02-29T12:34:56Z,t1,21.5".into(), INVALID_JSON),
+        (r#""21.5""#.into(), NOT_AN_OBJECT),
+        ("21.5".into(), NOT_AN_OBJECT),
+        ("null".into(), NOT_AN_OBJECT),
+        ("[1]".into(), NOT_AN_OBJECT),
+        ("[[]]".into(), NOT_AN_OBJECT),
+        ("[null]".into(), NOT_AN_OBJECT),
+        ("[NaN]".into(), NOT_FINITE),
+        (r#"{"v":1}"#.into(), MISSING_SENSOR_ID),
+        (r#"{"sensor_id":null,"v":1}"#.into(), MISSING_SENSOR_ID),
+        (r#"{"sensor_id":"","v":1}"#.into(), EMPTY_SENSOR_ID),
+        (r#"{"sensor_id":7,"v":1}"#.into(), SENSOR_ID_NOT_TEXT),
+        (r#"{"sensor_id":["S1"],"v":1}"#.into(), SENSOR_ID_NOT_TEXT),
+        (r#"{"sensor_id":"a\u0000b","v":1}"#.into(), SENSOR_ID_HAS_NUL),
+        (format!(r#"{{"sensor_id":"{}","v":1}}"#, s(257)), SENSOR_ID_TOO_LONG),
+        (r#"{"sensor_id":"S1"}"#.into(), NO_VALUES),
+        (r#"{"sensor_id":"S1","values":{}}"#.into(), NO_VALUES),
+        (r#"{"sensor_id":"S1","values":{"a":null},"b":1}"#.into(), NO_VALUES),
+        (r#"{"sensor_id":"S1","values":{"a":{}}}"#.into(), NESTED_VALUE),
+        (r#"{"sensor_id":"S1","values":{"a":[1]}}"#.into(), NESTED_VALUE),
+        (r#"{"sensor_id":"S1","v":1,"tags":{"a":[]}}"#.into(), NESTED_VALUE),
+        (r#"{"sensor_id":"S1","values":[1]}"#.into(), WRONG_TYPE),
+        (r#"{"sensor_id":"S1","values":1}"#.into(), WRONG_TYPE),
+        (r#"{"sensor_id":"S1","v":1,"tags":"x"}"#.into(), WRONG_TYPE),
+        (r#"{"sensor_id":"S1","v":1,"v":2}"#.into(), DUPLICATE_KEY),
+        (r#"{"sensor_id":"S1","v":1,"\u0076":1}"#.into(), DUPLICATE_KEY),
+        (r#"{"sensor_id":"S1","v":null,"v":2}"#.into(), DUPLICATE_KEY),
+        (r#"{"sensor_id":"S1","sensor_id":"S1","v":2}"#.into(), DUPLICATE_KEY),
+        (r#"{"sensor_id":"S1","v":1,"x":{},"x":[]}"#.into(), DUPLICATE_KEY),
+        (r#"{"sensor_id":"S1","values":{"a":1,"a":1}}"#.into(), DUPLICATE_KEY),
+        (r#"{"sensor_id":"S1","values":{"a":1},"values":{"b":1}}"#.into(), DUPLICATE_KEY),
+        (r#"{"sensor_id":"S1","values":{"a":1},"z":1,"z":1}"#.into(), DUPLICATE_KEY),
+        (r#"{"sensor_id":"S1","v":1,"tags":{"a":"1","a":"1"}}"#.into(), DUPLICATE_KEY),
+        (r#"{"sensor_id":"S1","v":1,"tags":{"a.b":"1","a_b":"1"}}"#.into(), DUPLICATE_KEY),
+        (r#"{"sensor_id":"S1","a.b":1,"a_b":1}"#.into(), DUPLICATE_KEY),
+        (r#"{"sensor_id":"S1","values":{"":1,"_":1}}"#.into(), DUPLICATE_KEY),
+        (r#"{"sensor_id":"S1","ts":1,"ts":1,"v":1}"#.into(), DUPLICATE_KEY),
+        (format!(r#"{{"sensor_id":"S1","{}":1}}"#, s(129)), NAME_TOO_LONG),
+        (format!(r#"{{"sensor_id":"S1","v":1,"tags":{{"{}":1}}}}"#, s(129)), NAME_TOO_LONG),
+        (format!(r#"{{"sensor_id":"S1","v":"{}"}}"#, s(1025)), STRING_TOO_LONG),
+        (format!(r#"{{"sensor_id":"S1","v":1,"tags":{{"a":"{}"}}}}"#, s(1025)), STRING_TOO_LONG),
+        (format!(r#"{{"sensor_id":"S1","values":{{{}}}}}"#, fields(65)), TOO_MANY_FIELDS),
+        (format!(r#"{{"sensor_id":"S1",{}}}"#, fields(65)), TOO_MANY_FIELDS),
+        (format!(r#"{{"sensor_id":"S1","v":1,{}}}"#, nulls(600)), TOO_MANY_FIELDS),
+        (format!(r#"{{"sensor_id":"S1","v":1,"tags":{{{}}}}}"#, fields(33)), TOO_MANY_TAGS),
+        (r#"{"sensor_id":"S1","v":1,"ts":true}"#.into(), BAD_TIMESTAMP),
+        (r#"{"sensor_id":"S1","v":1,"ts":{"$date":1}}"#.into(), BAD_TIMESTAMP),
+        (r#"{"sensor_id":"S1","v":1,"ts":"tomorrow"}"#.into(), BAD_TIMESTAMP),
+        (r#"{"sensor_id":"S1","v":1,"ts":1e999}"#.into(), BAD_TIMESTAMP),
+        (r#"{"sensor_id":"S1","v":1,"ts":5,"ts_unit":"h"}"#.into(), BAD_TIMESTAMP),
+        (r#"{"sensor_id":"S1","v":1,"ts":0}"#.into(), TOO_OLD),
+        (r#"{"sensor_id":"S1","v":1,"ts":"1900-01-01T00:00:00Z"}"#.into(), TOO_OLD),
+        (r#"{"sensor_id":"S1","v":1,"ts":"2099-01-01T00:00:00Z"}"#.into(), TOO_FAR_AHEAD),
+        (r#"{"sensor_id":"S1","v":1,"ts":99999999999999999999}"#.into(), TOO_FAR_AHEAD),
+    ];
+    for (payload, reason) in table {
+        assert_eq!(only_reject(&payload), reason, "{}", &payload[..payload.len().min(120)]);
+    }
+    for payload in [
+        &b"{\"sensor_id\":\"\xE9\",\"v\":1}"[..],
+        b"\xFF\xFE{\0\"\0",
+        b"\xef\xbb{}",
+        b"[\"\xe9\"]",
+        b"\xa1ktemp\xfb@5\x80\0\0\0\0\0",
+    ] {
+        assert_eq!(only_reject(payload), INVALID_UTF8, "{payload:?}");
+    }
+}
+
+#[test]
+fn names_are_renamed_where_the_store_needs_it() {
+    let names: Vec<String> =
+        values(r#"{"$where":1,"a.b":2,"_id":3,"__proto__":4,"":5," ":6,"ts":7,"meta":8,"n\u0000l":9}"#)
+            .into_iter()
+            .map(|(k, _)| k)
+            .collect();
+    assert_eq!(names, [" ", "_", "__id", "__proto__", "_meta", "_ts", "_where", "a_b", "n_l"]);
+    let reading = only_reading(r#"{"sensor_id":"S1","v":1,"tags":{"a.b":"x","$c":1}}"#);
+    assert_eq!(reading.tags.keys().collect::<Vec<_>>(), ["_c", "a_b"]);
+}
+
+#[test]
+fn what_the_topic_gives() {
+    let limits = limits();
+    let tags = [("site", "north"), ("floor", "2")];
+    let cx = Context {
+        limits: &limits,
+        received_at_ms: NOW,
+        ts_unit: Some(TsUnit::Ms),
+        sensor_id: Some("T1"),
+        field: None,
+        tags: &tags,
+    };
+    let payload = format!(
+        r#"[{{"v":1,"ts":{NOW}}},{{"sensor_id":"S1","v":1,"tags":{{"site":"south"}},"ts":{},"ts_unit":"s"}},{{"sensor_id":"","v":1}}]"#,
+        NOW / 1000
+    );
+    let (readings, rejects) = run_with(Format::Json, payload.as_bytes(), &cx);
+    assert_eq!(ids(&readings), ["T1", "S1"]);
+    assert!(readings.iter().all(|r| r.ts_ms == NOW && r.tags["floor"] == "2"));
+    assert_eq!((readings[0].tags["site"].as_str(), readings[1].tags["site"].as_str()), ("north", "south"));
+    assert_eq!(rejects.list()[0].reason, reasons::EMPTY_SENSOR_ID);
+    // A reading whose beginning is a guess could be a fragment: the topic's sensor is not it.
+    let (readings, rejects) = run_with(Format::Json, br#"[{"v":1,{"inner":2},{"v":3}]"#, &cx);
+    assert_eq!(readings.iter().map(|r| &r.values["v"]).collect::<Vec<_>>(), [&Value::Int(3)]);
+    let reasons: Vec<_> = rejects.list().iter().map(|r| r.reason).collect();
+    assert_eq!(reasons, [reasons::INVALID_JSON, reasons::MISSING_SENSOR_ID]);
+}
+
+#[test]
+fn arrays_and_streams_and_lines_give_the_same() {
+    let one = |id: &str| format!(r#"{{"sensor_id":"{id}","v":1}}"#);
+    let all = [one("a"), one("b"), one("c")];
+    let pretty = "{\n  \"sensor_id\": \"a\",\n  \"values\":\n  {\n    \"v\": 1\n  }\n}\n";
+    for (format, payload) in [
+        (Format::Json, format!("[{}]", all.join(","))),
+        (Format::Json, format!(" [ {} ]\n", all.join(" , "))),
+        (Format::Json, format!("\u{feff}{}\0", all.join("\n"))),
+        (Format::Json, all.join("\r\n") + "\r\n"),
+        (Format::Json, all.concat()),
+        (Format::Json, all.join(" ")),
+        (Format::Json, format!("{pretty}{}\n{}", one("b"), one("c"))),
+        (Format::Json, format!("[{}]", all.join(" "))),
+        (Format::Ndjson, all.join("\n")),
+        (Format::Ndjson, format!("\u{feff}\r\n{}\r\n\r\n", all.join("\n \n"))),
+    ] {
+        let (readings, rejects) = run(format, &payload);
+        assert_eq!((ids(&readings), &rejects[..]), (vec!["a", "b", "c"], &[][..]), "{payload}");
+    }
+    assert_eq!(json("[]"), (vec![], vec![]));
+    assert_eq!(json(" [ ] "), (vec![], vec![]));
+    assert_eq!(run(Format::Ndjson, "\n\n").1, [(0, reasons::EMPTY_PAYLOAD)]);
+}
+
+#[test]
+fn good_neighbours_are_kept() {
+    use reasons::*;
+    let (a, b, c) = (r#"{"sensor_id":"a","v":1}"#, r#"{"sensor_id":"b","v":1}"#, r#"{"sensor_id":"c","v":1}"#);
+    for (bad, reason) in [
+        (r#"{"sensor_id":"x","v":NaN}"#, NOT_FINITE),
+        (r#"{"sensor_id":"x","v":1"#, INVALID_JSON),
+        (r#"{"sensor_id":"x","values":{"v":1"#, INVALID_JSON),
+        (r#"{"sensor_id":"x","v":"cut"#, INVALID_JSON),
+        (r#"{"sensor_id":"x","v"#, INVALID_JSON),
+        (r#"{"sensor_id":"x","v":"#, INVALID_JSON),
+        (r#"{"sensor_id":"x","v":tru"#, INVALID_JSON),
+        (r#"{"sensor_id":"x" "v":1}"#, INVALID_JSON),
+        (r#"{"sensor_id":"x","v":1}}"#, INVALID_JSON),
+        (r#"{"sensor_id":"x","v":"],[{"}"#, ""),
+        (r#"{"#, INVALID_JSON),
+        ("xyz", INVALID_JSON),
+        ("1 2", INVALID_JSON),
+    ] {
+        if reason.is_empty() {
+            assert_eq!(json(format!("[{a},{bad},{b}]")).0.len(), 3);
+            continue;
+        }
+        let array = format!("[{a},{bad},{b},{bad},{c}]");
+        let (readings, rejects) = json(&array);
+        let expected = [(1, reason), (3, reason)];
+        assert_eq!((ids(&readings), &rejects[..]), (vec!["a", "b", "c"], &expected[..]), "{array}");
+        let (readings, rejects) = run(Format::Ndjson, [a, bad, b, bad, c].join("\n"));
+        assert_eq!((ids(&readings), &rejects[..]), (vec!["a", "b", "c"], &expected[..]), "{bad}");
+        // At the end too, where the array's own bracket may be missing with it.
+        for end in ["]", ""] {
+            let (readings, rejects) = json(format!("[{a},{b},{bad}{end}"));
+            assert_eq!((ids(&readings), rejects[0]), (vec!["a", "b"], (2, reason)), "{bad}{end}");
+        }
+    }
+    assert_eq!(json(format!("[{a},{b}")).1, [(2, INVALID_JSON)]);
+    assert_eq!(json(format!("[{a},{b},")).1, [(2, INVALID_JSON)]);
+    assert_eq!(json(format!("[{a},,{b}]")).1, [(1, INVALID_JSON)]);
+    assert_eq!(json(format!("[{a},{b}]x")).1, [(2, TRAILING_DATA)]);
+    assert_eq!(json(format!("[{a}][{b}]")).1, [(1, TRAILING_DATA)]);
+    assert_eq!(json(format!("{a}x")).1, [(1, TRAILING_DATA)]);
+    let (readings, rejects) = json(format!("{a}\nxyz\n{b}\n{{\"sensor_id\":\"x\",\"v\":1\n{c}\n"));
+    assert_eq!((ids(&readings), &rejects[..]), (vec!["a", "b", "c"], &[(1, TRAILING_DATA), (3, INVALID_JSON)][..]));
+    let bytes = [format!("[{a},").as_bytes(), b"{\"sensor_id\":\"\xE9\",\"v\":1},", b.as_bytes(), b"]"].concat();
+    let (readings, rejects) = json(bytes);
+    assert_eq!((ids(&readings), &rejects[..]), (vec!["a", "b"], &[(1, INVALID_UTF8)][..]));
+}
+
+#[test]
+fn more_readings_than_allowed_are_counted() {
+    let mut limits = limits();
+    limits.batch_max_readings = 3;
+    let cx =
+        Context { limits: &limits, received_at_ms: NOW, ts_unit: None, sensor_id: Some("S"), field: None, tags: &[] };
+    let items = [r#"{"v":1}"#, "{}", r#"{"v":2}"#, r#"{"v":3}"#, r#"{"v":4}"#, r#"{"v":"5},"}"#, "{}"];
+    for (format, payload) in [
+        (Format::Json, format!("[{}]", items.join(", "))),
+        (Format::Json, items.concat()),
+        (Format::Json, items.join("\n")),
+        (Format::Ndjson, items.join("\n")),
+    ] {
+        let (readings, rejects) = run_with(format, payload.as_bytes(), &cx);
+        assert_eq!((readings.len(), rejects.total()), (3, 4), "{payload}");
+        assert_eq!(rejects.by_reason(), [(reasons::NO_VALUES, 1), (reasons::TOO_MANY_READINGS, 3)]);
+        let last = &rejects.list()[1];
+        assert_eq!(last.index, 4);
+        assert!(last.detail.starts_with("3 readings"), "{}", last.detail);
+    }
+}
+
+#[test]
+fn too_many_field_names_in_a_batch_reject_the_reading() {
+    let items: Vec<String> = (0..5000).map(|i| format!(r#"{{"sensor_id":"S","f{i}":1}}"#)).collect();
+    let (readings, rejects) = json(format!("[{}]", items.join(",")));
+    // One name is that of the reading that was there before.
+    assert_eq!(readings.len(), crate::model::batch::NAMES_MAX - 1);
+    assert_eq!(rejects[0], (readings.len(), reasons::TOO_MANY_FIELD_NAMES));
+}
+
+#[test]
+fn tags_that_do_not_fit_a_record_are_refused() {
+    let mut limits = limits();
+    (limits.string_max_bytes, limits.tags_max) = (16_384, 64);
+    let cx =
+        Context { limits: &limits, received_at_ms: NOW, ts_unit: None, sensor_id: Some("S"), field: None, tags: &[] };
+    let tags: Vec<String> = (0..4).map(|i| format!(r#""t{i}":"{}""#, "x".repeat(16_384))).collect();
+    let payload = format!(r#"{{"v":1,"tags":{{{}}}}}"#, tags.join(","));
+    let (readings, rejects) = run_with(Format::Json, payload.as_bytes(), &cx);
+    assert_eq!((readings.len(), rejects.list()[0].reason), (0, reasons::TAGS_TOO_LONG));
+}
+
+#[test]
+fn deep_nesting_is_refused_wherever_it_stands() {
+    let nest = |n: usize| "[".repeat(n) + &"]".repeat(n);
+    let maps = |n: usize| "{\"a\":".repeat(n) + "1" + &"}".repeat(n);
+    let reading = |inner: String| format!(r#"{{"sensor_id":"S1","v":1,"x":{inner}}}"#);
+    assert_eq!(only_reading(reading(nest(126))).values.len(), 1);
+    // As part of an array, and read the exact way, the same depth is allowed.
+    assert_eq!(only_reading(format!("[{}]", reading(nest(126)))).values.len(), 1);
+    assert_eq!(only_reading(format!("[{}]", reading(nest(126)).replace(":1,", ":-0,"))).values.len(), 1);
+    for n in [127, 128, 129, 100_000] {
+        for payload in [
+            reading(nest(n)),
+            reading(nest(n)).replace(":1,", ":-0,"),
+            reading(maps(n)),
+            format!(r#"{{"sensor_id":"S1","values":{{"v":{}}}}}"#, nest(n)),
+            format!("[{}]", reading(nest(n))),
+        ] {
+            assert_eq!(only_reject(payload), reasons::TOO_DEEP, "{n}");
+        }
+    }
+    for payload in ["[".repeat(100_000), "[{\"\":".repeat(50_000), "{\"a\":".repeat(100_000)] {
+        assert_eq!(only_reject(payload), reasons::TOO_DEEP);
+    }
+    let (readings, rejects) =
+        json(format!(r#"[{{"sensor_id":"a","v":1}},{},{{"sensor_id":"b","v":1}}]"#, nest(100_000)));
+    assert_eq!((ids(&readings), &rejects[..]), (vec!["a", "b"], &[(1, reasons::TOO_DEEP)][..]));
+}
+
+/// Two megabytes of whatever is worst for this code; quadratic work on them would take minutes, it takes a second.
+#[test]
+fn hostile_payloads_take_linear_time() {
+    const BYTES: usize = 2 << 20;
+    let fill = |piece: &str| piece.repeat(BYTES / piece.len());
+    let names: Vec<String> = (0..BYTES / 16).map(|i| format!(r#"{{"f{i:08}":1}}"#)).collect();
+    for (what, payload) in [
+        ("brackets", fill("[")),
+        ("scalars", format!("[{}1]", fill("1,"))),
+        ("commas", format!("[{}]", fill(","))),
+        ("empty objects", format!("[{}1]", fill("{},"))),
+        ("glued objects", fill("{}")),
+        ("unclosed objects", format!("[{}", fill("{\"a\":1,"))),
+        ("unclosed strings", format!("[{}", fill("{\"a\":\"x,"))),
+        ("minus zero and unclosed strings", format!("[{}", fill("{\"a\":-0,\"b\":\"x,"))),
+        ("escapes before a cut", format!("[{}", fill("{\"a\":\"x\\,"))),
+        ("nested unclosed", format!("[{}", fill("{\"a\": {\"a\": 1, "))),
+        ("lists of objects unclosed", format!("[{}", fill("{\"a\":[1,1,1,"))),
+        ("closers", format!("[{}", fill("}"))),
+        ("quotes", format!("[{}", fill("\""))),
+        ("lines of a stream", fill("{\"a\":1\n")),
+        ("text between objects", fill("{}x")),
+        ("distinct names", format!("[{}]", names.join(","))),
+        (
+            "one object of many keys",
+            format!("{{{}\"z\":1}}", names.iter().map(|n| n[1..n.len() - 1].to_owned() + ",").collect::<String>()),
+        ),
+        ("a long number", format!("[{{\"a\":{}}}]", fill("1"))),
+    ] {
+        let start = Instant::now();
+        for format in [Format::Json, Format::Ndjson] {
+            let (readings, rejects) = run(format, &payload);
+            assert!(readings.is_empty() && !rejects.is_empty() && rejects.len() <= KEPT_MAX, "{what}");
+        }
+        let took = start.elapsed();
+        println!("{what}: {took:?}");
+        assert!(took < Duration::from_secs(30), "{what}: {took:?}");
+    }
+}
+
+#[test]
+fn formats_and_units_have_names() {
+    assert_eq!("ndjson".parse(), Ok(Format::Ndjson));
+    assert_eq!("us".parse(), Ok(TsUnit::Us));
+    assert_eq!(
+        "JSON".parse::<Format>().unwrap_err().to_string(),
+        "`JSON` is no format; there are json, ndjson and scalar"
+    );
+    assert!("h".parse::<TsUnit>().is_err());
+}

@@ -1,0 +1,212 @@
+//! When a reading was measured, in milliseconds since 1970. What is finer is cut off towards the past, before 1970 too.
+//!
+//! RFC 3339 with what is written for it in the field: a space or lower case instead of `T` and `Z`, a comma before the
+//! fraction, offsets as `+02:00`, `+0200` and `+02`. A time without an offset is nobody's time and refused. Numbers are
+//! seconds, milliseconds, microseconds or nanoseconds, as `ts_unit` says or by magnitude: each unit covers the years up to
+//! 5138 and, in the other direction, nothing that the unit before it would cover after March 1973.
+
+use chrono::{Datelike, NaiveDate};
+
+use super::names::excerpt;
+use super::rejects::Fault;
+use super::token::Token;
+use super::{Context, TsUnit, reasons};
+
+const MS_PER_DAY: i64 = 86_400_000;
+
+/// The time of a reading, and whether it is that of its receipt, which counts where there is none.
+pub(super) fn resolve(ts: Option<&Token<'_>>, unit: Option<TsUnit>, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
+    let unit = unit.or(cx.ts_unit);
+    let ms = match ts {
+        None | Some(Token::Null) => return Ok((cx.received_at_ms, true)),
+        Some(Token::Str(text)) => match parse_rfc3339(text) {
+            Some(ms) => Some(i128::from(ms)),
+            None if is_number(text) => Token::number(text).and_then(|token| number_ms(&token, unit)),
+            None => None,
+        },
+        Some(token) => number_ms(token, unit),
+    };
+    let Some(ms) = ms else {
+        return Err(bad(ts));
+    };
+    in_window(ms, cx)
+}
+
+fn in_window(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
+    let received = i128::from(cx.received_at_ms);
+    let past = cx.limits.past.as_millis() as i128;
+    let future = cx.limits.future.as_millis() as i128;
+    if ms < received - past {
+        return Err(Fault::new(reasons::TOO_OLD, format!("ts is {}, before limits.past", spoken(ms))));
+    }
+    if ms > received + future {
+        return Err(Fault::new(reasons::TOO_FAR_AHEAD, format!("ts is {}, beyond limits.future", spoken(ms))));
+    }
+    // A window can be set wider than an i64 can say.
+    i64::try_from(ms).map(|ms| (ms, false)).map_err(|_| {
+        let reason = if ms < 0 { reasons::TOO_OLD } else { reasons::TOO_FAR_AHEAD };
+        Fault::new(reason, format!("ts is {ms} ms from 1970"))
+    })
+}
+
+fn spoken(ms: i128) -> String {
+    let time = i64::try_from(ms).ok().and_then(to_rfc3339);
+    time.unwrap_or_else(|| format!("{ms} ms from 1970"))
+}
+
+/// RFC 3339 with milliseconds and `Z`; `None` beyond the years that can be written.
+pub(super) fn to_rfc3339(ms: i64) -> Option<String> {
+    let time = chrono::DateTime::from_timestamp_millis(ms)?;
+    (0..=9999).contains(&time.year()).then(|| time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true))
+}
+
+fn bad(ts: Option<&Token<'_>>) -> Fault {
+    let detail = match ts {
+        Some(Token::Str(text)) => {
+            format!("ts {} is neither RFC 3339 with an offset or Z nor a number", excerpt(text))
+        }
+        Some(Token::BigInt(text) | Token::NotFinite(text)) => format!("ts {} is no time", excerpt(text)),
+        Some(Token::Nested(what)) => format!("ts is an {what}; it must be a string or a number"),
+        _ => "ts must be a string or a number".to_owned(),
+    };
+    Fault::new(reasons::BAD_TIMESTAMP, detail)
+}
+
+/// Whether a text is a decimal number: `[+-] digits [. digits] [e [+-] digits]`, digits on one side of the point enough.
+pub(super) fn is_number(text: &str) -> bool {
+    let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
+        Some((m, e)) => (m, Some(e.strip_prefix(['+', '-']).unwrap_or(e))),
+        None => (unsigned, None),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let some_digit = !whole.is_empty() || !fraction.is_empty();
+    some_digit && digits(whole) && digits(fraction) && exponent.is_none_or(|e| !e.is_empty() && digits(e))
+}
+
+fn number_ms(token: &Token<'_>, unit: Option<TsUnit>) -> Option<i128> {
+    match token {
+        Token::Int(v) => Some(integer_ms(i128::from(*v), unit)),
+        Token::BigInt(literal) => literal.parse().ok().map(|v| integer_ms(v, unit)),
+        Token::Double(v) => Some(double_ms(*v, unit)),
+        _ => None,
+    }
+}
+
+fn integer_ms(v: i128, unit: Option<TsUnit>) -> i128 {
+    match unit.unwrap_or_else(|| by_magnitude(v.unsigned_abs() as f64)) {
+        TsUnit::S => v.saturating_mul(1000),
+        TsUnit::Ms => v,
+        TsUnit::Us => v.div_euclid(1000),
+        TsUnit::Ns => v.div_euclid(1_000_000),
+    }
+}
+
+fn double_ms(v: f64, unit: Option<TsUnit>) -> i128 {
+    // 1709210096.789 is not a double; the one next to it may lie below. Rounded to the microsecond it is what was
+    // written, since seconds of our time have doubles a quarter of a microsecond apart; only then it is cut.
+    let micros = match unit.unwrap_or_else(|| by_magnitude(v.abs())) {
+        TsUnit::S => (v * 1e6).round(),
+        TsUnit::Ms => (v * 1e3).round(),
+        TsUnit::Us => v.floor(),
+        TsUnit::Ns => (v / 1e3).floor(),
+    };
+    // The cast saturates, far outside every window.
+    (micros as i128).div_euclid(1000)
+}
+
+fn by_magnitude(abs: f64) -> TsUnit {
+    match abs {
+        v if v < 1e11 => TsUnit::S,
+        v if v < 1e14 => TsUnit::Ms,
+        v if v < 1e17 => TsUnit::Us,
+        _ => TsUnit::Ns,
+    }
+}
+
+/// `2024-03-01T10:00:00.123Z` and the variants named above; `None` for anything else, days that do not exist included.
+pub(super) fn parse_rfc3339(text: &str) -> Option<i64> {
+    let mut rest = Text(text.as_bytes());
+    let year = rest.number(4)?;
+    rest.one_of(b"-")?;
+    let month = rest.number(2)?;
+    rest.one_of(b"-")?;
+    let day = rest.number(2)?;
+    rest.one_of(b"Tt ")?;
+    let hour = rest.number(2).filter(|h| *h < 24)?;
+    rest.one_of(b":")?;
+    let minute = rest.number(2).filter(|m| *m < 60)?;
+    rest.one_of(b":")?;
+    let second = rest.number(2).filter(|s| *s <= 60)?;
+    let fraction_ms = if rest.one_of(b".,").is_some() { rest.fraction_ms()? } else { 0 };
+    let offset_minutes = rest.offset()?;
+    if !rest.0.is_empty() {
+        return None;
+    }
+    let days = NaiveDate::from_ymd_opt(i32::try_from(year).ok()?, month, day)?.to_epoch_days();
+    let of_day = i64::from(hour * 3600 + minute * 60 + second) * 1000 - offset_minutes * 60_000;
+    let whole_ms = i64::from(days) * MS_PER_DAY + of_day;
+    if second == 60 && !after_leap_second(whole_ms) {
+        return None;
+    }
+    // A fraction counts forwards before 1970 too, so adding it to the whole seconds is flooring.
+    Some(whole_ms + fraction_ms)
+}
+
+/// Leap seconds stand at the end of June or December (RFC 3339 §5.7); like POSIX they are counted as the second after.
+fn after_leap_second(ms: i64) -> bool {
+    let days = ms.div_euclid(MS_PER_DAY);
+    let date = i32::try_from(days).ok().and_then(NaiveDate::from_epoch_days);
+    ms.rem_euclid(MS_PER_DAY) == 0 && date.is_some_and(|d| d.day() == 1 && matches!(d.month(), 1 | 7))
+}
+
+struct Text<'a>(&'a [u8]);
+
+impl Text<'_> {
+    fn one_of(&mut self, bytes: &[u8]) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        bytes.contains(first).then(|| {
+            self.0 = rest;
+            *first
+        })
+    }
+
+    fn number(&mut self, digits: usize) -> Option<u32> {
+        let (head, rest) = self.0.split_at_checked(digits)?;
+        if !head.iter().all(u8::is_ascii_digit) {
+            return None;
+        }
+        self.0 = rest;
+        Some(head.iter().fold(0, |n, b| n * 10 + u32::from(b - b'0')))
+    }
+
+    /// At least one digit; those after the third are cut off.
+    fn fraction_ms(&mut self) -> Option<i64> {
+        let n = self.0.iter().take_while(|b| b.is_ascii_digit()).count();
+        let (digits, rest) = self.0.split_at(n);
+        self.0 = rest;
+        let ms = (0..3).fold(0, |ms, i| ms * 10 + digits.get(i).map_or(0, |b| i64::from(b - b'0')));
+        (n > 0).then_some(ms)
+    }
+
+    fn offset(&mut self) -> Option<i64> {
+        let sign = match self.one_of(b"Zz+-")? {
+            b'+' => 1,
+            b'-' => -1,
+            _ => return Some(0),
+        };
+        let hours = self.number(2).filter(|h| *h < 24)?;
+        let colon = self.one_of(b":").is_some();
+        let minutes = match self.number(2) {
+            Some(m) => m,
+            None if colon => return None,
+            None => 0,
+        };
+        (minutes < 60).then(|| sign * i64::from(hours * 60 + minutes))
+    }
+}
+
+#[cfg(test)]
+#[path = "time_tests.rs"]
+mod tests;

@@ -1,0 +1,168 @@
+//! Times: what is understood and as what.
+
+use std::borrow::Cow;
+
+use super::*;
+use crate::decode::tests::limits;
+
+/// 2024-02-29T12:34:56Z
+const T: i64 = 1_709_210_096_000;
+
+fn resolved(token: Token<'_>, unit: Option<TsUnit>) -> Result<i64, &'static str> {
+    let mut limits = limits();
+    limits.past = std::time::Duration::from_secs(60 * 60 * 24 * 365 * 5000);
+    limits.future = limits.past;
+    let cx = Context { limits: &limits, received_at_ms: T, ts_unit: None, sensor_id: None, field: None, tags: &[] };
+    resolve(Some(&token), unit, &cx)
+        .map(|(ms, receipt)| {
+            assert!(!receipt);
+            ms
+        })
+        .map_err(|f| f.reason)
+}
+
+#[test]
+fn rfc3339_and_what_is_written_for_it() {
+    for (text, ms) in [
+        ("2024-02-29T12:34:56Z", T),
+        ("2024-02-29T12:34:56.789Z", T + 789),
+        ("2024-02-29T12:34:56.7Z", T + 700),
+        ("2024-02-29T12:34:56.7899999999999999999Z", T + 789),
+        ("2024-02-29T12:34:56,789Z", T + 789),
+        ("2024-02-29t12:34:56z", T),
+        ("2024-02-29 12:34:56Z", T),
+        ("2024-02-29T14:34:56+02:00", T),
+        ("2024-02-29T14:34:56+0200", T),
+        ("2024-02-29T14:34:56+02", T),
+        ("2024-02-29T09:04:56-03:30", T),
+        ("2024-02-29T12:34:56-00:00", T),
+        ("2024-03-01T00:04:56+11:30", T),
+        ("1969-12-31T23:59:59.999Z", -1),
+        ("1969-12-31T23:59:59.9999Z", -1),
+        ("1900-01-01T00:00:00Z", -2_208_988_800_000),
+        ("0001-01-01T00:00:00Z", -62_135_596_800_000),
+        ("2000-02-29T00:00:00Z", 951_782_400_000),
+        ("2016-12-31T23:59:60Z", 1_483_228_800_000),
+        ("2017-01-01T01:59:60.5+02:00", 1_483_228_800_500),
+    ] {
+        assert_eq!(parse_rfc3339(text), Some(ms), "{text}");
+    }
+}
+
+#[test]
+fn what_is_no_time() {
+    for text in [
+        "",
+        "now",
+        "2024-02-29",
+        "2024-02-29T12:34Z",
+        "2024-02-29T12:34:56",
+        "2024-02-29T12:34:56.Z",
+        "2024-02-29T12:34:56Z ",
+        "2024-02-29T12:34:56+2",
+        "2024-02-29T12:34:56+02:",
+        "2024-02-29T12:34:56+02:60",
+        "2024-02-29T12:34:56+24:00",
+        "2024-02-29T12:34:60Z",
+        "2024-02-29T24:00:00Z",
+        "2023-02-29T12:00:00Z",
+        "2024-13-01T00:00:00Z",
+        "2024-00-01T00:00:00Z",
+        "+10000-01-01T00:00:00Z",
+        "-0001-01-01T00:00:00Z",
+        "2024-W09-4T12:34:56Z",
+        "Thu Feb 29 12:34:56 2024",
+        "29/02/2024 12:34:56",
+        "inf",
+        "NaN",
+        "1e",
+        "0x10",
+        "1_000",
+    ] {
+        assert_eq!(resolved(Token::Str(Cow::Borrowed(text)), None), Err(reasons::BAD_TIMESTAMP), "{text}");
+    }
+    for token in [Token::Bool(true), Token::Nested("object"), Token::NotFinite("1e999")] {
+        assert_eq!(resolved(token, None), Err(reasons::BAD_TIMESTAMP));
+    }
+}
+
+#[test]
+fn numbers_by_unit_and_by_magnitude() {
+    for (v, unit, ms) in [
+        (0, None, 0),
+        (-1, None, -1000),
+        (1_709_210_096, None, T),
+        (1_709_210_096_789, None, T + 789),
+        (1_709_210_096_789_999, None, T + 789),
+        (1_709_210_096_789_999_999, None, T + 789),
+        (99_999_999_999, None, 99_999_999_999_000),
+        (100_000_000_000, None, 100_000_000_000),
+        (99_999_999_999_999, None, 99_999_999_999_999),
+        (100_000_000_000_000, None, 100_000_000_000),
+        (100_000_000_000_000_000, None, 100_000_000_000),
+        (-100_000_000_001, None, -100_000_000_001),
+        (-100_000_000_000_001, None, -100_000_000_001),
+        (5, Some(TsUnit::Ms), 5),
+        (-1, Some(TsUnit::Us), -1),
+        (-1, Some(TsUnit::Ns), -1),
+        (-1_000_001, Some(TsUnit::Ns), -2),
+        (1_709_210_096, Some(TsUnit::Ms), 1_709_210_096),
+    ] {
+        assert_eq!(resolved(Token::Int(v), unit), Ok(ms), "{v} {unit:?}");
+        assert_eq!(resolved(Token::Str(Cow::Owned(v.to_string())), unit), Ok(ms), "\"{v}\" {unit:?}");
+    }
+    for (v, unit, ms) in [
+        (1_709_210_096.0, None, T),
+        (-0.0005, None, -1),
+        (-1.5, None, -1500),
+        (1_709_210_096_789.5, None, T + 789),
+        (1.709210096e9, None, T),
+        (0.5, Some(TsUnit::Ms), 0),
+        (-0.5, Some(TsUnit::Ms), -1),
+        (-0.5, Some(TsUnit::Ns), -1),
+    ] {
+        assert_eq!(resolved(Token::Double(v), unit), Ok(ms), "{v} {unit:?}");
+    }
+    // Every millisecond written as a decimal fraction of seconds is that millisecond.
+    for ms in (T..T + 2000).chain(-2000..2000) {
+        let text = format!("{}{}.{:03}", if ms < 0 { "-" } else { "" }, ms.abs() / 1000, ms.abs() % 1000);
+        assert_eq!(resolved(Token::Double(text.parse().unwrap()), None), Ok(ms), "{text}");
+    }
+}
+
+#[test]
+fn far_away_is_refused_and_never_wraps() {
+    for (token, reason) in [
+        (Token::Int(i64::MAX), None),
+        (Token::Int(i64::MAX), Some(TsUnit::S)),
+        (Token::BigInt("99999999999999999999999"), None),
+        (Token::BigInt("170141183460469231731687303715884105727"), Some(TsUnit::S)),
+        (Token::Double(f64::MAX), None),
+    ]
+    .map(|(token, unit)| (resolved(token, unit), unit))
+    .into_iter()
+    .filter(|(r, _)| *r != Ok(i64::MAX / 1_000_000))
+    {
+        assert_eq!(token, Err(reasons::TOO_FAR_AHEAD), "{reason:?}");
+    }
+    for token in [Token::Double(f64::MIN), Token::BigInt("-99999999999999999999999"), Token::Double(-1e20)] {
+        assert_eq!(resolved(token, Some(TsUnit::S)), Err(reasons::TOO_OLD));
+    }
+    // 40 digits are beyond even the arithmetic.
+    let long = "9".repeat(40);
+    assert_eq!(resolved(Token::BigInt(&long), None), Err(reasons::BAD_TIMESTAMP));
+}
+
+#[test]
+fn the_window_is_closed_at_both_ends() {
+    let limits = limits();
+    let cx = Context { limits: &limits, received_at_ms: T, ts_unit: None, sensor_id: None, field: None, tags: &[] };
+    let (past, future) = (limits.past.as_millis() as i64, limits.future.as_millis() as i64);
+    let at = |ms: i64| resolve(Some(&Token::Int(ms)), Some(TsUnit::Ms), &cx).map(|r| r.0).map_err(|f| f.reason);
+    assert_eq!(at(T - past), Ok(T - past));
+    assert_eq!(at(T - past - 1), Err(reasons::TOO_OLD));
+    assert_eq!(at(T + future), Ok(T + future));
+    assert_eq!(at(T + future + 1), Err(reasons::TOO_FAR_AHEAD));
+    assert_eq!(resolve(None, None, &cx).unwrap(), (T, true));
+    assert_eq!(resolve(Some(&Token::Null), None, &cx).unwrap(), (T, true));
+}

@@ -1,0 +1,198 @@
+//! One JSON member, reduced to what a reading can use. Borrowed from the payload wherever there is no escape.
+//!
+//! Numbers are the difficulty: serde_json gives an integer beyond 64 bits as a double, refuses `1e999` as if the syntax
+//! were wrong, and gives `-0` as a double. So there are two ways to read a token. The fast way takes what serde_json says
+//! and fails where that may not be what was written. The exact way, only used on an element that failed the fast one,
+//! looks at the literal itself.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// A scalar, or the name of what it is instead.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Token<'de> {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Double(f64),
+    Str(Cow<'de, str>),
+    /// An integer literal beyond 64 bit signed.
+    BigInt(&'de str),
+    /// A literal beyond the range of a double.
+    NotFinite(&'de str),
+    /// An object or array; skipped.
+    Nested(&'static str),
+}
+
+impl Token<'_> {
+    /// The token of a number literal, as JSON writes it (also with a leading `+`, `.` or zeros, for scalars).
+    pub(super) fn number(literal: &str) -> Option<Token<'_>> {
+        if literal.bytes().any(|b| matches!(b, b'.' | b'e' | b'E')) {
+            let v: f64 = literal.parse().ok()?;
+            return Some(if v.is_finite() { Token::Double(v) } else { Token::NotFinite(literal) });
+        }
+        Some(literal.parse().map_or(Token::BigInt(literal), Token::Int))
+    }
+}
+
+/// Reads a [`Token`].
+#[derive(Clone, Copy)]
+pub(super) struct TokenSeed {
+    pub(super) exact: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for TokenSeed {
+    type Value = Token<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Token<'de>, D::Error> {
+        if !self.exact {
+            return deserializer.deserialize_any(TokenVisitor);
+        }
+        let raw = <&'de RawValue>::deserialize(deserializer)?.get();
+        match raw.as_bytes().first() {
+            Some(b'-' | b'0'..=b'9') => Token::number(raw).ok_or_else(|| D::Error::custom("invalid number")),
+            // How deep it is has been checked before the exact way was taken; its contents do not matter.
+            Some(b'{') => Ok(Token::Nested("object")),
+            Some(b'[') => Ok(Token::Nested("array")),
+            _ => serde_json::Deserializer::from_str(raw).deserialize_any(TokenVisitor).map_err(D::Error::custom),
+        }
+    }
+}
+
+struct TokenVisitor;
+
+impl<'de> Visitor<'de> for TokenVisitor {
+    type Value = Token<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Token<'de>, E> {
+        Ok(Token::Null)
+    }
+
+    fn visit_bool<E: Error>(self, v: bool) -> Result<Token<'de>, E> {
+        Ok(Token::Bool(v))
+    }
+
+    fn visit_i64<E: Error>(self, v: i64) -> Result<Token<'de>, E> {
+        Ok(Token::Int(v))
+    }
+
+    fn visit_u64<E: Error>(self, v: u64) -> Result<Token<'de>, E> {
+        i64::try_from(v).map(Token::Int).map_err(|_| E::custom("integer out of range"))
+    }
+
+    fn visit_f64<E: Error>(self, v: f64) -> Result<Token<'de>, E> {
+        const TWO_POW_63: f64 = 9_223_372_036_854_775_808.0;
+        // Beyond 2^63 it may have been an integer literal; minus zero may have been `-0`, which is an integer.
+        let doubtful = v.abs() >= TWO_POW_63 || (v == 0.0 && v.is_sign_negative());
+        if doubtful { Err(E::custom("the literal decides")) } else { Ok(Token::Double(v)) }
+    }
+
+    fn visit_borrowed_str<E: Error>(self, v: &'de str) -> Result<Token<'de>, E> {
+        Ok(Token::Str(Cow::Borrowed(v)))
+    }
+
+    fn visit_str<E: Error>(self, v: &str) -> Result<Token<'de>, E> {
+        Ok(Token::Str(Cow::Owned(v.to_owned())))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Token<'de>, A::Error> {
+        Skip.visit_seq(seq)?;
+        Ok(Token::Nested("array"))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Token<'de>, A::Error> {
+        Skip.visit_map(map)?;
+        Ok(Token::Nested("object"))
+    }
+}
+
+/// Skips a value, unlike [`IgnoredAny`] through `deserialize_any`: that way serde_json's limit of depth holds, and text
+/// that is not UTF-8 is seen.
+pub(super) struct Skip;
+
+impl<'de> DeserializeSeed<'de> for Skip {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Skip {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element_seed(Skip)?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while map.next_key::<IgnoredAny>()?.is_some() {
+            map.next_value_seed(Skip)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads a key.
+pub(super) struct KeySeed;
+
+impl<'de> DeserializeSeed<'de> for KeySeed {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Cow<'de, str>, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for KeySeed {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_borrowed_str<E: Error>(self, v: &'de str) -> Result<Cow<'de, str>, E> {
+        Ok(Cow::Borrowed(v))
+    }
+
+    fn visit_str<E: Error>(self, v: &str) -> Result<Cow<'de, str>, E> {
+        Ok(Cow::Owned(v.to_owned()))
+    }
+}

@@ -1,0 +1,253 @@
+//! Topics: what a template reads out of one, and whether a filter matches it (MQTT 5.0 §4.7, §4.8.2).
+
+/// A subscription's template, such as `sensors/{sensor_id}/{field}`. A level is a literal, `+` (anything, not kept), or a
+/// name in braces: `sensor_id` and `field` have their meaning, any other becomes a tag. A last `#` takes the rest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    levels: Vec<Level>,
+    /// Ends with `#`.
+    open: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Level {
+    Literal(Box<str>),
+    Any,
+    SensorId,
+    Field,
+    Tag(Box<str>),
+}
+
+/// Why a template is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TopicError {
+    /// An empty template.
+    #[error("the topic template is empty")]
+    Empty,
+    /// `#` elsewhere than alone at the end.
+    #[error("`#` can only be the last level of a topic template")]
+    HashNotLast,
+    /// A level that mixes a literal with `+`, `#` or braces.
+    #[error("the level `{0}` must be a literal, `+`, or one name in braces such as `{{sensor_id}}`")]
+    MixedLevel(String),
+    /// A name that cannot be a tag's.
+    #[error("`{{{0}}}` is no name: it must have 1 to 64 bytes of letters, digits, `_` and `-`")]
+    BadName(String),
+    /// `ts`, `meta` and `_id` are keys of the documents.
+    #[error("`{{{0}}}` is a name that the documents use themselves; take another one")]
+    ReservedName(String),
+    /// The same name on two levels.
+    #[error("`{{{0}}}` stands on two levels")]
+    DuplicateName(String),
+    /// More names than a reading has tags.
+    #[error("a topic template can have at most {max} names", max = NAMES_MAX)]
+    TooManyNames,
+}
+
+/// Most tags of a template; fewer than a reading can have, so that the payload's find room.
+const NAMES_MAX: usize = 16;
+const NAME_MAX_BYTES: usize = 64;
+
+/// What a template read out of a topic.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Captured<'a> {
+    /// The level of `{sensor_id}`; may be empty, which the decoder rejects.
+    pub sensor_id: Option<&'a str>,
+    /// The level of `{field}`.
+    pub field: Option<&'a str>,
+    /// Name and level of the others, no name twice; as [`super::Context::tags`] wants them.
+    pub tags: Vec<(&'a str, &'a str)>,
+}
+
+impl Template {
+    /// Reads a template.
+    ///
+    /// # Errors
+    /// What is wrong with it, for the person who wrote it.
+    pub fn parse(text: &str) -> Result<Template, TopicError> {
+        if text.is_empty() {
+            return Err(TopicError::Empty);
+        }
+        let (text, open) = match text.strip_suffix('#') {
+            Some("") => return Ok(Template { levels: Vec::new(), open: true }),
+            Some(head) => (head.strip_suffix('/').ok_or(TopicError::HashNotLast)?, true),
+            None => (text, false),
+        };
+        let mut levels: Vec<Level> = Vec::new();
+        for part in text.split('/') {
+            let level = Level::parse(part)?;
+            if !matches!(level, Level::Literal(_) | Level::Any) && levels.contains(&level) {
+                return Err(TopicError::DuplicateName(part.trim_matches(['{', '}']).to_owned()));
+            }
+            levels.push(level);
+        }
+        if levels.iter().filter(|l| matches!(l, Level::Tag(_))).count() > NAMES_MAX {
+            return Err(TopicError::TooManyNames);
+        }
+        Ok(Template { levels, open })
+    }
+
+    /// Whether it names the sensor; without, only payloads that do can be read.
+    pub fn has_sensor_id(&self) -> bool {
+        self.levels.contains(&Level::SensorId)
+    }
+
+    /// Whether it names the field, as scalars need.
+    pub fn has_field(&self) -> bool {
+        self.levels.contains(&Level::Field)
+    }
+
+    /// Takes a topic apart; `None` where it does not fit. Allocates only where there are tags.
+    pub fn capture<'a>(&'a self, topic: &'a str) -> Option<Captured<'a>> {
+        let mut captured = Captured::default();
+        let mut parts = topic.split('/');
+        for level in &self.levels {
+            let part = parts.next()?;
+            match level {
+                Level::Literal(text) if **text == *part => {}
+                Level::Literal(_) => return None,
+                Level::Any => {}
+                Level::SensorId => captured.sensor_id = Some(part),
+                Level::Field => captured.field = Some(part),
+                Level::Tag(name) => captured.tags.push((name, part)),
+            }
+        }
+        (self.open || parts.next().is_none()).then_some(captured)
+    }
+}
+
+impl Level {
+    fn parse(part: &str) -> Result<Level, TopicError> {
+        if part == "+" {
+            return Ok(Level::Any);
+        }
+        if let Some(name) = part.strip_prefix('{').and_then(|p| p.strip_suffix('}')) {
+            let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
+            return match name {
+                "sensor_id" => Ok(Level::SensorId),
+                "field" => Ok(Level::Field),
+                "ts" | "meta" | "_id" => Err(TopicError::ReservedName(name.to_owned())),
+                _ if name.is_empty() || name.len() > NAME_MAX_BYTES || !name.bytes().all(good) => {
+                    Err(TopicError::BadName(name.to_owned()))
+                }
+                _ => Ok(Level::Tag(name.into())),
+            };
+        }
+        if part == "#" {
+            return Err(TopicError::HashNotLast);
+        }
+        if part.contains(['+', '#', '{', '}', '\0']) {
+            return Err(TopicError::MixedLevel(part.to_owned()));
+        }
+        Ok(Level::Literal(part.into()))
+    }
+}
+
+/// Whether a subscription's filter matches a topic. Of `$share/group/filter` only the filter counts (MQTT 5.0 §4.8.2).
+pub fn filter_matches(filter: &str, topic: &str) -> bool {
+    let filter = match filter.strip_prefix("$share/") {
+        Some(shared) => match shared.split_once('/') {
+            Some((_, filter)) => filter,
+            None => return false,
+        },
+        None => filter,
+    };
+    // MQTT-4.7.2-1: a wildcard at the start does not match the server's own topics.
+    if topic.is_empty() || (topic.starts_with('$') && filter.starts_with(['+', '#'])) {
+        return false;
+    }
+    let mut levels = topic.split('/');
+    for part in filter.split('/') {
+        if part == "#" {
+            // Also where nothing is left: `a/#` matches `a`.
+            return true;
+        }
+        match levels.next() {
+            Some(level) if part == "+" || part == level => {}
+            _ => return false,
+        }
+    }
+    levels.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_takes_a_topic_apart() {
+        let template = Template::parse("sensors/{sensor_id}/{field}").unwrap();
+        assert!(template.has_sensor_id() && template.has_field());
+        let captured = template.capture("sensors/S1/temp").unwrap();
+        assert_eq!((captured.sensor_id, captured.field, captured.tags.len()), (Some("S1"), Some("temp"), 0));
+        for topic in ["sensors/S1", "sensors/S1/temp/x", "sensor/S1/temp", "", "/sensors/S1/temp"] {
+            assert_eq!(template.capture(topic), None, "{topic}");
+        }
+        assert_eq!(template.capture("sensors//temp").unwrap().sensor_id, Some(""));
+
+        let template = Template::parse("+/{site}/{sensor_id}/#").unwrap();
+        let captured = template.capture("x/north/Kühlschrank Küche").unwrap();
+        assert_eq!((captured.sensor_id, captured.field), (Some("Kühlschrank Küche"), None));
+        assert_eq!(captured.tags, [("site", "north")]);
+        assert!(template.capture("x/north/S1/a/b").is_some());
+        assert!(template.capture("x/north").is_none());
+        assert!(Template::parse("#").unwrap().capture("a/b").is_some());
+        assert!(Template::parse("/{sensor_id}").unwrap().capture("/S1").is_some());
+    }
+
+    #[test]
+    fn a_wrong_template_says_what_is_wrong() {
+        use TopicError::*;
+        for (text, error) in [
+            ("", Empty),
+            ("a/#/b", HashNotLast),
+            ("a#", HashNotLast),
+            ("a/b+", MixedLevel("b+".into())),
+            ("a/x{sensor_id}", MixedLevel("x{sensor_id}".into())),
+            ("a/{sensor_id", MixedLevel("{sensor_id".into())),
+            ("a/{}", BadName(String::new())),
+            ("a/{a.b}", BadName("a.b".into())),
+            ("a/{$x}", BadName("$x".into())),
+            ("a/{ts}", ReservedName("ts".into())),
+            ("{sensor_id}/{sensor_id}", DuplicateName("sensor_id".into())),
+            ("{site}/+/{site}", DuplicateName("site".into())),
+        ] {
+            let result = Template::parse(text).unwrap_err();
+            assert_eq!(result, error, "{text}");
+            assert!(!result.to_string().is_empty());
+        }
+        let many: Vec<String> = (0..17).map(|i| format!("{{t{i}}}")).collect();
+        assert_eq!(Template::parse(&many.join("/")), Err(TooManyNames));
+    }
+
+    #[test]
+    fn filters_match_as_the_standard_says() {
+        for (filter, topic, matches) in [
+            ("a/b", "a/b", true),
+            ("a/b", "a/b/c", false),
+            ("a/b/c", "a/b", false),
+            ("a/+", "a/b", true),
+            ("a/+", "a", false),
+            ("a/+", "a/", true),
+            ("a/+", "a/b/c", false),
+            ("+/b", "a/b", true),
+            ("+/+", "/finance", true),
+            ("/+", "/finance", true),
+            ("+", "/finance", false),
+            ("#", "a/b/c", true),
+            ("a/#", "a", true),
+            ("a/#", "a/b/c", true),
+            ("a/#", "ab", false),
+            ("#", "$SYS/x", false),
+            ("+/x", "$SYS/x", false),
+            ("$SYS/#", "$SYS/x", true),
+            ("$share/g/a/+", "a/b", true),
+            ("$share/g/#", "$SYS/x", false),
+            ("$share/g", "g", false),
+            ("A", "a", false),
+            ("#", "", false),
+        ] {
+            assert_eq!(filter_matches(filter, topic), matches, "{filter} {topic}");
+        }
+    }
+}
