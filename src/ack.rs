@@ -131,6 +131,11 @@ impl Acks {
         }
     }
 
+    /// A part of each.
+    pub fn split(&self) -> Acks {
+        Acks(self.0.clone())
+    }
+
     /// All parts are safe.
     pub fn delivered(self) {
         self.0.into_iter().for_each(Ack::delivered);

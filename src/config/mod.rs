@@ -1,6 +1,17 @@
 //! The configuration, as the rest of the service sees it: checked, complete and with units in the types.
 //!
-//! Loading puts environment over file over default; whatever is wrong is reported at once, each with its key.
+//! [`load()`] puts environment over file over default; whatever is wrong is reported at once, each with its key.
+//!
+//! **File.** TOML, the path given or else `config/hourbucket.toml`, which may be missing. Relative paths, on the command
+//! line and inside the file, start in the working directory of the process, wherever the file lies: so `journal.dir`
+//! and `--config` mean the same as in a shell, and moving the file moves no data.
+//!
+//! **Environment.** `HOURBUCKET_<SECTION>__<KEY>`, such as `HOURBUCKET_STORE__URI`; elements of lists by number, such as
+//! `HOURBUCKET_MQTT__0__SUBSCRIPTIONS__0__FILTER`, where the number after the last appends one. The text is read by the
+//! key's type: `true`, `5000`, `15s`, `512MiB`. With `_FILE` behind the name the value is read from that file, without
+//! its last line ending (a key that itself ends in `_file`, such as `http.tokens_file`, keeps its meaning). An empty
+//! variable counts as not set. Variables of ours without a double underscore are for other tools and left alone; with
+//! one, an unknown name is an error.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,8 +19,24 @@ use std::time::Duration;
 
 use crate::model::Span;
 
+mod check;
+mod dump;
+mod error;
+mod load;
+mod mqtt;
+mod reader;
+mod sections;
+mod suggest;
+mod topic;
+mod tree;
+mod units;
+mod uri;
+
+pub use error::{ConfigErrors, Problem};
+pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
+
 /// Everything that can be set. The shipped `config/hourbucket.toml` shows each key with its default and a comment.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// `[ingest]`
     pub ingest: Ingest,
@@ -49,7 +76,7 @@ pub enum AckMode {
 }
 
 /// `[ingest]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ingest {
     /// `ack`: `journal` or `stored`.
     pub ack: AckMode,
@@ -60,7 +87,7 @@ pub struct Ingest {
 }
 
 /// `[http]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Http {
     /// `enabled` (default true).
     pub enabled: bool,
@@ -85,7 +112,7 @@ pub struct Http {
 }
 
 /// `[admin]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admin {
     /// `listen` (default 127.0.0.1:8081).
     pub listen: SocketAddr,
@@ -103,7 +130,7 @@ pub enum StoreMode {
 }
 
 /// `[store]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Store {
     /// `uri`, a secret: never printed (also `HOURBUCKET_STORE__URI`, `…_FILE`).
     pub uri: Secret,
@@ -124,7 +151,7 @@ pub struct Store {
 }
 
 /// `[bucket]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bucket {
     /// `span`: a divisor of a day, from 1m to 1d (default 1h).
     pub span: Span,
@@ -135,7 +162,7 @@ pub struct Bucket {
 }
 
 /// `[flush]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flush {
     /// `max_age`: the longest a reading waits in memory while the store is well (default 15s).
     pub max_age: Duration,
@@ -154,7 +181,7 @@ pub struct Flush {
 }
 
 /// `[accumulate]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accumulate {
     /// `shards`: 0 (default) takes the number of cores.
     pub shards: usize,
@@ -165,7 +192,7 @@ pub struct Accumulate {
 }
 
 /// `[journal]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Journal {
     /// `dir` (default journal).
     pub dir: PathBuf,
@@ -176,7 +203,7 @@ pub struct Journal {
 }
 
 /// `[limits]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// `past`: how old a reading may be (default 365d).
     pub past: Duration,
@@ -197,14 +224,14 @@ pub struct Limits {
 }
 
 /// `[dead_letters]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetters {
     /// `retention` (default 30d).
     pub retention: Duration,
 }
 
 /// `[shutdown]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shutdown {
     /// `deadline` (default 30s).
     pub deadline: Duration,
@@ -220,7 +247,7 @@ pub enum LogFormat {
 }
 
 /// `[log]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
     /// `level`: a `tracing` filter (default info).
     pub level: String,
@@ -238,7 +265,7 @@ pub enum MqttProtocol {
 }
 
 /// `[[mqtt]]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mqtt {
     /// `url`: `mqtt://`, `mqtts://`, `ws://` or `wss://` host and port, without credentials.
     pub url: String,
@@ -267,7 +294,7 @@ pub struct Mqtt {
 }
 
 /// `[[mqtt.subscriptions]]`
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subscription {
     /// `filter`: a topic filter, also `$share/group/…`.
     pub filter: String,
@@ -275,7 +302,7 @@ pub struct Subscription {
     pub qos: u8,
     /// `topic`: a template such as `sensors/{sensor_id}/{field}`.
     pub topic: String,
-    /// `format`: `json` or `scalar` (more to come).
+    /// `format`: `json`, `ndjson` or `scalar` (more to come).
     pub format: String,
     /// `ts_unit`: of numbers as time: `s`, `ms`, `us`, `ns`; absent, by magnitude.
     pub ts_unit: Option<String>,

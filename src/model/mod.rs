@@ -12,13 +12,13 @@ pub mod rows;
 pub mod summary;
 pub mod value;
 
-pub use batch::{BatchBuilder, ReadingBatch, ReadingRef};
+pub use batch::{BatchBuilder, ReadingBatch, ReadingRef, Tags};
 pub use clock::{Clock, Now, SystemClock};
 pub use dead_letter::DeadLetter;
 pub use hour::{BucketStart, Span};
 pub use ids::{BucketKey, SensorId, stable_hash};
 pub use page::{PageKind, PageWrite};
 pub use reading::{Reading, ReadingKey};
-pub use rows::Rows;
+pub use rows::{RowFlags, Rows};
 pub use summary::{FieldSummary, Summary};
 pub use value::{Num, Value, ValueRef};

@@ -8,7 +8,35 @@ use std::sync::Arc;
 use super::reading::{Reading, ReadingKey};
 use super::value::{Cursor, ValueRef};
 
-const FLAG_RECEIPT_TIME: u8 = 1;
+/// What is known of a row beside its values; survives being moved from one [`Rows`] to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RowFlags(u8);
+
+impl RowFlags {
+    /// The sender gave no time: see [`Reading::receipt_time`].
+    pub const RECEIPT_TIME: RowFlags = RowFlags(1);
+    /// Read again from the journal after a start: may have been stored before.
+    pub const REPLAYED: RowFlags = RowFlags(2);
+    /// Was in a statement that the store refused as a conflict: may have been stored by somebody else.
+    pub const REFUSED: RowFlags = RowFlags(4);
+    /// Was in a statement whose answer never came: may have been stored by it.
+    pub const LOST: RowFlags = RowFlags(8);
+
+    /// Both.
+    pub fn with(self, other: RowFlags) -> RowFlags {
+        RowFlags(self.0 | other.0)
+    }
+
+    /// Whether any of `other` is set.
+    pub fn any(self, other: RowFlags) -> bool {
+        self.0 & other.0 != 0
+    }
+
+    /// Whether the row may be in the store already, whatever its time says.
+    pub fn suspect(self) -> bool {
+        self.any(RowFlags::REPLAYED.with(RowFlags::REFUSED).with(RowFlags::LOST))
+    }
+}
 
 /// The rows and the names of their fields.
 #[derive(Debug, Clone, Default)]
@@ -26,8 +54,8 @@ pub struct Rows {
 pub struct Row<'a> {
     /// Milliseconds since 1970.
     pub ts_ms: i64,
-    /// See [`Reading::receipt_time`].
-    pub receipt_time: bool,
+    /// What is known of it.
+    pub flags: RowFlags,
     fields: &'a [Arc<str>],
     count: u8,
     values: &'a [u8],
@@ -51,18 +79,23 @@ impl<'a> Row<'a> {
         ReadingKey::new(self.ts_ms, self.named())
     }
 
-    /// Bytes that this row takes as a BSON document: length, `ts` (type, "ts\0", 8 bytes), the values, terminator.
+    /// Bytes that this row takes as a BSON document.
     pub fn stored_bytes(&self) -> u64 {
-        let value_bytes = |(i, v): (u16, ValueRef<'_>)| {
-            let payload = match v {
-                ValueRef::Double(_) | ValueRef::Int(_) => 8,
-                ValueRef::Bool(_) => 1,
-                ValueRef::Str(s) => 4 + s.len() + 1,
-            };
-            (1 + self.fields[usize::from(i)].len() + 1 + payload) as u64
-        };
-        4 + (1 + 3 + 8) + self.values().map(value_bytes).sum::<u64>() + 1
+        ROW_BYTES + self.values().map(|(i, v)| element_bytes(self.fields[usize::from(i)].len(), v)).sum::<u64>()
     }
+}
+
+/// What a row takes as a BSON document beside its values: length, `ts` (type, "ts\0", 8 bytes), terminator.
+const ROW_BYTES: u64 = 4 + (1 + 3 + 8) + 1;
+
+/// What a value takes as a BSON element: type, name, NUL, payload.
+fn element_bytes(name_len: usize, value: ValueRef<'_>) -> u64 {
+    let payload = match value {
+        ValueRef::Double(_) | ValueRef::Int(_) => 8,
+        ValueRef::Bool(_) => 1,
+        ValueRef::Str(s) => 4 + s.len() + 1,
+    };
+    (1 + name_len + 1 + payload) as u64
 }
 
 /// Appends one row; values go in with [`RowWriter::value`], and dropping it ends the row.
@@ -70,6 +103,7 @@ pub struct RowWriter<'a> {
     rows: &'a mut Rows,
     start: usize,
     ts_ms: i64,
+    bytes: u64,
 }
 
 impl RowWriter<'_> {
@@ -78,14 +112,14 @@ impl RowWriter<'_> {
         self.rows.data.extend_from_slice(&field.to_le_bytes());
         value.encode(&mut self.rows.data);
         self.rows.data[self.start + 9] += 1;
+        self.bytes += element_bytes(self.rows.fields[usize::from(field)].len(), value);
     }
 }
 
 impl Drop for RowWriter<'_> {
     fn drop(&mut self) {
         let rows = &mut *self.rows;
-        let bytes = rows.row_at(self.start).map_or(0, |(row, _)| row.stored_bytes());
-        rows.stored_bytes += bytes;
+        rows.stored_bytes += self.bytes;
         rows.first_ts_ms = if rows.count == 0 { self.ts_ms } else { rows.first_ts_ms.min(self.ts_ms) };
         rows.last_ts_ms = if rows.count == 0 { self.ts_ms } else { rows.last_ts_ms.max(self.ts_ms) };
         rows.count += 1;
@@ -144,19 +178,23 @@ impl Rows {
     }
 
     /// Begins a row.
-    pub fn push(&mut self, ts_ms: i64, receipt_time: bool) -> RowWriter<'_> {
+    pub fn push(&mut self, ts_ms: i64, flags: RowFlags) -> RowWriter<'_> {
         let start = self.data.len();
         self.data.extend_from_slice(&ts_ms.to_le_bytes());
-        self.data.push(if receipt_time { FLAG_RECEIPT_TIME } else { 0 });
+        self.data.push(flags.0);
         self.data.push(0);
-        RowWriter { rows: self, start, ts_ms }
+        RowWriter { rows: self, start, ts_ms, bytes: ROW_BYTES }
     }
 
     /// Copies a row of other rows to the end of these.
     pub fn push_row(&mut self, row: &Row<'_>) {
+        self.push_row_as(row, row.flags);
+    }
+
+    fn push_row_as(&mut self, row: &Row<'_>, flags: RowFlags) {
         let indexes: Vec<u16> =
             row.values().map(|(i, _)| self.field(&row.fields[usize::from(i)], usize::from(i))).collect();
-        let mut writer = self.push(row.ts_ms, row.receipt_time);
+        let mut writer = self.push(row.ts_ms, flags);
         for (i, (_, value)) in indexes.into_iter().zip(row.values()) {
             writer.value(i, value);
         }
@@ -165,7 +203,8 @@ impl Rows {
     /// Adds a reading (tests and tools).
     pub fn push_reading(&mut self, reading: &Reading) {
         let indexes: Vec<u16> = reading.values.keys().map(|n| self.field(&Arc::from(n.as_str()), usize::MAX)).collect();
-        let mut writer = self.push(reading.ts_ms, reading.receipt_time);
+        let flags = if reading.receipt_time { RowFlags::RECEIPT_TIME } else { RowFlags::default() };
+        let mut writer = self.push(reading.ts_ms, flags);
         for (i, value) in indexes.into_iter().zip(reading.values.values()) {
             writer.value(i, value.as_ref());
         }
@@ -220,6 +259,27 @@ impl Rows {
         }
     }
 
+    /// Marks every row with `flags`, beside what it has.
+    pub fn mark(&mut self, flags: RowFlags) {
+        let mut marked = Rows { fields: self.fields.clone(), ..Rows::default() };
+        for row in self.iter() {
+            marked.push_row_as(&row, row.flags.with(flags));
+        }
+        *self = marked;
+    }
+
+    /// A row as an owned reading of `sensor_id` (tests, tools and dead letters).
+    pub fn to_readings(&self, sensor_id: &str) -> Vec<Reading> {
+        let reading = |row: Row<'_>| Reading {
+            sensor_id: sensor_id.to_owned(),
+            ts_ms: row.ts_ms,
+            receipt_time: row.flags.any(RowFlags::RECEIPT_TIME),
+            tags: Default::default(),
+            values: row.named().map(|(n, v)| (n.to_owned(), v.to_value())).collect(),
+        };
+        self.iter().map(reading).collect()
+    }
+
     fn row_at(&self, at: usize) -> Option<(Row<'_>, usize)> {
         let mut cursor = Cursor { rest: self.data.get(at..).filter(|rest| !rest.is_empty())? };
         let (ts_ms, flags, count) = (cursor.i64()?, cursor.u8()?, cursor.u8()?);
@@ -229,7 +289,7 @@ impl Rows {
             cursor.value()?;
         }
         let values = &values[..values.len() - cursor.rest.len()];
-        let row = Row { ts_ms, receipt_time: flags & FLAG_RECEIPT_TIME != 0, fields: &self.fields, count, values };
+        let row = Row { ts_ms, flags: RowFlags(flags), fields: &self.fields, count, values };
         Some((row, self.data.len() - cursor.rest.len()))
     }
 }

@@ -100,8 +100,35 @@ pub struct LoadedPage {
     pub keys: Vec<ReadingKey>,
 }
 
+/// What preparing the store found.
+#[derive(Debug, Clone, Default)]
+pub struct Prepared {
+    /// Why this mode, in words.
+    pub mode_reason: String,
+    /// Such as `6.0.5`.
+    pub server_version: String,
+    /// What was made or changed.
+    pub changes: Vec<String>,
+    /// What an operator should know.
+    pub warnings: Vec<String>,
+}
+
+/// Why the store could not be prepared.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{detail}")]
+pub struct PrepareError {
+    /// In words, with what to do.
+    pub detail: String,
+    /// Whether the same may work later.
+    pub transient: bool,
+}
+
 /// A database of bucket pages.
 pub trait Store: Send + Sync + 'static {
+    /// Makes collections, indexes, validator and view where they are missing, and brings them up to date. To be done
+    /// before anything else, and again as long as the error is transient.
+    fn prepare(&self) -> BoxFuture<'_, Result<Prepared, PrepareError>>;
+
     /// Carries out the writes; the answers are in their order.
     fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<Written>, StoreError>>;
 

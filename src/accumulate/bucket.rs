@@ -1,0 +1,508 @@
+//! One open bucket of one sensor: what is believed of the store, what waits and what is in flight. Pure.
+//!
+//! The life of a reading here: it arrives and is compared where it could be a duplicate ([`Bucket::arrive`]), waits, is
+//! taken into a statement ([`Bucket::take`]) and leaves when the store says `Done`. When the store says `Conflict`, or
+//! says nothing, its rows come back in front of what waits, marked as suspect, the bucket is loaded
+//! ([`Bucket::loaded`]), what is there already is dropped, and the rest goes on with the right version.
+//!
+//! Which readings can be duplicates (DESIGN section 2):
+//! - one with a time of its own, later than everything stored or in flight (`horizon`), is new: no comparison;
+//! - one at or before it is compared with the stored ones, which are loaded once and kept in `seen`; until they are, it
+//!   waits with `check` set, and nothing of the bucket is written before the load;
+//! - one with the time of receipt is never dropped on arrival. Only where it is suspect (replayed, refused, answer
+//!   lost) it is counted against the stored ones nobody has claimed yet: three pending, two stored, one is missing.
+//!
+//! Invariants: at most one statement or load in flight; a reading is in exactly one of waiting, flight, store; the
+//! acknowledgements leave with the last reading that waited when they joined.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use crate::ack::{Ack, Acks};
+use crate::model::{BucketStart, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, Tags, rows, summary};
+use crate::store::LoadedBucket;
+
+/// How large a page may become.
+#[derive(Debug, Clone, Copy)]
+pub struct PageLimits {
+    /// `bucket.max_readings`
+    pub readings: u32,
+    /// `bucket.max_bytes`, of the readings as a BSON array.
+    pub bytes: u64,
+}
+
+/// What is believed of the stored bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stored {
+    /// Nothing is known: load before writing.
+    Unknown,
+    /// There is none.
+    New,
+    /// This is its last page.
+    Page { page: u32, count: u32, bytes: u64, sealed: bool },
+}
+
+impl Stored {
+    /// The position (page, count) behind the last reading that is known to be stored.
+    fn end(self) -> (u32, u32) {
+        match self {
+            Stored::Unknown | Stored::New => (0, 0),
+            Stored::Page { page, count, .. } => (page, count),
+        }
+    }
+}
+
+/// The stored readings, as far as they are needed to know duplicates.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Everything stored, and what has been taken since; whatever is here is stored, in flight or waiting.
+    keys: HashSet<ReadingKey>,
+    /// How often a key was stored by somebody else (an earlier process, another instance, a statement whose answer was
+    /// lost) without a suspect row having been counted against it. Kept from one load to the next.
+    unclaimed: HashMap<ReadingKey, u32>,
+}
+
+/// Rows that wait.
+#[derive(Debug)]
+struct Waiting {
+    rows: Rows,
+    acks: Acks,
+    /// Keys of the rows, once an out-of-order row made them necessary.
+    keys: Option<HashSet<ReadingKey>>,
+    /// Whether the rows must be compared with the stored ones before they are written.
+    check: bool,
+    /// Whether a row is of the journal's replay.
+    replayed: bool,
+    /// When the first row came (monotonic ms).
+    since_ms: u64,
+}
+
+/// What is with the store.
+#[derive(Debug)]
+struct Flight {
+    acks: Acks,
+    bytes: u64,
+    rows: u32,
+    memory: usize,
+}
+
+/// A bucket. About 100 bytes while nothing waits.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    pub(super) start: BucketStart,
+    /// When the wheel will look at it (monotonic ms); 0 when it is not in the wheel.
+    pub(super) due_ms: u64,
+    /// In a queue of the shard.
+    pub(super) queued: bool,
+    /// Failures since the last success.
+    attempts: u32,
+    stored: Stored,
+    /// What the first load found, the work of others: the position (page, count) behind its last reading, and the latest
+    /// time in it.
+    foreign: (u32, u32),
+    foreign_last_ts: i64,
+    /// Latest time stored or in flight.
+    horizon: i64,
+    waiting: Option<Box<Waiting>>,
+    flight: Option<Box<Flight>>,
+    seen: Option<Box<Seen>>,
+}
+
+/// What the bucket needs next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Need {
+    /// Nothing, or an answer that is on its way.
+    Nothing,
+    /// To be loaded, with or without readings.
+    Load { readings: bool },
+    /// An insert of a new page.
+    Create,
+    /// An append to a page.
+    Append,
+}
+
+/// What an answer did.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Settled {
+    /// Readings known to be stored now.
+    pub(super) stored: u64,
+    /// Readings dropped because they were stored before.
+    pub(super) duplicates: u64,
+}
+
+/// A reading as it arrives: its time, flags and values under interned names.
+pub(super) struct Arriving<'a> {
+    pub(super) ts_ms: i64,
+    pub(super) flags: RowFlags,
+    pub(super) values: &'a dyn Fn(&mut dyn FnMut(&Arc<str>, crate::model::ValueRef<'_>)),
+}
+
+impl Arriving<'_> {
+    fn key(&self) -> ReadingKey {
+        let mut key = ReadingKey::new(self.ts_ms, std::iter::empty());
+        (self.values)(&mut |name, value| key.add(name, value));
+        key
+    }
+}
+
+impl Bucket {
+    /// A bucket; `believed_new` where no earlier process can have written it.
+    pub(super) fn new(start: BucketStart, believed_new: bool) -> Bucket {
+        Bucket {
+            start,
+            due_ms: 0,
+            queued: false,
+            attempts: 0,
+            stored: if believed_new { Stored::New } else { Stored::Unknown },
+            foreign: (0, 0),
+            foreign_last_ts: i64::MIN,
+            horizon: i64::MIN,
+            waiting: None,
+            flight: None,
+            seen: None,
+        }
+    }
+
+    /// Nothing waits and nothing is in flight: it can be forgotten (and loaded again if need be).
+    pub(super) fn idle(&self) -> bool {
+        self.waiting.is_none() && self.flight.is_none()
+    }
+
+    /// When the first of the waiting rows came.
+    pub(super) fn since_ms(&self) -> Option<u64> {
+        self.waiting.as_ref().map(|w| w.since_ms)
+    }
+
+    /// Failures since the last success.
+    pub(super) fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// Bytes held beside the struct itself.
+    pub(super) fn memory(&self) -> usize {
+        let key_bytes = size_of::<ReadingKey>() + 8;
+        let waiting = self.waiting.as_ref().map_or(0, |w| {
+            size_of::<Waiting>()
+                + w.rows.memory_bytes()
+                + w.acks.len() * 8
+                + w.keys.as_ref().map_or(0, |k| k.len() * key_bytes)
+        });
+        let flight = self.flight.as_ref().map_or(0, |f| size_of::<Flight>() + f.memory);
+        let seen = self.seen.as_ref().map_or(0, |s| (s.keys.len() + s.unclaimed.len()) * key_bytes);
+        waiting + flight + seen
+    }
+
+    /// Takes a reading in; `false` where it is a duplicate.
+    pub(super) fn arrive(&mut self, reading: &Arriving<'_>, ack: &Ack, scratch: &mut Vec<u16>, now_ms: u64) -> bool {
+        let receipt = reading.flags.any(RowFlags::RECEIPT_TIME);
+        let replayed = reading.flags.any(RowFlags::REPLAYED);
+        let maybe_stored = match (self.stored, receipt) {
+            (Stored::New, _) if self.flight.is_none() => false,
+            (Stored::Unknown, false) => true,
+            (Stored::Unknown, true) => replayed,
+            (_, false) => reading.ts_ms <= self.horizon,
+            // Once loaded with its readings, the bucket knows what is unclaimed, also what came after its first load.
+            (_, true) => replayed && (self.seen.is_some() || reading.ts_ms <= self.foreign_last_ts),
+        };
+        let mut check = false;
+        match self.seen.as_mut().filter(|_| maybe_stored) {
+            Some(seen) => {
+                let key = reading.key();
+                if if receipt { seen.claim(key) } else { seen.keys.contains(&key) } {
+                    return self.duplicate(ack);
+                }
+            }
+            // An unknown bucket is loaded before it is written anyway, and compared then.
+            None => check = maybe_stored && self.stored != Stored::Unknown,
+        }
+        if !receipt && self.is_waiting(reading) {
+            return self.duplicate(ack);
+        }
+        let waiting = self.waiting.get_or_insert_with(|| Box::new(Waiting::new(now_ms)));
+        waiting.push(reading, scratch);
+        waiting.acks.join(ack);
+        waiting.check |= check;
+        waiting.replayed |= replayed;
+        true
+    }
+
+    /// Whether an equal reading waits. Costs nothing in order: only a reading at or before the last is compared.
+    fn is_waiting(&mut self, reading: &Arriving<'_>) -> bool {
+        let Some(waiting) = self.waiting.as_mut() else { return false };
+        if waiting.rows.is_empty() || reading.ts_ms > waiting.rows.last_ts_ms() {
+            return false;
+        }
+        let rows = &waiting.rows;
+        let keys = waiting.keys.get_or_insert_with(|| {
+            rows.iter().filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME)).map(|r| r.key()).collect()
+        });
+        keys.contains(&reading.key())
+    }
+
+    /// The sender of a duplicate is answered when what it repeats is stored: with what waits or is in flight now.
+    fn duplicate(&mut self, ack: &Ack) -> bool {
+        if let Some(waiting) = self.waiting.as_mut() {
+            waiting.acks.join(ack);
+        } else if let Some(flight) = self.flight.as_mut() {
+            flight.acks.join(ack);
+        }
+        false
+    }
+
+    /// Whether more waits than the page has room for: the page can be filled and sealed in one write.
+    pub(super) fn overfull(&self, limits: PageLimits) -> bool {
+        let Some(waiting) = &self.waiting else { return false };
+        let (count, bytes) = match self.stored {
+            Stored::Page { count, bytes, sealed: false, .. } => (count, bytes),
+            _ => (0, 0),
+        };
+        self.flight.is_none()
+            && (waiting.rows.len() + count as usize > limits.readings as usize
+                || array_bytes(&waiting.rows) + bytes > limits.bytes)
+    }
+
+    /// What it needs next.
+    pub(super) fn need(&self) -> Need {
+        let Some(waiting) = self.waiting.as_ref().filter(|_| self.flight.is_none()) else { return Need::Nothing };
+        match (waiting.check, self.stored) {
+            (false, Stored::New | Stored::Page { sealed: true, .. }) => Need::Create,
+            (false, Stored::Page { sealed: false, .. }) => Need::Append,
+            (false, Stored::Unknown) => Need::Load { readings: waiting.replayed },
+            _ => Need::Load { readings: true },
+        }
+    }
+
+    /// Takes the next statement; call only where [`Bucket::need`] says `Create` or `Append`.
+    pub(super) fn take(
+        &mut self,
+        sensor_id: &SensorId,
+        tags: Option<&Arc<Tags>>,
+        limits: PageLimits,
+    ) -> Option<PageWrite> {
+        let mut waiting = self.waiting.take()?;
+        let (page, kind, count, bytes) = match self.stored {
+            Stored::New | Stored::Unknown => (0, PageKind::Create, 0, 0),
+            Stored::Page { page, sealed: true, .. } => (page + 1, PageKind::Create, 0, 0),
+            Stored::Page { page, count, bytes, .. } => (page, PageKind::Append { known_count: count }, count, bytes),
+        };
+        let room = limits.readings.saturating_sub(count) as usize;
+        let room_bytes = limits.bytes.saturating_sub(bytes);
+        // A page that has no room, by count or for the next reading's bytes, is sealed by a write of its own.
+        let fits = room > 0 && (count == 0 || waiting.first_row_bytes() <= room_bytes);
+        let rows = if fits { waiting.rows.take_front(room, room_bytes) } else { Rows::default() };
+        let seal = !waiting.rows.is_empty();
+        let summary = summary::summarise(&rows);
+        if let Some(seen) = self.seen.as_mut() {
+            seen.keys.extend(rows.iter().filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME)).map(|r| r.key()));
+        }
+        let last_ts_ms = if rows.is_empty() { i64::MIN } else { rows.last_ts_ms() };
+        let acks = if seal { Acks::default() } else { std::mem::take(&mut waiting.acks) };
+        let (bytes, count, memory) = (array_bytes(&rows), rows.len() as u32, rows.memory_bytes());
+        self.flight = Some(Box::new(Flight { acks, bytes, rows: count, memory }));
+        self.horizon = self.horizon.max(last_ts_ms);
+        if seal {
+            waiting.keys = None;
+            self.waiting = Some(waiting);
+        }
+        let tags = if kind == PageKind::Create { tags.cloned() } else { None };
+        Some(PageWrite { sensor_id: sensor_id.clone(), start: self.start, page, kind, seal, tags, rows, summary })
+    }
+
+    /// A load has begun.
+    pub(super) fn loading(&mut self) {
+        self.flight = Some(Box::new(Flight { acks: Acks::default(), bytes: 0, rows: 0, memory: 0 }));
+    }
+
+    /// The load did not succeed; the bucket needs it still.
+    pub(super) fn load_failed(&mut self) {
+        self.attempts += 1;
+        self.load_ended();
+    }
+
+    /// Takes the bucket off its flight; a sender that joined it waits with the rows again.
+    fn load_ended(&mut self) {
+        if let Some(mut flight) = self.flight.take()
+            && let Some(waiting) = self.waiting.as_mut()
+        {
+            waiting.acks.append(&mut flight.acks);
+        }
+    }
+
+    /// The store has taken `write`; the page holds `count` readings now.
+    pub(super) fn written(&mut self, write: &PageWrite, count: u32) -> Settled {
+        let Some(flight) = self.flight.take() else { return Settled::default() };
+        let before = match (write.kind, self.stored) {
+            (PageKind::Append { known_count }, Stored::Page { bytes, .. }) if count == known_count + flight.rows => {
+                bytes
+            }
+            _ => 0,
+        };
+        self.stored = Stored::Page { page: write.page, count, bytes: before + flight.bytes, sealed: write.seal };
+        self.attempts = 0;
+        flight.acks.delivered();
+        Settled { stored: u64::from(flight.rows), duplicates: 0 }
+    }
+
+    /// The store has not taken `write`, or nobody knows: its rows wait again, in front, and the bucket must be loaded.
+    pub(super) fn came_back(&mut self, write: PageWrite, flag: RowFlags, now_ms: u64) {
+        let Some(mut flight) = self.flight.take() else { return };
+        let mut rows = write.rows;
+        rows.mark(flag);
+        let mut waiting = self.waiting.take().unwrap_or_else(|| Box::new(Waiting::new(now_ms)));
+        rows.append(&waiting.rows);
+        waiting.rows = rows;
+        flight.acks.append(&mut waiting.acks);
+        waiting.acks = flight.acks;
+        waiting.keys = None;
+        waiting.check = true;
+        self.waiting = Some(waiting);
+        self.attempts += 1;
+    }
+
+    /// The store will never take what is in flight: its rows are somebody else's now. Returns parts of every
+    /// acknowledgement that may stand for them, to be delivered when the rows are kept elsewhere.
+    pub(super) fn given_up(&mut self) -> Acks {
+        self.attempts = 0;
+        let mut acks = self.flight.take().map(|f| f.acks).unwrap_or_default();
+        if let Some(waiting) = &self.waiting {
+            acks.append(&mut waiting.acks.split());
+        }
+        acks
+    }
+
+    /// The bucket was loaded; drops what is stored already. `readings`: whether the keys were asked for.
+    pub(super) fn loaded(&mut self, bucket: &LoadedBucket, readings: bool) -> Settled {
+        self.load_ended();
+        let base = self.stored;
+        self.stored = match bucket.pages.last() {
+            None => Stored::New,
+            Some(last) => Stored::Page {
+                page: bucket.pages.len() as u32 - 1,
+                count: last.count,
+                bytes: last.bytes,
+                sealed: last.sealed,
+            },
+        };
+        self.horizon = bucket.pages.iter().map(|p| p.last_ts_ms).max().unwrap_or(i64::MIN);
+        if !matches!(base, Stored::Page { .. }) {
+            self.foreign = self.stored.end();
+            self.foreign_last_ts = self.horizon;
+        }
+        let horizon = self.horizon;
+        let Some(waiting) = self.waiting.as_mut() else { return Settled::default() };
+        if !readings {
+            // Everything that could be stored already would be at or before the latest stored time.
+            if waiting.rows.first_ts_ms() <= horizon {
+                waiting.check = true;
+            }
+            return Settled::default();
+        }
+        let mut seen = Box::new(Seen::new(bucket, base.end(), self.foreign, self.seen.take()));
+        let settled = waiting.drop_stored(&mut seen);
+        self.seen = Some(seen);
+        if waiting.rows.is_empty()
+            && let Some(waiting) = self.waiting.take()
+        {
+            waiting.acks.delivered();
+            self.attempts = 0;
+        }
+        settled
+    }
+}
+
+fn array_bytes(rows: &Rows) -> u64 {
+    rows.stored_bytes() + rows.len() as u64 * rows::ARRAY_KEY_BYTES_MAX
+}
+
+impl Seen {
+    /// What is stored. Unclaimed is what lies beyond the version that was known, and what was unclaimed before; where
+    /// nothing was loaded before, all that others had stored when this process first looked.
+    fn new(bucket: &LoadedBucket, known: (u32, u32), foreign: (u32, u32), before: Option<Box<Seen>>) -> Seen {
+        let first = before.is_none();
+        let mut seen = Seen { keys: HashSet::new(), unclaimed: before.map(|b| b.unclaimed).unwrap_or_default() };
+        for (p, page) in bucket.pages.iter().enumerate() {
+            for (i, key) in page.keys.iter().enumerate() {
+                let at = (p as u32, i as u32);
+                seen.keys.insert(*key);
+                if at >= known || (first && at < foreign) {
+                    *seen.unclaimed.entry(*key).or_default() += 1;
+                }
+            }
+        }
+        seen
+    }
+
+    /// Counts a suspect row against a stored one; `false` where none is left.
+    fn claim(&mut self, key: ReadingKey) -> bool {
+        match self.unclaimed.get_mut(&key) {
+            Some(n) if *n > 0 => {
+                *n -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Waiting {
+    fn new(now_ms: u64) -> Waiting {
+        Waiting {
+            rows: Rows::default(),
+            acks: Acks::default(),
+            keys: None,
+            check: false,
+            replayed: false,
+            since_ms: now_ms,
+        }
+    }
+
+    fn push(&mut self, reading: &Arriving<'_>, scratch: &mut Vec<u16>) {
+        scratch.clear();
+        let rows = &mut self.rows;
+        (reading.values)(&mut |name, _| {
+            let index = rows.field(name, scratch.len());
+            scratch.push(index);
+        });
+        let mut writer = rows.push(reading.ts_ms, reading.flags);
+        let mut at = 0;
+        (reading.values)(&mut |_, value| {
+            writer.value(scratch[at], value);
+            at += 1;
+        });
+        drop(writer);
+        if let Some(keys) = self.keys.as_mut()
+            && !reading.flags.any(RowFlags::RECEIPT_TIME)
+        {
+            keys.insert(reading.key());
+        }
+    }
+
+    fn first_row_bytes(&self) -> u64 {
+        self.rows.iter().next().map_or(0, |r| r.stored_bytes() + rows::ARRAY_KEY_BYTES_MAX)
+    }
+
+    /// Drops the rows that are stored, and those that wait twice since they were not compared when they came.
+    fn drop_stored(&mut self, seen: &mut Seen) -> Settled {
+        let (mut settled, mut own) = (Settled::default(), HashSet::new());
+        self.rows.retain(|row| {
+            let key = row.key();
+            let stored = if row.flags.any(RowFlags::RECEIPT_TIME) {
+                row.flags.suspect() && seen.claim(key)
+            } else {
+                seen.keys.contains(&key)
+            };
+            let keep = !stored && (row.flags.any(RowFlags::RECEIPT_TIME) || own.insert(key));
+            match (keep, stored && row.flags.any(RowFlags::LOST)) {
+                (true, _) => {}
+                // Its statement was applied after all: it is this service that stored it.
+                (false, true) => settled.stored += 1,
+                (false, false) => settled.duplicates += 1,
+            }
+            keep
+        });
+        self.keys = None;
+        self.check = false;
+        self.replayed = false;
+        settled
+    }
+}

@@ -1,0 +1,9 @@
+//! Accumulate: one task owns one shard and its open buckets; there are no locks. [`state`] and [`bucket`] are pure and
+//! decide everything; [`task`] carries events in and jobs out.
+
+pub mod bucket;
+pub mod state;
+pub mod task;
+
+pub use bucket::PageLimits;
+pub use task::{Portion, ShardGone, ShardHandle};

@@ -1,0 +1,596 @@
+//! A shard's state: its sensors, their open buckets, and the order in which these become due. Pure: events go in
+//! ([`Shard::accept`], [`Shard::finished`], [`Shard::tick`]), jobs come out ([`Shard::take`]).
+//!
+//! The life of a bucket: opened by its first reading, put into the wheel when something waits, moved to the queue of its
+//! need (load, create, append) when it is due, overfull, squeezed out by pressure, or the shard drains; taken from there
+//! into a job; back by the job's answer. Queues are looked at only when a command may be sent, so the longer the store
+//! takes, the larger the jobs become, without anybody deciding it.
+//!
+//! Limits: `bytes_max` (beyond three quarters of it buckets are squeezed out before they are due, at all of it the shard
+//! takes no more: [`Shard::full`]) and `sensors_max` (idle sensors are forgotten first, then as for bytes).
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use slab::Slab;
+
+use super::bucket::{Arriving, Bucket, Need, PageLimits};
+use crate::ack::{Ack, Acks};
+use crate::flush::backoff::Backoff;
+use crate::flush::due::{DuePolicy, DueWheel};
+use crate::model::{BucketKey, BucketStart, Now, PageWrite, ReadingBatch, RowFlags, SensorId, Span, Tags};
+use crate::store::{LoadRequest, LoadedBucket, StoreError, Written};
+
+/// What a shard is told at its start.
+#[derive(Debug, Clone)]
+pub struct ShardSettings {
+    /// `bucket.span`
+    pub span: Span,
+    /// `bucket.max_readings` and `bucket.max_bytes`
+    pub page: PageLimits,
+    /// `flush.max_age` or `flush.linger`
+    pub due: DuePolicy,
+    /// `flush.command_max_bytes`
+    pub command_bytes_max: u64,
+    /// `flush.command_max_statements`
+    pub command_statements_max: usize,
+    /// This shard's part of `accumulate.max_bytes`.
+    pub bytes_max: usize,
+    /// This shard's part of `accumulate.max_sensors`.
+    pub sensors_max: usize,
+    /// Buckets that began before this (wall ms, the start of the process) may have been written by an earlier one.
+    pub started_wall_ms: i64,
+    /// For buckets that the store keeps refusing.
+    pub backoff: Backoff,
+}
+
+/// Buckets in one load: without readings a stored page costs the answer about 100 bytes, with them up to `max_bytes`.
+const LOAD_HEADS_MAX: usize = 2000;
+const LOAD_READINGS_MAX: usize = 64;
+/// Sensors looked at in one sweep for idle ones.
+const SWEEP_STEP: usize = 4096;
+/// Interned field names kept before unused ones are dropped.
+const NAMES_SOFT_MAX: usize = 16_384;
+
+/// Where a reading stands in a batch, and its sensor's hash.
+pub type Pick = (u32, u64);
+
+/// Names a bucket of this shard; stays valid while the bucket has something in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket {
+    slot: u32,
+    start: BucketStart,
+}
+
+/// What the store is to do. Tickets and writes or requests are in the same order.
+#[derive(Debug)]
+pub enum Job {
+    /// Page writes, all of one kind.
+    Write(Vec<Ticket>, Vec<PageWrite>),
+    /// Loads.
+    Load(Vec<Ticket>, Vec<LoadRequest>),
+}
+
+/// What the store did.
+#[derive(Debug)]
+pub enum Done {
+    /// Of a [`Job::Write`].
+    Write(Vec<Ticket>, Vec<PageWrite>, Result<Vec<Written>, StoreError>),
+    /// Of a [`Job::Load`].
+    Load(Vec<Ticket>, Vec<LoadRequest>, Result<Vec<LoadedBucket>, StoreError>),
+}
+
+/// A statement that the store refuses for good; to be kept as a dead letter before the acknowledgements are delivered.
+#[derive(Debug)]
+pub struct Refused {
+    /// The statement.
+    pub write: PageWrite,
+    /// In the store's words.
+    pub detail: String,
+    /// Who waits for it.
+    pub acks: Acks,
+}
+
+/// What happened since the last look, for the metrics.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Readings stored.
+    pub stored: u64,
+    /// Readings dropped as duplicates.
+    pub duplicates: u64,
+    /// Statements that met another version of their page.
+    pub conflicts: u64,
+}
+
+/// How much a shard holds.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Holding {
+    /// Bytes.
+    pub bytes: usize,
+    /// Buckets.
+    pub buckets: usize,
+    /// Sensors.
+    pub sensors: usize,
+    /// Readings that are not stored yet, waiting or in flight.
+    pub readings: usize,
+}
+
+struct Sensor {
+    id: SensorId,
+    hash: u64,
+    tags: Option<Arc<Tags>>,
+    /// Sorted by start.
+    buckets: Vec<Bucket>,
+}
+
+/// One shard.
+pub struct Shard {
+    settings: ShardSettings,
+    sensors: Slab<Sensor>,
+    index: HashTable<u32>,
+    names: HashSet<Arc<str>>,
+    wheel: DueWheel<Ticket>,
+    loads: VecDeque<Ticket>,
+    creates: VecDeque<Ticket>,
+    appends: VecDeque<Ticket>,
+    holding: Holding,
+    counts: Counts,
+    refused: Vec<Refused>,
+    sweep_at: usize,
+    batch_names: Vec<Option<Arc<str>>>,
+    scratch: Vec<u16>,
+}
+
+impl Shard {
+    /// An empty shard.
+    pub fn new(settings: ShardSettings) -> Shard {
+        let wheel = DueWheel::new(settings.due.grain_ms());
+        Shard {
+            settings,
+            sensors: Slab::new(),
+            index: HashTable::new(),
+            names: HashSet::new(),
+            wheel,
+            loads: VecDeque::new(),
+            creates: VecDeque::new(),
+            appends: VecDeque::new(),
+            holding: Holding::default(),
+            counts: Counts::default(),
+            refused: Vec::new(),
+            sweep_at: 0,
+            batch_names: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// How much it holds.
+    pub fn holding(&self) -> Holding {
+        self.holding
+    }
+
+    /// What happened since the last call.
+    pub fn take_counts(&mut self) -> Counts {
+        std::mem::take(&mut self.counts)
+    }
+
+    /// Statements refused for good since the last call.
+    pub fn take_refused(&mut self) -> Vec<Refused> {
+        std::mem::take(&mut self.refused)
+    }
+
+    /// At its limits: nothing more should be accepted until something is stored.
+    pub fn full(&self) -> bool {
+        self.holding.bytes >= self.settings.bytes_max || self.holding.sensors >= self.settings.sensors_max
+    }
+
+    /// Whether nothing waits and nothing is in flight.
+    pub fn empty(&self) -> bool {
+        self.holding.readings == 0
+    }
+
+    /// When something will be due, in monotonic ms; in the past when something is.
+    pub fn next_due_ms(&self) -> Option<u64> {
+        if self.loads.is_empty() && self.creates.is_empty() && self.appends.is_empty() {
+            self.wheel.next_ms()
+        } else {
+            Some(0)
+        }
+    }
+
+    /// Takes readings of a batch in. `ack` is delivered, as far as this shard is concerned, when all of them are stored.
+    pub fn accept(&mut self, batch: &ReadingBatch, picks: &[Pick], ack: Ack, replayed: bool, now: Now) {
+        self.batch_names.clear();
+        self.batch_names.resize(batch.names().len(), None);
+        for &(offset, hash) in picks {
+            let Some(reading) = batch.at(offset) else { continue };
+            let slot = self.sensor(hash, reading.sensor_id);
+            self.set_tags(slot, reading.tags);
+            for (name, _) in reading.values() {
+                self.intern(batch, name);
+            }
+            let start = self.settings.span.floor(reading.ts_ms);
+            let position = self.bucket(slot, start, now);
+            let names = &self.batch_names;
+            let mut flags = if reading.receipt_time { RowFlags::RECEIPT_TIME } else { RowFlags::default() };
+            if replayed {
+                flags = flags.with(RowFlags::REPLAYED);
+            }
+            let arriving = Arriving {
+                ts_ms: reading.ts_ms,
+                flags,
+                values: &|each| {
+                    for (i, value) in reading.values() {
+                        if let Some(name) = &names[usize::from(i)] {
+                            each(name, value);
+                        }
+                    }
+                },
+            };
+            let sensor = &mut self.sensors[slot];
+            let bucket = &mut sensor.buckets[position];
+            let before = bucket.memory();
+            let kept = bucket.arrive(&arriving, &ack, &mut self.scratch, now.mono_ms);
+            self.holding.bytes = self.holding.bytes + bucket.memory() - before;
+            if kept {
+                self.holding.readings += 1;
+            } else {
+                self.counts.duplicates += 1;
+            }
+            let ticket = Ticket { slot: slot as u32, start };
+            if !bucket.queued && bucket.overfull(self.settings.page) {
+                self.enqueue(ticket);
+            } else if bucket.due_ms == 0 && !bucket.queued && !bucket.idle() {
+                bucket.due_ms = self.settings.due.due_ms(now.mono_ms, sensor.hash);
+                self.wheel.push(bucket.due_ms, ticket);
+            }
+        }
+        ack.delivered();
+        if self.names.len() > NAMES_SOFT_MAX {
+            self.batch_names.clear();
+            self.names.retain(|n| Arc::strong_count(n) > 1);
+        }
+    }
+
+    /// Moves what is due into the queues, forgets what is idle, and squeezes buckets out under pressure.
+    pub fn tick(&mut self, now: Now) {
+        while let Some(due) = self.wheel.pop_due(now.mono_ms) {
+            self.enqueue_all(due);
+        }
+        let steps = if self.full() { self.sensors.capacity() } else { SWEEP_STEP };
+        self.sweep(steps, now);
+        self.squeeze();
+    }
+
+    /// Makes everything due.
+    pub fn drain(&mut self) {
+        while let Some(due) = self.wheel.pop_first() {
+            self.enqueue_all(due);
+        }
+    }
+
+    /// The next job for the store, as large as the limits of a command allow; `None` where nothing is due.
+    pub fn take(&mut self) -> Option<Job> {
+        if let Some(job) = self.take_loads() {
+            return Some(job);
+        }
+        // The longer queue first: it is the one that has waited or the one that fills a command.
+        let (first, second) = if self.creates.len() >= self.appends.len() {
+            (Need::Create, Need::Append)
+        } else {
+            (Need::Append, Need::Create)
+        };
+        self.take_writes(first).or_else(|| self.take_writes(second)).or_else(|| self.take_loads())
+    }
+
+    /// The store's answer to a job.
+    pub fn finished(&mut self, done: Done, now: Now) {
+        match done {
+            Done::Write(tickets, writes, Ok(answers)) => {
+                for ((ticket, write), answer) in tickets.into_iter().zip(writes).zip(answers) {
+                    self.answered(ticket, write, answer, now);
+                }
+            }
+            Done::Write(tickets, writes, Err(error)) => {
+                let flag = match error {
+                    StoreError::Unknown { .. } => RowFlags::LOST,
+                    StoreError::NotApplied { .. } => RowFlags::default(),
+                };
+                for (ticket, write) in tickets.into_iter().zip(writes) {
+                    self.settle(ticket, now, |bucket, _| {
+                        bucket.came_back(write, flag, now.mono_ms);
+                        (0, 0)
+                    });
+                }
+            }
+            Done::Load(tickets, requests, Ok(loaded)) => {
+                for ((ticket, request), bucket) in tickets.into_iter().zip(requests).zip(loaded) {
+                    self.settle(ticket, now, |b, _| {
+                        let settled = b.loaded(&bucket, request.readings);
+                        (settled.stored, settled.duplicates)
+                    });
+                }
+            }
+            // Loads change nothing: they are simply asked again.
+            Done::Load(tickets, _, Err(_)) => {
+                for ticket in tickets {
+                    self.settle(ticket, now, |bucket, _| {
+                        bucket.load_failed();
+                        (0, 0)
+                    });
+                }
+            }
+        }
+    }
+
+    fn answered(&mut self, ticket: Ticket, write: PageWrite, answer: Written, now: Now) {
+        match answer {
+            Written::Done { count } => self.settle(ticket, now, |bucket, _| {
+                let settled = bucket.written(&write, count);
+                (settled.stored, settled.duplicates)
+            }),
+            Written::Conflict => {
+                self.counts.conflicts += 1;
+                self.settle(ticket, now, |bucket, _| {
+                    bucket.came_back(write, RowFlags::REFUSED, now.mono_ms);
+                    (0, 0)
+                });
+            }
+            Written::Rejected { detail } => {
+                let rows = write.rows.len();
+                self.settle(ticket, now, |bucket, refused| {
+                    refused.push(Refused { write, detail, acks: bucket.given_up() });
+                    (0, 0)
+                });
+                self.holding.readings -= rows;
+            }
+        }
+    }
+
+    /// Applies an answer to its bucket, keeps the books, and puts the bucket where it belongs next.
+    fn settle(&mut self, ticket: Ticket, now: Now, apply: impl FnOnce(&mut Bucket, &mut Vec<Refused>) -> (u64, u64)) {
+        let Some(sensor) = self.sensors.get_mut(ticket.slot as usize) else { return };
+        let Ok(position) = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start) else { return };
+        let bucket = &mut sensor.buckets[position];
+        let before = bucket.memory();
+        let (stored, duplicates) = apply(bucket, &mut self.refused);
+        self.holding.bytes = self.holding.bytes + bucket.memory() - before;
+        self.holding.readings -= (stored + duplicates) as usize;
+        self.counts.stored += stored;
+        self.counts.duplicates += duplicates;
+        if bucket.idle() || bucket.queued {
+            return;
+        }
+        // The first failure is most likely a race and is looked into at once; after that, wait longer each time.
+        if bucket.attempts() > 1 {
+            let wait = self.settings.backoff.wait(bucket.attempts() - 1, fraction(sensor.hash));
+            bucket.due_ms = now.mono_ms + wait.as_millis() as u64;
+            self.wheel.push(bucket.due_ms, ticket);
+        } else if bucket.due_ms == 0 || bucket.overfull(self.settings.page) {
+            let since = bucket.since_ms().unwrap_or(now.mono_ms);
+            let due = self.settings.due.due_ms(since, sensor.hash);
+            if bucket.attempts() == 1 || due <= now.mono_ms || bucket.overfull(self.settings.page) {
+                self.enqueue(ticket);
+            } else {
+                bucket.due_ms = due;
+                self.wheel.push(due, ticket);
+            }
+        }
+    }
+
+    fn enqueue_all(&mut self, tickets: Vec<Ticket>) {
+        for ticket in tickets {
+            self.enqueue(ticket);
+        }
+    }
+
+    /// Puts a bucket into the queue of its need. Tickets of the wheel may be stale: the bucket may be queued already, in
+    /// flight (it comes back by its answer) or gone.
+    fn enqueue(&mut self, ticket: Ticket) {
+        let Some(sensor) = self.sensors.get_mut(ticket.slot as usize) else { return };
+        let Ok(position) = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start) else { return };
+        let bucket = &mut sensor.buckets[position];
+        bucket.due_ms = 0;
+        if bucket.queued {
+            return;
+        }
+        let queue = match bucket.need() {
+            Need::Nothing => return,
+            Need::Load { .. } => &mut self.loads,
+            Need::Create => &mut self.creates,
+            Need::Append => &mut self.appends,
+        };
+        bucket.queued = true;
+        queue.push_back(ticket);
+    }
+
+    /// The bucket at the head of a queue, if it still needs what the queue is for; otherwise it is queued again.
+    fn pop(&mut self, want: Need) -> Option<(Ticket, usize)> {
+        loop {
+            let queue = match want {
+                Need::Load { .. } => &mut self.loads,
+                Need::Create => &mut self.creates,
+                _ => &mut self.appends,
+            };
+            let ticket = queue.pop_front()?;
+            let Some(sensor) = self.sensors.get_mut(ticket.slot as usize) else { continue };
+            let Ok(position) = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start) else { continue };
+            let bucket = &mut sensor.buckets[position];
+            bucket.queued = false;
+            let need = bucket.need();
+            if std::mem::discriminant(&need) == std::mem::discriminant(&want) {
+                return Some((ticket, position));
+            }
+            self.enqueue(ticket);
+        }
+    }
+
+    fn take_loads(&mut self) -> Option<Job> {
+        let (mut tickets, mut requests, mut with_readings) = (vec![], vec![], 0);
+        while requests.len() < LOAD_HEADS_MAX && with_readings < LOAD_READINGS_MAX {
+            let Some((ticket, position)) = self.pop(Need::Load { readings: true }) else { break };
+            let sensor = &mut self.sensors[ticket.slot as usize];
+            let bucket = &mut sensor.buckets[position];
+            let readings = bucket.need() == Need::Load { readings: true };
+            with_readings += usize::from(readings);
+            let before = bucket.memory();
+            bucket.loading();
+            self.holding.bytes = self.holding.bytes + bucket.memory() - before;
+            tickets.push(ticket);
+            requests.push(LoadRequest {
+                bucket: BucketKey { sensor_id: sensor.id.clone(), start: ticket.start },
+                readings,
+            });
+        }
+        (!tickets.is_empty()).then_some(Job::Load(tickets, requests))
+    }
+
+    fn take_writes(&mut self, want: Need) -> Option<Job> {
+        let (mut tickets, mut writes, mut bytes) = (vec![], vec![], 0);
+        // Stops while a whole page still fits; a statement is a page and a summary at most.
+        let bytes_max = self.settings.command_bytes_max.saturating_sub(self.settings.page.bytes);
+        while writes.len() < self.settings.command_statements_max && bytes <= bytes_max {
+            let Some((ticket, position)) = self.pop(want) else { break };
+            let sensor = &mut self.sensors[ticket.slot as usize];
+            let bucket = &mut sensor.buckets[position];
+            let before = bucket.memory();
+            let Some(write) = bucket.take(&sensor.id, sensor.tags.as_ref(), self.settings.page) else { continue };
+            self.holding.bytes = self.holding.bytes + bucket.memory() - before;
+            bytes += write.wire_bytes();
+            tickets.push(ticket);
+            writes.push(write);
+        }
+        (!tickets.is_empty()).then_some(Job::Write(tickets, writes))
+    }
+
+    /// The slot of a sensor, made where there is none.
+    fn sensor(&mut self, hash: u64, id: &str) -> usize {
+        if let Some(slot) = self.index.find(hash, |&slot| *self.sensors[slot as usize].id == *id) {
+            return *slot as usize;
+        }
+        let sensor = Sensor { id: Arc::from(id), hash, tags: None, buckets: Vec::with_capacity(1) };
+        self.holding.bytes += sensor.memory();
+        self.holding.sensors += 1;
+        let slot = self.sensors.insert(sensor);
+        self.index.insert_unique(hash, slot as u32, |&slot| self.sensors[slot as usize].hash);
+        slot
+    }
+
+    /// The position of a bucket within its sensor, made where there is none.
+    fn bucket(&mut self, slot: usize, start: BucketStart, now: Now) -> usize {
+        let keep_ms = self.keep_ms();
+        let buckets = &mut self.sensors[slot].buckets;
+        match buckets.last() {
+            Some(last) if last.start == start => return buckets.len() - 1,
+            _ => {}
+        }
+        match buckets.binary_search_by_key(&start, |b| b.start) {
+            Ok(position) => position,
+            Err(position) => {
+                // Forgotten buckets are those of the past: one that may have been forgotten is not believed new.
+                let kept = self.settings.span.end(start) + keep_ms > now.wall_ms;
+                let believed_new = start.0 >= self.settings.started_wall_ms && kept;
+                buckets.insert(position, Bucket::new(start, believed_new));
+                self.holding.bytes += size_of::<Bucket>();
+                self.holding.buckets += 1;
+                position
+            }
+        }
+    }
+
+    /// How long an idle bucket is kept after its end, for late readings.
+    fn keep_ms(&self) -> i64 {
+        self.settings.span.ms() / 12
+    }
+
+    fn set_tags(&mut self, slot: usize, tags: &[u8]) {
+        let sensor = &mut self.sensors[slot];
+        if tags.is_empty() || sensor.tags.as_ref().is_some_and(|t| t.as_bytes() == tags) {
+            return;
+        }
+        self.holding.bytes -= sensor.memory();
+        sensor.tags = Some(Arc::new(Tags::from_canonical(tags)));
+        self.holding.bytes += sensor.memory();
+    }
+
+    /// Fills the translation from a batch's name to the shard's.
+    fn intern(&mut self, batch: &ReadingBatch, index: u16) {
+        let slot = &mut self.batch_names[usize::from(index)];
+        if slot.is_some() {
+            return;
+        }
+        let name = batch.name(index);
+        let interned = match self.names.get(name) {
+            Some(known) => known.clone(),
+            None => {
+                let new: Arc<str> = Arc::from(name);
+                self.names.insert(new.clone());
+                new
+            }
+        };
+        *slot = Some(interned);
+    }
+
+    /// Forgets idle buckets whose time is over (all idle ones when the shard is full), and sensors without buckets.
+    fn sweep(&mut self, steps: usize, now: Now) {
+        let full = self.full();
+        let horizon = now.wall_ms - self.keep_ms() - self.settings.span.ms();
+        for _ in 0..steps.min(self.sensors.capacity()) {
+            let slot = self.sweep_at;
+            self.sweep_at = if slot + 1 >= self.sensors.capacity() { 0 } else { slot + 1 };
+            let Some(sensor) = self.sensors.get_mut(slot) else { continue };
+            let (mut freed, mut gone) = (0, 0);
+            sensor.buckets.retain_mut(|bucket| {
+                let drop = bucket.idle() && !bucket.queued && (full || bucket.start.0 < horizon);
+                if drop {
+                    freed += bucket.memory() + size_of::<Bucket>();
+                    gone += 1;
+                }
+                !drop
+            });
+            self.holding.bytes -= freed;
+            self.holding.buckets -= gone;
+            if sensor.buckets.is_empty() {
+                self.holding.bytes -= sensor.memory();
+                self.holding.sensors -= 1;
+                let (hash, slots) = (sensor.hash, slot as u32);
+                if let Ok(entry) = self.index.find_entry(hash, |&s| s == slots) {
+                    entry.remove();
+                }
+                self.sensors.remove(slot);
+            }
+        }
+    }
+
+    /// Above three quarters of the memory, or of the sensors, what is due soonest goes now.
+    fn squeeze(&mut self) {
+        let over = |h: &Holding, s: &ShardSettings| h.bytes >= s.bytes_max / 4 * 3 || h.sensors >= s.sensors_max;
+        if !over(&self.holding, &self.settings) {
+            return;
+        }
+        let queued = self.loads.len() + self.creates.len() + self.appends.len();
+        if queued < self.settings.command_statements_max
+            && let Some(early) = self.wheel.pop_first()
+        {
+            self.enqueue_all(early);
+        }
+    }
+}
+
+impl Sensor {
+    /// Bytes of the sensor itself: the slab's entry, the shared id, the index and the tags.
+    fn memory(&self) -> usize {
+        size_of::<Sensor>() + 16 + self.id.len() + 8 + self.tags.as_ref().map_or(0, |t| 32 + t.as_bytes().len())
+    }
+}
+
+/// A point in `[0, 1)` that is the sensor's own.
+fn fraction(hash: u64) -> f64 {
+    (hash >> 11) as f64 / (1u64 << 53) as f64
+}
+
+impl std::fmt::Debug for Shard {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shard").field("holding", &self.holding).finish_non_exhaustive()
+    }
+}

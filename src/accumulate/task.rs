@@ -1,0 +1,226 @@
+//! The task around a shard: carries events to the state and its jobs to the flush stage. No decisions here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::state::{Counts, Done, Holding, Job, Pick, Refused, Shard, ShardSettings};
+use crate::ack::Ack;
+use crate::flush::dead::DeadLetters;
+use crate::flush::{Flusher, Permit};
+use crate::model::{Clock, DeadLetter, ReadingBatch, Value};
+use crate::telemetry::metrics::{self, Source};
+
+/// Readings of one batch for one shard.
+#[derive(Debug)]
+pub struct Portion {
+    /// The batch, shared with the other shards.
+    pub batch: Arc<ReadingBatch>,
+    /// Which readings of it.
+    pub picks: Vec<Pick>,
+    /// Delivered when all of them are stored.
+    pub ack: Ack,
+    /// See [`Shard::accept`].
+    pub replayed: bool,
+}
+
+/// The handle of one shard.
+#[derive(Debug, Clone)]
+pub struct ShardHandle(mpsc::Sender<Portion>);
+
+impl ShardHandle {
+    /// Hands over readings, waiting while the shard is full.
+    ///
+    /// # Errors
+    /// The shard is gone; the portion's acknowledgement says so by being dropped.
+    pub async fn send(&self, portion: Portion) -> Result<(), ShardGone> {
+        self.0.send(portion).await.map_err(|_| ShardGone)
+    }
+}
+
+/// A shard's task has ended.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("a shard has ended")]
+pub struct ShardGone;
+
+/// What a shard holds, for the metrics.
+#[derive(Debug, Default)]
+pub struct Gauges {
+    bytes: AtomicUsize,
+    buckets: AtomicUsize,
+    sensors: AtomicUsize,
+    readings: AtomicUsize,
+}
+
+impl Gauges {
+    fn set(&self, holding: Holding) {
+        self.bytes.store(holding.bytes, Ordering::Relaxed);
+        self.buckets.store(holding.buckets, Ordering::Relaxed);
+        self.sensors.store(holding.sensors, Ordering::Relaxed);
+        self.readings.store(holding.readings, Ordering::Relaxed);
+    }
+
+    /// The last values set.
+    pub fn get(&self) -> Holding {
+        Holding {
+            bytes: self.bytes.load(Ordering::Relaxed),
+            buckets: self.buckets.load(Ordering::Relaxed),
+            sensors: self.sensors.load(Ordering::Relaxed),
+            readings: self.readings.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Portions that wait for one shard.
+const QUEUE_MAX: usize = 4;
+/// How often a shard looks at its wheel when nothing happens.
+const TICK: Duration = Duration::from_millis(20);
+
+/// A shard with all that its task needs.
+pub struct ShardTask {
+    state: Shard,
+    portions: mpsc::Receiver<Portion>,
+    flusher: Flusher,
+    dead: DeadLetters,
+    clock: Arc<dyn Clock>,
+    gauges: Arc<Gauges>,
+    jobs: JoinSet<Done>,
+    jobs_max: usize,
+}
+
+impl ShardTask {
+    /// A shard's handle and task. `jobs_max`: commands it may have in flight itself.
+    pub fn new(
+        settings: ShardSettings,
+        jobs_max: usize,
+        flusher: Flusher,
+        dead: DeadLetters,
+        clock: Arc<dyn Clock>,
+        gauges: Arc<Gauges>,
+    ) -> (ShardHandle, ShardTask) {
+        let (tx, portions) = mpsc::channel(QUEUE_MAX);
+        let state = Shard::new(settings);
+        (ShardHandle(tx), ShardTask { state, portions, flusher, dead, clock, gauges, jobs: JoinSet::new(), jobs_max })
+    }
+
+    /// Runs until every handle is gone and all is stored. A panic of the state or of a command ends it: the readings
+    /// that it held are then not delivered, and whoever waits for this task must stop the service.
+    pub async fn run(mut self) {
+        let mut draining = false;
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        while !(draining && self.state.empty() && self.jobs.is_empty()) {
+            let now = self.clock.now();
+            let due = self.state.next_due_ms().is_some_and(|ms| ms <= now.mono_ms) && self.jobs.len() < self.jobs_max;
+            tokio::select! {
+                biased;
+                Some(done) = self.jobs.join_next() => self.finished(done).await,
+                permit = self.flusher.permit(), if due => self.launch(permit),
+                portion = self.portions.recv(), if !draining && !self.state.full() => match portion {
+                    Some(p) => self.state.accept(&p.batch, &p.picks, p.ack, p.replayed, self.clock.now()),
+                    None => draining = true,
+                },
+                _ = ticks.tick() => self.state.tick(self.clock.now()),
+            }
+            if draining {
+                self.state.drain();
+            }
+            self.report();
+        }
+    }
+
+    fn launch(&mut self, permit: Permit) {
+        self.state.tick(self.clock.now());
+        let flusher = self.flusher.clone();
+        match self.state.take() {
+            None => {}
+            Some(Job::Write(tickets, writes)) => {
+                self.jobs.spawn(async move {
+                    let answer = flusher.write(permit, &writes).await;
+                    Done::Write(tickets, writes, answer)
+                });
+            }
+            Some(Job::Load(tickets, requests)) => {
+                self.jobs.spawn(async move {
+                    let loaded = flusher.load(permit, &requests).await;
+                    Done::Load(tickets, requests, Ok(loaded))
+                });
+            }
+        }
+    }
+
+    async fn finished(&mut self, done: Result<Done, tokio::task::JoinError>) {
+        match done {
+            Ok(done) => self.state.finished(done, self.clock.now()),
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // Nobody aborts a command but the end of the runtime.
+            Err(_) => return,
+        }
+        for refused in self.state.take_refused() {
+            self.refuse(refused).await;
+        }
+    }
+
+    /// A statement that the store will never take is kept as a dead letter, in the native JSON shape, a reading a line,
+    /// so that it can be replayed.
+    async fn refuse(&self, refused: Refused) {
+        let Refused { write, detail, acks } = refused;
+        tracing::error!(readings = write.rows.len(), %detail, "the store refuses readings; they are kept as dead letters");
+        metrics::rejected(Source::Store, "store_rejected", write.rows.len() as u64);
+        let letter = DeadLetter {
+            received_at_ms: self.clock.now().wall_ms,
+            source: "store".into(),
+            topic: String::new(),
+            payload: as_json(&write),
+            reason: "store_rejected".into(),
+            detail,
+        };
+        self.dead.send(vec![letter], acks).await;
+    }
+
+    fn report(&mut self) {
+        let Counts { stored, duplicates, conflicts } = self.state.take_counts();
+        if stored > 0 {
+            metrics::stored(self.flusher.mode(), stored);
+        }
+        if duplicates > 0 {
+            metrics::duplicate(duplicates);
+        }
+        if conflicts > 0 {
+            metrics::store_conflicts(conflicts);
+        }
+        self.gauges.set(self.state.holding());
+    }
+}
+
+impl std::fmt::Debug for ShardTask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.state.fmt(f)
+    }
+}
+
+fn as_json(write: &crate::model::PageWrite) -> Vec<u8> {
+    let mut out = Vec::new();
+    for reading in write.rows.to_readings(&write.sensor_id) {
+        let values: serde_json::Map<String, serde_json::Value> = reading
+            .values
+            .iter()
+            .map(|(name, value)| {
+                let value = match value {
+                    Value::Double(v) => serde_json::Value::from(*v),
+                    Value::Int(v) => serde_json::Value::from(*v),
+                    Value::Bool(v) => serde_json::Value::from(*v),
+                    Value::Str(v) => serde_json::Value::from(v.as_str()),
+                };
+                (name.clone(), value)
+            })
+            .collect();
+        let line = serde_json::json!({ "sensor_id": &*write.sensor_id, "ts": reading.ts_ms, "ts_unit": "ms", "values": values });
+        out.extend_from_slice(line.to_string().as_bytes());
+        out.push(b'\n');
+    }
+    out
+}

@@ -1,0 +1,202 @@
+//! The configuration as text in the shape of the file, fit for a log or a bug report: secrets are hidden.
+
+use std::fmt::{Display, Write};
+use std::time::Duration;
+
+use super::units::{write_duration, write_size};
+use super::{AckMode, Config, LogFormat, Mqtt, MqttProtocol, StoreMode, Subscription, uri};
+
+/// What stands for a secret.
+const HIDDEN: &str = "***";
+
+/// Lines of `key = value` under their sections.
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn section(&mut self, header: &str) {
+        let gap = if self.0.is_empty() { "" } else { "\n" };
+        self.push(format_args!("{gap}{header}"));
+    }
+
+    fn push(&mut self, line: impl Display) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.0, "{line}");
+    }
+
+    /// A number, or true or false.
+    fn plain(&mut self, key: &str, value: impl Display) {
+        self.push(format_args!("{key} = {value}"));
+    }
+
+    fn text(&mut self, key: &str, value: impl Display) {
+        let value = toml::Value::String(value.to_string());
+        self.push(format_args!("{key} = {value}"));
+    }
+
+    fn size(&mut self, key: &str, bytes: u64) {
+        self.text(key, write_size(bytes));
+    }
+
+    fn duration(&mut self, key: &str, duration: Duration) {
+        self.text(key, write_duration(duration));
+    }
+
+    fn text_opt(&mut self, key: &str, value: Option<impl Display>) {
+        if let Some(value) = value {
+            self.text(key, value);
+        }
+    }
+}
+
+impl Config {
+    /// The settings in the shape of the file, those not set left out. Secrets are `"***"`; the store's URI shows hosts
+    /// and options, never user or password.
+    pub fn masked(&self) -> String {
+        let mut out = Lines::default();
+        self.mask_intake(&mut out);
+        self.mask_store(&mut out);
+        self.mask_memory(&mut out);
+        self.mask_rest(&mut out);
+        for mqtt in &self.mqtt {
+            mask_mqtt(&mut out, mqtt);
+        }
+        out.0
+    }
+
+    fn mask_intake(&self, out: &mut Lines) {
+        out.section("[ingest]");
+        out.text(
+            "ack",
+            match self.ingest.ack {
+                AckMode::Journal => "journal",
+                AckMode::Stored => "stored",
+            },
+        );
+        out.plain("queue_max", self.ingest.queue_max);
+        out.size("queue_max_bytes", self.ingest.queue_max_bytes);
+
+        out.section("[http]");
+        out.plain("enabled", self.http.enabled);
+        out.text("listen", self.http.listen);
+        out.text_opt("tokens_file", self.http.tokens_file.as_ref().map(|path| path.display()));
+        out.plain("allow_anonymous", self.http.allow_anonymous);
+        out.size("body_max_bytes", self.http.body_max_bytes);
+        out.duration("header_timeout", self.http.header_timeout);
+        out.duration("body_timeout", self.http.body_timeout);
+        out.plain("concurrency_max", self.http.concurrency_max);
+        out.duration("queue_timeout", self.http.queue_timeout);
+        out.duration("ack_timeout", self.http.ack_timeout);
+
+        out.section("[admin]");
+        out.text("listen", self.admin.listen);
+    }
+
+    fn mask_store(&self, out: &mut Lines) {
+        out.section("[store]");
+        out.text("uri", uri::masked_store(self.store.uri.reveal()));
+        out.text("database", &self.store.database);
+        out.text(
+            "mode",
+            match self.store.mode {
+                StoreMode::Bucket => "bucket",
+                StoreMode::Timeseries => "timeseries",
+                StoreMode::Auto => "auto",
+            },
+        );
+        out.text_opt("retention", self.store.retention.map(write_duration));
+        out.text("write_concern", &self.store.write_concern);
+        out.duration("timeout", self.store.timeout);
+        out.duration("connect_timeout", self.store.connect_timeout);
+        out.plain("pool_max", self.store.pool_max);
+    }
+
+    fn mask_memory(&self, out: &mut Lines) {
+        out.section("[bucket]");
+        out.duration("span", Duration::from_millis(self.bucket.span.ms().unsigned_abs()));
+        out.plain("max_readings", self.bucket.max_readings);
+        out.size("max_bytes", self.bucket.max_bytes);
+
+        out.section("[flush]");
+        out.duration("max_age", self.flush.max_age);
+        out.duration("linger", self.flush.linger);
+        out.plain("commands_max", self.flush.commands_max);
+        out.size("command_max_bytes", self.flush.command_max_bytes);
+        out.plain("command_max_statements", self.flush.command_max_statements);
+        out.duration("backoff_min", self.flush.backoff_min);
+        out.duration("backoff_max", self.flush.backoff_max);
+
+        out.section("[accumulate]");
+        out.plain("shards", self.accumulate.shards);
+        out.size("max_bytes", self.accumulate.max_bytes);
+        out.plain("max_sensors", self.accumulate.max_sensors);
+
+        out.section("[journal]");
+        out.text("dir", self.journal.dir.display());
+        out.size("max_bytes", self.journal.max_bytes);
+        out.size("segment_bytes", self.journal.segment_bytes);
+    }
+
+    fn mask_rest(&self, out: &mut Lines) {
+        out.section("[limits]");
+        out.duration("past", self.limits.past);
+        out.duration("future", self.limits.future);
+        out.plain("fields_max", self.limits.fields_max);
+        out.plain("name_max_bytes", self.limits.name_max_bytes);
+        out.plain("sensor_id_max_bytes", self.limits.sensor_id_max_bytes);
+        out.plain("string_max_bytes", self.limits.string_max_bytes);
+        out.plain("tags_max", self.limits.tags_max);
+        out.plain("batch_max_readings", self.limits.batch_max_readings);
+
+        out.section("[dead_letters]");
+        out.duration("retention", self.dead_letters.retention);
+
+        out.section("[shutdown]");
+        out.duration("deadline", self.shutdown.deadline);
+
+        out.section("[log]");
+        out.text("level", &self.log.level);
+        out.text(
+            "format",
+            match self.log.format {
+                LogFormat::Text => "text",
+                LogFormat::Json => "json",
+            },
+        );
+    }
+}
+
+fn mask_mqtt(out: &mut Lines, mqtt: &Mqtt) {
+    out.section("[[mqtt]]");
+    out.text("url", &mqtt.url);
+    out.text("client_id", &mqtt.client_id);
+    out.plain(
+        "protocol",
+        match mqtt.protocol {
+            MqttProtocol::V4 => 4,
+            MqttProtocol::V5 => 5,
+        },
+    );
+    out.plain("clean_start", mqtt.clean_start);
+    if mqtt.protocol == MqttProtocol::V5 {
+        out.duration("session_expiry", mqtt.session_expiry);
+    }
+    out.text_opt("username", mqtt.username.as_ref());
+    out.text_opt("password", mqtt.password.as_ref().map(|_| HIDDEN));
+    out.text_opt("ca_file", mqtt.ca_file.as_ref().map(|path| path.display()));
+    out.duration("keep_alive", mqtt.keep_alive);
+    out.size("packet_max_bytes", u64::from(mqtt.packet_max_bytes));
+    out.plain("window", mqtt.window);
+    for subscription in &mqtt.subscriptions {
+        mask_subscription(out, subscription);
+    }
+}
+
+fn mask_subscription(out: &mut Lines, subscription: &Subscription) {
+    out.section("[[mqtt.subscriptions]]");
+    out.text("filter", &subscription.filter);
+    out.plain("qos", subscription.qos);
+    out.text("topic", &subscription.topic);
+    out.text("format", &subscription.format);
+    out.text_opt("ts_unit", subscription.ts_unit.as_ref());
+}

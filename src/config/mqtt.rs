@@ -1,0 +1,236 @@
+//! Reads `[[mqtt]]` and its subscriptions, and checks what belongs together within one broker.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::reader::{Bad, Report, Section, one_of, read_secret, wrong};
+use super::suggest::nearest;
+use super::topic::{Level, check_filter, never_meets, parse_template};
+use super::tree::{Node, Origin};
+use super::units::{KIB, MIB};
+use super::{Mqtt, MqttProtocol, Secret, Subscription, uri};
+
+/// The payload formats that `decode::Format` knows; a new one is added in both places.
+const FORMATS: [&str; 3] = ["json", "ndjson", "scalar"];
+const TS_UNITS: [&str; 4] = ["s", "ms", "us", "ns"];
+
+/// MQTT counts the keep-alive in seconds, 16 bit.
+const KEEP_ALIVE_MAX: Duration = Duration::from_secs(65_535);
+/// MQTT counts the session's life in seconds, 32 bit; the largest number means for ever.
+const SESSION_EXPIRY_MAX: Duration = Duration::from_secs(u32::MAX as u64);
+/// The largest packet that MQTT can carry (a four-byte variable length).
+const PACKET_MAX_BYTES: u64 = 256 * MIB - 1;
+
+/// Reads every broker.
+pub(super) fn read(root: &mut Section<'_>) -> Vec<Mqtt> {
+    let found = root.sections("mqtt");
+    let mut brokers: Vec<Mqtt> = Vec::with_capacity(found.len());
+    for (path, entries) in found {
+        let mqtt = broker(Section::new(path.clone(), entries, root.report));
+        check_broker(&path, &mqtt, root.report);
+        let same = |other: &Mqtt| other.url == mqtt.url && other.client_id == mqtt.client_id && !mqtt.url.is_empty();
+        if brokers.iter().any(same) {
+            root.report.impossible(
+                &[&format!("{path}.client_id"), &format!("{path}.url")],
+                "another [[mqtt]] has the same url and client_id, and the broker would let only one of them stay",
+                "give each its own client_id, or put the subscriptions into one [[mqtt]]",
+            );
+        }
+        brokers.push(mqtt);
+    }
+    brokers
+}
+
+fn broker(mut s: Section<'_>) -> Mqtt {
+    let mqtt = Mqtt {
+        url: required(&mut s, "url", "mqtt://127.0.0.1:1883", url),
+        client_id: required(&mut s, "client_id", "hourbucket-1", client_id),
+        protocol: s.parse("protocol", protocol).unwrap_or(MqttProtocol::V5),
+        clean_start: s.flag("clean_start", false),
+        session_expiry: s.duration(
+            "session_expiry",
+            Duration::from_secs(7 * 24 * 60 * 60),
+            Duration::ZERO..=SESSION_EXPIRY_MAX,
+        ),
+        username: s.text("username"),
+        password: password(&mut s),
+        ca_file: s.file("ca_file"),
+        keep_alive: s.duration("keep_alive", Duration::from_secs(30), Duration::from_secs(1)..=KEEP_ALIVE_MAX),
+        packet_max_bytes: packet_max_bytes(&mut s),
+        window: s.count("window", 10_000, 1..=65_535),
+        subscriptions: subscriptions(&mut s),
+    };
+    s.end();
+    mqtt
+}
+
+/// A text that must be there. Where it is missing or bad the result is empty, and the report says so.
+fn required(
+    s: &mut Section<'_>,
+    key: &str,
+    example: &str,
+    understand: impl FnOnce(&Node) -> Result<String, Bad>,
+) -> String {
+    let value = s.parse(key, understand);
+    let path = s.key(key);
+    if value.is_none() && !s.report.is_set(&path) {
+        s.report.bad(&path, Bad::new("missing", format!("write {key} = \"{example}\", for instance")));
+    }
+    value.unwrap_or_default()
+}
+
+fn url(node: &Node) -> Result<String, Bad> {
+    let advice = "write mqtt://host:port, mqtts://host:port, ws://host:port/path or wss://host:port/path";
+    let text = node.text().ok_or_else(|| wrong(node, advice))?;
+    // The text is not repeated: it may hold a password.
+    uri::check_broker(text).map_err(|what| Bad::new(what, advice))?;
+    Ok(text.to_owned())
+}
+
+fn client_id(node: &Node) -> Result<String, Bad> {
+    let advice = "write 1 to 256 characters that no other client of this broker uses";
+    let text = node.text().ok_or_else(|| wrong(node, advice))?;
+    let good = !text.is_empty() && text.len() <= 256 && !text.chars().any(char::is_control);
+    if good { Ok(text.to_owned()) } else { Err(wrong(node, advice)) }
+}
+
+fn protocol(node: &Node) -> Result<MqttProtocol, Bad> {
+    match node.integer() {
+        Some(4) => Ok(MqttProtocol::V4),
+        Some(5) => Ok(MqttProtocol::V5),
+        _ => Err(wrong(node, "write 5 for MQTT 5, or 4 for MQTT 3.1.1")),
+    }
+}
+
+fn packet_max_bytes(s: &mut Section<'_>) -> u32 {
+    u32::try_from(s.size("packet_max_bytes", MIB, KIB..=PACKET_MAX_BYTES)).unwrap_or(u32::MAX)
+}
+
+/// The password: `password` from the environment only, or what stands in `password_file`; the environment wins.
+fn password(s: &mut Section<'_>) -> Option<Secret> {
+    let direct = s.parse("password", |node| match (&node.origin, node.text()) {
+        (Origin::Env(_), Some(text)) => Ok(Secret::new(text.to_owned())),
+        _ => Err(Bad::new(
+            "a password does not belong into this file",
+            "put it into a file of its own and set password_file, or set HOURBUCKET_MQTT__0__PASSWORD",
+        )),
+    });
+    let from_file = s.parse("password_file", |node| {
+        let path = node.text().ok_or_else(|| wrong(node, "write a path in quotes"))?;
+        // The file is not needed, and may not be there, where the environment has the password itself.
+        if direct.is_some() { Ok(None) } else { Ok(Some(Secret::new(read_secret(Path::new(path))?))) }
+    });
+    direct.or(from_file.flatten())
+}
+
+fn subscriptions(s: &mut Section<'_>) -> Vec<Subscription> {
+    let found = s.sections("subscriptions");
+    let mut subscriptions: Vec<Subscription> = Vec::with_capacity(found.len());
+    for (path, entries) in found {
+        let subscription = subscription(Section::new(path.clone(), entries, s.report));
+        check_subscription(&path, &subscription, s.report);
+        if subscriptions.iter().any(|other| other.filter == subscription.filter && !other.filter.is_empty()) {
+            s.report.impossible(
+                &[&format!("{path}.filter")],
+                format!("\"{}\" is subscribed to twice, and the broker keeps only the last", subscription.filter),
+                "keep one of the two",
+            );
+        }
+        subscriptions.push(subscription);
+    }
+    subscriptions
+}
+
+fn subscription(mut s: Section<'_>) -> Subscription {
+    let subscription = Subscription {
+        filter: required(&mut s, "filter", "sensors/+/+", |node| {
+            let advice = "write a topic filter such as \"sensors/+/+\" or \"$share/group/sensors/#\"";
+            let text = node.text().ok_or_else(|| wrong(node, advice))?;
+            check_filter(text).map_err(|what| Bad::new(what, advice))?;
+            Ok(text.to_owned())
+        }),
+        qos: s.parse("qos", qos).unwrap_or(1),
+        topic: required(&mut s, "topic", "sensors/{sensor_id}/{field}", |node| {
+            let advice = "write a template such as \"sensors/{sensor_id}/{field}\"";
+            let text = node.text().ok_or_else(|| wrong(node, advice))?;
+            parse_template(text).map_err(|what| Bad::new(what, advice))?;
+            Ok(text.to_owned())
+        }),
+        format: required(&mut s, "format", "json", |node| named(node, &FORMATS)),
+        ts_unit: s.parse("ts_unit", |node| named(node, &TS_UNITS)),
+    };
+    s.end();
+    subscription
+}
+
+fn qos(node: &Node) -> Result<u8, Bad> {
+    match node.integer() {
+        Some(n @ 0..=1) => Ok(n as u8),
+        Some(2) => Err(Bad::new(
+            "QoS 2 is not offered",
+            "write 1: nothing is lost with it, and readings that arrive twice are stored once",
+        )),
+        _ => Err(wrong(node, "write 1, or 0 where losses do not matter")),
+    }
+}
+
+fn named(node: &Node, names: &[&str]) -> Result<String, Bad> {
+    let text = node.text();
+    if let Some(text) = text.filter(|text| names.contains(text)) {
+        return Ok(text.to_owned());
+    }
+    let near = text.and_then(|text| nearest(text, names.iter().copied()));
+    let advice = one_of(names);
+    Err(wrong(node, &near.map_or(advice.clone(), |near| format!("did you mean \"{near}\"? {advice}"))))
+}
+
+/// What does not go together within one subscription.
+fn check_subscription(path: &str, subscription: &Subscription, report: &mut Report) {
+    let (filter, topic, format) = (format!("{path}.filter"), format!("{path}.topic"), format!("{path}.format"));
+    let Ok(template) = parse_template(&subscription.topic) else { return };
+    if subscription.format == "scalar" {
+        for name in ["sensor_id", "field"] {
+            if !template.contains(&Level::Name(name)) {
+                report.impossible(
+                    &[&topic, &format],
+                    format!("a scalar has no {name} of its own, and the template has no {{{name}}}"),
+                    "write a template such as \"sensors/{sensor_id}/{field}\", or format = \"json\"",
+                );
+            }
+        }
+    }
+    if let Some(why) = never_meets(&subscription.filter, &template) {
+        let advice = "make filter and topic describe the same topics";
+        report.impossible(&[&topic, &filter], format!("no message can fit it: {why}"), advice);
+    }
+}
+
+/// What does not go together within one broker's settings.
+fn check_broker(path: &str, mqtt: &Mqtt, report: &mut Report) {
+    let key = |name: &str| format!("{path}.{name}");
+    if mqtt.subscriptions.is_empty() {
+        report.impossible(
+            &[&key("subscriptions"), path],
+            "a broker without subscriptions has nothing to say",
+            "add [[mqtt.subscriptions]] below it, with filter, topic and format",
+        );
+    }
+    if mqtt.ca_file.is_some() && uri::check_broker(&mqtt.url) == Ok(false) {
+        report.impossible(
+            &[&key("ca_file"), &key("url")],
+            "the connection is not encrypted, so there is no certificate to check",
+            "write mqtts:// or wss:// in url, or remove ca_file",
+        );
+    }
+    if mqtt.password.is_some() && mqtt.username.is_none() {
+        let keys = [&*key("username"), &key("password_file"), &key("password")];
+        report.impossible(&keys, "a password without a username", "set username too");
+    }
+    if mqtt.protocol == MqttProtocol::V4 && report.is_set(&key("session_expiry")) {
+        report.impossible(
+            &[&key("session_expiry"), &key("protocol")],
+            "MQTT 3.1.1 cannot say how long the broker shall keep the session",
+            "remove it and set it in the broker, or write protocol = 5",
+        );
+    }
+}

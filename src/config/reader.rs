@@ -1,0 +1,370 @@
+//! Takes keys out of the raw tree, each with its type and range, and gathers whatever is wrong instead of stopping at
+//! the first. What nobody has taken in the end is an unknown key.
+//!
+//! A getter answers with the default where the value is missing or bad, so that reading goes on; [`Report::impossible`]
+//! therefore says nothing about keys that are known to be bad already.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::error::Problem;
+use super::tree::{Entries, Node, Origin, Raw};
+use super::units::{parse_duration, parse_size, write_duration, write_size};
+use super::{Secret, suggest};
+
+/// The largest secret or token file that is read: a megabyte of password is a mistake.
+const SECRET_MAX_BYTES: u64 = 1024 * 1024;
+
+/// What has been found out so far.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    pub(super) problems: Vec<Problem>,
+    /// Every key that a getter has asked for, without the numbers of list elements, in that order.
+    pub(super) known: Vec<String>,
+    /// Where each value that was set comes from.
+    origins: BTreeMap<String, Origin>,
+    /// Keys whose value was refused, so that a default stands in its place.
+    unusable: BTreeSet<String>,
+    /// Keys that nobody took.
+    left_over: Vec<(String, Origin)>,
+}
+
+/// What is wrong with a value, and what to write instead.
+pub(super) struct Bad {
+    what: String,
+    advice: String,
+}
+
+impl Bad {
+    pub(super) fn new(what: impl Into<String>, advice: impl Into<String>) -> Bad {
+        Bad { what: what.into(), advice: advice.into() }
+    }
+}
+
+impl Report {
+    /// Notes a value that cannot be used, so that another one stands in its place.
+    pub(super) fn bad(&mut self, key: &str, bad: Bad) {
+        self.unusable.insert(key.to_owned());
+        self.note(key, bad);
+    }
+
+    /// Notes values that are right each by itself, not together; says nothing where one of them is bad anyway.
+    pub(super) fn impossible(&mut self, keys: &[&str], what: impl Into<String>, advice: impl Into<String>) {
+        if !keys.iter().any(|key| self.unusable.contains(*key)) {
+            // The key to point at is the first one that somebody has set.
+            let key = keys.iter().find(|key| self.is_set(key)).or(keys.first()).copied().unwrap_or_default();
+            self.note(key, Bad::new(what, advice));
+        }
+    }
+
+    fn note(&mut self, key: &str, bad: Bad) {
+        let origin = self.origins.get(key).map(Origin::to_string).unwrap_or_default();
+        self.problems.push(Problem { key: key.to_owned(), origin, what: bad.what, advice: bad.advice });
+    }
+
+    /// Whether the key stands in the file or the environment.
+    pub(super) fn is_set(&self, key: &str) -> bool {
+        self.origins.contains_key(key)
+    }
+
+    /// Turns what was left over into problems, each with the key that was probably meant.
+    pub(super) fn finish(&mut self) {
+        for (key, origin) in std::mem::take(&mut self.left_over) {
+            let advice = suggest::for_key(&key, &origin, &self.known);
+            self.problems.push(Problem { key, origin: origin.to_string(), what: "no such key".into(), advice });
+        }
+    }
+}
+
+/// The keys of one section (or the whole file), taken one by one.
+pub(super) struct Section<'a> {
+    path: String,
+    entries: Entries,
+    pub(super) report: &'a mut Report,
+}
+
+impl<'a> Section<'a> {
+    pub(super) fn new(path: String, entries: Entries, report: &'a mut Report) -> Section<'a> {
+        Section { path, entries, report }
+    }
+
+    /// The full name of a key of this section.
+    pub(super) fn key(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    /// Notes what is left; to be called when every key has been asked for.
+    pub(super) fn end(self) {
+        for (key, node) in &self.entries {
+            let path = self.key(key);
+            // A misspelt section is one mistake; one that came from variables is better told by their names.
+            match (&node.value, &node.origin) {
+                (Raw::Table(entries), Origin::Env(_)) => {
+                    Section::new(path, entries.clone(), &mut *self.report).end();
+                }
+                _ => self.report.left_over.push((path, node.origin.clone())),
+            }
+        }
+    }
+
+    /// A section below this one; empty where there is none.
+    pub(super) fn section(&mut self, key: &str) -> Section<'_> {
+        let path = self.key(key);
+        let entries = match self.entries.remove(key) {
+            Some(Node { value: Raw::Table(entries), .. }) => entries,
+            Some(node) => {
+                self.report.origins.insert(path.clone(), node.origin.clone());
+                let what = format!("{} where a section belongs", node.value.kind());
+                self.report.bad(&path, Bad::new(what, format!("write [{path}] with its keys below")));
+                Entries::new()
+            }
+            None => Entries::new(),
+        };
+        Section::new(path, entries, self.report)
+    }
+
+    /// The elements of a list of sections, each with its path.
+    pub(super) fn sections(&mut self, key: &str) -> Vec<(String, Entries)> {
+        let path = self.key(key);
+        let advice = format!("write [[{}]], once for each", pattern(&path));
+        let Some(node) = self.entries.remove(key) else { return Vec::new() };
+        self.report.origins.insert(path.clone(), node.origin.clone());
+        let Raw::List(items) = node.value else {
+            let what = format!("{} where a list of sections belongs", node.value.kind());
+            self.report.bad(&path, Bad::new(what, advice));
+            return Vec::new();
+        };
+        let mut sections = Vec::with_capacity(items.len());
+        for (i, item) in items.into_iter().enumerate() {
+            let path = format!("{path}[{i}]");
+            match item.value {
+                Raw::Table(entries) => {
+                    self.report.origins.insert(path.clone(), item.origin);
+                    sections.push((path, entries));
+                }
+                other => self
+                    .report
+                    .bad(&path, Bad::new(format!("{} where a section belongs", other.kind()), advice.clone())),
+            }
+        }
+        sections
+    }
+
+    /// Takes a value out, from the file that a `…_FILE` variable names where there is one.
+    fn take(&mut self, key: &str) -> Option<Node> {
+        let path = self.key(key);
+        self.report.known.push(pattern(&path));
+        let node = self.entries.remove(key);
+        let node = match self.take_pointer(key) {
+            Some(pointer) => self.follow(&path, node, pointer),
+            None => node,
+        };
+        if let Some(node) = &node {
+            self.report.origins.insert(path, node.origin.clone());
+        }
+        node
+    }
+
+    /// `<key>_file`, only where the environment set it: in the file, keys that end so are keys of their own.
+    fn take_pointer(&mut self, key: &str) -> Option<Node> {
+        let pointer = format!("{key}_file");
+        matches!(self.entries.get(&pointer)?.origin, Origin::Env(_)).then(|| self.entries.remove(&pointer)).flatten()
+    }
+
+    fn follow(&mut self, path: &str, direct: Option<Node>, pointer: Node) -> Option<Node> {
+        if let Some(Node { origin: Origin::Env(name), .. }) = &direct {
+            let what = format!("set twice, by {name} and by {}", pointer.origin);
+            self.report.bad(path, Bad::new(what, "keep one of the two"));
+            return direct;
+        }
+        let text = match read_secret(Path::new(pointer.text().unwrap_or_default())) {
+            Ok(text) => text,
+            Err(bad) => {
+                self.report.origins.insert(path.to_owned(), pointer.origin);
+                self.report.bad(path, bad);
+                return None;
+            }
+        };
+        Some(Node { origin: pointer.origin, value: Raw::Text(text) })
+    }
+
+    /// Takes a value and understands it; `None` where it is missing, or bad (which is noted).
+    pub(super) fn parse<T>(&mut self, key: &str, understand: impl FnOnce(&Node) -> Result<T, Bad>) -> Option<T> {
+        let node = self.take(key)?;
+        match understand(&node) {
+            Ok(value) => Some(value),
+            Err(bad) => {
+                let path = self.key(key);
+                self.report.bad(&path, bad);
+                None
+            }
+        }
+    }
+
+    /// `true` or `false`.
+    pub(super) fn flag(&mut self, key: &str, default: bool) -> bool {
+        self.parse(key, |node| node.flag().ok_or_else(|| wrong(node, "write true or false"))).unwrap_or(default)
+    }
+
+    /// A whole number.
+    pub(super) fn count<T: TryFrom<u64>>(&mut self, key: &str, default: T, range: RangeInclusive<u64>) -> T {
+        self.parse(key, |node| {
+            let advice = format!("write a whole number from {} to {}", range.start(), range.end());
+            let n = node.integer().ok_or_else(|| wrong(node, &advice))?;
+            let n = u64::try_from(n).ok().filter(|n| range.contains(n));
+            n.and_then(|n| T::try_from(n).ok()).ok_or_else(|| out_of_range(node, &advice))
+        })
+        .unwrap_or(default)
+    }
+
+    /// A size in bytes: a number, or a text such as `512MiB`.
+    pub(super) fn size(&mut self, key: &str, default: u64, range: RangeInclusive<u64>) -> u64 {
+        self.parse(key, |node| {
+            let (least, most) = (write_size(*range.start()), write_size(*range.end()));
+            let advice =
+                format!("write a size from \"{least}\" to \"{most}\", such as 8388608, \"512MiB\" or \"10MB\"");
+            let bytes = match node.integer() {
+                Some(n) => u64::try_from(n).ok(),
+                None => parse_size(node.text().ok_or_else(|| wrong(node, &advice))?),
+            };
+            let bytes = bytes.ok_or_else(|| wrong(node, &advice))?;
+            if range.contains(&bytes) { Ok(bytes) } else { Err(out_of_range(node, &advice)) }
+        })
+        .unwrap_or(default)
+    }
+
+    /// A duration, such as `15s`; absent where it is not set.
+    pub(super) fn duration_opt(&mut self, key: &str, range: RangeInclusive<Duration>) -> Option<Duration> {
+        self.parse(key, |node| {
+            let (least, most) = (write_duration(*range.start()), write_duration(*range.end()));
+            let advice =
+                format!("write a duration from \"{least}\" to \"{most}\", such as \"250ms\", \"15s\" or \"1h30m\"");
+            let duration = node.text().and_then(parse_duration).ok_or_else(|| wrong(node, &advice))?;
+            if range.contains(&duration) { Ok(duration) } else { Err(out_of_range(node, &advice)) }
+        })
+    }
+
+    /// A duration, such as `15s`.
+    pub(super) fn duration(&mut self, key: &str, default: Duration, range: RangeInclusive<Duration>) -> Duration {
+        self.duration_opt(key, range).unwrap_or(default)
+    }
+
+    /// A text that is not empty.
+    pub(super) fn text(&mut self, key: &str) -> Option<String> {
+        self.parse(key, |node| match node.text() {
+            Some("") => Err(Bad::new("empty", "write a text, or leave the key out")),
+            Some(text) => Ok(text.to_owned()),
+            None => Err(wrong(node, "write a text in quotes")),
+        })
+    }
+
+    /// A text that is never repeated in a message.
+    pub(super) fn secret(&mut self, key: &str) -> Option<Secret> {
+        self.parse(key, |node| match node.text() {
+            Some(text) if !text.is_empty() => Ok(Secret::new(text.to_owned())),
+            Some(_) => Err(Bad::new("empty", "write a text, or leave the key out")),
+            None => Err(Bad::new(format!("{} where a text belongs", node.value.kind()), "write a text in quotes")),
+        })
+    }
+
+    /// One of a few names.
+    pub(super) fn choice<T: Copy>(&mut self, key: &str, default: T, choices: &[(&str, T)]) -> T {
+        self.parse(key, |node| {
+            let found = choices.iter().find(|(name, _)| node.text() == Some(name));
+            found.map(|(_, value)| *value).ok_or_else(|| wrong(node, &one_of(choices.iter().map(|(name, _)| *name))))
+        })
+        .unwrap_or(default)
+    }
+
+    /// An address to listen on.
+    pub(super) fn address(&mut self, key: &str, default: SocketAddr) -> SocketAddr {
+        self.parse(key, |node| {
+            let advice = match node.text() {
+                Some(text) if text.starts_with(':') => format!("write \"0.0.0.0{text}\" for all interfaces"),
+                _ => "write an IP address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"".to_owned(),
+            };
+            node.text().and_then(|text| text.parse().ok()).ok_or_else(|| wrong(node, &advice))
+        })
+        .unwrap_or(default)
+    }
+
+    /// A file that must be there and readable; its path is taken as it is, relative to the working directory.
+    pub(super) fn file(&mut self, key: &str) -> Option<PathBuf> {
+        self.parse(key, |node| {
+            let path = PathBuf::from(node.text().ok_or_else(|| wrong(node, "write a path in quotes"))?);
+            match std::fs::File::open(&path).and_then(|file| file.metadata()) {
+                Ok(found) if found.is_dir() => Err(Bad::new(format!("{} is a directory", path.display()), PATH_ADVICE)),
+                Ok(_) => Ok(path),
+                Err(e) => Err(unreadable(&path, &e)),
+            }
+        })
+    }
+}
+
+const PATH_ADVICE: &str = "name a file; a path without a leading / starts in the working directory";
+
+fn unreadable(path: &Path, e: &std::io::Error) -> Bad {
+    Bad::new(format!("{} cannot be read: {e}", path.display()), PATH_ADVICE)
+}
+
+/// Reads a secret from a file, without the line ending that editors and `echo` leave.
+pub(super) fn read_secret(path: &Path) -> Result<String, Bad> {
+    let length = std::fs::metadata(path).map_err(|e| unreadable(path, &e))?.len();
+    if length > SECRET_MAX_BYTES {
+        return Err(Bad::new(
+            format!("{} is larger than {}", path.display(), write_size(SECRET_MAX_BYTES)),
+            PATH_ADVICE,
+        ));
+    }
+    let text = std::fs::read_to_string(path).map_err(|e| unreadable(path, &e))?;
+    let text = text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text));
+    if text.is_empty() {
+        return Err(Bad::new(format!("{} is empty", path.display()), "write the value into it"));
+    }
+    Ok(text.to_owned())
+}
+
+/// A value of the wrong type or form.
+pub(super) fn wrong(node: &Node, advice: &str) -> Bad {
+    Bad::new(format!("{} is not understood", shown(node)), advice)
+}
+
+fn out_of_range(node: &Node, advice: &str) -> Bad {
+    Bad::new(format!("{} is out of range", shown(node)), advice)
+}
+
+/// A value for a message, cut where it is long. Never used for secrets.
+fn shown(node: &Node) -> String {
+    match &node.value {
+        Raw::Text(text) => format!("\"{}\"", text.chars().take(100).collect::<String>().escape_debug()),
+        Raw::Integer(n) => n.to_string(),
+        Raw::Flag(flag) => flag.to_string(),
+        other => other.kind().to_owned(),
+    }
+}
+
+/// "write "a", "b" or "c"".
+pub(super) fn one_of(names: impl IntoIterator<Item = impl Display>) -> String {
+    let names: Vec<String> = names.into_iter().map(|name| format!("\"{name}\"")).collect();
+    match names.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("write {} or {last}", rest.join(", ")),
+        _ => format!("write {}", names.concat()),
+    }
+}
+
+/// A key without the numbers of list elements: `mqtt[0].url` is `mqtt.url`.
+pub(super) fn pattern(key: &str) -> String {
+    let mut inside = false;
+    key.chars()
+        .filter(|c| {
+            inside |= *c == '[';
+            let keep = !inside;
+            inside &= *c != ']';
+            keep
+        })
+        .collect()
+}

@@ -1,0 +1,240 @@
+//! Reads every section: the one place where each key has its default and its range.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::reader::{Bad, Report, Section, wrong};
+use super::tree::{Entries, Node};
+use super::units::{GIB, KIB, MIB, parse_duration};
+use super::{
+    Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Flush, Http, Ingest, Journal, Limits, Log, LogFormat,
+    Secret, Shutdown, Store, StoreMode, mqtt, uri,
+};
+use crate::model::Span;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(60 * 60);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const MS: Duration = Duration::from_millis(1);
+
+/// MongoDB keeps `expireAfterSeconds` in 32 bit, which is 24,855 days and a bit.
+const RETENTION_MAX: Duration = Duration::from_secs(24_855 * 24 * 60 * 60);
+/// A command must stay under 16 MiB in all; what a command is besides its statements fits into the rest.
+const COMMAND_MAX_BYTES: u64 = 12 * MIB;
+/// A document must stay under 16 MiB; summary, tags and BSON's array keys come on top of the readings.
+const PAGE_MAX_BYTES: u64 = 8 * MIB;
+/// A hundred years: an accepted time window wider than that is a unit gone wrong.
+const WINDOW_MAX: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
+
+/// Reads the whole tree; what is wrong stands in the report afterwards.
+pub(super) fn read(entries: Entries, report: &mut Report) -> Config {
+    let mut root = Section::new(String::new(), entries, report);
+    let config = Config {
+        ingest: ingest(root.section("ingest")),
+        http: http(root.section("http")),
+        admin: admin(root.section("admin")),
+        store: store(root.section("store")),
+        bucket: bucket(root.section("bucket")),
+        flush: flush(root.section("flush")),
+        accumulate: accumulate(root.section("accumulate")),
+        journal: journal(root.section("journal")),
+        limits: limits(root.section("limits")),
+        dead_letters: dead_letters(root.section("dead_letters")),
+        shutdown: shutdown(root.section("shutdown")),
+        log: log(root.section("log")),
+        mqtt: mqtt::read(&mut root),
+    };
+    root.end();
+    config
+}
+
+fn ingest(mut s: Section<'_>) -> Ingest {
+    let ingest = Ingest {
+        ack: s.choice("ack", AckMode::Journal, &[("journal", AckMode::Journal), ("stored", AckMode::Stored)]),
+        queue_max: s.count("queue_max", 1024, 1..=1_000_000),
+        // The door counts its bytes in 32 bit.
+        queue_max_bytes: s.size("queue_max_bytes", 64 * MIB, MIB..=2 * GIB),
+    };
+    s.end();
+    ingest
+}
+
+fn http(mut s: Section<'_>) -> Http {
+    let http = Http {
+        enabled: s.flag("enabled", true),
+        listen: s.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))),
+        tokens_file: s.file("tokens_file"),
+        allow_anonymous: s.flag("allow_anonymous", false),
+        body_max_bytes: s.size("body_max_bytes", 8 * MIB, KIB..=512 * MIB),
+        header_timeout: s.duration("header_timeout", 10 * SECOND, MS..=10 * MINUTE),
+        body_timeout: s.duration("body_timeout", 30 * SECOND, MS..=HOUR),
+        concurrency_max: s.count("concurrency_max", 256, 1..=65_536),
+        queue_timeout: s.duration("queue_timeout", SECOND, MS..=10 * MINUTE),
+        ack_timeout: s.duration("ack_timeout", MINUTE, MS..=HOUR),
+    };
+    s.end();
+    http
+}
+
+fn admin(mut s: Section<'_>) -> Admin {
+    let admin = Admin { listen: s.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, 8081))) };
+    s.end();
+    admin
+}
+
+fn store(mut s: Section<'_>) -> Store {
+    let modes = [("bucket", StoreMode::Bucket), ("timeseries", StoreMode::Timeseries), ("auto", StoreMode::Auto)];
+    let store = Store {
+        uri: store_uri(&mut s),
+        database: s.parse("database", database).unwrap_or_else(|| "hourbucket".to_owned()),
+        mode: s.choice("mode", StoreMode::Auto, &modes),
+        retention: s.duration_opt("retention", MINUTE..=RETENTION_MAX),
+        write_concern: s.parse("write_concern", write_concern).unwrap_or_else(|| "majority".to_owned()),
+        timeout: s.duration("timeout", 30 * SECOND, 10 * MS..=HOUR),
+        connect_timeout: s.duration("connect_timeout", 5 * SECOND, 10 * MS..=10 * MINUTE),
+        pool_max: s.count("pool_max", 16, 1..=1000),
+    };
+    s.end();
+    store
+}
+
+fn store_uri(s: &mut Section<'_>) -> Secret {
+    let uri = s.secret("uri").unwrap_or_else(|| Secret::new("mongodb://127.0.0.1:27017/?replicaSet=rs0".to_owned()));
+    if let Err(what) = uri::check_store(uri.reveal()) {
+        let key = s.key("uri");
+        s.report.bad(&key, Bad::new(what, "write mongodb://[user:password@]host[:port][,…]/[?options]"));
+    }
+    uri
+}
+
+/// The names that every MongoDB takes, on Windows too.
+fn database(node: &Node) -> Result<String, Bad> {
+    let advice = "write a name of up to 63 bytes without any of / \\ . \" $ * < > : | ? or spaces";
+    let name = node.text().ok_or_else(|| wrong(node, advice))?;
+    let forbidden = |c: char| "/\\.\"$*<>:|?".contains(c) || c.is_whitespace() || c.is_control();
+    match name {
+        "" => Err(wrong(node, advice)),
+        "admin" | "local" | "config" => {
+            Err(Bad::new(format!("\"{name}\" is MongoDB's own database"), "write another name"))
+        }
+        _ if name.len() > 63 || name.contains(forbidden) => Err(wrong(node, advice)),
+        _ => Ok(name.to_owned()),
+    }
+}
+
+/// `majority`, or a number of members as number or text.
+fn write_concern(node: &Node) -> Result<String, Bad> {
+    let advice = "write \"majority\", or a number of members from 1 to 50";
+    let members = node.integer().or_else(|| node.text()?.parse().ok());
+    match (node.text(), members) {
+        (Some("majority"), _) => Ok("majority".to_owned()),
+        (_, Some(0)) => Err(Bad::new("with 0 MongoDB never says whether it stored anything", advice)),
+        (_, Some(n @ 1..=50)) => Ok(n.to_string()),
+        _ => Err(wrong(node, advice)),
+    }
+}
+
+fn bucket(mut s: Section<'_>) -> Bucket {
+    let bucket = Bucket {
+        span: s.parse("span", span).unwrap_or(Span::HOUR),
+        max_readings: s.count("max_readings", 1000, 1..=10_000),
+        max_bytes: s.size("max_bytes", MIB, KIB..=PAGE_MAX_BYTES),
+    };
+    s.end();
+    bucket
+}
+
+fn span(node: &Node) -> Result<Span, Bad> {
+    let advice = "write a divisor of a day from \"1m\" to \"1d\", such as \"15m\", \"1h\" or \"6h\"";
+    let duration = node.text().and_then(parse_duration).ok_or_else(|| wrong(node, advice))?;
+    let span = i64::try_from(duration.as_millis()).ok().and_then(Span::from_ms);
+    span.ok_or_else(|| Bad::new(format!("\"{}\" does not divide a day", node.text().unwrap_or_default()), advice))
+}
+
+fn flush(mut s: Section<'_>) -> Flush {
+    let flush = Flush {
+        max_age: s.duration("max_age", 15 * SECOND, MS..=DAY),
+        linger: s.duration("linger", 5 * MS, Duration::ZERO..=MINUTE),
+        commands_max: s.count("commands_max", 4, 1..=256),
+        command_max_bytes: s.size("command_max_bytes", 12 * MIB, 64 * KIB..=COMMAND_MAX_BYTES),
+        command_max_statements: s.count("command_max_statements", 5000, 1..=5000),
+        backoff_min: s.duration("backoff_min", 50 * MS, MS..=10 * MINUTE),
+        backoff_max: s.duration("backoff_max", 5 * SECOND, MS..=HOUR),
+    };
+    s.end();
+    flush
+}
+
+fn accumulate(mut s: Section<'_>) -> Accumulate {
+    let accumulate = Accumulate {
+        shards: s.count("shards", 0, 0..=1024),
+        max_bytes: s.size("max_bytes", 512 * MIB, MIB..=1024 * GIB),
+        max_sensors: s.count("max_sensors", 2_000_000, 1..=100_000_000),
+    };
+    s.end();
+    accumulate
+}
+
+fn journal(mut s: Section<'_>) -> Journal {
+    let journal = Journal {
+        dir: s.text("dir").map_or_else(|| PathBuf::from("journal"), PathBuf::from),
+        max_bytes: s.size("max_bytes", 16 * GIB, 128 * KIB..=1024 * 1024 * GIB),
+        segment_bytes: s.size("segment_bytes", 64 * MIB, 64 * KIB..=4 * GIB),
+    };
+    s.end();
+    journal
+}
+
+fn limits(mut s: Section<'_>) -> Limits {
+    let limits = Limits {
+        past: s.duration("past", 365 * DAY, MINUTE..=WINDOW_MAX),
+        future: s.duration("future", 10 * MINUTE, Duration::ZERO..=WINDOW_MAX),
+        fields_max: s.count("fields_max", 64, 1..=255),
+        name_max_bytes: s.count("name_max_bytes", 128, 1..=255),
+        sensor_id_max_bytes: s.count("sensor_id_max_bytes", 256, 1..=1024),
+        string_max_bytes: s.count("string_max_bytes", 1024, 1..=16_384),
+        tags_max: s.count("tags_max", 32, 0..=64),
+        batch_max_readings: s.count("batch_max_readings", 100_000, 1..=10_000_000),
+    };
+    s.end();
+    limits
+}
+
+fn dead_letters(mut s: Section<'_>) -> DeadLetters {
+    let dead_letters = DeadLetters { retention: s.duration("retention", 30 * DAY, MINUTE..=RETENTION_MAX) };
+    s.end();
+    dead_letters
+}
+
+fn shutdown(mut s: Section<'_>) -> Shutdown {
+    let shutdown = Shutdown { deadline: s.duration("deadline", 30 * SECOND, 100 * MS..=HOUR) };
+    s.end();
+    shutdown
+}
+
+fn log(mut s: Section<'_>) -> Log {
+    let log = Log {
+        level: s.parse("level", level).unwrap_or_else(|| "info".to_owned()),
+        format: s.choice("format", LogFormat::Text, &[("text", LogFormat::Text), ("json", LogFormat::Json)]),
+    };
+    s.end();
+    log
+}
+
+/// A filter such as `info` or `info,hourbucket::store=debug`. A bare word that is no level would name a module and let
+/// everything of it through, which is what a misspelt level must not do.
+fn level(node: &Node) -> Result<String, Bad> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let advice = "write off, error, warn, info, debug or trace, and behind it \",module=level\" as needed";
+    let text = node.text().ok_or_else(|| wrong(node, advice))?;
+    let good = text.split(',').map(str::trim).all(|part| {
+        let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
+        LEVELS.contains(&level.to_ascii_lowercase().as_str())
+    });
+    if !good || tracing_subscriber::EnvFilter::try_new(text).is_err() {
+        return Err(wrong(node, advice));
+    }
+    Ok(text.to_owned())
+}

@@ -1,0 +1,130 @@
+//! What was probably meant by an unknown key.
+
+use super::reader::pattern;
+use super::tree::Origin;
+
+/// Advice for a key that does not exist, from those that do.
+pub(super) fn for_key(key: &str, origin: &Origin, known: &[String]) -> String {
+    let plain = pattern(key);
+    let (section, name) = plain.rsplit_once('.').unwrap_or(("", &plain));
+    // A variable may end in _FILE whatever its key.
+    let stem = match origin {
+        Origin::Env(_) => name.strip_suffix("_file").unwrap_or(name),
+        Origin::File { .. } => name,
+    };
+    if let Some(stem) = name.strip_suffix("_file").filter(|_| matches!(origin, Origin::File { .. })) {
+        let target = join(section, stem);
+        if known.contains(&target) {
+            return format!("reading `{target}` from a file works by environment only: set {}_FILE", variable(&target));
+        }
+    }
+    let same_section = known.iter().filter(|k| k.rsplit_once('.').map_or("", |(s, _)| s) == section);
+    if let Some(near) = nearest(stem, same_section.map(|k| last(k))) {
+        return format!("did you mean `{}`?", with_numbers(key, near, origin));
+    }
+    if let Some(elsewhere) = known.iter().find(|k| last(k) == stem) {
+        return format!("did you mean `{elsewhere}`?");
+    }
+    let mut sections: Vec<&str> = known.iter().filter_map(|k| k.rsplit_once('.')).map(|(s, _)| s).collect();
+    sections.dedup();
+    if let Some(near) = nearest(&plain, sections.iter().copied()) {
+        return format!("did you mean the section `{near}`?");
+    }
+    if let Some(near) = nearest(section, sections.iter().copied()).filter(|near| *near != section) {
+        return format!("there is no section `{section}`; did you mean `{near}`?");
+    }
+    "remove it; config/hourbucket.toml as shipped shows every key".to_owned()
+}
+
+/// The name of the variable that sets a key.
+fn variable(key: &str) -> String {
+    format!("HOURBUCKET_{}", key.to_uppercase().replace('.', "__"))
+}
+
+/// The key with another last part; for one from the environment, the name of its variable.
+fn with_numbers(key: &str, name: &str, origin: &Origin) -> String {
+    match origin {
+        Origin::Env(variable) => {
+            let (section, _) = variable.rsplit_once("__").unwrap_or_default();
+            format!("{section}__{}", name.to_uppercase())
+        }
+        Origin::File { .. } => join(key.rsplit_once('.').map_or("", |(section, _)| section), name),
+    }
+}
+
+fn join(section: &str, name: &str) -> String {
+    if section.is_empty() { name.to_owned() } else { format!("{section}.{name}") }
+}
+
+fn last(key: &str) -> &str {
+    key.rsplit_once('.').map_or(key, |(_, name)| name)
+}
+
+/// The nearest of `candidates`, where it is near enough to be a slip: a third of the letters, at least one.
+pub(super) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .map(|candidate| (distance(word, candidate), candidate))
+        .filter(|(distance, candidate)| *distance <= (candidate.len().min(word.len()) / 3).max(1))
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// The number of letters to insert, remove or change, with two neighbours swapped as one (optimal string alignment).
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
+    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
+    for i in 0..=a.len() {
+        for j in 0..=b.len() {
+            if i == 0 || j == 0 {
+                rows[i][j] = i + j;
+                continue;
+            }
+            let changed = usize::from(a[i - 1] != b[j - 1]);
+            let mut best = (rows[i - 1][j] + 1).min(rows[i][j - 1] + 1).min(rows[i - 1][j - 1] + changed);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            rows[i][j] = best;
+        }
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measures_slips() {
+        for (a, b, n) in
+            [("uri", "uri", 0), ("urii", "uri", 1), ("lisetn", "listen", 1), ("", "abc", 3), ("dir", "url", 3)]
+        {
+            assert_eq!(distance(a, b), n, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn suggests_what_was_meant() {
+        let known: Vec<String> =
+            ["http.listen", "http.tokens_file", "store.uri", "flush.max_age", "mqtt.url", "mqtt.client_id"]
+                .map(String::from)
+                .into();
+        let file = Origin::File { name: "f".into(), line: 1 };
+        let env = |name: &str| Origin::Env(name.into());
+        for (key, origin, advice) in [
+            ("http.lisetn", file.clone(), "`http.listen`"),
+            ("mqtt[1].clientid", file.clone(), "`mqtt[1].client_id`"),
+            ("store.max_age", file.clone(), "`flush.max_age`"),
+            ("uri", file.clone(), "`store.uri`"),
+            ("htpp", file.clone(), "section `http`"),
+            ("store.uri_file", file.clone(), "HOURBUCKET_STORE__URI_FILE"),
+            ("store.urii", env("HOURBUCKET_STORE__URII"), "`HOURBUCKET_STORE__URI`"),
+            ("stor.uri", env("HOURBUCKET_STOR__URI"), "store.uri"),
+            ("mqtt[0].ulr", env("HOURBUCKET_MQTT__0__ULR"), "`HOURBUCKET_MQTT__0__URL`"),
+            ("http.frobnicate", file, "remove it"),
+        ] {
+            let found = for_key(key, &origin, &known);
+            assert!(found.contains(advice), "{key}: {found}");
+        }
+    }
+}

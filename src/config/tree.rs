@@ -1,0 +1,257 @@
+//! The raw settings before they are understood: a tree of values, each with the place it was set in. The file makes the
+//! tree, the environment is laid over it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+use toml::de::{DeTable, DeValue};
+
+/// What environment variables of ours begin with.
+const PREFIX: &str = "HOURBUCKET_";
+/// What stands for the dot of a key in a variable's name; key names themselves hold single underscores.
+const DOT: &str = "__";
+
+/// Where a value was set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// In the file, on a line.
+    File { name: Rc<str>, line: usize },
+    /// In an environment variable.
+    Env(String),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::File { name, line } => write!(f, "{name}:{line}"),
+            Origin::Env(name) => f.write_str(name),
+        }
+    }
+}
+
+/// A value and where it was set.
+#[derive(Debug, Clone)]
+pub(super) struct Node {
+    pub(super) origin: Origin,
+    pub(super) value: Raw,
+}
+
+/// The keys of a section.
+pub(super) type Entries = BTreeMap<String, Node>;
+
+/// A value as it was written. One from the environment is a text, whatever its key wants.
+#[derive(Debug, Clone)]
+pub(super) enum Raw {
+    Table(Entries),
+    List(Vec<Node>),
+    Text(String),
+    Integer(i64),
+    Flag(bool),
+    /// A number with a fraction, a date, or an integer beyond 64 bit: no key takes one.
+    Other,
+}
+
+impl Raw {
+    /// What it is, for a message.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Raw::Table(_) => "a section",
+            Raw::List(_) => "a list",
+            Raw::Text(_) => "a text",
+            Raw::Integer(_) => "a number",
+            Raw::Flag(_) => "true or false",
+            Raw::Other => "a fraction, a date or a number too large",
+        }
+    }
+}
+
+impl Node {
+    fn is_from_env(&self) -> bool {
+        matches!(self.origin, Origin::Env(_))
+    }
+
+    /// The text, where it is one.
+    pub(super) fn text(&self) -> Option<&str> {
+        match &self.value {
+            Raw::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The whole number, where it is one.
+    pub(super) fn integer(&self) -> Option<i64> {
+        match &self.value {
+            Raw::Integer(n) => Some(*n),
+            Raw::Text(text) if self.is_from_env() => text.trim().parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// Yes or no, where it is one.
+    pub(super) fn flag(&self) -> Option<bool> {
+        match &self.value {
+            Raw::Flag(flag) => Some(*flag),
+            Raw::Text(text) if self.is_from_env() => text.trim().parse().ok(),
+            _ => None,
+        }
+    }
+}
+
+/// Why a text is not TOML: the line, and what is wrong in words that do not repeat the line (it may hold a secret).
+pub(super) struct SyntaxError {
+    pub(super) line: usize,
+    pub(super) what: String,
+}
+
+/// Reads TOML.
+pub(super) fn parse(name: &Rc<str>, text: &str) -> Result<Entries, SyntaxError> {
+    let lines = Lines { name: name.clone(), starts: text.match_indices('\n').map(|(at, _)| at + 1).collect() };
+    match DeTable::parse(text) {
+        Ok(table) => Ok(lines.entries(table.get_ref())),
+        Err(e) => {
+            let line = lines.line(e.span().map_or(0, |span| span.start));
+            // Everything after the first line of a message may quote the source.
+            Err(SyntaxError { line, what: e.message().lines().next().unwrap_or_default().to_owned() })
+        }
+    }
+}
+
+/// Turns byte offsets into lines.
+struct Lines {
+    name: Rc<str>,
+    /// Offset of every line but the first.
+    starts: Vec<usize>,
+}
+
+impl Lines {
+    fn line(&self, offset: usize) -> usize {
+        1 + self.starts.partition_point(|start| *start <= offset)
+    }
+
+    fn entries(&self, table: &DeTable<'_>) -> Entries {
+        table
+            .iter()
+            .map(|(key, value)| {
+                let node = Node { origin: self.origin(key.span().start), value: self.raw(value.get_ref()) };
+                (key.get_ref().to_string(), node)
+            })
+            .collect()
+    }
+
+    fn origin(&self, offset: usize) -> Origin {
+        Origin::File { name: self.name.clone(), line: self.line(offset) }
+    }
+
+    fn raw(&self, value: &DeValue<'_>) -> Raw {
+        match value {
+            DeValue::String(text) => Raw::Text(text.to_string()),
+            DeValue::Integer(n) => i64::from_str_radix(n.as_str(), n.radix()).map_or(Raw::Other, Raw::Integer),
+            DeValue::Boolean(flag) => Raw::Flag(*flag),
+            DeValue::Float(_) | DeValue::Datetime(_) => Raw::Other,
+            DeValue::Array(items) => Raw::List(
+                items
+                    .iter()
+                    .map(|item| Node { origin: self.origin(item.span().start), value: self.raw(item.get_ref()) })
+                    .collect(),
+            ),
+            DeValue::Table(table) => Raw::Table(self.entries(table)),
+        }
+    }
+}
+
+/// A step of a key's path. The order of the variants puts list elements in the order of their numbers, 9 before 10.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Index(usize),
+    Key(String),
+}
+
+/// A variable that cannot be laid over the tree.
+pub(super) struct BadVariable {
+    pub(super) name: String,
+    pub(super) what: String,
+    pub(super) advice: String,
+}
+
+/// Lays the environment over the tree: `HOURBUCKET_STORE__URI` sets `store.uri`, `HOURBUCKET_MQTT__0__URL` sets `url` of
+/// the first `[[mqtt]]`, and a number one beyond the last appends an element. Variables without a double underscore
+/// after the prefix are not settings, empty ones count as not set. Returns the variables used and those that cannot be.
+pub(super) fn overlay(
+    entries: &mut Entries,
+    env: impl Iterator<Item = (String, String)>,
+) -> (Vec<String>, Vec<BadVariable>) {
+    let mut settings: Vec<(Vec<Step>, String, String)> = env
+        .filter(|(name, value)| name.strip_prefix(PREFIX).is_some_and(|rest| rest.contains(DOT)) && !value.is_empty())
+        .map(|(name, value)| (steps(&name), name, value))
+        .collect();
+    settings.sort();
+    let (mut used, mut bad) = (Vec::new(), Vec::new());
+    for (path, name, value) in settings {
+        match set(entries, &path, &Origin::Env(name.clone()), value) {
+            Ok(()) => used.push(name),
+            Err((what, advice)) => bad.push(BadVariable { name, what, advice }),
+        }
+    }
+    (used, bad)
+}
+
+fn steps(name: &str) -> Vec<Step> {
+    name[PREFIX.len()..]
+        .split(DOT)
+        .map(|step| step.parse().map_or_else(|_| Step::Key(step.to_lowercase()), Step::Index))
+        .collect()
+}
+
+/// Sets the value at a path, making sections and one more list element on the way.
+fn set(entries: &mut Entries, path: &[Step], origin: &Origin, value: String) -> Result<(), (String, String)> {
+    let Some((Step::Key(key), rest)) = path.split_first() else {
+        return Err(("a number where the name of a section or key belongs".into(), EXAMPLE.into()));
+    };
+    if key.is_empty() {
+        return Err(("the name of a section or key is missing".into(), EXAMPLE.into()));
+    }
+    let fresh = |raw| Node { origin: origin.clone(), value: raw };
+    match rest {
+        [] => {
+            if let Some(Raw::Table(_) | Raw::List(_)) = entries.get(key).map(|node| &node.value) {
+                return Err((format!("`{key}` is a section, no key"), EXAMPLE.into()));
+            }
+            entries.insert(key.clone(), fresh(Raw::Text(value)));
+            Ok(())
+        }
+        [Step::Index(index), rest @ ..] => {
+            let node = entries.entry(key.clone()).or_insert_with(|| fresh(Raw::List(Vec::new())));
+            let Raw::List(items) = &mut node.value else {
+                return Err((format!("`{key}` is {}, no list", node.value.kind()), EXAMPLE.into()));
+            };
+            if *index > items.len() {
+                let next = items.len();
+                return Err((
+                    format!("`{key}` has {next} elements so far, so element {index} is none of them nor the next"),
+                    format!("count from 0 and leave none out: the next is {next}"),
+                ));
+            }
+            if *index == items.len() {
+                items.push(fresh(Raw::Table(Entries::new())));
+            }
+            match &mut items[*index].value {
+                Raw::Table(table) => set(table, rest, origin, value),
+                other => Err((format!("element {index} of `{key}` is {}, no section", other.kind()), EXAMPLE.into())),
+            }
+        }
+        _ => {
+            let node = entries.entry(key.clone()).or_insert_with(|| fresh(Raw::Table(Entries::new())));
+            match &mut node.value {
+                Raw::Table(table) => set(table, rest, origin, value),
+                Raw::List(_) => Err((
+                    format!("`{key}` is a list"),
+                    format!("put the element's number behind it: {PREFIX}{}{DOT}0{DOT}…", key.to_uppercase()),
+                )),
+                other => Err((format!("`{key}` is {}, no section", other.kind()), EXAMPLE.into())),
+            }
+        }
+    }
+}
+
+const EXAMPLE: &str = "write variables like HOURBUCKET_STORE__URI or HOURBUCKET_MQTT__0__URL";

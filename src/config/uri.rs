@@ -1,0 +1,209 @@
+//! The addresses of MongoDB and of brokers: whether they can be one, and how they are shown without their secrets.
+//!
+//! MongoDB's driver reads its connection string again, in full, when it connects. What is checked here needs no network
+//! and is reported together with everything else; the messages never repeat any part of the string.
+
+/// Option names (in lower case) with one of these in them hold something that opens a door.
+const SECRET_OPTIONS: [&str; 4] = ["password", "secret", "token", "authmechanismproperties"];
+
+/// Why a text cannot be a MongoDB connection string.
+pub(super) fn check_store(uri: &str) -> Result<(), &'static str> {
+    let (srv, rest) = match (uri.strip_prefix("mongodb://"), uri.strip_prefix("mongodb+srv://")) {
+        (Some(rest), _) => (false, rest),
+        (_, Some(rest)) => (true, rest),
+        _ => return Err("it does not start with mongodb:// or mongodb+srv://"),
+    };
+    if uri.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err("it holds a space or a control character");
+    }
+    let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    if tail.contains('@') || authority.matches('@').count() > 1 {
+        return Err("user or password hold one of : / ? # [ ] @, which must be written %3A %2F %3F %23 %5B %5D %40");
+    }
+    let (user, hosts) = authority.rsplit_once('@').map_or((None, authority), |(user, hosts)| (Some(user), hosts));
+    if user.is_some_and(|user| user.is_empty() || user.starts_with(':') || user.matches(':').count() > 1) {
+        return Err("what stands before the @ is not user:password");
+    }
+    if hosts.is_empty() || !hosts.split(',').all(|host| is_host(host) || (host.ends_with(".sock") && !srv)) {
+        return Err("its hosts are not host or host:port, with commas between them");
+    }
+    if srv && (hosts.contains(',') || has_port(hosts)) {
+        return Err("mongodb+srv:// takes one host name, without a port");
+    }
+    let options = tail.split_once('?').map_or("", |(_, options)| options);
+    if options.split(['&', ';']).any(|option| !option.is_empty() && !option.contains('=')) {
+        return Err("its options are not name=value, with & between them");
+    }
+    Ok(())
+}
+
+/// The connection string with everything hidden that opens a door: hosts, database and harmless options stay.
+pub(super) fn masked_store(uri: &str) -> String {
+    let Some((scheme, rest)) = uri.split_once("://") else { return "***".to_owned() };
+    // The last @ of the whole text, so that a password with an unescaped / or ? in it is hidden too.
+    let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("***@", rest));
+    let Some((address, options)) = rest.split_once('?') else { return format!("{scheme}://{user}{rest}") };
+    let options: Vec<String> = options
+        .split(['&', ';'])
+        .map(|option| match option.split_once('=') {
+            Some((name, _)) if SECRET_OPTIONS.iter().any(|secret| name.to_ascii_lowercase().contains(secret)) => {
+                format!("{name}=***")
+            }
+            Some(_) => option.to_owned(),
+            None => "***".to_owned(),
+        })
+        .collect();
+    format!("{scheme}://{user}{address}?{}", options.join("&"))
+}
+
+/// Why a text cannot be the address of a broker, or whether the connection is encrypted.
+pub(super) fn check_broker(url: &str) -> Result<bool, &'static str> {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return Err("it does not start with mqtt://, mqtts://, ws:// or wss://");
+    };
+    let (encrypted, web) = match scheme {
+        "mqtt" => (false, false),
+        "mqtts" => (true, false),
+        "ws" => (false, true),
+        "wss" => (true, true),
+        _ => return Err("it does not start with mqtt://, mqtts://, ws:// or wss://"),
+    };
+    if rest.contains('@') {
+        return Err("user and password do not belong in it: use username and password_file");
+    }
+    if url.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err("it holds a space or a control character");
+    }
+    let (address, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    if !is_host(address) {
+        return Err("what follows :// is not host or host:port");
+    }
+    if !web && !matches!(path, "" | "/") {
+        return Err("only ws:// and wss:// have a path");
+    }
+    if web && !path.is_empty() && !path.starts_with('/') || path.contains('#') {
+        return Err("what follows the host is no path");
+    }
+    Ok(encrypted)
+}
+
+/// `host` or `host:port`, `[ipv6]` or `[ipv6]:port`.
+fn is_host(text: &str) -> bool {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((ip, port)) if ip.parse::<std::net::Ipv6Addr>().is_ok() => {
+                ("ipv6", port.strip_prefix(':').or(port.is_empty().then_some("1")))
+            }
+            _ => return false,
+        },
+        None => text.split_once(':').map_or((text, Some("1")), |(host, port)| (host, Some(port))),
+    };
+    !host.is_empty()
+        && host.chars().all(|c| c.is_alphanumeric() || "-._%".contains(c))
+        && port.is_some_and(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
+fn has_port(host: &str) -> bool {
+    host.rsplit_once(']').map_or(host, |(_, rest)| rest).contains(':')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_connection_strings() {
+        for uri in [
+            "mongodb://127.0.0.1:27017/?replicaSet=rs0",
+            "mongodb://localhost",
+            "mongodb://a:1,b:2,[::1]:3/db?w=majority&tls=true",
+            "mongodb://user:p%40ss@host/",
+            "mongodb://user@host/?authMechanism=MONGODB-X509",
+            "mongodb+srv://user:pass@cluster0.example.mongodb.net/?retryWrites=true",
+            "mongodb://%2Ftmp%2Fmongodb-27017.sock",
+        ] {
+            assert_eq!(check_store(uri), Ok(()), "{uri}");
+        }
+    }
+
+    #[test]
+    fn refuses_what_is_no_connection_string() {
+        for uri in [
+            "",
+            "localhost:27017",
+            "http://host",
+            "mongodb://",
+            "mongodb:///db",
+            "mongodb://host:port",
+            "mongodb://host:0",
+            "mongodb://user:pa/ss@host",
+            "mongodb://user:pa@ss@host",
+            "mongodb://u:p:q@host",
+            "mongodb://@host",
+            "mongodb://a,,b",
+            "mongodb://host/?replicaSet",
+            "mongodb+srv://host:27017",
+            "mongodb+srv://a,b",
+            "mongodb://ho st",
+            "mongodb://[::zz]:1",
+        ] {
+            assert!(check_store(uri).is_err(), "{uri}");
+        }
+    }
+
+    #[test]
+    fn hides_what_opens_a_door() {
+        for (uri, shown) in [
+            ("mongodb://h:1,i:2/db?replicaSet=rs0", "mongodb://h:1,i:2/db?replicaSet=rs0"),
+            ("mongodb://u:p@h/", "mongodb://***@h/"),
+            ("mongodb://u:p/q?r@h/?w=1", "mongodb://***@h/?w=1"),
+            (
+                "mongodb://h/?tls=true&tlsCertificateKeyFilePassword=x&authMechanismProperties=AWS_SESSION_TOKEN:y",
+                "mongodb://h/?tls=true&tlsCertificateKeyFilePassword=***&authMechanismProperties=***",
+            ),
+            ("nonsense", "***"),
+        ] {
+            assert_eq!(masked_store(uri), shown);
+        }
+    }
+
+    #[test]
+    fn takes_and_refuses_brokers() {
+        for (url, good) in [
+            ("mqtt://127.0.0.1:1883", Ok(false)),
+            ("mqtts://broker.example:8883", Ok(true)),
+            ("mqtt://broker", Ok(false)),
+            ("ws://broker:8083/mqtt", Ok(false)),
+            ("wss://[::1]:8084/mqtt", Ok(true)),
+            ("mqtt://[::1]:1883", Ok(false)),
+        ] {
+            assert_eq!(check_broker(url), good, "{url}");
+        }
+        for url in [
+            "broker:1883",
+            "tcp://broker",
+            "mqtt://",
+            "mqtt://:1883",
+            "mqtt://broker:99999",
+            "mqtt://broker:",
+            "mqtt://user:pass@broker",
+            "mqtt://broker/path",
+            "ws://broker?x",
+            "ws://broker/a#b",
+            "mqtt://bro ker",
+        ] {
+            assert!(check_broker(url).is_err(), "{url}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn never_shows_a_password(user in "[a-z]{1,8}", password in "[!-~]{1,20}", host in "[a-z]{1,8}") {
+            let uri = format!("mongodb://{user}:{password}Zq9@{host}/?replicaSet=rs0");
+            proptest::prop_assert!(!masked_store(&uri).contains("Zq9"));
+            if let Err(what) = check_store(&uri) {
+                proptest::prop_assert!(!what.contains("Zq9"));
+            }
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! How long to wait after a failure: doubling from a least to a longest wait, with full jitter in the upper half. Pure.
+
+use std::time::Duration;
+
+/// The bounds, from `flush.backoff_min` and `flush.backoff_max`.
+#[derive(Debug, Clone, Copy)]
+pub struct Backoff {
+    /// First wait.
+    pub min: Duration,
+    /// Longest wait.
+    pub max: Duration,
+}
+
+impl Backoff {
+    /// The wait after `failures` failures in a row (1 for the first); `jitter` in `[0, 1)` picks a point in the upper
+    /// half, so that many waiters do not come back at once.
+    pub fn wait(&self, failures: u32, jitter: f64) -> Duration {
+        let doubled = self.min.saturating_mul(1u32 << failures.saturating_sub(1).min(20)).min(self.max);
+        doubled.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubles_up_to_the_limit() {
+        let backoff = Backoff { min: Duration::from_millis(50), max: Duration::from_secs(5) };
+        for (failures, jitter, ms) in [(1, 1.0, 50), (1, 0.0, 25), (2, 1.0, 100), (8, 1.0, 5000), (1000, 1.0, 5000)] {
+            assert_eq!(backoff.wait(failures, jitter), Duration::from_millis(ms), "{failures} {jitter}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! When buckets are due. Pure.
+//!
+//! With `flush.max_age` every sensor has a phase of its own, from its hash: its buckets are due when the clock passes the
+//! phase. So a reading waits `max_age` at most, a sensor that sends all the time is written once every `max_age`, and a
+//! million sensors that all start a new bucket at the full hour are written evenly over `max_age` and not at once.
+//! With a linger (somebody waits for the store) a bucket is due that long after its first reading.
+
+use std::collections::BTreeMap;
+
+/// How due times are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DuePolicy {
+    /// At the sensor's phase, within this many milliseconds.
+    Age(u64),
+    /// This many milliseconds after the first reading.
+    Linger(u64),
+}
+
+impl DuePolicy {
+    /// When a bucket of the sensor with this hash is due, if its first reading comes now (monotonic ms).
+    pub fn due_ms(self, now_ms: u64, sensor_hash: u64) -> u64 {
+        match self {
+            DuePolicy::Linger(ms) => now_ms + ms,
+            DuePolicy::Age(max_age) => {
+                let max_age = max_age.max(1);
+                let phase = sensor_hash % max_age;
+                let passed = (now_ms + max_age - phase) % max_age;
+                now_ms + max_age - passed
+            }
+        }
+    }
+
+    /// How finely due times are kept: the wheel has about 64 slots.
+    pub fn grain_ms(self) -> u64 {
+        match self {
+            DuePolicy::Age(ms) => (ms / 64).max(1),
+            DuePolicy::Linger(_) => 1,
+        }
+    }
+}
+
+/// Items by due time, in slots of a few milliseconds.
+#[derive(Debug)]
+pub struct DueWheel<T> {
+    slots: BTreeMap<u64, Vec<T>>,
+    grain_ms: u64,
+}
+
+impl<T> DueWheel<T> {
+    /// An empty wheel with slots of `grain_ms`.
+    pub fn new(grain_ms: u64) -> DueWheel<T> {
+        DueWheel { slots: BTreeMap::new(), grain_ms: grain_ms.max(1) }
+    }
+
+    /// Adds an item; it comes out at `due_ms`, rounded down to its slot.
+    pub fn push(&mut self, due_ms: u64, item: T) {
+        self.slots.entry(due_ms / self.grain_ms * self.grain_ms).or_default().push(item);
+    }
+
+    /// The earliest slot that is due, in the order in which its items were added.
+    pub fn pop_due(&mut self, now_ms: u64) -> Option<Vec<T>> {
+        let first = self.slots.first_entry()?;
+        (*first.key() <= now_ms).then(|| first.remove())
+    }
+
+    /// The earliest slot, due or not.
+    pub fn pop_first(&mut self) -> Option<Vec<T>> {
+        self.slots.pop_first().map(|(_, items)| items)
+    }
+
+    /// When the earliest slot is due.
+    pub fn next_ms(&self) -> Option<u64> {
+        self.slots.first_key_value().map(|(ms, _)| *ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_spread_evenly_and_never_longer_than_the_limit() {
+        let policy = DuePolicy::Age(15_000);
+        let mut slots = [0u32; 15];
+        for i in 0..15_000u64 {
+            let due = policy.due_ms(3_600_000, i.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            assert!((3_600_001..=3_615_000).contains(&due));
+            slots[((due - 3_600_001) / 1000) as usize] += 1;
+        }
+        assert!(slots.iter().all(|n| (800..1200).contains(n)), "a burst: {slots:?}");
+    }
+
+    #[test]
+    fn a_steady_sensor_is_due_once_every_age() {
+        let policy = DuePolicy::Age(1000);
+        let first = policy.due_ms(5, 77);
+        assert_eq!(policy.due_ms(first, 77), first + 1000);
+        assert_eq!(policy.due_ms(first - 1, 77), first);
+    }
+
+    #[test]
+    fn the_wheel_gives_slots_in_order_and_nothing_early() {
+        let mut wheel = DueWheel::new(10);
+        wheel.push(25, "b");
+        wheel.push(11, "a");
+        wheel.push(29, "c");
+        assert_eq!(wheel.pop_due(9), None);
+        assert_eq!(wheel.pop_due(10), Some(vec!["a"]));
+        assert_eq!(wheel.next_ms(), Some(20));
+        assert_eq!(wheel.pop_first(), Some(vec!["b", "c"]));
+        assert_eq!(wheel.pop_first(), None);
+    }
+}

@@ -1,0 +1,120 @@
+//! The file system of the machine.
+//!
+//! Space is reserved with `fallocate` and not by writing zeros: measured here (ext4), a synced 64 KiB write takes
+//! 0.15 ms into reserved space, 0.12 ms into zeros and 0.2 ms when it makes the file longer, while 64 MiB of zeros cost
+//! 60 to 130 ms of the disk the acknowledgements wait for, and every byte is written twice. Zeros are written only
+//! where the file system knows no `fallocate`.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::{DirLock, Fs, FsFile, write_all_at};
+
+/// The file system of the machine.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RealFs;
+
+impl FsFile for File {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(self, buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        FileExt::write_at(self, buf, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        File::sync_data(self)
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(self, FallocateFlags::empty(), 0, len) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => fill_with_zeros(self, len),
+            other => other.map_err(io::Error::from),
+        }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        File::set_len(self, len)
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+}
+
+/// Synced in pieces, so that the sync of a reading never waits behind all of it.
+fn fill_with_zeros(file: &File, len: u64) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    let mut offset = 0;
+    while offset < len {
+        let n = (len - offset).min(zeros.len() as u64);
+        write_all_at(file, &zeros[..n as usize], offset)?;
+        File::sync_data(file)?;
+        offset += n;
+    }
+    Ok(())
+}
+
+/// An open file with the lock on it; closing it gives the lock back, so a killed process leaves none behind.
+struct FileLock(#[expect(dead_code, reason = "held for its drop")] File);
+
+impl DirLock for FileLock {}
+
+impl Fs for RealFs {
+    fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
+        if dir.is_dir() {
+            return Ok(());
+        }
+        let parent = match dir.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        self.create_dir_all(parent)?;
+        match std::fs::create_dir(dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        self.sync_dir(parent)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        std::fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn FsFile>> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
+        Ok(Arc::new(file))
+    }
+
+    fn open(&self, path: &Path, write: bool) -> io::Result<Arc<dyn FsFile>> {
+        Ok(Arc::new(OpenOptions::new().read(true).write(write).open(path)?))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        File::open(dir)?.sync_all()
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn DirLock>>> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Box::new(FileLock(file)))),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}

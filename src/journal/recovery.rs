@@ -1,0 +1,332 @@
+//! What a start finds: verifies every segment, cuts off a torn tail, and refuses everything else.
+//!
+//! *Where a segment ends.* A closed one holds exactly the sequences from its header's up to the next header's; what lies
+//! behind them is the rest of a refused write and is not looked at. So only the last segment has an end to be found.
+//!
+//! *Torn tail or damage.* Only the last group (one write) can be unsynced, and a crash may keep any of its pages: sound
+//! frames after a hole prove nothing by themselves. But each frame carries the offset at which its group began, and a
+//! group is begun only when everything before it is synced. So at the first place without a sound frame:
+//! - a sound frame further on whose group began after this place: the place had been synced, it is **damage**;
+//! - the checkpoint says that more had been synced than is found before this place: **damage**;
+//! - otherwise the place belongs to the last group, nobody was acknowledged for it, and it is cut off. Its sound frames
+//!   before the place are kept; that they were not acknowledged does no harm, the sender's repetition is a duplicate.
+//!
+//! What remains undetected is damage to the very last group, less than a second (the checkpoint's interval) before a
+//! crash: nothing on the disk tells it from a torn write.
+//!
+//! *Made durable before it is built upon.* What is found may be in the page cache only, left by a process that was
+//! killed or whose fdatasync failed. The last group is written again and synced, since the next segment's first
+//! sequence will say that all of it is there.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::checkpoint::{self, Checkpoint};
+use super::error::{Damage, JournalError, io_error};
+use super::fs::{Fs, FsFile, read_full_at, write_all_at};
+use super::keeper::STOCK_NAME;
+use super::reader::{FrameReader, Step, find_frame};
+use super::segment::{FrameFault, FrameKind, HEADER_BYTES, Header, HeaderFault, Payload};
+use super::shared::SegmentInfo;
+use super::tracker::Place;
+
+/// A segment's file name: numbers in the order of names.
+pub(super) fn segment_name(number: u64) -> String {
+    format!("{number:012}.seg")
+}
+
+fn segment_number(name: &str) -> Option<u64> {
+    name.strip_suffix(".seg")?.parse().ok()
+}
+
+/// A segment file and what its header says.
+pub(super) struct Found {
+    pub(super) number: u64,
+    pub(super) path: PathBuf,
+    pub(super) file: Arc<dyn FsFile>,
+    pub(super) bytes: u64,
+    pub(super) header: Result<Header, HeaderFault>,
+}
+
+/// All segment files by number.
+pub(super) fn list(fs: &dyn Fs, dir: &Path) -> Result<Vec<Found>, JournalError> {
+    let names = fs.list(dir).map_err(io_error("list", dir))?;
+    let mut numbers: Vec<u64> = names.iter().filter_map(|name| segment_number(name)).collect();
+    numbers.sort_unstable();
+    let find = |number| {
+        let path = dir.join(segment_name(number));
+        let read = || {
+            let file = fs.open(&path, false)?;
+            let mut page = vec![0; HEADER_BYTES as usize];
+            let n = read_full_at(&*file, &mut page, 0)?;
+            let bytes = file.size()?;
+            Ok((file, bytes, if n < page.len() { Err(HeaderFault::Magic) } else { Header::decode(&page) }))
+        };
+        let (file, bytes, header) = read().map_err(io_error("read", &path))?;
+        Ok(Found { number, path, file, bytes, header })
+    };
+    numbers.into_iter().map(find).collect()
+}
+
+/// What is known about a segment before its frames are read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Expect {
+    /// The next segment's first sequence; none for the last segment.
+    pub(super) end: Option<u64>,
+    /// Whether payloads are decoded too.
+    pub(super) deep: bool,
+    /// Look for the first frame that ends after this sequence.
+    pub(super) find: u64,
+}
+
+/// How the frames of a segment end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// As they should.
+    Whole,
+    /// In a write that a crash cut short.
+    Torn,
+    /// In damage.
+    Damaged(FrameFault),
+}
+
+/// What the frames of a segment are.
+#[derive(Debug)]
+pub(super) struct Examined {
+    pub(super) frames: u64,
+    pub(super) readings: u64,
+    pub(super) dead_letters: u64,
+    /// Where the sound frames end, and with which sequence (exclusive).
+    pub(super) data_end: u64,
+    pub(super) next_seq: u64,
+    /// Where the last write began.
+    pub(super) last_group: u64,
+    /// The times of append of the first and the last.
+    pub(super) wall_ms: Option<(i64, i64)>,
+    /// What was looked for: its offset and time.
+    pub(super) found: Option<(u64, i64)>,
+    pub(super) ending: Ending,
+}
+
+/// Reads the frames of a segment up to its end or the first place without a sound one.
+pub(super) fn examine(found: &Found, header: &Header, expect: Expect) -> io::Result<Examined> {
+    let mut reader = FrameReader::new(found.file.clone(), header.salt, HEADER_BYTES, found.bytes);
+    let mut seen = Examined {
+        frames: 0,
+        readings: 0,
+        dead_letters: 0,
+        data_end: HEADER_BYTES,
+        next_seq: header.first_seq,
+        last_group: HEADER_BYTES,
+        wall_ms: None,
+        found: None,
+        ending: Ending::Whole,
+    };
+    loop {
+        if expect.end == Some(seen.next_seq) {
+            return Ok(seen);
+        }
+        let fault = match reader.next()? {
+            Step::Frame(at, frame) => match seen.check(&frame, expect) {
+                Ok(()) => {
+                    seen.count(at, &frame, expect.find);
+                    seen.data_end = at + frame.span();
+                    continue;
+                }
+                Err(fault) => fault,
+            },
+            Step::Fault(fault) => fault,
+        };
+        // A sound frame that does not belong here was not torn by a crash.
+        let may_be_torn = matches!(fault, FrameFault::Ends | FrameFault::Length(_) | FrameFault::Crc);
+        seen.ending = Ending::Damaged(fault);
+        if expect.end.is_none() && may_be_torn {
+            let place = seen.data_end;
+            let beyond = find_frame(&reader, place, seen.next_seq, |_, head| head.group_start > place)?;
+            if beyond.frame_at.is_none() {
+                seen.ending = if beyond.written { Ending::Torn } else { Ending::Whole };
+            }
+        }
+        return Ok(seen);
+    }
+}
+
+impl Examined {
+    fn check(&self, frame: &super::segment::Frame<'_>, expect: Expect) -> Result<(), FrameFault> {
+        let (expected, found) = (self.next_seq, frame.head.seq);
+        if found != expected || expect.end.is_some_and(|end| frame.next_seq() > end) {
+            return Err(FrameFault::Sequence { expected, found });
+        }
+        if expect.deep {
+            Payload::decode(frame)?;
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, at: u64, frame: &super::segment::Frame<'_>, find: u64) {
+        let head = &frame.head;
+        self.frames += 1;
+        match head.kind {
+            FrameKind::Readings => self.readings += u64::from(head.records),
+            FrameKind::Dead => self.dead_letters += u64::from(head.records),
+            FrameKind::Gap => {}
+        }
+        self.next_seq = frame.next_seq();
+        self.last_group = head.group_start;
+        self.wall_ms = Some((self.wall_ms.map_or(head.wall_ms, |(first, _)| first), head.wall_ms));
+        if self.found.is_none() && self.next_seq > find {
+            self.found = Some((at, head.wall_ms));
+        }
+    }
+}
+
+/// What the journal goes on from.
+pub(super) struct Recovered {
+    pub(super) segments: VecDeque<SegmentInfo>,
+    pub(super) next_number: u64,
+    pub(super) next_seq: u64,
+    pub(super) checkpoint: Option<Checkpoint>,
+    /// The first sequence that may be unstored, where its frame begins and when it was appended.
+    pub(super) replay_from: u64,
+    pub(super) replay_place: Place,
+    pub(super) replay_wall_ms: i64,
+}
+
+/// Verifies what is in the directory and makes it ready to go on. Changes nothing where it refuses.
+pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError> {
+    let checkpoint = checkpoint::read(fs, dir).map_err(io_error("read the checkpoint in", dir))?;
+    let known = checkpoint.unwrap_or_default();
+    let found = list(fs, dir)?;
+    let headers = verified_headers(dir, &found)?;
+    let ends: Vec<Option<u64>> = headers.iter().skip(1).map(|h| Some(h.first_seq)).chain([None]).collect();
+    // What is stored is not read again, it is removed.
+    let stored = ends.iter().take_while(|end| end.is_some_and(|end| end <= known.unstored_from)).count();
+    let mut recovered = Recovered {
+        segments: VecDeque::new(),
+        next_number: headers.last().map_or(1, |h| h.number + 1),
+        next_seq: known.synced_to.max(1),
+        checkpoint,
+        replay_from: known.unstored_from,
+        replay_place: Place { segment: 0, offset: HEADER_BYTES },
+        replay_wall_ms: 0,
+    };
+    let mut last = None;
+    let mut first_place = None;
+    for ((found, header), end) in found.iter().zip(&headers).zip(&ends).skip(stored) {
+        let expect = Expect { end: *end, deep: false, find: known.unstored_from };
+        let seen = examine(found, header, expect).map_err(io_error("read", &found.path))?;
+        if let Ending::Damaged(fault) = seen.ending {
+            let (path, offset, seq) = (found.path.clone(), seen.data_end, seen.next_seq);
+            return Err(JournalError::Damaged(Damage::Frame { path, offset, seq, fault }));
+        }
+        if let (None, Some((offset, wall_ms))) = (first_place, seen.found) {
+            first_place = Some((Place { segment: header.number, offset }, wall_ms));
+        }
+        recovered.segments.push_back(SegmentInfo {
+            number: header.number,
+            path: found.path.clone(),
+            salt: header.salt,
+            first_seq: header.first_seq,
+            data_end: seen.data_end,
+            bytes: found.bytes,
+        });
+        recovered.next_seq = seen.next_seq;
+        last = Some(seen);
+    }
+    if let (Some(segment), true) = (recovered.segments.back(), known.synced_to > recovered.next_seq) {
+        let (path, end, synced) = (segment.path.clone(), recovered.next_seq, known.synced_to);
+        return Err(JournalError::Damaged(Damage::EndsEarly { path, end, synced }));
+    }
+    if let Some(last) = last {
+        settle_last(fs, &mut recovered, &last)?;
+    }
+    clean(fs, dir, &found[..stored])?;
+    let first_seq = recovered.segments.front().map_or(recovered.next_seq, |s| s.first_seq);
+    recovered.replay_from = known.unstored_from.clamp(first_seq, recovered.next_seq);
+    let end = recovered.segments.back().map(|s| Place { segment: s.number, offset: s.data_end });
+    let (place, wall_ms) = first_place.unwrap_or((end.unwrap_or(recovered.replay_place), 0));
+    (recovered.replay_place, recovered.replay_wall_ms) = (place, wall_ms);
+    Ok(recovered)
+}
+
+/// All headers sound, of this format, and their numbers without a gap.
+fn verified_headers(dir: &Path, found: &[Found]) -> Result<Vec<Header>, JournalError> {
+    let mut headers: Vec<Header> = Vec::new();
+    for segment in found {
+        let path = segment.path.clone();
+        let header = match &segment.header {
+            Ok(header) if header.number == segment.number => *header,
+            Ok(header) => return Err(JournalError::Damaged(Damage::Number { path, number: header.number })),
+            Err(HeaderFault::Version(v)) => {
+                return Err(JournalError::Format { path, fault: HeaderFault::Version(*v) });
+            }
+            Err(fault) => return Err(JournalError::Damaged(Damage::Header { path, fault: fault.clone() })),
+        };
+        if let Some(before) = headers.last()
+            && before.number + 1 != header.number
+        {
+            let path = dir.join(segment_name(before.number + 1));
+            return Err(JournalError::Damaged(Damage::Missing { path }));
+        }
+        headers.push(header);
+    }
+    Ok(headers)
+}
+
+/// Cuts off what is behind the last segment's frames and makes durable what is before; without frames, it goes.
+fn settle_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Result<(), JournalError> {
+    let Some(segment) = recovered.segments.back_mut() else { return Ok(()) };
+    let path = segment.path.clone();
+    if seen.ending == Ending::Torn {
+        tracing::warn!(
+            "the journal's last write was cut short by a crash: {} ends at offset {} (sequence {}); nothing behind it \
+             was acknowledged",
+            path.display(),
+            seen.data_end,
+            seen.next_seq,
+        );
+    }
+    if seen.frames == 0 {
+        // Its number is used again: the next segment takes its name in one step.
+        fs.remove(&path).map_err(io_error("remove", &path))?;
+        recovered.next_number = segment.number;
+        recovered.segments.pop_back();
+        return Ok(());
+    }
+    let settle = || {
+        let file = fs.open(&path, true)?;
+        file.set_len(seen.data_end)?;
+        let mut buf = vec![0; 1 << 20];
+        let mut at = seen.last_group;
+        while at < seen.data_end {
+            let n = buf.len().min((seen.data_end - at) as usize);
+            let n = read_full_at(&*file, &mut buf[..n], at)?;
+            if n == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            write_all_at(&*file, &buf[..n], at)?;
+            at += n as u64;
+        }
+        file.sync_data()
+    };
+    settle().map_err(io_error("make durable", &path))?;
+    segment.bytes = seen.data_end;
+    Ok(())
+}
+
+/// Removes what is not needed: segments that are stored (oldest first, so that a crash leaves no gap) and what was to
+/// become one.
+fn clean(fs: &dyn Fs, dir: &Path, stored: &[Found]) -> Result<(), JournalError> {
+    let stock = dir.join(STOCK_NAME);
+    match fs.remove(&stock) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error("remove", &stock)(error)),
+        _ => {}
+    }
+    for segment in stored {
+        fs.remove(&segment.path).map_err(io_error("remove", &segment.path))?;
+        fs.sync_dir(dir).map_err(io_error("sync", dir))?;
+    }
+    fs.sync_dir(dir).map_err(io_error("sync", dir))
+}

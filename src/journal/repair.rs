@@ -1,0 +1,345 @@
+//! For the operator: what is in a journal, whether it would open, and how to go on from a damaged one.
+//!
+//! [`salvage`] puts a replacement with every sound frame in the place of a damaged segment, and keeps the damaged file
+//! beside it as `*.seg.damaged`. Sequences that are lost become a gap frame, so that recovery stays strict: what is
+//! missing is missing on an operator's word and no other. The replacement takes the name in one step, after both files
+//! are synced, so salvage can be killed and run again.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::checkpoint;
+use super::error::{Damage, JournalError, io_error};
+use super::fs::{Fs, FsFile, read_full_at, write_all_at};
+use super::reader::{FrameReader, Step, find_frame};
+use super::recovery::{Ending, Expect, Found, examine, list, segment_name};
+use super::segment::{
+    Frame, FrameHead, FrameKind, HEADER_BYTES, HEADER_COPY_AT, Header, HeaderFault, Payload, begin_frame, end_frame,
+    seal_frame,
+};
+
+/// What a journal's directory holds.
+#[derive(Debug, Clone, Default)]
+pub struct Report {
+    /// A running hourbucket has it; nothing else is said then.
+    pub in_use: bool,
+    /// The segments by number.
+    pub segments: Vec<SegmentReport>,
+    /// What the checkpoint says: the first sequence that may be unstored, and the end of what was synced.
+    pub checkpoint: Option<(u64, u64)>,
+    /// Why the journal would not open.
+    pub problems: Vec<Damage>,
+    /// Segments of another format, which this hourbucket does not read.
+    pub other_format: Vec<(PathBuf, HeaderFault)>,
+}
+
+impl Report {
+    /// Whether the journal would open.
+    pub fn is_sound(&self) -> bool {
+        self.problems.is_empty() && self.other_format.is_empty()
+    }
+}
+
+/// What a segment holds.
+#[derive(Debug, Clone)]
+pub struct SegmentReport {
+    /// Its file.
+    pub path: PathBuf,
+    /// The file's length.
+    pub bytes: u64,
+    /// Sound frames up to the end or the first damage.
+    pub frames: u64,
+    /// Readings in them.
+    pub readings: u64,
+    /// Dead letters in them.
+    pub dead_letters: u64,
+    /// Their sequences, the end exclusive.
+    pub sequences: (u64, u64),
+    /// When the first and the last were appended, milliseconds since 1970.
+    pub wall_ms: Option<(i64, i64)>,
+    /// Whether the last write was cut short, which the next start mends.
+    pub torn: bool,
+}
+
+/// What [`salvage`] did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Salvaged {
+    /// The damaged files, as they are called now.
+    pub moved: Vec<PathBuf>,
+    /// Ranges of sequences that are lost, the ends exclusive.
+    pub lost: Vec<(u64, u64)>,
+}
+
+/// Whether the journal would open, without changing anything. A directory that is not there is a sound, empty journal.
+///
+/// # Errors
+/// It cannot be read.
+pub fn check(fs: &dyn Fs, dir: &Path) -> Result<Report, JournalError> {
+    inspect(fs, dir)
+}
+
+/// What is in the journal, every payload decoded, without changing anything.
+///
+/// # Errors
+/// It cannot be read.
+pub fn inspect(fs: &dyn Fs, dir: &Path) -> Result<Report, JournalError> {
+    let names = match fs.list(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Report::default()),
+        names => names.map_err(io_error("list", dir))?,
+    };
+    let lock_path = dir.join(super::LOCK_NAME);
+    let has_lock = names.iter().any(|name| name == super::LOCK_NAME);
+    let lock = if has_lock { fs.lock(&lock_path).map_err(io_error("lock", &lock_path))? } else { None };
+    if has_lock && lock.is_none() {
+        return Ok(Report { in_use: true, ..Report::default() });
+    }
+    let known = checkpoint::read(fs, dir).map_err(io_error("read the checkpoint in", dir))?;
+    let found = list(fs, dir)?;
+    let mut report = Report { checkpoint: known.map(|c| (c.unstored_from, c.synced_to)), ..Report::default() };
+    for (i, segment) in found.iter().enumerate() {
+        let next = found.get(i + 1);
+        let end = next.and_then(|n| n.header.as_ref().ok()).map(|h| h.first_seq);
+        inspect_segment(&mut report, segment, end)?;
+        for number in next.map_or(0..0, |n| segment.number + 1..n.number) {
+            report.problems.push(Damage::Missing { path: dir.join(segment_name(number)) });
+        }
+    }
+    if let (Some(last), Some(known)) = (report.segments.last(), known)
+        && known.synced_to > last.sequences.1
+        && report.is_sound()
+    {
+        let (path, end, synced) = (last.path.clone(), last.sequences.1, known.synced_to);
+        report.problems.push(Damage::EndsEarly { path, end, synced });
+    }
+    Ok(report)
+}
+
+fn inspect_segment(report: &mut Report, segment: &Found, end: Option<u64>) -> Result<(), JournalError> {
+    let path = segment.path.clone();
+    let header = match &segment.header {
+        Ok(header) if header.number == segment.number => header,
+        Ok(header) => {
+            report.problems.push(Damage::Number { path, number: header.number });
+            return Ok(());
+        }
+        Err(fault @ HeaderFault::Version(_)) => {
+            report.other_format.push((path, fault.clone()));
+            return Ok(());
+        }
+        Err(fault) => {
+            report.problems.push(Damage::Header { path, fault: fault.clone() });
+            return Ok(());
+        }
+    };
+    let expect = Expect { end, deep: true, find: u64::MAX };
+    let seen = examine(segment, header, expect).map_err(io_error("read", &path))?;
+    if let Ending::Damaged(fault) = seen.ending {
+        let (path, offset, seq) = (path.clone(), seen.data_end, seen.next_seq);
+        report.problems.push(Damage::Frame { path, offset, seq, fault });
+    }
+    report.segments.push(SegmentReport {
+        path,
+        bytes: segment.bytes,
+        frames: seen.frames,
+        readings: seen.readings,
+        dead_letters: seen.dead_letters,
+        sequences: (header.first_seq, seen.next_seq),
+        wall_ms: seen.wall_ms,
+        torn: seen.ending == Ending::Torn,
+    });
+    Ok(())
+}
+
+/// A place in the row of segments: one that should be there, and what is left of it.
+struct Slot {
+    number: u64,
+    found: Option<Found>,
+    /// From either place in the file.
+    header: Option<Header>,
+    sound_header: bool,
+}
+
+/// Replaces what is damaged by what is left of it, so that the journal opens.
+///
+/// # Errors
+/// It is in use, of another format, or cannot be read or written.
+pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Salvaged, JournalError> {
+    let lock_path = dir.join(super::LOCK_NAME);
+    let lock = fs.lock(&lock_path).map_err(io_error("lock", &lock_path))?;
+    let _lock = lock.ok_or_else(|| JournalError::Locked { dir: dir.into() })?;
+    let known = checkpoint::read(fs, dir).map_err(io_error("read the checkpoint in", dir))?.unwrap_or_default();
+    let slots = slots(list(fs, dir)?)?;
+    let mut done = Salvaged::default();
+    // The first sequence that no segment so far holds.
+    let mut next_seq = None;
+    for (i, slot) in slots.iter().enumerate() {
+        let Some(first_seq) = slot.header.map(|h| h.first_seq).or(next_seq) else {
+            // Nothing before it needs it in the row.
+            move_aside(fs, dir, slot, &mut done)?;
+            continue;
+        };
+        let last = i + 1 == slots.len();
+        // Where the next one's header is lost, this one ends where its sound frames end.
+        let end = slots.get(i + 1).and_then(|next| next.header).map(|h| h.first_seq);
+        let expect = Expect { end, deep: true, find: u64::MAX };
+        if let (Some(found), Some(header), true) = (&slot.found, &slot.header, slot.sound_header) {
+            let seen = examine(found, header, expect).map_err(io_error("read", &found.path))?;
+            let early = last && known.synced_to > seen.next_seq;
+            if !matches!(seen.ending, Ending::Damaged(_)) && !early {
+                next_seq = Some(seen.next_seq);
+                continue;
+            }
+        }
+        // Of the last one only the least that its end can be is known.
+        let span = Span { first_seq, end, end_min: end.unwrap_or(if last { known.synced_to } else { first_seq }) };
+        let rebuilt = rebuild(fs, dir, slot, span, &mut done);
+        next_seq = Some(rebuilt.map_err(io_error("rebuild", &dir.join(segment_name(slot.number))))?);
+    }
+    Ok(done)
+}
+
+/// The sequences that a replacement is to cover.
+#[derive(Clone, Copy)]
+struct Span {
+    first_seq: u64,
+    /// Exactly up to here, where that is known.
+    end: Option<u64>,
+    /// At least up to here.
+    end_min: u64,
+}
+
+fn slots(found: Vec<Found>) -> Result<Vec<Slot>, JournalError> {
+    let mut slots: Vec<Slot> = Vec::new();
+    for segment in found {
+        if let Err(fault @ HeaderFault::Version(_)) = &segment.header {
+            return Err(JournalError::Format { path: segment.path.clone(), fault: fault.clone() });
+        }
+        let number = segment.number;
+        let own = |header: &Header| header.number == number;
+        let sound = segment.header.clone().ok().filter(own);
+        let copy = || {
+            let mut page = vec![0; HEADER_BYTES as usize];
+            let n = read_full_at(&*segment.file, &mut page, 0).ok()?;
+            Header::decode(page[..n].get(HEADER_COPY_AT..)?).ok().filter(own)
+        };
+        let from = slots.last().map_or(number, |before| before.number + 1);
+        slots.extend((from..number).map(|number| Slot { number, found: None, header: None, sound_header: false }));
+        let header = sound.or_else(copy);
+        slots.push(Slot { number, header, sound_header: sound.is_some(), found: Some(segment) });
+    }
+    Ok(slots)
+}
+
+fn damaged_path(dir: &Path, slot: &Slot) -> PathBuf {
+    dir.join(format!("{}.damaged", segment_name(slot.number)))
+}
+
+fn move_aside(fs: &dyn Fs, dir: &Path, slot: &Slot, done: &mut Salvaged) -> Result<(), JournalError> {
+    let Some(found) = &slot.found else { return Ok(()) };
+    let to = damaged_path(dir, slot);
+    fs.rename(&found.path, &to).map_err(io_error("move aside", &found.path))?;
+    fs.sync_dir(dir).map_err(io_error("sync", dir))?;
+    done.moved.push(to);
+    Ok(())
+}
+
+/// A segment that is being written anew.
+struct Rebuild {
+    file: Arc<dyn FsFile>,
+    salt: u32,
+    offset: u64,
+    next_seq: u64,
+    lost: Vec<(u64, u64)>,
+}
+
+impl Rebuild {
+    /// Every frame is a group of its own: all before it is as good as synced when the file gets its name.
+    fn put(&mut self, head: FrameHead, payload: &[u8]) -> std::io::Result<()> {
+        let mut bytes = Vec::new();
+        let at = begin_frame(&mut bytes);
+        bytes.extend_from_slice(payload);
+        let frame = end_frame(&mut bytes, at);
+        seal_frame(&mut bytes[frame], FrameHead { group_start: self.offset, ..head }, self.salt);
+        write_all_at(&*self.file, &bytes, self.offset)?;
+        self.offset += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// The sequences up to `to` are lost.
+    fn gap(&mut self, to: u64) -> std::io::Result<()> {
+        if to <= self.next_seq {
+            return Ok(());
+        }
+        let head = FrameHead { seq: self.next_seq, wall_ms: 0, group_start: 0, records: 0, kind: FrameKind::Gap };
+        self.put(head, &to.to_le_bytes())?;
+        self.lost.push((self.next_seq, to));
+        self.next_seq = to;
+        Ok(())
+    }
+
+    fn frame(&mut self, frame: &Frame<'_>, end: Option<u64>) -> std::io::Result<()> {
+        let fits = frame.head.seq >= self.next_seq && end.is_none_or(|end| frame.next_seq() <= end);
+        if !fits || Payload::decode(frame).is_err() {
+            return Ok(());
+        }
+        self.gap(frame.head.seq)?;
+        self.put(frame.head, frame.payload)?;
+        self.next_seq = frame.next_seq();
+        Ok(())
+    }
+}
+
+/// Writes a segment with all sound frames of a slot and takes it into its place; returns the end of its sequences.
+fn rebuild(fs: &dyn Fs, dir: &Path, slot: &Slot, span: Span, done: &mut Salvaged) -> std::io::Result<u64> {
+    let temporary = dir.join(super::keeper::STOCK_NAME);
+    let header = Header { number: slot.number, first_seq: span.first_seq, salt: fastrand::u32(..), created_ms: 0 };
+    let file = fs.create(&temporary)?;
+    write_all_at(&*file, &header.encode(), 0)?;
+    let mut new = Rebuild { file, salt: header.salt, offset: HEADER_BYTES, next_seq: span.first_seq, lost: Vec::new() };
+    // Without its salt no frame of the old file can be told from rubbish.
+    if let (Some(found), Some(old)) = (&slot.found, &slot.header) {
+        copy_sound_frames(found, old, span.end, &mut new)?;
+    }
+    new.gap(span.end_min)?;
+    new.file.sync_data()?;
+    if let Some(found) = &slot.found {
+        let to = damaged_path(dir, slot);
+        copy_file(fs, found, &to)?;
+        done.moved.push(to);
+    }
+    fs.rename(&temporary, &dir.join(segment_name(slot.number)))?;
+    fs.sync_dir(dir)?;
+    done.lost.append(&mut new.lost);
+    Ok(new.next_seq)
+}
+
+fn copy_sound_frames(found: &Found, old: &Header, end: Option<u64>, new: &mut Rebuild) -> std::io::Result<()> {
+    let mut offset = HEADER_BYTES;
+    loop {
+        let mut reader = FrameReader::new(found.file.clone(), old.salt, offset, found.bytes);
+        while let Step::Frame(_, frame) = reader.next()? {
+            if end == Some(new.next_seq) {
+                return Ok(());
+            }
+            new.frame(&frame, end)?;
+        }
+        match find_frame(&reader, reader.offset() + 8, new.next_seq, |_, _| true)?.frame_at {
+            Some(at) => offset = at,
+            None => return Ok(()),
+        }
+    }
+}
+
+fn copy_file(fs: &dyn Fs, from: &Found, to: &Path) -> std::io::Result<()> {
+    let file = fs.create(to)?;
+    let mut buf = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        let n = read_full_at(&*from.file, &mut buf, at)?;
+        if n == 0 {
+            return file.sync_data();
+        }
+        write_all_at(&*file, &buf[..n], at)?;
+        at += n as u64;
+    }
+}

@@ -1,0 +1,220 @@
+//! What the journal's parts know in common, behind one lock that is never held over IO.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::Stats;
+use super::error::Broken;
+use super::fs::{DirLock, Fs};
+use super::keeper::Stock;
+use super::recovery::Recovered;
+use super::tracker::{Item, Tail, Tracker};
+use crate::ack::{Ack, Outcome};
+use crate::intake::Gate;
+use crate::model::Clock;
+use crate::telemetry::metrics;
+
+/// Called once, when the journal breaks; quick, and from any thread.
+pub type OnBroken = Box<dyn Fn(&Broken) + Send + Sync>;
+
+/// A segment that is there.
+#[derive(Debug, Clone)]
+pub(super) struct SegmentInfo {
+    pub(super) number: u64,
+    pub(super) path: PathBuf,
+    pub(super) salt: u32,
+    pub(super) first_seq: u64,
+    /// Where its frames end; what lies behind is not synced or not ours.
+    pub(super) data_end: u64,
+    /// On disk.
+    pub(super) bytes: u64,
+}
+
+/// What changes.
+pub(super) struct State {
+    /// Oldest first, numbers without a gap.
+    pub(super) segments: VecDeque<SegmentInfo>,
+    /// Whether the newest segment is being written.
+    pub(super) active: bool,
+    /// Of the segments and of the one in stock.
+    pub(super) bytes: u64,
+    pub(super) tail: Tail,
+    pub(super) tracker: Tracker,
+    /// The end of what is synced: what the follower may see.
+    pub(super) synced_to: u64,
+    /// Nothing more will be written: the follower ends when it has given everything.
+    pub(super) closed: bool,
+    /// The process is about to end: entries that are given up are no news.
+    pub(super) finished: bool,
+    pub(super) broken: Option<String>,
+    /// The keeper has something to do.
+    pub(super) kick: bool,
+    pub(super) lock: Option<Box<dyn DirLock>>,
+}
+
+/// What stays, and the lock around what changes.
+pub(super) struct Shared {
+    pub(super) fs: Arc<dyn Fs>,
+    pub(super) dir: PathBuf,
+    pub(super) segment_bytes: u64,
+    pub(super) max_bytes: u64,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) gate: Gate,
+    on_broken: OnBroken,
+    /// The sequences to replay: from where, and where the new ones begin.
+    pub(super) replay: (u64, u64),
+    state: Mutex<State>,
+    /// Taken before the state, never after it; held over IO.
+    pub(super) stock: Mutex<Stock>,
+    pub(super) keeper: Condvar,
+    /// There may be something for the follower.
+    pub(super) data: Notify,
+}
+
+/// What [`Shared::new`] is made from.
+pub(super) struct Parts {
+    pub(super) fs: Arc<dyn Fs>,
+    pub(super) dir: PathBuf,
+    pub(super) segment_bytes: u64,
+    pub(super) max_bytes: u64,
+    pub(super) tail_bytes: usize,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) gate: Gate,
+    pub(super) on_broken: OnBroken,
+    pub(super) lock: Box<dyn DirLock>,
+}
+
+impl Shared {
+    pub(super) fn new(parts: Parts, recovered: &Recovered) -> Arc<Shared> {
+        let from = recovered.replay_from;
+        let state = State {
+            segments: recovered.segments.clone(),
+            active: false,
+            bytes: recovered.segments.iter().map(|s| s.bytes).sum(),
+            tail: Tail::new(parts.tail_bytes),
+            tracker: Tracker::new(from, recovered.replay_wall_ms),
+            synced_to: recovered.next_seq,
+            closed: false,
+            finished: false,
+            broken: None,
+            kick: true,
+            lock: Some(parts.lock),
+        };
+        metrics::journal_bytes(state.bytes);
+        Arc::new(Shared {
+            fs: parts.fs,
+            dir: parts.dir,
+            segment_bytes: parts.segment_bytes,
+            max_bytes: parts.max_bytes,
+            clock: parts.clock,
+            gate: parts.gate,
+            on_broken: parts.on_broken,
+            replay: (from, recovered.next_seq),
+            state: Mutex::new(state),
+            stock: Mutex::default(),
+            keeper: Condvar::new(),
+            data: Notify::new(),
+        })
+    }
+
+    /// A panic elsewhere leaves the state whole: every change under the lock is complete.
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the keeper.
+    pub(super) fn kick(&self, state: &mut State) {
+        state.kick = true;
+        self.keeper.notify_one();
+    }
+
+    /// The journal is not sound any more; the first reason counts.
+    pub(super) fn break_for(&self, broken: &Broken) {
+        // Entries given up say nothing about the journal: it still keeps what it is given.
+        if !matches!(broken, Broken::NotDelivered { .. }) {
+            self.gate.broken();
+        }
+        {
+            let mut state = self.state();
+            if state.broken.is_some() {
+                return;
+            }
+            state.broken = Some(broken.to_string());
+        }
+        tracing::error!("{broken}");
+        (self.on_broken)(broken);
+    }
+
+    /// Entries are synced: the follower may have them. `data_end` is where they end in the newest segment.
+    pub(super) fn publish(&self, items: Vec<Item>, data_end: u64) {
+        let mut state = self.state();
+        if let (Some(first), true) = (items.first(), state.tracker.next() >= state.synced_to) {
+            state.tracker.first_in_line(first.wall_ms);
+        }
+        state.synced_to += items.len() as u64;
+        if let Some(segment) = state.segments.back_mut() {
+            segment.data_end = data_end;
+        }
+        items.into_iter().for_each(|item| state.tail.push(item));
+    }
+
+    /// The acknowledgement of the chunk that begins with `first`.
+    pub(super) fn chunk_ack(self: &Arc<Shared>, first: u64) -> Ack {
+        let shared = self.clone();
+        Ack::with(move |outcome| match outcome {
+            Outcome::Delivered => {
+                let mut state = shared.state();
+                state.tracker.stored(first);
+                if state.deletable() {
+                    shared.kick(&mut state);
+                }
+            }
+            Outcome::NotDelivered if shared.state().finished => {}
+            Outcome::NotDelivered => shared.break_for(&Broken::NotDelivered { first_seq: first }),
+        })
+    }
+
+    /// Nothing more will be written.
+    pub(super) fn close(&self) {
+        self.state().closed = true;
+        self.data.notify_one();
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        let state = self.state();
+        let (from, to) = self.replay;
+        let unstored_from = state.tracker.unstored_from();
+        Stats {
+            bytes: state.bytes,
+            bytes_max: self.max_bytes,
+            segments: state.segments.len(),
+            backlog_entries: state.synced_to - state.tracker.next().min(state.synced_to),
+            unstored_entries: state.synced_to - unstored_from.min(state.synced_to),
+            replay_done: state.tracker.next().clamp(from, to) - from,
+            replay_total: to - from,
+            oldest_unstored_ms: state.tracker.oldest_wall_ms(state.synced_to),
+            broken: state.broken.clone(),
+        }
+    }
+}
+
+impl State {
+    /// Whether everything in the oldest segment is stored and nothing more will come into it.
+    pub(super) fn deletable(&self) -> bool {
+        let end = match (self.segments.len(), self.segments.get(1)) {
+            (_, Some(next)) => next.first_seq,
+            (1, None) if !self.active => self.synced_to,
+            _ => return false,
+        };
+        end <= self.tracker.unstored_from()
+    }
+
+    /// Counts what is on the disk.
+    pub(super) fn count_bytes(&mut self, more: u64, less: u64) {
+        self.bytes = (self.bytes + more).saturating_sub(less);
+        metrics::journal_bytes(self.bytes);
+    }
+}

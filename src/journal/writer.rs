@@ -1,0 +1,278 @@
+//! The writer: takes what is queued, makes one write and one fdatasync of it, and answers everybody (group commit).
+//!
+//! It runs in a thread of its own because fdatasync blocks. All it decides is in [`Appender::append`], which the tests
+//! call without a thread.
+//!
+//! What can happen to a group, and what follows:
+//! - *synced*: its entries go to the follower, its senders are acknowledged;
+//! - *refused* (no room, or the write failed): nothing was promised; its senders are told so and the door closes. The
+//!   rest of the segment may hold pieces of the group, so it is never written again: the next group begins a new
+//!   segment, whose first sequence says where the old one ends;
+//! - *sync failed*: whether it is durable cannot be known, now or ever. Nobody is acknowledged and the writer ends.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::Notify;
+
+use super::error::Broken;
+use super::fs::{FsFile, write_all_at};
+use super::segment::{
+    FrameHead, FrameKind, HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, begin_frame, encode_dead, end_frame, seal_frame,
+};
+use super::shared::{SegmentInfo, Shared};
+use super::tracker::{EntryKind, Item, Place};
+use crate::ack::Ack;
+use crate::intake::{Parcel, Parcels};
+use crate::telemetry::metrics;
+
+/// A group takes in parcels up to this size: at 3 ms for a synced MiB, an fdatasync of more would make everybody wait
+/// longer than the batching saves.
+const GROUP_BYTES_MAX: usize = 4 << 20;
+/// What an entry costs in memory beside its readings.
+const ITEM_BYTES: usize = 100;
+
+/// The segment that is being written.
+struct Active {
+    file: Arc<dyn FsFile>,
+    info: SegmentInfo,
+}
+
+/// A frame that waits to be written.
+struct Staged {
+    frame: Range<usize>,
+    kind: EntryKind,
+    bytes: usize,
+}
+
+/// The writer is done for: the journal is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Dead;
+
+/// The writer without its thread.
+pub(super) struct Appender {
+    shared: Arc<Shared>,
+    active: Option<Active>,
+    next_number: u64,
+    next_seq: u64,
+    /// The group: frames one behind the other, as they will stand in the segment.
+    buf: Vec<u8>,
+    staged: Vec<Staged>,
+    acks: Vec<Ack>,
+}
+
+impl Appender {
+    pub(super) fn new(shared: Arc<Shared>, next_number: u64, next_seq: u64) -> Appender {
+        Appender { shared, active: None, next_number, next_seq, buf: Vec::new(), staged: Vec::new(), acks: Vec::new() }
+    }
+
+    /// Appends parcels, in one group where they fit into one segment. When it returns, each has been acknowledged or
+    /// dropped.
+    pub(super) fn append(&mut self, parcels: impl IntoIterator<Item = Parcel>) -> Result<(), Dead> {
+        let mut full = false;
+        for parcel in parcels {
+            let (start, staged) = (self.buf.len(), self.staged.len());
+            let Some(ack) = self.stage(parcel) else { continue };
+            if self.buf.len() as u64 > self.room() {
+                // It does not fit behind those before it. They are written, and it begins the next segment.
+                let own_buf = self.buf.split_off(start);
+                let own_staged = self.staged.split_off(staged);
+                self.commit()?;
+                if own_buf.len() as u64 > self.room() {
+                    full = full || !self.rotate(own_buf.len() as u64)?;
+                }
+                if own_buf.len() as u64 > self.room() {
+                    continue;
+                }
+                self.buf.extend_from_slice(&own_buf);
+                self.staged.extend(own_staged.into_iter().map(|s| s.moved(start)));
+            }
+            self.acks.push(ack);
+        }
+        self.commit()
+    }
+
+    /// Encodes a parcel's frames behind the others. `None` where there is nothing to write.
+    fn stage(&mut self, parcel: Parcel) -> Option<Ack> {
+        if parcel.memory_bytes() > PAYLOAD_BYTES_MAX {
+            tracing::error!("a message of {} bytes is too large for the journal", parcel.memory_bytes());
+            return None;
+        }
+        let (batch, dead, ack) = parcel.into_parts();
+        if batch.is_empty() && dead.is_empty() {
+            ack.delivered();
+            return None;
+        }
+        if !batch.is_empty() {
+            let at = begin_frame(&mut self.buf);
+            batch.encode(&mut self.buf);
+            let frame = end_frame(&mut self.buf, at);
+            let bytes = batch.memory_bytes() + ITEM_BYTES;
+            self.staged.push(Staged { frame, kind: EntryKind::Readings(Arc::new(batch)), bytes });
+        }
+        if !dead.is_empty() {
+            let at = begin_frame(&mut self.buf);
+            encode_dead(&dead, &mut self.buf);
+            let frame = end_frame(&mut self.buf, at);
+            let bytes = frame.len() + ITEM_BYTES * dead.len();
+            self.staged.push(Staged { frame, kind: EntryKind::Dead(dead), bytes });
+        }
+        Some(ack)
+    }
+
+    fn room(&self) -> u64 {
+        self.active.as_ref().map_or(0, |active| active.info.bytes - active.info.data_end)
+    }
+
+    /// One write, one fdatasync, then the answers.
+    fn commit(&mut self) -> Result<(), Dead> {
+        let staged = std::mem::take(&mut self.staged);
+        let acks = std::mem::take(&mut self.acks);
+        let Some(active) = self.active.as_mut().filter(|_| !staged.is_empty()) else {
+            self.buf.clear();
+            return Ok(());
+        };
+        let start = active.info.data_end;
+        let items = seal_all(&mut self.buf, staged, active, self.next_seq, self.shared.clock.now().wall_ms);
+        let written = write_all_at(&*active.file, &self.buf, start);
+        let end = start + self.buf.len() as u64;
+        self.buf.clear();
+        // One giant group must not hold its memory for ever.
+        self.buf.shrink_to(2 * GROUP_BYTES_MAX);
+        if let Err(error) = written {
+            self.give_up_segment(&error);
+            return Ok(());
+        }
+        let began = Instant::now();
+        let synced = active.file.sync_data();
+        metrics::journal_sync(began.elapsed().as_secs_f64());
+        if let Err(source) = synced {
+            self.shared.break_for(&Broken::Sync { path: active.info.path.clone(), source });
+            return Err(Dead);
+        }
+        active.info.data_end = end;
+        self.next_seq += items.len() as u64;
+        self.shared.publish(items, end);
+        acks.into_iter().for_each(Ack::delivered);
+        self.shared.data.notify_one();
+        Ok(())
+    }
+
+    /// Begins the next segment; false where there is none to be had.
+    fn rotate(&mut self, frames_bytes: u64) -> Result<bool, Dead> {
+        let shared = self.shared.clone();
+        let prepared = match shared.take_segment(frames_bytes) {
+            Ok(prepared) => prepared,
+            Err(why) => {
+                tracing::debug!("{why}");
+                return Ok(false);
+            }
+        };
+        let header = Header {
+            number: self.next_number,
+            first_seq: self.next_seq,
+            salt: fastrand::u32(..),
+            created_ms: shared.clock.now().wall_ms,
+        };
+        if let Err(error) = write_all_at(&*prepared.file, &header.encode(), 0) {
+            shared.discard(Some(prepared));
+            shared.write_refused(&error);
+            return Ok(false);
+        }
+        let broken = |path, source| {
+            shared.break_for(&Broken::Sync { path, source });
+            Dead
+        };
+        prepared.file.sync_data().map_err(|source| broken(prepared.path.clone(), source))?;
+        let path = shared.dir.join(super::recovery::segment_name(header.number));
+        if let Err(error) = shared.fs.rename(&prepared.path, &path) {
+            shared.discard(Some(prepared));
+            shared.write_refused(&error);
+            return Ok(false);
+        }
+        shared.fs.sync_dir(&shared.dir).map_err(|source| broken(shared.dir.clone(), source))?;
+        let info = SegmentInfo {
+            number: header.number,
+            path,
+            salt: header.salt,
+            first_seq: header.first_seq,
+            data_end: HEADER_BYTES,
+            bytes: prepared.bytes,
+        };
+        let mut state = shared.state();
+        state.segments.push_back(info.clone());
+        state.active = true;
+        self.active = Some(Active { file: prepared.file, info });
+        self.next_number += 1;
+        Ok(true)
+    }
+
+    /// A write into the active segment failed. What it holds from here on is unknown, so nothing more goes into it.
+    fn give_up_segment(&mut self, error: &std::io::Error) {
+        let Some(active) = self.active.take() else { return };
+        // Only to give the space back: the next segment's first sequence makes what is behind this place meaningless.
+        let cut = active.file.set_len(active.info.data_end).is_ok();
+        let mut state = self.shared.state();
+        state.active = false;
+        if let (true, Some(info)) = (cut, state.segments.back_mut()) {
+            let freed = info.bytes - info.data_end;
+            info.bytes = info.data_end;
+            state.count_bytes(0, freed);
+        }
+        drop(state);
+        self.shared.write_refused(error);
+    }
+
+    /// Works until the parcels end or `stop` is notified and the queue is empty.
+    pub(super) async fn run(mut self, mut parcels: Parcels, stop: Arc<Notify>) {
+        let mut group = Vec::new();
+        loop {
+            tokio::select! {
+                biased;
+                first = parcels.recv() => match first {
+                    Some(first) => group.push(first),
+                    None => return,
+                },
+                // What is in the queue now is still taken; nothing more gets in.
+                () = stop.notified() => parcels.close(),
+            }
+            let mut bytes = group.last().map_or(0, Parcel::memory_bytes);
+            while bytes < GROUP_BYTES_MAX
+                && let Ok(parcel) = parcels.try_recv()
+            {
+                bytes += parcel.memory_bytes();
+                group.push(parcel);
+            }
+            if self.append(group.drain(..)) == Err(Dead) {
+                return;
+            }
+        }
+    }
+}
+
+impl Staged {
+    /// The same frame after the bytes before it have gone.
+    fn moved(mut self, by: usize) -> Staged {
+        self.frame = self.frame.start - by..self.frame.end - by;
+        self
+    }
+}
+
+/// Fills in the heads of a group that is about to be written behind the active segment's frames.
+fn seal_all(buf: &mut [u8], staged: Vec<Staged>, active: &Active, first_seq: u64, wall_ms: i64) -> Vec<Item> {
+    let group_start = active.info.data_end;
+    let seal = |(i, staged): (usize, Staged)| {
+        let Staged { frame, kind, bytes } = staged;
+        let seq = first_seq + i as u64;
+        let (records, frame_kind) = match &kind {
+            EntryKind::Readings(batch) => (batch.len(), FrameKind::Readings),
+            EntryKind::Dead(letters) => (letters.len(), FrameKind::Dead),
+        };
+        let head = FrameHead { seq, wall_ms, group_start, records: records as u32, kind: frame_kind };
+        let end = group_start + frame.end.next_multiple_of(8) as u64;
+        seal_frame(&mut buf[frame], head, active.info.salt);
+        Item { seq, kind, wall_ms, bytes, place: Place { segment: active.info.number, offset: end } }
+    };
+    staged.into_iter().enumerate().map(seal).collect()
+}

@@ -1,0 +1,93 @@
+//! What MongoDB's errors mean for the one who sent a command: nothing was applied, nobody knows, or never again.
+
+use mongodb::error::ErrorKind;
+
+use crate::store::StoreError;
+
+/// What an error of a single statement means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StatementError {
+    /// The stored page is not what was believed (E11000).
+    Conflict,
+    /// The data itself cannot be stored.
+    Data,
+    /// The server is in trouble: ask again.
+    Retryable,
+}
+
+/// Sorts the error codes of `writeErrors`. Only what is known to be the data's fault is given up; everything else is
+/// asked again, loudly, since giving up a reading wrongly is worse than waiting.
+pub(super) fn statement_error(code: i32) -> StatementError {
+    match code {
+        11000 | 11001 | 12582 => StatementError::Conflict,
+        // BadValue, FailedToParse, TypeMismatch, Overflow, InvalidBSON, PathNotViable, ConflictingUpdateOperators,
+        // DollarPrefixedFieldName, EmptyFieldName, DottedFieldName, ImmutableField, DocumentValidationFailure,
+        // BSONObjectTooLarge, the resulting document too large (17419, 17420), index key too long (17280, 17282).
+        2 | 9 | 14 | 15 | 22 | 28 | 40 | 52 | 56 | 57 | 66 | 121 | 10334 | 17419 | 17420 | 17280 | 17282 => {
+            StatementError::Data
+        }
+        _ => StatementError::Retryable,
+    }
+}
+
+/// What a failed command means.
+pub(super) fn command_error(error: &mongodb::error::Error) -> StoreError {
+    let detail = describe(error);
+    match error.kind.as_ref() {
+        ErrorKind::ServerSelection { .. } => StoreError::NotApplied { kind: "no_primary", detail },
+        ErrorKind::Authentication { .. } => StoreError::NotApplied { kind: "unauthorized", detail },
+        ErrorKind::DnsResolve { .. } => StoreError::NotApplied { kind: "network", detail },
+        ErrorKind::Io(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
+            StoreError::NotApplied { kind: "network", detail }
+        }
+        ErrorKind::Command(e) => match e.code {
+            // Unauthorized, AuthenticationFailed, AtlasError: refused before anything is done.
+            13 | 18 | 8000 => StoreError::NotApplied { kind: "unauthorized", detail },
+            // NotWritablePrimary and its kin may also end a batch half way.
+            10107 | 13435 | 13436 | 10058 | 189 | 11602 | 91 | 11600 => {
+                StoreError::Unknown { kind: "no_primary", detail }
+            }
+            50 | 262 => StoreError::Unknown { kind: "timeout", detail },
+            64 | 100 => StoreError::Unknown { kind: "write_concern", detail },
+            _ => StoreError::Unknown { kind: "command", detail },
+        },
+        ErrorKind::Write(_) => StoreError::Unknown { kind: "write_concern", detail },
+        _ => StoreError::Unknown { kind: "network", detail },
+    }
+}
+
+/// The code of a command that failed as a whole.
+pub(super) fn command_code(error: &mongodb::error::Error) -> Option<i32> {
+    match error.kind.as_ref() {
+        ErrorKind::Command(e) => Some(e.code),
+        _ => None,
+    }
+}
+
+/// The error in words. The driver's texts name hosts, never credentials; the URI itself is not in them.
+pub(super) fn describe(error: &mongodb::error::Error) -> String {
+    match error.kind.as_ref() {
+        ErrorKind::Command(e) => format!("{} ({}): {}", e.code_name, e.code, e.message),
+        ErrorKind::ServerSelection { message, .. } => message.clone(),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_known_faults_of_the_data_are_given_up() {
+        for (code, means) in [
+            (11000, StatementError::Conflict),
+            (121, StatementError::Data),
+            (10334, StatementError::Data),
+            (112, StatementError::Retryable),
+            (189, StatementError::Retryable),
+            (999_999, StatementError::Retryable),
+        ] {
+            assert_eq!(statement_error(code), means, "{code}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Buckets read back: the version of their pages and, where they are asked for, the identities of their readings.
+
+use std::collections::HashMap;
+
+use futures_util::TryStreamExt;
+use mongodb::Collection;
+use mongodb::bson::{Bson, DateTime, RawBsonRef, RawDocument, RawDocumentBuf, doc};
+use mongodb::options::{Hint, ReadConcern, SelectionCriteria};
+
+use crate::model::{ReadingKey, ValueRef};
+use crate::store::{LoadRequest, LoadedBucket, LoadedPage};
+
+/// Keys asked for in one `find`.
+const KEYS_MAX: usize = 2000;
+
+type PageKey = (usize, u32);
+
+/// Loads all pages of the requested buckets: page 0 of each first, and behind a sealed page the next ones.
+pub(super) async fn load(
+    collection: &Collection<RawDocumentBuf>,
+    requests: &[LoadRequest],
+) -> mongodb::error::Result<Vec<LoadedBucket>> {
+    let mut loaded = vec![LoadedBucket::default(); requests.len()];
+    let mut wanted: Vec<PageKey> = (0..requests.len()).map(|r| (r, 0)).collect();
+    while !wanted.is_empty() {
+        let mut next = vec![];
+        for readings in [false, true] {
+            let keys: Vec<PageKey> =
+                wanted.iter().copied().filter(|(r, _)| requests[*r].readings == readings).collect();
+            for keys in keys.chunks(if readings { KEYS_MAX / 20 } else { KEYS_MAX }) {
+                let mut pages = find(collection, requests, keys, readings).await?;
+                for &(r, page) in keys {
+                    // A page counts only if all before it are there.
+                    if let Some(found) = pages.remove(&(r, page))
+                        && loaded[r].pages.len() == page as usize
+                    {
+                        if found.sealed {
+                            next.push((r, page + 1));
+                        }
+                        loaded[r].pages.push(found);
+                    }
+                }
+            }
+        }
+        wanted = next;
+    }
+    Ok(loaded)
+}
+
+async fn find(
+    collection: &Collection<RawDocumentBuf>,
+    requests: &[LoadRequest],
+    keys: &[PageKey],
+    readings: bool,
+) -> mongodb::error::Result<HashMap<PageKey, LoadedPage>> {
+    let mut by_id: HashMap<(&str, i64, u32), usize> = HashMap::with_capacity(keys.len());
+    let (mut ids, mut sensors, mut starts) = (vec![], vec![], vec![]);
+    for &(r, page) in keys {
+        let bucket = &requests[r].bucket;
+        let start = DateTime::from_millis(bucket.start.0);
+        by_id.insert((&bucket.sensor_id, bucket.start.0, page), r);
+        ids.push(Bson::from(doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start, "page": page as i32 }));
+        sensors.push(Bson::from(&*bucket.sensor_id));
+        starts.push(Bson::from(start));
+    }
+    starts.sort_by_key(|s| s.as_datetime().map(|d| d.timestamp_millis()));
+    starts.dedup();
+    // `_id` decides; the other two are there for a sharded cluster, which targets by them.
+    let filter = doc! { "_id": { "$in": ids }, "sensor_id": { "$in": sensors }, "bucket_start": { "$in": starts } };
+    let mut projection = doc! { "count": 1, "has_overflow": 1, "last_ts": 1, "bytes": { "$bsonSize": "$$ROOT" } };
+    if readings {
+        projection.insert("readings", 1);
+    }
+    let mut cursor = collection
+        .find(filter)
+        .projection(projection)
+        .hint(Hint::Name("_id_".into()))
+        .read_concern(ReadConcern::majority())
+        .selection_criteria(SelectionCriteria::ReadPreference(mongodb::options::ReadPreference::Primary))
+        .await?;
+    let mut pages = HashMap::with_capacity(keys.len());
+    while let Some(found) = cursor.try_next().await? {
+        if let Some((sensor, start, page)) = page_id(&found)
+            && let Some(r) = by_id.get(&(sensor, start, page))
+        {
+            pages.insert((*r, page), page_of(&found));
+        }
+    }
+    Ok(pages)
+}
+
+fn page_id(found: &RawDocument) -> Option<(&str, i64, u32)> {
+    let id = found.get_document("_id").ok()?;
+    let page = int(id.get("page").ok()??)?;
+    let start = id.get_datetime("bucket_start").ok()?.timestamp_millis();
+    Some((id.get_str("sensor_id").ok()?, start, u32::try_from(page).ok()?))
+}
+
+fn page_of(found: &RawDocument) -> LoadedPage {
+    let number = |name: &str| found.get(name).ok().flatten().and_then(int).unwrap_or(0);
+    let keys = match found.get_array("readings") {
+        Ok(readings) => readings.into_iter().filter_map(|r| key_of(r.ok()?.as_document()?)).collect(),
+        Err(_) => vec![],
+    };
+    LoadedPage {
+        count: number("count") as u32,
+        sealed: found.get_bool("has_overflow").unwrap_or(false),
+        last_ts_ms: found.get_datetime("last_ts").map(|d| d.timestamp_millis()).unwrap_or(i64::MIN),
+        bytes: number("bytes") as u64,
+        keys,
+    }
+}
+
+/// The identity of a stored reading.
+fn key_of(reading: &RawDocument) -> Option<ReadingKey> {
+    let mut key = ReadingKey::new(reading.get_datetime("ts").ok()?.timestamp_millis(), std::iter::empty());
+    for element in reading {
+        let (name, value) = element.ok()?;
+        if name.as_str() == "ts" {
+            continue;
+        }
+        match value {
+            RawBsonRef::Double(v) => key.add(name.as_str(), ValueRef::Double(v)),
+            RawBsonRef::Int64(v) => key.add(name.as_str(), ValueRef::Int(v)),
+            RawBsonRef::Int32(v) => key.add(name.as_str(), ValueRef::Int(i64::from(v))),
+            RawBsonRef::Boolean(v) => key.add(name.as_str(), ValueRef::Bool(v)),
+            RawBsonRef::String(v) => key.add(name.as_str(), ValueRef::Str(v)),
+            // Not ours: hourbucket writes these four kinds only.
+            _ => {}
+        }
+    }
+    Some(key)
+}
+
+/// An integer of either width, or a whole double.
+pub(super) fn int(value: RawBsonRef<'_>) -> Option<i64> {
+    match value {
+        RawBsonRef::Int32(v) => Some(i64::from(v)),
+        RawBsonRef::Int64(v) => Some(v),
+        RawBsonRef::Double(v) => Some(v as i64),
+        _ => None,
+    }
+}

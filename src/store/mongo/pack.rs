@@ -1,0 +1,195 @@
+//! Page writes as commands: `insert` for new pages, `update` under the version gate for known ones (DESIGN sections 2
+//! and 3), as raw BSON.
+
+use mongodb::bson::RawDocumentBuf;
+
+use super::bson::Writer;
+use crate::model::{PageKind, PageWrite, Rows, Span};
+
+/// The version of the document's shape.
+pub(super) const SCHEMA_VERSION: i32 = 1;
+/// The collection of bucket pages.
+pub const BUCKETS: &str = "sensor_buckets";
+
+/// What goes into every command.
+#[derive(Debug, Clone)]
+pub(super) struct CommandOptions {
+    /// `bucket.span`
+    pub(super) span: Span,
+    /// `w`: `majority` or a number of members.
+    pub(super) write_concern: WriteConcern,
+    /// Milliseconds after which the server gives up waiting for the write concern.
+    pub(super) wtimeout_ms: i32,
+}
+
+/// `w` of the write concern.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WriteConcern {
+    Majority,
+    Members(i32),
+}
+
+/// The command for writes of one kind: all `Create` or all `Append`.
+///
+/// # Errors
+/// A mistake in the writing of BSON.
+pub(super) fn command(writes: &[PageWrite], options: &CommandOptions) -> mongodb::bson::error::Result<RawDocumentBuf> {
+    let bytes: u64 = writes.iter().map(PageWrite::wire_bytes).sum();
+    let (mut w, root) = Writer::new(bytes as usize + 256);
+    let create = writes.first().is_some_and(|w| w.kind == PageKind::Create);
+    w.str(if create { "insert" } else { "update" }, BUCKETS);
+    w.bool("ordered", false);
+    let concern = w.document("writeConcern");
+    match options.write_concern {
+        WriteConcern::Majority => w.str("w", "majority"),
+        WriteConcern::Members(n) => w.i32("w", n),
+    }
+    // A standalone server acknowledges before its journal unless told so; on a replica set majority implies it.
+    w.bool("j", true);
+    w.i32("wtimeout", options.wtimeout_ms);
+    w.close(concern);
+    let list = w.array(if create { "documents" } else { "updates" });
+    for (i, write) in writes.iter().enumerate() {
+        let open = w.element(i);
+        match write.kind {
+            PageKind::Create => document(&mut w, write, options.span),
+            PageKind::Append { known_count } => update(&mut w, write, known_count, options.span),
+        }
+        w.close(open);
+    }
+    w.close(list);
+    w.close(root);
+    w.finish()
+}
+
+/// `_id` of a page.
+fn id(w: &mut Writer, write: &PageWrite) {
+    let id = w.document("_id");
+    w.str("sensor_id", &write.sensor_id);
+    w.date("bucket_start", write.start.0);
+    w.i32("page", write.page as i32);
+    w.close(id);
+}
+
+fn tags(w: &mut Writer, write: &PageWrite) {
+    let tags = w.document("tags");
+    if let Some(all) = &write.tags {
+        all.iter().for_each(|(key, value)| w.str(key, value));
+    }
+    w.close(tags);
+}
+
+fn document(w: &mut Writer, write: &PageWrite, span: Span) {
+    id(w, write);
+    w.i32("schema_version", SCHEMA_VERSION);
+    w.str("sensor_id", &write.sensor_id);
+    w.date("bucket_start", write.start.0);
+    w.date("bucket_end", span.end(write.start));
+    w.i32("page", write.page as i32);
+    tags(w, write);
+    w.i32("count", write.rows.len() as i32);
+    w.date("first_ts", write.rows.first_ts_ms());
+    w.date("last_ts", write.rows.last_ts_ms());
+    let summary = w.document("summary");
+    for (field, s) in &write.summary {
+        let open = w.document(&write.rows.fields()[usize::from(*field)]);
+        w.num("min", s.min);
+        w.num("max", s.max);
+        w.num("sum", s.sum);
+        w.i32("count", s.count as i32);
+        w.close(open);
+    }
+    w.close(summary);
+    readings(w, "readings", &write.rows);
+    if write.seal {
+        w.bool("has_overflow", true);
+    }
+}
+
+fn readings(w: &mut Writer, name: &str, rows: &Rows) {
+    let list = w.array(name);
+    for (i, row) in rows.iter().enumerate() {
+        let open = w.element(i);
+        w.date("ts", row.ts_ms);
+        for (field, value) in row.named() {
+            w.value(field, value);
+        }
+        w.close(open);
+    }
+    w.close(list);
+}
+
+/// The gated update. `upsert` is on so that a page that is not as believed answers E11000 for its own statement (without
+/// it a command of many statements only tells how many matched). The gate is written as a range: an equality would be
+/// copied into a document that the upsert makes (where the page was removed meanwhile), and its count would lie.
+fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
+    let q = w.document("q");
+    id(w, write);
+    w.str("sensor_id", &write.sensor_id);
+    w.date("bucket_start", write.start.0);
+    let gate = w.document("count");
+    w.i32("$gte", known_count as i32);
+    w.i32("$lte", known_count as i32);
+    w.close(gate);
+    let open = w.document("has_overflow");
+    w.bool("$ne", true);
+    w.close(open);
+    w.close(q);
+    let u = w.document("u");
+    let rows = !write.rows.is_empty();
+    if rows {
+        append_readings(w, write);
+    }
+    if write.seal {
+        let set = w.document("$set");
+        w.bool("has_overflow", true);
+        w.close(set);
+    }
+    let insert = w.document("$setOnInsert");
+    w.i32("schema_version", SCHEMA_VERSION);
+    w.date("bucket_end", span.end(write.start));
+    w.i32("page", write.page as i32);
+    tags(w, write);
+    if !rows {
+        w.i32("count", 0);
+        w.date("first_ts", write.start.0);
+        w.date("last_ts", write.start.0);
+        let summary = w.document("summary");
+        w.close(summary);
+        let none = w.array("readings");
+        w.close(none);
+    }
+    w.close(insert);
+    w.close(u);
+    w.bool("upsert", true);
+    // The planner would weigh the sensor's index against `_id` for every statement.
+    w.str("hint", "_id_");
+}
+
+fn append_readings(w: &mut Writer, write: &PageWrite) {
+    let name = |i: &u16| &*write.rows.fields()[usize::from(*i)];
+    let push = w.document("$push");
+    let field = w.document("readings");
+    readings(w, "$each", &write.rows);
+    w.close(field);
+    w.close(push);
+    let inc = w.document("$inc");
+    w.i32("count", write.rows.len() as i32);
+    for (i, s) in &write.summary {
+        w.num_at(["summary", name(i), "sum"], s.sum);
+        w.i32_at(["summary", name(i), "count"], s.count as i32);
+    }
+    w.close(inc);
+    let min = w.document("$min");
+    w.date("first_ts", write.rows.first_ts_ms());
+    for (i, s) in &write.summary {
+        w.num_at(["summary", name(i), "min"], s.min);
+    }
+    w.close(min);
+    let max = w.document("$max");
+    w.date("last_ts", write.rows.last_ts_ms());
+    for (i, s) in &write.summary {
+        w.num_at(["summary", name(i), "max"], s.max);
+    }
+    w.close(max);
+}

@@ -1,0 +1,293 @@
+//! Holds the dependency rules of DESIGN section 5 by reading the source text: who may name whom, where a library may be
+//! used, which files are pure, and how long a file may be. Parts that are not written yet are skipped.
+//!
+//! The text is read without a parser: comments, literals and test modules are blanked out, `use` trees are spread into
+//! single paths, and every rule is a question about paths. A path that is pieced together by a macro escapes; nothing
+//! here tries to be cleverer than a tired colleague.
+
+#![allow(clippy::unwrap_used, reason = "what a helper cannot do fails the test")]
+
+#[path = "architecture/source.rs"]
+mod source;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use source::{Code, test_modules};
+
+const SOURCE_LINES_MAX: usize = 600;
+const TEST_LINES_MAX: usize = 800;
+
+/// Which of our modules a module may name beside itself. `x(A|B)` allows names of `x` that end in `A` or `B` only;
+/// `*` allows all. The longest entry that fits a file counts.
+const MAY_NAME: &[(&str, &[&str])] = &[
+    ("lib", &["*"]),
+    ("main", &["*"]),
+    ("app", &["*"]),
+    ("model", &[]),
+    ("ack", &[]),
+    ("config", &["model"]),
+    ("telemetry", &["config", "model"]),
+    ("shutdown", &["intake", "telemetry", "config", "model"]),
+    ("intake", &["ack", "model"]),
+    ("ingest", &["decode", "intake", "ack", "model", "config", "telemetry"]),
+    ("decode", &["model", "config(Limits)"]),
+    ("decode/cli", &["model", "config"]),
+    ("journal", &["model", "ack", "intake", "route(Handle)", "config", "telemetry"]),
+    ("route", &["model", "ack", "intake", "accumulate(Handle)", "config", "telemetry"]),
+    ("accumulate", &["model", "ack", "flush(Handle)", "config", "telemetry"]),
+    ("flush", &["model", "ack", "store", "config", "telemetry"]),
+    ("store", &["model", "config", "telemetry"]),
+    ("admin", &["telemetry", "config", "model"]),
+];
+
+/// A path (or its end, where it starts with `::`) and where alone it may stand.
+struct Home {
+    paths: &'static [&'static str],
+    homes: &'static [&'static str],
+    why: &'static str,
+}
+
+const HOMES: &[Home] = &[
+    Home {
+        paths: &["axum", "tower", "axum_server"],
+        homes: &["src/ingest/http", "src/admin"],
+        why: "HTTP stays in ingest/http and admin",
+    },
+    Home {
+        paths: &["rumqttc", "rumqttc_v4", "rumqttc_v5"],
+        homes: &["src/ingest/mqtt"],
+        why: "MQTT stays in ingest/mqtt",
+    },
+    Home { paths: &["mongodb", "bson"], homes: &["src/store/mongo"], why: "the driver and BSON stay in store/mongo" },
+    Home {
+        paths: &["::counter!", "::gauge!", "::histogram!"],
+        homes: &["src/telemetry/metrics.rs"],
+        why: "every metric is a typed function of telemetry/metrics.rs",
+    },
+    Home {
+        paths: &["std::env"],
+        homes: &["src/config/"],
+        why: "the environment is read in config (config::environment)",
+    },
+    Home {
+        paths: &["::Utc::now", "::Local::now", "::SystemTime::now"],
+        homes: &["src/model/clock.rs"],
+        why: "the wall clock is read in model/clock.rs; take a Now instead",
+    },
+];
+
+/// Files without async, IO and clock: a path that begins with one of these, the exceptions taken out.
+const PURE: &[&str] = &[
+    "src/model/",
+    "src/decode/",
+    "src/accumulate/state",
+    "src/flush/due",
+    "src/flush/pack",
+    "src/flush/backoff",
+    "src/ingest/mqtt/acks",
+];
+const NOT_PURE: &[&str] = &["src/model/clock.rs"];
+const IMPURE_PATHS: &[&str] = &["async", "::await", "tokio", "std::fs", "std::net", "::Instant::now"];
+
+/// Checks one file; `is_test` marks code that only tests see. One line a violation: file, line, rule.
+fn check(path: &str, text: &str, is_test: bool) -> Vec<String> {
+    let mut found = shape(path, text);
+    if !is_test && path.starts_with("src/") {
+        let code = Code::read(path, text);
+        for (line, name) in &code.paths {
+            let broken = [names(path, name), home(path, name), pure(path, name)];
+            found.extend(broken.into_iter().flatten().map(|rule| format!("{path}:{line}: `{name}`: {rule}")));
+        }
+    }
+    found
+}
+
+/// How every file looks, those of the tests too.
+fn shape(path: &str, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    if !text.starts_with("//!") {
+        found.push(format!("{path}:1: a file opens with `//!`, saying what it is for"));
+    }
+    let (lines, most) =
+        (text.lines().count(), if path.starts_with("src/") { SOURCE_LINES_MAX } else { TEST_LINES_MAX });
+    if lines > most {
+        found.push(format!("{path}:{lines}: more than {most} lines; it has become two things"));
+    }
+    found
+}
+
+/// A stage names only the handle of the next stage.
+fn names(path: &str, name: &str) -> Option<String> {
+    let target = name.strip_prefix("crate::")?;
+    let (module, rest) = target.split_once("::").unwrap_or((target, ""));
+    let place = path.strip_prefix("src/")?.strip_suffix(".rs")?;
+    let own = place.split('/').next()?;
+    if module == own {
+        return None;
+    }
+    let fits = |entry: &str| place == entry || place.strip_prefix(entry).is_some_and(|rest| rest.starts_with('/'));
+    let Some((_, allowed)) = MAY_NAME.iter().filter(|(entry, _)| fits(entry)).max_by_key(|(entry, _)| entry.len())
+    else {
+        return Some(format!("`{own}` is new: say in MAY_NAME of tests/architecture.rs what it may name"));
+    };
+    let is_allowed = |entry: &&str| match entry.split_once('(') {
+        None => *entry == "*" || *entry == module,
+        Some((of, ends)) => {
+            let first = rest.split("::").next().unwrap_or("");
+            of == module && ends.trim_end_matches(')').split('|').any(|end| first.ends_with(end))
+        }
+    };
+    (!allowed.iter().any(is_allowed)).then(|| format!("{own} may name of ours only: {}", allowed.join(", ")))
+}
+
+/// A library, a metric macro, the environment and the clock each have their place.
+fn home(path: &str, name: &str) -> Option<String> {
+    let rule = HOMES.iter().find(|rule| rule.paths.iter().any(|pattern| fits(name, pattern)))?;
+    (!rule.homes.iter().any(|home| path.starts_with(home))).then(|| rule.why.to_owned())
+}
+
+/// Pure files hold no async, no IO, no clock.
+fn pure(path: &str, name: &str) -> Option<String> {
+    let is_pure = PURE.iter().any(|p| path.starts_with(p)) && !NOT_PURE.contains(&path);
+    let is_impure = IMPURE_PATHS.iter().any(|pattern| fits(name, pattern));
+    (is_pure && is_impure).then(|| "a pure file holds no async, no IO, no clock".to_owned())
+}
+
+/// Whether a path begins with the pattern, or holds it anywhere where the pattern begins with `::`.
+fn fits(name: &str, pattern: &str) -> bool {
+    let framed = format!("::{name}::");
+    match pattern.strip_prefix("::") {
+        Some(_) => framed.contains(&format!("{pattern}::")),
+        None => framed.starts_with(&format!("::{pattern}::")),
+    }
+}
+
+/// Every `.rs` file below a directory, as path from the root and text.
+fn files(dir: &str) -> Vec<(String, String)> {
+    fn walk(root: &Path, dir: &Path, found: &mut Vec<(String, String)>) {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                walk(root, &path, found);
+            } else if path.extension().is_some_and(|ext| ext == "rs") {
+                let name = path.strip_prefix(root).unwrap().to_string_lossy().replace('\\', "/");
+                found.push((name, fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    walk(root, &root.join(dir), &mut found);
+    found.sort();
+    found
+}
+
+#[test]
+fn the_code_keeps_the_rules() {
+    let mut all = files("src");
+    assert!(all.iter().any(|(path, _)| path == "src/model/mod.rs"), "the sources were not found");
+    let test_only: BTreeSet<String> = all.iter().flat_map(|(path, text)| test_modules(path, text)).collect();
+    all.extend(files("tests"));
+    let is_test = |path: &str| test_only.iter().any(|prefix| path.starts_with(prefix));
+    let broken: Vec<String> = all.iter().flat_map(|(path, text)| check(path, text, is_test(path))).collect();
+    assert!(broken.is_empty(), "DESIGN section 5 is broken:\n{}", broken.join("\n"));
+}
+
+/// What the rules say about a made-up file.
+fn broken(path: &str, body: &str) -> Vec<String> {
+    check(path, &format!("//! Made up.\n{body}\n"), false)
+}
+
+#[test]
+fn every_rule_can_fail() {
+    for (path, body, rule) in [
+        ("src/model/hour.rs", "use crate::config::Limits;", "model may name of ours only"),
+        ("src/model/hour.rs", "use super::super::config::Limits;", "model may name of ours only"),
+        ("src/ack.rs", "use crate::model::Now;", "ack may name"),
+        ("src/decode/json.rs", "use crate::config::Config;", "decode may name"),
+        ("src/decode/json.rs", "use crate::{config, model};", "decode may name"),
+        ("src/journal/writer.rs", "use crate::route::Table;", "route(Handle)"),
+        ("src/journal/writer.rs", "use crate::store::Store;", "journal may name"),
+        ("src/route/mod.rs", "use crate::{model::Now, flush::FlushHandle};", "route may name"),
+        ("src/accumulate/task.rs", "fn f() { crate::store::open(); }", "accumulate may name"),
+        ("src/flush/mod.rs", "use crate::accumulate::X;", "flush may name"),
+        ("src/store/memory.rs", "use crate::flush::X;", "store may name"),
+        ("src/ingest/http/mod.rs", "use crate::store::Store;", "ingest may name"),
+        ("src/admin.rs", "use crate::journal::X;", "admin may name"),
+        ("src/telemetry/log.rs", "use crate::store::X;", "telemetry may name"),
+        ("src/brandnew.rs", "use crate::model::X;", "MAY_NAME"),
+        ("src/app.rs", "use axum::Router;", "HTTP stays"),
+        ("src/flush/mod.rs", "use tower::Service;", "HTTP stays"),
+        ("src/ingest/mqtt/mod.rs", "use axum_server::Handle;", "HTTP stays"),
+        ("src/ingest/http/mod.rs", "use rumqttc_v4::Client;", "MQTT stays"),
+        ("src/app.rs", "fn f() { rumqttc_v5::x(); }", "MQTT stays"),
+        ("src/store/mod.rs", "use mongodb::bson::Bson;", "BSON stay"),
+        ("src/config/uri.rs", "use mongodb::Client;", "BSON stay"),
+        ("src/journal/writer.rs", "fn f() { counter!(\"x\"); }", "typed function"),
+        ("src/journal/writer.rs", "fn f() { metrics::histogram!(\"x\"); }", "typed function"),
+        ("src/app.rs", "use std::{env, fmt};", "environment is read in config"),
+        ("src/main.rs", "fn f() { std::env::var(\"X\"); }", "environment is read in config"),
+        ("src/app.rs", "fn f() { chrono::Utc::now(); }", "wall clock"),
+        ("src/journal/writer.rs", "fn f() { SystemTime::now(); }", "wall clock"),
+        ("src/model/hour.rs", "async fn f() {}", "pure file"),
+        ("src/decode/json.rs", "fn f() { g().await; }", "pure file"),
+        ("src/decode/json.rs", "use tokio::sync::mpsc;", "pure file"),
+        ("src/accumulate/state.rs", "use std::{fs, fmt};", "pure file"),
+        ("src/accumulate/state_load.rs", "use std::net::IpAddr;", "pure file"),
+        ("src/flush/due.rs", "fn f() { Instant::now(); }", "pure file"),
+        ("src/flush/pack/size.rs", "use tokio::time;", "pure file"),
+        ("src/flush/backoff.rs", "fn f() { std::time::Instant::now(); }", "pure file"),
+        ("src/ingest/mqtt/acks.rs", "use std::fs;", "pure file"),
+        ("src/model/hour.rs", &"\n".repeat(SOURCE_LINES_MAX), "more than 600"),
+        ("tests/long.rs", &"\n".repeat(TEST_LINES_MAX), "more than 800"),
+    ] {
+        let found = broken(path, body);
+        assert_eq!(found.len(), 1, "{path} {}: {found:#?}", body.trim());
+        assert!(found[0].contains(rule) && found[0].starts_with(&format!("{path}:")), "{path}: {found:?}");
+    }
+    let bare = check("src/app.rs", "// no inner comment\n", false);
+    assert!(bare[0].contains("opens with `//!`"), "{bare:?}");
+    assert_eq!(broken("src/app.rs", "\nuse std::env;")[0].split(':').nth(1), Some("3"), "the line is told");
+}
+
+#[test]
+fn what_is_right_is_let_through() {
+    for (path, body) in [
+        ("src/model/hour.rs", "use crate::model::Now; use super::ids::X; use std::fmt;"),
+        ("src/model/clock.rs", "fn f() { chrono::Utc::now(); tokio::time::Instant::now(); }"),
+        ("src/decode/json.rs", "use crate::config::Limits; use crate::model::X;"),
+        ("src/decode/cli.rs", "use std::io::Write; use crate::config::Config;"),
+        ("src/journal/writer.rs", "use crate::route::RouteHandle; use tokio::fs; use std::fs::File;"),
+        ("src/journal/writer.rs", "use crate::telemetry::metrics; fn f() { metrics::received(1); }"),
+        ("src/flush/retry.rs", "use crate::store::Store; use tokio::time::Instant;"),
+        ("src/ingest/http/mod.rs", "use axum::Router; use tower::Service;"),
+        ("src/ingest/mqtt/v5.rs", "use rumqttc_v5::Client;"),
+        ("src/store/mongo/error.rs", "use mongodb::bson; use crate::store::Store;"),
+        ("src/config/load.rs", "fn f() { std::env::vars_os(); }"),
+        ("src/app.rs", "use crate::{store, ingest, flush::X}; const V: &str = env!(\"CARGO_PKG_VERSION\");"),
+        (
+            "src/model/hour.rs",
+            "// use tokio::x;\n/* async /* std::fs */ */\nconst A: &str = \"tokio::x\"; // crate::store::X",
+        ),
+        ("src/model/hour.rs", "const A: &str = r#\"async \" std::fs\"#; fn f<'a>(c: &'a str) { c == '\"'; '\\''; }"),
+        (
+            "src/model/hour.rs",
+            "fn f() {}\n#[cfg(test)]\nmod tests { use tokio::x; fn f() { { async {} } } }\nfn g() {}",
+        ),
+    ] {
+        let found = broken(path, body);
+        assert!(found.is_empty(), "{body}: {found:#?}");
+    }
+    let after = broken("src/model/hour.rs", "#[cfg(test)]\nmod tests { fn f() { '}'; \"}\"; } }\nuse std::fs;");
+    assert_eq!(after.len(), 1, "what follows a test module counts again: {after:?}");
+}
+
+#[test]
+fn test_modules_in_files_of_their_own_are_found() {
+    let text = "//! X.\nmod real;\n#[cfg(test)]\nmod tests;\n#[cfg(test)]\npub(crate) mod model_check;\n#[cfg(test)]\nmod inline {}\n";
+    assert_eq!(test_modules("src/flush/mod.rs", text), ["src/flush/tests", "src/flush/model_check"]);
+    assert_eq!(test_modules("src/flush/retry.rs", text), ["src/flush/retry/tests", "src/flush/retry/model_check"]);
+    assert_eq!(test_modules("src/lib.rs", text), ["src/tests", "src/model_check"]);
+}

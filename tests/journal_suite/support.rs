@@ -1,0 +1,258 @@
+//! A journal without threads on a file system in memory, and the naive model it is compared with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use hourbucket::ack::{Ack, Outcome};
+use hourbucket::config;
+use hourbucket::intake::{Gate, Parcel, Refused};
+use hourbucket::journal::fs::memory::Crash;
+use hourbucket::journal::fs::{Fs, MemFs};
+use hourbucket::journal::{Entry, EntryKind, Env, Journal, JournalError, Opened};
+use hourbucket::model::{BatchBuilder, Clock, DeadLetter, Now, ReadingBatch, ValueRef};
+
+/// A clock that a test moves.
+#[derive(Debug, Default)]
+pub(crate) struct TestClock(AtomicU64);
+
+impl TestClock {
+    pub(crate) fn advance(&self, ms: u64) {
+        self.0.fetch_add(ms, Ordering::Relaxed);
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Now {
+        let mono_ms = self.0.load(Ordering::Relaxed);
+        Now { wall_ms: 1_700_000_000_000 + mono_ms as i64, mono_ms }
+    }
+}
+
+pub(crate) const DIR: &str = "j";
+
+pub(crate) fn config(segment_bytes: u64, max_bytes: u64) -> config::Journal {
+    config::Journal { dir: PathBuf::from(DIR), max_bytes, segment_bytes }
+}
+
+pub(crate) fn batch(id: u64, readings: usize) -> ReadingBatch {
+    let mut builder = BatchBuilder::new(8);
+    for i in 0..readings {
+        builder.begin();
+        builder.value("temp", ValueRef::Double(id as f64)).unwrap();
+        builder.value("n", ValueRef::Int(i as i64)).unwrap();
+        builder.commit(&format!("s{id}"), i as i64, false, &[]);
+    }
+    builder.finish()
+}
+
+pub(crate) fn letter(id: u64) -> DeadLetter {
+    DeadLetter {
+        received_at_ms: id as i64,
+        source: "mqtt".into(),
+        topic: format!("t/{id}"),
+        payload: vec![id as u8; (id % 97) as usize],
+        reason: "r".into(),
+        detail: String::new(),
+    }
+}
+
+/// An entry by its parcel, and whether it is the one with the dead letters.
+pub(crate) type Key = (u64, bool);
+
+/// What an entry is, having verified that it is all of it.
+pub(crate) fn key_of(entry: &Entry, sizes: &BTreeMap<u64, usize>) -> Key {
+    match &entry.kind {
+        EntryKind::Readings(got) => {
+            let (_, first) = got.iter().next().expect("never empty");
+            let id: u64 = first.sensor_id[1..].parse().unwrap();
+            assert_eq!(got.to_readings(), batch(id, sizes[&id]).to_readings());
+            (id, false)
+        }
+        EntryKind::Dead(letters) => {
+            let id = letters[0].received_at_ms as u64;
+            assert_eq!(*letters, [letter(id)]);
+            (id, true)
+        }
+    }
+}
+
+/// The journal under test, and what must be true of it.
+pub(crate) struct World {
+    pub(crate) fs: MemFs,
+    pub(crate) clock: Arc<TestClock>,
+    pub(crate) gate: Gate,
+    pub(crate) broken: Arc<Mutex<Option<String>>>,
+    pub(crate) opened: Option<Opened>,
+    config: config::Journal,
+    tail_bytes: usize,
+    sizes: BTreeMap<u64, usize>,
+    outcomes: Arc<Mutex<BTreeMap<u64, Outcome>>>,
+    next_id: u64,
+    /// Entries that were promised (acknowledged, or seen after a restart) and not reported as stored.
+    pub(crate) due: BTreeSet<Key>,
+    /// Entries that were neither promised nor stored: they may come back at the next start, or never.
+    maybe: BTreeSet<Key>,
+    /// The last group, where the crash may have cut it.
+    last_group: Vec<Key>,
+    gone: BTreeSet<Key>,
+    /// What the follower gave and the test has not answered.
+    pub(crate) held: Vec<(Key, Ack)>,
+    last_seq: u64,
+}
+
+impl World {
+    pub(crate) fn new(segment_bytes: u64, max_bytes: u64, tail_bytes: usize) -> World {
+        World {
+            fs: MemFs::new(),
+            clock: Arc::default(),
+            gate: Gate::default(),
+            broken: Arc::default(),
+            opened: None,
+            config: config(segment_bytes, max_bytes),
+            tail_bytes,
+            sizes: BTreeMap::new(),
+            outcomes: Arc::default(),
+            next_id: 1,
+            due: BTreeSet::new(),
+            maybe: BTreeSet::new(),
+            last_group: Vec::new(),
+            gone: BTreeSet::new(),
+            held: Vec::new(),
+            last_seq: 0,
+        }
+    }
+
+    /// Opens without looking at what comes back.
+    pub(crate) fn try_open(&mut self) -> Result<(), JournalError> {
+        self.gate = Gate::default();
+        self.broken = Arc::default();
+        let broken = self.broken.clone();
+        let env = Env {
+            fs: Arc::new(self.fs.clone()) as Arc<dyn Fs>,
+            clock: self.clock.clone(),
+            gate: self.gate.clone(),
+            on_broken: Box::new(move |why| {
+                broken.lock().unwrap().get_or_insert(why.to_string());
+            }),
+        };
+        self.opened = Some(Journal::open_with_tail(&self.config, env, self.tail_bytes)?);
+        Ok(())
+    }
+
+    /// Opens and compares everything that comes back with what was promised.
+    pub(crate) fn open(&mut self) {
+        self.try_open().unwrap();
+        self.verify_replay();
+    }
+
+    pub(crate) fn verify_replay(&mut self) {
+        self.last_seq = 0;
+        let mut back = BTreeSet::new();
+        while let Some((key, seq, replayed)) = self.take_one() {
+            assert!(replayed, "{key:?} is from an earlier run");
+            assert!(back.last().is_none_or(|last| *last < key), "{key:?} came after {back:?}");
+            assert!(!self.gone.contains(&key), "{key:?} was not there at an earlier start");
+            let _ = seq;
+            back.insert(key);
+        }
+        let lost: Vec<_> = self.due.difference(&back).collect();
+        assert!(lost.is_empty(), "acknowledged and lost: {lost:?}, came back: {back:?}");
+        let group: Vec<bool> = self.last_group.iter().map(|key| back.contains(key)).collect();
+        assert!(group.is_sorted_by(|a, b| a >= b), "of the last group {:?} not a prefix: {group:?}", self.last_group);
+        for key in std::mem::take(&mut self.maybe) {
+            if back.contains(&key) {
+                self.due.insert(key)
+            } else {
+                self.gone.insert(key)
+            };
+        }
+        self.last_group.clear();
+    }
+
+    pub(crate) fn append(&mut self, parcels: &[(usize, bool)]) {
+        let mut group = Vec::new();
+        let mut keys = Vec::new();
+        for &(readings, dead) in parcels {
+            let id = self.next_id;
+            self.next_id += 1;
+            self.sizes.insert(id, readings);
+            let outcomes = self.outcomes.clone();
+            let ack = Ack::with(move |outcome| {
+                assert!(outcomes.lock().unwrap().insert(id, outcome).is_none());
+            });
+            let dead: Vec<DeadLetter> = dead.then(|| letter(id)).into_iter().collect();
+            keys.extend((readings > 0).then_some((id, false)));
+            keys.extend(dead.iter().map(|_| (id, true)));
+            group.push(Parcel::new(batch(id, readings), dead, ack));
+        }
+        let Some(opened) = &mut self.opened else { return };
+        opened.journal.append_now(group);
+        self.last_group.clear();
+        // A parcel refused for want of room was never part of the write.
+        let one_write = self.gate.check() != Err(Refused::Full);
+        for key in keys {
+            if self.outcomes.lock().unwrap()[&key.0] == Outcome::Delivered {
+                self.due.insert(key);
+            } else {
+                self.maybe.insert(key);
+                self.last_group.extend(one_write.then_some(key));
+            }
+        }
+    }
+
+    /// The next entry of the follower, kept in `held`.
+    pub(crate) fn take_one(&mut self) -> Option<(Key, u64, bool)> {
+        let entry = self.opened.as_mut()?.follower.next_now()?;
+        let key = key_of(&entry, &self.sizes);
+        assert!(self.last_seq == 0 || entry.seq == self.last_seq + 1, "{} after {}", entry.seq, self.last_seq);
+        self.last_seq = entry.seq;
+        self.held.push((key, entry.ack));
+        Some((key, entry.seq, entry.replayed))
+    }
+
+    /// Takes entries of this run, which must be acknowledged ones.
+    pub(crate) fn take(&mut self, n: usize) {
+        for _ in 0..n {
+            let Some((key, _, replayed)) = self.take_one() else { return };
+            assert!(!replayed);
+            assert!(self.due.contains(&key), "{key:?} was given out and not acknowledged");
+        }
+    }
+
+    pub(crate) fn store(&mut self, i: usize) {
+        if !self.held.is_empty() {
+            let (key, ack) = self.held.swap_remove(i % self.held.len());
+            self.due.remove(&key);
+            ack.delivered();
+        }
+    }
+
+    pub(crate) fn tick(&mut self) {
+        if let Some(opened) = &mut self.opened {
+            opened.journal.tick_now();
+        }
+    }
+
+    /// The machine stops here.
+    pub(crate) fn crash(&mut self, crash: Crash) {
+        let after = self.fs.crash(crash);
+        self.held.clear();
+        self.opened = None;
+        self.fs = after;
+    }
+
+    /// The process ends in order and the machine goes on.
+    pub(crate) fn finish(&mut self) {
+        self.opened = None;
+        self.held.clear();
+    }
+}
+
+pub(crate) fn segment_paths(fs: &dyn Fs, dir: &Path) -> Vec<PathBuf> {
+    let mut names = fs.list(dir).unwrap();
+    names.retain(|name| name.ends_with(".seg"));
+    names.sort();
+    names.iter().map(|name| dir.join(name)).collect()
+}

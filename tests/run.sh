@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Installs what the tests need and runs them all, the ones with a real MongoDB and a real mosquitto too.
+# Options go to cargo test: `tests/run.sh --test kill`, `tests/run.sh -- --ignored`, `tests/run.sh journal::`.
+#
+# Each test starts the servers that it needs, on free ports, and stops them; none uses one that runs already.
+set -uo pipefail
+
+# shellcheck source=deploy/lib/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../deploy/lib/setup.sh"
+
+SECONDS=0
+OUTPUT=
+
+clean_up() {
+    local code=$?
+    trap '' INT TERM HUP PIPE
+    trap - EXIT
+    end_children 50
+    setup_cleanup
+    [[ -z $OUTPUT ]] || rm -f "$OUTPUT"
+    exit "$code"
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+trap 'exit 129' HUP
+
+ensure_build_tools
+ensure_mongod
+ensure_mosquitto
+
+# Everything of the workspace, unless the caller chose a package.
+SCOPE=--workspace
+for option in "$@"; do
+    [[ $option == -- ]] && break
+    [[ $option == -p || $option == -p* || $option == --package* || $option == --manifest-path* ]] && SCOPE=
+done
+
+step "cargo test"
+# A pipe hides the terminal from cargo; on one, its colours are kept.
+[[ -t 1 && -n $BOLD ]] && export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-always}
+cd "$REPO" || exit 1
+OUTPUT=$(mktemp)
+# shellcheck disable=SC2086  # SCOPE is one word or none
+run_child bash -c 'output=$1; shift; set -o pipefail; "$@" 2>&1 | tee "$output"' - \
+    "$OUTPUT" cargo test --locked --no-fail-fast $SCOPE "$@"
+CODE=$?
+
+# The sum over all test binaries, as one plain line.
+SUM=$(sed $'s/\e\\[[0-9;]*m//g' "$OUTPUT" | awk '
+    /^test result: / { for (i = 3; i < NF; i++) { if ($(i + 1) == "passed;") passed += $i
+                                                  if ($(i + 1) == "failed;") failed += $i
+                                                  if ($(i + 1) == "ignored;") skipped += $i } }
+    END { printf "%d passed, %d failed, %d skipped", passed, failed, skipped }')
+say
+if ((CODE == 0)); then
+    step "all tests passed in $SECONDS s"
+else
+    step "${RED}failed${PLAIN} after $SECONDS s (cargo test ended with exit code $CODE)"
+fi
+say "$SUM"
+exit "$CODE"

@@ -1,0 +1,461 @@
+//! Seeded simulation of router, accumulator, flush and store, with an injected clock: crashes between any two steps,
+//! lost answers, statements that are applied long after their answer was given up, late and duplicate readings, several
+//! shards (another number after each start), a second instance on the same sensors, outages longer than memory.
+//!
+//! One seed replays one history: `HOURBUCKET_SIM_SEED=17 cargo test --test simulation` prints it and runs it alone;
+//! `HOURBUCKET_SIM_SEEDS=10000` is the long run. Oracle: what was acknowledged is stored exactly once, what was sent and
+//! not acknowledged at most once, summaries equal those of the readings, and no acknowledgement comes before its
+//! readings are stored.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use hourbucket::accumulate::PageLimits;
+use hourbucket::accumulate::state::{Done, Job, Shard, ShardSettings};
+use hourbucket::ack::{Ack, Outcome};
+use hourbucket::flush::backoff::Backoff;
+use hourbucket::flush::due::DuePolicy;
+use hourbucket::model::{Now, PageWrite, Reading, ReadingBatch, ReadingKey, Span, Value, stable_hash};
+use hourbucket::store::memory::Pages;
+use hourbucket::store::{StoreError, Written};
+
+const HOUR: i64 = 3_600_000;
+
+type Identity = (String, ReadingKey);
+
+fn identity(reading: &Reading) -> Identity {
+    (reading.sensor_id.clone(), reading.key())
+}
+
+/// Carries out one statement and notes what it stored.
+fn apply(pages: &mut Pages, stored: &mut HashSet<Identity>, write: &PageWrite) -> Written {
+    let written = pages.write(write);
+    if matches!(written, Written::Done { .. }) {
+        stored.extend(write.rows.to_readings(&write.sensor_id).iter().map(identity));
+    }
+    written
+}
+
+/// A journal entry, or with `ack = "stored"` a parcel that its sender keeps until it is acknowledged.
+struct Entry {
+    id: usize,
+    readings: Vec<Reading>,
+    synced: bool,
+    stored: bool,
+}
+
+type Outcomes = Arc<Mutex<Vec<(usize, usize, Outcome)>>>;
+
+/// One process: shards and what they have in flight. A crash throws it away.
+struct Process {
+    shards: Vec<Shard>,
+    jobs: Vec<(usize, Job)>,
+    /// Answers on their way back.
+    answers: VecDeque<(usize, Done)>,
+    /// Entries that the router has not handed over yet.
+    backlog: VecDeque<(usize, bool)>,
+}
+
+/// An instance with its journal, which survives crashes.
+struct Instance {
+    journal: Vec<Entry>,
+    process: Process,
+    generation: usize,
+}
+
+struct Sim {
+    rng: fastrand::Rng,
+    seed: u64,
+    now: Now,
+    pages: Pages,
+    /// Every identity that ever was stored.
+    stored: HashSet<Identity>,
+    /// Statements sent by somebody who no longer waits for the answer: applied at any later time, or never.
+    zombies: Vec<PageWrite>,
+    instances: Vec<Instance>,
+    outcomes: Outcomes,
+    page: PageLimits,
+    due: DuePolicy,
+    faulty: bool,
+    journaled: bool,
+    /// How often each reading must be, and may be, in the store.
+    acked: BTreeMap<Identity, u32>,
+    sent: BTreeMap<Identity, u32>,
+    receipt: HashMap<Identity, bool>,
+    sensors: u64,
+    budget: usize,
+    batches_seen: Vec<Vec<Reading>>,
+}
+
+impl Sim {
+    fn new(seed: u64) -> Sim {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let page = PageLimits { readings: rng.u32(1..9), bytes: if rng.u8(0..4) == 0 { 150 } else { 1 << 20 } };
+        let due = if rng.bool() { DuePolicy::Age(rng.u64(1..20_000)) } else { DuePolicy::Linger(rng.u64(0..50)) };
+        let wall_ms = 472_222 * HOUR + rng.i64(0..HOUR);
+        let mut sim = Sim {
+            seed,
+            now: Now { wall_ms, mono_ms: 1000 },
+            pages: Pages::default(),
+            stored: HashSet::new(),
+            zombies: vec![],
+            instances: vec![],
+            outcomes: Outcomes::default(),
+            page,
+            due,
+            faulty: true,
+            journaled: rng.u8(0..3) > 0,
+            acked: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            receipt: HashMap::new(),
+            sensors: rng.u64(1..6),
+            budget: if rng.u8(0..3) == 0 { 4000 } else { 1 << 20 },
+            batches_seen: vec![],
+            rng,
+        };
+        for _ in 0..sim.rng.usize(1..3) {
+            let process = sim.start();
+            sim.instances.push(Instance { journal: vec![], process, generation: 0 });
+        }
+        sim
+    }
+
+    fn start(&mut self) -> Process {
+        let settings = ShardSettings {
+            span: Span::HOUR,
+            page: self.page,
+            due: self.due,
+            command_bytes_max: (1 << 20) + self.rng.u64(0..4000),
+            command_statements_max: self.rng.usize(1..10),
+            bytes_max: self.budget,
+            sensors_max: self.rng.usize(2..100),
+            started_wall_ms: self.now.wall_ms,
+            backoff: Backoff { min: std::time::Duration::from_millis(5), max: std::time::Duration::from_millis(500) },
+        };
+        let shards = (0..self.rng.usize(1..4)).map(|_| Shard::new(settings.clone())).collect();
+        Process { shards, jobs: vec![], answers: VecDeque::new(), backlog: VecDeque::new() }
+    }
+
+    fn reading(&mut self) -> Reading {
+        let receipt_time = self.rng.u8(0..4) == 0;
+        let late = if self.rng.u8(0..5) == 0 { self.rng.i64(0..5 * HOUR) } else { self.rng.i64(-3..3) };
+        let ts_ms = if receipt_time { self.now.wall_ms } else { self.now.wall_ms - late };
+        let mut values = BTreeMap::new();
+        // Multiples of 1/4 add up exactly in any order.
+        values.insert("v".to_string(), Value::Double(f64::from(self.rng.i32(0..8)) / 4.0));
+        if self.rng.bool() {
+            values.insert("n".to_string(), Value::Int(self.rng.i64(-3..3)));
+        }
+        if receipt_time {
+            // Unique in the whole history but for the doubles that `send` makes on purpose.
+            values.insert("u".to_string(), Value::Int(self.rng.i64(..) / 4096));
+        }
+        let sensor_id = format!("s{}", self.rng.u64(0..self.sensors));
+        Reading { sensor_id, ts_ms, receipt_time, tags: BTreeMap::new(), values }
+    }
+
+    /// A sender sends a batch: new readings, doubles within it, and now and then an old batch again.
+    fn send(&mut self, instance: usize) {
+        let mut readings: Vec<Reading> = (0..self.rng.usize(1..12)).map(|_| self.reading()).collect();
+        if self.rng.u8(0..4) == 0 {
+            let twin = readings[self.rng.usize(0..readings.len())].clone();
+            readings.push(twin);
+        }
+        if self.rng.u8(0..4) == 0 && !self.batches_seen.is_empty() {
+            let old = &self.batches_seen[self.rng.usize(0..self.batches_seen.len())];
+            readings.extend(old.iter().filter(|r| !r.receipt_time).cloned());
+        }
+        self.batches_seen.push(readings.clone());
+        self.hand_in(instance, readings);
+    }
+
+    fn hand_in(&mut self, instance: usize, readings: Vec<Reading>) {
+        for reading in &readings {
+            let id = identity(reading);
+            self.receipt.insert(id.clone(), reading.receipt_time);
+            *self.sent.entry(id).or_default() += 1;
+        }
+        let inst = &mut self.instances[instance];
+        let id = inst.journal.len();
+        inst.journal.push(Entry { id, readings, synced: !self.journaled, stored: false });
+        if !self.journaled {
+            inst.process.backlog.push_back((id, false));
+        }
+    }
+
+    /// The journal's fdatasync: everything appended is durable, acknowledged, and goes on to the router.
+    fn sync(&mut self, instance: usize) {
+        let inst = &mut self.instances[instance];
+        for entry in inst.journal.iter_mut().filter(|e| !e.synced) {
+            entry.synced = true;
+            inst.process.backlog.push_back((entry.id, false));
+            for reading in &entry.readings {
+                *self.acked.entry(identity(reading)).or_default() += 1;
+            }
+        }
+    }
+
+    fn route(&mut self, instance: usize) {
+        let inst = &mut self.instances[instance];
+        if inst.process.shards.iter().any(Shard::full) {
+            return;
+        }
+        let Some((id, replayed)) = inst.process.backlog.pop_front() else { return };
+        let batch: ReadingBatch = inst.journal[id].readings.iter().cloned().collect();
+        let (outcomes, generation) = (self.outcomes.clone(), inst.generation);
+        let ack = Ack::with(move |outcome| {
+            let key = instance * 1_000_000 + generation;
+            outcomes.lock().unwrap().push((key, id, outcome));
+        });
+        let n = inst.process.shards.len() as u64;
+        for (s, shard) in inst.process.shards.iter_mut().enumerate() {
+            let picks: Vec<(u32, u64)> = batch
+                .iter()
+                .map(|(offset, r)| (offset, stable_hash(r.sensor_id)))
+                .filter(|(_, hash)| hash % n == s as u64)
+                .collect();
+            if !picks.is_empty() {
+                shard.accept(&batch, &picks, ack.clone(), replayed, self.now);
+            }
+        }
+        ack.delivered();
+    }
+
+    /// What the outcomes mean: an entry is stored, which must be true, or its sender sends it again.
+    fn settle_outcomes(&mut self) {
+        let outcomes = std::mem::take(&mut *self.outcomes.lock().unwrap());
+        for (key, id, outcome) in outcomes {
+            let (instance, generation) = (key / 1_000_000, key % 1_000_000);
+            if self.instances[instance].generation != generation {
+                continue;
+            }
+            assert_eq!(
+                outcome,
+                Outcome::Delivered,
+                "seed {}: an acknowledgement was dropped without a crash",
+                self.seed
+            );
+            let readings = self.instances[instance].journal[id].readings.clone();
+            for reading in &readings {
+                assert!(
+                    self.stored.contains(&identity(reading)),
+                    "seed {}: acknowledged before it was stored: {reading:?}",
+                    self.seed
+                );
+                if !self.journaled {
+                    *self.acked.entry(identity(reading)).or_default() += 1;
+                }
+            }
+            self.instances[instance].journal[id].stored = true;
+        }
+    }
+
+    fn take_jobs(&mut self, instance: usize) {
+        let process = &mut self.instances[instance].process;
+        for s in 0..process.shards.len() {
+            process.shards[s].tick(self.now);
+            if process.jobs.len() < 3
+                && let Some(job) = process.shards[s].take()
+            {
+                process.jobs.push((s, job));
+            }
+        }
+    }
+
+    /// The store works on one of the jobs in flight, with any fault.
+    fn work(&mut self, instance: usize) {
+        let process = &mut self.instances[instance].process;
+        if process.jobs.is_empty() {
+            return;
+        }
+        let (shard, job) = process.jobs.swap_remove(self.rng.usize(0..process.jobs.len()));
+        let fault = if self.faulty { self.rng.u8(0..12) } else { 255 };
+        let unknown = || StoreError::Unknown { kind: "timeout", detail: String::new() };
+        let done = match job {
+            Job::Load(tickets, requests) => {
+                let answer =
+                    if fault < 2 { Err(unknown()) } else { Ok(requests.iter().map(|r| self.pages.load(r)).collect()) };
+                Done::Load(tickets, requests, answer)
+            }
+            Job::Write(tickets, writes) => {
+                let (pages, stored) = (&mut self.pages, &mut self.stored);
+                let mut apply =
+                    |n: usize| -> Vec<Written> { writes[..n].iter().map(|w| apply(pages, stored, w)).collect() };
+                let answer = match fault {
+                    0 => Err(StoreError::NotApplied { kind: "network", detail: String::new() }),
+                    1 => {
+                        self.zombies.extend(writes.iter().cloned());
+                        Err(unknown())
+                    }
+                    2 | 3 => {
+                        apply(writes.len());
+                        Err(unknown())
+                    }
+                    4 => {
+                        apply(writes.len() / 2);
+                        self.zombies.extend(writes[writes.len() / 2..].iter().cloned());
+                        Err(unknown())
+                    }
+                    _ => Ok(apply(writes.len())),
+                };
+                Done::Write(tickets, writes, answer)
+            }
+        };
+        process.answers.push_back((shard, done));
+    }
+
+    fn answer(&mut self, instance: usize) {
+        let process = &mut self.instances[instance].process;
+        if let Some((shard, done)) = process.answers.pop_front() {
+            process.shards[shard].finished(done, self.now);
+        }
+    }
+
+    /// The process dies. What it had sent may still be applied; what was not synced is lost; the rest is replayed from
+    /// the first segment (four entries) with something unstored.
+    fn crash(&mut self, instance: usize) {
+        let started = self.start();
+        let inst = &mut self.instances[instance];
+        inst.generation += 1;
+        let old = std::mem::replace(&mut inst.process, started);
+        for (_, job) in old.jobs {
+            if let Job::Write(_, writes) = job {
+                self.zombies.extend(writes);
+            }
+        }
+        let mut resend = vec![];
+        if self.journaled {
+            let first = inst.journal.iter().position(|e| e.synced && !e.stored).unwrap_or(inst.journal.len()) / 4 * 4;
+            for entry in &mut inst.journal[first..] {
+                if entry.synced {
+                    inst.process.backlog.push_back((entry.id, true));
+                } else {
+                    // Lost with the crash, and never sent again: its id stays as an empty entry.
+                    entry.readings.clear();
+                    (entry.synced, entry.stored) = (true, true);
+                }
+            }
+        } else {
+            for entry in inst.journal.iter_mut().filter(|e| !e.stored) {
+                entry.stored = true;
+                resend.push(std::mem::take(&mut entry.readings));
+            }
+        }
+        // Unacknowledged messages are redelivered by the broker, to any instance; receipt times are then new.
+        for mut readings in resend {
+            readings.iter_mut().filter(|r| r.receipt_time).for_each(|r| r.ts_ms = self.now.wall_ms);
+            let to = self.rng.usize(0..self.instances.len());
+            self.hand_in(to, readings);
+        }
+    }
+
+    fn step(&mut self) {
+        let instance = self.rng.usize(0..self.instances.len());
+        match self.rng.u32(0..100) {
+            0..12 => self.send(instance),
+            12..20 => self.sync(instance),
+            20..38 => self.route(instance),
+            38..58 => self.take_jobs(instance),
+            58..76 => self.work(instance),
+            76..88 => self.answer(instance),
+            88..95 => {
+                let ms = if self.rng.u8(0..20) == 0 { HOUR as u64 } else { self.rng.u64(0..2000) };
+                self.now = Now { wall_ms: self.now.wall_ms + ms as i64, mono_ms: self.now.mono_ms + ms };
+            }
+            95..98 => self.zombie(),
+            98 if self.rng.bool() => self.crash(instance),
+            _ => {}
+        }
+        self.settle_outcomes();
+    }
+
+    fn zombie(&mut self) {
+        if !self.zombies.is_empty() {
+            let write = self.zombies.swap_remove(self.rng.usize(0..self.zombies.len()));
+            if self.rng.bool() {
+                apply(&mut self.pages, &mut self.stored, &write);
+            }
+        }
+    }
+
+    /// Everything is well again: all must come to rest in a bounded number of rounds.
+    fn drain(&mut self) {
+        self.faulty = false;
+        for round in 0..20_000 {
+            self.now = Now { wall_ms: self.now.wall_ms + 10, mono_ms: self.now.mono_ms + 10 };
+            self.zombie();
+            for i in 0..self.instances.len() {
+                self.sync(i);
+                self.route(i);
+                self.instances[i].process.shards.iter_mut().for_each(Shard::drain);
+                self.take_jobs(i);
+                while !self.instances[i].process.jobs.is_empty() {
+                    self.work(i);
+                }
+                while !self.instances[i].process.answers.is_empty() {
+                    self.answer(i);
+                }
+            }
+            self.settle_outcomes();
+            let rest = |p: &Process| p.backlog.is_empty() && p.shards.iter().all(Shard::empty);
+            if self.zombies.is_empty() && self.instances.iter().all(|i| rest(&i.process)) {
+                return;
+            }
+            assert!(round < 19_999, "seed {}: not at rest: {:?}", self.seed, self.instances[0].process.shards);
+        }
+    }
+
+    fn check(&self) {
+        if let Err(wrong) = self.pages.check(self.page.readings) {
+            panic!("seed {}: {wrong}", self.seed);
+        }
+        let mut stored: BTreeMap<Identity, u32> = BTreeMap::new();
+        for reading in self.pages.readings() {
+            *stored.entry(identity(reading)).or_default() += 1;
+        }
+        for (id, n) in &stored {
+            let most = if self.receipt[id] { self.sent[id] } else { 1 };
+            assert!(*n <= most, "seed {}: stored {n} times, at most {most} were sent: {id:?}", self.seed);
+        }
+        for (id, acked) in &self.acked {
+            let least = if self.receipt[id] { *acked } else { 1 };
+            let n = stored.get(id).copied().unwrap_or(0);
+            assert!(n >= least, "seed {}: acknowledged {least}, stored {n}: {id:?}", self.seed);
+        }
+        for (i, instance) in self.instances.iter().enumerate() {
+            for entry in &instance.journal {
+                assert!(entry.stored, "seed {}: entry {} of instance {i} never settled", self.seed, entry.id);
+            }
+            for shard in &instance.process.shards {
+                assert_eq!(shard.holding().readings, 0);
+            }
+        }
+    }
+}
+
+fn run(seed: u64) {
+    let mut sim = Sim::new(seed);
+    for _ in 0..sim.rng.usize(50..1500) {
+        sim.step();
+    }
+    sim.drain();
+    sim.check();
+}
+
+#[test]
+fn what_was_acknowledged_is_stored_exactly_once_whatever_happens() {
+    if let Ok(seed) = std::env::var("HOURBUCKET_SIM_SEED") {
+        let seed = seed.parse().expect("HOURBUCKET_SIM_SEED is a number");
+        println!("seed {seed}");
+        return run(seed);
+    }
+    let seeds =
+        std::env::var("HOURBUCKET_SIM_SEEDS").map_or(1000, |n| n.parse().expect("HOURBUCKET_SIM_SEEDS is a number"));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
+    std::thread::scope(|scope| {
+        for t in 0..threads {
+            scope.spawn(move || (t..seeds).step_by(threads as usize).for_each(run));
+        }
+    });
+    println!("{seeds} seeds");
+}

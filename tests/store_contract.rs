@@ -1,0 +1,274 @@
+//! The store's contract (`src/store/mod.rs`), against the memory store and against a real MongoDB; and what only a real
+//! one can show: the documents, the view, the validator, the indexes.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::TryStreamExt;
+use hourbucket::config;
+use hourbucket::model::batch::Tags;
+use hourbucket::model::summary::summarise;
+use hourbucket::model::{BatchBuilder, BucketKey, BucketStart, DeadLetter, PageKind, PageWrite, Reading, Rows, Span, Value};
+use hourbucket::store::memory::MemoryStore;
+use hourbucket::store::mongo::MongoStore;
+use hourbucket::store::{LoadRequest, LoadedPage, Store, Written};
+use mongodb::bson::{Bson, DateTime, Document, doc};
+use support::mongod::{Mongod, unique_database};
+
+const HOUR: i64 = 3_600_000;
+/// 2024-03-01T10:00:00Z
+const START: BucketStart = BucketStart(1_709_287_200_000);
+
+fn settings(database: &str) -> config::Store {
+    let uri = config::Secret::new(Mongod::shared().uri());
+    config::Store { uri, database: database.into(), ..config::Config::default().store }
+}
+
+async fn mongo(test: &str) -> (MongoStore, mongodb::Database) {
+    let settings = settings(&unique_database(test));
+    let client = mongodb::Client::with_uri_str(settings.uri.reveal()).await.unwrap();
+    let database = client.database(&settings.database);
+    let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
+    store.prepare().await.unwrap();
+    (store, database)
+}
+
+fn reading(ts_ms: i64, values: &[(&str, Value)]) -> Reading {
+    let values: BTreeMap<String, Value> = values.iter().map(|(k, v)| (k.to_string(), v.clone())).collect();
+    Reading { sensor_id: "S1".into(), ts_ms, receipt_time: false, tags: BTreeMap::new(), values }
+}
+
+fn temps(range: std::ops::Range<i64>) -> Vec<Reading> {
+    range.map(|i| reading(START.0 + i * 1000, &[("temp", Value::Double(i as f64 / 2.0)), ("n", Value::Int(i))])).collect()
+}
+
+fn page(sensor: &str, page: u32, kind: PageKind, seal: bool, readings: &[Reading]) -> PageWrite {
+    let mut rows = Rows::default();
+    readings.iter().for_each(|r| rows.push_reading(r));
+    let summary = summarise(&rows);
+    PageWrite { sensor_id: Arc::from(sensor), start: START, page, kind, seal, tags: None, rows, summary }
+}
+
+fn append(sensor: &str, known_count: u32, seal: bool, readings: &[Reading]) -> PageWrite {
+    page(sensor, 0, PageKind::Append { known_count }, seal, readings)
+}
+
+async fn write(store: &dyn Store, write: PageWrite) -> Written {
+    store.write(&[write]).await.unwrap().remove(0)
+}
+
+async fn load(store: &dyn Store, sensor: &str, readings: bool) -> Vec<LoadedPage> {
+    let bucket = BucketKey { sensor_id: Arc::from(sensor), start: START };
+    store.load(&[LoadRequest { bucket, readings }]).await.unwrap().remove(0).pages
+}
+
+/// Everything that both stores must do.
+async fn contract(store: &dyn Store) {
+    gate(store).await;
+    seals(store).await;
+    mixed(store).await;
+    loads(store).await;
+    many(store).await;
+    let letter = DeadLetter {
+        received_at_ms: START.0,
+        source: "mqtt".into(),
+        topic: "sensors/x".into(),
+        payload: vec![0, 255, b'{'],
+        reason: "invalid_json".into(),
+        detail: "expected `}`".into(),
+    };
+    store.dead_letters(&[letter.clone(), letter]).await.unwrap();
+    store.ping().await.unwrap();
+}
+
+async fn gate(store: &dyn Store) {
+    let all = temps(0..6);
+    assert_eq!(write(store, page("gate", 0, PageKind::Create, false, &all[..2])).await, Written::Done { count: 2 });
+    let again = page("gate", 0, PageKind::Create, false, &all[2..4]);
+    assert_eq!(write(store, again).await, Written::Conflict, "a page is created once");
+    for wrong in [0, 1, 3] {
+        assert_eq!(write(store, append("gate", wrong, false, &all[2..3])).await, Written::Conflict, "{wrong} is not 2");
+    }
+    assert_eq!(write(store, append("gate", 2, false, &all[2..5])).await, Written::Done { count: 5 });
+    assert_eq!(write(store, append("gate", 2, false, &all[2..5])).await, Written::Conflict, "the same write once only");
+    let loaded = load(store, "gate", true).await;
+    let keys: Vec<_> = all[..5].iter().map(Reading::key).collect();
+    assert_eq!((loaded.len(), loaded[0].count, &loaded[0].keys), (1, 5, &keys));
+    assert_eq!(write(store, append("removed", 7, false, &all[..2])).await, Written::Done { count: 2 }, "made anew");
+    assert_eq!(load(store, "removed", false).await[0].count, 2);
+}
+
+async fn seals(store: &dyn Store) {
+    let all = temps(0..4);
+    assert_eq!(write(store, page("seal", 0, PageKind::Create, true, &all[..2])).await, Written::Done { count: 2 });
+    assert_eq!(write(store, append("seal", 2, false, &all[2..3])).await, Written::Conflict, "a sealed page is closed");
+    assert_eq!(write(store, page("seal", 1, PageKind::Create, false, &all[2..3])).await, Written::Done { count: 1 });
+    let empty = page("seal", 1, PageKind::Append { known_count: 1 }, true, &[]);
+    assert_eq!(write(store, empty).await, Written::Done { count: 1 }, "sealing alone changes no count");
+    let late = page("seal", 1, PageKind::Append { known_count: 1 }, false, &all[3..]);
+    assert_eq!(write(store, late).await, Written::Conflict);
+    let loaded = load(store, "seal", true).await;
+    assert_eq!(loaded.iter().map(|p| (p.count, p.sealed)).collect::<Vec<_>>(), [(2, true), (1, true)]);
+}
+
+async fn mixed(store: &dyn Store) {
+    let all = temps(0..3);
+    write(store, page("mixed-1", 0, PageKind::Create, false, &all[..1])).await;
+    let batch = [
+        page("mixed-0", 0, PageKind::Create, false, &all[..1]),
+        page("mixed-1", 0, PageKind::Create, false, &all[1..2]),
+        page("mixed-2", 0, PageKind::Create, false, &all[..1]),
+        append("mixed-1", 1, false, &all[1..3]),
+        append("mixed-1b", 9, false, &all[..3]),
+    ];
+    let done = |count| Written::Done { count };
+    let answers = store.write(&batch).await.unwrap();
+    assert_eq!(answers, [done(1), Written::Conflict, done(1), done(3), done(3)], "each statement by itself");
+}
+
+async fn loads(store: &dyn Store) {
+    assert!(load(store, "nobody", true).await.is_empty());
+    let kinds = [
+        reading(START.0 - 1, &[("ü", Value::Double(-0.0)), ("on", Value::Bool(true))]),
+        reading(START.0 + 5, &[("big", Value::Int(i64::MAX)), ("s", Value::Str("a\u{0}b ✓".into())), ("e", Value::Str("".into()))]),
+        reading(-HOUR, &[("tiny", Value::Double(5e-324))]),
+    ];
+    write(store, page("kinds", 0, PageKind::Create, false, &kinds)).await;
+    let loaded = load(store, "kinds", true).await;
+    assert_eq!(loaded[0].keys, kinds.iter().map(Reading::key).collect::<Vec<_>>());
+    assert_eq!(loaded[0].last_ts_ms, START.0 + 5);
+    let heads = load(store, "kinds", false).await;
+    assert!(heads[0].keys.is_empty() && heads[0].count == 3 && heads[0].bytes >= 100);
+}
+
+async fn many(store: &dyn Store) {
+    let one = temps(0..1);
+    let writes: Vec<_> = (0..5000).map(|i| page(&format!("many-{i}"), 0, PageKind::Create, false, &one)).collect();
+    let answers = store.write(&writes).await.unwrap();
+    assert!(answers.iter().all(|a| *a == Written::Done { count: 1 }));
+    let requests: Vec<_> = (0..6000)
+        .map(|i| LoadRequest {
+            bucket: BucketKey { sensor_id: format!("many-{i}").into(), start: START },
+            readings: i % 2 == 0,
+        })
+        .collect();
+    let loaded = store.load(&requests).await.unwrap();
+    for (i, bucket) in loaded.iter().enumerate() {
+        assert_eq!(bucket.pages.len(), usize::from(i < 5000), "{i}");
+    }
+}
+
+#[tokio::test]
+async fn the_memory_store_keeps_the_contract() {
+    let store = MemoryStore::new();
+    contract(&store).await;
+    assert_eq!(store.pages().dead.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mongodb_keeps_the_contract() {
+    let (store, db) = mongo("contract").await;
+    contract(&store).await;
+    let dead = db.collection::<Document>("dead_letters").find_one(doc! {}).await.unwrap().unwrap();
+    assert_eq!(dead.get_binary_generic("payload").unwrap(), &vec![0, 255, b'{']);
+    assert_eq!(dead.get_str("reason").unwrap(), "invalid_json");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_is_the_document_of_the_design() {
+    let (store, db) = mongo("document").await;
+    let mut builder = BatchBuilder::new(10);
+    builder.value("x", hourbucket::model::ValueRef::Int(1)).unwrap();
+    builder.commit("S1", 0, false, &[("floor", "2"), ("site", "north")]);
+    let batch = builder.finish();
+    let tags = Arc::new(Tags::from_canonical(batch.iter().next().unwrap().1.tags));
+    let readings = [
+        reading(START.0, &[("humid", Value::Int(60)), ("temp", Value::Double(22.5))]),
+        reading(START.0 + 60_000, &[("humid", Value::Int(58)), ("on", Value::Bool(true)), ("temp", Value::Double(23.0))]),
+    ];
+    let first = PageWrite { tags: Some(tags), ..page("S1", 0, PageKind::Create, false, &readings[..1]) };
+    write(&store, first).await;
+    write(&store, append("S1", 1, true, &readings[1..])).await;
+    let found = db.collection::<Document>("sensor_buckets").find_one(doc! {}).await.unwrap().unwrap();
+    let date = |ms| Bson::DateTime(DateTime::from_millis(ms));
+    let expected = doc! {
+        "_id": { "sensor_id": "S1", "bucket_start": date(START.0), "page": 0 },
+        "schema_version": 1,
+        "sensor_id": "S1",
+        "bucket_start": date(START.0),
+        "bucket_end": date(START.0 + HOUR),
+        "page": 0,
+        "tags": { "floor": "2", "site": "north" },
+        "count": 2,
+        "first_ts": date(START.0),
+        "last_ts": date(START.0 + 60_000),
+        "summary": {
+            "humid": { "min": 58i64, "max": 60i64, "sum": 118i64, "count": 2 },
+            "temp": { "min": 22.5, "max": 23.0, "sum": 45.5, "count": 2 },
+        },
+        "readings": [
+            { "ts": date(START.0), "humid": 60i64, "temp": 22.5 },
+            { "ts": date(START.0 + 60_000), "humid": 58i64, "on": true, "temp": 23.0 },
+        ],
+        "has_overflow": true,
+    };
+    assert_eq!(found, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_view_merges_pages_and_finds_a_sensor_by_its_index() {
+    let (store, db) = mongo("view").await;
+    let all = temps(0..10);
+    write(&store, page("S1", 0, PageKind::Create, true, &all[..6])).await;
+    write(&store, page("S1", 1, PageKind::Create, false, &all[6..])).await;
+    write(&store, page("S2", 0, PageKind::Create, false, &[reading(START.0, &[("state", Value::Str("on".into()))])])).await;
+    let others: Vec<_> = (0..500).map(|i| page(&format!("x{i}"), 0, PageKind::Create, false, &all[..2])).collect();
+    store.write(&others).await.unwrap();
+    let view = db.collection::<Document>("sensor_summaries");
+    let rows = |filter| async { view.find(filter).await.unwrap().try_collect::<Vec<_>>().await.unwrap() };
+    let row = rows(doc! { "sensor_id": "S1", "bucket_start": DateTime::from_millis(START.0) }).await.remove(0);
+    assert_eq!(row.keys().collect::<std::collections::BTreeSet<_>>().len(), 6, "{row}");
+    assert_eq!(row.get_i32("count").unwrap(), 10);
+    assert_eq!(row.get_datetime("last_ts").unwrap().timestamp_millis(), START.0 + 9000);
+    let summary = row.get_document("summary").unwrap();
+    let temp = doc! { "min": 0.0, "max": 4.5, "sum": 22.5, "count": 10, "avg": 2.25 };
+    assert_eq!(summary.get_document("temp").unwrap(), &temp);
+    assert_eq!(summary.get_document("n").unwrap(), &doc! { "min": 0i64, "max": 9i64, "sum": 45i64, "count": 10, "avg": 4.5 });
+    assert!(rows(doc! { "sensor_id": "S2" }).await[0].get_document("summary").unwrap().is_empty());
+    assert_eq!(rows(doc! {}).await.len(), 502);
+    let explain = doc! {
+        "explain": { "find": "sensor_summaries", "filter": { "sensor_id": "S1" } }, "verbosity": "executionStats",
+    };
+    let plan = db.run_command(explain).await.unwrap().to_string();
+    assert!(plan.contains("IXSCAN") && !plan.contains("COLLSCAN"), "the view reads everything for one sensor: {plan}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn preparing_is_repeatable_follows_the_retention_and_refuses_other_shapes() {
+    let name = unique_database("prepare");
+    let settings = settings(&name);
+    let client = mongodb::Client::with_uri_str(settings.uri.reveal()).await.unwrap();
+    let db = client.database(&name);
+    for (days, ttl) in [(None, None), (Some(30), Some(30 * 86_400)), (Some(7), Some(7 * 86_400)), (None, None)] {
+        let settings = config::Store { retention: days.map(|d| Duration::from_secs(d * 86_400)), ..settings.clone() };
+        let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(86_400)).await.unwrap();
+        store.prepare().await.unwrap();
+        let indexes = db.run_command(doc! { "listIndexes": "sensor_buckets" }).await.unwrap();
+        let batch = indexes.get_document("cursor").unwrap().get_array("firstBatch").unwrap().clone();
+        let expire = batch.iter().find_map(|i| {
+            let seconds = i.as_document()?.get("expireAfterSeconds")?;
+            seconds.as_i64().or(seconds.as_i32().map(i64::from)).or(seconds.as_f64().map(|f| f as i64))
+        });
+        assert_eq!(expire, ttl);
+        let wanted = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
+        assert!(batch.iter().any(|i| i.as_document().unwrap().get_document("key").is_ok_and(|k| *k == wanted)), "{batch:?}");
+    }
+    let other = db.collection::<Document>("sensor_buckets").insert_one(doc! { "sensor_id": 5 }).await;
+    assert!(other.unwrap_err().to_string().contains("validation"), "the validator is off");
+    let options = doc! { "listCollections": 1, "filter": { "name": "sensor_buckets" } };
+    let options = db.run_command(options).await.unwrap().to_string();
+    assert!(options.contains("block_compressor=zstd") && options.contains("moderate"), "{options}");
+}

@@ -1,0 +1,203 @@
+//! The service as a user runs it: the binary, as a process that can be killed, with its ports and its journal.
+
+use std::io::Write;
+use std::process::Command;
+use std::time::Duration;
+
+use super::process::Process;
+use super::{free_port, wait_until};
+
+/// From the start until `/readyz` says 200; generous, two cores may be busy.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// Another port is tried where somebody else was faster.
+const STARTS_MAX: u32 = 5;
+
+/// A running hourbucket, or one that was killed and can be [restarted](Service::restart).
+pub struct Service {
+    process: Process,
+    settings: Vec<(String, String)>,
+    http_port: u16,
+    admin_port: u16,
+    agent: ureq::Agent,
+}
+
+impl Service {
+    /// Starts the binary with `config`, the text of a configuration file, and returns when it is ready.
+    ///
+    /// Ports and the journal's directory are the helper's (by environment, which wins over the file). `settings` go into
+    /// the environment as well, for instance `("STORE__URI", uri)`.
+    ///
+    /// # Panics
+    /// It does not become ready.
+    pub fn start(config: &str, settings: &[(&str, &str)]) -> Service {
+        let process = Process::new("hourbucket");
+        let mut file = std::fs::File::create(process.dir().join("hourbucket.toml")).expect("a configuration file");
+        file.write_all(config.as_bytes()).expect("a configuration file");
+        // Never through a proxy that the environment may name: everything here is on loopback.
+        let agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(Duration::from_secs(90)))
+            .proxy(None)
+            .build()
+            .new_agent();
+        let settings = settings.iter().map(|(key, value)| (format!("HOURBUCKET_{key}"), (*value).to_owned())).collect();
+        let mut service = Service { process, settings, http_port: 0, admin_port: 0, agent };
+        for _ in 0..STARTS_MAX {
+            (service.http_port, service.admin_port) = (free_port(), free_port());
+            if service.run() {
+                return service;
+            }
+        }
+        panic!("hourbucket found its port taken {STARTS_MAX} times:\n{}", service.process.log_tail());
+    }
+
+    /// `http://127.0.0.1:port`, without a slash at the end.
+    pub fn http(&self) -> String {
+        format!("http://127.0.0.1:{}", self.http_port)
+    }
+
+    /// The same of the admin port.
+    pub fn admin(&self) -> String {
+        format!("http://127.0.0.1:{}", self.admin_port)
+    }
+
+    /// Its directory: `hourbucket.toml`, `journal/`, `hourbucket.log`.
+    pub fn dir(&self) -> &std::path::Path {
+        self.process.dir()
+    }
+
+    /// Its process id, for /proc.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// SIGKILL; returns when it is gone.
+    pub fn kill9(&mut self) {
+        self.process.kill9();
+    }
+
+    /// Starts it again on the same ports with the same journal, and returns when it is ready.
+    pub fn restart(&mut self) {
+        self.kill9();
+        assert!(self.run(), "a port of the service was taken by another process meanwhile");
+    }
+
+    /// Starts it again without waiting until it is ready.
+    pub fn restart_in_background(&mut self) {
+        self.kill9();
+        self.spawn();
+    }
+
+    /// SIGTERM, waits for its end, and gives its exit code.
+    ///
+    /// # Panics
+    /// It has not ended within `limit`, or a signal ended it.
+    pub fn terminate(&mut self, limit: Duration) -> i32 {
+        self.process.sigterm();
+        let status = self.process.wait(limit);
+        status.code().unwrap_or_else(|| panic!("hourbucket ended with {status}:\n{}", self.process.log_tail()))
+    }
+
+    /// Posts `body`; the status and the answer's text, or `None` where no answer came (it was killed, for instance).
+    pub fn post(&self, path: &str, content_type: &str, body: &[u8]) -> Option<(u16, String)> {
+        let request = self.agent.post(format!("{}{path}", self.http())).header("content-type", content_type);
+        let mut answer = request.send(body).ok()?;
+        let status = answer.status().as_u16();
+        Some((status, answer.body_mut().read_to_string().ok()?))
+    }
+
+    /// Gets a page of the admin port, for instance `/readyz`; `None` where no answer came.
+    pub fn get_admin(&self, path: &str) -> Option<(u16, String)> {
+        let mut answer = self.agent.get(format!("{}{path}", self.admin())).call().ok()?;
+        let status = answer.status().as_u16();
+        Some((status, answer.body_mut().read_to_string().ok()?))
+    }
+
+    /// Scrapes `/metrics`.
+    ///
+    /// # Panics
+    /// No answer came.
+    pub fn metrics(&self) -> Metrics {
+        let (status, text) = self.get_admin("/metrics").expect("/metrics must answer");
+        assert_eq!(status, 200, "{text}");
+        Metrics(text)
+    }
+
+    /// Waits until everything accepted is stored or known as a duplicate, and at least `accepted_min` were accepted.
+    #[track_caller]
+    pub fn wait_settled(&self, accepted_min: u64, limit: Duration) -> Metrics {
+        wait_until("everything accepted is stored", limit, || {
+            let (status, text) = self.get_admin("/metrics")?;
+            let metrics = Metrics(text);
+            let accepted = metrics.get("readings_accepted_total");
+            let settled = metrics.get("readings_stored_total") + metrics.get("readings_duplicate_total");
+            (status == 200 && accepted >= accepted_min as f64 && settled == accepted).then_some(metrics)
+        })
+    }
+
+    fn spawn(&mut self) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hourbucket"));
+        // The settings of whoever runs the tests must not reach the service.
+        for (key, _) in std::env::vars_os() {
+            if key.to_string_lossy().starts_with("HOURBUCKET_") {
+                command.env_remove(key);
+            }
+        }
+        command
+            .args(["run", "--config", "hourbucket.toml"])
+            .env("HOURBUCKET_HTTP__LISTEN", format!("127.0.0.1:{}", self.http_port))
+            .env("HOURBUCKET_ADMIN__LISTEN", format!("127.0.0.1:{}", self.admin_port))
+            .env("HOURBUCKET_JOURNAL__DIR", self.process.dir().join("journal"))
+            .envs(self.settings.iter().map(|(key, value)| (key, value)));
+        self.process.spawn(&mut command);
+    }
+
+    /// Starts it and waits until it is ready; false where a port was taken.
+    fn run(&mut self) -> bool {
+        self.spawn();
+        wait_until("hourbucket is ready", READY_WITHIN, || {
+            if let Some(status) = self.process.ended() {
+                let log = self.process.log_tail();
+                assert!(log.contains("in use"), "hourbucket has ended with {status}:\n{log}");
+                return Some(false);
+            }
+            self.get_admin("/readyz").is_some_and(|(status, _)| status == 200).then_some(true)
+        })
+    }
+}
+
+/// One scrape.
+pub struct Metrics(String);
+
+impl Metrics {
+    /// The sum of a metric over all its labels; `name` without the prefix `hourbucket_`. 0 where it is absent.
+    pub fn get(&self, name: &str) -> f64 {
+        self.series(name).map(|(_, value)| value).sum()
+    }
+
+    /// The sum over those with this label.
+    pub fn labelled(&self, name: &str, label: &str, is: &str) -> f64 {
+        let pair = format!("{label}=\"{is}\"");
+        self.series(name).filter(|(labels, _)| labels.contains(&pair)).map(|(_, value)| value).sum()
+    }
+
+    /// The text as it was scraped.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
+    fn series<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
+        self.0.lines().filter_map(move |line| {
+            let rest = line.strip_prefix("hourbucket_")?.strip_prefix(name)?;
+            let (labels, value) = rest.rsplit_once(' ')?;
+            // The name must end here: `{` opens its labels, else it has none.
+            (labels.is_empty() || labels.starts_with('{')).then(|| Some((labels, value.parse().ok()?))).flatten()
+        })
+    }
+}
