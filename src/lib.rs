@@ -1,6 +1,7 @@
 //! hourbucket (the map is written once the stages stand).
 pub mod accumulate;
 pub mod ack;
+pub mod admin;
 pub mod config;
 pub mod decode;
 pub mod flush;

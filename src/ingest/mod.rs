@@ -1,3 +1,5 @@
-//! Bytes from senders: each protocol in a module of its own, each handing parcels to [`crate::intake::Intake`].
+//! Ingest: one folder a protocol. Each receives bytes, has them decoded, hands the readings through the door
+//! ([`crate::intake`]) and answers the sender once their acknowledgement is in. Ingest knows protocols, not buckets.
 
+pub mod http;
 pub mod mqtt;

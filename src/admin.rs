@@ -1,0 +1,190 @@
+//! The port for those who run the service: metrics, health, and the description of both ports' requests.
+//!
+//! It has a port of its own so that it can stay inside while readings come from outside, and answers to the very end:
+//! the app stops it last. Nothing here waits for another stage.
+
+pub mod health;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use axum::routing::get;
+use axum_server::Handle;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+pub use self::health::{Health, JournalState};
+use crate::config;
+use crate::ingest::http::answer::json;
+use crate::ingest::http::{BindError, server};
+use crate::telemetry::metrics;
+
+/// Every route.
+pub const ROUTES: [&str; 4] = ["/metrics", "/livez", "/readyz", "/openapi.json"];
+
+/// Time for the head of a request; who asks here is a scraper or a person.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long connections may take to end.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
+
+/// The description of the requests of both ports, OpenAPI 3.1, kept by hand.
+const OPENAPI: &str = include_str!("admin/openapi.json");
+
+/// The port, open but not served yet.
+pub struct Admin {
+    listener: TcpListener,
+    addr: SocketAddr,
+    health: Arc<Health>,
+}
+
+impl Admin {
+    /// Opens the port.
+    ///
+    /// # Errors
+    /// The address cannot be used.
+    pub async fn bind(cfg: &config::Admin, health: Arc<Health>) -> Result<Admin, BindError> {
+        let listener = server::bind(cfg.listen, "admin.listen").await?;
+        let addr = listener.local_addr().unwrap_or(cfg.listen);
+        Ok(Admin { listener, addr, health })
+    }
+
+    /// The address in use; differs from the setting where that says port 0.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Serves until `shutdown` is cancelled.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub async fn serve(self, shutdown: CancellationToken) -> std::io::Result<()> {
+        tracing::info!(addr = %self.addr, "metrics and health");
+        let handle = Handle::new();
+        let server = server::serve(self.listener, router(self.health), HEADER_TIMEOUT, handle.clone());
+        tokio::pin!(server);
+        tokio::select! {
+            ended = &mut server => ended,
+            () = shutdown.cancelled() => {
+                handle.graceful_shutdown(Some(LAST_ANSWERS));
+                server.await
+            }
+        }
+    }
+}
+
+fn router(health: Arc<Health>) -> Router {
+    let [metrics, livez, readyz, openapi] = ROUTES;
+    let not_found =
+        async || error(StatusCode::NOT_FOUND, "not_found", "there is nothing here; /openapi.json lists what is");
+    let not_allowed =
+        async || error(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this port is read with GET");
+    Router::new()
+        .route(metrics, get(async || text("text/plain; version=0.0.4", metrics::render())))
+        // The process answers, which is all that this says: a restart would not bring MongoDB back.
+        .route(livez, get(async || text("text/plain", "ok\n")))
+        .route(readyz, get(ready))
+        .route(openapi, get(async || text("application/json", OPENAPI)))
+        .fallback(not_found)
+        .method_not_allowed_fallback(not_allowed)
+        .with_state(health)
+}
+
+async fn ready(State(health): State<Arc<Health>>) -> Response {
+    let report = health.report();
+    json(if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &report)
+}
+
+fn text(content_type: &'static str, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+fn error(status: StatusCode, reason: &str, detail: &str) -> Response {
+    json(status, &serde_json::json!({ "error": { "reason": reason, "detail": detail } }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use serde_json::Value;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::config::AckMode;
+
+    async fn ask(addr: SocketAddr, method: &str, path: &str) -> (u16, String, String) {
+        let mut stream = TcpStream::connect(addr).await.unwrap();
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        (head[9..12].parse().unwrap(), head.to_lowercase(), body.to_owned())
+    }
+
+    #[tokio::test]
+    async fn every_route_answers_in_its_form_and_the_port_closes() {
+        metrics::install().unwrap();
+        let health = Arc::new(Health::new(AckMode::Journal));
+        let cfg = config::Admin { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) };
+        let admin = Admin::bind(&cfg, health.clone()).await.unwrap();
+        let (addr, shutdown) = (admin.local_addr(), CancellationToken::new());
+        let task = tokio::spawn(admin.serve(shutdown.clone()));
+
+        let (status, head, body) = ask(addr, "GET", "/metrics").await;
+        assert!(status == 200 && head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+        assert!(body.contains("hourbucket_build_info{version="), "{body}");
+        assert_eq!(ask(addr, "GET", "/livez").await.0, 200);
+
+        let ready = async || {
+            let (status, _, body) = ask(addr, "GET", "/readyz").await;
+            (status, serde_json::from_str::<Value>(&body).unwrap())
+        };
+        let (status, json) = ready().await;
+        assert_eq!((status, &json["ready"], &json["reasons"][0]), (503, &Value::Bool(false), &"starting".into()));
+        health.mode("timeseries", "the server has it", "6.0.5");
+        health.mqtt("127.0.0.1:1883", true, None);
+        health.journal(JournalState { bytes: 1, max_bytes: 2, full: false });
+        health.store_ok(0);
+        health.started();
+        let (status, json) = ready().await;
+        assert_eq!((status, &json["ready"], json["reasons"].as_array().unwrap().len()), (200, &Value::Bool(true), 0));
+        assert_eq!((&json["mode"], &json["server_version"]), (&"timeseries".into(), &"6.0.5".into()));
+        assert_eq!(json["mqtt"][0], serde_json::json!({"broker": "127.0.0.1:1883", "connected": true, "detail": null}));
+        assert_eq!((&json["store"]["ok"], &json["journal"]["max_bytes"]), (&Value::Bool(true), &2.into()));
+
+        assert_eq!(ask(addr, "GET", "/nothing").await.0, 404);
+        let (status, head, _) = ask(addr, "POST", "/readyz").await;
+        assert!(status == 405 && head.contains("allow: get"), "{head}");
+
+        shutdown.cancel();
+        task.await.unwrap().unwrap();
+        assert!(TcpStream::connect(addr).await.is_err());
+    }
+
+    #[test]
+    fn the_description_parses_and_names_every_route() {
+        let openapi: Value = serde_json::from_str(OPENAPI).unwrap();
+        assert!(openapi["openapi"].as_str().unwrap().starts_with("3.1"));
+        let mut described: Vec<&str> = openapi["paths"].as_object().unwrap().keys().map(String::as_str).collect();
+        let mut served = [&ROUTES[..], &crate::ingest::http::ROUTES[..]].concat();
+        (described.sort_unstable(), served.sort_unstable());
+        assert_eq!(described, served);
+        let text = OPENAPI.split("\"#/").skip(1).map(|rest| rest.split('"').next().unwrap());
+        for reference in text {
+            let pointer = format!("/{reference}");
+            assert!(openapi.pointer(&pointer).is_some(), "{pointer} leads nowhere");
+        }
+    }
+}

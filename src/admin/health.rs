@@ -1,0 +1,294 @@
+//! What the stages know about themselves, for `/readyz`. The app hands each stage a share and lets it set its own part;
+//! nothing here asks anybody, so reading it is cheap and never waits for a server that is away.
+//!
+//! Ready means: readings sent now would be taken. What is wrong but does not stop that (MongoDB away while the journal
+//! takes the readings, a broker away) is listed among the reasons all the same; ready with reasons means degraded.
+
+use std::collections::BTreeMap;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use chrono::{DateTime, SecondsFormat};
+use serde::Serialize;
+
+use crate::config::AckMode;
+
+/// The state of the service, shared.
+#[derive(Debug)]
+pub struct Health {
+    ack: AckMode,
+    state: RwLock<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    started: bool,
+    stopping: bool,
+    broken: Option<String>,
+    mode: Option<Mode>,
+    store: StoreState,
+    mqtt: BTreeMap<String, BrokerState>,
+    journal: Option<JournalState>,
+}
+
+#[derive(Debug, Clone)]
+struct Mode {
+    mode: &'static str,
+    reason: String,
+    server_version: String,
+}
+
+#[derive(Debug, Clone, Default)]
+struct StoreState {
+    /// `None` until it has been asked once.
+    ok: Option<bool>,
+    error: Option<String>,
+    last_ok_ms: Option<i64>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct BrokerState {
+    connected: bool,
+    detail: Option<String>,
+}
+
+/// How the journal stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct JournalState {
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// `journal.max_bytes`.
+    pub max_bytes: u64,
+    /// Whether it takes no more until the store has caught up or the disk has room.
+    pub full: bool,
+}
+
+/// The answer of `/readyz`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Whether readings sent now would be taken.
+    pub ready: bool,
+    /// Why not, and what is wrong beside that.
+    pub reasons: Vec<String>,
+    /// `bucket` or `timeseries`; absent until the store was reached.
+    pub mode: Option<&'static str>,
+    /// Why that mode.
+    pub mode_reason: Option<String>,
+    /// MongoDB's version.
+    pub server_version: Option<String>,
+    /// The store.
+    pub store: StoreReport,
+    /// The brokers, by name.
+    pub mqtt: Vec<BrokerReport>,
+    /// The journal; absent with `ack = "stored"`.
+    pub journal: Option<JournalState>,
+}
+
+/// The store in [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct StoreReport {
+    /// Whether its last answer was good; `false` before the first.
+    pub ok: bool,
+    /// What its last failure was, while it lasts.
+    pub error: Option<String>,
+    /// When it last answered well (RFC 3339).
+    pub last_ok: Option<String>,
+}
+
+/// One broker in [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BrokerReport {
+    /// Host and port, as in the label of `mqtt_connected`.
+    pub broker: String,
+    /// Whether connected and subscribed.
+    pub connected: bool,
+    /// Why not, or what else there is to say.
+    pub detail: Option<String>,
+}
+
+impl Health {
+    /// The state of a service that has not started; `ack` decides what it means that the store is away.
+    pub fn new(ack: AckMode) -> Health {
+        Health { ack, state: RwLock::default() }
+    }
+
+    /// Everything is wired and taking.
+    pub fn started(&self) {
+        self.write().started = true;
+    }
+
+    /// The service is stopping.
+    pub fn stopping(&self) {
+        self.write().stopping = true;
+    }
+
+    /// A part has failed for good; the first reason stays, since the later ones mostly follow from it.
+    pub fn broken(&self, reason: impl Into<String>) {
+        self.write().broken.get_or_insert_with(|| reason.into());
+    }
+
+    /// The mode of the store, why, and the server's version.
+    pub fn mode(&self, mode: &'static str, reason: impl Into<String>, server_version: impl Into<String>) {
+        self.write().mode = Some(Mode { mode, reason: reason.into(), server_version: server_version.into() });
+    }
+
+    /// The store answered well at `wall_ms` (milliseconds since 1970).
+    pub fn store_ok(&self, wall_ms: i64) {
+        self.write().store = StoreState { ok: Some(true), error: None, last_ok_ms: Some(wall_ms) };
+    }
+
+    /// The store did not answer, or not well. `error` must not hold its credentials.
+    pub fn store_failed(&self, error: impl Into<String>) {
+        let store = &mut self.write().store;
+        (store.ok, store.error) = (Some(false), Some(error.into()));
+    }
+
+    /// Whether `broker` (host and port, without credentials) is connected, and a word about it.
+    pub fn mqtt(&self, broker: &str, connected: bool, detail: Option<String>) {
+        self.write().mqtt.insert(broker.to_owned(), BrokerState { connected, detail });
+    }
+
+    /// How the journal stands.
+    pub fn journal(&self, journal: JournalState) {
+        self.write().journal = Some(journal);
+    }
+
+    /// Whether readings sent now would be taken.
+    pub fn is_ready(&self) -> bool {
+        self.report().ready
+    }
+
+    /// All of it, at one moment.
+    pub fn report(&self) -> Report {
+        let state = self.read();
+        let (blocking, degraded) = (state.blocking(self.ack), state.degraded(self.ack));
+        let (mode, mode_reason, server_version) = match &state.mode {
+            Some(m) => (Some(m.mode), Some(m.reason.clone()), Some(m.server_version.clone())),
+            None => (None, None, None),
+        };
+        let last_ok = state.store.last_ok_ms.and_then(DateTime::from_timestamp_millis);
+        let last_ok = last_ok.map(|t| t.to_rfc3339_opts(SecondsFormat::Millis, true));
+        let store = StoreReport { ok: state.store.ok == Some(true), error: state.store.error.clone(), last_ok };
+        let broker = |(broker, b): (&String, &BrokerState)| BrokerReport {
+            broker: broker.clone(),
+            connected: b.connected,
+            detail: b.detail.clone(),
+        };
+        let mqtt = state.mqtt.iter().map(broker).collect();
+        let ready = blocking.is_empty();
+        let reasons = blocking.into_iter().chain(degraded).collect();
+        Report { ready, reasons, mode, mode_reason, server_version, store, mqtt, journal: state.journal }
+    }
+
+    // A poisoned lock means that a thread panicked while it set a field; each field is whole in itself.
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Why no readings are taken.
+    fn blocking(&self, ack: AckMode) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if let Some(broken) = &self.broken {
+            reasons.push(format!("broken: {broken}; restart the service"));
+        }
+        if self.stopping {
+            reasons.push("stopping".to_owned());
+        } else if !self.started {
+            reasons.push("starting".to_owned());
+        }
+        if self.journal.is_some_and(|j| j.full) {
+            reasons.push("journal: full; readings are refused until the store has caught up".to_owned());
+        }
+        if ack == AckMode::Stored {
+            reasons.extend(self.store_away());
+        }
+        reasons
+    }
+
+    /// What is wrong while readings are taken.
+    fn degraded(&self, ack: AckMode) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if ack == AckMode::Journal {
+            reasons.extend(self.store_away().map(|r| format!("{r}; the journal keeps the readings")));
+        }
+        for (broker, state) in self.mqtt.iter().filter(|(_, state)| !state.connected) {
+            let detail = state.detail.as_deref().unwrap_or("not connected");
+            reasons.push(format!("mqtt {broker}: {detail}"));
+        }
+        reasons
+    }
+
+    fn store_away(&self) -> Option<String> {
+        match (self.store.ok, &self.store.error) {
+            (Some(true), _) => None,
+            (Some(false), Some(error)) => Some(format!("store: {error}")),
+            _ => Some("store: not reached yet".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn running(ack: AckMode) -> Health {
+        let health = Health::new(ack);
+        health.started();
+        health.store_ok(1_709_287_200_000);
+        health
+    }
+
+    #[test]
+    fn ready_only_between_start_and_stop() {
+        let health = Health::new(AckMode::Journal);
+        health.store_ok(0);
+        assert_eq!((health.is_ready(), health.report().reasons), (false, vec!["starting".to_owned()]));
+        health.started();
+        assert_eq!((health.is_ready(), health.report().reasons), (true, vec![]));
+        health.stopping();
+        assert_eq!((health.is_ready(), health.report().reasons), (false, vec!["stopping".to_owned()]));
+    }
+
+    #[test]
+    fn broken_stays_broken_with_its_first_reason() {
+        let health = running(AckMode::Journal);
+        health.broken("shard 3 panicked");
+        health.broken("the channel is closed");
+        assert!(!health.is_ready());
+        assert_eq!(health.report().reasons, ["broken: shard 3 panicked; restart the service"]);
+    }
+
+    #[test]
+    fn a_store_that_is_away_blocks_only_where_senders_wait_for_it() {
+        for (ack, ready) in [(AckMode::Journal, true), (AckMode::Stored, false)] {
+            let health = running(ack);
+            health.store_failed("no primary");
+            let report = health.report();
+            assert_eq!(report.ready, ready);
+            assert!(report.reasons[0].starts_with("store: no primary"), "{:?}", report.reasons);
+            assert_eq!(report.store.last_ok.as_deref(), Some("2024-03-01T10:00:00.000Z"));
+            assert!(!report.store.ok);
+            health.store_ok(0);
+            assert_eq!((health.is_ready(), health.report().store.error), (true, None));
+        }
+    }
+
+    #[test]
+    fn a_full_journal_blocks_and_a_broker_that_is_away_does_not() {
+        let health = running(AckMode::Journal);
+        health.mqtt("b:1883", false, Some("connection refused".into()));
+        assert_eq!(
+            (health.is_ready(), health.report().reasons),
+            (true, vec!["mqtt b:1883: connection refused".into()])
+        );
+        health.journal(JournalState { bytes: 9, max_bytes: 9, full: true });
+        assert!(!health.is_ready());
+        health.journal(JournalState { bytes: 1, max_bytes: 9, full: false });
+        assert!(health.is_ready());
+    }
+}

@@ -1,0 +1,119 @@
+//! What every request passes: it is observed whatever becomes of it, and on a route it is let in or refused before its
+//! body is looked at.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::HeaderMap;
+use axum::http::header::EXPECT;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::body::{Budget, drain};
+use super::refusal::Refusal;
+use super::tokens::Tokens;
+use crate::config;
+use crate::intake::{Intake, Refused};
+use crate::model::Clock;
+use crate::telemetry::metrics;
+
+/// The label `route` of a request that no route takes.
+const UNMATCHED: &str = "unmatched";
+
+/// The status in the metrics of a request whose sender left before the answer (nginx's 499; nobody receives it).
+const SENDER_LEFT: u16 = 499;
+
+/// What all requests share.
+pub(super) struct Shared {
+    pub(super) cfg: config::Http,
+    pub(super) limits: Arc<config::Limits>,
+    pub(super) intake: Intake,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) tokens: Option<Tokens>,
+    /// A permit for each request being worked on, `http.concurrency_max` in all.
+    pub(super) running: Arc<Semaphore>,
+    pub(super) bodies: Budget,
+    pub(super) stopping: AtomicBool,
+}
+
+impl Shared {
+    /// Lets a request in, at no more cost than one hash.
+    fn admit(&self, headers: &HeaderMap) -> Result<OwnedSemaphorePermit, Refusal> {
+        if self.stopping.load(Ordering::Acquire) {
+            return Err(Refusal::Door(Refused::Stopping));
+        }
+        if let Some(tokens) = &self.tokens {
+            tokens.check(headers)?;
+        }
+        // A closed door is seen again at the hand-over; seen here, it saves reading and decoding the body.
+        self.intake.check()?;
+        self.running.clone().try_acquire_owned().map_err(|_| Refusal::Concurrency)
+    }
+}
+
+/// Whether the sender waits for "100 Continue" before it sends the body.
+pub(super) fn asks_before_sending(headers: &HeaderMap) -> bool {
+    headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+}
+
+/// Around the routes: tokens, open door, concurrency. The permit is held until the answer is made.
+pub(super) async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    match shared.admit(request.headers()) {
+        Ok(_permit) => next.run(request).await,
+        Err(refusal) => refuse(request, refusal).await,
+    }
+}
+
+/// Answers a request whose body nobody reads.
+pub(super) async fn refuse(request: Request, refusal: Refusal) -> Response {
+    let asked = asks_before_sending(request.headers());
+    drain(request.into_body(), asked).await;
+    refusal.into_response()
+}
+
+/// Around everything: counts the request, and makes a panic an answer instead of a broken connection.
+pub(super) async fn observe(request: Request, next: Next) -> Response {
+    let matched = request.extensions().get::<MatchedPath>();
+    let route = matched.and_then(|path| super::ROUTES.into_iter().find(|route| *route == path.as_str()));
+    let mut seen = Seen { route: route.unwrap_or(UNMATCHED), status: SENDER_LEFT, since: Instant::now() };
+    let response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+        Ok(response) => response,
+        Err(_) => {
+            tracing::error!(route = seen.route, "a request panicked; this is a bug, please report it");
+            Refusal::Internal.into_response()
+        }
+    };
+    seen.status = response.status().as_u16();
+    response
+}
+
+/// Counts the request when dropped, also where the sender left and the handler went with it.
+struct Seen {
+    route: &'static str,
+    status: u16,
+    /// Finer than the milliseconds of [`Clock`], for the histogram only; nothing is decided by it.
+    since: Instant,
+}
+
+impl Drop for Seen {
+    fn drop(&mut self) {
+        metrics::http_request(self.route, self.status, self.since.elapsed().as_secs_f64());
+    }
+}
+
+/// For paths that no route has.
+pub(super) async fn not_found(request: Request) -> Response {
+    let path = request.uri().path().to_owned();
+    refuse(request, Refusal::NotFound { path }).await
+}
+
+/// For methods that a route does not have; axum adds the header Allow.
+pub(super) async fn method_not_allowed(request: Request) -> Response {
+    let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
+    refuse(request, Refusal::Method { method, path }).await
+}

@@ -1,0 +1,51 @@
+//! The answer to readings: how many were taken, how many not, and why.
+
+use axum::body::Body;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::Response;
+use serde::Serialize;
+
+use crate::decode::Reject;
+
+/// Most errors that an answer lists. The count `rejected` stays true beyond; a sender that gets a hundred thousand
+/// readings wrong gets most of them wrong in the same way.
+pub(super) const ERRORS_MAX: usize = 100;
+
+#[derive(Debug, Serialize)]
+struct Answer<'a> {
+    accepted: usize,
+    rejected: usize,
+    errors: Vec<Error<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Error<'a> {
+    index: usize,
+    reason: &'a str,
+    detail: &'a str,
+}
+
+/// 200 where something was accepted, otherwise 400.
+///
+/// A body without a reading in it (`[]`, an empty NDJSON) is 400 as well, with `rejected` 0 and the error `no_readings`:
+/// 2xx says that readings are safe, and a sender that believes it sent some should not be told so.
+pub(super) fn readings<'a>(accepted: usize, rejects: &'a [Reject]) -> Response {
+    let error = |r: &'a Reject| Error { index: r.index, reason: r.reason, detail: &r.detail };
+    let mut errors: Vec<Error<'a>> = rejects.iter().take(ERRORS_MAX).map(error).collect();
+    if accepted == 0 && rejects.is_empty() {
+        errors.push(Error { index: 0, reason: "no_readings", detail: "the body holds no reading" });
+    }
+    let status = if accepted > 0 { StatusCode::OK } else { StatusCode::BAD_REQUEST };
+    json(status, &Answer { accepted, rejected: rejects.len(), errors })
+}
+
+/// A response with a JSON body.
+pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    // Texts and numbers under fixed names: this cannot fail, and if it did, the status would still be right.
+    let bytes = serde_json::to_vec(body).unwrap_or_default();
+    let mut response = Response::new(Body::from(bytes));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

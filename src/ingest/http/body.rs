@@ -1,0 +1,152 @@
+//! Reading a request's body within its limits: size, time, and the memory of all bodies together.
+//!
+//! `http.body_max_bytes` limits one body and `http.concurrency_max` their number, but the product of both is gigabytes.
+//! So all bodies being worked on share a [`Budget`]; one that finds it used up is refused (429) rather than made to wait
+//! while it holds memory itself.
+//!
+//! A refused body is still read to its end, within limits ([`drain`]): a server that answers and closes while the
+//! sender is writing makes the kernel throw the answer away (RST), and the sender sees a broken pipe in place of "413".
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream, HttpBody};
+use futures_util::StreamExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::refusal::Refusal;
+
+/// Memory for all bodies being worked on, unless four of the largest size need more.
+const BUDGET_BYTES: u64 = 128 << 20;
+/// The budget is counted in KiB, so that a semaphore's permits suffice on every platform.
+const UNIT_BYTES: u64 = 1024;
+
+/// How much of a refused body is read and thrown away, and for how long.
+const DRAIN_BYTES_MAX: u64 = 16 << 20;
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The memory that all bodies share.
+#[derive(Debug, Clone)]
+pub(super) struct Budget(Arc<Semaphore>);
+
+/// A part of the budget, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Held {
+    budget: Budget,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Budget {
+    pub(super) fn new(body_max_bytes: u64) -> Budget {
+        let units = BUDGET_BYTES.max(body_max_bytes.saturating_mul(4)).div_ceil(UNIT_BYTES);
+        Budget(Arc::new(Semaphore::new(usize::try_from(units).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS))))
+    }
+
+    fn hold(&self) -> Held {
+        Held { budget: self.clone(), permit: None }
+    }
+}
+
+impl Held {
+    /// Takes what is missing to `bytes` from the budget.
+    pub(super) fn grow_to(&mut self, bytes: u64) -> Result<(), Refusal> {
+        let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits) as u64;
+        let missing = bytes.div_ceil(UNIT_BYTES).saturating_sub(held);
+        if missing == 0 {
+            return Ok(());
+        }
+        let missing = u32::try_from(missing).map_err(|_| Refusal::Memory)?;
+        let more = self.budget.0.clone().try_acquire_many_owned(missing).map_err(|_| Refusal::Memory)?;
+        match &mut self.permit {
+            Some(permit) => permit.merge(more),
+            None => self.permit = Some(more),
+        }
+        Ok(())
+    }
+}
+
+/// A body that has arrived, and the memory it takes.
+#[derive(Debug)]
+pub(super) struct Received {
+    pub(super) bytes: Vec<u8>,
+    pub(super) held: Held,
+}
+
+/// Reads the body. `asked` says that the sender waits for "100 Continue", so that a body which is too large need not
+/// be sent at all.
+pub(super) async fn receive(
+    body: Body,
+    asked: bool,
+    bytes_max: u64,
+    timeout: Duration,
+    budget: &Budget,
+) -> Result<Received, Refusal> {
+    if body.size_hint().lower() > bytes_max {
+        drain(body, asked).await;
+        return Err(Refusal::TooLarge { limit: bytes_max });
+    }
+    let mut stream = body.into_data_stream();
+    let collected = tokio::time::timeout(timeout, collect(&mut stream, bytes_max, budget)).await;
+    let collected = collected.unwrap_or(Err(Refusal::BodyTimeout { seconds: timeout.as_secs_f64() }));
+    if matches!(collected, Err(Refusal::TooLarge { .. } | Refusal::Memory)) {
+        drain_stream(&mut stream).await;
+    }
+    collected
+}
+
+async fn collect(stream: &mut BodyDataStream, bytes_max: u64, budget: &Budget) -> Result<Received, Refusal> {
+    let mut received = Received { bytes: Vec::new(), held: budget.hold() };
+    while let Some(chunk) = stream.next().await {
+        let chunk = chunk.map_err(|e| Refusal::BodyBroken { detail: e.to_string() })?;
+        let bytes = (received.bytes.len() + chunk.len()) as u64;
+        if bytes > bytes_max {
+            return Err(Refusal::TooLarge { limit: bytes_max });
+        }
+        received.held.grow_to(bytes)?;
+        received.bytes.extend_from_slice(&chunk);
+    }
+    Ok(received)
+}
+
+/// Reads the body of a refused request and throws it away, unless the sender has not begun to send it.
+pub(super) async fn drain(body: Body, asked: bool) {
+    if !asked {
+        drain_stream(&mut body.into_data_stream()).await;
+    }
+}
+
+async fn drain_stream(stream: &mut BodyDataStream) {
+    let all = async {
+        let mut bytes = 0;
+        while let Some(Ok(chunk)) = stream.next().await {
+            bytes += chunk.len() as u64;
+            if bytes > DRAIN_BYTES_MAX {
+                break;
+            }
+        }
+    };
+    // A sender that is slow or has more loses the connection, and with it perhaps the answer.
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, all).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_comes_back_and_never_exceeds_the_budget() {
+        let budget = Budget::new(1 << 20);
+        let mut a = budget.hold();
+        a.grow_to(1).unwrap();
+        a.grow_to(1000).unwrap();
+        assert_eq!(a.permit.as_ref().unwrap().num_permits(), 1);
+        a.grow_to(100 << 20).unwrap();
+        let mut b = budget.hold();
+        assert!(matches!(b.grow_to(29 << 20), Err(Refusal::Memory)));
+        b.grow_to(28 << 20).unwrap();
+        drop(a);
+        b.grow_to(128 << 20).unwrap();
+        drop(b);
+        assert_eq!(budget.0.available_permits() as u64 * UNIT_BYTES, BUDGET_BYTES);
+    }
+}

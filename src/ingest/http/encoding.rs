@@ -1,0 +1,224 @@
+//! Content-Encoding: which it is, and decompression that stops at a limit. Pure.
+//!
+//! A body that would grow beyond the limit is given up as soon as it does, so a bomb costs the limit in memory and no
+//! more. What does not decompress to its end, or has something behind it, is refused whole: a truncated body must not
+//! pass for a short one.
+
+use std::borrow::Cow;
+use std::io::{self, Read};
+
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_ENCODING;
+use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
+
+use super::refusal::Refusal;
+
+/// The accepted names, for messages.
+pub(super) const ENCODINGS: [&str; 4] = ["gzip", "zstd", "deflate", "identity"];
+
+/// Largest zstd window, 8 MiB: what RFC 9659 §3 asks of every sender, and what a frame may make us allocate.
+const ZSTD_WINDOW_LOG_MAX: u32 = 23;
+
+/// How a body is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Identity,
+    Gzip,
+    Zstd,
+    Deflate,
+}
+
+/// Why a body could not be decompressed.
+#[derive(Debug)]
+pub(super) enum Inflate {
+    TooLarge,
+    Corrupt(io::Error),
+}
+
+impl Encoding {
+    /// The one encoding that the headers name. Several, chained, are refused: nobody needs them, and each more would
+    /// multiply what a bomb can do.
+    pub(super) fn of(headers: &HeaderMap) -> Result<Encoding, Refusal> {
+        let mut values = headers.get_all(CONTENT_ENCODING).iter();
+        let Some(first) = values.next() else { return Ok(Encoding::Identity) };
+        let name = first.to_str().unwrap_or("?").trim();
+        let encoding = match name.to_ascii_lowercase().as_str() {
+            "" | "identity" => Some(Encoding::Identity),
+            // RFC 9110 §8.4.1.3: x-gzip is the same.
+            "gzip" | "x-gzip" => Some(Encoding::Gzip),
+            "zstd" => Some(Encoding::Zstd),
+            "deflate" => Some(Encoding::Deflate),
+            _ => None,
+        };
+        match (encoding, values.next()) {
+            (Some(encoding), None) => Ok(encoding),
+            (_, None) => Err(Refusal::Encoding { given: name.to_owned() }),
+            (_, Some(next)) => Err(Refusal::Encoding { given: format!("{name}, {}", next.to_str().unwrap_or("?")) }),
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Encoding::Identity => "identity",
+            Encoding::Gzip => "gzip",
+            Encoding::Zstd => "zstd",
+            Encoding::Deflate => "deflate",
+        }
+    }
+
+    /// Decompresses `body` to at most `limit` bytes.
+    pub(super) fn inflate(self, body: &[u8], limit: u64) -> Result<Cow<'_, [u8]>, Inflate> {
+        let inflated = match self {
+            Encoding::Identity if body.len() as u64 > limit => Err(Inflate::TooLarge),
+            Encoding::Identity => return Ok(Cow::Borrowed(body)),
+            Encoding::Gzip => whole(read_all(MultiGzDecoder::new(body), limit)?, |d| d.into_inner()),
+            Encoding::Zstd => {
+                let mut decoder = zstd::Decoder::with_buffer(body).map_err(Inflate::Corrupt)?;
+                decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(Inflate::Corrupt)?;
+                // Goes on from frame to frame until the input ends, so that nothing can be left.
+                read_all(decoder, limit).map(|(out, _)| out)
+            }
+            Encoding::Deflate => inflate_deflate(body, limit),
+        };
+        inflated.map(Cow::Owned)
+    }
+}
+
+/// `deflate` is the zlib format (RFC 9110 §8.4.1.2), but some senders leave its wrapper out, and nearly every server
+/// takes both. The few raw streams whose first bytes look like a zlib header fail as such and are read again.
+fn inflate_deflate(body: &[u8], limit: u64) -> Result<Vec<u8>, Inflate> {
+    let raw = || whole(read_all(DeflateDecoder::new(body), limit)?, |d| d.into_inner());
+    // RFC 1950 §2.2: method 8, and both bytes as one number divisible by 31.
+    let looks_like_zlib = matches!(body, [cmf, flags, ..]
+        if cmf & 0x0f == 8 && u16::from_be_bytes([*cmf, *flags]).is_multiple_of(31));
+    if !looks_like_zlib {
+        return raw();
+    }
+    match read_all(ZlibDecoder::new(body), limit).and_then(|done| whole(done, |d| d.into_inner())) {
+        Err(Inflate::Corrupt(e)) => raw().map_err(|_| Inflate::Corrupt(e)),
+        done => done,
+    }
+}
+
+fn read_all<R: Read>(reader: R, limit: u64) -> Result<(Vec<u8>, R), Inflate> {
+    let mut out = Vec::new();
+    // One byte more than allowed tells a body that is too large from one that fits exactly.
+    let mut reader = reader.take(limit.saturating_add(1));
+    reader.read_to_end(&mut out).map_err(Inflate::Corrupt)?;
+    if out.len() as u64 > limit {
+        return Err(Inflate::TooLarge);
+    }
+    Ok((out, reader.into_inner()))
+}
+
+fn whole<'a, R>((out, reader): (Vec<u8>, R), rest: impl FnOnce(R) -> &'a [u8]) -> Result<Vec<u8>, Inflate> {
+    match rest(reader) {
+        [] => Ok(out),
+        _ => Err(Inflate::Corrupt(io::Error::other("something stands behind its end"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use axum::http::HeaderValue;
+    use flate2::Compression;
+    use flate2::write::{DeflateEncoder, GzEncoder, ZlibEncoder};
+
+    use super::*;
+
+    const TEXT: &[u8] = b"{\"sensor_id\":\"S1\",\"temp\":22.5}";
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(vec![], Compression::default());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn zlib(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = ZlibEncoder::new(vec![], Compression::default());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn raw(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = DeflateEncoder::new(vec![], Compression::default());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn samples() -> Vec<(Encoding, Vec<u8>)> {
+        vec![
+            (Encoding::Gzip, gzip(TEXT)),
+            (Encoding::Zstd, zstd::encode_all(TEXT, 3).unwrap()),
+            (Encoding::Deflate, zlib(TEXT)),
+            (Encoding::Deflate, raw(TEXT)),
+        ]
+    }
+
+    #[test]
+    fn each_encoding_gives_back_what_went_in_and_not_a_byte_beyond_the_limit() {
+        for (encoding, packed) in samples() {
+            let limit = TEXT.len() as u64;
+            assert_eq!(encoding.inflate(&packed, limit).unwrap(), TEXT, "{encoding:?}");
+            assert!(matches!(encoding.inflate(&packed, limit - 1), Err(Inflate::TooLarge)), "{encoding:?}");
+        }
+    }
+
+    #[test]
+    fn a_truncated_body_or_one_with_something_behind_it_is_corrupt() {
+        for (encoding, packed) in samples() {
+            for cut in 1..packed.len() {
+                let inflated = encoding.inflate(&packed[..cut], 1000);
+                assert!(matches!(inflated, Err(Inflate::Corrupt(_))), "{encoding:?} cut at {cut}: {inflated:?}");
+            }
+            let longer = [&packed[..], b"rest"].concat();
+            let inflated = encoding.inflate(&longer, 1000);
+            assert!(matches!(inflated, Err(Inflate::Corrupt(_))), "{encoding:?}: {inflated:?}");
+        }
+    }
+
+    #[test]
+    fn several_members_and_frames_are_one_body() {
+        let members = [gzip(TEXT), gzip(TEXT)].concat();
+        assert_eq!(Encoding::Gzip.inflate(&members, 1000).unwrap(), [TEXT, TEXT].concat());
+        let frames = [zstd::encode_all(TEXT, 3).unwrap(), zstd::encode_all(TEXT, 3).unwrap()].concat();
+        assert_eq!(Encoding::Zstd.inflate(&frames, 1000).unwrap(), [TEXT, TEXT].concat());
+    }
+
+    #[test]
+    fn bombs_stop_at_the_limit_and_large_windows_are_refused() {
+        let zeros = vec![0; 50 << 20];
+        for (encoding, packed) in [
+            (Encoding::Gzip, gzip(&zeros)),
+            (Encoding::Deflate, zlib(&zeros)),
+            (Encoding::Deflate, raw(&zeros)),
+            (Encoding::Zstd, zstd::encode_all(&zeros[..], 3).unwrap()),
+        ] {
+            assert!(matches!(encoding.inflate(&packed, 1 << 20), Err(Inflate::TooLarge)), "{encoding:?}");
+        }
+        let mut encoder = zstd::Encoder::new(vec![], 3).unwrap();
+        encoder.window_log(27).unwrap();
+        encoder.write_all(&zeros[..1 << 20]).unwrap();
+        let packed = encoder.finish().unwrap();
+        assert!(matches!(Encoding::Zstd.inflate(&packed, 8 << 20), Err(Inflate::Corrupt(_))));
+    }
+
+    #[test]
+    fn one_known_encoding_is_taken_and_no_chain() {
+        let of = |values: &[&'static str]| {
+            let pairs = values.iter().map(|v| (CONTENT_ENCODING, HeaderValue::from_static(v)));
+            Encoding::of(&HeaderMap::from_iter(pairs)).ok()
+        };
+        assert_eq!(of(&[]), Some(Encoding::Identity));
+        assert_eq!(of(&["identity"]), Some(Encoding::Identity));
+        assert_eq!(of(&["GZIP"]), Some(Encoding::Gzip));
+        assert_eq!(of(&["x-gzip"]), Some(Encoding::Gzip));
+        assert_eq!(of(&["zstd"]), Some(Encoding::Zstd));
+        assert_eq!(of(&["deflate"]), Some(Encoding::Deflate));
+        assert_eq!(of(&["br"]), None);
+        assert_eq!(of(&["gzip, gzip"]), None);
+        assert_eq!(of(&["identity, gzip"]), None);
+    }
+}

@@ -1,0 +1,54 @@
+//! Content-Type to the format of the decoder. Pure.
+
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+
+use super::refusal::Refusal;
+use crate::decode::Format;
+
+/// What is accepted. A new format is one line here.
+const MEDIA_TYPES: [(&str, Format); 4] = [
+    ("application/json", Format::Json),
+    ("application/x-ndjson", Format::Ndjson),
+    ("application/ndjson", Format::Ndjson),
+    ("application/jsonl", Format::Ndjson),
+];
+
+/// The accepted names, for messages.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    MEDIA_TYPES.iter().map(|(name, _)| *name)
+}
+
+/// The format that Content-Type names; JSON without it. Parameters (`charset=utf-8`) change nothing: the decoder takes
+/// UTF-8 only and says so where it meets something else.
+pub(super) fn format_of(headers: &HeaderMap) -> Result<Format, Refusal> {
+    let Some(given) = headers.get(CONTENT_TYPE) else { return Ok(Format::Json) };
+    let essence = given.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    MEDIA_TYPES
+        .iter()
+        .find(|(name, _)| essence.eq_ignore_ascii_case(name))
+        .map(|(_, format)| *format)
+        .ok_or_else(|| Refusal::MediaType { given: String::from_utf8_lossy(given.as_bytes()).into_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn format(value: &'static str) -> Option<Format> {
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, axum::http::HeaderValue::from_static(value))]);
+        format_of(&headers).ok()
+    }
+
+    #[test]
+    fn the_media_type_is_read_without_case_and_parameters() {
+        assert_eq!(format("application/json"), Some(Format::Json));
+        assert_eq!(format("Application/JSON; charset=utf-8"), Some(Format::Json));
+        assert_eq!(format("application/x-ndjson"), Some(Format::Ndjson));
+        assert_eq!(format("application/jsonl ;x=y"), Some(Format::Ndjson));
+        assert_eq!(format("application/x-www-form-urlencoded"), None);
+        assert_eq!(format("application/json-seq"), None);
+        assert_eq!(format(""), None);
+        assert_eq!(format_of(&HeaderMap::new()).ok(), Some(Format::Json));
+    }
+}

@@ -1,0 +1,159 @@
+//! Every way in which a request is turned down: one variant a decision, one exhaustive match to a status.
+//!
+//! A refusal means that nothing of the request is in the pipeline, except for [`Refusal::AckTimeout`] and
+//! [`Refusal::NotDelivered`], which come after the hand-over: what was handed over may yet be stored, and the copy that
+//! the sender sends again is recognised as a duplicate.
+//!
+//! The text says what is wrong, where, and what to do; it never holds a secret.
+
+use axum::http::header::{ACCEPT_ENCODING, CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+
+use super::answer::json;
+use super::encoding::ENCODINGS;
+use super::media;
+use crate::intake::Refused;
+
+/// Why a request is turned down.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error(
+        "this service takes readings only with a token: send the header `Authorization: Bearer <id>.<secret>` \
+         (or `Token` in place of `Bearer`)"
+    )]
+    NoToken,
+    #[error("the header Authorization is not of the form `Bearer <id>.<secret>` (or `Token` in place of `Bearer`)")]
+    MalformedToken,
+    #[error("the token is not valid: its id is not in the file of tokens, or its secret is another one")]
+    WrongToken,
+    #[error("there is nothing at {path}; readings go to POST {}", super::ROUTES.join(" or POST "))]
+    NotFound { path: String },
+    #[error("{method} is not possible at {path}; the header Allow lists what is")]
+    Method { method: String, path: String },
+    #[error("the query of the URL is not understood: {detail}; known is only ts_unit, one of s, ms, us, ns")]
+    Query { detail: String },
+    #[error("Content-Type {given:?} is not supported; accepted are {}; without the header the body is read as JSON",
+        media::names().collect::<Vec<_>>().join(", "))]
+    MediaType { given: String },
+    #[error("Content-Encoding {given:?} is not supported; accepted is one of {}", ENCODINGS.join(", "))]
+    Encoding { given: String },
+    #[error("the body is larger than {limit} bytes as sent; send the readings in several requests")]
+    TooLarge { limit: u64 },
+    #[error("the body is larger than {limit} bytes after decompression; send the readings in several requests")]
+    TooLargeDecompressed { limit: u64 },
+    #[error("the body cannot be decompressed as {encoding}: {detail}")]
+    Corrupt { encoding: &'static str, detail: String },
+    #[error("the body did not arrive within {seconds} s")]
+    BodyTimeout { seconds: f64 },
+    #[error("the body broke off: {detail}")]
+    BodyBroken { detail: String },
+    #[error("too many requests are being worked on; try again later")]
+    Concurrency,
+    #[error("the bodies being worked on take all the memory set aside for them; try again later")]
+    Memory,
+    #[error(transparent)]
+    Door(#[from] Refused),
+    #[error("the readings are not stored yet after {seconds} s; send them again, none will be stored twice")]
+    AckTimeout { seconds: f64 },
+    #[error("the readings could not be stored; send them again, none will be stored twice")]
+    NotDelivered,
+    #[error("the request met a fault in the service, whose log says more; nothing of it was taken")]
+    Internal,
+}
+
+/// Seconds until the sender should try again. Queues move within a second; a full journal waits for the store; a
+/// service that stops is replaced within seconds; one that has failed waits for a person or a supervisor.
+const RETRY_BUSY_S: u64 = 1;
+const RETRY_FULL_S: u64 = 10;
+const RETRY_STOPPING_S: u64 = 5;
+const RETRY_BROKEN_S: u64 = 30;
+
+impl Refusal {
+    pub(super) fn status(&self) -> StatusCode {
+        match self {
+            Refusal::NoToken | Refusal::MalformedToken | Refusal::WrongToken => StatusCode::UNAUTHORIZED,
+            Refusal::NotFound { .. } => StatusCode::NOT_FOUND,
+            Refusal::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            Refusal::Query { .. } | Refusal::Corrupt { .. } | Refusal::BodyBroken { .. } => StatusCode::BAD_REQUEST,
+            Refusal::MediaType { .. } | Refusal::Encoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Refusal::TooLarge { .. } | Refusal::TooLargeDecompressed { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Refusal::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
+            Refusal::Concurrency | Refusal::Memory => StatusCode::TOO_MANY_REQUESTS,
+            Refusal::Door(Refused::Busy | Refused::Full) => StatusCode::TOO_MANY_REQUESTS,
+            Refusal::Door(Refused::Stopping | Refused::Broken) => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::AckTimeout { .. } | Refusal::NotDelivered => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// A name of a fixed set, for programs.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Refusal::NoToken => "no_token",
+            Refusal::MalformedToken => "malformed_token",
+            Refusal::WrongToken => "invalid_token",
+            Refusal::NotFound { .. } => "not_found",
+            Refusal::Method { .. } => "method_not_allowed",
+            Refusal::Query { .. } => "bad_query",
+            Refusal::MediaType { .. } => "unsupported_content_type",
+            Refusal::Encoding { .. } => "unsupported_content_encoding",
+            Refusal::TooLarge { .. } | Refusal::TooLargeDecompressed { .. } => "body_too_large",
+            Refusal::Corrupt { .. } => "bad_compression",
+            Refusal::BodyTimeout { .. } => "body_timeout",
+            Refusal::BodyBroken { .. } => "body_broken",
+            Refusal::Concurrency | Refusal::Memory | Refusal::Door(Refused::Busy) => "busy",
+            Refusal::Door(Refused::Full) => "journal_full",
+            Refusal::Door(Refused::Stopping) => "stopping",
+            Refusal::Door(Refused::Broken) => "broken",
+            Refusal::AckTimeout { .. } => "not_stored_in_time",
+            Refusal::NotDelivered => "not_stored",
+            Refusal::Internal => "internal",
+        }
+    }
+
+    fn retry_after_s(&self) -> Option<u64> {
+        match self {
+            Refusal::Concurrency | Refusal::Memory | Refusal::Door(Refused::Busy) => Some(RETRY_BUSY_S),
+            Refusal::Door(Refused::Full) => Some(RETRY_FULL_S),
+            Refusal::Door(Refused::Stopping) => Some(RETRY_STOPPING_S),
+            Refusal::Door(Refused::Broken) => Some(RETRY_BROKEN_S),
+            Refusal::AckTimeout { .. } | Refusal::NotDelivered => Some(RETRY_BUSY_S),
+            _ => None,
+        }
+    }
+
+    fn add_headers(&self, headers: &mut HeaderMap) {
+        if let Some(base) = self.retry_after_s() {
+            // Spread over twice the time: senders that were refused together should not come back together.
+            headers.insert(RETRY_AFTER, HeaderValue::from(base + fastrand::u64(0..=base)));
+        }
+        match self {
+            Refusal::NoToken | Refusal::MalformedToken => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"hourbucket\""));
+            }
+            Refusal::WrongToken => {
+                let value = "Bearer realm=\"hourbucket\", error=\"invalid_token\"";
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(value));
+            }
+            // RFC 9110 §15.5.16: says which encodings would do.
+            Refusal::Encoding { .. } => {
+                headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, zstd, deflate"));
+            }
+            // The rest of the body may still be on its way, or the next server is elsewhere.
+            Refusal::BodyTimeout { .. } | Refusal::Door(Refused::Stopping) => {
+                headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let body = serde_json::json!({ "error": { "reason": self.reason(), "detail": self.to_string() } });
+        let mut response = json(self.status(), &body);
+        self.add_headers(response.headers_mut());
+        response
+    }
+}

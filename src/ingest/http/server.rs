@@ -1,0 +1,98 @@
+//! The listening socket and the HTTP/1 settings that both ports share.
+//!
+//! HTTP/1 only: a server that also waits for HTTP/2's preface reads the first bytes of a connection without a timeout,
+//! which a slow client could hold open for ever, and without TLS no common sender speaks HTTP/2.
+
+use std::future::{Ready, ready};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum_server::accept::Accept;
+use axum_server::{Handle, Server};
+use hyper_util::rt::TokioTimer;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tower::Service;
+
+/// Most connections of one port, idle ones too; one more is closed at once. Each may hold a read buffer.
+const CONNECTIONS_MAX: usize = 8192;
+
+/// Largest head of a request, and the most that is read ahead of a body (hyper's default is 400 KiB). With
+/// [`CONNECTIONS_MAX`] that is 512 MiB at the very worst.
+const READ_BUFFER_BYTES_MAX: usize = 64 << 10;
+
+/// Why a port cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("{key}: cannot listen on {addr}: {source}")]
+pub struct BindError {
+    /// The setting that names the address.
+    pub key: &'static str,
+    /// The address.
+    pub addr: SocketAddr,
+    /// Why.
+    pub source: io::Error,
+}
+
+/// Opens the port; `key` is the setting that names it.
+pub(crate) async fn bind(addr: SocketAddr, key: &'static str) -> Result<TcpListener, BindError> {
+    TcpListener::bind(addr).await.map_err(|source| BindError { key, addr, source })
+}
+
+/// Serves until `handle` says to stop and the last connection has ended. A connection on which no whole head arrives
+/// within `header_timeout`, the first or another, is closed.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    header_timeout: Duration,
+    handle: Handle<SocketAddr>,
+) -> io::Result<()> {
+    let mut server = Server::<SocketAddr>::from_listener(listener).http1_only();
+    let mut http1 = server.http_builder().http1();
+    http1.timer(TokioTimer::new()).header_read_timeout(header_timeout).max_buf_size(READ_BUFFER_BYTES_MAX);
+    let connections = Limited(Arc::new(Semaphore::new(CONNECTIONS_MAX)));
+    server.acceptor(connections).handle(handle).serve(router.into_make_service()).await
+}
+
+/// Accepts connections up to a number.
+#[derive(Debug, Clone)]
+struct Limited(Arc<Semaphore>);
+
+impl<S> Accept<TcpStream, S> for Limited {
+    type Stream = TcpStream;
+    type Service = Counted<S>;
+    type Future = Ready<io::Result<(TcpStream, Counted<S>)>>;
+
+    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
+        let permit = self.0.clone().try_acquire_owned().map_err(io::Error::other);
+        ready(permit.and_then(|permit| {
+            // Small answers must not wait for the acknowledgement of the one before.
+            stream.set_nodelay(true)?;
+            Ok((stream, Counted { service, _permit: Arc::new(permit) }))
+        }))
+    }
+}
+
+/// The service of one connection; the permit goes with the last of its clones.
+#[derive(Debug, Clone)]
+struct Counted<S> {
+    service: S,
+    _permit: Arc<OwnedSemaphorePermit>,
+}
+
+impl<S: Service<R>, R> Service<R> for Counted<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.service.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: R) -> S::Future {
+        self.service.call(request)
+    }
+}

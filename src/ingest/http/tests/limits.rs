@@ -1,0 +1,123 @@
+//! Limits of size, time, number and memory, and what is told where one is reached.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::rig::{Answer, LONG, PARCELS_MAX, Rig, post};
+use crate::ack::Ack;
+use crate::intake::Parcel;
+use crate::model::ReadingBatch;
+
+const S1: &str = r#"{"sensor_id":"S1","ts":"2024-03-01T10:00:00Z","temp":22.5}"#;
+
+/// A valid body of exactly `n` bytes.
+fn body_of(n: usize) -> String {
+    format!("{S1}{}", " ".repeat(n - S1.len()))
+}
+
+#[tokio::test]
+async fn the_body_limit_holds_to_the_byte_with_and_without_content_length() {
+    let mut rig = Rig::new(|cfg| cfg.body_max_bytes = 300_000).await;
+    let (answer, _) = rig.delivered(post(body_of(300_000))).await;
+    assert_eq!(answer.status, 200);
+    let larger = post(body_of(300_001));
+    for answer in [larger.send(rig.addr).await, larger.send_chunked(rig.addr).await] {
+        assert_eq!((answer.status, answer.reason().as_str()), (413, "body_too_large"));
+        assert!(answer.text.contains("300000 bytes as sent"), "{}", answer.text);
+    }
+    // The whole of it is on its way when the answer is; it must arrive nevertheless.
+    let much = post(" ".repeat(10 << 20));
+    for answer in [much.send(rig.addr).await, much.send_chunked(rig.addr).await] {
+        assert_eq!(answer.status, 413);
+    }
+    rig.nothing_came();
+}
+
+#[tokio::test]
+async fn a_refused_body_leaves_the_connection_usable() {
+    let mut rig = Rig::new(|cfg| cfg.body_max_bytes = 1000).await;
+    let mut stream = TcpStream::connect(rig.addr).await.unwrap();
+    let large = body_of(100_000);
+    for (body, status) in [(large.as_str(), 413), ("[]", 400), (large.as_str(), 413)] {
+        let head = format!("{}content-length: {}\r\n\r\n", post("").head(), body.len());
+        stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        assert_eq!(Answer::read(&mut stream).await.unwrap().status, status);
+    }
+    rig.nothing_came();
+}
+
+#[tokio::test]
+async fn a_slow_head_loses_its_connection() {
+    let rig = Rig::new(|cfg| cfg.header_timeout = Duration::from_millis(100)).await;
+    for begun in ["", "P", "POST /v1/readings HTTP/1.1\r\nhost: te"] {
+        let mut stream = TcpStream::connect(rig.addr).await.unwrap();
+        stream.write_all(begun.as_bytes()).await.unwrap();
+        let mut rest = Vec::new();
+        let ended = tokio::time::timeout(LONG, stream.read_to_end(&mut rest)).await;
+        assert!(ended.is_ok(), "the connection stays open after {begun:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_slow_body_is_408() {
+    let mut rig = Rig::new(|cfg| cfg.body_timeout = Duration::from_millis(100)).await;
+    let mut stream = TcpStream::connect(rig.addr).await.unwrap();
+    let head = format!("{}content-length: 1000\r\n\r\n{S1}", post("").head());
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let answer = Answer::read(&mut stream).await.unwrap();
+    assert_eq!((answer.status, answer.reason().as_str()), (408, "body_timeout"));
+    assert_eq!(answer.header("connection"), Some("close"));
+    rig.nothing_came();
+}
+
+#[tokio::test]
+async fn one_request_more_than_allowed_is_429_at_once() {
+    let mut rig = Rig::new(|cfg| cfg.concurrency_max = 1).await;
+    let addr = rig.addr;
+    let first = tokio::spawn(async move { post(S1).send(addr).await });
+    let (_, ack) = rig.parcel().await;
+    let answer = post(S1).send(addr).await;
+    assert_eq!((answer.status, answer.reason().as_str()), (429, "busy"));
+    assert!((1..=2).contains(&answer.retry_after_s()));
+    ack.delivered();
+    assert_eq!(first.await.unwrap().status, 200);
+    assert_eq!(rig.delivered(post(S1)).await.0.status, 200);
+}
+
+#[tokio::test]
+async fn a_door_where_too_much_waits_is_429_after_the_queue_timeout() {
+    let mut rig = Rig::new(|cfg| cfg.queue_timeout = Duration::from_millis(20)).await;
+    for _ in 0..PARCELS_MAX {
+        let (batch, ack) = (ReadingBatch::default(), Ack::none());
+        rig.intake.submit(Parcel::new(batch, vec![], ack)).await.unwrap();
+    }
+    let answer = post(S1).send(rig.addr).await;
+    assert_eq!((answer.status, answer.reason().as_str()), (429, "busy"));
+    assert!(answer.retry_after_s() >= 1);
+    for _ in 0..PARCELS_MAX {
+        assert!(rig.parcel().await.0.is_empty());
+    }
+    rig.nothing_came();
+}
+
+#[tokio::test]
+async fn a_closed_door_says_why() {
+    let mut rig = Rig::new(|_| {}).await;
+    rig.gate.full(true);
+    let answer = post(S1).send(rig.addr).await;
+    assert_eq!((answer.status, answer.reason().as_str()), (429, "journal_full"));
+    assert!(answer.retry_after_s() >= 10);
+    rig.gate.full(false);
+    assert_eq!(rig.delivered(post(S1)).await.0.status, 200);
+    rig.gate.stop();
+    let answer = post(S1).send(rig.addr).await;
+    assert_eq!((answer.status, answer.reason().as_str()), (503, "stopping"));
+    assert!(answer.retry_after_s() >= 1 && answer.header("connection") == Some("close"));
+    rig.gate.broken();
+    let answer = post(S1).send(rig.addr).await;
+    assert_eq!((answer.status, answer.reason().as_str()), (503, "broken"));
+    assert!(answer.retry_after_s() >= 1);
+    rig.nothing_came();
+}

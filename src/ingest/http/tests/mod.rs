@@ -1,0 +1,8 @@
+//! The port on a real socket; the test plays the next stage behind the door, and speaks HTTP byte by byte, since that
+//! is what is tested.
+
+mod encodings;
+mod lifecycle;
+mod limits;
+mod readings;
+mod rig;

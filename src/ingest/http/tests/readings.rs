@@ -1,0 +1,186 @@
+//! Good, partly good and bad bodies; tokens; paths and methods.
+
+use serde_json::json;
+
+use super::rig::{LONG, Request, Rig, post};
+use crate::ingest::http::tokens::hash_secret;
+use crate::model::Value;
+
+const S1: &str = r#"{"sensor_id":"S1","ts":"2024-03-01T10:00:00Z","values":{"temp":22.5}}"#;
+const S2: &str = r#"{"sensor_id":"S2","ts":1709287200,"temp":1}"#;
+
+#[tokio::test]
+async fn an_object_an_array_and_lines_are_taken_and_answered_once_they_are_safe() {
+    let mut rig = Rig::new(|_| {}).await;
+    let lines = format!("{S1}\n{S2}\n");
+    for (body, content_type, n) in [
+        (S1.to_owned(), None, 1),
+        (format!("[{S1},{S2}]"), Some("application/json; charset=utf-8"), 2),
+        (lines.clone(), Some("application/x-ndjson"), 2),
+        (lines.clone(), Some("application/ndjson"), 2),
+        (lines, Some("application/jsonl"), 2),
+    ] {
+        let mut request = post(body);
+        if let Some(content_type) = content_type {
+            request = request.header("content-type", content_type);
+        }
+        let (answer, readings) = rig.delivered(request).await;
+        assert_eq!((answer.status, answer.json()), (200, json!({"accepted": n, "rejected": 0, "errors": []})));
+        assert_eq!(readings.len(), n);
+        assert_eq!((readings[0].sensor_id.as_str(), readings[0].ts_ms), ("S1", 1_709_287_200_000));
+        assert_eq!(readings[0].values["temp"], Value::Double(22.5));
+    }
+}
+
+#[tokio::test]
+async fn good_neighbours_are_kept_and_each_bad_one_is_named() {
+    let mut rig = Rig::new(|_| {}).await;
+    let body = format!(r#"[{S1},{{"ts":1709287200,"temp":1}},{S2},{{"sensor_id":"S3"}}]"#);
+    let (answer, readings) = rig.delivered(post(body)).await;
+    let json = answer.json();
+    assert_eq!((answer.status, &json["accepted"], &json["rejected"]), (200, &json!(2), &json!(2)));
+    assert_eq!((&json["errors"][0]["index"], &json["errors"][0]["reason"]), (&json!(1), &json!("missing_sensor_id")));
+    assert_eq!((&json["errors"][1]["index"], &json["errors"][1]["reason"]), (&json!(3), &json!("no_values")));
+    assert!(json["errors"][0]["detail"].as_str().is_some_and(|d| !d.is_empty()));
+    assert_eq!(readings.iter().map(|r| r.sensor_id.as_str()).collect::<Vec<_>>(), ["S1", "S2"]);
+}
+
+#[tokio::test]
+async fn where_nothing_is_accepted_the_same_body_comes_with_400_and_nothing_is_handed_over() {
+    let mut rig = Rig::new(|_| {}).await;
+    for (body, rejected, reason) in [
+        ("{\"sensor_id\":\"S1\"", 1, "invalid_json"),
+        ("", 1, "empty_payload"),
+        ("[]", 0, "no_readings"),
+        ("[{\"temp\":1},{\"temp\":2}]", 2, "missing_sensor_id"),
+        ("\u{0}", 1, "invalid_json"),
+    ] {
+        let answer = post(body).send(rig.addr).await;
+        let json = answer.json();
+        assert_eq!((answer.status, &json["accepted"], &json["rejected"]), (400, &json!(0), &json!(rejected)), "{body}");
+        assert_eq!(json["errors"][0]["reason"], reason, "{json}");
+    }
+    let many = format!("[{}]", vec!["{}"; 5000].join(","));
+    let json = post(many).send(rig.addr).await.json();
+    assert_eq!((json["errors"].as_array().unwrap().len(), &json["rejected"]), (100, &json!(5000)));
+    rig.nothing_came();
+}
+
+#[tokio::test]
+async fn a_large_body_is_decoded_like_a_small_one() {
+    let mut rig = Rig::new(|_| {}).await;
+    let body = format!("[{}]", vec![S1; 10_000].join(","));
+    assert!(body.len() > 512 << 10);
+    let (answer, readings) = rig.delivered(post(body)).await;
+    assert_eq!((answer.status, readings.len()), (200, 10_000));
+}
+
+#[tokio::test]
+async fn ts_unit_is_understood_and_what_is_not_is_refused() {
+    let mut rig = Rig::new(|_| {}).await;
+    let body = |ts: i64| post(format!(r#"{{"sensor_id":"S1","ts":{ts},"temp":1}}"#));
+    for (unit, ts) in [("s", 1_709_287_200), ("ms", 1_709_287_200_000), ("us", 1_709_287_200_000_000)] {
+        let (_, readings) = rig.delivered(body(ts).to(&format!("/v1/readings?ts_unit={unit}"))).await;
+        assert_eq!(readings[0].ts_ms, 1_709_287_200_000);
+    }
+    for query in ["ts_unit=h", "ts_unit=", "tsunit=s", "ts_unit=s&ts_unit=ms", "debug=1"] {
+        let answer = body(1).to(&format!("/v1/readings?{query}")).send(rig.addr).await;
+        assert_eq!((answer.status, answer.reason().as_str()), (400, "bad_query"), "{query}");
+    }
+    rig.nothing_came();
+}
+
+#[tokio::test]
+async fn a_reading_without_a_time_gets_that_of_receipt() {
+    let mut rig = Rig::new(|_| {}).await;
+    let before = chrono::Utc::now().timestamp_millis();
+    let (_, readings) = rig.delivered(post(r#"{"sensor_id":"S1","temp":1}"#)).await;
+    assert!(readings[0].receipt_time && (before..=before + LONG.as_millis() as i64).contains(&readings[0].ts_ms));
+}
+
+#[tokio::test]
+async fn unknown_content_types_are_refused_with_a_list_of_those_that_are_known() {
+    let mut rig = Rig::new(|_| {}).await;
+    for content_type in ["text/plain", "application/x-www-form-urlencoded", "application/json-seq", "json", ""] {
+        let answer = post(S1).header("content-type", content_type).send(rig.addr).await;
+        assert_eq!((answer.status, answer.reason().as_str()), (415, "unsupported_content_type"), "{content_type}");
+        assert!(answer.text.contains("application/x-ndjson"), "{}", answer.text);
+    }
+    rig.nothing_came();
+}
+
+#[tokio::test]
+async fn unknown_paths_and_methods_are_told_as_json() {
+    let rig = Rig::new(|_| {}).await;
+    let answer = post(S1).to("/v2/readings").send(rig.addr).await;
+    assert_eq!((answer.status, answer.reason().as_str()), (404, "not_found"));
+    for method in ["GET", "PUT", "DELETE"] {
+        let answer = post("").method(method).send(rig.addr).await;
+        assert_eq!((answer.status, answer.reason().as_str()), (405, "method_not_allowed"));
+        assert_eq!(answer.header("allow"), Some("POST"));
+    }
+}
+
+/// A file of tokens with `gw1.secret`.
+fn tokens_file(dir: &tempfile::TempDir) -> std::path::PathBuf {
+    let path = dir.path().join("tokens.toml");
+    let text = format!("[[tokens]]\nid = \"gw1\"\nsha256 = \"{}\"\n", hash_secret("secret"));
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn with_a_file_of_tokens_only_a_valid_token_passes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::new(|cfg| cfg.tokens_file = Some(tokens_file(&dir))).await;
+    let with = |value: &str| post(S1).header("authorization", value);
+    for (request, reason) in [
+        (post(S1), "no_token"),
+        (with("Bearer gw1"), "malformed_token"),
+        (with("Basic Z3cxOnNlY3JldA=="), "malformed_token"),
+        (with("Bearer gw1.secret").header("authorization", "Bearer gw1.secret"), "malformed_token"),
+        (with("Bearer gw1.Secret"), "invalid_token"),
+        (with("Bearer gw2.secret"), "invalid_token"),
+    ] {
+        let answer = request.send(rig.addr).await;
+        assert_eq!((answer.status, answer.reason().as_str()), (401, reason));
+        assert!(answer.header("www-authenticate").is_some_and(|v| v.starts_with("Bearer")));
+        assert!(!answer.text.to_lowercase().contains("gw1.secret"));
+    }
+    rig.nothing_came();
+    for value in ["Bearer gw1.secret", "bearer gw1.secret", "Token gw1.secret"] {
+        let (answer, _) = rig.delivered(with(value)).await;
+        assert_eq!(answer.status, 200, "{value}");
+    }
+}
+
+#[tokio::test]
+async fn a_sender_that_waits_for_100_continue_is_refused_before_it_sends() {
+    use tokio::io::AsyncWriteExt;
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::new(|cfg| cfg.tokens_file = Some(tokens_file(&dir))).await;
+    let request: Request = post("").header("expect", "100-continue");
+    let mut stream = tokio::net::TcpStream::connect(rig.addr).await.unwrap();
+    stream.write_all(format!("{}content-length: 100\r\n\r\n", request.head()).as_bytes()).await.unwrap();
+    let answer = super::rig::Answer::read(&mut stream).await.unwrap();
+    assert_eq!((answer.status, answer.reason().as_str()), (401, "no_token"));
+}
+
+#[tokio::test]
+async fn without_tokens_only_loopback_is_served_unless_told_otherwise() {
+    let everywhere = "0.0.0.0:0".parse().unwrap();
+    let error = Rig::try_new(|cfg| cfg.listen = everywhere).await.err().unwrap().to_string();
+    assert!(error.contains("http.listen") && error.contains("http.allow_anonymous"), "{error}");
+    let rig = Rig::try_new(|cfg| (cfg.listen, cfg.allow_anonymous) = (everywhere, true)).await;
+    assert!(rig.is_ok());
+    let dir = tempfile::tempdir().unwrap();
+    let rig = Rig::try_new(|cfg| (cfg.listen, cfg.tokens_file) = (everywhere, Some(tokens_file(&dir)))).await;
+    assert!(rig.is_ok());
+}
+
+#[tokio::test]
+async fn an_address_in_use_is_named_with_its_key() {
+    let rig = Rig::new(|_| {}).await;
+    let error = Rig::try_new(|cfg| cfg.listen = rig.addr).await.err().unwrap().to_string();
+    assert!(error.contains("http.listen") && error.contains(&rig.addr.to_string()), "{error}");
+}

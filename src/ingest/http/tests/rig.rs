@@ -1,0 +1,206 @@
+//! A port on a socket of its own, a client, and the far side of the door.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::ack::Ack;
+use crate::config;
+use crate::ingest::http::{HttpError, HttpIngest};
+use crate::intake::{Gate, Intake, Parcels, door};
+use crate::model::{Reading, SystemClock};
+
+/// No test takes this long; one that hangs fails with a name instead.
+pub(super) const LONG: Duration = Duration::from_secs(20);
+
+pub(super) fn http() -> config::Http {
+    config::Http {
+        enabled: true,
+        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        tokens_file: None,
+        allow_anonymous: false,
+        body_max_bytes: 1 << 20,
+        header_timeout: LONG,
+        body_timeout: LONG,
+        concurrency_max: 16,
+        queue_timeout: LONG,
+        ack_timeout: LONG,
+    }
+}
+
+pub(super) fn limits() -> config::Limits {
+    config::Limits {
+        past: Duration::from_secs(20 * 365 * 86_400),
+        future: Duration::from_secs(600),
+        fields_max: 64,
+        name_max_bytes: 128,
+        sensor_id_max_bytes: 256,
+        string_max_bytes: 1024,
+        tags_max: 32,
+        batch_max_readings: 100_000,
+    }
+}
+
+/// The port, and what is behind it.
+pub(super) struct Rig {
+    pub(super) addr: SocketAddr,
+    pub(super) gate: Gate,
+    pub(super) intake: Intake,
+    pub(super) parcels: Parcels,
+    pub(super) shutdown: CancellationToken,
+    pub(super) task: JoinHandle<std::io::Result<()>>,
+}
+
+/// As many parcels as these may wait at the door.
+pub(super) const PARCELS_MAX: usize = 2;
+
+impl Rig {
+    pub(super) async fn new(change: impl FnOnce(&mut config::Http)) -> Rig {
+        Rig::try_new(change).await.unwrap()
+    }
+
+    pub(super) async fn try_new(change: impl FnOnce(&mut config::Http)) -> Result<Rig, HttpError> {
+        let mut cfg = http();
+        change(&mut cfg);
+        let gate = Gate::default();
+        let (intake, parcels) = door(PARCELS_MAX, 64 << 20, gate.clone());
+        let clock = Arc::new(SystemClock::new());
+        let ingest = HttpIngest::bind(&cfg, Arc::new(limits()), intake.clone(), clock).await?;
+        let (addr, shutdown) = (ingest.local_addr(), CancellationToken::new());
+        let task = tokio::spawn(ingest.serve(shutdown.clone(), LONG));
+        Ok(Rig { addr, gate, intake, parcels, shutdown, task })
+    }
+
+    /// What comes through the door next.
+    pub(super) async fn parcel(&mut self) -> (Vec<Reading>, Ack) {
+        let parcel = tokio::time::timeout(LONG, self.parcels.recv()).await.expect("no parcel came").unwrap();
+        assert!(parcel.dead.is_empty());
+        let (batch, _, ack) = parcel.into_parts();
+        (batch.to_readings(), ack)
+    }
+
+    pub(super) fn nothing_came(&mut self) {
+        assert!(self.parcels.try_recv().is_err(), "something went through the door");
+    }
+
+    /// Sends a request and gives back the answer, while the next parcel, where one comes, is delivered.
+    pub(super) async fn delivered(&mut self, request: Request) -> (Answer, Vec<Reading>) {
+        let addr = self.addr;
+        let answer = tokio::spawn(async move { request.send(addr).await });
+        let (readings, ack) = self.parcel().await;
+        ack.delivered();
+        (answer.await.unwrap(), readings)
+    }
+}
+
+/// A request, byte by byte.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    method: &'static str,
+    target: String,
+    headers: Vec<(&'static str, String)>,
+    body: Vec<u8>,
+}
+
+pub(super) fn post(body: impl Into<Vec<u8>>) -> Request {
+    Request { method: "POST", target: "/v1/readings".into(), headers: vec![], body: body.into() }
+}
+
+impl Request {
+    pub(super) fn method(self, method: &'static str) -> Request {
+        Request { method, ..self }
+    }
+
+    pub(super) fn to(self, target: &str) -> Request {
+        Request { target: target.into(), ..self }
+    }
+
+    pub(super) fn header(mut self, name: &'static str, value: impl Into<String>) -> Request {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// The head, without the length of the body and the empty line.
+    pub(super) fn head(&self) -> String {
+        let headers: String = self.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        format!("{} {} HTTP/1.1\r\nhost: test\r\n{headers}", self.method, self.target)
+    }
+
+    /// With Content-Length, on a connection of its own.
+    pub(super) async fn send(&self, addr: SocketAddr) -> Answer {
+        let mut stream = TcpStream::connect(addr).await.unwrap();
+        let head = format!("{}content-length: {}\r\n\r\n", self.head(), self.body.len());
+        stream.write_all(&[head.as_bytes(), &self.body].concat()).await.unwrap();
+        Answer::read(&mut stream).await.expect("no answer")
+    }
+
+    /// In chunks, without Content-Length.
+    pub(super) async fn send_chunked(&self, addr: SocketAddr) -> Answer {
+        let mut stream = TcpStream::connect(addr).await.unwrap();
+        stream.write_all(format!("{}transfer-encoding: chunked\r\n\r\n", self.head()).as_bytes()).await.unwrap();
+        for chunk in self.body.chunks(50_000) {
+            let framed = [format!("{:x}\r\n", chunk.len()).as_bytes(), chunk, b"\r\n"].concat();
+            stream.write_all(&framed).await.unwrap();
+        }
+        stream.write_all(b"0\r\n\r\n").await.unwrap();
+        Answer::read(&mut stream).await.expect("no answer")
+    }
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    headers: Vec<(String, String)>,
+    pub(super) text: String,
+}
+
+impl Answer {
+    /// The next answer on the connection; `None` where it ended.
+    pub(super) async fn read(stream: &mut TcpStream) -> Option<Answer> {
+        tokio::time::timeout(LONG, Answer::read_patiently(stream)).await.expect("no answer in time")
+    }
+
+    async fn read_patiently(stream: &mut TcpStream) -> Option<Answer> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.ok()?);
+        }
+        let head = String::from_utf8(head).unwrap();
+        let mut lines = head.lines();
+        let status = lines.next()?.split(' ').nth(1)?.parse().unwrap();
+        let header = |line: &str| line.split_once(": ").map(|(n, v)| (n.to_lowercase(), v.to_owned()));
+        let headers = lines.filter_map(header).collect();
+        let mut answer = Answer { status, headers, text: String::new() };
+        let mut body = vec![0; answer.header("content-length").unwrap_or("0").parse().unwrap()];
+        stream.read_exact(&mut body).await.unwrap();
+        answer.text = String::from_utf8(body).unwrap();
+        Some(answer)
+    }
+
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+    }
+
+    pub(super) fn json(&self) -> serde_json::Value {
+        assert_eq!(self.header("content-type"), Some("application/json"));
+        serde_json::from_str(&self.text).unwrap_or_else(|e| panic!("{e} in {:?}", self.text))
+    }
+
+    /// `error.reason`, after a look that the rest is there.
+    pub(super) fn reason(&self) -> String {
+        let json = self.json();
+        assert!(json["error"]["detail"].as_str().is_some_and(|d| d.len() > 10), "{json}");
+        json["error"]["reason"].as_str().unwrap().to_owned()
+    }
+
+    /// Seconds of Retry-After.
+    pub(super) fn retry_after_s(&self) -> u64 {
+        self.header("retry-after").expect("no Retry-After").parse().unwrap()
+    }
+}
