@@ -1,2 +1,215 @@
-//! The binary.
-fn main() {}
+//! The binary: arguments, configuration, log, run, exit code.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Parser, Subcommand};
+use hourbucket::app::Service;
+use hourbucket::check;
+use hourbucket::config::{self, Config};
+use hourbucket::model::{Clock, SystemClock};
+use hourbucket::shutdown;
+use hourbucket::store::Store;
+use hourbucket::store::mongo::MongoStore;
+use hourbucket::telemetry::{log, metrics};
+use hourbucket::{decode, journal};
+
+/// Sensor readings over MQTT and HTTP into MongoDB as hourly buckets, each acknowledged reading exactly once.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The configuration file [default: config/hourbucket.toml, where there is one]
+    #[arg(long, global = true)]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Take readings until SIGTERM or SIGINT; exit code 0: all that was acknowledged is stored, 1: failed, 3: the
+    /// journal keeps what was not stored in time
+    Run,
+    /// Check configuration, connections, server and journal; exit code 1 on a problem
+    Check,
+    /// Make the collections, indexes, validator and view
+    Init,
+    /// Show what a payload on standard input becomes; exit code 1 when there is no reading
+    Decode {
+        /// json, ndjson, scalar
+        #[arg(long)]
+        format: String,
+        /// The MQTT topic it came on
+        #[arg(long)]
+        topic: Option<String>,
+        /// The subscription's topic template, such as sensors/{sensor_id}/{field}
+        #[arg(long)]
+        template: Option<String>,
+    },
+    /// Look into the journal
+    Journal {
+        #[command(subcommand)]
+        command: JournalCommand,
+    },
+    /// Print the line for http.tokens_file of a secret on standard input
+    HashToken,
+}
+
+#[derive(Subcommand)]
+enum JournalCommand {
+    /// List segments and damage; changes nothing
+    Inspect,
+    /// Move damaged segments aside and keep what is good in them; the service must be stopped
+    Salvage,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match &arguments.command {
+        Command::Decode { format, topic, template } => decode_stdin(format, topic.as_deref(), template.as_deref()),
+        Command::HashToken => hash_token(),
+        _ => match config::load(arguments.config.as_deref(), config::environment()) {
+            Ok(loaded) => with_config(arguments.command, loaded),
+            Err(errors) => fail(errors),
+        },
+    }
+}
+
+fn fail(error: impl std::fmt::Display) -> ExitCode {
+    eprintln!("hourbucket: {error}");
+    ExitCode::FAILURE
+}
+
+fn with_config(command: Command, loaded: config::Loaded) -> ExitCode {
+    if let Command::Journal { command } = command {
+        return journal_command(&command, &loaded.config);
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(format!("the runtime cannot be started: {error}")),
+    };
+    let code = match command {
+        Command::Run => runtime.block_on(run(loaded)),
+        Command::Check => runtime.block_on(check_all(&loaded)),
+        _ => runtime.block_on(init(&loaded.config)),
+    };
+    // What blocks still (a name look-up, a driver's task) is not waited for.
+    runtime.shutdown_timeout(std::time::Duration::from_millis(200));
+    code
+}
+
+async fn store(config: &Config) -> Result<MongoStore, String> {
+    MongoStore::new(&config.store, config.bucket.span, config.dead_letters.retention).await
+}
+
+async fn run(loaded: config::Loaded) -> ExitCode {
+    let config = loaded.config;
+    if let Err(error) = log::init(&config.log) {
+        return fail(error);
+    }
+    if let Err(error) = metrics::install() {
+        return fail(error);
+    }
+    let signal = match shutdown::signal() {
+        Ok(signal) => signal,
+        Err(error) => return fail(format!("signal handlers: {error}")),
+    };
+    let file = loaded.file.map_or_else(|| "none, defaults".to_owned(), |f| f.display().to_string());
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), config = file, "starting");
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let store = match store(&config).await {
+        Ok(store) => Arc::new(store),
+        Err(error) => return fail(error),
+    };
+    match Service::start(config, store, clock).await {
+        Ok(service) => ExitCode::from(service.run_until(signal).await.exit_code()),
+        Err(error) => {
+            tracing::error!("cannot start: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn init(config: &Config) -> ExitCode {
+    let store = match store(config).await {
+        Ok(store) => store,
+        Err(error) => return fail(error),
+    };
+    match store.prepare().await {
+        Ok(prepared) => {
+            prepared.changes.iter().for_each(|change| say(change));
+            prepared.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+            say(&format!("ready: MongoDB {}, {}", prepared.server_version, prepared.mode_reason));
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(error),
+    }
+}
+
+async fn check_all(loaded: &config::Loaded) -> ExitCode {
+    let file = loaded.file.as_ref().map_or_else(|| "no file, defaults".to_owned(), |f| f.display().to_string());
+    say(&format!("ok       configuration  {file}"));
+    let store = store(&loaded.config).await;
+    let mut good = true;
+    for finding in check::check(&loaded.config, store).await {
+        good &= finding.good();
+        say(&finding.to_string());
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn decode_stdin(format: &str, topic: Option<&str>, template: Option<&str>) -> ExitCode {
+    let mut payload = vec![];
+    if let Err(error) = std::io::stdin().lock().read_to_end(&mut payload) {
+        return fail(format!("standard input: {error}"));
+    }
+    // Samples are old, and may be of any age: what the window would say is the service's business.
+    let century = std::time::Duration::from_secs(1000 * 365 * 24 * 3600);
+    let limits = config::Limits { past: century, future: century, ..Config::default().limits };
+    let received_at_ms = SystemClock::new().now().wall_ms;
+    let mut out = std::io::stdout().lock();
+    match decode::cli::run(format, topic, template, &payload, &mut out, &limits, received_at_ms) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => fail(error),
+    }
+}
+
+fn hash_token() -> ExitCode {
+    let mut secret = String::new();
+    match std::io::stdin().lock().read_to_string(&mut secret) {
+        Ok(_) => {
+            let hash = hourbucket::ingest::http::tokens::hash_secret(secret.trim_end_matches(['\r', '\n']));
+            say(&format!("sha256 = \"{hash}\""));
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(format!("standard input: {error}")),
+    }
+}
+
+fn journal_command(command: &JournalCommand, config: &Config) -> ExitCode {
+    let dir = &config.journal.dir;
+    match command {
+        JournalCommand::Inspect => match journal::inspect(&journal::fs::RealFs, dir) {
+            Ok(report) => {
+                say(&check::describe(&report));
+                if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            }
+            Err(error) => fail(error),
+        },
+        JournalCommand::Salvage => match journal::salvage(&journal::fs::RealFs, dir) {
+            Ok(salvaged) => {
+                say(&check::describe_salvage(&salvaged));
+                ExitCode::SUCCESS
+            }
+            Err(error) => fail(error),
+        },
+    }
+}
+
+/// A line on standard output; a reader that has gone is no error.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+}

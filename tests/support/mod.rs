@@ -6,9 +6,12 @@
 // Each test binary uses a part of this; and what is public here is so for the tests alone.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod fleet;
 pub mod mongod;
+pub mod mosquitto;
 pub mod process;
 pub mod service;
+pub mod truth;
 
 use std::future::Future;
 use std::net::TcpListener;

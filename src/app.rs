@@ -1,0 +1,439 @@
+//! The only wiring: which stage hands to which, over what capacity, started and ended in which order.
+//!
+//! ```text
+//!  http ──┐ Intake (ingest.queue_max parcels, queue_max_bytes)
+//!  mqtt ──┴──> journal ──Follower──> router ──Portions (4 a shard)──> shards ──permits (flush.commands_max)──> store
+//!         └───────────(ack = "stored")──┘  └──> dead letters ──────────────────────────┘
+//! ```
+//!
+//! Start: store (nothing is sent) → shards → journal or door → router → ports → brokers; meanwhile the collections are
+//! prepared, and the first permit is given when they are. End: the phases of [`crate::shutdown`], from the front to the
+//! back, so that every stage ends because the one before it did.
+
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::accumulate::state::ShardSettings;
+use crate::accumulate::task::{Gauges, ShardTask};
+use crate::accumulate::{PageLimits, ShardHandle};
+use crate::admin::{Admin, Health, JournalState};
+use crate::config::{AckMode, Config};
+use crate::flush::backoff::Backoff;
+use crate::flush::dead::DeadLetters;
+use crate::flush::due::DuePolicy;
+use crate::flush::{Flusher, OnStore};
+use crate::ingest::http::HttpIngest;
+use crate::ingest::mqtt::{self, BrokerStatus};
+use crate::intake::{Gate, Intake, Parcels, door};
+use crate::journal::{self, Journal};
+use crate::model::Clock;
+use crate::route::Router;
+use crate::route::oldest::Oldest;
+use crate::shutdown::{Ended, Poison};
+use crate::store::Store;
+use crate::telemetry::metrics;
+
+/// Deliveries of dead letters that wait for their task.
+const DEAD_QUEUE_MAX: usize = 64;
+/// How often gauges and health are brought up to date.
+const UPKEEP: Duration = Duration::from_secs(1);
+/// The store is asked whether it is there when nothing else was asked of it for this many upkeeps.
+const PING_EVERY: u32 = 5;
+/// Time for the admin port's last answers, beyond the deadline.
+const ADMIN_GRACE: Duration = Duration::from_secs(1);
+
+/// Why the service cannot start, for the person who started it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StartError(String);
+
+fn start_error(error: impl std::fmt::Display) -> StartError {
+    StartError(error.to_string())
+}
+
+/// A running service.
+pub struct Service {
+    /// Where readings are taken; absent with `http.enabled = false`.
+    pub http_addr: Option<SocketAddr>,
+    /// Where it is watched.
+    pub admin_addr: SocketAddr,
+    config: Config,
+    clock: Arc<dyn Clock>,
+    health: Arc<Health>,
+    gate: Gate,
+    poison: Poison,
+    stop: CancellationToken,
+    drained: CancellationToken,
+    admin_stop: CancellationToken,
+    /// Ingest, in no order; they hold the door's handles.
+    front: Vec<JoinHandle<()>>,
+    journal: Option<Journal>,
+    router: JoinHandle<()>,
+    shards: Vec<JoinHandle<()>>,
+    dead: JoinHandle<()>,
+    side: Vec<JoinHandle<()>>,
+    admin: JoinHandle<()>,
+    gauges: Vec<Arc<Gauges>>,
+}
+
+/// What the parts of the start share.
+struct Wiring {
+    config: Config,
+    clock: Arc<dyn Clock>,
+    health: Arc<Health>,
+    gate: Gate,
+    poison: Poison,
+    flusher: Flusher,
+}
+
+impl Wiring {
+    /// Spawns a part whose panic ends the service.
+    fn spawn(&self, name: impl Into<String>, part: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        let (name, poison) = (name.into(), self.poison.clone());
+        tokio::spawn(async move {
+            if let Err(panic) = AssertUnwindSafe(part).catch_unwind().await {
+                let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+                let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+                poison.poison(format!("{name} has panicked: {text}"));
+            }
+        })
+    }
+
+    fn shards(&self, dead: &DeadLetters) -> (Vec<ShardHandle>, Vec<JoinHandle<()>>, Vec<Arc<Gauges>>) {
+        let config = &self.config;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let n = if config.accumulate.shards == 0 { cores } else { config.accumulate.shards };
+        let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+        let settings = ShardSettings {
+            span: config.bucket.span,
+            page: PageLimits { readings: config.bucket.max_readings, bytes: config.bucket.max_bytes },
+            due: match config.ingest.ack {
+                AckMode::Journal => DuePolicy::Age(ms(config.flush.max_age)),
+                AckMode::Stored => DuePolicy::Linger(ms(config.flush.linger)),
+            },
+            command_bytes_max: config.flush.command_max_bytes,
+            command_statements_max: config.flush.command_max_statements,
+            bytes_max: usize::try_from(config.accumulate.max_bytes).unwrap_or(usize::MAX) / n,
+            sensors_max: (config.accumulate.max_sensors / n).max(1),
+            started_wall_ms: self.clock.now().wall_ms,
+            backoff: backoff(config),
+        };
+        let (mut handles, mut tasks, mut gauges) = (vec![], vec![], vec![]);
+        for i in 0..n {
+            let gauge = Arc::new(Gauges::default());
+            let (flusher, clock) = (self.flusher.clone(), self.clock.clone());
+            let (handle, task) =
+                ShardTask::new(settings.clone(), config.flush.commands_max, flusher, dead.clone(), clock, gauge.clone());
+            handles.push(handle);
+            tasks.push(self.spawn(format!("shard {i}"), task.run()));
+            gauges.push(gauge);
+        }
+        (handles, tasks, gauges)
+    }
+
+    /// The journal between door and router, or nothing.
+    async fn route(
+        &self,
+        router: Router,
+        parcels: Parcels,
+        oldest: Arc<Oldest>,
+    ) -> Result<(JoinHandle<()>, Option<Journal>), StartError> {
+        let poison = self.poison.clone();
+        let ended = move |result: Result<(), crate::route::RouteError>| {
+            if let Err(error) = result {
+                poison.poison(error.to_string());
+            }
+        };
+        if self.config.ingest.ack == AckMode::Stored {
+            let clock = self.clock.clone();
+            let task = self.spawn("router", async move { ended(router.take(parcels, oldest, clock).await) });
+            return Ok((task, None));
+        }
+        let broken = self.poison.clone();
+        let env = journal::Env {
+            fs: Arc::new(journal::fs::RealFs),
+            clock: self.clock.clone(),
+            gate: self.gate.clone(),
+            on_broken: Box::new(move |why| broken.poison(format!("journal: {why}"))),
+        };
+        let config = self.config.journal.clone();
+        let opened = tokio::task::spawn_blocking(move || Journal::open(&config, env)).await.map_err(start_error)?;
+        let mut opened = opened.map_err(start_error)?;
+        opened.journal.start(parcels).map_err(start_error)?;
+        let task = self.spawn("router", async move { ended(router.follow(opened.follower).await) });
+        Ok((task, Some(opened.journal)))
+    }
+
+    /// Prepares the collections, for as long as it takes, and opens the way to the store.
+    async fn prepare(self: Arc<Self>, store: Arc<dyn Store>) {
+        let mut failures = 0;
+        loop {
+            match store.prepare().await {
+                Ok(prepared) => {
+                    prepared.changes.iter().for_each(|change| tracing::info!("{change}"));
+                    prepared.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+                    tracing::info!(
+                        mode = store.mode(),
+                        server = prepared.server_version,
+                        "store ready: {}",
+                        prepared.mode_reason
+                    );
+                    self.health.mode(store.mode(), prepared.mode_reason, prepared.server_version);
+                    self.health.store_ok(self.clock.now().wall_ms);
+                    metrics::store_mode(store.mode());
+                    return self.flusher.open(self.config.flush.commands_max);
+                }
+                Err(error) if error.transient => {
+                    if failures == 0 {
+                        tracing::warn!("the store is not there yet, trying on: {error}");
+                    }
+                    failures += 1;
+                    self.health.store_failed(error.detail);
+                    tokio::time::sleep(backoff(&self.config).wait(failures, fastrand::f64())).await;
+                }
+                Err(error) => return self.poison.poison(format!("the store cannot be prepared: {error}")),
+            }
+        }
+    }
+
+    /// Gauges, health, and a ping where nothing else asks the store.
+    async fn upkeep(
+        self: Arc<Self>,
+        store: Arc<dyn Store>,
+        gauges: Vec<Arc<Gauges>>,
+        journal: Option<journal::Handle>,
+        oldest: Arc<Oldest>,
+    ) {
+        let mut ticks = tokio::time::interval(UPKEEP);
+        for n in 1u32.. {
+            ticks.tick().await;
+            self.report(&gauges, journal.as_ref(), &oldest);
+            if n.is_multiple_of(PING_EVERY) {
+                metrics::run_upkeep();
+                match store.ping().await {
+                    Ok(()) => self.health.store_ok(self.clock.now().wall_ms),
+                    Err(error) => self.health.store_failed(error.to_string()),
+                }
+            }
+        }
+    }
+
+    fn report(&self, gauges: &[Arc<Gauges>], journal: Option<&journal::Handle>, oldest: &Oldest) {
+        let now = self.clock.now();
+        let holding: Vec<_> = gauges.iter().map(|g| g.get()).collect();
+        let sum = |f: fn(&crate::accumulate::state::Holding) -> usize| holding.iter().map(f).sum::<usize>() as u64;
+        metrics::accumulate(sum(|h| h.buckets), sum(|h| h.bytes));
+        metrics::readings_in_flight(sum(|h| h.readings));
+        let Some(journal) = journal else {
+            let age_ms = oldest.since_ms().map_or(0, |since| now.mono_ms.saturating_sub(since));
+            return metrics::oldest_unstored_seconds(age_ms as f64 / 1000.0);
+        };
+        let stats = journal.stats();
+        let age_ms = stats.oldest_unstored_ms.map_or(0, |since| now.wall_ms.saturating_sub(since).max(0));
+        metrics::oldest_unstored_seconds(age_ms as f64 / 1000.0);
+        metrics::journal_bytes(stats.bytes);
+        let full = self.gate.check() == Err(crate::intake::Refused::Full);
+        self.health.journal(JournalState { bytes: stats.bytes, max_bytes: stats.bytes_max, full });
+    }
+}
+
+fn backoff(config: &Config) -> Backoff {
+    Backoff { min: config.flush.backoff_min, max: config.flush.backoff_max }
+}
+
+/// Says in the health and the log when the store goes and when it comes back; nothing in between.
+fn on_store(health: Arc<Health>, clock: Arc<dyn Clock>) -> OnStore {
+    let well = std::sync::atomic::AtomicBool::new(true);
+    Arc::new(move |result| match result {
+        Ok(()) => {
+            health.store_ok(clock.now().wall_ms);
+            if !well.swap(true, std::sync::atomic::Ordering::Relaxed) {
+                tracing::info!("the store takes writes again");
+            }
+        }
+        Err(error) => {
+            health.store_failed(error.to_string());
+            if well.swap(false, std::sync::atomic::Ordering::Relaxed) {
+                tracing::warn!("the store fails, trying on: {error}");
+            }
+        }
+    })
+}
+
+impl Service {
+    /// Starts everything. With the store away it starts all the same and keeps trying.
+    ///
+    /// # Errors
+    /// A port, the journal or a broker's settings cannot be used; nothing runs then.
+    pub async fn start(config: Config, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Result<Service, StartError> {
+        let gate = Gate::default();
+        let poison = Poison::new(gate.clone());
+        let health = Arc::new(Health::new(config.ingest.ack));
+        let flusher = Flusher::new(store.clone(), backoff(&config), on_store(health.clone(), clock.clone()));
+        let bytes_max = u32::try_from(config.ingest.queue_max_bytes).unwrap_or(u32::MAX);
+        let (intake, parcels) = door(config.ingest.queue_max, bytes_max, gate.clone());
+        let wiring = Arc::new(Wiring {
+            config: config.clone(),
+            clock: clock.clone(),
+            health: health.clone(),
+            gate: gate.clone(),
+            poison: poison.clone(),
+            flusher: flusher.clone(),
+        });
+        // Ports first: they are what fails most often, and nothing else has begun.
+        let admin = Admin::bind(&config.admin, health.clone()).await.map_err(start_error)?;
+        let limits = Arc::new(config.limits.clone());
+        let http = match config.http.enabled {
+            true => Some(
+                HttpIngest::bind(&config.http, limits.clone(), intake.clone(), clock.clone()).await.map_err(start_error)?,
+            ),
+            false => None,
+        };
+        let oldest = Arc::new(Oldest::default());
+        let (dead_handle, dead) = DeadLetters::new(flusher, DEAD_QUEUE_MAX);
+        let (handles, shards, gauges) = wiring.shards(&dead_handle);
+        let router = Router::new(handles, dead_handle);
+        let (router, journal) = wiring.route(router, parcels, oldest.clone()).await?;
+        let dead = wiring.spawn("dead letters", dead);
+        let (stop, drained, admin_stop) = Default::default();
+        let (http_addr, admin_addr) = (http.as_ref().map(HttpIngest::local_addr), admin.local_addr());
+        let journal_handle = journal.as_ref().map(Journal::handle);
+        let upkeep = wiring.clone().upkeep(store.clone(), gauges.clone(), journal_handle, oldest);
+        let side = vec![
+            wiring.spawn("preparation of the store", wiring.clone().prepare(store)),
+            wiring.spawn("upkeep", upkeep),
+        ];
+        let admin_token: CancellationToken = admin_stop;
+        let admin = wiring.spawn("admin port", logged("admin port", admin.serve(admin_token.clone())));
+        let front = start_front(&wiring, http, &intake, &limits, &stop, &drained)?;
+        drop(intake);
+        health.started();
+        Ok(Service {
+            http_addr,
+            admin_addr,
+            config,
+            clock,
+            health,
+            gate,
+            poison,
+            stop,
+            drained,
+            admin_stop: admin_token,
+            front,
+            journal,
+            router,
+            shards,
+            dead,
+            side,
+            admin,
+            gauges,
+        })
+    }
+
+    /// Serves until `stop` is done or a part fails, then shuts down in order.
+    pub async fn run_until(self, stop: impl Future<Output = &'static str>) -> Ended {
+        let poison = self.poison.clone();
+        let broken = tokio::select! {
+            why = stop => {
+                tracing::info!("{why}: stopping");
+                None
+            }
+            reason = poison.wait() => {
+                tracing::error!("the service has failed and stops: {reason}");
+                self.health.broken(reason.clone());
+                Some(reason)
+            }
+        };
+        let ended = self.shut_down().await;
+        match broken.or_else(|| poison.reason()) {
+            Some(reason) => Ended::Broken(reason),
+            None => ended,
+        }
+    }
+
+    async fn shut_down(mut self) -> Ended {
+        let deadline = Instant::now() + self.config.shutdown.deadline;
+        let begun = self.clock.now().mono_ms;
+        self.gate.stop();
+        self.health.stopping();
+        self.stop.cancel();
+        let mut in_time = true;
+        for task in &mut self.front {
+            in_time &= tokio::time::timeout_at(deadline, task).await.is_ok();
+        }
+        self.drained.cancel();
+        if let Some(journal) = self.journal.as_mut() {
+            in_time &= tokio::time::timeout_at(deadline, journal.close()).await.is_ok();
+        }
+        in_time &= tokio::time::timeout_at(deadline, &mut self.router).await.is_ok();
+        for task in self.shards.iter_mut().chain([&mut self.dead]) {
+            in_time &= tokio::time::timeout_at(deadline, task).await.is_ok();
+        }
+        let mut left = self.gauges.iter().map(|g| g.get().readings as u64).sum();
+        if let Some(journal) = self.journal.take() {
+            let handle = journal.handle();
+            journal.finish().await;
+            left = handle.stats().unstored_entries;
+        }
+        // What did not end in time is given up; the journal has it, or its senders were not acknowledged.
+        self.shards.iter().chain(&self.front).chain(&self.side).for_each(JoinHandle::abort);
+        self.router.abort();
+        self.dead.abort();
+        self.admin_stop.cancel();
+        let _ = tokio::time::timeout(ADMIN_GRACE, self.admin).await;
+        let took_ms = self.clock.now().mono_ms - begun;
+        if in_time && left == 0 {
+            tracing::info!(took_ms, "stopped; everything that was acknowledged is stored");
+            Ended::Clean
+        } else {
+            tracing::error!(took_ms, left, "stopped before everything was stored; the journal keeps what is left");
+            Ended::Unstored { left }
+        }
+    }
+}
+
+/// HTTP and the brokers: what holds the door's handles.
+fn start_front(
+    wiring: &Arc<Wiring>,
+    http: Option<HttpIngest>,
+    intake: &Intake,
+    limits: &Arc<crate::config::Limits>,
+    stop: &CancellationToken,
+    drained: &CancellationToken,
+) -> Result<Vec<JoinHandle<()>>, StartError> {
+    let mut front = vec![];
+    for broker in &wiring.config.mqtt {
+        let health = wiring.health.clone();
+        let on_status = Arc::new(move |status: BrokerStatus| {
+            health.mqtt(&status.broker, status.is_ready(), status.problem);
+        });
+        let (clock, stop, drained) = (wiring.clock.clone(), stop.clone(), drained.clone());
+        let task = mqtt::spawn(broker.clone(), limits.clone(), intake.clone(), clock, stop, drained, on_status);
+        let (task, name) = (task.map_err(start_error)?, broker.url.clone());
+        let poison = wiring.poison.clone();
+        front.push(wiring.spawn(name.clone(), async move {
+            if task.await.is_err_and(|e| e.is_panic()) {
+                poison.poison(format!("the task of {name} has panicked"));
+            }
+        }));
+    }
+    if let Some(http) = http {
+        let serve = http.serve(stop.clone(), wiring.config.shutdown.deadline);
+        front.push(wiring.spawn("http", logged("http", serve)));
+    }
+    Ok(front)
+}
+
+/// A server whose socket fails says so.
+async fn logged(name: &'static str, server: impl Future<Output = std::io::Result<()>>) {
+    if let Err(error) = server.await {
+        tracing::error!("{name} has ended: {error}");
+    }
+}

@@ -1,0 +1,132 @@
+//! `hourbucket check`: whether what the configuration names can be used, each in a line.
+
+use std::fmt;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+
+use crate::config::{AckMode, Config};
+use crate::journal::{self, Report, Salvaged, SegmentReport};
+use crate::store::mongo::MongoStore;
+
+/// Time for a broker to accept a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// One thing that was looked at.
+#[derive(Debug)]
+pub struct Finding {
+    what: String,
+    result: Result<String, String>,
+}
+
+impl Finding {
+    /// Whether it can be used.
+    pub fn good(&self) -> bool {
+        self.result.is_ok()
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.result {
+            Ok(text) => write!(f, "ok       {:<14} {text}", self.what),
+            Err(text) => write!(f, "PROBLEM  {:<14} {text}", self.what),
+        }
+    }
+}
+
+/// Looks at everything but the configuration itself, which was read already. Changes nothing.
+pub async fn check(config: &Config, store: Result<MongoStore, String>) -> Vec<Finding> {
+    let mut findings = vec![];
+    let server = match store {
+        Ok(store) => store.inspect().await,
+        Err(error) => Err(error),
+    };
+    match server {
+        Ok((text, warnings)) => {
+            findings.push(Finding { what: "store".into(), result: Ok(text) });
+            let warning = |w: String| Finding { what: "store".into(), result: Ok(format!("warning: {w}")) };
+            findings.extend(warnings.into_iter().map(warning));
+        }
+        Err(error) => findings.push(Finding { what: "store".into(), result: Err(error) }),
+    }
+    for broker in &config.mqtt {
+        findings.push(Finding { what: "mqtt".into(), result: reachable(&broker.url).await });
+    }
+    if config.ingest.ack == AckMode::Journal {
+        let dir = config.journal.dir.clone();
+        let result = match tokio::task::spawn_blocking(move || journal::check(&journal::fs::RealFs, &dir)).await {
+            Ok(Ok(report)) if report.is_sound() => Ok(brief(&report)),
+            Ok(Ok(report)) => Err(describe(&report)),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        findings.push(Finding { what: "journal".into(), result });
+    }
+    if let Some(path) = config.http.tokens_file.as_ref().filter(|_| config.http.enabled) {
+        let result = crate::ingest::http::tokens::Tokens::load(path);
+        let result = result.map(|t| format!("{} tokens", t.len())).map_err(|e| e.to_string());
+        findings.push(Finding { what: "http tokens".into(), result });
+    }
+    findings
+}
+
+/// The journal in a line.
+fn brief(report: &Report) -> String {
+    if report.in_use {
+        return "in use by a running hourbucket".into();
+    }
+    let sum = |f: fn(&SegmentReport) -> u64| report.segments.iter().map(f).sum::<u64>();
+    let (bytes, readings) = (sum(|s| s.bytes), sum(|s| s.readings));
+    format!("{} segments, {bytes} bytes, {readings} readings", report.segments.len())
+}
+
+/// The journal in full: a line a segment, and what is wrong.
+pub fn describe(report: &Report) -> String {
+    let mut lines = vec![brief(report)];
+    for s in &report.segments {
+        let torn = if s.torn { ", its last write was cut short (the next start mends it)" } else { "" };
+        let (path, (first, end)) = (s.path.display(), s.sequences);
+        lines.push(format!(
+            "{path}: {} bytes, entries {first}..{end}, {} readings, {} dead letters{torn}",
+            s.bytes, s.readings, s.dead_letters
+        ));
+    }
+    lines.extend(report.problems.iter().map(|damage| format!("damage: {damage}")));
+    for (path, fault) in &report.other_format {
+        lines.push(format!("{}: {fault}", path.display()));
+    }
+    if !report.is_sound() {
+        lines.push("way forward: `hourbucket journal salvage` moves damaged segments aside and keeps the rest".into());
+    }
+    lines.join("\n")
+}
+
+/// What a salvage did, in lines.
+pub fn describe_salvage(salvaged: &Salvaged) -> String {
+    if salvaged.moved.is_empty() {
+        return "nothing is damaged, nothing was changed".into();
+    }
+    let moved = salvaged.moved.iter().map(|p| format!("moved aside: {}", p.display()));
+    let lost = salvaged.lost.iter().map(|(first, end)| format!("lost: entries {first}..{end}"));
+    moved.chain(lost).collect::<Vec<_>>().join("\n")
+}
+
+/// Whether somebody listens where a broker should be; a session is not opened, since it would end the service's own.
+async fn reachable(url: &str) -> Result<String, String> {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("mqtt", url));
+    let host = rest.split('/').next().unwrap_or(rest);
+    let port = match scheme {
+        "mqtts" => 8883,
+        "ws" => 80,
+        "wss" => 443,
+        _ => 1883,
+    };
+    let bare = host.rsplit_once(':').is_none_or(|(_, p)| p.parse::<u16>().is_err());
+    let address = if bare { format!("{host}:{port}") } else { host.to_owned() };
+    match tokio::time::timeout(CONNECT, TcpStream::connect(&address)).await {
+        Ok(Ok(_)) => Ok(format!("{address} accepts connections")),
+        Ok(Err(error)) => Err(format!("{address}: {error}; is the broker running, and mqtt.url right?")),
+        Err(_) => Err(format!("{address}: no answer within {CONNECT:?}")),
+    }
+}

@@ -1,0 +1,127 @@
+//! Route: takes readings in order, from the journal or straight from the door, and hands each to the shard that owns its
+//! sensor.
+//!
+//! A shard that is full makes the router wait, and with it everything behind: the journal is the buffer then, or with
+//! `ack = "stored"` the door. Dead letters go to their own task. An acknowledgement is split over the shards concerned;
+//! the router's own part is delivered once everything is handed over.
+
+pub mod oldest;
+
+use std::sync::Arc;
+
+use crate::accumulate::{Portion, ShardGone, ShardHandle};
+use crate::ack::Ack;
+use crate::flush::dead::DeadLetters;
+use crate::intake::Parcels;
+use crate::journal::{EntryKind, Follower};
+use crate::model::{Clock, DeadLetter, ReadingBatch, stable_hash};
+use crate::telemetry::metrics::{self, Source};
+use oldest::Oldest;
+
+/// The stage.
+#[derive(Debug)]
+pub struct Router {
+    shards: Vec<ShardHandle>,
+    dead: DeadLetters,
+}
+
+/// Why the router ended before its source did.
+#[derive(Debug, thiserror::Error)]
+pub enum RouteError {
+    /// A shard has failed.
+    #[error(transparent)]
+    Shard(#[from] ShardGone),
+}
+
+impl Router {
+    /// A router to these shards.
+    pub fn new(shards: Vec<ShardHandle>, dead: DeadLetters) -> Router {
+        Router { shards, dead }
+    }
+
+    /// Follows the journal until it is closed and everything of it is handed over.
+    ///
+    /// # Errors
+    /// A shard is gone.
+    pub async fn follow(self, mut follower: Follower) -> Result<(), RouteError> {
+        while let Some(entry) = follower.next().await {
+            match entry.kind {
+                EntryKind::Readings(batch) => {
+                    if entry.replayed {
+                        metrics::accepted(Source::Replay, batch.len() as u64);
+                    }
+                    self.readings(batch, &entry.ack, entry.replayed).await?;
+                    entry.ack.delivered();
+                }
+                EntryKind::Dead(letters) => self.dead_letters(letters.to_vec(), entry.ack).await,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes parcels from the door until it is closed (`ack = "stored"`): each is acknowledged when it is stored.
+    ///
+    /// # Errors
+    /// A shard is gone.
+    pub async fn take(self, mut parcels: Parcels, oldest: Arc<Oldest>, clock: Arc<dyn Clock>) -> Result<(), RouteError> {
+        while let Some(parcel) = parcels.recv().await {
+            let (batch, dead, ack) = parcel.into_parts();
+            let ack = oldest.watch(ack, clock.now().mono_ms);
+            if !batch.is_empty() {
+                self.readings(Arc::new(batch), &ack, false).await?;
+            }
+            if dead.is_empty() {
+                ack.delivered();
+            } else {
+                self.dead_letters(dead, ack).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn dead_letters(&self, letters: Vec<DeadLetter>, ack: Ack) {
+        self.dead.send_one(letters, ack).await;
+    }
+
+    async fn readings(&self, batch: Arc<ReadingBatch>, ack: &Ack, replayed: bool) -> Result<(), RouteError> {
+        for (shard, picks) in picks(&batch, self.shards.len()).into_iter().enumerate() {
+            if !picks.is_empty() {
+                self.shards[shard].send(Portion { batch: batch.clone(), picks, ack: ack.clone(), replayed }).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which readings of a batch belong to which of `shards` shards: offset and hash, in the batch's order.
+pub fn picks(batch: &ReadingBatch, shards: usize) -> Vec<Vec<(u32, u64)>> {
+    let expected = batch.len() / shards.max(1) + 1;
+    let mut picks: Vec<Vec<(u32, u64)>> = (0..shards).map(|_| Vec::with_capacity(expected)).collect();
+    for (offset, reading) in batch.iter() {
+        let hash = stable_hash(reading.sensor_id);
+        picks[shard_of(hash, shards)].push((offset, hash));
+    }
+    picks
+}
+
+/// The shard of a sensor: the upper half of the hash scaled to the number of shards, so that the lower half stays evenly
+/// spread within a shard (its table and the phases of its flushes use it).
+pub fn shard_of(hash: u64, shards: usize) -> usize {
+    (((hash >> 32) * shards as u64) >> 32) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sensors_are_spread_evenly_and_stay_where_they_are() {
+        for shards in [1usize, 2, 3, 7] {
+            let mut counts = vec![0; shards];
+            for i in 0..7000 {
+                counts[shard_of(stable_hash(&format!("sensor-{i}")), shards)] += 1;
+            }
+            assert!(counts.iter().all(|n| (*n as f64 - 7000.0 / shards as f64).abs() < 300.0), "{counts:?}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The age of the oldest parcel that is not stored yet, where there is no journal to ask.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::ack::{Ack, Outcome};
+
+/// Parcels on their way, by the order of their arrival; as many as the limits of the door and the shards let in.
+#[derive(Debug, Default)]
+pub struct Oldest(Mutex<Waiting>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    next: u64,
+    since_ms: BTreeMap<u64, u64>,
+}
+
+impl Oldest {
+    /// An acknowledgement that passes on to `ack` and is watched meanwhile. `now_ms` is monotonic.
+    pub fn watch(self: &Arc<Self>, ack: Ack, now_ms: u64) -> Ack {
+        let id = self.with(|w| {
+            w.next += 1;
+            w.since_ms.insert(w.next, now_ms);
+            w.next
+        });
+        let oldest = self.clone();
+        Ack::with(move |outcome| {
+            oldest.with(|w| w.since_ms.remove(&id));
+            match outcome {
+                Outcome::Delivered => ack.delivered(),
+                Outcome::NotDelivered => drop(ack),
+            }
+        })
+    }
+
+    /// When the oldest one arrived (monotonic ms); `None` where nothing waits.
+    pub fn since_ms(&self) -> Option<u64> {
+        self.with(|w| w.since_ms.first_key_value().map(|(_, since)| *since))
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut Waiting) -> T) -> T {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_oldest_is_the_first_that_is_not_settled() {
+        let oldest = Arc::new(Oldest::default());
+        let (a, wait_a) = Ack::channel();
+        let (b, wait_b) = Ack::channel();
+        let (a, b) = (oldest.watch(a, 10), oldest.watch(b, 20));
+        assert_eq!(oldest.since_ms(), Some(10));
+        a.delivered();
+        assert_eq!((oldest.since_ms(), wait_a.outcome().await), (Some(20), Outcome::Delivered));
+        drop(b);
+        assert_eq!((oldest.since_ms(), wait_b.outcome().await), (None, Outcome::NotDelivered));
+    }
+}

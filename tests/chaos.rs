@@ -1,0 +1,153 @@
+//! The promise on real servers: the binary, a real mosquitto, a real MongoDB, and SIGKILL for any of them.
+//!
+//! Long runs: `HOURBUCKET_KILLS=100 cargo test --test chaos kill`, and `HOURBUCKET_OUTAGE=20000000` for the outage.
+
+mod support;
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use support::fleet::{Devices, Gateway};
+use support::mongod::Mongod;
+use support::mosquitto::Mosquitto;
+use support::service::Service;
+use support::{truth, wait_until};
+
+/// Everything settles within this; two cores are shared by all of it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn setting(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |n| n.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+fn config(broker: &Mosquitto, more: &str) -> String {
+    format!(
+        "{more}\n[[mqtt]]\nurl = \"{}\"\nclient_id = \"chaos\"\n[[mqtt.subscriptions]]\nfilter = \"fleet/+\"\n\
+         topic = \"fleet/{{sensor_id}}\"\nformat = \"json\"\n",
+        broker.url()
+    )
+}
+
+fn broker() -> Mosquitto {
+    Mosquitto::start("max_inflight_messages 1000\nmax_queued_messages 0\n")
+}
+
+#[test]
+fn a_hundred_thousand_messages_while_mongodb_is_killed_twice() {
+    let (mut mongod, broker) = (Mongod::start(), broker());
+    // Acknowledged when stored: mosquitto holds what MongoDB has not.
+    let text = config(&broker, "ingest.ack = \"stored\"");
+    let service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
+    let messages = setting("HOURBUCKET_MESSAGES", 100_000);
+    let devices = Devices::start(broker.port(), 1000, messages, 20_000);
+    for part in [1, 2] {
+        wait_until("messages flow", PATIENCE, || (devices.acked.load(Ordering::Relaxed) > messages / 3 * part).then_some(()));
+        mongod.kill9();
+        mongod.restart();
+    }
+    let sent = devices.finish(false);
+    let metrics = service.wait_settled(messages as u64, PATIENCE);
+    truth::exactly_once(&truth::readings(&mongod.uri(), "hourbucket"), sent);
+    assert_eq!(metrics.get("readings_rejected_total"), 0.0);
+}
+
+#[test]
+fn killed_at_random_instants_with_the_journal() {
+    let kills = setting("HOURBUCKET_KILLS", 10);
+    let seed = setting("HOURBUCKET_SEED", fastrand::usize(..1_000_000));
+    println!("HOURBUCKET_SEED={seed}");
+    let mut rng = fastrand::Rng::with_seed(seed as u64);
+    let (mut mongod, broker) = (Mongod::start(), broker());
+    let text = config(&broker, "flush.max_age = \"500ms\"\njournal.segment_bytes = \"1MiB\"\njournal.max_bytes = \"64MiB\"");
+    let mut service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
+    let gateways: Vec<_> = (0..3).map(|g| Gateway::start(&format!("g{g}"), service.http(), 50, 40)).collect();
+    let devices = Devices::start(broker.port(), 100, usize::MAX, 3000);
+    for kill in 0..kills {
+        // Not a wait for anything: the instant is what is drawn.
+        std::thread::sleep(Duration::from_millis(rng.u64(50..1500)));
+        if kill % 3 == 1 {
+            mongod.kill9();
+            mongod.restart_in_background();
+        }
+        service.restart();
+    }
+    let mut sent: Vec<_> = gateways.into_iter().flat_map(Gateway::finish).collect();
+    sent.extend(devices.finish(true));
+    println!("{} readings acknowledged, {kills} kills", sent.len());
+    // Also those that the broker still holds, and those of the journal.
+    wait_until("everything is stored", PATIENCE, || {
+        let metrics = service.metrics();
+        let idle = metrics.get("oldest_unstored_seconds") == 0.0 && metrics.get("readings_in_flight") == 0.0;
+        let settled = metrics.get("readings_stored_total") + metrics.get("readings_duplicate_total");
+        (idle && settled == metrics.get("readings_accepted_total")).then_some(())?;
+        (truth::readings(&mongod.uri(), "hourbucket").len() >= sent.len()).then_some(())
+    });
+    truth::exactly_once(&truth::readings(&mongod.uri(), "hourbucket"), sent);
+    assert_eq!(service.terminate(Duration::from_secs(40)), 0, "{}", service.log());
+}
+
+#[test]
+fn an_outage_longer_than_memory() {
+    let readings = setting("HOURBUCKET_OUTAGE", 400_000);
+    let mut mongod = Mongod::start();
+    let text = "accumulate.max_bytes = \"16MiB\"\njournal.segment_bytes = \"4MiB\"";
+    let service = Service::start(text, &[("STORE__URI", &mongod.uri())]);
+    let idle_kib = resident_kib(service.pid());
+    mongod.kill9();
+    let gateways: Vec<_> = (0..2).map(|g| Gateway::start(&format!("g{g}"), service.http(), 500, 1000)).collect();
+    let (mut most_kib, begun) = (0, Instant::now());
+    let acked = || gateways.iter().map(|g| g.acked.load(Ordering::Relaxed)).sum::<usize>();
+    while acked() < readings {
+        assert!(begun.elapsed() < PATIENCE + Duration::from_millis(readings as u64 / 10), "{} acknowledged", acked());
+        most_kib = most_kib.max(resident_kib(service.pid()));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let sent: Vec<_> = gateways.into_iter().flat_map(Gateway::finish).collect();
+    mongod.restart();
+    let metrics = service.wait_settled(sent.len() as u64, PATIENCE + Duration::from_millis(readings as u64 / 10));
+    most_kib = most_kib.max(resident_kib(service.pid()));
+    println!("{} readings during the outage; resident {idle_kib} KiB idle, {most_kib} KiB at most", sent.len());
+    // The budget, the journal's tail in memory (32 MiB), the queues and the allocator's slack; far below what came in.
+    assert!(most_kib - idle_kib < 160 * 1024, "{most_kib} KiB");
+    assert!(metrics.get("readings_accepted_total") >= readings as f64);
+    truth::exactly_once(&truth::readings(&mongod.uri(), "hourbucket"), sent);
+}
+
+fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let line = status.lines().find(|l| l.starts_with("VmRSS:")).expect("VmRSS");
+    line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
+}
+
+#[test]
+fn two_instances_on_the_same_sensors() {
+    let (mongod, broker) = (Mongod::start(), broker());
+    let shared = |id: &str| {
+        config(&broker, "flush.max_age = \"300ms\"").replace("chaos", id).replace("\"fleet/+\"", "\"$share/group/fleet/+\"")
+    };
+    let uri = mongod.uri();
+    let one = Service::start(&shared("one"), &[("STORE__URI", &uri)]);
+    let two = Service::start(&shared("two"), &[("STORE__URI", &uri)]);
+    let devices = Devices::start(broker.port(), 20, 20_000, 5000);
+    // The same readings to both, as a gateway does that changes its mind after a time-out.
+    let mut sent = vec![];
+    for batch in 0..100i64 {
+        let ts = support::fleet::now_ms();
+        let readings: Vec<_> = (0..50).map(|i| (format!("d{}", i % 20), ts, 1_000_000 + batch * 50 + i)).collect();
+        let body: String = readings.iter().map(|(s, ts, n)| format!("{{\"sensor_id\":\"{s}\",\"ts\":{ts},\"n\":{n}}}\n")).collect();
+        for service in [&one, &two] {
+            let (status, text) = service.post("/v1/readings", "application/x-ndjson", body.as_bytes()).expect("an answer");
+            assert_eq!(status, 200, "{text}");
+        }
+        sent.extend(readings);
+    }
+    sent.extend(devices.finish(false));
+    wait_until("both have stored everything", PATIENCE, || {
+        let sum = |name: &str| one.metrics().get(name) + two.metrics().get(name);
+        let (accepted, stored) = (sum("readings_accepted_total"), sum("readings_stored_total"));
+        (accepted >= 30_000.0 && stored + sum("readings_duplicate_total") == accepted).then_some(())
+    });
+    truth::exactly_once(&truth::readings(&uri, "hourbucket"), sent);
+    let conflicts = one.metrics().get("store_conflicts_total") + two.metrics().get("store_conflicts_total");
+    assert!(conflicts > 0.0, "the two never met: the test shows nothing");
+}

@@ -1,0 +1,150 @@
+//! Senders that keep their own record of what was acknowledged, outside the process under test.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rumqttc_v4 as mqtt;
+
+use super::truth::Stored;
+
+/// Now, in milliseconds since 1970.
+pub fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as i64
+}
+
+/// A gateway: posts batches one after the other, each until it is acknowledged.
+pub struct Gateway {
+    stop: Arc<AtomicBool>,
+    /// Readings acknowledged so far.
+    pub acked: Arc<AtomicUsize>,
+    thread: JoinHandle<Vec<Stored>>,
+}
+
+impl Gateway {
+    /// Starts one that posts `batch` readings of `sensors` sensors at a time to `url`.
+    pub fn start(name: &str, url: String, sensors: usize, batch: usize) -> Gateway {
+        let (stop, acked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let (stopped, count, name) = (stop.clone(), acked.clone(), name.to_owned());
+        let thread = std::thread::spawn(move || {
+            let agent = ureq::Agent::config_builder()
+                .http_status_as_error(false)
+                .timeout_global(Some(Duration::from_secs(20)))
+                .proxy(None)
+                .build()
+                .new_agent();
+            let (mut record, mut n) = (vec![], 0i64);
+            while !stopped.load(Ordering::Relaxed) {
+                let ts = now_ms();
+                let readings: Vec<Stored> =
+                    (0..batch as i64).map(|i| (format!("{name}-{}", (n + i) % sensors as i64), ts + i / 100, n + i)).collect();
+                n += batch as i64;
+                let lines: String = readings
+                    .iter()
+                    .map(|(s, ts, n)| format!("{{\"sensor_id\":\"{s}\",\"ts\":{ts},\"n\":{n},\"half\":{}}}\n", *n as f64 / 2.0))
+                    .collect();
+                // The same bytes again and again until somebody says 200, also after the flag: what was sent once may be stored.
+                loop {
+                    let request = agent.post(format!("{url}/v1/readings")).header("content-type", "application/x-ndjson");
+                    match request.send(lines.as_bytes()) {
+                        Ok(answer) if answer.status().as_u16() == 200 => break,
+                        Ok(answer) => {
+                            let status = answer.status().as_u16();
+                            assert!(matches!(status, 429 | 503), "{status}: {:?}", answer.into_body().read_to_string());
+                            std::thread::sleep(Duration::from_millis(20));
+                        }
+                        Err(_) => std::thread::sleep(Duration::from_millis(20)),
+                    }
+                }
+                count.fetch_add(batch, Ordering::Relaxed);
+                record.extend(readings);
+            }
+            record
+        });
+        Gateway { stop, acked, thread }
+    }
+
+    /// Lets it finish its batch; what it was acknowledged for.
+    pub fn finish(self) -> Vec<Stored> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the gateway")
+    }
+}
+
+/// Devices that publish one reading a message with QoS 1, through one connection.
+pub struct Devices {
+    stop: Arc<AtomicBool>,
+    /// Messages that the broker has acknowledged.
+    pub acked: Arc<AtomicUsize>,
+    record: Arc<Mutex<Vec<Stored>>>,
+    thread: JoinHandle<()>,
+}
+
+impl Devices {
+    /// Publishes to `fleet/{sensor}` at most `messages` messages (or until it is stopped), at most `rate` a second.
+    pub fn start(port: u16, sensors: usize, messages: usize, rate: usize) -> Devices {
+        let (stop, acked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let record: Arc<Mutex<Vec<Stored>>> = Arc::default();
+        let (stopped, count, list) = (stop.clone(), acked.clone(), record.clone());
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(publish(port, sensors, messages, rate, stopped, count, list));
+        });
+        Devices { stop, acked, record, thread }
+    }
+
+    /// Waits until all is published, or stops it; what the broker has acknowledged.
+    pub fn finish(self, stop: bool) -> Vec<Stored> {
+        self.stop.store(stop, Ordering::Relaxed);
+        self.thread.join().expect("the devices");
+        std::mem::take(&mut self.record.lock().expect("the record"))
+    }
+}
+
+async fn publish(
+    port: u16,
+    sensors: usize,
+    messages: usize,
+    rate: usize,
+    stop: Arc<AtomicBool>,
+    acked: Arc<AtomicUsize>,
+    record: Arc<Mutex<Vec<Stored>>>,
+) {
+    let mut options = mqtt::MqttOptions::new(format!("devices-{}", fastrand::u64(..)), ("127.0.0.1", port));
+    options.set_inflight(500).set_max_request_batch(100);
+    let (client, mut events) = mqtt::AsyncClient::builder(options).capacity(500).build();
+    let sent = Arc::new(AtomicUsize::new(0));
+    let (count, done) = (sent.clone(), Arc::new(AtomicBool::new(false)));
+    let finished = done.clone();
+    let sending = async move {
+        let begun = tokio::time::Instant::now();
+        for n in 0..messages {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            if n % 100 == 0 {
+                tokio::time::sleep_until(begun + Duration::from_micros((n as u64 * 1_000_000) / rate as u64)).await;
+            }
+            let (sensor, ts) = (format!("d{}", n % sensors), now_ms());
+            let payload = format!("{{\"ts\":{ts},\"n\":{n},\"temp\":{}}}", n as f64 / 4.0);
+            let topic = format!("fleet/{sensor}");
+            client.publish(topic, payload, mqtt::PublishOptions::at_least_once()).await.expect("the broker is there");
+            record.lock().expect("the record").push((sensor, ts, n as i64));
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        finished.store(true, Ordering::Relaxed);
+    };
+    let receiving = async {
+        while !done.load(Ordering::Relaxed) || acked.load(Ordering::Relaxed) < sent.load(Ordering::Relaxed) {
+            match tokio::time::timeout(Duration::from_millis(100), events.poll()).await {
+                Ok(Ok(mqtt::Event::Incoming(mqtt::Packet::PubAck(_)))) => {
+                    acked.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(event) => drop(event.expect("the broker is there")),
+                Err(_) => {}
+            }
+        }
+    };
+    tokio::join!(sending, receiving);
+}

@@ -1,0 +1,109 @@
+//! The truth: what stands in MongoDB, read back and recounted.
+
+use std::collections::BTreeMap;
+
+use mongodb::bson::{Bson, Document, doc};
+
+use super::block_on;
+
+/// A stored reading as sensor, time (ms) and its field `n`.
+pub type Stored = (String, i64, i64);
+
+/// Reads every page of a database, checks that each is what its readings say it is, and counts the readings.
+///
+/// # Panics
+/// A page's count, times, summary, number or seal is wrong.
+pub fn readings(uri: &str, database: &str) -> BTreeMap<Stored, u32> {
+    block_on(async {
+        let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
+        let collection = client.database(database).collection::<Document>("sensor_buckets");
+        let mut cursor = collection.find(doc! {}).sort(doc! { "_id": 1 }).await.expect("a cursor");
+        let mut all = BTreeMap::new();
+        let mut before: Option<Document> = None;
+        while cursor.advance().await.expect("the next page") {
+            let page: Document = cursor.deserialize_current().expect("a document");
+            follows(before.as_ref(), &page);
+            recount(&page, &mut all);
+            before = Some(page);
+        }
+        all
+    })
+}
+
+/// Pages of a bucket are numbered from 0 without gaps, and exactly those with a next one are sealed.
+fn follows(before: Option<&Document>, page: &Document) {
+    let bucket = |p: &Document| (p.get_str("sensor_id").unwrap().to_owned(), *p.get_datetime("bucket_start").unwrap());
+    let sealed = |p: &Document| p.get_bool("has_overflow").unwrap_or(false);
+    let n = page.get_i32("page").unwrap();
+    match before.filter(|b| bucket(b) == bucket(page)) {
+        Some(before) => {
+            assert_eq!(n, before.get_i32("page").unwrap() + 1, "a gap before {}", page.get_document("_id").unwrap());
+            assert!(sealed(before), "has a next page and is not sealed: {}", before.get_document("_id").unwrap());
+        }
+        None => assert_eq!(n, 0, "the first page is missing: {}", page.get_document("_id").unwrap()),
+    }
+}
+
+fn number(value: &Bson) -> Option<f64> {
+    match value {
+        Bson::Double(v) => Some(*v),
+        Bson::Int32(v) => Some(f64::from(*v)),
+        Bson::Int64(v) => Some(*v as f64),
+        _ => None,
+    }
+}
+
+fn recount(page: &Document, all: &mut BTreeMap<Stored, u32>) {
+    let id = page.get_document("_id").unwrap().to_string();
+    let sensor = page.get_str("sensor_id").unwrap();
+    let span = page.get_datetime("bucket_start").unwrap()..page.get_datetime("bucket_end").unwrap();
+    let mut summary: BTreeMap<String, (f64, f64, f64, i32)> = BTreeMap::new();
+    let (mut first, mut last) = (i64::MAX, i64::MIN);
+    let readings = page.get_array("readings").unwrap();
+    for reading in readings.iter().map(|r| r.as_document().unwrap()) {
+        let ts = reading.get_datetime("ts").unwrap();
+        assert!(span.contains(&ts), "{id}: a reading of another hour: {reading}");
+        (first, last) = (first.min(ts.timestamp_millis()), last.max(ts.timestamp_millis()));
+        for (name, value) in reading {
+            if let Some(v) = number(value) {
+                let s = summary.entry(name.clone()).or_insert((v, v, 0.0, 0));
+                *s = (s.0.min(v), s.1.max(v), s.2 + v, s.3 + 1);
+            }
+        }
+        let n = reading.get("n").and_then(number).unwrap_or(-1.0) as i64;
+        *all.entry((sensor.to_owned(), ts.timestamp_millis(), n)).or_default() += 1;
+    }
+    assert_eq!(page.get_i32("count").unwrap() as usize, readings.len(), "{id}: count");
+    assert_eq!(page.get_datetime("first_ts").unwrap().timestamp_millis(), first, "{id}: first_ts");
+    assert_eq!(page.get_datetime("last_ts").unwrap().timestamp_millis(), last, "{id}: last_ts");
+    let stored = page.get_document("summary").unwrap();
+    assert_eq!(stored.keys().collect::<Vec<_>>().len(), summary.len(), "{id}: fields of the summary");
+    for (name, (min, max, sum, count)) in summary {
+        let s = stored.get_document(&name).unwrap();
+        let value = |key: &str| number(s.get(key).unwrap()).unwrap();
+        assert_eq!((value("min"), value("max"), s.get_i32("count").unwrap()), (min, max, count), "{id}: {name}");
+        assert!((value("sum") - sum).abs() <= 1e-9 * sum.abs().max(1.0), "{id}: sum of {name}: {} and {sum}", value("sum"));
+    }
+}
+
+/// Says what is missing, what is there twice and what nobody sent.
+///
+/// # Panics
+/// Anything is.
+pub fn exactly_once(stored: &BTreeMap<Stored, u32>, sent: impl IntoIterator<Item = Stored>) {
+    let (mut missing, mut twice, mut n) = (vec![], vec![], 0u64);
+    let mut rest = stored.clone();
+    for reading in sent {
+        n += 1;
+        match rest.remove(&reading) {
+            None => missing.push(reading),
+            Some(1) => {}
+            Some(times) => twice.push((reading, times)),
+        }
+    }
+    let some = |list: &[Stored]| format!("{:?}", &list[..list.len().min(5)]);
+    assert!(missing.is_empty(), "{} of {n} are missing: {}…", missing.len(), some(&missing));
+    assert!(twice.is_empty(), "{} of {n} are stored more than once: {:?}…", twice.len(), &twice[..twice.len().min(5)]);
+    let strange: Vec<Stored> = rest.into_keys().collect();
+    assert!(strange.is_empty(), "{} were never sent: {}…", strange.len(), some(&strange));
+}
