@@ -1,8 +1,8 @@
 //! Bytes to readings and rejects. Pure: no IO, no clock (the time of receipt is handed in), and one bad reading never
 //! fails its batch.
 //!
-//! [`json`] and [`scalar`] are the formats; [`reading`] is one reading in the native shape, [`token`] one of its members,
-//! [`time`] and [`names`] the rules for times and names, [`split`] finds where a broken element ends. [`topic`] takes a
+//! `json` and `scalar` are the formats; `reading` is one reading in the native shape, `token` one of its members,
+//! `time` and `names` the rules for times and names, `split` finds where a broken element ends. [`topic`] takes a
 //! topic apart, [`reasons`] is the closed list of what can be wrong, [`cli`] the command `decode`.
 //!
 //! Invariants: every element of a payload becomes one reading or one reject with its index; the readings that `out` held
@@ -15,7 +15,7 @@ mod reading;
 pub mod reasons;
 mod rejects;
 mod scalar;
-pub mod split;
+mod split;
 #[cfg(test)]
 mod tests;
 mod time;

@@ -71,48 +71,51 @@ pub(super) fn check_sensor_id(id: &str, limits: &Limits) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The tags of one reading, gathered on the stack in the order that the batch wants.
-pub(super) struct TagList<'t> {
-    tags: [(&'t str, &'t str); TAGS_MAX],
-    len: usize,
+/// Hands the tags of one reading to `commit`, sorted as the batch wants them: the payload's own (their names stored ones
+/// already, no name twice), and those of the topic that it does not name itself.
+pub(super) fn with_tags(
+    own: &[(Cow<'_, str>, Cow<'_, str>)],
+    cx: &Context<'_>,
+    commit: impl FnOnce(&[(&str, &str)]),
+) -> Result<(), Fault> {
+    // On the stack; mostly few, and clearing room for the most there can be takes as long as parsing a field.
+    match own.len() + cx.tags.len() {
+        0 => commit(&[]),
+        1..=8 => commit(gather(own, cx, &mut [("", ""); 8])?),
+        _ => commit(gather(own, cx, &mut [("", ""); TAGS_MAX])?),
+    }
+    Ok(())
 }
 
-impl<'t> TagList<'t> {
-    /// The payload's own tags (their names stored ones already, no name twice), and those of the topic that it does not
-    /// name itself. Topic tags have names that [`super::Template`] has checked.
-    pub(super) fn gather(own: &'t [(Cow<'_, str>, Cow<'_, str>)], cx: &Context<'t>) -> Result<TagList<'t>, Fault> {
-        let mut list = TagList { tags: [("", ""); TAGS_MAX], len: 0 };
-        for (key, value) in own {
-            list.push(key, value, cx.limits)?;
-        }
-        for (key, value) in cx.tags {
-            if !list.tags[..list.len].iter().any(|(k, _)| k == key) {
-                check_text(key, value, cx.limits)?;
-                list.push(key, value, cx.limits)?;
+fn gather<'l, 't>(
+    own: &'t [(Cow<'_, str>, Cow<'_, str>)],
+    cx: &Context<'t>,
+    list: &'l mut [(&'t str, &'t str)],
+) -> Result<&'l [(&'t str, &'t str)], Fault> {
+    let max = cx.limits.tags_max.min(list.len());
+    let mut len = 0;
+    let mut bytes = 0;
+    let own = own.iter().map(|(key, value)| (&**key, &**value, true));
+    for (key, value, is_own) in own.chain(cx.tags.iter().map(|(key, value)| (*key, *value, false))) {
+        if !is_own {
+            if list[..len].iter().any(|(k, _)| *k == key) {
+                continue;
             }
+            check_text(key, value, cx.limits)?;
         }
-        let bytes: usize = list.tags[..list.len].iter().map(|(k, v)| 3 + k.len() + v.len()).sum();
-        if bytes > TAGS_MAX_BYTES {
-            let detail = format!("the tags take {bytes} bytes together, {TAGS_MAX_BYTES} are allowed");
-            return Err(Fault::new(reasons::TAGS_TOO_LONG, detail));
-        }
-        list.tags[..list.len].sort_unstable();
-        Ok(list)
-    }
-
-    fn push(&mut self, key: &'t str, value: &'t str, limits: &Limits) -> Result<(), Fault> {
-        let max = limits.tags_max.min(TAGS_MAX);
-        if self.len >= max {
+        if len >= max {
             return Err(too_many_tags(max));
         }
-        self.tags[self.len] = (key, value);
-        self.len += 1;
-        Ok(())
+        list[len] = (key, value);
+        len += 1;
+        bytes += 3 + key.len() + value.len();
     }
-
-    pub(super) fn as_slice(&self) -> &[(&'t str, &'t str)] {
-        &self.tags[..self.len]
+    if bytes > TAGS_MAX_BYTES {
+        let detail = format!("the tags take {bytes} bytes together, {TAGS_MAX_BYTES} are allowed");
+        return Err(Fault::new(reasons::TAGS_TOO_LONG, detail));
     }
+    list[..len].sort_unstable();
+    Ok(&list[..len])
 }
 
 pub(super) fn too_many_tags(max: usize) -> Fault {

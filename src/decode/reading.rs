@@ -11,7 +11,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::names::{self, TagList, excerpt};
+use super::names::{self, excerpt};
 use super::rejects::Fault;
 use super::token::{KeySeed, Skip, Token, TokenSeed};
 use super::{Context, TsUnit, reasons, time};
@@ -107,13 +107,8 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             return Err(Fault::new(reasons::NO_VALUES, "no value that is not null"));
         }
         let (ts_ms, receipt_time) = time::resolve(parts.ts.as_ref(), parts.ts_unit, self.cx)?;
-        if self.tags.is_empty() && self.cx.tags.is_empty() {
-            self.out.commit(sensor_id, ts_ms, receipt_time, &[]);
-        } else {
-            let tags = TagList::gather(&self.tags, self.cx)?;
-            self.out.commit(sensor_id, ts_ms, receipt_time, tags.as_slice());
-        }
-        Ok(())
+        let out = &mut *self.out;
+        names::with_tags(&self.tags, self.cx, |tags| out.commit(sensor_id, ts_ms, receipt_time, tags))
     }
 
     /// Whether the last attempt was the exact one, which does not check how deep a skipped member is.

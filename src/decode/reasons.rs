@@ -9,7 +9,7 @@ pub const INVALID_UTF8: &str = "invalid_utf8";
 pub const INVALID_JSON: &str = "invalid_json";
 /// Something stands after the end of the array or between the objects.
 pub const TRAILING_DATA: &str = "trailing_data";
-/// Nested deeper than [`super::split::DEPTH_MAX`] levels.
+/// Nested deeper than 127 levels, which is also where serde_json ends.
 pub const TOO_DEEP: &str = "too_deep";
 /// JSON, but no object where a reading should stand.
 pub const NOT_AN_OBJECT: &str = "not_an_object";

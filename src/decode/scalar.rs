@@ -3,7 +3,7 @@
 //! Written by people and small devices, so a number may look as they write it: `+5`, `.5`, `007`. But what is not clearly
 //! a number is a text: `21,5` must not become 215, nor `1_000` a thousand.
 
-use super::names::{self, TagList};
+use super::names;
 use super::reading::add_value;
 use super::rejects::{Fault, Rejects};
 use super::time::is_number;
@@ -31,9 +31,7 @@ fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<(
     }
     let name = names::name(field, limits)?;
     add_value(out, &name, value, limits.fields_max)?;
-    let tags = TagList::gather(&[], cx)?;
-    out.commit(sensor_id, cx.received_at_ms, true, tags.as_slice());
-    Ok(())
+    names::with_tags(&[], cx, |tags| out.commit(sensor_id, cx.received_at_ms, true, tags))
 }
 
 fn value(payload: &[u8]) -> Result<ValueRef<'_>, Fault> {

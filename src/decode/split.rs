@@ -5,7 +5,7 @@
 //! reading of the topic's sensor.
 
 /// Deepest nesting within an element: what serde_json allows too, so that both agree.
-pub const DEPTH_MAX: usize = 127;
+pub(super) const DEPTH_MAX: usize = 127;
 
 /// What stands around the element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,291 @@
+//! Properties of the decoder: nothing panics, every element becomes one reading or one reject, what is good comes out
+//! as it was, and it does not matter how readings are strung together.
+// Clippy takes the helpers of a test program for something else than tests.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hourbucket::config::Limits;
+use hourbucket::decode::{Context, Format, Rejects, decode, reasons};
+use hourbucket::model::{BatchBuilder, Reading, Value};
+use proptest::prelude::*;
+
+const NOW: i64 = 1_709_290_800_000;
+
+fn limits() -> Limits {
+    Limits {
+        // Back to the year 1900 and as far ahead.
+        past: Duration::from_secs(125 * 365 * 86_400),
+        future: Duration::from_secs(125 * 365 * 86_400),
+        fields_max: 64,
+        name_max_bytes: 128,
+        sensor_id_max_bytes: 256,
+        string_max_bytes: 1024,
+        tags_max: 32,
+        batch_max_readings: 100_000,
+    }
+}
+
+fn run(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {
+    let limits = limits();
+    let cx = Context {
+        limits: &limits,
+        received_at_ms: NOW,
+        ts_unit: None,
+        sensor_id: None,
+        field: Some("field"),
+        tags: &[],
+    };
+    let mut out = BatchBuilder::new(64);
+    let mut rejects = Rejects::new();
+    decode(format, payload, &cx, &mut out, &mut rejects);
+    let batch = out.finish();
+    let mut bytes = vec![];
+    batch.encode(&mut bytes);
+    assert!(hourbucket::model::ReadingBatch::decode(&bytes).is_some(), "the batch must be readable again");
+    (batch.to_readings(), rejects)
+}
+
+/// A text that needs every kind of escape now and then.
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        4 => "[a-z]{1,8}",
+        1 => "[ -~]{0,12}",
+        1 => prop::collection::vec(any::<char>(), 0..8).prop_map(String::from_iter),
+        1 => Just("],[{\"},{\"\\\n\u{1F600}\u{7f}".to_owned()),
+    ]
+}
+
+/// A name that is stored as it is.
+fn name() -> impl Strategy<Value = String> {
+    text().prop_filter("renamed names have tests of their own", |n| {
+        !n.is_empty() && !n.starts_with('$') && !n.contains(['.', '\0']) && !matches!(&**n, "ts" | "meta" | "_id")
+    })
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        any::<i64>().prop_map(Value::Int),
+        (-1000i64..1000).prop_map(Value::Int),
+        any::<f64>().prop_filter("finite", |v| v.is_finite()).prop_map(Value::Double),
+        (-1_000_000i64..1_000_000).prop_map(|v| Value::Double(v as f64 / 100.0)),
+        any::<bool>().prop_map(Value::Bool),
+        text().prop_map(Value::Str),
+    ]
+}
+
+fn reading() -> impl Strategy<Value = Reading> {
+    let sensor_id = text().prop_filter("an id", |id| !id.is_empty() && !id.contains('\0'));
+    let ts = prop_oneof![
+        Just(None),
+        (-2_000_000_000_000i64..4_000_000_000_000).prop_map(Some),
+        (-3000i64..3000).prop_map(Some)
+    ];
+    let tags = prop::collection::btree_map(name(), text(), 0..4);
+    (sensor_id, ts, tags, prop::collection::btree_map(name(), value(), 1..6)).prop_map(
+        |(sensor_id, ts, tags, values): (_, Option<i64>, BTreeMap<_, _>, BTreeMap<_, _>)| Reading {
+            sensor_id,
+            ts_ms: ts.unwrap_or(NOW),
+            receipt_time: ts.is_none(),
+            tags,
+            values,
+        },
+    )
+}
+
+/// How a reading is written: order of the members, way of the time, escapes.
+#[derive(Debug, Clone, Copy)]
+struct Spelling {
+    values_first: bool,
+    time: u8,
+    escape_all: bool,
+}
+
+fn spelling() -> impl Strategy<Value = Spelling> {
+    (any::<bool>(), 0..5u8, any::<bool>()).prop_map(|(values_first, time, escape_all)| Spelling {
+        values_first,
+        time,
+        escape_all,
+    })
+}
+
+fn quoted(text: &str, escape_all: bool) -> String {
+    if !escape_all {
+        return serde_json::to_string(text).unwrap();
+    }
+    text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).fold(String::from("\""), |s, u| s + &u) + "\""
+}
+
+fn written(reading: &Reading, spelling: Spelling) -> String {
+    let q = |text: &str| quoted(text, spelling.escape_all);
+    let value = |v: &Value| match v {
+        Value::Double(v) => serde_json::to_string(v).unwrap(),
+        Value::Int(v) => v.to_string(),
+        Value::Bool(v) => v.to_string(),
+        Value::Str(v) => q(v),
+    };
+    let object = |members: Vec<String>| format!("{{{}}}", members.join(","));
+    let values = object(reading.values.iter().map(|(k, v)| format!("{}:{}", q(k), value(v))).collect());
+    let tags = object(reading.tags.iter().map(|(k, v)| format!("{}:{}", q(k), q(v))).collect());
+    let ms = reading.ts_ms;
+    let utc = chrono::DateTime::from_timestamp_millis(ms).unwrap();
+    let sign = if ms < 0 { "-" } else { "" };
+    let ts = match spelling.time {
+        0 => format!(r#""ts":"{}""#, utc.to_rfc3339().replace("+00:00", "Z")),
+        1 => {
+            format!(r#""ts":"{}""#, utc.with_timezone(&chrono::FixedOffset::west_opt(5400).unwrap()).to_rfc3339())
+        }
+        2 => format!(r#""ts":{ms},"ts_unit":"ms""#),
+        3 => format!(r#""ts_unit":"s","ts":{sign}{}.{:03}"#, ms.abs() / 1000, ms.abs() % 1000),
+        _ => format!(r#""ts":"{}","ts_unit":"us""#, ms * 1000 + 999),
+    };
+    let mut members = vec![format!(r#""sensor_id":{}"#, q(&reading.sensor_id)), format!(r#""tags":{tags}"#)];
+    if !reading.receipt_time {
+        members.push(ts);
+    }
+    let values = format!(r#""values":{values}"#);
+    members.insert(if spelling.values_first { 0 } else { members.len() }, values);
+    object(members)
+}
+
+/// A bad reading, and why it is; none spans lines. Each begins as an object: a stray `7` behind one that was cut short
+/// is taken for a part of it, one reject for both.
+fn bad() -> impl Strategy<Value = (String, &'static str)> {
+    use reasons::*;
+    prop::sample::select(vec![
+        (r#"{"sensor_id":"x","values":{"v":NaN}}"#, NOT_FINITE),
+        (r#"{"sensor_id":"x","values":{"v":-Infinity}}"#, NOT_FINITE),
+        (r#"{"sensor_id":"x","values":{"v":1e999}}"#, NOT_FINITE),
+        (r#"{"sensor_id":"x","values":{"v":18446744073709551616}}"#, INTEGER_OUT_OF_RANGE),
+        (r#"{"sensor_id":"x","values":{"v":9223372036854775808}}"#, INTEGER_OUT_OF_RANGE),
+        (r#"{"sensor_id":"x","values":{"v":1}"#, INVALID_JSON),
+        (r#"{"sensor_id":"x","values":{"v":1"#, INVALID_JSON),
+        (r#"{"sensor_id":"x","values":{"v":"#, INVALID_JSON),
+        (r#"{"sensor_id":"x","values":{"v"#, INVALID_JSON),
+        (r#"{"sensor_id":"x","values":{"v":"abc"#, INVALID_JSON),
+        (r#"{"sensor_id":"x","values":{v:1}}"#, INVALID_JSON),
+        (r#"{"sensor_id":"x","values":{}}"#, NO_VALUES),
+        (r#"{"sensor_id":"x","values":{"v":null}}"#, NO_VALUES),
+        (r#"{"sensor_id":"x","values":{"v":{}}}"#, NESTED_VALUE),
+        (r#"{"sensor_id":"x","values":{"v":1,"v":2}}"#, DUPLICATE_KEY),
+        (r#"{"sensor_id":"x","ts":"yesterday","values":{"v":1}}"#, BAD_TIMESTAMP),
+        (r#"{"sensor_id":"x","ts":"9999-01-01T00:00:00Z","values":{"v":1}}"#, TOO_FAR_AHEAD),
+        (r#"{"sensor_id":"x","ts":"0001-01-01T00:00:00Z","values":{"v":1}}"#, TOO_OLD),
+        (r#"{"sensor_id":"","values":{"v":1}}"#, EMPTY_SENSOR_ID),
+        (r#"{"sensor_id":7,"values":{"v":1}}"#, SENSOR_ID_NOT_TEXT),
+        (r#"{"values":{"v":1}}"#, MISSING_SENSOR_ID),
+    ])
+    .prop_map(|(text, reason)| (text.to_owned(), reason))
+}
+
+type Item = Result<(Reading, Spelling), (String, &'static str)>;
+
+fn items() -> impl Strategy<Value = Vec<Item>> {
+    let item = prop_oneof![3 => (reading(), spelling()).prop_map(Ok), 1 => bad().prop_map(Err)];
+    prop::collection::vec(item, 1..12)
+}
+
+fn texts(items: &[Item]) -> Vec<String> {
+    let text = |item: &Item| match item {
+        Ok((reading, spelling)) => written(reading, *spelling),
+        Err((text, _)) => text.clone(),
+    };
+    items.iter().map(text).collect()
+}
+
+/// The good ones came out equal and in order, the bad ones were rejected with their place and reason.
+fn check(items: &[Item], format: Format, payload: &str) -> Result<(), TestCaseError> {
+    let (readings, rejects) = run(format, payload.as_bytes());
+    let good: Vec<&Reading> = items.iter().filter_map(|i| i.as_ref().ok().map(|(r, _)| r)).collect();
+    let bad: Vec<_> =
+        items.iter().enumerate().filter_map(|(i, item)| item.as_ref().err().map(|(_, reason)| (i, *reason))).collect();
+    // As debug text: it tells -0.0 from 0.0 and 1 from 1.0.
+    prop_assert_eq!(format!("{:?}", readings), format!("{:?}", good), "{}", payload);
+    let found: Vec<_> = rejects.list().iter().map(|r| (r.index, r.reason)).collect();
+    prop_assert_eq!(found, bad, "{}", payload);
+    prop_assert_eq!(readings.len() + rejects.total(), items.len());
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn arbitrary_bytes_never_panic(payload in prop::collection::vec(any::<u8>(), 0..300)) {
+        for format in [Format::Json, Format::Ndjson, Format::Scalar] {
+            run(format, &payload);
+        }
+    }
+
+    #[test]
+    fn json_like_text_never_panics_and_never_vanishes(
+        pieces in prop::collection::vec(prop::sample::select(vec![
+            "{", "}", "[", "]", ",", ":", "\"", "\\", "\n", " ", "1", "-0", "1e999", "NaN", "null", "true",
+            "\"sensor_id\"", "\"a\"", "\"values\"", "\"ts\"", "{\"sensor_id\":\"a\",\"v\":1}", "\u{feff}", "\0",
+            "\"tags\":{", "99999999999999999999",
+        ]), 0..40)
+    ) {
+        let payload = pieces.concat();
+        for format in [Format::Json, Format::Ndjson] {
+            let (readings, rejects) = run(format, payload.as_bytes());
+            let bare: String = payload.trim_start_matches('\u{feff}').split_whitespace().collect();
+            prop_assert!(!readings.is_empty() || !rejects.is_empty() || bare.starts_with("[]"), "{payload}");
+        }
+        run(Format::Scalar, payload.as_bytes());
+    }
+
+    #[test]
+    fn in_an_array_each_is_taken_or_rejected_for_itself(items in items()) {
+        check(&items, Format::Json, &format!("[{}]", texts(&items).join(",")))?;
+        check(&items, Format::Json, &format!(" [\n{} ]\n", texts(&items).join("\n,\n ")))?;
+    }
+
+    #[test]
+    fn in_lines_each_is_taken_or_rejected_for_itself(items in items()) {
+        check(&items, Format::Ndjson, &texts(&items).join("\n"))?;
+        check(&items, Format::Ndjson, &(texts(&items).join("\r\n \r\n") + "\r\n"))?;
+    }
+
+    #[test]
+    fn strung_together_in_any_way_they_are_the_same(good in prop::collection::vec((reading(), spelling()), 1..8)) {
+        let items: Vec<Item> = good.into_iter().map(Ok).collect();
+        let texts = texts(&items);
+        for payload in [texts.concat(), texts.join("\n"), texts.join(" \r\n\t"), format!("[{}]", texts.join(","))] {
+            check(&items, Format::Json, &payload)?;
+        }
+    }
+
+    /// Cut anywhere, an array loses the reading that is cut, and says so; it gains none.
+    #[test]
+    fn a_truncated_array_keeps_what_is_whole(
+        good in prop::collection::vec((reading(), spelling()), 1..6),
+        at in any::<prop::sample::Index>(),
+    ) {
+        let items: Vec<Item> = good.iter().cloned().map(Ok).collect();
+        let payload = format!("[{}]", texts(&items).join(","));
+        let cut = at.index(payload.len() - 1) + 1;
+        let (readings, rejects) = run(Format::Json, &payload.as_bytes()[..cut]);
+        prop_assert!(readings.len() <= good.len());
+        for (reading, (whole, _)) in readings.iter().zip(&good) {
+            prop_assert_eq!(format!("{:?}", reading), format!("{:?}", whole));
+        }
+        prop_assert_eq!(rejects.total(), 1);
+        prop_assert_eq!(rejects.list()[0].index, readings.len());
+    }
+
+    #[test]
+    fn a_scalar_is_the_number_that_was_written(v in any::<f64>(), i in any::<i64>()) {
+        let limits = limits();
+        let cx = Context {
+            limits: &limits, received_at_ms: NOW, ts_unit: None, sensor_id: Some("S"), field: Some("f"), tags: &[],
+        };
+        let one = |text: String| {
+            let (mut out, mut rejects) = (BatchBuilder::new(64), Rejects::new());
+            decode(Format::Scalar, text.as_bytes(), &cx, &mut out, &mut rejects);
+            out.finish().to_readings().pop().map(|r| r.values["f"].clone())
+        };
+        prop_assert_eq!(one(i.to_string()), Some(Value::Int(i)));
+        prop_assert_eq!(one(format!("{v:?}")), v.is_finite().then_some(Value::Double(v)));
+    }
+}
