@@ -67,7 +67,7 @@ async fn not_passed(protocol: MqttProtocol) {
         publish_sensors(broker.port(), [sensor.to_owned()]).await;
         parcels.push(ingest.parcel().await);
     }
-    let (c, b, a) = (parcels.pop().unwrap(), parcels.pop().unwrap(), parcels.pop().unwrap());
+    let [a, b, c]: [_; 3] = parcels.try_into().expect("three were pushed");
     deliver(vec![c]);
     drop(b);
     deliver(vec![a]);
@@ -282,6 +282,53 @@ async fn a_closed_door_holds_acknowledgements_back_and_nothing_else() {
         ingest.finish().await;
         nothing_is_left(&broker, protocol).await;
     }
+}
+
+/// More than the queue holds while the door is shut: what found no room is not acknowledged past, and comes again.
+#[tokio::test]
+async fn what_finds_no_room_comes_again() {
+    for protocol in [V4, V5] {
+        let broker = Mosquitto::start("");
+        let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
+        ingest.gate.full(true);
+        // Of 256 KiB, so each fills a parcel, and 256 parcels fill the queue. No numbers, so they are dead letters.
+        let message = |i: usize| (format!("sensors/S{i}/temp"), vec![0; 256 * 1024]);
+        publish(broker.port(), (0..300).map(message)).await;
+        // Not asked for before the message above have come, but the broker sends in order.
+        ingest.gate.full(false);
+        let mut topics = vec![];
+        while topics.len() < 300 {
+            let parcel = ingest.parcel().await;
+            topics.extend(parcel.dead.iter().map(|d| d.topic.clone()));
+            deliver(vec![parcel]);
+        }
+        assert_eq!(topics, (0..300).map(|i| message(i).0).collect::<Vec<_>>());
+        ingest.finish().await;
+        nothing_is_left(&broker, protocol).await;
+    }
+}
+
+/// QoS 0 takes at most half of the queue, and what finds no room is gone; nothing else happens.
+#[tokio::test]
+async fn qos_0_is_dropped_where_there_is_no_room() {
+    let broker = Mosquitto::start("");
+    let mut at_most_once = config(&broker.url(), V5);
+    at_most_once.subscriptions[0].qos = 0;
+    at_most_once.subscriptions.push(subscription("end", "{sensor_id}", "scalar"));
+    let mut ingest = Ingest::start(at_most_once).await;
+    ingest.gate.full(true);
+    let end = ("end".to_owned(), vec![0]);
+    publish(broker.port(), (0..300).map(|_| ("sensors/S/temp".to_owned(), vec![0; 256 * 1024])).chain([end])).await;
+    ingest.gate.full(false);
+    let mut dead = vec![];
+    while dead.last().is_none_or(|d: &hourbucket::model::DeadLetter| d.topic != "end") {
+        let parcel = ingest.parcel().await;
+        dead.extend(parcel.dead.clone());
+        deliver(vec![parcel]);
+    }
+    assert!((100..=300).contains(&dead.len()), "{}", dead.len());
+    assert!(ingest.status.borrow().connected);
+    ingest.finish().await;
 }
 
 /// After `stop` nothing new is taken, but what was taken is acknowledged when it is delivered, and only then it ends.

@@ -1,5 +1,6 @@
 //! A mosquitto of a test's own: on a free port, with a directory of its own, stopped when it is dropped.
 
+#![allow(clippy::unwrap_used, reason = "only tests use it")]
 #![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
 
 use std::fs;

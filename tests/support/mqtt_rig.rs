@@ -1,5 +1,6 @@
 //! MQTT ingest with both ends in the test's hands: a publisher before the broker, and the next stage after ingest.
 
+#![allow(clippy::unwrap_used, reason = "only tests use it")]
 #![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
 
 use std::sync::Arc;

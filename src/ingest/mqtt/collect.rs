@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::link::Message;
 use crate::config::{Limits, Mqtt};
 use crate::decode::topic::{Template, filter_matches};
-use crate::decode::{self, Context, Format, Reject, TsUnit};
+use crate::decode::{self, Context, Format, Rejects, TsUnit, reasons};
 use crate::model::batch::NAMES_MAX;
 use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
 
@@ -16,6 +16,15 @@ pub(super) const MESSAGES_MAX: usize = 512;
 pub(super) const PARCEL_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of a payload that a dead letter keeps (a document has at most 16 MiB, and a dead letter is there to be read).
 const DEAD_PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
+
+/// Reasons beside [`reasons`], of this protocol: the payload is larger than `packet_max_bytes`.
+pub(super) const PAYLOAD_TOO_LARGE: &str = "payload_too_large";
+/// No configured subscription has the topic: the broker's session may still hold one that was taken out.
+pub(super) const NO_SUBSCRIPTION: &str = "no_subscription";
+/// The subscription's `format` is not known.
+pub(super) const UNKNOWN_FORMAT: &str = "unknown_format";
+/// A QoS 0 message for which there was no room.
+pub(super) const QUEUE_FULL: &str = "queue_full";
 
 /// A subscription, ready for use.
 #[derive(Debug)]
@@ -34,10 +43,12 @@ struct Route {
 pub(super) struct Rejected(pub(super) Vec<(&'static str, u64)>);
 
 impl Rejected {
-    fn add(&mut self, reason: &'static str) {
-        match self.0.iter_mut().find(|(r, _)| *r == reason) {
-            Some((_, n)) => *n += 1,
-            None => self.0.push((reason, 1)),
+    fn add(&mut self, rejects: &Rejects) {
+        for &(reason, n) in rejects.by_reason() {
+            match self.0.iter_mut().find(|(r, _)| *r == reason) {
+                Some((_, sum)) => *sum += n as u64,
+                None => self.0.push((reason, n as u64)),
+            }
         }
     }
 
@@ -74,7 +85,7 @@ pub(super) struct Collector {
     rejected: Rejected,
     messages: usize,
     /// Of the message at hand; kept for its allocation.
-    rejects: Vec<Reject>,
+    rejects: Rejects,
 }
 
 impl Collector {
@@ -102,7 +113,7 @@ impl Collector {
             dead_bytes: 0,
             rejected: Rejected::default(),
             messages: 0,
-            rejects: vec![],
+            rejects: Rejects::new(),
         })
     }
 
@@ -142,41 +153,43 @@ impl Collector {
             self.messages += 1;
             return Ok(());
         }
-        if self.messages > 0 && self.batch.names_len() >= NAMES_MAX {
+        let is_crowded = self.rejects.by_reason().iter().any(|(reason, _)| *reason == reasons::TOO_MANY_FIELD_NAMES);
+        if is_crowded && self.messages > 0 {
             self.batch.rollback(mark);
             return Err(NoRoom);
         }
         self.messages += 1;
-        self.rejects.iter().for_each(|reject| self.rejected.add(reject.reason));
-        let first = self.rejects.swap_remove(0);
-        let letter = dead_letter(message, received_at_ms, first);
-        self.dead_bytes += letter.payload.len() + letter.topic.len() + letter.detail.len();
-        self.dead.push(letter);
+        self.rejected.add(&self.rejects);
+        if let Some(first) = self.rejects.list().first() {
+            let letter = dead_letter(message, received_at_ms, first);
+            self.dead_bytes += letter.payload.len() + letter.topic.len() + letter.detail.len();
+            self.dead.push(letter);
+        }
         Ok(())
     }
 
     fn decode(&mut self, message: &Message, received_at_ms: i64) {
         let Collector { routes, limits, batch, rejects, payload_bytes_max, .. } = self;
-        let mut reject = |reason, detail: String| rejects.push(Reject { index: 0, reason, detail });
         let Ok(topic) = std::str::from_utf8(&message.topic) else {
-            return reject("topic_not_utf8", "the topic is not UTF-8".into());
+            return rejects.push(0, reasons::INVALID_UTF8, "the topic is not UTF-8");
         };
         if message.payload.is_empty() {
-            return reject("empty_payload", "the message has no payload".into());
+            return rejects.push(0, reasons::EMPTY_PAYLOAD, "the message has no payload");
         }
         if message.payload.len() > *payload_bytes_max {
             let n = message.payload.len();
-            return reject("payload_too_large", format!("{n} bytes are over packet_max_bytes = {payload_bytes_max}"));
+            let detail = format!("{n} bytes are over packet_max_bytes = {payload_bytes_max}");
+            return rejects.push(0, PAYLOAD_TOO_LARGE, detail);
         }
         let Some(route) = routes.iter().find(|route| filter_matches(&route.filter, topic)) else {
-            // The broker's session may still hold a subscription that the configuration no longer has.
-            return reject("no_subscription", "no configured subscription has this topic".into());
+            return rejects.push(0, NO_SUBSCRIPTION, "no configured subscription has this topic");
         };
         let Some(format) = route.format else {
-            return reject("unknown_format", format!("format {:?} is not known", route.format_name));
+            return rejects.push(0, UNKNOWN_FORMAT, format!("the format `{}` is not known", route.format_name));
         };
         let Some(captured) = route.template.capture(topic) else {
-            return reject("topic_mismatch", format!("the topic does not fit the template {}", route.topic));
+            let detail = format!("the topic does not fit the template `{}`", route.topic);
+            return rejects.push(0, reasons::TOPIC_MISMATCH, detail);
         };
         let context = Context {
             limits,
@@ -190,8 +203,8 @@ impl Collector {
     }
 }
 
-fn dead_letter(message: &Message, received_at_ms: i64, first: Reject) -> DeadLetter {
-    let mut detail = first.detail;
+fn dead_letter(message: &Message, received_at_ms: i64, first: &decode::Reject) -> DeadLetter {
+    let mut detail = first.detail.clone();
     let kept = message.payload.len().min(DEAD_PAYLOAD_BYTES_MAX);
     if kept < message.payload.len() {
         detail.push_str(&format!("; the first {kept} of {} bytes are kept", message.payload.len()));
@@ -203,5 +216,141 @@ fn dead_letter(message: &Message, received_at_ms: i64, first: Reject) -> DeadLet
         payload: message.payload[..kept].to_vec(),
         reason: first.reason.into(),
         detail,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::{MqttProtocol, Subscription};
+
+    const NOW_MS: i64 = 1_710_000_000_000;
+
+    fn collector(subscriptions: &[(&str, &str, &str)]) -> Collector {
+        let subscription = |(filter, topic, format): &(&str, &str, &str)| Subscription {
+            filter: (*filter).into(),
+            qos: 1,
+            topic: (*topic).into(),
+            format: (*format).into(),
+            ts_unit: None,
+        };
+        let config = Mqtt {
+            url: "mqtt://x".into(),
+            client_id: "x".into(),
+            protocol: MqttProtocol::V5,
+            clean_start: false,
+            session_expiry: Duration::ZERO,
+            username: None,
+            password: None,
+            ca_file: None,
+            keep_alive: Duration::ZERO,
+            packet_max_bytes: 100_000,
+            window: 1,
+            subscriptions: subscriptions.iter().map(subscription).collect(),
+        };
+        let limits = Limits {
+            past: Duration::from_secs(1 << 40),
+            future: Duration::from_secs(1 << 40),
+            fields_max: 255,
+            name_max_bytes: 128,
+            sensor_id_max_bytes: 256,
+            string_max_bytes: 1024,
+            tags_max: 32,
+            batch_max_readings: 1000,
+        };
+        Collector::new(&config, Arc::new(limits)).unwrap()
+    }
+
+    fn message(topic: &str, payload: impl Into<Vec<u8>>) -> Message {
+        Message { topic: topic.to_owned().into_bytes().into(), payload: payload.into().into(), receipt: None }
+    }
+
+    #[test]
+    fn a_message_is_read_as_the_first_subscription_that_matches_says() {
+        let mut collector = collector(&[
+            ("$share/g/a/+/b", "a/{sensor_id}/b", "json"),
+            ("a/#", "a/{sensor_id}/{field}/{site}", "scalar"),
+        ]);
+        collector.take(&message("a/S/temp/north", "1"), NOW_MS).unwrap();
+        collector.take(&message("a/T/b", r#"{"temp": 2}"#), NOW_MS).unwrap();
+        let readings = collector.finish().batch.to_readings();
+        assert_eq!((readings[0].sensor_id.as_str(), readings[0].ts_ms), ("S", NOW_MS));
+        assert_eq!(readings[0].tags["site"], "north");
+        assert!(readings[0].values.contains_key("temp"));
+        assert_eq!(readings[1].sensor_id, "T");
+        assert!(collector.is_empty());
+    }
+
+    #[test]
+    fn a_message_with_good_and_bad_readings_gives_the_good_ones_and_one_dead_letter() {
+        let mut collector = collector(&[("#", "{sensor_id}", "json")]);
+        let payload = r#"[{"a": 1}, 7, {"a": 2}, {"ts": "never", "a": 3}]"#;
+        collector.take(&message("S", payload), NOW_MS).unwrap();
+        let gathered = collector.finish();
+        assert_eq!(gathered.batch.len(), 2);
+        assert_eq!(gathered.rejected.total(), 2);
+        let [letter] = &gathered.dead[..] else { panic!("{:?}", gathered.dead) };
+        assert_eq!((letter.reason.as_str(), letter.payload.as_slice()), (reasons::NOT_AN_OBJECT, payload.as_bytes()));
+        assert_eq!((letter.topic.as_str(), letter.received_at_ms), ("S", NOW_MS));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_message_as_such_is_said() {
+        let mut collector = collector(&[("a/+", "a/x/{sensor_id}", "json"), ("b/+", "b/{sensor_id}", "punchcard")]);
+        let cases = [
+            (message("a/S", ""), reasons::EMPTY_PAYLOAD),
+            (message("a/S", vec![b' '; 100_001]), PAYLOAD_TOO_LARGE),
+            (message("a/S", "1"), reasons::TOPIC_MISMATCH),
+            (message("b/S", "1"), UNKNOWN_FORMAT),
+            (message("c/S", "1"), NO_SUBSCRIPTION),
+            (Message { topic: vec![0xff].into(), payload: vec![1].into(), receipt: None }, reasons::INVALID_UTF8),
+        ];
+        for (message, reason) in &cases {
+            collector.take(message, NOW_MS).unwrap();
+            let gathered = collector.finish();
+            assert_eq!(gathered.dead[0].reason, *reason);
+            assert_eq!(gathered.rejected.0, [(*reason, 1)]);
+            assert!(gathered.batch.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_message_whose_names_do_not_fit_beside_others_is_taken_after_them() {
+        let fields = |from: usize, n: usize| {
+            let objects: Vec<String> = (from..from + n)
+                .step_by(200)
+                .map(|at| {
+                    format!("{{{}}}", (at..at + 200).map(|i| format!("\"n{i}\": 1")).collect::<Vec<_>>().join(","))
+                })
+                .collect();
+            format!("[{}]", objects.join(","))
+        };
+        let mut collector = collector(&[("#", "{sensor_id}", "json")]);
+        collector.take(&message("S", fields(0, 2000)), NOW_MS).unwrap();
+        assert!(!collector.is_full());
+        let second = message("S", fields(2000, 4000));
+        assert_eq!(collector.take(&second, NOW_MS), Err(NoRoom));
+        assert_eq!(collector.finish().batch.len(), 10);
+        collector.take(&second, NOW_MS).unwrap();
+        let gathered = collector.finish();
+        assert_eq!((gathered.batch.len(), gathered.dead.len()), (20, 0));
+    }
+
+    #[test]
+    fn a_parcel_is_full_by_messages_or_bytes() {
+        let mut collector = collector(&[("#", "{sensor_id}/{field}", "scalar")]);
+        for _ in 0..MESSAGES_MAX {
+            assert!(!collector.is_full());
+            collector.take(&message("S/f", "1"), NOW_MS).unwrap();
+        }
+        assert!(collector.is_full());
+        collector.finish();
+        for _ in 0..3 {
+            assert!(!collector.is_full());
+            collector.take(&message("S/f", vec![0; 90_000]), NOW_MS).unwrap();
+        }
+        assert!(collector.is_full());
     }
 }

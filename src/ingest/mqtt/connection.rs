@@ -8,6 +8,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::client::{Broker, now};
+use super::collect::QUEUE_FULL;
 use super::link::{Event, Grant, Link, LinkError, Message, Sender};
 use super::submit::PARCELS_MAX;
 use super::target::SetupError;
@@ -278,7 +279,7 @@ impl<'a> Connection<'a> {
             return;
         }
         metrics::received(Source::Mqtt, n);
-        metrics::rejected(Source::Mqtt, "queue_full", n);
+        metrics::rejected(Source::Mqtt, QUEUE_FULL, n);
         self.unlogged += n;
         if self.logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
             let broker = &self.broker.name;
