@@ -1,4 +1,30 @@
-//! hourbucket (the map is written once the stages stand).
+//! hourbucket: sensor readings over MQTT and HTTP into MongoDB as hourly buckets, each acknowledged reading exactly once.
+//!
+//! The tree is the pipeline:
+//!
+//! ```text
+//!  bytes ─[ingest]─> message ─[decode]─> readings + rejects ─[intake]─> parcel ─[journal]─> durable, acknowledged
+//!        ─[route]─> shard ─[accumulate]─> open bucket ─[flush]─> command ─[store]─> MongoDB
+//! ```
+//!
+//! An acknowledgement ([`ack`]) goes along with every reading and comes back when it is safe; a channel that is full is
+//! the only other thing that flows back. [`app`] is the only place that knows all stages.
+//!
+//! What always holds:
+//! - A reading is acknowledged after the journal's fdatasync, or with `ack = "stored"` after a majority write; never
+//!   before. Whoever drops an acknowledgement says *not delivered*.
+//! - A page in the store is changed only by a write that names its version. A write that meets another version, or whose
+//!   answer never came, is followed by a load and a comparison; there are no transactions, and no tokens in documents.
+//! - At most one statement or load of a bucket is in flight; a bucket has one owner, its shard.
+//! - Every queue, body, batch, wait and retry has a limit; nothing acknowledged is dropped when it is reached.
+//!
+//! What must not be here: a lock around readings, an unbounded queue on the way of a reading, a metric or log line for
+//! each reading, a label with a sensor's id, a second place that decides what is a duplicate
+//! ([`accumulate::bucket`] does), a retry that does not ask what the first try did.
+//!
+//! Pure (no async, IO, clock): [`model`], [`decode`], `accumulate::{bucket, state}`, `flush::{due, backoff}`,
+//! `ingest::mqtt::acks`. `tests/architecture.rs` holds these rules.
+
 pub mod accumulate;
 pub mod ack;
 pub mod admin;

@@ -34,12 +34,28 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("ingest", &["decode", "intake", "ack", "model", "config", "telemetry"]),
     ("decode", &["model", "config(Limits)"]),
     ("decode/cli", &["model", "config"]),
-    ("journal", &["model", "ack", "intake", "route(Handle)", "config", "telemetry"]),
-    ("route", &["model", "ack", "intake", "accumulate(Handle)", "config", "telemetry"]),
-    ("accumulate", &["model", "ack", "flush(Handle)", "config", "telemetry"]),
+    ("journal", &["model", "ack", "intake", "config", "telemetry"]),
+    // The router pulls: it follows the journal, and pushes to the shards and to the dead letters' task.
+    (
+        "route",
+        &[
+            "model",
+            "ack",
+            "intake",
+            "journal(Follower|EntryKind)",
+            "accumulate(Portion|ShardHandle|ShardGone)",
+            "flush(dead)",
+            "config",
+            "telemetry",
+        ],
+    ),
+    // The questions and answers of a store travel through flush as they are.
+    ("accumulate", &["model", "ack", "flush", "store(LoadRequest|LoadedBucket|StoreError|Written)", "config", "telemetry"]),
     ("flush", &["model", "ack", "store", "config", "telemetry"]),
     ("store", &["model", "config", "telemetry"]),
-    ("admin", &["telemetry", "config", "model"]),
+    // Both ports are served by the same code, which lives with the larger one.
+    ("admin", &["ingest(http)", "telemetry", "config", "model"]),
+    ("check", &["journal", "store", "ingest(http)", "config", "model"]),
 ];
 
 /// A path (or its end, where it starts with `::`) and where alone it may stand.

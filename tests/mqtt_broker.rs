@@ -67,7 +67,7 @@ async fn not_passed(protocol: MqttProtocol) {
         publish_sensors(broker.port(), [sensor.to_owned()]).await;
         parcels.push(ingest.parcel().await);
     }
-    let (c, b, a) = (parcels.pop().unwrap(), parcels.pop().unwrap(), parcels.pop().unwrap());
+    let [a, b, c]: [_; 3] = parcels.try_into().expect("three were pushed");
     deliver(vec![c]);
     drop(b);
     deliver(vec![a]);

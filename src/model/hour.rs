@@ -18,7 +18,7 @@ impl Span {
 
     /// A span of `ms` milliseconds; `None` unless it divides a day and lies between a minute and a day.
     pub fn from_ms(ms: i64) -> Option<Span> {
-        (ms >= MINUTE_MS && ms <= DAY_MS && DAY_MS % ms == 0).then_some(Span(ms))
+        ((MINUTE_MS..=DAY_MS).contains(&ms) && DAY_MS % ms == 0).then_some(Span(ms))
     }
 
     /// The span in milliseconds.

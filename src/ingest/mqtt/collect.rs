@@ -286,13 +286,13 @@ mod tests {
     #[test]
     fn a_message_with_good_and_bad_readings_gives_the_good_ones_and_one_dead_letter() {
         let mut collector = collector(&[("#", "{sensor_id}", "json")]);
-        let payload = r#"[{"a": 1}, {"a": []}, {"a": 2}, {"ts": "never", "a": 3}]"#;
+        let payload = r#"[{"a": 1}, 7, {"a": 2}, {"ts": "never", "a": 3}]"#;
         collector.take(&message("S", payload), NOW_MS).unwrap();
         let gathered = collector.finish();
         assert_eq!(gathered.batch.len(), 2);
         assert_eq!(gathered.rejected.total(), 2);
         let [letter] = &gathered.dead[..] else { panic!("{:?}", gathered.dead) };
-        assert_eq!((letter.reason.as_str(), letter.payload.as_slice()), (reasons::NESTED_VALUE, payload.as_bytes()));
+        assert_eq!((letter.reason.as_str(), letter.payload.as_slice()), (reasons::NOT_AN_OBJECT, payload.as_bytes()));
         assert_eq!((letter.topic.as_str(), letter.received_at_ms), ("S", NOW_MS));
     }
 

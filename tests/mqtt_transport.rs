@@ -1,0 +1,82 @@
+//! MQTT ingest: transports other than plain TCP, credentials, and a broker that refuses.
+
+#[path = "support/mosquitto.rs"]
+mod mosquitto;
+#[path = "support/mqtt_rig.rs"]
+mod rig;
+
+use hourbucket::config::MqttProtocol::{V4, V5};
+use hourbucket::config::Secret;
+use mosquitto::Mosquitto;
+use rig::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+#[tokio::test]
+async fn websockets() {
+    for protocol in [V4, V5] {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let broker = Mosquitto::start(&format!("listener {free} 127.0.0.1\nprotocol websockets"));
+        let mut ingest = Ingest::start(config(&format!("ws://127.0.0.1:{free}/mqtt"), protocol)).await;
+        publish_sensors(broker.port(), (0..1000).map(|i| format!("S{i}"))).await;
+        let parcels = ingest.parcels(1000).await;
+        deliver(parcels);
+        ingest.finish().await;
+    }
+}
+
+/// A broker that answers as it is told: CONNACK, then refuses the second of two filters.
+#[tokio::test]
+async fn a_refused_subscription_is_named_and_keeps_the_broker_not_ready() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let broker = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut packet = [0; 1024];
+        assert!(socket.read(&mut packet).await.unwrap() > 0);
+        socket.write_all(&[0x20, 2, 0, 0]).await.unwrap();
+        assert!(socket.read(&mut packet).await.unwrap() > 4);
+        assert_eq!(packet[0], 0x82);
+        socket.write_all(&[0x90, 4, packet[2], packet[3], 1, 0x80]).await.unwrap();
+        while socket.read(&mut packet).await.is_ok_and(|n| n > 0) {}
+    });
+    let mut two = config(&format!("mqtt://127.0.0.1:{port}"), V4);
+    two.subscriptions.push(subscription("secret/#", "secret/{sensor_id}", "json"));
+    let mut ingest = Ingest::spawn(two);
+    ingest.until(|status| status.problem.is_some()).await;
+    let status = ingest.status.borrow().clone();
+    assert!(status.connected && !status.is_ready(), "{status:?}");
+    assert!(status.problem.as_ref().unwrap().contains("secret/#"), "{status:?}");
+    ingest.finish().await;
+    broker.await.unwrap();
+}
+
+/// A broker that is not there, or does not let us in, is a status and tried again; a stop ends the trying at once.
+#[tokio::test]
+async fn a_broker_that_cannot_be_reached_is_reported() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut ingest = Ingest::spawn(config(&format!("mqtt://127.0.0.1:{free}"), V5));
+    ingest.until(|status| status.problem.is_some()).await;
+    ingest.finish().await;
+}
+
+#[tokio::test]
+async fn credentials_let_us_in() {
+    let passwords = tempfile::NamedTempFile::new().unwrap();
+    let made = std::process::Command::new("mosquitto_passwd")
+        .args(["-b", passwords.path().to_str().unwrap(), "sensor", "geheim"])
+        .status();
+    assert!(made.is_ok_and(|status| status.success()), "mosquitto_passwd is in the package mosquitto");
+    let readable = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o644);
+    std::fs::set_permissions(passwords.path(), readable).unwrap();
+    let extra = format!("allow_anonymous false\npassword_file {}", passwords.path().display());
+    for protocol in [V4, V5] {
+        let broker = Mosquitto::start(&extra);
+        let mut known = config(&broker.url(), protocol);
+        let mut stranger = Ingest::spawn(known.clone());
+        stranger.until(|status| status.problem.is_some()).await;
+        stranger.finish().await;
+        known.username = Some("sensor".into());
+        known.password = Some(Secret::new("geheim".into()));
+        Ingest::start(known).await.finish().await;
+    }
+}
