@@ -15,7 +15,8 @@ use hourbucket::accumulate::state::{Done, Job, Shard, ShardSettings};
 use hourbucket::ack::{Ack, Outcome};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{Now, PageWrite, Reading, ReadingBatch, ReadingKey, Span, Value, stable_hash};
+use hourbucket::model::{Now, PageWrite, Reading, ReadingBatch, ReadingKey, Span, Value};
+use hourbucket::route::picks;
 use hourbucket::store::memory::Pages;
 use hourbucket::store::{StoreError, Written};
 
@@ -207,13 +208,8 @@ impl Sim {
             let key = instance * 1_000_000 + generation;
             outcomes.lock().unwrap().push((key, id, outcome));
         });
-        let n = inst.process.shards.len() as u64;
-        for (s, shard) in inst.process.shards.iter_mut().enumerate() {
-            let picks: Vec<(u32, u64)> = batch
-                .iter()
-                .map(|(offset, r)| (offset, stable_hash(r.sensor_id)))
-                .filter(|(_, hash)| hash % n == s as u64)
-                .collect();
+        let picks = picks(&batch, inst.process.shards.len());
+        for (shard, picks) in inst.process.shards.iter_mut().zip(picks) {
             if !picks.is_empty() {
                 shard.accept(&batch, &picks, ack.clone(), replayed, self.now);
             }

@@ -1,0 +1,176 @@
+//! The real tasks (router, shards, flush) on the memory store, in paused time: answers are lost after writing, commands
+//! fail, are slow, or are applied by half, as a printed seed says. `HOURBUCKET_LOST_SEED=17` replays one history.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hourbucket::accumulate::PageLimits;
+use hourbucket::accumulate::state::ShardSettings;
+use hourbucket::accumulate::task::{Gauges, ShardTask};
+use hourbucket::ack::{Ack, Outcome};
+use hourbucket::flush::Flusher;
+use hourbucket::flush::backoff::Backoff;
+use hourbucket::flush::dead::DeadLetters;
+use hourbucket::flush::due::DuePolicy;
+use hourbucket::intake::{Gate, Parcel, door};
+use hourbucket::model::{Clock, Now, Reading, ReadingBatch, ReadingKey, Span, Value};
+use hourbucket::route::Router;
+use hourbucket::route::oldest::Oldest;
+use hourbucket::store::memory::{Fault, MemoryStore, Script};
+
+const START_MS: i64 = 1_709_287_200_000;
+
+/// A wall clock that goes with tokio's paused time.
+struct PausedClock(tokio::time::Instant);
+
+impl Clock for PausedClock {
+    fn now(&self) -> Now {
+        let ms = self.0.elapsed().as_millis() as u64;
+        Now { wall_ms: START_MS + ms as i64, mono_ms: ms }
+    }
+}
+
+fn script(seed: u64, faults: bool) -> Script {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    Box::new(move || {
+        let delay = Duration::from_millis(if rng.u8(0..8) == 0 { rng.u64(0..3000) } else { rng.u64(0..5) });
+        let fault = match rng.u8(0..10) {
+            0 | 1 if faults => Fault::LostAfter,
+            2 if faults => Fault::LostBefore,
+            3 if faults => Fault::LostHalf,
+            4 if faults => Fault::NotApplied,
+            _ => Fault::None,
+        };
+        (fault, delay)
+    })
+}
+
+fn readings(rng: &mut fastrand::Rng, wall_ms: i64) -> Vec<Reading> {
+    let one = |rng: &mut fastrand::Rng| {
+        let late = if rng.u8(0..6) == 0 { rng.i64(0..3 * 3_600_000) } else { 0 };
+        Reading {
+            sensor_id: format!("s{}", rng.u8(0..8)),
+            ts_ms: wall_ms - late,
+            receipt_time: false,
+            tags: BTreeMap::new(),
+            values: BTreeMap::from([("n".to_owned(), Value::Int(rng.i64(0..4)))]),
+        }
+    };
+    (0..rng.usize(1..30)).map(|_| one(rng)).collect()
+}
+
+type Sent = Arc<Mutex<BTreeMap<(String, ReadingKey), bool>>>;
+
+async fn history(seed: u64) {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let page = PageLimits { readings: rng.u32(1..12), bytes: 1 << 20 };
+    let store = Arc::new(MemoryStore::with_script(script(seed ^ 1, true)));
+    let clock: Arc<dyn Clock> = Arc::new(PausedClock(tokio::time::Instant::now()));
+    let backoff = Backoff { min: Duration::from_millis(10), max: Duration::from_secs(1) };
+    let flusher = Flusher::new(store.clone(), backoff, Arc::new(|_| {}));
+    flusher.open(3);
+    let settings = ShardSettings {
+        span: Span::HOUR,
+        page,
+        due: if rng.bool() { DuePolicy::Linger(5) } else { DuePolicy::Age(2000) },
+        command_bytes_max: 4 << 20,
+        command_statements_max: rng.usize(1..20),
+        bytes_max: 1 << 20,
+        sensors_max: 100,
+        started_wall_ms: START_MS,
+        backoff,
+    };
+    let (dead_handle, dead) = DeadLetters::new(flusher.clone(), 4);
+    let mut tasks = vec![tokio::spawn(dead)];
+    let mut shards = vec![];
+    for _ in 0..rng.usize(1..4) {
+        let (handle, task) = ShardTask::new(
+            settings.clone(),
+            2,
+            flusher.clone(),
+            dead_handle.clone(),
+            clock.clone(),
+            Arc::new(Gauges::default()),
+        );
+        shards.push(handle);
+        tasks.push(tokio::spawn(task.run()));
+    }
+    let (intake, parcels) = door(8, 1 << 20, Gate::default());
+    let (router, taken) = (Router::new(shards, dead_handle), clock.clone());
+    tasks.push(tokio::spawn(async move {
+        router.take(parcels, Arc::new(Oldest::default()), taken).await.expect("the shards live");
+    }));
+    let sent: Sent = Arc::default();
+    for _ in 0..rng.usize(5..40) {
+        let batch = readings(&mut rng, clock.now().wall_ms);
+        // Sent twice now and then: a gateway that did not see the answer.
+        for _ in 0..if rng.u8(0..4) == 0 { 2 } else { 1 } {
+            submit(&intake, &store, &sent, &batch, &mut tasks).await;
+        }
+        tokio::time::sleep(Duration::from_millis(rng.u64(0..1500))).await;
+    }
+    drop(intake);
+    store.set_script(script(seed ^ 2, false));
+    for task in tasks {
+        tokio::time::timeout(Duration::from_secs(600), task).await.expect("comes to rest").expect("no panic");
+    }
+    check(seed, &store, &sent, page.readings);
+}
+
+async fn submit(
+    intake: &hourbucket::intake::Intake,
+    store: &Arc<MemoryStore>,
+    sent: &Sent,
+    readings: &[Reading],
+    tasks: &mut Vec<tokio::task::JoinHandle<()>>,
+) {
+    let (ack, wait) = Ack::channel();
+    let batch: ReadingBatch = readings.iter().cloned().collect();
+    for reading in readings {
+        sent.lock().unwrap().entry((reading.sensor_id.clone(), reading.key())).or_default();
+    }
+    intake.submit(Parcel::new(batch, vec![], ack)).await.expect("the door is open");
+    let (readings, sent, store) = (readings.to_vec(), sent.clone(), store.clone());
+    tasks.push(tokio::spawn(async move {
+        assert_eq!(wait.outcome().await, Outcome::Delivered);
+        for reading in readings {
+            let stored = store.pages().readings().any(|r| r.sensor_id == reading.sensor_id && r.key() == reading.key());
+            assert!(stored, "acknowledged before it was stored: {reading:?}");
+            sent.lock().unwrap().insert((reading.sensor_id.clone(), reading.key()), true);
+        }
+    }));
+}
+
+fn check(seed: u64, store: &MemoryStore, sent: &Sent, max_readings: u32) {
+    let pages = store.pages();
+    pages.check(max_readings).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    let mut stored: BTreeMap<(String, ReadingKey), u32> = BTreeMap::new();
+    for reading in pages.readings() {
+        *stored.entry((reading.sensor_id.clone(), reading.key())).or_default() += 1;
+    }
+    for (reading, acked) in sent.lock().unwrap().iter() {
+        assert!(*acked, "seed {seed}: never acknowledged: {reading:?}");
+        assert_eq!(stored.remove(reading), Some(1), "seed {seed}: {reading:?}");
+    }
+    assert!(stored.is_empty(), "seed {seed}: never sent: {stored:?}");
+}
+
+#[test]
+fn nothing_is_lost_and_nothing_is_stored_twice() {
+    let run = |seed| {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
+        let history = std::panic::AssertUnwindSafe(|| runtime.block_on(history(seed)));
+        if let Err(panic) = std::panic::catch_unwind(history) {
+            eprintln!("HOURBUCKET_LOST_SEED={seed}");
+            std::panic::resume_unwind(panic);
+        }
+    };
+    if let Ok(seed) = std::env::var("HOURBUCKET_LOST_SEED") {
+        return run(seed.parse().expect("HOURBUCKET_LOST_SEED is a number"));
+    }
+    let seeds: u64 = std::env::var("HOURBUCKET_LOST_SEEDS").map_or(1000, |n| n.parse().expect("a number"));
+    (0..seeds).for_each(run);
+    println!("{seeds} seeds");
+}
