@@ -6,11 +6,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
 
-use crate::decode::Reject;
-
-/// Most errors that an answer lists. The count `rejected` stays true beyond; a sender that gets a hundred thousand
-/// readings wrong gets most of them wrong in the same way.
-pub(super) const ERRORS_MAX: usize = 100;
+use crate::decode::{Reject, Rejects};
 
 #[derive(Debug, Serialize)]
 struct Answer<'a> {
@@ -26,18 +22,19 @@ struct Error<'a> {
     detail: &'a str,
 }
 
-/// 200 where something was accepted, otherwise 400.
+/// 200 where something was accepted, otherwise 400. `errors` lists what the decoder kept
+/// ([`crate::decode::KEPT_MAX`]), so that each reading of a usual batch gets its answer; `rejected` counts all.
 ///
 /// A body without a reading in it (`[]`, an empty NDJSON) is 400 as well, with `rejected` 0 and the error `no_readings`:
 /// 2xx says that readings are safe, and a sender that believes it sent some should not be told so.
-pub(super) fn readings<'a>(accepted: usize, rejects: &'a [Reject]) -> Response {
+pub(super) fn readings<'a>(accepted: usize, rejects: &'a Rejects) -> Response {
     let error = |r: &'a Reject| Error { index: r.index, reason: r.reason, detail: &r.detail };
-    let mut errors: Vec<Error<'a>> = rejects.iter().take(ERRORS_MAX).map(error).collect();
+    let mut errors: Vec<Error<'a>> = rejects.list().iter().map(error).collect();
     if accepted == 0 && rejects.is_empty() {
         errors.push(Error { index: 0, reason: "no_readings", detail: "the body holds no reading" });
     }
     let status = if accepted > 0 { StatusCode::OK } else { StatusCode::BAD_REQUEST };
-    json(status, &Answer { accepted, rejected: rejects.len(), errors })
+    json(status, &Answer { accepted, rejected: rejects.total(), errors })
 }
 
 /// A response with a JSON body.

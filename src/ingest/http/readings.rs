@@ -21,7 +21,7 @@ use super::media;
 use super::refusal::Refusal;
 use crate::ack::{Ack, Outcome, Wait};
 use crate::config::Limits;
-use crate::decode::{self, Context, Format, Reject, TsUnit};
+use crate::decode::{self, Context, Format, Rejects, TsUnit, UnknownName};
 use crate::intake::{Parcel, Refused};
 use crate::model::{BatchBuilder, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
@@ -81,14 +81,8 @@ impl How {
     fn of(parts: &Parts) -> Result<How, Refusal> {
         let query = Query::<Params>::try_from_uri(&parts.uri);
         let Query(params) = query.map_err(|e| Refusal::Query { detail: e.body_text() })?;
-        let ts_unit = match params.ts_unit.as_deref() {
-            None => None,
-            Some("s") => Some(TsUnit::S),
-            Some("ms") => Some(TsUnit::Ms),
-            Some("us") => Some(TsUnit::Us),
-            Some("ns") => Some(TsUnit::Ns),
-            Some(other) => return Err(Refusal::Query { detail: format!("ts_unit is {other:?}") }),
-        };
+        let ts_unit = params.ts_unit.map(|name| name.parse()).transpose();
+        let ts_unit = ts_unit.map_err(|e: UnknownName| Refusal::Query { detail: e.to_string() })?;
         Ok(How { format: media::format_of(&parts.headers)?, encoding: Encoding::of(&parts.headers)?, ts_unit })
     }
 }
@@ -104,7 +98,7 @@ struct Work {
 
 struct Decoded {
     batch: ReadingBatch,
-    rejects: Vec<Reject>,
+    rejects: Rejects,
 }
 
 impl Work {
@@ -141,7 +135,7 @@ impl Work {
             tags: &[],
         };
         let mut builder = BatchBuilder::new(self.limits.fields_max);
-        let mut rejects = Vec::new();
+        let mut rejects = Rejects::new();
         decode::decode(self.how.format, &payload, &context, &mut builder, &mut rejects);
         Ok(Decoded { batch: builder.finish(), rejects })
     }
@@ -155,17 +149,11 @@ fn refuse(error: Inflate, encoding: Encoding, limit: u64) -> Refusal {
 }
 
 /// Counts what arrived, once for the whole body.
-fn count(batch: &ReadingBatch, rejects: &[Reject]) {
-    metrics::received(Source::Http, (batch.len() + rejects.len()) as u64);
-    // A handful of reasons: looking through them is cheaper than a map.
-    let mut reasons: Vec<(&'static str, u64)> = Vec::new();
-    for reject in rejects {
-        match reasons.iter_mut().find(|(reason, _)| *reason == reject.reason) {
-            Some((_, n)) => *n += 1,
-            None => reasons.push((reject.reason, 1)),
-        }
+fn count(batch: &ReadingBatch, rejects: &Rejects) {
+    metrics::received(Source::Http, (batch.len() + rejects.total()) as u64);
+    for (reason, n) in rejects.by_reason() {
+        metrics::rejected(Source::Http, reason, *n as u64);
     }
-    reasons.into_iter().for_each(|(reason, n)| metrics::rejected(Source::Http, reason, n));
 }
 
 /// Hands over the readings, all or none.
