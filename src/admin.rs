@@ -169,8 +169,7 @@ mod tests {
         assert!(status == 405 && head.contains("allow: get"), "{head}");
 
         shutdown.cancel();
-        task.await.unwrap().unwrap();
-        assert!(TcpStream::connect(addr).await.is_err());
+        tokio::time::timeout(Duration::from_secs(20), task).await.expect("the port stays open").unwrap().unwrap();
     }
 
     #[test]
@@ -179,7 +178,8 @@ mod tests {
         assert!(openapi["openapi"].as_str().unwrap().starts_with("3.1"));
         let mut described: Vec<&str> = openapi["paths"].as_object().unwrap().keys().map(String::as_str).collect();
         let mut served = [&ROUTES[..], &crate::ingest::http::ROUTES[..]].concat();
-        (described.sort_unstable(), served.sort_unstable());
+        described.sort_unstable();
+        served.sort_unstable();
         assert_eq!(described, served);
         let text = OPENAPI.split("\"#/").skip(1).map(|rest| rest.split('"').next().unwrap());
         for reference in text {

@@ -11,7 +11,9 @@ use futures_util::TryStreamExt;
 use hourbucket::config;
 use hourbucket::model::batch::Tags;
 use hourbucket::model::summary::summarise;
-use hourbucket::model::{BatchBuilder, BucketKey, BucketStart, DeadLetter, PageKind, PageWrite, Reading, Rows, Span, Value};
+use hourbucket::model::{
+    BatchBuilder, BucketKey, BucketStart, DeadLetter, PageKind, PageWrite, Reading, Rows, Span, Value,
+};
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::store::{LoadRequest, LoadedPage, Store, Written};
@@ -42,7 +44,9 @@ fn reading(ts_ms: i64, values: &[(&str, Value)]) -> Reading {
 }
 
 fn temps(range: std::ops::Range<i64>) -> Vec<Reading> {
-    range.map(|i| reading(START.0 + i * 1000, &[("temp", Value::Double(i as f64 / 2.0)), ("n", Value::Int(i))])).collect()
+    range
+        .map(|i| reading(START.0 + i * 1000, &[("temp", Value::Double(i as f64 / 2.0)), ("n", Value::Int(i))]))
+        .collect()
 }
 
 fn page(sensor: &str, page: u32, kind: PageKind, seal: bool, readings: &[Reading]) -> PageWrite {
@@ -133,7 +137,10 @@ async fn loads(store: &dyn Store) {
     assert!(load(store, "nobody", true).await.is_empty());
     let kinds = [
         reading(START.0 - 1, &[("ü", Value::Double(-0.0)), ("on", Value::Bool(true))]),
-        reading(START.0 + 5, &[("big", Value::Int(i64::MAX)), ("s", Value::Str("a\u{0}b ✓".into())), ("e", Value::Str("".into()))]),
+        reading(
+            START.0 + 5,
+            &[("big", Value::Int(i64::MAX)), ("s", Value::Str("a\u{0}b ✓".into())), ("e", Value::Str("".into()))],
+        ),
         reading(-HOUR, &[("tiny", Value::Double(5e-324))]),
     ];
     write(store, page("kinds", 0, PageKind::Create, false, &kinds)).await;
@@ -187,7 +194,10 @@ async fn a_page_is_the_document_of_the_design() {
     let tags = Arc::new(Tags::from_canonical(batch.iter().next().unwrap().1.tags));
     let readings = [
         reading(START.0, &[("humid", Value::Int(60)), ("temp", Value::Double(22.5))]),
-        reading(START.0 + 60_000, &[("humid", Value::Int(58)), ("on", Value::Bool(true)), ("temp", Value::Double(23.0))]),
+        reading(
+            START.0 + 60_000,
+            &[("humid", Value::Int(58)), ("on", Value::Bool(true)), ("temp", Value::Double(23.0))],
+        ),
     ];
     let first = PageWrite { tags: Some(tags), ..page("S1", 0, PageKind::Create, false, &readings[..1]) };
     write(&store, first).await;
@@ -224,7 +234,8 @@ async fn the_view_merges_pages_and_finds_a_sensor_by_its_index() {
     let all = temps(0..10);
     write(&store, page("S1", 0, PageKind::Create, true, &all[..6])).await;
     write(&store, page("S1", 1, PageKind::Create, false, &all[6..])).await;
-    write(&store, page("S2", 0, PageKind::Create, false, &[reading(START.0, &[("state", Value::Str("on".into()))])])).await;
+    write(&store, page("S2", 0, PageKind::Create, false, &[reading(START.0, &[("state", Value::Str("on".into()))])]))
+        .await;
     let others: Vec<_> = (0..500).map(|i| page(&format!("x{i}"), 0, PageKind::Create, false, &all[..2])).collect();
     store.write(&others).await.unwrap();
     let view = db.collection::<Document>("sensor_summaries");
@@ -236,7 +247,10 @@ async fn the_view_merges_pages_and_finds_a_sensor_by_its_index() {
     let summary = row.get_document("summary").unwrap();
     let temp = doc! { "min": 0.0, "max": 4.5, "sum": 22.5, "count": 10, "avg": 2.25 };
     assert_eq!(summary.get_document("temp").unwrap(), &temp);
-    assert_eq!(summary.get_document("n").unwrap(), &doc! { "min": 0i64, "max": 9i64, "sum": 45i64, "count": 10, "avg": 4.5 });
+    assert_eq!(
+        summary.get_document("n").unwrap(),
+        &doc! { "min": 0i64, "max": 9i64, "sum": 45i64, "count": 10, "avg": 4.5 }
+    );
     assert!(rows(doc! { "sensor_id": "S2" }).await[0].get_document("summary").unwrap().is_empty());
     assert_eq!(rows(doc! {}).await.len(), 502);
     let explain = doc! {
@@ -264,7 +278,10 @@ async fn preparing_is_repeatable_follows_the_retention_and_refuses_other_shapes(
         });
         assert_eq!(expire, ttl);
         let wanted = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
-        assert!(batch.iter().any(|i| i.as_document().unwrap().get_document("key").is_ok_and(|k| *k == wanted)), "{batch:?}");
+        assert!(
+            batch.iter().any(|i| i.as_document().unwrap().get_document("key").is_ok_and(|k| *k == wanted)),
+            "{batch:?}"
+        );
     }
     let other = db.collection::<Document>("sensor_buckets").insert_one(doc! { "sensor_id": 5 }).await;
     assert!(other.unwrap_err().to_string().contains("validation"), "the validator is off");

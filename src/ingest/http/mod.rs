@@ -1,15 +1,15 @@
 //! Readings over HTTP: the port that gateways post to.
 //!
-//! A request passes, in this order: [`admit`] (observed, token, open door, concurrency), the route's handler
-//! ([`readings`]: headers and query, [`body`] within its limits, [`encoding`], decode), the door
+//! A request passes, in this order: `admit` (observed, token, open door, concurrency), the route's handler
+//! (`readings`: headers and query, `body` within its limits, `encoding`, decode), the door
 //! ([`crate::intake`]), and waits for its acknowledgement. Every refusal is one variant of `Refusal` with its status.
 //!
 //! Invariants:
 //! - 2xx is sent only after every accepted reading of the request was acknowledged as delivered.
 //! - A refused request left nothing in the pipeline, except where the refusal came after the hand-over (no
-//!   acknowledgement); that is safe to send again, since readings are stored once.
-//! - A request costs at most `http.body_max_bytes` twice, and all together at most the budget of [`body`]; the time of
-//!   each step is limited.
+//!   acknowledgement); that is safe to send again, since readings with a timestamp are stored once.
+//! - A request costs at most `http.body_max_bytes` twice (and a zstd window of at most 8 MiB while it is decompressed),
+//!   and the bodies of all together at most the budget of `body`; the time of each step is limited.
 //!
 //! Stopping has two steps, so that senders get an answer as long as possible. The app first closes the door
 //! ([`crate::intake::Gate::stop`]): new requests get 503 while those already handed over get their acknowledgement.

@@ -2,7 +2,7 @@
 //!
 //! A refusal means that nothing of the request is in the pipeline, except for [`Refusal::AckTimeout`] and
 //! [`Refusal::NotDelivered`], which come after the hand-over: what was handed over may yet be stored, and the copy that
-//! the sender sends again is recognised as a duplicate.
+//! the sender sends again is recognised as a duplicate, except for readings that have no timestamp of their own.
 //!
 //! The text says what is wrong, where, and what to do; it never holds a secret.
 
@@ -54,11 +54,15 @@ pub(super) enum Refusal {
     Memory,
     #[error(transparent)]
     Door(#[from] Refused),
-    #[error("the readings are not stored yet after {seconds} s; send them again, none will be stored twice")]
+    #[error(
+        "the readings are not stored yet after {seconds} s; send them again, those with a timestamp are stored once"
+    )]
     AckTimeout { seconds: f64 },
-    #[error("the readings could not be stored; send them again, none will be stored twice")]
+    #[error("the readings could not be stored; send them again, those with a timestamp are stored once")]
     NotDelivered,
-    #[error("the request met a fault in the service, whose log says more; nothing of it was taken")]
+    #[error(
+        "the request met a fault in the service, whose log says more; sent again, readings with a timestamp are stored once"
+    )]
     Internal,
 }
 

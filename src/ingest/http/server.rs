@@ -50,11 +50,12 @@ pub(crate) async fn serve(
     header_timeout: Duration,
     handle: Handle<SocketAddr>,
 ) -> io::Result<()> {
-    let mut server = Server::<SocketAddr>::from_listener(listener).http1_only();
+    let connections = Limited(Arc::new(Semaphore::new(CONNECTIONS_MAX)));
+    // In this order: `acceptor` forgets (axum-server 0.8) that HTTP/1 alone was asked for.
+    let mut server = Server::<SocketAddr>::from_listener(listener).acceptor(connections).http1_only();
     let mut http1 = server.http_builder().http1();
     http1.timer(TokioTimer::new()).header_read_timeout(header_timeout).max_buf_size(READ_BUFFER_BYTES_MAX);
-    let connections = Limited(Arc::new(Semaphore::new(CONNECTIONS_MAX)));
-    server.acceptor(connections).handle(handle).serve(router.into_make_service()).await
+    server.handle(handle).serve(router.into_make_service()).await
 }
 
 /// Accepts connections up to a number.

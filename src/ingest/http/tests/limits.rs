@@ -51,6 +51,7 @@ async fn a_refused_body_leaves_the_connection_usable() {
 #[tokio::test]
 async fn a_slow_head_loses_its_connection() {
     let rig = Rig::new(|cfg| cfg.header_timeout = Duration::from_millis(100)).await;
+    // Nothing at all, what could become HTTP/2's preface, and half a head.
     for begun in ["", "P", "POST /v1/readings HTTP/1.1\r\nhost: te"] {
         let mut stream = TcpStream::connect(rig.addr).await.unwrap();
         stream.write_all(begun.as_bytes()).await.unwrap();

@@ -54,7 +54,7 @@ async fn where_nothing_is_accepted_the_same_body_comes_with_400_and_nothing_is_h
         ("", 1, "empty_payload"),
         ("[]", 0, "no_readings"),
         ("[{\"temp\":1},{\"temp\":2}]", 2, "missing_sensor_id"),
-        ("\u{0}", 1, "invalid_json"),
+        ("\u{1}", 1, "invalid_json"),
     ] {
         let answer = post(body).send(rig.addr).await;
         let json = answer.json();
