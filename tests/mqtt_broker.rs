@@ -294,7 +294,8 @@ async fn what_finds_no_room_comes_again() {
         // Of 256 KiB, so each fills a parcel, and 256 parcels fill the queue. No numbers, so they are dead letters.
         let message = |i: usize| (format!("sensors/S{i}/temp"), vec![0; 256 * 1024]);
         publish(broker.port(), (0..300).map(message)).await;
-        // Not asked for before the message above have come, but the broker sends in order.
+        ingest.until(|status| status.problem.is_some()).await;
+        assert!(ingest.status.borrow().connected);
         ingest.gate.full(false);
         let mut topics = vec![];
         while topics.len() < 300 {
