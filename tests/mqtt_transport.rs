@@ -24,6 +24,45 @@ async fn websockets() {
     }
 }
 
+/// With a CA of our own (`tests/support/mqtt_tls`, valid for a hundred years, its key thrown away): TLS with it works,
+/// over TCP and WebSockets, and without it we do not speak to the broker.
+#[tokio::test]
+async fn tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |mode| <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(mode);
+    std::fs::set_permissions(dir.path(), open(0o755)).unwrap();
+    for (name, text) in [
+        ("ca.pem", include_str!("support/mqtt_tls/ca.pem")),
+        ("server.pem", include_str!("support/mqtt_tls/server.pem")),
+        ("server.key", include_str!("support/mqtt_tls/server.key")),
+    ] {
+        std::fs::write(dir.path().join(name), text).unwrap();
+        std::fs::set_permissions(dir.path().join(name), open(0o644)).unwrap();
+    }
+    let files = format!("certfile {0}/server.pem\nkeyfile {0}/server.key", dir.path().display());
+    let [tcp, ws] = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let [tcp, ws] = [tcp, ws].map(|listener| listener.local_addr().unwrap().port());
+    let listeners = format!("listener {tcp} 127.0.0.1\n{files}\nlistener {ws} 127.0.0.1\nprotocol websockets\n{files}");
+    let broker = Mosquitto::start(&listeners);
+    for (url, protocol) in [
+        (format!("mqtts://127.0.0.1:{tcp}"), V4),
+        (format!("mqtts://127.0.0.1:{tcp}"), V5),
+        (format!("wss://127.0.0.1:{ws}/mqtt"), V4),
+        (format!("wss://127.0.0.1:{ws}/mqtt"), V5),
+    ] {
+        let mut trusting = config(&url, protocol);
+        let mut wary = Ingest::spawn(trusting.clone());
+        wary.until(|status| status.problem.is_some()).await;
+        assert!(!wary.status.borrow().connected);
+        wary.finish().await;
+        trusting.ca_file = Some(dir.path().join("ca.pem"));
+        let mut ingest = Ingest::start(trusting).await;
+        publish_sensors(broker.port(), (0..1000).map(|i| format!("S{i}"))).await;
+        deliver(ingest.parcels(1000).await);
+        ingest.finish().await;
+    }
+}
+
 /// A broker that answers as it is told: CONNACK, then refuses the second of two filters.
 #[tokio::test]
 async fn a_refused_subscription_is_named_and_keeps_the_broker_not_ready() {

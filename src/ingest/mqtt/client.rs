@@ -71,7 +71,7 @@ pub(super) struct Broker {
 /// that comes first.
 ///
 /// # Errors
-/// The URL or a topic template cannot be used, in words that name it (the configuration's check should have found it).
+/// The URL or a topic template cannot be used (the configuration's check should have found it).
 pub fn spawn(
     config: Mqtt,
     limits: Arc<Limits>,
@@ -80,8 +80,8 @@ pub fn spawn(
     stop: CancellationToken,
     drained: CancellationToken,
     on_status: OnStatus,
-) -> Result<JoinHandle<()>, String> {
-    let target = Target::parse(&config.url).map_err(|error| error.to_string())?;
+) -> Result<JoinHandle<()>, SetupError> {
+    let target = Target::parse(&config.url)?;
     let collector = Collector::new(&config, limits)?;
     let name = target.label();
     let (settled_tx, settled) = mpsc::unbounded_channel();

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::link::Message;
+use super::target::SetupError;
 use crate::config::{Limits, Mqtt};
 use crate::decode::topic::{Template, filter_matches};
 use crate::decode::{self, Context, Format, Rejects, TsUnit, reasons};
@@ -92,20 +93,21 @@ impl Collector {
     /// A collector for a broker's subscriptions.
     ///
     /// # Errors
-    /// A topic template that cannot be read, with its subscription's filter.
-    pub(super) fn new(config: &Mqtt, limits: Arc<Limits>) -> Result<Collector, String> {
+    /// A topic template cannot be read.
+    pub(super) fn new(config: &Mqtt, limits: Arc<Limits>) -> Result<Collector, SetupError> {
         let route = |s: &crate::config::Subscription| {
             Ok(Route {
                 filter: s.filter.clone(),
                 topic: s.topic.clone(),
-                template: Template::parse(&s.topic).map_err(|error| format!("{}: {error}", s.filter))?,
+                template: Template::parse(&s.topic)
+                    .map_err(|error| SetupError::Template { filter: s.filter.clone(), error })?,
                 format: s.format.parse().ok(),
                 format_name: s.format.clone(),
                 ts_unit: s.ts_unit.as_deref().and_then(|unit| unit.parse().ok()),
             })
         };
         Ok(Collector {
-            routes: config.subscriptions.iter().map(route).collect::<Result<_, String>>()?,
+            routes: config.subscriptions.iter().map(route).collect::<Result<_, SetupError>>()?,
             payload_bytes_max: config.packet_max_bytes as usize,
             batch: BatchBuilder::new(limits.fields_max),
             limits,

@@ -185,7 +185,7 @@ impl<'a> Connection<'a> {
         };
         if refuse || !self.gather(&message) {
             match receipt {
-                Some(_) => self.broker.ledger.refuse(),
+                Some(_) => self.refuse(),
                 None => self.crowded_out += 1,
             }
             return;
@@ -196,6 +196,17 @@ impl<'a> Connection<'a> {
         if self.broker.collector.is_full() {
             self.hand_over();
         }
+    }
+
+    /// Leaves a message to the broker, which sends it again on the next connection.
+    fn refuse(&mut self) {
+        let broker = &mut *self.broker;
+        if !self.stopping && !broker.ledger.is_refusing() {
+            tracing::warn!(broker = %broker.name, "more is waiting than fits; leaving messages to the broker meanwhile");
+            broker.status.problem = Some("more is waiting than fits; messages are left to the broker".into());
+            broker.report();
+        }
+        broker.ledger.refuse();
     }
 
     fn gather(&mut self, message: &Message) -> bool {

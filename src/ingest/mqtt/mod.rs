@@ -12,12 +12,12 @@
 //! broker <──PUBACK──┴──────────────── the parcel's Ack ───────────────────────────┘
 //! ```
 //!
-//! - [`client`] and [`connection`] are the poll task. It waits for nothing but the link: it takes what is immediately there, gathers it
-//!   ([`collect`]) into one parcel with one acknowledgement, and queues the parcel when nothing more is there, or when it
-//!   is full. While the submit task is behind, parcels are filled first, so batches grow by themselves.
-//! - [`submit`] waits where the next stage does not take parcels.
-//! - [`acks`] knows which messages may be acknowledged.
-//! - [`link`], with [`v4`] and [`v5`], is one connection; [`socket`] and [`target`] lie under it.
+//! - `client` and `connection` are the poll task. It waits for nothing but the link: it takes what is immediately there,
+//!   gathers it (`collect`) into one parcel with one acknowledgement, and queues the parcel when nothing more is there, or
+//!   when it is full. While the submit task is behind, parcels are filled first, so batches grow by themselves.
+//! - `submit` waits where the next stage does not take parcels.
+//! - `acks` knows which messages may be acknowledged.
+//! - `link`, with `v4` and `v5`, is one connection; `socket` and `target` lie under it.
 //!
 //! Full: with MQTT 5 no more than `window` messages are un-acknowledged (receive maximum), with 3.1.1 the broker's own
 //! limit holds, 65,535 at most. The queue takes that many unless they are large. Where it is full all the same, a QoS 1
@@ -45,3 +45,4 @@ mod v4;
 mod v5;
 
 pub use client::{BrokerStatus, OnStatus, spawn};
+pub use target::SetupError;

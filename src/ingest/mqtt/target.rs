@@ -7,6 +7,7 @@ use rumqttc_v5::{TlsConfiguration, TlsError};
 use tokio::net::TcpStream;
 
 use super::socket::{Coalescing, Handle};
+use crate::decode::topic::TopicError;
 
 /// The scheme of a broker's URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub(super) struct Target {
 
 /// Why a broker cannot be spoken to as configured; a person has to change something.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum SetupError {
+pub enum SetupError {
     /// The URL cannot be used.
     #[error(
         "mqtt.url must be mqtt://, mqtts://, ws:// or wss:// with host and optional port, without credentials: {0}"
@@ -53,6 +54,14 @@ pub(super) enum SetupError {
     /// The system's root certificates cannot be loaded.
     #[error("the system's root certificates cannot be loaded (set mqtt.ca_file): {0}")]
     Roots(TlsError),
+    /// A subscription's topic template cannot be read.
+    #[error("mqtt.subscriptions.topic of {filter}: {error}")]
+    Template {
+        /// The subscription's filter.
+        filter: String,
+        /// What is wrong.
+        error: TopicError,
+    },
     /// rumqttc does not take the options.
     #[error("the MQTT client refuses the settings: {0}")]
     Options(String),
