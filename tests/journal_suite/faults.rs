@@ -187,8 +187,7 @@ fn entries_given_up_are_reported_kept_and_replayed() {
     (0..20).for_each(|_| world.append(&[(40, false)]));
     world.take(40);
     world.held.remove(0);
-    while !world.held.is_empty() {
-        let (_, ack) = world.held.pop().unwrap();
+    while let Some((_, ack)) = world.held.pop() {
         ack.delivered();
     }
     // Once the last part of its chunk is gone.
