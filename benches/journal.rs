@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use hourbucket::ack::{Ack, Outcome};
 use hourbucket::config;
-use hourbucket::intake::{Gate, Parcel, door};
+use hourbucket::intake::{Gate, Intake, Parcel, door};
 use hourbucket::journal::fs::{Fs, FsFile, RealFs};
-use hourbucket::journal::{Env, Journal};
+use hourbucket::journal::{EntryKind, Env, Journal, Opened};
 use hourbucket::model::{BatchBuilder, ReadingBatch, SystemClock, ValueRef};
 
 const READINGS: usize = 100;
@@ -61,7 +61,7 @@ fn bare(dir: &Path, bytes: usize, seconds: f64) -> std::io::Result<(f64, f64, f6
     Ok((p50, p99, rate))
 }
 
-async fn journal(dir: &Path, callers: usize, seconds: f64) -> Result<(f64, f64, f64), Box<dyn std::error::Error>> {
+fn open(dir: &Path) -> Result<(Opened, Gate), Box<dyn std::error::Error>> {
     let config = config::Journal { dir: dir.join("journal"), max_bytes: 16 << 30, segment_bytes: 64 << 20 };
     let gate = Gate::default();
     let env = Env {
@@ -70,46 +70,73 @@ async fn journal(dir: &Path, callers: usize, seconds: f64) -> Result<(f64, f64, 
         gate: gate.clone(),
         on_broken: Box::new(|why| eprintln!("{why}")),
     };
-    let mut opened = Journal::open(&config, env)?;
+    Ok((Journal::open(&config, env)?, gate))
+}
+
+/// One caller: a batch, its acknowledgement, the next.
+async fn call(intake: Intake, batch: ReadingBatch, until: Instant) -> Vec<Duration> {
+    let mut times = Vec::new();
+    while Instant::now() < until {
+        let batch = batch.clone();
+        let one = Instant::now();
+        let (ack, wait) = Ack::channel();
+        let sent = intake.submit(Parcel::new(batch, vec![], ack)).await.is_ok();
+        if !sent || wait.outcome().await != Outcome::Delivered {
+            break;
+        }
+        times.push(one.elapsed());
+    }
+    times
+}
+
+/// p50 and p99 in milliseconds, and batches a second. With `consume`, a follower takes everything meanwhile; otherwise
+/// the journal stays as it is.
+async fn journal(
+    dir: &Path,
+    callers: usize,
+    seconds: f64,
+    consume: bool,
+) -> Result<(f64, f64, f64), Box<dyn std::error::Error>> {
+    let (opened, gate) = open(dir)?;
+    let Opened { mut journal, mut follower } = opened;
     let (intake, parcels) = door(1024, 64 << 20, gate);
-    opened.journal.start(parcels)?;
-    let mut follower = opened.follower;
+    journal.start(parcels)?;
     let consumer = tokio::spawn(async move {
-        while let Some(entry) = follower.next().await {
+        while let (true, Some(entry)) = (consume, follower.next().await) {
             entry.ack.delivered();
         }
+        follower
     });
     let began = Instant::now();
-    let tasks: Vec<_> = (0..callers)
-        .map(|caller| {
-            let (intake, batch) = (intake.clone(), batch(caller));
-            tokio::spawn(async move {
-                let mut times = Vec::new();
-                while began.elapsed().as_secs_f64() < seconds {
-                    let parcel_batch = batch.clone();
-                    let one = Instant::now();
-                    let (ack, wait) = Ack::channel();
-                    if intake.submit(Parcel::new(parcel_batch, vec![], ack)).await.is_err()
-                        || wait.outcome().await != Outcome::Delivered
-                    {
-                        break;
-                    }
-                    times.push(one.elapsed());
-                }
-                times
-            })
-        })
-        .collect();
+    let until = began + Duration::from_secs_f64(seconds);
+    let tasks: Vec<_> = (0..callers).map(|c| tokio::spawn(call(intake.clone(), batch(c), until))).collect();
     let mut times = Vec::new();
     for task in tasks {
         times.extend(task.await?);
     }
     let rate = times.len() as f64 / began.elapsed().as_secs_f64();
-    opened.journal.finish().await;
+    journal.finish().await;
     consumer.await?;
-    std::fs::remove_dir_all(dir.join("journal"))?;
     let (p50, p99) = percentiles(times);
     Ok((p50, p99, rate))
+}
+
+/// Seconds to open the journal as it is, readings in it, and seconds to take all of them.
+async fn replay(dir: &Path) -> Result<(f64, usize, f64), Box<dyn std::error::Error>> {
+    let began = Instant::now();
+    let Opened { mut journal, mut follower } = open(dir)?.0;
+    let opened = began.elapsed().as_secs_f64();
+    journal.close().await;
+    let (began, mut readings) = (Instant::now(), 0);
+    while let Some(entry) = follower.next().await {
+        if let EntryKind::Readings(batch) = &entry.kind {
+            readings += batch.len();
+        }
+        entry.ack.delivered();
+    }
+    let taken = began.elapsed().as_secs_f64();
+    journal.finish().await;
+    Ok((opened, readings, taken))
 }
 
 #[expect(clippy::print_stdout, reason = "its output")]
@@ -128,13 +155,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     for callers in [1, 8, 64] {
         let (bare50, bare99, bare_rate) = bare(&dir, (encoded.len() + 40) * callers, seconds / 2.0)?;
-        let (p50, p99, rate) = runtime.block_on(journal(&dir, callers, seconds))?;
+        let (p50, p99, rate) = runtime.block_on(journal(&dir, callers, seconds, true))?;
         let readings = rate * READINGS as f64;
         println!(
             "{callers:7} {rate:11.0} {readings:11.0} {p50:11.3} {p99:7.3} {:>41} {bare50:7.3} {bare99:7.3} {bare_rate:6.0}",
             ""
         );
     }
+    let (_, _, rate) = runtime.block_on(journal(&dir, 64, seconds, false))?;
+    let (opened, readings, taken) = runtime.block_on(replay(&dir))?;
+    println!(
+        "without a follower {:.0} readings/s; then {readings} readings verified in {opened:.2} s and read back at {:.0}/s",
+        rate * READINGS as f64,
+        readings as f64 / taken
+    );
     std::fs::remove_dir_all(&dir)?;
     Ok(())
 }

@@ -16,9 +16,9 @@ use super::shared::{SegmentInfo, Shared};
 use super::tracker::{EntryKind, Item, Place};
 use crate::ack::Ack;
 
-/// Taken from the tail at once, behind one acknowledgement.
+/// Entries behind one acknowledgement, in bytes, and taken from the tail at once.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Read from the segments at once, behind one acknowledgement; a larger entry is read whole.
+/// Read from the segments at once; a larger entry is read whole.
 const READ_BYTES: usize = 1 << 20;
 
 /// An entry of the journal.
@@ -163,7 +163,17 @@ impl Follower {
         match chunk {
             Ok(chunk) => {
                 (self.next_seq, self.place, self.reader) = (chunk.next_seq, chunk.place, chunk.reader);
-                self.hand_out(chunk.items);
+                let mut part = Vec::new();
+                let mut bytes = 0;
+                for item in chunk.items {
+                    bytes += item.bytes;
+                    part.push(item);
+                    if bytes >= CHUNK_BYTES {
+                        self.hand_out(std::mem::take(&mut part));
+                        bytes = 0;
+                    }
+                }
+                self.hand_out(part);
                 // Gaps at the end of what was read hold nothing up.
                 self.shared.state().tracker.skip_to(self.next_seq);
             }

@@ -15,9 +15,8 @@ use super::fs::FsFile;
 use super::segment::HEADER_BYTES;
 use super::shared::Shared;
 
-/// A file that is to become a segment. It has its name only while it is none, so that a crash leaves nothing that looks
-/// like one.
-pub(super) const STOCK_NAME: &str = "next.tmp";
+/// How the name of a file ends that is to become a segment, so that a crash leaves nothing that looks like one.
+pub(super) const UNFINISHED: &str = ".tmp";
 /// Between two looks when nothing happens, two checkpoints, and two attempts to get space.
 const TICK: Duration = Duration::from_secs(1);
 /// Between two lines of the log about a replay.
@@ -36,6 +35,9 @@ pub(super) struct Stock {
     prepared: Option<Prepared>,
     /// A write or a segment was refused, and the door closed for it.
     refused: bool,
+    /// How many files were made. Each has a name of its own: the writer gives one its header while the keeper makes the
+    /// next.
+    made: u64,
 }
 
 /// Why there is no segment.
@@ -68,7 +70,7 @@ impl Shared {
         }
         self.sweep(&mut stock);
         self.discard(stock.prepared.take());
-        let made = self.make(need);
+        let made = self.make(&mut stock, need);
         match &made {
             Ok(_) => self.kick(&mut self.state()),
             Err(refusal) => self.refuse(&mut stock, refusal),
@@ -76,11 +78,12 @@ impl Shared {
         made
     }
 
-    fn make(&self, bytes: u64) -> Result<Prepared, Refusal> {
+    fn make(&self, stock: &mut Stock, bytes: u64) -> Result<Prepared, Refusal> {
         if self.state().bytes + bytes > self.max_bytes {
             return Err(Refusal::MaxBytes);
         }
-        let path = self.dir.join(STOCK_NAME);
+        stock.made += 1;
+        let path = self.dir.join(format!("next-{}{UNFINISHED}", stock.made));
         let file = self.fs.create(&path)?;
         if let Err(error) = file.allocate(bytes) {
             // What it had reserved before it failed would be missing elsewhere.
@@ -94,7 +97,7 @@ impl Shared {
     /// Gives back the space of a file that does not become a segment.
     pub(super) fn discard(&self, prepared: Option<Prepared>) {
         if let Some(prepared) = prepared {
-            // If it stays, the next one takes its place.
+            // If it stays, the next start removes it.
             let _ = self.fs.remove(&prepared.path);
             self.state().count_bytes(0, prepared.bytes);
         }
@@ -185,7 +188,7 @@ impl Keeper {
                 state.closed || state.broken.is_some()
             };
             if stock.prepared.is_none() && !closed {
-                match shared.make(shared.segment_bytes) {
+                match shared.make(&mut stock, shared.segment_bytes) {
                     Ok(prepared) => stock.prepared = Some(prepared),
                     // The active segment may have room for hours: the writer says when this matters.
                     Err(why) => tracing::debug!("{why}"),

@@ -14,7 +14,7 @@
 //! write behind the last group of the active segment, and one fdatasync. Then, and only then, the entries are visible
 //! to the follower and the senders are acknowledged. The follower gives them out in order, from memory or, when the
 //! router was slower than 32 MiB, from the segments. Each [`Entry`] carries an acknowledgement, shared by the entries of
-//! a chunk (64 KiB from memory, 1 MiB from a segment); when it is delivered the tracker moves the line before which
+//! a chunk of 64 KiB; when it is delivered the tracker moves the line before which
 //! everything is stored, and a segment wholly before the line is removed.
 //!
 //! **Crash.** The next start verifies all segments from the checkpoint on, cuts off a torn last write (`recovery` says

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use super::checkpoint::{self, Checkpoint};
 use super::error::{Damage, JournalError, io_error};
 use super::fs::{Fs, FsFile, read_full_at, write_all_at};
-use super::keeper::STOCK_NAME;
+use super::keeper::UNFINISHED;
 use super::reader::{FrameReader, Step, find_frame};
 use super::segment::{FrameFault, FrameKind, HEADER_BYTES, Header, HeaderFault, Payload};
 use super::shared::SegmentInfo;
@@ -319,10 +319,9 @@ fn settle_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Resul
 /// Removes what is not needed: segments that are stored (oldest first, so that a crash leaves no gap) and what was to
 /// become one.
 fn clean(fs: &dyn Fs, dir: &Path, stored: &[Found]) -> Result<(), JournalError> {
-    let stock = dir.join(STOCK_NAME);
-    match fs.remove(&stock) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io_error("remove", &stock)(error)),
-        _ => {}
+    let names = fs.list(dir).map_err(io_error("list", dir))?;
+    for path in names.iter().filter(|name| name.ends_with(UNFINISHED)).map(|name| dir.join(name)) {
+        fs.remove(&path).map_err(io_error("remove", &path))?;
     }
     for segment in stored {
         fs.remove(&segment.path).map_err(io_error("remove", &segment.path))?;

@@ -291,7 +291,7 @@ impl Rebuild {
 
 /// Writes a segment with all sound frames of a slot and takes it into its place; returns the end of its sequences.
 fn rebuild(fs: &dyn Fs, dir: &Path, slot: &Slot, span: Span, done: &mut Salvaged) -> std::io::Result<u64> {
-    let temporary = dir.join(super::keeper::STOCK_NAME);
+    let temporary = dir.join(format!("salvaged{}", super::keeper::UNFINISHED));
     let header = Header { number: slot.number, first_seq: span.first_seq, salt: fastrand::u32(..), created_ms: 0 };
     let file = fs.create(&temporary)?;
     write_all_at(&*file, &header.encode(), 0)?;

@@ -21,22 +21,22 @@ use std::ops::Range;
 use crate::model::{DeadLetter, ReadingBatch};
 
 /// Length of the header's page, where the first frame begins.
-pub const HEADER_BYTES: u64 = 4096;
+pub(super) const HEADER_BYTES: u64 = 4096;
 /// Where the header stands for the second time: in another sector.
-pub const HEADER_COPY_AT: usize = 2048;
+pub(super) const HEADER_COPY_AT: usize = 2048;
 /// Length of a frame without its payload.
-pub const FRAME_HEAD_BYTES: usize = 40;
+pub(super) const FRAME_HEAD_BYTES: usize = 40;
 /// The format that this build writes, and the only one it reads.
 pub const FORMAT_VERSION: u32 = 1;
 /// The longest payload: far above what a body may be, far below what the length field holds.
-pub const PAYLOAD_BYTES_MAX: usize = 1 << 30;
+pub(super) const PAYLOAD_BYTES_MAX: usize = 1 << 30;
 
 const MAGIC: [u8; 8] = *b"hbjournl";
 const HEADER_USED: usize = 48;
 
 /// What a segment says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub(super) struct Header {
     /// Its number; the next segment has the next one.
     pub number: u64,
     /// The sequence of its first frame, and one more than that of the last frame before it.
@@ -63,7 +63,7 @@ pub enum HeaderFault {
 
 impl Header {
     /// The whole page.
-    pub fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut body = Vec::with_capacity(HEADER_USED - 16);
         body.extend_from_slice(&self.number.to_le_bytes());
         body.extend_from_slice(&self.first_seq.to_le_bytes());
@@ -83,7 +83,7 @@ impl Header {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn decode(bytes: &[u8]) -> Result<Header, HeaderFault> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<Header, HeaderFault> {
         let bytes = bytes.get(..HEADER_USED).filter(|b| b[..8] == MAGIC).ok_or(HeaderFault::Magic)?;
         let mut fields = Fields(&bytes[8..]);
         let (version, crc) = fields.u32().zip(fields.u32()).ok_or(HeaderFault::Magic)?;
@@ -101,7 +101,7 @@ impl Header {
 
 /// What a frame holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FrameKind {
+pub(super) enum FrameKind {
     /// A batch of readings, in the form of [`ReadingBatch::encode`].
     Readings,
     /// Dead letters, in the form of [`encode_dead`].
@@ -127,7 +127,7 @@ impl FrameKind {
 
 /// A frame's head, without length and CRC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FrameHead {
+pub(super) struct FrameHead {
     /// The sequence; each frame of the journal has the next one.
     pub seq: u64,
     /// When it was appended, milliseconds since 1970.
@@ -142,7 +142,7 @@ pub struct FrameHead {
 
 /// A sound frame.
 #[derive(Debug, Clone, Copy)]
-pub struct Frame<'a> {
+pub(super) struct Frame<'a> {
     /// Its head.
     pub head: FrameHead,
     /// What it holds.
@@ -151,7 +151,7 @@ pub struct Frame<'a> {
 
 impl Frame<'_> {
     /// The sequence after it.
-    pub fn next_seq(&self) -> u64 {
+    pub(super) fn next_seq(&self) -> u64 {
         match self.head.kind {
             FrameKind::Gap => Fields(self.payload).u64().unwrap_or(0).max(self.head.seq),
             FrameKind::Readings | FrameKind::Dead => self.head.seq + 1,
@@ -159,13 +159,13 @@ impl Frame<'_> {
     }
 
     /// Bytes from its start to the next one's.
-    pub fn span(&self) -> u64 {
+    pub(super) fn span(&self) -> u64 {
         frame_span(self.payload.len())
     }
 }
 
 /// Bytes from the start of a frame with a payload of this length to the next one's.
-pub fn frame_span(payload_bytes: usize) -> u64 {
+pub(super) fn frame_span(payload_bytes: usize) -> u64 {
     (FRAME_HEAD_BYTES + payload_bytes).next_multiple_of(8) as u64
 }
 
@@ -275,7 +275,7 @@ impl RawHead {
 }
 
 /// Appends dead letters: number (u32), then each one's time (i64) and its five texts, each with its length (u32).
-pub fn encode_dead(letters: &[DeadLetter], out: &mut Vec<u8>) {
+pub(super) fn encode_dead(letters: &[DeadLetter], out: &mut Vec<u8>) {
     out.extend_from_slice(&(letters.len() as u32).to_le_bytes());
     for letter in letters {
         out.extend_from_slice(&letter.received_at_ms.to_le_bytes());
@@ -288,7 +288,7 @@ pub fn encode_dead(letters: &[DeadLetter], out: &mut Vec<u8>) {
 }
 
 /// Reads what [`encode_dead`] wrote; `None` where it is not whole.
-pub fn decode_dead(bytes: &[u8]) -> Option<Vec<DeadLetter>> {
+pub(super) fn decode_dead(bytes: &[u8]) -> Option<Vec<DeadLetter>> {
     let mut fields = Fields(bytes);
     let count = fields.u32()?;
     let mut letters = Vec::new();

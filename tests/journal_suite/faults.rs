@@ -2,7 +2,6 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use hourbucket::ack::{Ack, Outcome};
@@ -50,9 +49,13 @@ fn every_call_may_fail_once_and_nothing_acknowledged_is_lost() {
         Fault::Freeze,
     ];
     let crashes = [Crash::LoseAll, Crash::KeepAll, Crash::Random(1), Crash::Random(2)];
-    for fault in faults {
+    // `JOURNAL_CASES` for every combination; otherwise the crashes take turns.
+    let all = std::env::var_os("JOURNAL_CASES").is_some();
+    for (i, fault) in faults.into_iter().enumerate() {
         for at in 0..calls {
-            for crash in crashes {
+            for crash in
+                crashes.into_iter().skip(if all { 0 } else { (i + at as usize) % 4 }).take(if all { 4 } else { 1 })
+            {
                 let mut world = new_world();
                 world.fs.fail(None, at, 1, fault);
                 if world.try_open().is_ok() {
@@ -96,11 +99,10 @@ fn a_failed_sync_is_final_and_what_was_synced_before_is_still_given() {
     world.append(&[(4, false)]);
     assert_eq!(world.gate.check(), Err(Refused::Broken));
     assert!(world.broken.lock().unwrap().as_ref().unwrap().contains("could not be made durable"));
-    let syncs = || world.fs.ops().iter().filter(|op| **op == Op::SyncData).count();
-    let before = syncs();
-    let (parcel, _) = (Parcel::new(batch(9, 1), vec![], Ack::none()), ());
+    let before = world.fs.ops().len();
+    let parcel = Parcel::new(batch(9, 1), vec![], Ack::none());
     assert!(!world.opened.as_mut().unwrap().journal.append_now(vec![parcel]));
-    assert_eq!(world.fs.ops().iter().filter(|op| **op == Op::SyncData).count(), before, "never tried again");
+    assert_eq!(world.fs.ops().len(), before, "never tried again");
     world.take(10);
     assert_eq!(world.held.len(), 1);
     // The next process finds the unsynced entry in the page cache and takes it over: it must be durable from then on.
@@ -146,8 +148,8 @@ fn a_full_journal_opens_when_a_segment_is_stored() {
     let stats = |world: &World| world.opened.as_ref().unwrap().journal.handle().stats();
     assert!(stats(&world).bytes <= 32 << 10);
     let segments = stats(&world).segments;
-    world.take(6);
-    (0..6).for_each(|_| world.store(0));
+    world.take(100);
+    (0..100).for_each(|_| world.store(0));
     world.tick();
     assert_eq!(world.gate.check(), Ok(()));
     assert!(stats(&world).segments < segments);
@@ -185,11 +187,12 @@ fn entries_given_up_are_reported_kept_and_replayed() {
     (0..20).for_each(|_| world.append(&[(40, false)]));
     world.take(40);
     world.held.remove(0);
-    assert!(world.broken.lock().unwrap().as_ref().unwrap().contains("given up"));
-    while !world.held.is_empty() {
-        let (_, ack) = world.held.pop().unwrap();
+    while let Some((_, ack)) = world.held.pop() {
         ack.delivered();
     }
+    // Once the last part of its chunk is gone.
+    assert!(world.broken.lock().unwrap().as_ref().unwrap().contains("given up"));
+    assert_eq!(world.gate.check(), Ok(()), "the journal itself is sound");
     world.tick();
     world.finish();
     world.open();
@@ -225,5 +228,4 @@ async fn with_threads_a_full_disk_opens_again_by_itself() {
     }
     assert_eq!(given, taken + 1);
     opened.journal.finish().await;
-    drop(Arc::new(world));
 }

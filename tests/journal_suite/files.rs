@@ -22,7 +22,7 @@ struct Service {
 }
 
 fn config(dir: &Path) -> config::Journal {
-    config::Journal { dir: dir.join("journal"), max_bytes: 64 << 20, segment_bytes: 64 << 10 }
+    config::Journal { dir: dir.join("journal"), max_bytes: 64 << 20, segment_bytes: 32 << 10 }
 }
 
 fn open(dir: &Path, tail_bytes: usize) -> Result<Service, JournalError> {

@@ -34,10 +34,20 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn run(steps: &[Step]) {
-    let mut world = World::new(8192, 64 << 10, 2000);
+/// Starts again, and once more where the machine stops in the middle of it.
+fn restart(world: &mut World, seed: u64) {
+    if world.try_open().is_ok() && !world.fs.frozen() {
+        return world.verify_replay();
+    }
+    assert!(world.fs.frozen(), "refused to start");
+    world.crash(Crash::Random(seed));
     world.open();
-    let mut frozen_seed = 0;
+}
+
+fn run(max_bytes: u64, steps: &[Step]) {
+    let mut world = World::new(8192, max_bytes, 2000);
+    world.open();
+    let mut seed = 0;
     for step in steps {
         match step {
             Step::Append(parcels) => world.append(parcels),
@@ -50,30 +60,24 @@ fn run(steps: &[Step]) {
             Step::Finish => {
                 world.finish();
                 if !world.fs.frozen() {
-                    world.open();
+                    restart(&mut world, seed);
                 }
             }
             Step::Crash(seed) => {
                 world.crash(seed.map_or(Crash::LoseAll, Crash::Random));
                 world.open();
             }
-            Step::CrashIn(at, seed) => {
-                frozen_seed = *seed;
+            Step::CrashIn(at, with) => {
+                seed = *with;
                 world.fs.fail(None, *at, 1, Fault::Freeze);
             }
         }
         if world.fs.frozen() {
-            let crash = if frozen_seed % 5 == 0 { Crash::LoseAll } else { Crash::Random(frozen_seed) };
-            world.crash(crash);
+            world.crash(if seed % 5 == 0 { Crash::LoseAll } else { Crash::Random(seed) });
             // The start may be cut short as well.
-            world.fs.fail(None, frozen_seed % 7, 1, Fault::Freeze);
-            if world.try_open().is_ok() && !world.fs.frozen() {
-                world.verify_replay();
-                world.fs.heal();
-            } else {
-                world.crash(Crash::Random(frozen_seed ^ 1));
-                world.open();
-            }
+            world.fs.fail(None, seed % 9, 1, Fault::Freeze);
+            restart(&mut world, seed ^ 1);
+            world.fs.heal();
         }
     }
     world.crash(Crash::Random(7));
@@ -81,11 +85,14 @@ fn run(steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_was_acknowledged_comes_back_whatever_a_crash_takes(steps in prop::collection::vec(step(), 1..60)) {
-        run(&steps);
+    fn what_was_acknowledged_comes_back_whatever_a_crash_takes(
+        max_bytes in prop_oneof![Just(64 << 10), Just(1 << 20)],
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        run(max_bytes, &steps);
     }
 }
 

@@ -68,13 +68,16 @@ struct Rule {
     fault: Fault,
 }
 
+/// What it removes and what it puts.
+type NameChange = (Option<PathBuf>, Option<(PathBuf, usize)>);
+
 #[derive(Debug, Default)]
 struct Disk {
     inodes: Vec<Inode>,
     names: BTreeMap<PathBuf, usize>,
     durable_names: BTreeMap<PathBuf, usize>,
-    /// Each change of names since the last sync: what to remove and what to put.
-    pending: Vec<(Option<PathBuf>, Option<(PathBuf, usize)>)>,
+    /// Each change of names since the last sync.
+    pending: Vec<NameChange>,
     locks: HashSet<PathBuf>,
     rules: Vec<Rule>,
     ops: Vec<Op>,

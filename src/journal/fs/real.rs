@@ -34,7 +34,7 @@ impl FsFile for File {
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {
-        match rustix::fs::fallocate(self, FallocateFlags::empty(), 0, len) {
+        match rustix::io::retry_on_intr(|| rustix::fs::fallocate(self, FallocateFlags::empty(), 0, len)) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => fill_with_zeros(self, len),
             other => other.map_err(io::Error::from),
         }
