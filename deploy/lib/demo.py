@@ -60,7 +60,7 @@ client_id = "hourbucket-demo"
 [[mqtt.subscriptions]]
 filter = "{rooms}"
 qos = 1
-topic = "rooms/{{{{sensor_id}}}}"
+topic = "rooms/{{{{site}}}}/{{{{sensor_id}}}}"
 format = "json"
 
 [[mqtt.subscriptions]]
@@ -286,6 +286,8 @@ def print_metrics(service, numbers):
 def pretty(value, indent):
     """The way mongosh shows a document, with long arrays cut."""
     deeper = indent + "  "
+    if isinstance(value, (dict, list)) and not value:
+        return "{}" if isinstance(value, dict) else "[]"
     if isinstance(value, dict):
         flat = "{ " + ", ".join(f"{key}: {pretty(item, '')}" for key, item in value.items()) + " }"
         if len(indent + flat) <= 110 and "\n" not in flat:

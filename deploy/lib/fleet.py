@@ -2,7 +2,8 @@
 service, so that the recount has something to compare with.
 
 Three kinds of senders, each as they are met in the field:
-- rooms publish JSON over MQTT with the sensor's own time, and some publish a message twice, as after a lost PUBACK;
+- rooms publish JSON over MQTT with the sensor's own time and, in the topic, their site; some publish a message twice,
+  as after a lost PUBACK;
 - machines publish bare values, one topic a field, without a time (the service takes the time of receipt);
 - a gateway posts batches over HTTP, some of them twice, as after a lost answer.
 Between them: broken MQTT messages and one reading without a sensor id, whose neighbours must not suffer.
@@ -30,7 +31,7 @@ UNACKED_MAX = 2_000
 TRIES_MAX = 30
 HOUR_MS = 3_600_000
 
-ROOM_FILTER, MACHINE_FILTER = "rooms/+", "sensors/+/+"
+ROOM_FILTER, MACHINE_FILTER = "rooms/+/+", "sensors/+/+"
 
 
 class Fleet:
@@ -125,7 +126,7 @@ class Fleet:
             for room in range(ROOMS):
                 if self.stopping.is_set():
                     return
-                sensor = f"room-{room + 1:02}"
+                sensor, site = f"room-{room + 1:02}", "north" if room % 2 == 0 else "south"
                 at_ms = ts_ms + room * 37
                 values = {
                     "temp": round(21 + room / 20 + 3 * math.sin(at_ms / 2e6 + room) + self.random.gauss(0, 0.1), 2),
@@ -138,10 +139,10 @@ class Fleet:
                 for again in range(2 if n % TWICE_MQTT == 0 else 1):
                     self.sent["mqtt json"] += 1
                     self.twice += again
-                    self._publish(f"rooms/{sensor}", payload)
+                    self._publish(f"rooms/{site}/{sensor}", payload)
             if tick % (len(times) // len(BROKEN)) == 7 and self.broken < len(BROKEN):
                 self.broken += 1
-                self._publish("rooms/room-broken", BROKEN[self.broken - 1])
+                self._publish("rooms/north/room-broken", BROKEN[self.broken - 1])
 
     def _machines(self):
         started, ticks = time.monotonic(), int(self.seconds / MACHINE_PERIOD_S)
