@@ -129,8 +129,14 @@ impl Wiring {
         for i in 0..n {
             let gauge = Arc::new(Gauges::default());
             let (flusher, clock) = (self.flusher.clone(), self.clock.clone());
-            let (handle, task) =
-                ShardTask::new(settings.clone(), config.flush.commands_max, flusher, dead.clone(), clock, gauge.clone());
+            let (handle, task) = ShardTask::new(
+                settings.clone(),
+                config.flush.commands_max,
+                flusher,
+                dead.clone(),
+                clock,
+                gauge.clone(),
+            );
             handles.push(handle);
             tasks.push(self.spawn(format!("shard {i}"), task.run()));
             gauges.push(gauge);
@@ -292,7 +298,9 @@ impl Service {
         let limits = Arc::new(config.limits.clone());
         let http = match config.http.enabled {
             true => Some(
-                HttpIngest::bind(&config.http, limits.clone(), intake.clone(), clock.clone()).await.map_err(start_error)?,
+                HttpIngest::bind(&config.http, limits.clone(), intake.clone(), clock.clone())
+                    .await
+                    .map_err(start_error)?,
             ),
             false => None,
         };

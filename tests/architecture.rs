@@ -50,7 +50,10 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         ],
     ),
     // The questions and answers of a store travel through flush as they are.
-    ("accumulate", &["model", "ack", "flush", "store(LoadRequest|LoadedBucket|StoreError|Written)", "config", "telemetry"]),
+    (
+        "accumulate",
+        &["model", "ack", "flush", "store(LoadRequest|LoadedBucket|StoreError|Written)", "config", "telemetry"],
+    ),
     ("flush", &["model", "ack", "store", "config", "telemetry"]),
     ("store", &["model", "config", "telemetry"]),
     // Both ports are served by the same code, which lives with the larger one.

@@ -2,6 +2,8 @@
 //!
 //! Long runs: `HOURBUCKET_KILLS=100 cargo test --test chaos kill`, and `HOURBUCKET_OUTAGE=20000000` for the outage.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod support;
 
 use std::sync::atomic::Ordering;
@@ -41,7 +43,9 @@ fn a_hundred_thousand_messages_while_mongodb_is_killed_twice() {
     let messages = setting("HOURBUCKET_MESSAGES", 100_000);
     let devices = Devices::start(broker.port(), 1000, messages, 20_000);
     for part in [1, 2] {
-        wait_until("messages flow", PATIENCE, || (devices.acked.load(Ordering::Relaxed) > messages / 3 * part).then_some(()));
+        wait_until("messages flow", PATIENCE, || {
+            (devices.acked.load(Ordering::Relaxed) > messages / 3 * part).then_some(())
+        });
         mongod.kill9();
         mongod.restart();
     }
@@ -58,7 +62,8 @@ fn killed_at_random_instants_with_the_journal() {
     println!("HOURBUCKET_SEED={seed}");
     let mut rng = fastrand::Rng::with_seed(seed as u64);
     let (mut mongod, broker) = (Mongod::start(), broker());
-    let text = config(&broker, "flush.max_age = \"500ms\"\njournal.segment_bytes = \"1MiB\"\njournal.max_bytes = \"64MiB\"");
+    let text =
+        config(&broker, "flush.max_age = \"500ms\"\njournal.segment_bytes = \"1MiB\"\njournal.max_bytes = \"64MiB\"");
     let mut service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
     let gateways: Vec<_> = (0..3).map(|g| Gateway::start(&format!("g{g}"), service.http(), 50, 40)).collect();
     let devices = Devices::start(broker.port(), 100, usize::MAX, 3000);
@@ -123,7 +128,9 @@ fn resident_kib(pid: u32) -> u64 {
 fn two_instances_on_the_same_sensors() {
     let (mongod, broker) = (Mongod::start(), broker());
     let shared = |id: &str| {
-        config(&broker, "flush.max_age = \"300ms\"").replace("chaos", id).replace("\"fleet/+\"", "\"$share/group/fleet/+\"")
+        config(&broker, "flush.max_age = \"300ms\"")
+            .replace("chaos", id)
+            .replace("\"fleet/+\"", "\"$share/group/fleet/+\"")
     };
     let uri = mongod.uri();
     let one = Service::start(&shared("one"), &[("STORE__URI", &uri)]);
@@ -134,9 +141,11 @@ fn two_instances_on_the_same_sensors() {
     for batch in 0..100i64 {
         let ts = support::fleet::now_ms();
         let readings: Vec<_> = (0..50).map(|i| (format!("d{}", i % 20), ts, 1_000_000 + batch * 50 + i)).collect();
-        let body: String = readings.iter().map(|(s, ts, n)| format!("{{\"sensor_id\":\"{s}\",\"ts\":{ts},\"n\":{n}}}\n")).collect();
+        let body: String =
+            readings.iter().map(|(s, ts, n)| format!("{{\"sensor_id\":\"{s}\",\"ts\":{ts},\"n\":{n}}}\n")).collect();
         for service in [&one, &two] {
-            let (status, text) = service.post("/v1/readings", "application/x-ndjson", body.as_bytes()).expect("an answer");
+            let (status, text) =
+                service.post("/v1/readings", "application/x-ndjson", body.as_bytes()).expect("an answer");
             assert_eq!(status, 200, "{text}");
         }
         sent.extend(readings);

@@ -1,6 +1,8 @@
 //! The real tasks (router, shards, flush) on the memory store, in paused time: answers are lost after writing, commands
 //! fail, are slow, or are applied by half, as a printed seed says. `HOURBUCKET_LOST_SEED=17` replays one history.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

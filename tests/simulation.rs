@@ -7,6 +7,8 @@
 //! not acknowledged at most once, summaries equal those of the readings, and no acknowledgement comes before its
 //! readings are stored.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 

@@ -1,6 +1,8 @@
 //! The store's contract (`src/store/mod.rs`), against the memory store and against a real MongoDB; and what only a real
 //! one can show: the documents, the view, the validator, the indexes.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 mod support;
 
 use std::collections::BTreeMap;

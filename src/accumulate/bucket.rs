@@ -19,7 +19,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::ack::{Ack, Acks};
-use crate::model::{BucketStart, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, Tags, rows, summary};
+use crate::model::{
+    BucketStart, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, Tags, ValueRef, rows, summary,
+};
 use crate::store::LoadedBucket;
 
 /// How large a page may become.
@@ -130,11 +132,14 @@ pub(super) struct Settled {
     pub(super) duplicates: u64,
 }
 
+/// Called with each value of a reading.
+pub(super) type EachValue<'a> = dyn FnMut(&Arc<str>, ValueRef<'_>) + 'a;
+
 /// A reading as it arrives: its time, flags and values under interned names.
 pub(super) struct Arriving<'a> {
     pub(super) ts_ms: i64,
     pub(super) flags: RowFlags,
-    pub(super) values: &'a dyn Fn(&mut dyn FnMut(&Arc<str>, crate::model::ValueRef<'_>)),
+    pub(super) values: &'a dyn Fn(&mut EachValue<'_>),
 }
 
 impl Arriving<'_> {

@@ -63,7 +63,12 @@ impl Router {
     ///
     /// # Errors
     /// A shard is gone.
-    pub async fn take(self, mut parcels: Parcels, oldest: Arc<Oldest>, clock: Arc<dyn Clock>) -> Result<(), RouteError> {
+    pub async fn take(
+        self,
+        mut parcels: Parcels,
+        oldest: Arc<Oldest>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(), RouteError> {
         while let Some(parcel) = parcels.recv().await {
             let (batch, dead, ack) = parcel.into_parts();
             let ack = oldest.watch(ack, clock.now().mono_ms);

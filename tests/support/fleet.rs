@@ -1,5 +1,7 @@
 //! Senders that keep their own record of what was acknowledged, outside the process under test.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -37,16 +39,20 @@ impl Gateway {
             let (mut record, mut n) = (vec![], 0i64);
             while !stopped.load(Ordering::Relaxed) {
                 let ts = now_ms();
-                let readings: Vec<Stored> =
-                    (0..batch as i64).map(|i| (format!("{name}-{}", (n + i) % sensors as i64), ts + i / 100, n + i)).collect();
+                let readings: Vec<Stored> = (0..batch as i64)
+                    .map(|i| (format!("{name}-{}", (n + i) % sensors as i64), ts + i / 100, n + i))
+                    .collect();
                 n += batch as i64;
                 let lines: String = readings
                     .iter()
-                    .map(|(s, ts, n)| format!("{{\"sensor_id\":\"{s}\",\"ts\":{ts},\"n\":{n},\"half\":{}}}\n", *n as f64 / 2.0))
+                    .map(|(s, ts, n)| {
+                        format!("{{\"sensor_id\":\"{s}\",\"ts\":{ts},\"n\":{n},\"half\":{}}}\n", *n as f64 / 2.0)
+                    })
                     .collect();
                 // The same bytes again and again until somebody says 200, also after the flag: what was sent once may be stored.
                 loop {
-                    let request = agent.post(format!("{url}/v1/readings")).header("content-type", "application/x-ndjson");
+                    let request =
+                        agent.post(format!("{url}/v1/readings")).header("content-type", "application/x-ndjson");
                     match request.send(lines.as_bytes()) {
                         Ok(answer) if answer.status().as_u16() == 200 => break,
                         Ok(answer) => {

@@ -1,5 +1,7 @@
 //! The truth: what stands in MongoDB, read back and recounted.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::collections::BTreeMap;
 
 use mongodb::bson::{Bson, Document, doc};
@@ -82,7 +84,11 @@ fn recount(page: &Document, all: &mut BTreeMap<Stored, u32>) {
         let s = stored.get_document(&name).unwrap();
         let value = |key: &str| number(s.get(key).unwrap()).unwrap();
         assert_eq!((value("min"), value("max"), s.get_i32("count").unwrap()), (min, max, count), "{id}: {name}");
-        assert!((value("sum") - sum).abs() <= 1e-9 * sum.abs().max(1.0), "{id}: sum of {name}: {} and {sum}", value("sum"));
+        assert!(
+            (value("sum") - sum).abs() <= 1e-9 * sum.abs().max(1.0),
+            "{id}: sum of {name}: {} and {sum}",
+            value("sum")
+        );
     }
 }
 
