@@ -65,6 +65,15 @@ pub const TOO_OLD: &str = "too_old";
 /// Further ahead than `limits.future`.
 pub const TOO_FAR_AHEAD: &str = "too_far_ahead";
 
+/// Of a message: longer than `mqtt.packet_max_bytes`.
+pub const PAYLOAD_TOO_LARGE: &str = "payload_too_large";
+/// Of a message: its topic belongs to no configured subscription (the broker's session may still have an old one).
+pub const NO_SUBSCRIPTION: &str = "no_subscription";
+/// Of a message with QoS 0: it came faster than it could be taken.
+pub const QUEUE_FULL: &str = "queue_full";
+/// Of a reading that the store refuses for good.
+pub const STORE_REJECTED: &str = "store_rejected";
+
 /// All of them, for the documentation, the metrics and the tests.
 pub const ALL: &[&str] = &[
     EMPTY_PAYLOAD,
@@ -97,4 +106,8 @@ pub const ALL: &[&str] = &[
     BAD_TIMESTAMP,
     TOO_OLD,
     TOO_FAR_AHEAD,
+    PAYLOAD_TOO_LARGE,
+    NO_SUBSCRIPTION,
+    QUEUE_FULL,
+    STORE_REJECTED,
 ];
