@@ -155,7 +155,7 @@ mod tests {
         assert_eq!((status, &json["ready"], &json["reasons"][0]), (503, &Value::Bool(false), &"starting".into()));
         health.mode("timeseries", "the server has it", "6.0.5");
         health.mqtt("127.0.0.1:1883", true, None);
-        health.journal(JournalState { bytes: 1, max_bytes: 2, full: false });
+        health.journal(JournalState { bytes: 1, max_bytes: 2, full: false, ..JournalState::default() });
         health.store_ok(0);
         health.started();
         let (status, json) = ready().await;

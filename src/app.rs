@@ -246,7 +246,14 @@ impl Wiring {
         metrics::oldest_unstored_seconds(age_ms as f64 / 1000.0);
         metrics::journal_bytes(stats.bytes);
         let full = self.gate.check() == Err(crate::intake::Refused::Full);
-        self.health.journal(JournalState { bytes: stats.bytes, max_bytes: stats.bytes_max, full });
+        self.health.journal(JournalState {
+            bytes: stats.bytes,
+            max_bytes: stats.bytes_max,
+            full,
+            unstored_entries: stats.unstored_entries,
+            replayed: stats.replay_done,
+            replay_total: stats.replay_total,
+        });
     }
 }
 

@@ -60,6 +60,12 @@ pub struct JournalState {
     pub max_bytes: u64,
     /// Whether it takes no more until the store has caught up or the disk has room.
     pub full: bool,
+    /// Entries from the first that is not stored on.
+    pub unstored_entries: u64,
+    /// Entries of an earlier run that have been given out again …
+    pub replayed: u64,
+    /// … of this many; less means that the service is still replaying (and takes new readings meanwhile).
+    pub replay_total: u64,
 }
 
 /// The answer of `/readyz`.
@@ -286,9 +292,9 @@ mod tests {
             (health.is_ready(), health.report().reasons),
             (true, vec!["mqtt b:1883: connection refused".into()])
         );
-        health.journal(JournalState { bytes: 9, max_bytes: 9, full: true });
+        health.journal(JournalState { bytes: 9, max_bytes: 9, full: true, ..JournalState::default() });
         assert!(!health.is_ready());
-        health.journal(JournalState { bytes: 1, max_bytes: 9, full: false });
+        health.journal(JournalState { bytes: 1, max_bytes: 9, full: false, ..JournalState::default() });
         assert!(health.is_ready());
     }
 }

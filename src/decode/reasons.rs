@@ -69,6 +69,8 @@ pub const TOO_FAR_AHEAD: &str = "too_far_ahead";
 pub const PAYLOAD_TOO_LARGE: &str = "payload_too_large";
 /// Of a message: its topic belongs to no configured subscription (the broker's session may still have an old one).
 pub const NO_SUBSCRIPTION: &str = "no_subscription";
+/// Of a message: its subscription's `format` is not known to this version.
+pub const UNKNOWN_FORMAT: &str = "unknown_format";
 /// Of a message with QoS 0: it came faster than it could be taken.
 pub const QUEUE_FULL: &str = "queue_full";
 /// Of a reading that the store refuses for good.
@@ -108,6 +110,7 @@ pub const ALL: &[&str] = &[
     TOO_FAR_AHEAD,
     PAYLOAD_TOO_LARGE,
     NO_SUBSCRIPTION,
+    UNKNOWN_FORMAT,
     QUEUE_FULL,
     STORE_REJECTED,
 ];

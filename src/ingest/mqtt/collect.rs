@@ -18,15 +18,6 @@ pub(super) const PARCEL_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of a payload that a dead letter keeps (a document has at most 16 MiB, and a dead letter is there to be read).
 const DEAD_PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
 
-/// Reasons beside [`reasons`], of this protocol: the payload is larger than `packet_max_bytes`.
-pub(super) const PAYLOAD_TOO_LARGE: &str = "payload_too_large";
-/// No configured subscription has the topic: the broker's session may still hold one that was taken out.
-pub(super) const NO_SUBSCRIPTION: &str = "no_subscription";
-/// The subscription's `format` is not known.
-pub(super) const UNKNOWN_FORMAT: &str = "unknown_format";
-/// A QoS 0 message for which there was no room.
-pub(super) const QUEUE_FULL: &str = "queue_full";
-
 /// A subscription, ready for use.
 #[derive(Debug)]
 struct Route {
@@ -181,13 +172,17 @@ impl Collector {
         if message.payload.len() > *payload_bytes_max {
             let n = message.payload.len();
             let detail = format!("{n} bytes are over packet_max_bytes = {payload_bytes_max}");
-            return rejects.push(0, PAYLOAD_TOO_LARGE, detail);
+            return rejects.push(0, reasons::PAYLOAD_TOO_LARGE, detail);
         }
         let Some(route) = routes.iter().find(|route| filter_matches(&route.filter, topic)) else {
-            return rejects.push(0, NO_SUBSCRIPTION, "no configured subscription has this topic");
+            return rejects.push(0, reasons::NO_SUBSCRIPTION, "no configured subscription has this topic");
         };
         let Some(format) = route.format else {
-            return rejects.push(0, UNKNOWN_FORMAT, format!("the format `{}` is not known", route.format_name));
+            return rejects.push(
+                0,
+                reasons::UNKNOWN_FORMAT,
+                format!("the format `{}` is not known", route.format_name),
+            );
         };
         let Some(captured) = route.template.capture(topic) else {
             let detail = format!("the topic does not fit the template `{}`", route.topic);
@@ -303,10 +298,10 @@ mod tests {
         let mut collector = collector(&[("a/+", "a/x/{sensor_id}", "json"), ("b/+", "b/{sensor_id}", "punchcard")]);
         let cases = [
             (message("a/S", ""), reasons::EMPTY_PAYLOAD),
-            (message("a/S", vec![b' '; 100_001]), PAYLOAD_TOO_LARGE),
+            (message("a/S", vec![b' '; 100_001]), reasons::PAYLOAD_TOO_LARGE),
             (message("a/S", "1"), reasons::TOPIC_MISMATCH),
-            (message("b/S", "1"), UNKNOWN_FORMAT),
-            (message("c/S", "1"), NO_SUBSCRIPTION),
+            (message("b/S", "1"), reasons::UNKNOWN_FORMAT),
+            (message("c/S", "1"), reasons::NO_SUBSCRIPTION),
             (Message { topic: vec![0xff].into(), payload: vec![1].into(), receipt: None }, reasons::INVALID_UTF8),
         ];
         for (message, reason) in &cases {

@@ -8,11 +8,11 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::client::{Broker, now};
-use super::collect::QUEUE_FULL;
 use super::link::{Event, Grant, Link, LinkError, Message, Sender};
 use super::submit::PARCELS_MAX;
 use super::target::SetupError;
 use crate::ack::{Ack, Outcome};
+use crate::decode::reasons::QUEUE_FULL;
 use crate::intake::Parcel;
 use crate::telemetry::metrics::{self, Source};
 

@@ -68,7 +68,9 @@ pub(super) fn command_code(error: &mongodb::error::Error) -> Option<i32> {
 pub(super) fn describe(error: &mongodb::error::Error) -> String {
     match error.kind.as_ref() {
         ErrorKind::Command(e) => format!("{} ({}): {}", e.code_name, e.code, e.message),
-        ErrorKind::ServerSelection { message, .. } => message.clone(),
+        ErrorKind::ServerSelection { message, .. } => format!(
+            "no server to write to; is MongoDB running, and are the hosts and the replicaSet of store.uri right? ({message})"
+        ),
         _ => error.to_string(),
     }
 }
