@@ -1,6 +1,7 @@
 //! The promise on real servers: the binary, a real mosquitto, a real MongoDB, and SIGKILL for any of them.
 //!
-//! Long runs: `HOURBUCKET_KILLS=100 cargo test --test chaos kill`, and `HOURBUCKET_OUTAGE=20000000` for the outage.
+//! Long runs: `HOURBUCKET_KILLS=100 cargo test --test chaos kill`, and `HOURBUCKET_OUTAGE=20000000` for the outage;
+//! `HOURBUCKET_TEST_BINARY` names another binary than the tests' own, such as the release build.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -9,6 +9,9 @@
 //! Limits: `bytes_max` (beyond three quarters of it buckets are squeezed out before they are due, at all of it the shard
 //! takes no more: [`Shard::full`]) and `sensors_max` (idle sensors are forgotten first, then as for bytes).
 
+mod sensors;
+mod take;
+
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -19,7 +22,7 @@ use super::bucket::{Arriving, Bucket, Need, PageLimits};
 use crate::ack::{Ack, Acks};
 use crate::flush::backoff::Backoff;
 use crate::flush::due::{DuePolicy, DueWheel};
-use crate::model::{BucketKey, BucketStart, Now, PageWrite, ReadingBatch, RowFlags, SensorId, Span, Tags};
+use crate::model::{BucketStart, Now, PageWrite, ReadingBatch, RowFlags, SensorId, Span, Tags};
 use crate::store::{LoadRequest, LoadedBucket, StoreError, Written};
 
 /// What a shard is told at its start.
@@ -45,9 +48,6 @@ pub struct ShardSettings {
     pub backoff: Backoff,
 }
 
-/// Buckets in one load: without readings a stored page costs the answer about 100 bytes, with them up to `max_bytes`.
-const LOAD_HEADS_MAX: usize = 2000;
-const LOAD_READINGS_MAX: usize = 64;
 /// Sensors looked at in one sweep for idle ones.
 const SWEEP_STEP: usize = 4096;
 /// Interned field names kept before unused ones are dropped.
@@ -252,11 +252,16 @@ impl Shard {
         }
     }
 
-    /// Moves what is due into the queues, forgets what is idle, and squeezes buckets out under pressure.
-    pub fn tick(&mut self, now: Now) {
+    /// Moves what is due into the queues.
+    pub fn promote(&mut self, now: Now) {
         while let Some(due) = self.wheel.pop_due(now.mono_ms) {
             self.enqueue_all(due);
         }
+    }
+
+    /// Moves what is due into the queues, forgets what is idle, and squeezes buckets out under pressure.
+    pub fn tick(&mut self, now: Now) {
+        self.promote(now);
         let steps = if self.full() { self.sensors.capacity() } else { SWEEP_STEP };
         self.sweep(steps, now);
         self.squeeze();
@@ -267,20 +272,6 @@ impl Shard {
         while let Some(due) = self.wheel.pop_first() {
             self.enqueue_all(due);
         }
-    }
-
-    /// The next job for the store, as large as the limits of a command allow; `None` where nothing is due.
-    pub fn take(&mut self) -> Option<Job> {
-        if let Some(job) = self.take_loads() {
-            return Some(job);
-        }
-        // The longer queue first: it is the one that has waited or the one that fills a command.
-        let (first, second) = if self.creates.len() >= self.appends.len() {
-            (Need::Create, Need::Append)
-        } else {
-            (Need::Append, Need::Create)
-        };
-        self.take_writes(first).or_else(|| self.take_writes(second)).or_else(|| self.take_loads())
     }
 
     /// The store's answer to a job.
@@ -404,164 +395,6 @@ impl Shard {
         queue.push_back(ticket);
     }
 
-    /// The bucket at the head of a queue, if it still needs what the queue is for; otherwise it is queued again.
-    fn pop(&mut self, want: Need) -> Option<(Ticket, usize)> {
-        loop {
-            let queue = match want {
-                Need::Load { .. } => &mut self.loads,
-                Need::Create => &mut self.creates,
-                _ => &mut self.appends,
-            };
-            let ticket = queue.pop_front()?;
-            let Some(sensor) = self.sensors.get_mut(ticket.slot as usize) else { continue };
-            let Ok(position) = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start) else { continue };
-            let bucket = &mut sensor.buckets[position];
-            bucket.queued = false;
-            let need = bucket.need();
-            if std::mem::discriminant(&need) == std::mem::discriminant(&want) {
-                return Some((ticket, position));
-            }
-            self.enqueue(ticket);
-        }
-    }
-
-    fn take_loads(&mut self) -> Option<Job> {
-        let (mut tickets, mut requests, mut with_readings) = (vec![], vec![], 0);
-        while requests.len() < LOAD_HEADS_MAX && with_readings < LOAD_READINGS_MAX {
-            let Some((ticket, position)) = self.pop(Need::Load { readings: true }) else { break };
-            let sensor = &mut self.sensors[ticket.slot as usize];
-            let bucket = &mut sensor.buckets[position];
-            let readings = bucket.need() == Need::Load { readings: true };
-            with_readings += usize::from(readings);
-            let before = bucket.memory();
-            bucket.loading();
-            self.holding.bytes = self.holding.bytes + bucket.memory() - before;
-            tickets.push(ticket);
-            requests.push(LoadRequest {
-                bucket: BucketKey { sensor_id: sensor.id.clone(), start: ticket.start },
-                readings,
-            });
-        }
-        (!tickets.is_empty()).then_some(Job::Load(tickets, requests))
-    }
-
-    fn take_writes(&mut self, want: Need) -> Option<Job> {
-        let (mut tickets, mut writes, mut bytes) = (vec![], vec![], 0);
-        // Stops while a whole page still fits; a statement is a page and a summary at most.
-        let bytes_max = self.settings.command_bytes_max.saturating_sub(self.settings.page.bytes);
-        while writes.len() < self.settings.command_statements_max && bytes <= bytes_max {
-            let Some((ticket, position)) = self.pop(want) else { break };
-            let sensor = &mut self.sensors[ticket.slot as usize];
-            let bucket = &mut sensor.buckets[position];
-            let before = bucket.memory();
-            let Some(write) = bucket.take(&sensor.id, sensor.tags.as_ref(), self.settings.page) else { continue };
-            self.holding.bytes = self.holding.bytes + bucket.memory() - before;
-            bytes += write.wire_bytes();
-            tickets.push(ticket);
-            writes.push(write);
-        }
-        (!tickets.is_empty()).then_some(Job::Write(tickets, writes))
-    }
-
-    /// The slot of a sensor, made where there is none.
-    fn sensor(&mut self, hash: u64, id: &str) -> usize {
-        if let Some(slot) = self.index.find(hash, |&slot| *self.sensors[slot as usize].id == *id) {
-            return *slot as usize;
-        }
-        let sensor = Sensor { id: Arc::from(id), hash, tags: None, buckets: Vec::with_capacity(1) };
-        self.holding.bytes += sensor.memory();
-        self.holding.sensors += 1;
-        let slot = self.sensors.insert(sensor);
-        self.index.insert_unique(hash, slot as u32, |&slot| self.sensors[slot as usize].hash);
-        slot
-    }
-
-    /// The position of a bucket within its sensor, made where there is none.
-    fn bucket(&mut self, slot: usize, start: BucketStart, now: Now) -> usize {
-        let keep_ms = self.keep_ms();
-        let buckets = &mut self.sensors[slot].buckets;
-        match buckets.last() {
-            Some(last) if last.start == start => return buckets.len() - 1,
-            _ => {}
-        }
-        match buckets.binary_search_by_key(&start, |b| b.start) {
-            Ok(position) => position,
-            Err(position) => {
-                // Forgotten buckets are those of the past: one that may have been forgotten is not believed new.
-                let kept = self.settings.span.end(start) + keep_ms > now.wall_ms;
-                let believed_new = start.0 >= self.settings.started_wall_ms && kept;
-                buckets.insert(position, Bucket::new(start, believed_new));
-                self.holding.bytes += size_of::<Bucket>();
-                self.holding.buckets += 1;
-                position
-            }
-        }
-    }
-
-    /// How long an idle bucket is kept after its end, for late readings.
-    fn keep_ms(&self) -> i64 {
-        self.settings.span.ms() / 12
-    }
-
-    fn set_tags(&mut self, slot: usize, tags: &[u8]) {
-        let sensor = &mut self.sensors[slot];
-        if tags.is_empty() || sensor.tags.as_ref().is_some_and(|t| t.as_bytes() == tags) {
-            return;
-        }
-        self.holding.bytes -= sensor.memory();
-        sensor.tags = Some(Arc::new(Tags::from_canonical(tags)));
-        self.holding.bytes += sensor.memory();
-    }
-
-    /// Fills the translation from a batch's name to the shard's.
-    fn intern(&mut self, batch: &ReadingBatch, index: u16) {
-        let slot = &mut self.batch_names[usize::from(index)];
-        if slot.is_some() {
-            return;
-        }
-        let name = batch.name(index);
-        let interned = match self.names.get(name) {
-            Some(known) => known.clone(),
-            None => {
-                let new: Arc<str> = Arc::from(name);
-                self.names.insert(new.clone());
-                new
-            }
-        };
-        *slot = Some(interned);
-    }
-
-    /// Forgets idle buckets whose time is over (all idle ones when the shard is full), and sensors without buckets.
-    fn sweep(&mut self, steps: usize, now: Now) {
-        let full = self.full();
-        let horizon = now.wall_ms - self.keep_ms() - self.settings.span.ms();
-        for _ in 0..steps.min(self.sensors.capacity()) {
-            let slot = self.sweep_at;
-            self.sweep_at = if slot + 1 >= self.sensors.capacity() { 0 } else { slot + 1 };
-            let Some(sensor) = self.sensors.get_mut(slot) else { continue };
-            let (mut freed, mut gone) = (0, 0);
-            sensor.buckets.retain_mut(|bucket| {
-                let drop = bucket.idle() && !bucket.queued && (full || bucket.start.0 < horizon);
-                if drop {
-                    freed += bucket.memory() + size_of::<Bucket>();
-                    gone += 1;
-                }
-                !drop
-            });
-            self.holding.bytes -= freed;
-            self.holding.buckets -= gone;
-            if sensor.buckets.is_empty() {
-                self.holding.bytes -= sensor.memory();
-                self.holding.sensors -= 1;
-                let (hash, slots) = (sensor.hash, slot as u32);
-                if let Ok(entry) = self.index.find_entry(hash, |&s| s == slots) {
-                    entry.remove();
-                }
-                self.sensors.remove(slot);
-            }
-        }
-    }
-
     /// Above three quarters of the memory, or of the sensors, what is due soonest goes now.
     fn squeeze(&mut self) {
         let over = |h: &Holding, s: &ShardSettings| h.bytes >= s.bytes_max / 4 * 3 || h.sensors >= s.sensors_max;
@@ -574,13 +407,6 @@ impl Shard {
         {
             self.enqueue_all(early);
         }
-    }
-}
-
-impl Sensor {
-    /// Bytes of the sensor itself: the slab's entry, the shared id, the index and the tags.
-    fn memory(&self) -> usize {
-        size_of::<Sensor>() + 16 + self.id.len() + 8 + self.tags.as_ref().map_or(0, |t| 32 + t.as_bytes().len())
     }
 }
 

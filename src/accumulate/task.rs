@@ -11,7 +11,7 @@ use super::state::{Counts, Done, Holding, Job, Pick, Refused, Shard, ShardSettin
 use crate::ack::Ack;
 use crate::flush::dead::DeadLetters;
 use crate::flush::{Flusher, Permit};
-use crate::model::{Clock, DeadLetter, ReadingBatch, Value};
+use crate::model::{Clock, DeadLetter, PageWrite, ReadingBatch, Value};
 use crate::telemetry::metrics::{self, Source};
 
 /// Readings of one batch for one shard.
@@ -133,7 +133,7 @@ impl ShardTask {
     }
 
     fn launch(&mut self, permit: Permit) {
-        self.state.tick(self.clock.now());
+        self.state.promote(self.clock.now());
         let flusher = self.flusher.clone();
         match self.state.take() {
             None => {}
@@ -164,21 +164,21 @@ impl ShardTask {
         }
     }
 
-    /// A statement that the store will never take is kept as a dead letter, in the native JSON shape, a reading a line,
+    /// A statement that the store will never take is kept as dead letters, in the native JSON shape, a reading a line,
     /// so that it can be replayed.
     async fn refuse(&self, refused: Refused) {
         let Refused { write, detail, acks } = refused;
         tracing::error!(readings = write.rows.len(), %detail, "the store refuses readings; they are kept as dead letters");
-        metrics::rejected(Source::Store, "store_rejected", write.rows.len() as u64);
-        let letter = DeadLetter {
+        metrics::rejected(Source::Store, STORE_REJECTED, write.rows.len() as u64);
+        let letter = |payload| DeadLetter {
             received_at_ms: self.clock.now().wall_ms,
-            source: "store".into(),
+            source: Source::Store.label().into(),
             topic: String::new(),
-            payload: as_json(&write),
-            reason: "store_rejected".into(),
-            detail,
+            payload,
+            reason: STORE_REJECTED.into(),
+            detail: detail.clone(),
         };
-        self.dead.send(vec![letter], acks).await;
+        self.dead.send(as_lines(&write).into_iter().map(letter).collect(), acks).await;
     }
 
     fn report(&mut self) {
@@ -202,25 +202,35 @@ impl std::fmt::Debug for ShardTask {
     }
 }
 
-fn as_json(write: &crate::model::PageWrite) -> Vec<u8> {
-    let mut out = Vec::new();
+/// Why a reading of [`Refused`] is a dead letter.
+const STORE_REJECTED: &str = "store_rejected";
+/// A dead letter is a document of its own, and must be well below 16 MiB.
+const DEAD_PAYLOAD_BYTES: usize = 1 << 20;
+
+/// The readings of a statement as lines of JSON, in pieces of about [`DEAD_PAYLOAD_BYTES`].
+fn as_lines(write: &PageWrite) -> Vec<Vec<u8>> {
+    let (mut pieces, mut piece) = (vec![], vec![]);
     for reading in write.rows.to_readings(&write.sensor_id) {
-        let values: serde_json::Map<String, serde_json::Value> = reading
-            .values
-            .iter()
-            .map(|(name, value)| {
-                let value = match value {
-                    Value::Double(v) => serde_json::Value::from(*v),
-                    Value::Int(v) => serde_json::Value::from(*v),
-                    Value::Bool(v) => serde_json::Value::from(*v),
-                    Value::Str(v) => serde_json::Value::from(v.as_str()),
-                };
-                (name.clone(), value)
-            })
-            .collect();
-        let line = serde_json::json!({ "sensor_id": &*write.sensor_id, "ts": reading.ts_ms, "ts_unit": "ms", "values": values });
-        out.extend_from_slice(line.to_string().as_bytes());
-        out.push(b'\n');
+        let values: serde_json::Map<String, serde_json::Value> =
+            reading.values.into_iter().map(|(name, value)| (name, as_json(value))).collect();
+        let line = serde_json::json!({ "sensor_id": reading.sensor_id, "ts": reading.ts_ms, "ts_unit": "ms", "values": values });
+        piece.extend_from_slice(line.to_string().as_bytes());
+        piece.push(b'\n');
+        if piece.len() >= DEAD_PAYLOAD_BYTES {
+            pieces.push(std::mem::take(&mut piece));
+        }
     }
-    out
+    if !piece.is_empty() {
+        pieces.push(piece);
+    }
+    pieces
+}
+
+fn as_json(value: Value) -> serde_json::Value {
+    match value {
+        Value::Double(v) => v.into(),
+        Value::Int(v) => v.into(),
+        Value::Bool(v) => v.into(),
+        Value::Str(v) => v.into(),
+    }
 }

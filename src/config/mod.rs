@@ -285,7 +285,7 @@ pub struct Mqtt {
     pub ca_file: Option<PathBuf>,
     /// `keep_alive` (default 30s).
     pub keep_alive: Duration,
-    /// `packet_max_bytes` (default 1MiB; larger ones end the connection, so keep it above the broker's own limit).
+    /// `packet_max_bytes` (default 1MiB; a larger message becomes a dead letter).
     pub packet_max_bytes: u32,
     /// `window`: messages that may wait for their acknowledgement (default 10,000; MQTT 5: receive maximum, at most 65,535).
     pub window: u16,

@@ -9,7 +9,7 @@
 //! whatever may take its time (the next segment, removals, the checkpoint), `tracker` knows what is stored (pure),
 //! `follower` gives the entries to the router, `repair` is for the operator, [`fs`] is the file system and its double.
 //!
-//! **The life of one entry.** A [`Parcel`](crate::intake::Parcel) comes out of the intake's channel with whatever else
+//! **The life of one entry.** A [`Parcel`] comes out of the intake's channel with whatever else
 //! waits there, up to 4 MiB. Its readings become one frame, its dead letters another; all frames of the group are one
 //! write behind the last group of the active segment, and one fdatasync. Then, and only then, the entries are visible
 //! to the follower and the senders are acknowledged. The follower gives them out in order, from memory or, when the

@@ -43,6 +43,8 @@ impl RowFlags {
 pub struct Rows {
     fields: Vec<Arc<str>>,
     data: Vec<u8>,
+    /// Where the first row begins: those before it were taken.
+    head: usize,
     count: u32,
     stored_bytes: u64,
     first_ts_ms: i64,
@@ -119,10 +121,7 @@ impl RowWriter<'_> {
 impl Drop for RowWriter<'_> {
     fn drop(&mut self) {
         let rows = &mut *self.rows;
-        rows.stored_bytes += self.bytes;
-        rows.first_ts_ms = if rows.count == 0 { self.ts_ms } else { rows.first_ts_ms.min(self.ts_ms) };
-        rows.last_ts_ms = if rows.count == 0 { self.ts_ms } else { rows.last_ts_ms.max(self.ts_ms) };
-        rows.count += 1;
+        rows.note(self.ts_ms, self.bytes);
     }
 }
 
@@ -152,12 +151,14 @@ impl Rows {
         self.stored_bytes
     }
 
-    /// The earliest time, in milliseconds since 1970; meaningless when empty.
+    /// The earliest time, in milliseconds since 1970; of the rows that are left after [`Rows::take_front`] a lower bound.
+    /// Meaningless when empty.
     pub fn first_ts_ms(&self) -> i64 {
         self.first_ts_ms
     }
 
-    /// The latest time, in milliseconds since 1970; meaningless when empty.
+    /// The latest time, in milliseconds since 1970; of the rows that are left after [`Rows::take_front`] an upper bound.
+    /// Meaningless when empty.
     pub fn last_ts_ms(&self) -> i64 {
         self.last_ts_ms
     }
@@ -212,7 +213,7 @@ impl Rows {
 
     /// The rows in the order they were added.
     pub fn iter(&self) -> impl Iterator<Item = Row<'_>> {
-        let mut at = 0;
+        let mut at = self.head;
         std::iter::from_fn(move || {
             let (row, next) = self.row_at(at)?;
             at = next;
@@ -221,19 +222,34 @@ impl Rows {
     }
 
     /// Takes the first rows off: at most `rows_max`, and while the BSON array they make stays within `bytes_max` (the
-    /// first row always goes). Returns them; the rest stays. One move where all of them go.
+    /// first row always goes). Returns them; the rest stays. Costs by what is taken, whatever is left: a bucket far
+    /// behind is written page by page.
     pub fn take_front(&mut self, rows_max: usize, bytes_max: u64) -> Rows {
-        if self.len() <= rows_max && self.stored_bytes + self.len() as u64 * ARRAY_KEY_BYTES_MAX <= bytes_max {
-            return std::mem::take(self);
+        let mut front = Rows { fields: self.fields.clone(), ..Rows::default() };
+        let (mut at, mut array_bytes) = (self.head, 0);
+        while let Some((row, next)) = self.row_at(at) {
+            let bytes = row.stored_bytes();
+            array_bytes += bytes + ARRAY_KEY_BYTES_MAX;
+            if front.len() >= rows_max || (!front.is_empty() && array_bytes > bytes_max) {
+                break;
+            }
+            front.note(row.ts_ms, bytes);
+            at = next;
         }
-        let (mut front, mut rest, mut bytes, mut full) = (Rows::default(), Rows::default(), 0, false);
-        for row in self.iter() {
-            let row_bytes = row.stored_bytes() + ARRAY_KEY_BYTES_MAX;
-            full |= front.len() >= rows_max || (!front.is_empty() && bytes + row_bytes > bytes_max);
-            bytes += row_bytes;
-            if full { rest.push_row(&row) } else { front.push_row(&row) }
+        if at == self.data.len() {
+            front.data = std::mem::take(&mut self.data);
+            front.head = self.head;
+            *self = Rows::default();
+            return front;
         }
-        *self = rest;
+        front.data = self.data[self.head..at].to_vec();
+        self.head = at;
+        self.count -= front.count;
+        self.stored_bytes -= front.stored_bytes;
+        if self.head > self.data.len() / 2 {
+            self.data.drain(..self.head);
+            self.head = 0;
+        }
         front
     }
 
@@ -278,6 +294,14 @@ impl Rows {
             values: row.named().map(|(n, v)| (n.to_owned(), v.to_value())).collect(),
         };
         self.iter().map(reading).collect()
+    }
+
+    /// Counts a row that is added.
+    fn note(&mut self, ts_ms: i64, bytes: u64) {
+        self.stored_bytes += bytes;
+        self.first_ts_ms = if self.count == 0 { ts_ms } else { self.first_ts_ms.min(ts_ms) };
+        self.last_ts_ms = if self.count == 0 { ts_ms } else { self.last_ts_ms.max(ts_ms) };
+        self.count += 1;
     }
 
     fn row_at(&self, at: usize) -> Option<(Row<'_>, usize)> {
@@ -325,11 +349,17 @@ mod tests {
         (0..10).for_each(|ts| rows.push_reading(&reading(ts, &[("t", Value::Int(ts))])));
         let row_bytes = rows.stored_bytes() / 10 + ARRAY_KEY_BYTES_MAX;
         let front = rows.take_front(3, u64::MAX);
-        assert_eq!((front.len(), front.last_ts_ms(), rows.len(), rows.first_ts_ms()), (3, 2, 7, 3));
+        assert_eq!((front.len(), front.last_ts_ms(), rows.len()), (3, 2, 7));
+        assert_eq!(rows.iter().next().unwrap().ts_ms, 3);
         let front = rows.take_front(100, 2 * row_bytes);
         assert_eq!((front.len(), rows.len()), (2, 5));
         let front = rows.take_front(100, 1);
         assert_eq!((front.len(), rows.len()), (1, 4), "a single row always goes");
         assert_eq!(rows.stored_bytes(), 4 * (row_bytes - ARRAY_KEY_BYTES_MAX));
+        rows.push_reading(&reading(3, &[("u", Value::Int(1))]));
+        let last = rows.take_front(100, u64::MAX);
+        assert_eq!((last.len(), last.first_ts_ms(), last.last_ts_ms()), (5, 3, 9), "exact again once they are taken");
+        assert_eq!(last.iter().map(|r| r.ts_ms).collect::<Vec<_>>(), [6, 7, 8, 9, 3]);
+        assert!(rows.is_empty() && rows.iter().next().is_none());
     }
 }

@@ -112,6 +112,10 @@ impl MongoStore {
     }
 
     async fn prepare_all(&self) -> Result<Prepared, SchemaError> {
+        if self.mode == config::StoreMode::Timeseries {
+            let detail = "this version of hourbucket writes bucket pages only; set store.mode to auto or bucket".into();
+            return Err(SchemaError { step: "store.mode is timeseries".into(), detail, transient: false });
+        }
         let (server_version, topology, warnings) = self.server().await?;
         let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::from(i32::MAX));
         let changes =

@@ -1,0 +1,115 @@
+//! The sensors of a shard and their buckets: found, made, forgotten.
+
+use std::sync::Arc;
+
+use super::super::bucket::Bucket;
+use super::{Sensor, Shard};
+use crate::model::{BucketStart, Now, ReadingBatch, Tags};
+
+impl Shard {
+    /// The slot of a sensor, made where there is none.
+    pub(super) fn sensor(&mut self, hash: u64, id: &str) -> usize {
+        if let Some(slot) = self.index.find(hash, |&slot| *self.sensors[slot as usize].id == *id) {
+            return *slot as usize;
+        }
+        let sensor = Sensor { id: Arc::from(id), hash, tags: None, buckets: Vec::with_capacity(1) };
+        self.holding.bytes += sensor.memory();
+        self.holding.sensors += 1;
+        let slot = self.sensors.insert(sensor);
+        self.index.insert_unique(hash, slot as u32, |&slot| self.sensors[slot as usize].hash);
+        slot
+    }
+
+    /// The position of a bucket within its sensor, made where there is none.
+    pub(super) fn bucket(&mut self, slot: usize, start: BucketStart, now: Now) -> usize {
+        let keep_ms = self.keep_ms();
+        let buckets = &mut self.sensors[slot].buckets;
+        match buckets.last() {
+            Some(last) if last.start == start => return buckets.len() - 1,
+            _ => {}
+        }
+        match buckets.binary_search_by_key(&start, |b| b.start) {
+            Ok(position) => position,
+            Err(position) => {
+                // Forgotten buckets are those of the past: one that may have been forgotten is not believed new.
+                let kept = self.settings.span.end(start) + keep_ms > now.wall_ms;
+                let believed_new = start.0 >= self.settings.started_wall_ms && kept;
+                buckets.insert(position, Bucket::new(start, believed_new));
+                self.holding.bytes += size_of::<Bucket>();
+                self.holding.buckets += 1;
+                position
+            }
+        }
+    }
+
+    /// How long an idle bucket is kept after its end, for late readings.
+    pub(super) fn keep_ms(&self) -> i64 {
+        self.settings.span.ms() / 12
+    }
+
+    pub(super) fn set_tags(&mut self, slot: usize, tags: &[u8]) {
+        let sensor = &mut self.sensors[slot];
+        if tags.is_empty() || sensor.tags.as_ref().is_some_and(|t| t.as_bytes() == tags) {
+            return;
+        }
+        self.holding.bytes -= sensor.memory();
+        sensor.tags = Some(Arc::new(Tags::from_canonical(tags)));
+        self.holding.bytes += sensor.memory();
+    }
+
+    /// Fills the translation from a batch's name to the shard's.
+    pub(super) fn intern(&mut self, batch: &ReadingBatch, index: u16) {
+        let slot = &mut self.batch_names[usize::from(index)];
+        if slot.is_some() {
+            return;
+        }
+        let name = batch.name(index);
+        let interned = match self.names.get(name) {
+            Some(known) => known.clone(),
+            None => {
+                let new: Arc<str> = Arc::from(name);
+                self.names.insert(new.clone());
+                new
+            }
+        };
+        *slot = Some(interned);
+    }
+
+    /// Forgets idle buckets whose time is over (all idle ones when the shard is full), and sensors without buckets.
+    pub(super) fn sweep(&mut self, steps: usize, now: Now) {
+        let full = self.full();
+        let horizon = now.wall_ms - self.keep_ms() - self.settings.span.ms();
+        for _ in 0..steps.min(self.sensors.capacity()) {
+            let slot = self.sweep_at;
+            self.sweep_at = if slot + 1 >= self.sensors.capacity() { 0 } else { slot + 1 };
+            let Some(sensor) = self.sensors.get_mut(slot) else { continue };
+            let (mut freed, mut gone) = (0, 0);
+            sensor.buckets.retain_mut(|bucket| {
+                let drop = bucket.idle() && !bucket.queued && (full || bucket.start.0 < horizon);
+                if drop {
+                    freed += bucket.memory() + size_of::<Bucket>();
+                    gone += 1;
+                }
+                !drop
+            });
+            self.holding.bytes -= freed;
+            self.holding.buckets -= gone;
+            if sensor.buckets.is_empty() {
+                self.holding.bytes -= sensor.memory();
+                self.holding.sensors -= 1;
+                let (hash, slots) = (sensor.hash, slot as u32);
+                if let Ok(entry) = self.index.find_entry(hash, |&s| s == slots) {
+                    entry.remove();
+                }
+                self.sensors.remove(slot);
+            }
+        }
+    }
+}
+
+impl Sensor {
+    /// Bytes of the sensor itself: the slab's entry, the shared id, the index and the tags.
+    pub(super) fn memory(&self) -> usize {
+        size_of::<Sensor>() + 16 + self.id.len() + 8 + self.tags.as_ref().map_or(0, |t| 32 + t.as_bytes().len())
+    }
+}
