@@ -3,6 +3,10 @@
 //!
 //! The stock and the removals are behind one lock, which the writer takes when it needs a segment: it finds one there,
 //! or waits for the keeper who is just making it, or makes it itself. So there is no protocol between the two threads.
+//!
+//! Known cost: the directory sync after a removal stalls the writer's fdatasync, since both wait for the file system's
+//! journal. Seen once on an idle machine (ext4 with `discard`, 64 MiB segments, the system calls alone): p99 of a group
+//! 3.6 ms and 73 ms at most with removals, 0.6 ms and 2.3 ms without. Not cured yet.
 
 use std::io;
 use std::path::PathBuf;

@@ -5,7 +5,7 @@
 //! the machine may stop at any instant. Nothing that was acknowledged may be lost, and nothing may be given out in
 //! another order than it was taken.
 //!
-//! **Parts.** [`segment`](self) is the format (pure), `reader` and `recovery` read it, `writer` appends, `keeper` does
+//! **Parts.** `segment` is the format (pure), `reader` and `recovery` read it, `writer` appends, `keeper` does
 //! whatever may take its time (the next segment, removals, the checkpoint), `tracker` knows what is stored (pure),
 //! `follower` gives the entries to the router, `repair` is for the operator, [`fs`] is the file system and its double.
 //!
@@ -24,7 +24,7 @@
 //!
 //! **Full.** A segment's space is reserved before it is used, so a full disk shows when the next segment is made and not
 //! in the middle of an acknowledged write. When there is none to be had (`journal.max_bytes`, no space) the group is
-//! refused, the door ([`Gate::full`](crate::intake::Gate::full)) closes, and the keeper opens it when it has a segment
+//! refused, the door ([`Gate::full`]) closes, and the keeper opens it when it has a segment
 //! again: after a removal, or at one of its attempts every second. The backlog is not affected.
 //!
 //! **Retry.** A short write is continued. A failed write refuses its group and ends its segment. A failed fdatasync of a
