@@ -46,8 +46,15 @@ pub struct Ack {
 impl Ack {
     /// An acknowledgement and the future of its outcome.
     pub fn channel() -> (Ack, Wait) {
+        Ack::observed(|_| {})
+    }
+
+    /// As [`Ack::channel`], and calls `observe` with the outcome before anybody who waits learns it, also where nobody
+    /// waits any more. It must be quick.
+    pub fn observed(observe: impl FnOnce(Outcome) + Send + Sync + 'static) -> (Ack, Wait) {
         let (tx, rx) = oneshot::channel();
         let ack = Ack::with(move |outcome| {
+            observe(outcome);
             // Nobody waits any more: the sender has gone, which changes nothing for the data.
             let _ = tx.send(outcome);
         });

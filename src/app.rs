@@ -408,7 +408,11 @@ impl Service {
             tracing::info!(took_ms, "stopped; everything that was acknowledged is stored");
             Ended::Clean
         } else {
-            tracing::error!(took_ms, left, "stopped before everything was stored; the journal keeps what is left");
+            let where_to = match self.config.ingest.ack {
+                AckMode::Journal => "the journal has what is left, and the next start stores it",
+                AckMode::Stored => "what is left was not acknowledged, and its senders send it again",
+            };
+            tracing::error!(took_ms, left, "stopped before everything was stored: {where_to}");
             Ended::Unstored { left }
         }
     }

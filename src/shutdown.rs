@@ -70,10 +70,11 @@ impl Poison {
     /// Waits until a part fails.
     pub async fn wait(&self) -> String {
         let mut reason = self.reason.subscribe();
-        // The sender lives as long as `self`.
-        match reason.wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone().unwrap_or_default(),
-            Err(_) => std::future::pending().await,
+        let reason = reason.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+        match reason {
+            Some(reason) => reason,
+            // The sender lives as long as `self`.
+            None => std::future::pending().await,
         }
     }
 }

@@ -167,7 +167,9 @@ fn a_full_journal_refuses_and_opens_again_by_itself() {
         (status != 200).then_some((status, text))
     });
     assert_eq!(refused.0, 429, "{}", refused.1);
-    assert!(service.get_admin("/readyz").is_some_and(|(status, _)| status == 503), "a full journal is not ready");
+    wait_until("a full journal is not ready", PATIENCE, || {
+        service.get_admin("/readyz").filter(|(status, text)| *status == 503 && text.contains("journal"))
+    });
     mongod.restart();
     wait_until("it takes readings again", PATIENCE, || {
         batch += 1;

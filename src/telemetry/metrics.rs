@@ -49,6 +49,7 @@ pub fn install() -> Result<&'static PrometheusHandle, metrics_exporter_prometheu
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &LATENCY_BUCKETS)?
         .install_recorder()?;
     describe();
+    start_at_zero();
     gauge!("hourbucket_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     Ok(HANDLE.get_or_init(|| handle))
 }
@@ -63,6 +64,23 @@ pub fn run_upkeep() {
     if let Some(handle) = HANDLE.get() {
         handle.run_upkeep();
     }
+}
+
+/// Series that everybody watches are there from the start: a rate over a counter that appears with its first event misses
+/// that event, and an alert on an absent series never fires.
+fn start_at_zero() {
+    for source in [Source::Mqtt, Source::Http] {
+        received(source, 0);
+        accepted(source, 0);
+        acks_pending(source, 0);
+    }
+    duplicate(0);
+    store_conflicts(0);
+    counter!("hourbucket_store_retries_total").increment(0);
+    readings_in_flight(0);
+    oldest_unstored_seconds(0.0);
+    accumulate(0, 0);
+    journal_bytes(0);
 }
 
 fn describe() {
@@ -198,4 +216,5 @@ pub fn http_request(route: &'static str, status: u16, seconds: f64) {
 /// Says which mode is in use.
 pub fn store_mode(mode: &'static str) {
     gauge!("hourbucket_store_mode", "mode" => mode).set(1.0);
+    stored(mode, 0);
 }

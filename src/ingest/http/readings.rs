@@ -54,7 +54,6 @@ async fn take(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, Re
     let accepted = batch.len();
     if accepted > 0 {
         let wait = hand_over(shared, batch).await?;
-        metrics::accepted(Source::Http, accepted as u64);
         // From here on the readings count against the next stage's memory, not against that of the bodies.
         drop(held);
         acknowledged(shared, wait).await?;
@@ -158,7 +157,14 @@ fn count(batch: &ReadingBatch, rejects: &Rejects) {
 
 /// Hands over the readings, all or none.
 async fn hand_over(shared: &Shared, batch: ReadingBatch) -> Result<Wait, Refusal> {
-    let (ack, wait) = Ack::channel();
+    // Counted with the outcome and not by this request, which may be gone by then: at rest what is accepted must be what is
+    // stored, whether its sender has waited or not, and what the journal had no room for is neither.
+    let readings = batch.len() as u64;
+    let (ack, wait) = Ack::observed(move |outcome| {
+        if outcome == Outcome::Delivered {
+            metrics::accepted(Source::Http, readings);
+        }
+    });
     let submit = shared.intake.submit(Parcel::new(batch, Vec::new(), ack));
     tokio::time::timeout(shared.cfg.queue_timeout, submit).await.unwrap_or(Err(Refused::Busy))?;
     Ok(wait)
@@ -170,7 +176,8 @@ async fn acknowledged(shared: &Shared, wait: Wait) -> Result<(), Refusal> {
     let timeout = shared.cfg.ack_timeout;
     match tokio::time::timeout(timeout, wait.outcome()).await {
         Ok(Outcome::Delivered) => Ok(()),
-        Ok(Outcome::NotDelivered) => Err(Refusal::NotDelivered),
+        // The parcel that finds the journal full is the one that closes the door.
+        Ok(Outcome::NotDelivered) => Err(shared.intake.check().err().map_or(Refusal::NotDelivered, Refusal::from)),
         Err(_) => Err(Refusal::AckTimeout { seconds: timeout.as_secs_f64() }),
     }
 }

@@ -1,0 +1,123 @@
+//! The accumulator against a naive model: whatever comes, in whatever order, each bucket holds exactly the readings of
+//! its time once, in as few full pages as they need, before 1970 too.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use hourbucket::accumulate::PageLimits;
+use hourbucket::accumulate::state::{Done, Job, Shard, ShardSettings};
+use hourbucket::ack::Ack;
+use hourbucket::flush::backoff::Backoff;
+use hourbucket::flush::due::DuePolicy;
+use hourbucket::model::{Now, Reading, ReadingBatch, Span, Value};
+use hourbucket::route::picks;
+use hourbucket::store::memory::Pages;
+use proptest::prelude::*;
+
+const HOUR: i64 = 3_600_000;
+
+/// Times at and around the edges of hours, on both sides of 1970 and of the start of the process.
+fn time() -> impl Strategy<Value = i64> {
+    let edge = prop_oneof![-3i64..3, 472_000i64..472_003].prop_map(|hour| hour * HOUR);
+    (edge, prop_oneof![-2i64..3, 0..HOUR]).prop_map(|(edge, offset)| edge + offset)
+}
+
+fn reading() -> impl Strategy<Value = Reading> {
+    (0u8..3, time(), -2i64..3).prop_map(|(sensor, ts_ms, n)| Reading {
+        sensor_id: format!("s{sensor}"),
+        ts_ms,
+        receipt_time: false,
+        tags: BTreeMap::new(),
+        values: BTreeMap::from([("n".into(), Value::Int(n)), ("half".into(), Value::Double(n as f64 / 2.0))]),
+    })
+}
+
+/// What is done between two batches.
+#[derive(Debug, Clone)]
+enum Step {
+    Batch(Vec<Reading>),
+    Flush,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let batch = prop::collection::vec(reading(), 1..20).prop_map(Step::Batch);
+    prop::collection::vec(prop_oneof![3 => batch, 1 => Just(Step::Flush)], 1..20)
+}
+
+fn shard(page: u32) -> Shard {
+    Shard::new(ShardSettings {
+        span: Span::HOUR,
+        page: PageLimits { readings: page, bytes: 1 << 20 },
+        due: DuePolicy::Age(1000),
+        command_bytes_max: 4 << 20,
+        command_statements_max: 3,
+        bytes_max: 1 << 20,
+        sensors_max: 100,
+        started_wall_ms: 472_001 * HOUR,
+        backoff: Backoff { min: Duration::from_millis(1), max: Duration::from_millis(1) },
+    })
+}
+
+/// Carries out everything that is due until nothing is left.
+fn flush(shard: &mut Shard, pages: &mut Pages, now: Now) {
+    while !shard.empty() {
+        shard.drain();
+        let done = match shard.take().expect("something waits, so something is to be done") {
+            Job::Write(tickets, writes) => {
+                let answers = writes.iter().map(|w| pages.write(w)).collect();
+                Done::Write(tickets, writes, Ok(answers))
+            }
+            Job::Load(tickets, requests) => {
+                let loaded = requests.iter().map(|r| pages.load(r)).collect();
+                Done::Load(tickets, requests, Ok(loaded))
+            }
+        };
+        shard.finished(done, now);
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_bucket_holds_what_the_naive_model_says(steps in steps(), page in 1u32..8) {
+        let now = Now { wall_ms: 472_002 * HOUR, mono_ms: 1000 };
+        let (mut shard, mut pages) = (shard(page), Pages::default());
+        let mut model: BTreeMap<(String, i64), BTreeSet<(i64, String)>> = BTreeMap::new();
+        let (mut sent, mut distinct) = (0, 0);
+        for step in &steps {
+            match step {
+                Step::Flush => flush(&mut shard, &mut pages, now),
+                Step::Batch(readings) => {
+                    let batch: ReadingBatch = readings.iter().cloned().collect();
+                    shard.accept(&batch, &picks(&batch, 1)[0], Ack::none(), false, now);
+                    sent += readings.len() as u64;
+                    for r in readings {
+                        // Rounded towards the past, written in another way than the code does it.
+                        let hour = if r.ts_ms >= 0 { r.ts_ms / HOUR } else { -((HOUR - 1 - r.ts_ms) / HOUR) };
+                        let bucket = model.entry((r.sensor_id.clone(), hour * HOUR)).or_default();
+                        distinct += u64::from(bucket.insert((r.ts_ms, format!("{:?}", r.values))));
+                    }
+                }
+            }
+        }
+        flush(&mut shard, &mut pages, now);
+        prop_assert_eq!(pages.check(page), Ok(()));
+        let counts = shard.take_counts();
+        prop_assert_eq!((counts.stored, counts.duplicates, counts.conflicts), (distinct, sent - distinct, 0));
+        let mut stored: BTreeMap<(String, i64), Vec<(i64, String)>> = BTreeMap::new();
+        let mut full: BTreeMap<(String, i64), u32> = BTreeMap::new();
+        for ((sensor, start, _), p) in &pages.pages {
+            let readings = p.readings.iter().map(|r| (r.ts_ms, format!("{:?}", r.values)));
+            stored.entry((sensor.clone(), start.0)).or_default().extend(readings);
+            *full.entry((sensor.clone(), start.0)).or_default() += 1;
+        }
+        for (bucket, readings) in &model {
+            let mut found = stored.remove(bucket).unwrap_or_default();
+            found.sort();
+            prop_assert_eq!(&found, &readings.iter().cloned().collect::<Vec<_>>(), "{:?}", bucket);
+            prop_assert_eq!(full[bucket], (readings.len() as u32).div_ceil(page), "pages of {:?}", bucket);
+        }
+        prop_assert!(stored.is_empty(), "never sent: {:?}", stored);
+    }
+}
