@@ -12,6 +12,14 @@
 //! - one with the time of receipt is never dropped on arrival. Only where it is suspect (replayed, refused, answer
 //!   lost) it is counted against the stored ones nobody has claimed yet: three pending, two stored, one is missing.
 //!
+//! TODO(issue 3): a reading that is only a few milliseconds late, but behind what was just written, loads the whole
+//! bucket with all its pages. A sensor whose readings arrive slightly out of order at a high rate then costs more loads
+//! than writes, and `seen` of many large buckets goes beyond the memory budget (64 buckets a load, 4 loads at once: seen
+//! in the long outage run as 105 MB against 16 MiB). The cure to try: keep the rows of the last statement after its
+//! `Done` (they are in memory already) with the latest time below which nothing is known; compare with those, and load
+//! only what is older. They are a cache: dropped under pressure and when the bucket is idle. And bound a load by the
+//! bytes that its heads say, not by buckets.
+//!
 //! Invariants: at most one statement or load in flight; a reading is in exactly one of waiting, flight, store; the
 //! acknowledgements leave with the last reading that waited when they joined.
 
