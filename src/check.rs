@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 
 use crate::config::{AckMode, Config};
+use crate::ingest::mqtt;
 use crate::journal::{self, Report, Salvaged, SegmentReport};
 use crate::store::mongo::MongoStore;
 
@@ -114,16 +115,7 @@ pub fn describe_salvage(salvaged: &Salvaged) -> String {
 
 /// Whether somebody listens where a broker should be; a session is not opened, since it would end the service's own.
 async fn reachable(url: &str) -> Result<String, String> {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("mqtt", url));
-    let host = rest.split('/').next().unwrap_or(rest);
-    let port = match scheme {
-        "mqtts" => 8883,
-        "ws" => 80,
-        "wss" => 443,
-        _ => 1883,
-    };
-    let bare = host.rsplit_once(':').is_none_or(|(_, p)| p.parse::<u16>().is_err());
-    let address = if bare { format!("{host}:{port}") } else { host.to_owned() };
+    let address = mqtt::address(url).map_err(|e| e.to_string())?;
     match tokio::time::timeout(CONNECT, TcpStream::connect(&address)).await {
         Ok(Ok(_)) => Ok(format!("{address} accepts connections")),
         Ok(Err(error)) => Err(format!("{address}: {error}; is the broker running, and mqtt.url right?")),

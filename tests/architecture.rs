@@ -58,7 +58,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("store", &["model", "config", "telemetry"]),
     // Both ports are served by the same code, which lives with the larger one.
     ("admin", &["ingest(http)", "telemetry", "config", "model"]),
-    ("check", &["journal", "store", "ingest(http)", "config", "model"]),
+    ("check", &["journal", "store", "ingest(http|mqtt)", "config", "model"]),
 ];
 
 /// A path (or its end, where it starts with `::`) and where alone it may stand.

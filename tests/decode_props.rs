@@ -14,17 +14,9 @@ use proptest::prelude::*;
 const NOW: i64 = 1_709_290_800_000;
 
 fn limits() -> Limits {
-    Limits {
-        // Back to the year 1900 and as far ahead.
-        past: Duration::from_secs(125 * 365 * 86_400),
-        future: Duration::from_secs(125 * 365 * 86_400),
-        fields_max: 64,
-        name_max_bytes: 128,
-        sensor_id_max_bytes: 256,
-        string_max_bytes: 1024,
-        tags_max: 32,
-        batch_max_readings: 100_000,
-    }
+    // Back to the year 1900 and as far ahead.
+    let years = Duration::from_secs(125 * 365 * 86_400);
+    Limits { past: years, future: years, ..hourbucket::config::Config::default().limits }
 }
 
 fn run(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {

@@ -10,16 +10,7 @@ pub(super) const NOW: i64 = 1_709_290_800_000;
 
 /// The defaults.
 pub(super) fn limits() -> Limits {
-    Limits {
-        past: Duration::from_secs(365 * 86_400),
-        future: Duration::from_secs(600),
-        fields_max: 64,
-        name_max_bytes: 128,
-        sensor_id_max_bytes: 256,
-        string_max_bytes: 1024,
-        tags_max: 32,
-        batch_max_readings: 100_000,
-    }
+    crate::config::Config::default().limits
 }
 
 fn run_with(format: Format, payload: &[u8], cx: &Context<'_>) -> (Vec<Reading>, Rejects) {

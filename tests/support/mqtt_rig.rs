@@ -20,16 +20,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The defaults.
 pub fn limits() -> Limits {
-    Limits {
-        past: Duration::from_secs(365 * 86_400),
-        future: Duration::from_secs(600),
-        fields_max: 64,
-        name_max_bytes: 128,
-        sensor_id_max_bytes: 256,
-        string_max_bytes: 1024,
-        tags_max: 32,
-        batch_max_readings: 100_000,
-    }
+    hourbucket::config::Config::default().limits
 }
 
 /// A broker's configuration with `sensors/+/+` as scalars.

@@ -46,3 +46,11 @@ mod v5;
 
 pub use client::{BrokerStatus, OnStatus, spawn};
 pub use target::SetupError;
+
+/// Host and port of a broker's URL, the port of its scheme where it names none.
+///
+/// # Errors
+/// The URL cannot be used.
+pub fn address(url: &str) -> Result<String, SetupError> {
+    target::Target::parse(url).map(|target| target.label())
+}

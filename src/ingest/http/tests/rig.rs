@@ -34,16 +34,7 @@ pub(super) fn http() -> config::Http {
 }
 
 pub(super) fn limits() -> config::Limits {
-    config::Limits {
-        past: Duration::from_secs(20 * 365 * 86_400),
-        future: Duration::from_secs(600),
-        fields_max: 64,
-        name_max_bytes: 128,
-        sensor_id_max_bytes: 256,
-        string_max_bytes: 1024,
-        tags_max: 32,
-        batch_max_readings: 100_000,
-    }
+    config::Limits { past: Duration::from_secs(20 * 365 * 86_400), ..config::Config::default().limits }
 }
 
 /// The port, and what is behind it.
