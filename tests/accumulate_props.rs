@@ -46,7 +46,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![3 => batch, 1 => Just(Step::Flush)], 1..20)
 }
 
-fn shard(page: u32) -> Shard {
+fn shard(page: u32, seen_max: usize) -> Shard {
     Shard::new(ShardSettings {
         span: Span::HOUR,
         page: PageLimits { readings: page, bytes: 1 << 20 },
@@ -55,6 +55,7 @@ fn shard(page: u32) -> Shard {
         command_statements_max: 3,
         bytes_max: 1 << 20,
         sensors_max: 100,
+        seen_max,
         started_wall_ms: 472_001 * HOUR,
         backoff: Backoff { min: Duration::from_millis(1), max: Duration::from_millis(1) },
     })
@@ -80,9 +81,9 @@ fn flush(shard: &mut Shard, pages: &mut Pages, now: Now) {
 
 proptest! {
     #[test]
-    fn every_bucket_holds_what_the_naive_model_says(steps in steps(), page in 1u32..8) {
+    fn every_bucket_holds_what_the_naive_model_says(steps in steps(), page in 1u32..8, seen_max in 0usize..20) {
         let now = Now { wall_ms: 472_002 * HOUR, mono_ms: 1000 };
-        let (mut shard, mut pages) = (shard(page), Pages::default());
+        let (mut shard, mut pages) = (shard(page, seen_max), Pages::default());
         let mut model: BTreeMap<(String, i64), BTreeSet<(i64, String)>> = BTreeMap::new();
         let (mut sent, mut distinct) = (0, 0);
         for step in &steps {

@@ -80,6 +80,7 @@ async fn history(seed: u64) {
         command_statements_max: rng.usize(1..20),
         bytes_max: 1 << 20,
         sensors_max: 100,
+        seen_max: rng.usize(0..4000),
         started_wall_ms: START_MS,
         backoff,
     };

@@ -68,7 +68,8 @@ async fn write(store: &dyn Store, write: PageWrite) -> Written {
 
 async fn load(store: &dyn Store, sensor: &str, readings: bool) -> Vec<LoadedPage> {
     let bucket = BucketKey { sensor_id: Arc::from(sensor), start: START };
-    store.load(&[LoadRequest { bucket, readings }]).await.unwrap().remove(0).pages
+    let readings_from = readings.then_some(i64::MIN);
+    store.load(&[LoadRequest { bucket, readings_from }]).await.unwrap().remove(0).pages
 }
 
 /// Everything that both stores must do.
@@ -161,7 +162,7 @@ async fn many(store: &dyn Store) {
     let requests: Vec<_> = (0..6000)
         .map(|i| LoadRequest {
             bucket: BucketKey { sensor_id: format!("many-{i}").into(), start: START },
-            readings: i % 2 == 0,
+            readings_from: (i % 2 == 0).then_some(i64::MIN),
         })
         .collect();
     let loaded = store.load(&requests).await.unwrap();

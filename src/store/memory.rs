@@ -64,12 +64,11 @@ impl Pages {
     /// Looks at one bucket.
     pub fn load(&self, request: &LoadRequest) -> LoadedBucket {
         let page = |n: u32| self.pages.get(&(request.bucket.sensor_id.to_string(), request.bucket.start, n));
-        let loaded = |page: &Page| LoadedPage {
-            count: page.count,
-            sealed: page.sealed,
-            last_ts_ms: page.readings.iter().map(|r| r.ts_ms).max().unwrap_or(i64::MIN),
-            bytes: page.bytes,
-            keys: if request.readings { page.readings.iter().map(Reading::key).collect() } else { vec![] },
+        let loaded = |page: &Page| {
+            let last_ts_ms = page.readings.iter().map(|r| r.ts_ms).max().unwrap_or(i64::MIN);
+            let wanted = request.readings_from.is_some_and(|from| last_ts_ms >= from);
+            let keys = if wanted { page.readings.iter().map(Reading::key).collect() } else { vec![] };
+            LoadedPage { count: page.count, sealed: page.sealed, last_ts_ms, bytes: page.bytes, keys }
         };
         LoadedBucket { pages: (0..).map_while(page).map(loaded).collect() }
     }

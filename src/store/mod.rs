@@ -74,8 +74,8 @@ impl StoreError {
 pub struct LoadRequest {
     /// The bucket.
     pub bucket: BucketKey,
-    /// Whether the readings are wanted; without them the answer is about ten times cheaper.
-    pub readings: bool,
+    /// The time (ms since 1970) from which on the readings are wanted; without any the answer is about ten times cheaper.
+    pub readings_from: Option<i64>,
 }
 
 /// A bucket as it is stored, in the order of the requests.
@@ -96,7 +96,8 @@ pub struct LoadedPage {
     pub last_ts_ms: i64,
     /// Bytes of the readings as a BSON array.
     pub bytes: u64,
-    /// The identities of the readings in stored order, where they were asked for.
+    /// The identities of all its readings in stored order, where readings were asked for and it holds one of that time
+    /// or later; otherwise empty.
     pub keys: Vec<ReadingKey>,
 }
 

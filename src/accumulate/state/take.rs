@@ -5,9 +5,10 @@ use super::{Job, Shard, Ticket};
 use crate::model::BucketKey;
 use crate::store::LoadRequest;
 
-/// Buckets in one load: without readings a stored page costs the answer about 100 bytes, with them up to `max_bytes`.
+/// Buckets in one load: a stored page costs the answer about 100 bytes without its readings.
 const LOAD_HEADS_MAX: usize = 2000;
-const LOAD_READINGS_MAX: usize = 64;
+/// Readings in one load, as far as they can be told before; 16 bytes each.
+const LOAD_READINGS_MAX: usize = 65_536;
 
 impl Shard {
     /// The next job for the store, as large as the limits of a command allow; `None` where nothing is due.
@@ -38,7 +39,7 @@ impl Shard {
             let bucket = &mut sensor.buckets[position];
             bucket.queued = false;
             let need = bucket.need();
-            if std::mem::discriminant(&need) == std::mem::discriminant(&want) {
+            if need == want {
                 return Some((ticket, position));
             }
             self.enqueue(ticket);
@@ -46,21 +47,19 @@ impl Shard {
     }
 
     pub(super) fn take_loads(&mut self) -> Option<Job> {
-        let (mut tickets, mut requests, mut with_readings) = (vec![], vec![], 0);
-        while requests.len() < LOAD_HEADS_MAX && with_readings < LOAD_READINGS_MAX {
-            let Some((ticket, position)) = self.pop(Need::Load { readings: true }) else { break };
+        let (mut tickets, mut requests, mut readings) = (vec![], vec![], 0);
+        while requests.len() < LOAD_HEADS_MAX && readings < LOAD_READINGS_MAX {
+            let Some((ticket, position)) = self.pop(Need::Load) else { break };
             let sensor = &mut self.sensors[ticket.slot as usize];
             let bucket = &mut sensor.buckets[position];
-            let readings = bucket.need() == Need::Load { readings: true };
-            with_readings += usize::from(readings);
+            let from_ms = bucket.compares_from();
+            readings += from_ms.map_or(0, |from| bucket.stored_since(from, self.settings.page));
             let before = bucket.memory();
             bucket.loading();
             self.holding.bytes = self.holding.bytes + bucket.memory() - before;
             tickets.push(ticket);
-            requests.push(LoadRequest {
-                bucket: BucketKey { sensor_id: sensor.id.clone(), start: ticket.start },
-                readings,
-            });
+            let bucket = BucketKey { sensor_id: sensor.id.clone(), start: ticket.start };
+            requests.push(LoadRequest { bucket, readings_from: from_ms });
         }
         (!tickets.is_empty()).then_some(Job::Load(tickets, requests))
     }
@@ -69,12 +68,14 @@ impl Shard {
         let (mut tickets, mut writes, mut bytes) = (vec![], vec![], 0);
         // Stops while a whole page still fits; a statement is a page and a summary at most.
         let bytes_max = self.settings.command_bytes_max.saturating_sub(self.settings.page.bytes);
+        let keys_max = self.keys_max();
         while writes.len() < self.settings.command_statements_max && bytes <= bytes_max {
             let Some((ticket, position)) = self.pop(want) else { break };
             let sensor = &mut self.sensors[ticket.slot as usize];
             let bucket = &mut sensor.buckets[position];
             let before = bucket.memory();
-            let Some(write) = bucket.take(&sensor.id, sensor.tags.as_ref(), self.settings.page) else { continue };
+            let page = self.settings.page;
+            let Some(write) = bucket.take(&sensor.id, sensor.tags.as_ref(), page, keys_max) else { continue };
             self.holding.bytes = self.holding.bytes + bucket.memory() - before;
             bytes += write.wire_bytes();
             tickets.push(ticket);

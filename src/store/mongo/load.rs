@@ -10,12 +10,18 @@ use mongodb::options::{Hint, ReadConcern, SelectionCriteria};
 use crate::model::{ReadingKey, ValueRef};
 use crate::store::{LoadRequest, LoadedBucket, LoadedPage};
 
-/// Keys asked for in one `find`.
-const KEYS_MAX: usize = 2000;
+/// Pages asked for in one `find`: without their readings, and with them in bytes, as far as the heads tell.
+const HEADS_MAX: usize = 2000;
+const READINGS_BYTES_MAX: u64 = 4 << 20;
 
+/// A request (by its place) and a page of its bucket.
 type PageKey = (usize, u32);
 
-/// Loads all pages of the requested buckets: page 0 of each first, and behind a sealed page the next ones.
+/// Loads the requested buckets: the heads of page 0 of each, behind a sealed page those of the next, and then the
+/// readings of the pages in which one of the wanted time can be.
+///
+/// The two steps are not one moment. Between them only the last page can change, and what was not read of it is guarded
+/// by the version that its head told: a write based on it is refused then.
 pub(super) async fn load(
     collection: &Collection<RawDocumentBuf>,
     requests: &[LoadRequest],
@@ -24,27 +30,54 @@ pub(super) async fn load(
     let mut wanted: Vec<PageKey> = (0..requests.len()).map(|r| (r, 0)).collect();
     while !wanted.is_empty() {
         let mut next = vec![];
-        for readings in [false, true] {
-            let keys: Vec<PageKey> =
-                wanted.iter().copied().filter(|(r, _)| requests[*r].readings == readings).collect();
-            for keys in keys.chunks(if readings { KEYS_MAX / 20 } else { KEYS_MAX }) {
-                let mut pages = find(collection, requests, keys, readings).await?;
-                for &(r, page) in keys {
-                    // A page counts only if all before it are there.
-                    if let Some(found) = pages.remove(&(r, page))
-                        && loaded[r].pages.len() == page as usize
-                    {
-                        if found.sealed {
-                            next.push((r, page + 1));
-                        }
-                        loaded[r].pages.push(found);
+        for keys in wanted.chunks(HEADS_MAX) {
+            let mut heads = find(collection, requests, keys, false).await?;
+            for &(r, page) in keys {
+                if let Some(head) = heads.remove(&(r, page)) {
+                    if head.sealed {
+                        next.push((r, page + 1));
                     }
+                    loaded[r].pages.push(head);
                 }
             }
         }
         wanted = next;
     }
+    let mut some: Vec<PageKey> = vec![];
+    let mut bytes = 0;
+    let with_readings = requests.iter().enumerate().filter_map(|(r, request)| Some((r, request.readings_from?)));
+    for (r, from_ms) in with_readings {
+        for page in 0..loaded[r].pages.len() {
+            let head = &loaded[r].pages[page];
+            if head.last_ts_ms < from_ms {
+                continue;
+            }
+            bytes += head.bytes;
+            some.push((r, page as u32));
+            if bytes >= READINGS_BYTES_MAX {
+                bytes = 0;
+                fill(collection, requests, &std::mem::take(&mut some), &mut loaded).await?;
+            }
+        }
+    }
+    fill(collection, requests, &some, &mut loaded).await?;
     Ok(loaded)
+}
+
+/// Puts pages with their readings into the place of their heads.
+async fn fill(
+    collection: &Collection<RawDocumentBuf>,
+    requests: &[LoadRequest],
+    keys: &[PageKey],
+    loaded: &mut [LoadedBucket],
+) -> mongodb::error::Result<()> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    for ((r, page), found) in find(collection, requests, keys, true).await? {
+        loaded[r].pages[page as usize] = found;
+    }
+    Ok(())
 }
 
 async fn find(
