@@ -177,7 +177,7 @@ impl Mongod {
     /// What the members of a replica set with access control know each other by.
     fn key_file(&self) -> PathBuf {
         let path = self.process.dir().join("key");
-        std::fs::write(&path, "a-key-of-a-test-server").expect("a key file");
+        std::fs::write(&path, "aKeyOfATestServer").expect("a key file");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("a key file of our own");
         path
     }

@@ -32,10 +32,14 @@ pub(super) struct Retention {
     pub(super) dead_letters_s: i64,
 }
 
+/// The server refuses an `expireAfterSeconds` that leads behind 1970 (time-series collections alone: InvalidOptions 72,
+/// seen on 6.0.5). 47 years never do.
+const READINGS_S_MAX: i64 = 1_500_000_000;
+
 impl Retention {
-    /// Measurements, after their own time (see above). The server keeps the number in 32 bit.
+    /// Measurements, after their own time (see above). Longer than the server can say is for ever, never shorter.
     pub(super) fn readings_s(self, span: Span) -> Option<i64> {
-        self.buckets_s.map(|s| s.saturating_add(span.ms() / 1000).min(i64::from(i32::MAX)))
+        self.buckets_s.map(|s| s.saturating_add(span.ms() / 1000)).filter(|s| *s <= READINGS_S_MAX)
     }
 }
 
