@@ -32,7 +32,16 @@ fn settings(database: &str) -> config::Store {
 }
 
 async fn mongo(test: &str) -> (MongoStore, mongodb::Database) {
-    let settings = settings(&unique_database(test));
+    prepared(settings(&unique_database(test))).await
+}
+
+/// On MongoDB 4.4.
+async fn mongo_v44(test: &str) -> (MongoStore, mongodb::Database) {
+    let uri = config::Secret::new(Mongod::shared_v44().uri());
+    prepared(config::Store { uri, ..settings(&unique_database(test)) }).await
+}
+
+async fn prepared(settings: config::Store) -> (MongoStore, mongodb::Database) {
     let client = mongodb::Client::with_uri_str(settings.uri.reveal()).await.unwrap();
     let database = client.database(&settings.database);
     let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
@@ -188,6 +197,28 @@ async fn mongodb_keeps_the_contract() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn mongodb_4_4_keeps_the_contract_with_buckets() {
+    let (store, db) = mongo_v44("contract_v44").await;
+    contract(&store).await;
+    assert_eq!(store.mode(), "bucket");
+    let prepared = store.prepare().await.unwrap();
+    assert!(prepared.server_version.starts_with("4.4."), "{}", prepared.server_version);
+    let reason = &prepared.mode_reason;
+    for part in ["store.mode is auto", "no native time-series", "timeseries' is an unknown field", "replica set rs0"] {
+        assert!(reason.contains(part), "{part}: {reason}");
+    }
+    assert!(prepared.changes.is_empty() && prepared.warnings.is_empty(), "{prepared:?}");
+    assert!(!db.list_collection_names().await.unwrap().contains(&"sensor_readings".to_owned()));
+    // Asked for, it is an error that says what to do.
+    let uri = config::Secret::new(Mongod::shared_v44().uri());
+    let settings = config::Store { uri, mode: config::StoreMode::Timeseries, ..settings(db.name()) };
+    let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
+    let error = store.prepare().await.unwrap_err();
+    assert!(!error.transient && error.detail.contains("set store.mode to auto or bucket"), "{error}");
+    assert!(store.inspect().await.unwrap_err().contains("set store.mode to auto or bucket"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_page_is_the_document_of_the_design() {
     let (store, db) = mongo("document").await;
     let mut builder = BatchBuilder::new(10);
@@ -234,10 +265,16 @@ async fn a_page_is_the_document_of_the_design() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_view_merges_pages_and_finds_a_sensor_by_its_index() {
     let (store, db) = mongo("view").await;
+    view(&store, &db).await;
+    let (store, db) = mongo_v44("view_v44").await;
+    view(&store, &db).await;
+}
+
+async fn view(store: &MongoStore, db: &mongodb::Database) {
     let all = temps(0..10);
-    write(&store, page("S1", 0, PageKind::Create, true, &all[..6])).await;
-    write(&store, page("S1", 1, PageKind::Create, false, &all[6..])).await;
-    write(&store, page("S2", 0, PageKind::Create, false, &[reading(START.0, &[("state", Value::Str("on".into()))])]))
+    write(store, page("S1", 0, PageKind::Create, true, &all[..6])).await;
+    write(store, page("S1", 1, PageKind::Create, false, &all[6..])).await;
+    write(store, page("S2", 0, PageKind::Create, false, &[reading(START.0, &[("state", Value::Str("on".into()))])]))
         .await;
     let others: Vec<_> = (0..500).map(|i| page(&format!("x{i}"), 0, PageKind::Create, false, &all[..2])).collect();
     store.write(&others).await.unwrap();

@@ -1,23 +1,35 @@
-//! MongoDB: bucket pages through raw commands ([`pack`]), loads ([`load`]), the collections ([`schema`]) and what its
-//! errors mean ([`error`]).
+//! MongoDB: bucket pages through raw commands ([`pack`]), loads ([`load`]), what its errors mean ([`error`]), and before
+//! all that ([`prepare`]) what the server can do ([`detect`]), what the database was written with ([`metadata`]) and the
+//! collections ([`schema`]).
 //!
 //! Every operation runs in a task of its own and its handle is waited for with a limit: the driver has no time-out for
 //! an operation, and one that is given up may still be carried out by the server, which is exactly what
 //! [`StoreError::Unknown`] says.
 
+mod advisories;
 mod bson;
+mod detect;
 mod error;
 mod load;
+mod metadata;
 mod pack;
+mod prepare;
+mod query;
 mod schema;
+mod setup;
+mod shard;
 
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Binary, DateTime, Document, RawDocumentBuf, doc, spec::BinarySubtype};
 use mongodb::options::{ClientOptions, WriteConcern as DriverWriteConcern};
 use mongodb::{Client, Collection, Database};
 
+pub use detect::READINGS;
+pub use metadata::META;
 pub use pack::BUCKETS;
+pub use query::{ReadingsForm, raw_readings_pipeline};
 pub use schema::{DEAD_LETTERS, SUMMARIES};
 
 use super::{BoxFuture, LoadRequest, LoadedBucket, PrepareError, Prepared, Store, StoreError, Written};
@@ -26,11 +38,11 @@ use crate::model::{DeadLetter, PageKind, PageWrite, Span};
 use crate::telemetry::metrics;
 use error::{StatementError, command_code, command_error, describe, statement_error};
 use pack::{CommandOptions, WriteConcern};
-use schema::SchemaError;
 
-/// The MongoDB store in bucket mode.
+/// The MongoDB store.
 #[derive(Debug, Clone)]
 pub struct MongoStore {
+    client: Client,
     db: Database,
     buckets: Collection<RawDocumentBuf>,
     dead: Collection<Document>,
@@ -39,6 +51,8 @@ pub struct MongoStore {
     retention: Option<Duration>,
     dead_letters_retention: Duration,
     mode: config::StoreMode,
+    /// What preparing has found; see [`MongoStore::native`].
+    native: Arc<OnceLock<bool>>,
 }
 
 impl MongoStore {
@@ -67,64 +81,14 @@ impl MongoStore {
             buckets: db.collection(pack::BUCKETS),
             dead: db.collection(DEAD_LETTERS),
             db,
+            client,
             options: CommandOptions { span, write_concern, wtimeout_ms },
             timeout: config.timeout,
             retention: config.retention,
             dead_letters_retention: dead_letters,
             mode: config.mode,
+            native: Arc::default(),
         })
-    }
-
-    /// What the server is: version, topology, and what an operator should know.
-    async fn server(&self) -> Result<(String, String, Vec<String>), SchemaError> {
-        let build =
-            self.db.run_command(doc! { "buildInfo": 1 }).await.map_err(schema::failed("asking for the version"))?;
-        let hello =
-            self.db.run_command(doc! { "hello": 1 }).await.map_err(schema::failed("asking for the topology"))?;
-        let version = build.get_str("version").unwrap_or("unknown").to_owned();
-        let mut warnings = vec![];
-        let topology = match (hello.get_str("setName"), hello.get_str("msg")) {
-            (Ok(set), _) => format!("replica set {set}"),
-            (_, Ok("isdbgrid")) => "sharded cluster".to_owned(),
-            _ => {
-                let text = "the server is standalone: nothing survives the loss of its disk; use a replica set";
-                warnings.push(text.to_owned());
-                "standalone".to_owned()
-            }
-        };
-        if self.options.write_concern != WriteConcern::Majority {
-            warnings.push("store.write_concern is not majority: an acknowledged reading can be rolled back".to_owned());
-        }
-        Ok((version, topology, warnings))
-    }
-
-    /// What the server is, in a line, and what an operator should know; changes nothing.
-    ///
-    /// # Errors
-    /// It cannot be reached or does not let us ask.
-    pub async fn inspect(&self) -> Result<(String, Vec<String>), String> {
-        let (version, topology, warnings) = self.server().await.map_err(|e| e.to_string())?;
-        let list = doc! { "listCollections": 1, "nameOnly": true, "filter": { "name": pack::BUCKETS } };
-        let found = self.db.run_command(list).await.map_err(|e| describe(&e))?;
-        let batch = found.get_document("cursor").and_then(|c| c.get_array("firstBatch"));
-        let made = if batch.is_ok_and(|b| !b.is_empty()) { "collections exist" } else { "collections to be made" };
-        Ok((format!("MongoDB {version}, {topology}, {made}"), warnings))
-    }
-
-    async fn prepare_all(&self) -> Result<Prepared, SchemaError> {
-        if self.mode == config::StoreMode::Timeseries {
-            let detail = "this version of hourbucket writes bucket pages only; set store.mode to auto or bucket".into();
-            return Err(SchemaError { step: "store.mode is timeseries".into(), detail, transient: false });
-        }
-        let (server_version, topology, warnings) = self.server().await?;
-        let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::from(i32::MAX));
-        let changes =
-            schema::prepare(&self.db, self.retention.map(seconds), seconds(self.dead_letters_retention)).await?;
-        let mode_reason = match self.mode {
-            config::StoreMode::Bucket => format!("store.mode is bucket ({topology})"),
-            _ => format!("store.mode is auto, and this version of hourbucket writes buckets only ({topology})"),
-        };
-        Ok(Prepared { mode_reason, server_version, changes, warnings })
     }
 
     /// Runs an operation in a task of its own, for at most `store.timeout`.
@@ -278,6 +242,6 @@ impl Store for MongoStore {
     }
 
     fn mode(&self) -> &'static str {
-        "bucket"
+        if self.native() { "timeseries" } else { "bucket" }
     }
 }
