@@ -17,7 +17,7 @@ use hourbucket::accumulate::state::{Done, Job, Shard, ShardSettings};
 use hourbucket::ack::{Ack, Outcome};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{Now, PageWrite, Reading, ReadingBatch, ReadingKey, Span, Value};
+use hourbucket::model::{Form, Now, PageWrite, Reading, ReadingBatch, ReadingKey, Span, Value};
 use hourbucket::route::picks;
 use hourbucket::store::memory::Pages;
 use hourbucket::store::{StoreError, Written};
@@ -33,7 +33,7 @@ fn identity(reading: &Reading) -> Identity {
 /// Carries out one statement and notes what it stored.
 fn apply(pages: &mut Pages, stored: &mut HashSet<Identity>, write: &PageWrite) -> Written {
     let written = pages.write(write);
-    if matches!(written, Written::Done { .. }) {
+    if matches!(written, Written::Done { .. }) || write.form == Form::Series {
         stored.extend(write.rows.to_readings(&write.sensor_id).iter().map(identity));
     }
     written
@@ -47,6 +47,29 @@ struct Entry {
     readings: Vec<Reading>,
     synced: bool,
     stored: bool,
+}
+
+/// The measurements of a statement, and not its summary.
+fn insert(pages: &mut Pages, stored: &mut HashSet<Identity>, write: &PageWrite) {
+    pages.insert(write);
+    stored.extend(write.rows.to_readings(&write.sensor_id).iter().map(identity));
+}
+
+/// Lets statements that nobody waits for come to their end: not at all, a time-series one by half, or whole.
+fn settle(
+    rng: &mut fastrand::Rng,
+    zombies: &mut Vec<PageWrite>,
+    pages: &mut Pages,
+    stored: &mut HashSet<Identity>,
+    which: impl Fn(&PageWrite) -> bool,
+) {
+    for write in zombies.extract_if(.., |w| which(w)) {
+        match rng.u8(0..3) {
+            0 => {}
+            1 if write.form == Form::Series => insert(pages, stored, &write),
+            _ => drop(apply(pages, stored, &write)),
+        }
+    }
 }
 
 type Outcomes = Arc<Mutex<Vec<(usize, usize, Outcome)>>>;
@@ -83,6 +106,8 @@ struct Sim {
     due: DuePolicy,
     faulty: bool,
     journaled: bool,
+    /// Of new buckets; another one now and then after a start.
+    form: Form,
     /// How often each reading must be, and may be, in the store.
     acked: BTreeMap<Identity, u32>,
     sent: BTreeMap<Identity, u32>,
@@ -119,9 +144,15 @@ impl Sim {
             budget: if rng.u8(0..3) == 0 { 8000 } else { 1 << 20 },
             batches_seen: vec![],
             receipt_last: None,
+            form: Form::Pages,
             rng,
         };
-        for _ in 0..sim.rng.usize(1..3) {
+        // Time-series buckets are exact with one instance a sensor.
+        let (instances, series) = if sim.rng.bool() { (1, sim.rng.bool()) } else { (2, false) };
+        if series {
+            sim.form = Form::Series;
+        }
+        for _ in 0..instances {
             let process = sim.start();
             sim.instances.push(Instance { journal: vec![], process, generation: 0 });
         }
@@ -272,7 +303,7 @@ impl Sim {
         for s in 0..process.shards.len() {
             process.shards[s].tick(self.now);
             if process.jobs.len() < 3
-                && let Some(job) = process.shards[s].take()
+                && let Some(job) = process.shards[s].take(self.form)
             {
                 process.jobs.push((s, job));
             }
@@ -290,9 +321,17 @@ impl Sim {
         let unknown = || StoreError::Unknown { kind: "timeout", detail: String::new() };
         let done = match job {
             Job::Load(tickets, requests) => {
-                let answer =
-                    if fault < 2 { Err(unknown()) } else { Ok(requests.iter().map(|r| self.pages.load(r)).collect()) };
-                Done::Load(tickets, requests, answer)
+                if fault < 2 {
+                    Done::Load(tickets, requests, Err(unknown()))
+                } else {
+                    if requests.iter().any(|r| r.doubt) {
+                        // What such a load waits for.
+                        let series = |w: &PageWrite| w.form == Form::Series;
+                        settle(&mut self.rng, &mut self.zombies, &mut self.pages, &mut self.stored, series);
+                    }
+                    let loaded = requests.iter().map(|r| self.pages.load(r, self.form)).collect();
+                    Done::Load(tickets, requests, Ok(loaded))
+                }
             }
             Job::Write(tickets, writes) => {
                 let (pages, stored) = (&mut self.pages, &mut self.stored);
@@ -311,6 +350,10 @@ impl Sim {
                     4 => {
                         apply(writes.len() / 2);
                         self.zombies.extend(writes[writes.len() / 2..].iter().cloned());
+                        Err(unknown())
+                    }
+                    5 if writes.iter().all(|w| w.form == Form::Series) => {
+                        writes.iter().for_each(|w| insert(pages, stored, w));
                         Err(unknown())
                     }
                     _ => Ok(apply(writes.len())),
@@ -341,6 +384,15 @@ impl Sim {
                 self.zombies.extend(writes);
             }
         }
+        if self.instances.len() == 1 && self.rng.u8(0..3) == 0 {
+            self.form = if self.rng.bool() { Form::Series } else { Form::Pages };
+        }
+        if self.form == Form::Series || !self.pages.series.is_empty() || self.zombies.iter().any(|w| w.form == Form::Series)
+        {
+            // Where there is a time-series collection, the next process waits for the statements of this one.
+            settle(&mut self.rng, &mut self.zombies, &mut self.pages, &mut self.stored, |_| true);
+        }
+        let inst = &mut self.instances[instance];
         let mut resend = vec![];
         if self.journaled {
             let unstored = inst.journal.iter().find(|e| e.synced && !e.stored).map_or(i64::MAX, |e| e.wall_ms);

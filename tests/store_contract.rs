@@ -13,7 +13,7 @@ use futures_util::TryStreamExt;
 use hourbucket::config;
 use hourbucket::model::batch::Tags;
 use hourbucket::model::summary::summarise;
-use hourbucket::model::{
+use hourbucket::model::{Form, 
     BatchBuilder, BucketKey, BucketStart, DeadLetter, PageKind, PageWrite, Reading, Rows, Span, Value,
 };
 use hourbucket::store::memory::MemoryStore;
@@ -64,7 +64,17 @@ fn page(sensor: &str, page: u32, kind: PageKind, seal: bool, readings: &[Reading
     let mut rows = Rows::default();
     readings.iter().for_each(|r| rows.push_reading(r));
     let summary = summarise(&rows);
-    PageWrite { sensor_id: Arc::from(sensor), start: START, page, kind, seal, tags: None, rows, summary }
+    PageWrite {
+        sensor_id: Arc::from(sensor),
+        start: START,
+        page,
+        kind,
+        form: Form::Pages,
+        seal,
+        tags: None,
+        rows,
+        summary,
+    }
 }
 
 fn append(sensor: &str, known_count: u32, seal: bool, readings: &[Reading]) -> PageWrite {
@@ -78,7 +88,7 @@ async fn write(store: &dyn Store, write: PageWrite) -> Written {
 async fn load(store: &dyn Store, sensor: &str, readings: bool) -> Vec<LoadedPage> {
     let bucket = BucketKey { sensor_id: Arc::from(sensor), start: START };
     let readings_from = readings.then_some(i64::MIN);
-    store.load(&[LoadRequest { bucket, readings_from }]).await.unwrap().remove(0).pages
+    store.load(&[LoadRequest { bucket, readings_from, doubt: false }]).await.unwrap().remove(0).pages
 }
 
 /// Everything that both stores must do.
@@ -172,6 +182,7 @@ async fn many(store: &dyn Store) {
         .map(|i| LoadRequest {
             bucket: BucketKey { sensor_id: format!("many-{i}").into(), start: START },
             readings_from: (i % 2 == 0).then_some(i64::MIN),
+            doubt: false,
         })
         .collect();
     let loaded = store.load(&requests).await.unwrap();

@@ -12,6 +12,10 @@
 //! - one with the time of receipt is never dropped on arrival. Only where it is suspect (replayed, refused, answer
 //!   lost) it is counted against the stored ones of others that nobody has been counted against yet ([`Foreign`]).
 //!
+//! In a time-series bucket ([`Form::Series`]) measurements have no version that could refuse them. So where some may be
+//! there without being known (an earlier process, an answer that never came), the load asks with `doubt`: the store then
+//! waits for what is still under way, and brings the summary in line with the measurements.
+//!
 //! Invariants: at most one statement or load in flight; a reading is in exactly one of waiting, flight, store; the
 //! acknowledgements leave with the last reading that waited when they joined.
 
@@ -21,7 +25,7 @@ use std::sync::Arc;
 use super::seen::{Foreign, Position, Seen};
 use crate::ack::{Ack, Acks};
 use crate::model::{
-    BucketStart, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, Tags, ValueRef, rows, summary,
+    BucketStart, Form, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, Tags, ValueRef, rows, summary,
 };
 use crate::store::LoadedBucket;
 
@@ -90,6 +94,10 @@ pub(super) struct Bucket {
     /// Failures since the last success.
     attempts: u32,
     stored: Stored,
+    /// Where its readings are, once that is known.
+    form: Option<Form>,
+    /// A statement may have been applied in part: matters to [`Form::Series`].
+    doubt: bool,
     /// What others have written, where anything was found.
     foreign: Option<Box<Foreign>>,
     /// Latest reading with the time of receipt that it has met: see [`Bucket::counts_since`].
@@ -150,6 +158,8 @@ impl Bucket {
             queued: false,
             attempts: 0,
             stored: if believed_new { Stored::New } else { Stored::Unknown },
+            form: None,
+            doubt: !believed_new,
             foreign: None,
             receipt_ts_ms: i64::MIN,
             horizon: i64::MIN,
@@ -269,7 +279,7 @@ impl Bucket {
     pub(super) fn overfull(&self, limits: PageLimits) -> bool {
         let Some(waiting) = &self.waiting else { return false };
         let (count, bytes) = match self.stored {
-            Stored::Page { count, bytes, sealed: false, .. } => (count, bytes),
+            Stored::Page { count, bytes, sealed: false, .. } if self.form != Some(Form::Series) => (count, bytes),
             _ => (0, 0),
         };
         self.flight.is_none()
@@ -293,6 +303,11 @@ impl Bucket {
         waiting.rows.iter().map(|r| r.ts_ms).min()
     }
 
+    /// For a load: see [`crate::store::LoadRequest::doubt`].
+    pub(super) fn doubt(&self) -> bool {
+        self.doubt
+    }
+
     /// About how many stored readings a load from this time on brings.
     pub(super) fn stored_since(&self, from_ms: i64, limits: PageLimits) -> usize {
         let Stored::Page { page, count, .. } = self.stored else { return limits.readings as usize };
@@ -302,42 +317,48 @@ impl Bucket {
     }
 
     /// Takes the next statement; call only where [`Bucket::need`] says `Create` or `Append`. `keys_max`: how much of what
-    /// is stored may be remembered.
+    /// is stored may be remembered; `form`: of new buckets.
     pub(super) fn take(
         &mut self,
         sensor_id: &SensorId,
         tags: Option<&Arc<Tags>>,
         limits: PageLimits,
         keys_max: usize,
+        form: Form,
     ) -> Option<PageWrite> {
         let mut waiting = self.waiting.take()?;
+        let form = *self.form.get_or_insert(form);
+        let series = form == Form::Series;
         let (page, kind, count, bytes) = match self.stored {
             Stored::New | Stored::Unknown => (0, PageKind::Create, 0, 0),
             Stored::Page { page, sealed: true, .. } => (page + 1, PageKind::Create, 0, 0),
             Stored::Page { page, count, bytes, .. } => (page, PageKind::Append { known_count: count }, count, bytes),
         };
-        let room = limits.readings.saturating_sub(count) as usize;
-        let room_bytes = limits.bytes.saturating_sub(bytes);
+        let (room, room_bytes) = match series {
+            true => (limits.readings as usize, limits.bytes),
+            false => (limits.readings.saturating_sub(count) as usize, limits.bytes.saturating_sub(bytes)),
+        };
         // A page that has no room, by count or for the next reading's bytes, is sealed by a write of its own.
-        let fits = room > 0 && (count == 0 || waiting.first_row_bytes() <= room_bytes);
+        let fits = series || room > 0 && (count == 0 || waiting.first_row_bytes() <= room_bytes);
         let rows = if fits { waiting.rows.take_front(room, room_bytes) } else { Rows::default() };
-        let seal = !waiting.rows.is_empty();
+        let rest = !waiting.rows.is_empty();
         let summary = summary::summarise(&rows);
         if let Some(seen) = self.seen.as_mut() {
             seen.extend(rows.iter().filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME)).map(|r| r.key()));
             seen.trim(keys_max);
         }
         let last_ts_ms = if rows.is_empty() { i64::MIN } else { rows.last_ts_ms() };
-        let acks = if seal { Acks::default() } else { std::mem::take(&mut waiting.acks) };
+        let acks = if rest { Acks::default() } else { std::mem::take(&mut waiting.acks) };
         let (bytes, count, memory) = (array_bytes(&rows), rows.len() as u32, rows.memory_bytes());
         self.flight = Some(Box::new(Flight { acks, bytes, rows: count, memory }));
         self.horizon = self.horizon.max(last_ts_ms);
-        if seal {
+        if rest {
             waiting.keys = None;
             self.waiting = Some(waiting);
         }
-        let tags = if kind == PageKind::Create { tags.cloned() } else { None };
-        Some(PageWrite { sensor_id: sensor_id.clone(), start: self.start, page, kind, seal, tags, rows, summary })
+        let tags = if kind == PageKind::Create || series { tags.cloned() } else { None };
+        let (sensor_id, start, seal) = (sensor_id.clone(), self.start, rest && !series);
+        Some(PageWrite { sensor_id, start, page, kind, form, seal, tags, rows, summary })
     }
 
     /// A load has begun.
@@ -369,7 +390,11 @@ impl Bucket {
             }
             _ => 0,
         };
-        self.stored = Stored::Page { page: write.page, count, bytes: before + flight.bytes, sealed: write.seal };
+        let bytes = if write.form == Form::Series { 0 } else { before + flight.bytes };
+        self.stored = Stored::Page { page: write.page, count, bytes, sealed: write.seal };
+        if write.form == Form::Series && self.receipt_ts_ms > i64::MIN {
+            self.foreign.get_or_insert_default().own(&write.rows);
+        }
         self.attempts = 0;
         flight.acks.delivered();
         Settled { stored: u64::from(flight.rows), duplicates: 0 }
@@ -389,6 +414,7 @@ impl Bucket {
         waiting.check = true;
         self.waiting = Some(waiting);
         self.attempts += 1;
+        self.doubt = true;
     }
 
     /// The store will never take what is in flight: its rows are somebody else's now. Returns parts of every
@@ -405,6 +431,8 @@ impl Bucket {
     /// The bucket was loaded; drops what is stored already. `from_ms`: the time from which on readings were asked for.
     pub(super) fn loaded(&mut self, bucket: &LoadedBucket, from_ms: Option<i64>, keys_max: usize) -> Settled {
         self.load_ended();
+        self.form = (!bucket.pages.is_empty()).then_some(bucket.form);
+        self.doubt = false;
         let known = self.stored.end();
         self.stored = match bucket.pages.last() {
             None => Stored::New,

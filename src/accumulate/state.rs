@@ -140,6 +140,8 @@ pub struct Shard {
     refused: Vec<Refused>,
     /// Latest reading with the time of receipt; it is received, journaled and replayed in nearly this order.
     receipt_ts_ms: i64,
+    /// The latest bucket that was forgotten.
+    forgotten: Option<BucketStart>,
     sweep_at: usize,
     batch_names: Vec<Option<Arc<str>>>,
     scratch: Vec<u16>,
@@ -162,6 +164,7 @@ impl Shard {
             counts: Counts::default(),
             refused: Vec::new(),
             receipt_ts_ms: i64::MIN,
+            forgotten: None,
             sweep_at: 0,
             batch_names: Vec::new(),
             scratch: Vec::new(),
@@ -220,7 +223,7 @@ impl Shard {
                 self.intern(batch, name);
             }
             let start = self.settings.span.floor(reading.ts_ms);
-            let position = self.bucket(slot, start, now);
+            let position = self.bucket(slot, start);
             let names = &self.batch_names;
             let mut flags = RowFlags::default();
             if reading.receipt_time {

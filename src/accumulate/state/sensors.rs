@@ -39,8 +39,7 @@ impl Shard {
     }
 
     /// The position of a bucket within its sensor, made where there is none.
-    pub(super) fn bucket(&mut self, slot: usize, start: BucketStart, now: Now) -> usize {
-        let keep_ms = self.keep_ms();
+    pub(super) fn bucket(&mut self, slot: usize, start: BucketStart) -> usize {
         let buckets = &mut self.sensors[slot].buckets;
         match buckets.last() {
             Some(last) if last.start == start => return buckets.len() - 1,
@@ -49,9 +48,9 @@ impl Shard {
         match buckets.binary_search_by_key(&start, |b| b.start) {
             Ok(position) => position,
             Err(position) => {
-                // Forgotten buckets are those of the past: one that may have been forgotten is not believed new.
-                let kept = self.settings.span.end(start) + keep_ms > now.wall_ms;
-                let believed_new = start.0 >= self.settings.started_wall_ms && kept;
+                // Neither an earlier process can have written it, nor this one before it forgot it.
+                let forgotten = self.forgotten.is_some_and(|latest| start <= latest);
+                let believed_new = start.0 >= self.settings.started_wall_ms && !forgotten;
                 buckets.insert(position, Bucket::new(start, believed_new));
                 self.holding.bytes += size_of::<Bucket>();
                 self.holding.buckets += 1;
@@ -128,6 +127,7 @@ impl Shard {
                 let unused = bucket.idle() && !bucket.queued && !bucket.counts_since(sweep.since_ms);
                 let drop = unused && (sweep.all || bucket.start.0 < horizon);
                 if drop {
+                    self.forgotten = self.forgotten.max(Some(bucket.start));
                     freed += bucket.memory() + size_of::<Bucket>();
                     gone += 1;
                 }

@@ -2,7 +2,7 @@
 
 use super::super::bucket::Need;
 use super::{Job, Shard, Ticket};
-use crate::model::BucketKey;
+use crate::model::{BucketKey, Form};
 use crate::store::LoadRequest;
 
 /// Buckets in one load: a stored page costs the answer about 100 bytes without its readings.
@@ -12,7 +12,8 @@ const LOAD_READINGS_MAX: usize = 65_536;
 
 impl Shard {
     /// The next job for the store, as large as the limits of a command allow; `None` where nothing is due.
-    pub fn take(&mut self) -> Option<Job> {
+    /// `form`: where the readings of new buckets go.
+    pub fn take(&mut self, form: Form) -> Option<Job> {
         if let Some(job) = self.take_loads() {
             return Some(job);
         }
@@ -22,7 +23,7 @@ impl Shard {
         } else {
             (Need::Append, Need::Create)
         };
-        self.take_writes(first).or_else(|| self.take_writes(second)).or_else(|| self.take_loads())
+        self.take_writes(first, form).or_else(|| self.take_writes(second, form)).or_else(|| self.take_loads())
     }
 
     /// The bucket at the head of a queue, if it still needs what the queue is for; otherwise it is queued again.
@@ -54,17 +55,17 @@ impl Shard {
             let bucket = &mut sensor.buckets[position];
             let from_ms = bucket.compares_from();
             readings += from_ms.map_or(0, |from| bucket.stored_since(from, self.settings.page));
-            let before = bucket.memory();
+            let (doubt, before) = (bucket.doubt(), bucket.memory());
             bucket.loading();
             self.holding.bytes = self.holding.bytes + bucket.memory() - before;
             tickets.push(ticket);
             let bucket = BucketKey { sensor_id: sensor.id.clone(), start: ticket.start };
-            requests.push(LoadRequest { bucket, readings_from: from_ms });
+            requests.push(LoadRequest { bucket, readings_from: from_ms, doubt });
         }
         (!tickets.is_empty()).then_some(Job::Load(tickets, requests))
     }
 
-    pub(super) fn take_writes(&mut self, want: Need) -> Option<Job> {
+    pub(super) fn take_writes(&mut self, want: Need, form: Form) -> Option<Job> {
         let (mut tickets, mut writes, mut bytes) = (vec![], vec![], 0);
         // Stops while a whole page still fits; a statement is a page and a summary at most.
         let bytes_max = self.settings.command_bytes_max.saturating_sub(self.settings.page.bytes);
@@ -75,7 +76,7 @@ impl Shard {
             let bucket = &mut sensor.buckets[position];
             let before = bucket.memory();
             let page = self.settings.page;
-            let Some(write) = bucket.take(&sensor.id, sensor.tags.as_ref(), page, keys_max) else { continue };
+            let Some(write) = bucket.take(&sensor.id, sensor.tags.as_ref(), page, keys_max, form) else { continue };
             self.holding.bytes = self.holding.bytes + bucket.memory() - before;
             bytes += write.wire_bytes();
             tickets.push(ticket);

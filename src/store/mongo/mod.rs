@@ -1,5 +1,5 @@
-//! MongoDB: bucket pages through raw commands ([`pack`]), loads ([`load`]), what its errors mean ([`error`]), and before
-//! all that ([`prepare`]) what the server can do ([`detect`]), what the database was written with ([`metadata`]) and the
+//! MongoDB: bucket pages through raw commands ([`pack`]), measurements of time-series buckets ([`series`], [`fence`],
+//! [`recount`]), loads ([`load`]), what its errors mean ([`error`]), and before all that ([`prepare`]) what the server can do ([`detect`]), what the database was written with ([`metadata`]) and the
 //! collections ([`schema`]).
 //!
 //! Every operation runs in a task of its own and its handle is waited for with a limit: the driver has no time-out for
@@ -10,12 +10,15 @@ mod advisories;
 mod bson;
 mod detect;
 mod error;
+mod fence;
 mod load;
 mod metadata;
 mod pack;
 mod prepare;
 mod query;
+mod recount;
 mod schema;
+mod series;
 mod setup;
 mod shard;
 
@@ -34,10 +37,11 @@ pub use schema::{DEAD_LETTERS, SUMMARIES};
 
 use super::{BoxFuture, LoadRequest, LoadedBucket, PrepareError, Prepared, Store, StoreError, Written};
 use crate::config;
-use crate::model::{DeadLetter, PageKind, PageWrite, Span};
+use crate::model::{DeadLetter, Form, PageKind, PageWrite, Span};
 use crate::telemetry::metrics;
 use error::{StatementError, command_code, command_error, describe, statement_error};
 use pack::{CommandOptions, WriteConcern};
+use series::Series;
 
 /// The MongoDB store.
 #[derive(Debug, Clone)]
@@ -53,6 +57,7 @@ pub struct MongoStore {
     mode: config::StoreMode,
     /// What preparing has found; see [`MongoStore::native`].
     native: Arc<OnceLock<bool>>,
+    series: Arc<Series>,
 }
 
 impl MongoStore {
@@ -77,12 +82,14 @@ impl MongoStore {
             n => WriteConcern::Members(n.parse().map_err(|_| "store.write_concern: `majority` or a number")?),
         };
         let wtimeout_ms = i32::try_from(config.timeout.as_millis()).unwrap_or(i32::MAX);
+        let options = CommandOptions { span, write_concern, wtimeout_ms };
         Ok(MongoStore {
+            series: Arc::new(Series::new(&db, options.clone())),
             buckets: db.collection(pack::BUCKETS),
             dead: db.collection(DEAD_LETTERS),
             db,
             client,
-            options: CommandOptions { span, write_concern, wtimeout_ms },
+            options,
             timeout: config.timeout,
             retention: config.retention,
             dead_letters_retention: dead_letters,
@@ -107,11 +114,15 @@ impl MongoStore {
     }
 
     /// Writes of one kind as one command; a command that is refused for its data as a whole is halved until the
-    /// statement at fault stands alone.
-    fn write_kind<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<Written>, StoreError>> {
+    /// statement at fault stands alone. `comment`: see [`pack::command`].
+    fn write_kind<'a>(
+        &'a self,
+        writes: &'a [&'a PageWrite],
+        comment: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<Written>, StoreError>> {
         Box::pin(async move {
             let kind = if writes[0].kind == PageKind::Create { "insert" } else { "update" };
-            let command = pack::command(writes, &self.options)
+            let command = pack::command(writes, &self.options, comment)
                 .map_err(|e| StoreError::NotApplied { kind: "driver", detail: e.to_string() })?;
             let begun = Instant::now();
             let db = self.db.clone();
@@ -124,8 +135,8 @@ impl MongoStore {
                         return Ok(vec![Written::Rejected { detail: describe(&error) }]);
                     }
                     let (a, b) = writes.split_at(writes.len() / 2);
-                    let mut answers = self.write_kind(a).await?;
-                    answers.extend(self.write_kind(b).await?);
+                    let mut answers = self.write_kind(a, comment).await?;
+                    answers.extend(self.write_kind(b, comment).await.map_err(in_part)?);
                     Ok(answers)
                 }
                 Err(error) => Err(command_error(&error)),
@@ -134,13 +145,21 @@ impl MongoStore {
     }
 }
 
+/// A failure after something was stored: nothing can be said of the whole.
+fn in_part(error: StoreError) -> StoreError {
+    match error {
+        StoreError::NotApplied { kind, detail } => StoreError::Unknown { kind, detail },
+        unknown => unknown,
+    }
+}
+
 /// Reads the reply to a command: one answer a statement.
-fn answers(writes: &[PageWrite], reply: &Document) -> Result<Vec<Written>, StoreError> {
+fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<Written>, StoreError> {
     if let Ok(concern) = reply.get_document("writeConcernError") {
         let detail = concern.get_str("errmsg").unwrap_or("write concern not satisfied").to_owned();
         return Err(StoreError::Unknown { kind: "write_concern", detail });
     }
-    let done = |w: &PageWrite| match w.kind {
+    let done = |w: &&PageWrite| match w.kind {
         PageKind::Create => Written::Done { count: w.rows.len() as u32 },
         PageKind::Append { known_count } => Written::Done { count: known_count + w.rows.len() as u32 },
     };
@@ -175,21 +194,30 @@ fn answers(writes: &[PageWrite], reply: &Document) -> Result<Vec<Written>, Store
 impl Store for MongoStore {
     fn prepare(&self) -> BoxFuture<'_, Result<Prepared, PrepareError>> {
         Box::pin(async move {
-            self.prepare_all().await.map_err(|e| PrepareError { detail: e.to_string(), transient: e.transient })
+            let prepared = self.prepare_all().await;
+            let prepared =
+                prepared.map_err(|e| PrepareError { detail: e.to_string(), transient: e.transient })?;
+            if self.native() {
+                let waiting = "waiting for the statements of an earlier process";
+                let failed = |e| PrepareError { detail: format!("{waiting}: {}", describe(&e)), transient: true };
+                fence::wait_for_earlier(&self.db, &self.options).await.map_err(failed)?;
+            }
+            Ok(prepared)
         })
     }
 
     fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<Written>, StoreError>> {
         Box::pin(async move {
-            let create = |w: &PageWrite| w.kind == PageKind::Create;
-            let Some(first) = writes.first() else { return Ok(vec![]) };
-            if writes.iter().all(|w| create(w) == create(first)) {
-                return self.write_kind(writes).await;
-            }
-            // The flush stage sends one kind a command; others may not.
+            // The flush stage sends one kind a command, and both forms only after a change of mode.
+            let group = |w: &PageWrite| (w.form == Form::Series, w.kind == PageKind::Create);
             let mut answers = Vec::with_capacity(writes.len());
-            for run in writes.chunk_by(|a, b| create(a) == create(b)) {
-                answers.extend(self.write_kind(run).await?);
+            for run in writes.chunk_by(|a, b| group(a) == group(b)) {
+                let written = match run[0].form {
+                    Form::Series => self.write_series(run).await,
+                    Form::Pages => self.write_kind(&run.iter().collect::<Vec<_>>(), None).await,
+                };
+                // What came before is stored.
+                answers.extend(if answers.is_empty() { written? } else { written.map_err(in_part)? });
             }
             Ok(answers)
         })
@@ -197,9 +225,9 @@ impl Store for MongoStore {
 
     fn load<'a>(&'a self, requests: &'a [LoadRequest]) -> BoxFuture<'a, Result<Vec<LoadedBucket>, StoreError>> {
         Box::pin(async move {
-            let (buckets, owned) = (self.buckets.clone(), requests.to_vec());
-            let begun = Instant::now();
-            let result = self.limited(async move { load::load(&buckets, &owned).await }).await;
+            let (buckets, series, owned) = (self.buckets.clone(), self.series.clone(), requests.to_vec());
+            let (form, begun) = (self.form(), Instant::now());
+            let result = self.limited(async move { load::load(&buckets, &series, &owned, form).await }).await;
             metrics::store_command("load", requests.len() as u64, begun.elapsed().as_secs_f64());
             result?.map_err(|e| command_error(&e))
         })
@@ -239,6 +267,10 @@ impl Store for MongoStore {
             let result = self.limited(async move { db.run_command(doc! { "ping": 1 }).await }).await;
             result?.map(drop).map_err(|e| command_error(&e))
         })
+    }
+
+    fn form(&self) -> Form {
+        if self.native() { Form::Series } else { Form::Pages }
     }
 
     fn mode(&self) -> &'static str {
