@@ -185,6 +185,25 @@ async fn what_has_the_name_and_does_not_fit_is_refused_and_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_emulation_that_makes_a_plain_collection_gets_buckets_and_nothing_is_left() {
+    let mut rig = Rig::new("emulation").await;
+    rig.settings.uri = config::Secret::new(support::emulation::start(Mongod::shared().port()));
+    rig.settings.mode = StoreMode::Timeseries;
+    rig.refused(&["it made a plain one, which was removed", "set store.mode to auto or bucket"]).await;
+    assert!(rig.names().await.is_empty());
+    rig.settings.mode = StoreMode::Auto;
+    let store = rig.store().await;
+    let prepared = store.prepare().await.unwrap();
+    assert_eq!(store.mode(), "bucket");
+    assert!(prepared.mode_reason.contains("it made a plain one, which was removed"), "{prepared:?}");
+    assert!(rig.entry("sensor_readings").await.is_none());
+    // One that was there before is somebody's, empty or not.
+    rig.db.create_collection("sensor_readings").await.unwrap();
+    rig.refused(&["plain collection"]).await;
+    assert!(rig.entry("sensor_readings").await.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_collection_made_by_hand_is_used_and_brought_up_to_date() {
     let rig = Rig::new("by_hand").await;
     let fields = doc! { "timeField": "ts", "metaField": "meta", "granularity": "hours" };
