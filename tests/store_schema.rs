@@ -185,6 +185,25 @@ async fn what_has_the_name_and_does_not_fit_is_refused_and_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_emulation_that_makes_a_plain_collection_gets_buckets_and_nothing_is_left() {
+    let mut rig = Rig::new("emulation").await;
+    rig.settings.uri = config::Secret::new(support::emulation::start(Mongod::shared().port()));
+    rig.settings.mode = StoreMode::Timeseries;
+    rig.refused(&["it made a plain one, which was removed", "set store.mode to auto or bucket"]).await;
+    assert!(rig.names().await.is_empty());
+    rig.settings.mode = StoreMode::Auto;
+    let store = rig.store().await;
+    let prepared = store.prepare().await.unwrap();
+    assert_eq!(store.mode(), "bucket");
+    assert!(prepared.mode_reason.contains("it made a plain one, which was removed"), "{prepared:?}");
+    assert!(rig.entry("sensor_readings").await.is_none());
+    // One that was there before is somebody's, empty or not.
+    rig.db.create_collection("sensor_readings").await.unwrap();
+    rig.refused(&["plain collection"]).await;
+    assert!(rig.entry("sensor_readings").await.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_collection_made_by_hand_is_used_and_brought_up_to_date() {
     let rig = Rig::new("by_hand").await;
     let fields = doc! { "timeField": "ts", "metaField": "meta", "granularity": "hours" };
@@ -375,6 +394,24 @@ fn sharding_is_refused_where_there_is_no_mongos() {
     assert!(text.contains("created time-series collection sensor_readings") && text.contains("ready: "), "{text}");
 }
 
+/// What a mongos asks a shard before it shards a collection with data; a replica set answers it too.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_collections_have_the_indexes_that_their_shard_keys_need() {
+    let rig = Rig::new("shard_keys").await;
+    rig.prepare().await.unwrap();
+    insert(&rig, "S1", true, &[START_MS]).await;
+    let supports = async |collection: &str, key: Document| {
+        let check = doc! { "checkShardingIndex": format!("{}.{collection}", rig.db.name()), "keyPattern": key };
+        rig.db.run_command(check).await.is_ok()
+    };
+    assert!(supports("system.buckets.sensor_readings", doc! { "meta.sensor_id": 1 }).await);
+    let pages = doc! { "sensor_id": 1, "bucket_start": 1 };
+    assert!(!supports("sensor_buckets", pages.clone()).await, "then `init --shard` need not make an index of its own");
+    let index = doc! { "createIndexes": "sensor_buckets", "indexes": [{ "key": pages.clone(), "name": "shard_key" }] };
+    rig.db.run_command(index).await.unwrap();
+    assert!(supports("sensor_buckets", pages).await);
+}
+
 /// Readings of a sensor around two hours: `(ts, values)`, not in order, one `ts` twice with other values.
 fn readings() -> Vec<(i64, Document)> {
     let mut readings: Vec<(i64, Document)> = (0..150)
@@ -446,6 +483,19 @@ async fn insert(rig: &Rig, sensor: &str, native: bool, hours: &[i64]) {
     }
 }
 
+/// What the documented query gives, without the sensor; in the order of `ts` as it must be, and of `temp` within one.
+async fn rows(rig: &Rig, form: ReadingsForm, sensor: &str, from_ms: i64, to_ms: i64) -> Vec<Document> {
+    let collection = if form == ReadingsForm::Measurements { "sensor_readings" } else { "sensor_buckets" };
+    let mut rows = rig.aggregate(collection, raw_readings_pipeline(form, sensor, from_ms, to_ms, Span::HOUR)).await;
+    let ts = |row: &Document| row.get_datetime("ts").unwrap().timestamp_millis();
+    assert!(rows.is_sorted_by_key(ts), "{rows:?}");
+    for row in &mut rows {
+        assert_eq!(row.remove("sensor_id"), Some(Bson::from(sensor)));
+    }
+    rows.sort_by_cached_key(|row| (ts(row), row.get("temp").unwrap().to_string()));
+    rows
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn both_forms_give_the_same_rows() {
     let rig = Rig::new("forms").await;
@@ -458,35 +508,27 @@ async fn both_forms_give_the_same_rows() {
     insert(&rig, "mixed", true, &hours[2..3]).await;
     insert(&rig, "mixed", false, &hours[3..]).await;
 
-    let rows = |form, collection: &'static str, sensor: &'static str, from_ms, to_ms| {
-        let pipeline = raw_readings_pipeline(form, sensor, from_ms, to_ms, Span::HOUR);
-        let rig = &rig;
-        async move {
-            let mut rows = rig.aggregate(collection, pipeline).await;
-            for row in &mut rows {
-                assert_eq!(row.remove("sensor_id"), Some(Bson::from(sensor)));
-            }
-            let times: Vec<i64> = rows.iter().map(|r| r.get_datetime("ts").unwrap().timestamp_millis()).collect();
-            assert!(times.is_sorted(), "{times:?}");
-            // Readings of the same time have no order.
-            rows.sort_by_cached_key(|r| {
-                (r.get_datetime("ts").unwrap().timestamp_millis(), r.get("temp").unwrap().to_string())
-            });
-            rows
-        }
-    };
     let (begin, end) = (START_MS - 20 * 60_000, START_MS + 130 * 60_000);
     for (from_ms, to_ms) in [(begin, end), (START_MS + 1, START_MS + HOUR_MS), (START_MS, START_MS + 1), (end, end + 5)]
     {
         let expected = readings().iter().filter(|(ts, _)| (from_ms..to_ms).contains(ts)).count();
-        let pages = rows(ReadingsForm::Pages, "sensor_buckets", "pages", from_ms, to_ms).await;
+        let pages = rows(&rig, ReadingsForm::Pages, "pages", from_ms, to_ms).await;
         assert_eq!(pages.len(), expected, "{from_ms}..{to_ms}");
-        let native = rows(ReadingsForm::Measurements, "sensor_readings", "native", from_ms, to_ms).await;
+        let native = rows(&rig, ReadingsForm::Measurements, "native", from_ms, to_ms).await;
         assert_eq!(native, pages, "{from_ms}..{to_ms}");
         for sensor in ["pages", "native", "mixed"] {
-            let both = rows(ReadingsForm::Both, "sensor_buckets", sensor, from_ms, to_ms).await;
+            let both = rows(&rig, ReadingsForm::Both, sensor, from_ms, to_ms).await;
             assert_eq!(both, pages, "{sensor} {from_ms}..{to_ms}");
         }
+    }
+
+    // The query for both needs no sensor_readings, as on a server that has no time-series.
+    let old = Rig::on(Mongod::shared_v44(), "forms_v44").await;
+    old.prepare().await.unwrap();
+    insert(&old, "pages", false, &hours).await;
+    let pages = rows(&rig, ReadingsForm::Pages, "pages", begin, end).await;
+    for form in [ReadingsForm::Pages, ReadingsForm::Both] {
+        assert_eq!(rows(&old, form, "pages", begin, end).await, pages, "{form:?} on 4.4");
     }
 
     let summaries = |sensor: &'static str| {

@@ -5,8 +5,8 @@
 //! (`dbAdmin`) that the service's own user does without once `init` has been run.
 //!
 //! **Retention.** Pages and summaries go `store.retention` after the end of their bucket (TTL on `bucket_end`).
-//! Measurements are given a bucket's span more: the server removes its own buckets whole, each by the time of its first
-//! measurement, and those begin anywhere within ours. So no summary ever counts measurements that are gone already.
+//! Measurements are kept by their own time, which may be a whole span before that end, so they are given a span more: no
+//! summary ever counts measurements that are gone already, and `reconcile` finds no difference while an hour expires.
 
 use mongodb::bson::{Bson, Document, doc};
 

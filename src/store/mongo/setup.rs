@@ -15,6 +15,13 @@ pub(super) const INDEX_NOT_FOUND: i32 = 27;
 pub(super) const NAMESPACE_EXISTS: i32 = 48;
 pub(super) const INDEX_OPTIONS_CONFLICT: i32 = 85;
 
+/// Codes of a server that is changing its primary, starting, stopping or busy, or (a mongos) out of reach of another:
+/// HostUnreachable, HostNotFound, LockTimeout, LockBusy, MaxTimeMSExpired, NetworkTimeout, ShutdownInProgress, WriteConflict,
+/// ConflictingOperationInProgress, FailedToSatisfyReadPreference, ReadConcernMajorityNotAvailableYet, PrimarySteppedDown,
+/// ExceededTimeLimit, SocketException, NotPrimary and its kin, and the interruptions.
+const PASSING: [i32; 21] =
+    [6, 7, 24, 46, 50, 89, 91, 112, 117, 133, 134, 189, 262, 9001, 10058, 10107, 11600, 11602, 13388, 13435, 13436];
+
 /// What can go wrong while the collections are prepared, in words for the operator.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {detail}")]
@@ -52,7 +59,7 @@ impl Failure {
             code,
             detail: describe(error),
             transient: !matches!(error.kind.as_ref(), mongodb::error::ErrorKind::Command(_))
-                || matches!(code, Some(10107 | 13435 | 11600 | 11602 | 189 | 91 | 112)),
+                || code.is_some_and(|c| PASSING.contains(&c)),
         }
     }
 
