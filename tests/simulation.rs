@@ -387,7 +387,9 @@ impl Sim {
         if self.instances.len() == 1 && self.rng.u8(0..3) == 0 {
             self.form = if self.rng.bool() { Form::Series } else { Form::Pages };
         }
-        if self.form == Form::Series || !self.pages.series.is_empty() || self.zombies.iter().any(|w| w.form == Form::Series)
+        if self.form == Form::Series
+            || !self.pages.series.is_empty()
+            || self.zombies.iter().any(|w| w.form == Form::Series)
         {
             // Where there is a time-series collection, the next process waits for the statements of this one.
             settle(&mut self.rng, &mut self.zombies, &mut self.pages, &mut self.stored, |_| true);

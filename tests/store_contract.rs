@@ -13,8 +13,8 @@ use futures_util::TryStreamExt;
 use hourbucket::config;
 use hourbucket::model::batch::Tags;
 use hourbucket::model::summary::summarise;
-use hourbucket::model::{Form, 
-    BatchBuilder, BucketKey, BucketStart, DeadLetter, PageKind, PageWrite, Reading, Rows, Span, Value,
+use hourbucket::model::{
+    BatchBuilder, BucketKey, BucketStart, DeadLetter, Form, PageKind, PageWrite, Reading, Rows, Span, Value,
 };
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;

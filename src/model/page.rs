@@ -60,6 +60,15 @@ impl PageWrite {
         BucketKey { sensor_id: self.sensor_id.clone(), start: self.start }
     }
 
+    /// What the page holds after it, where it was as believed.
+    pub fn count_after(&self) -> u32 {
+        let before = match self.kind {
+            PageKind::Create => 0,
+            PageKind::Append { known_count } => known_count,
+        };
+        before + self.rows.len() as u32
+    }
+
     /// About how many bytes the statement takes on the wire: the readings, the summary (three operators with the field's
     /// name each, or one sub-document), the id in the filter or document, tags and fixed parts.
     pub fn wire_bytes(&self) -> u64 {

@@ -57,8 +57,8 @@ impl Pages {
     /// The second half: the summary, recounted where it is not what was believed.
     fn summarise(&mut self, write: &PageWrite) -> Written {
         match self.gated(write) {
-            Written::Conflict => Written::Done { count: self.recount(&write.sensor_id, write.start) },
-            done => done,
+            Written::Done { count } if count == write.count_after() => Written::Done { count },
+            _ => Written::Done { count: self.recount(&write.sensor_id, write.start) },
         }
     }
 
@@ -313,9 +313,7 @@ impl Store for MemoryStore {
             let (fault, delay) = self.fate();
             pause(delay).await;
             match fault {
-                Fault::None | Fault::Rejected => {
-                    Ok(requests.iter().map(|r| self.pages().load(r, self.form)).collect())
-                },
+                Fault::None | Fault::Rejected => Ok(requests.iter().map(|r| self.pages().load(r, self.form)).collect()),
                 _ => Err(not_applied()),
             }
         })

@@ -18,6 +18,15 @@ use crate::store::{LoadRequest, LoadedBucket, LoadedPage};
 const HEADS_MAX: usize = 2000;
 const READINGS_BYTES_MAX: u64 = 4 << 20;
 
+/// What forms there may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Forms {
+    /// That of new buckets.
+    pub(super) new: Form,
+    /// There is a time-series collection.
+    pub(super) measured: bool,
+}
+
 /// A request (by its place) and a page of its bucket.
 type PageKey = (usize, u32);
 
@@ -27,18 +36,18 @@ type PageKey = (usize, u32);
 /// The two steps are not one moment. Between them only the last page can change, and what was not read of it is guarded
 /// by the version that its head told: a write based on it is refused then.
 ///
-/// A bucket whose document says so, or that has none where new ones are of that form, has its readings among the
-/// measurements instead. `form`: of new buckets.
+/// A bucket whose document says so has its readings among the measurements instead; and so has one without a document, if
+/// there are any (a process ended before it wrote the summary).
 pub(super) async fn load(
     collection: &Collection<RawDocumentBuf>,
     series: &Series,
     requests: &[LoadRequest],
-    form: Form,
+    forms: Forms,
 ) -> mongodb::error::Result<Vec<LoadedBucket>> {
     if requests.iter().any(|r| r.doubt) {
         series.fence.wait(&series.db, &series.options).await?;
     }
-    let mut loaded = vec![LoadedBucket { form, pages: vec![] }; requests.len()];
+    let mut loaded = vec![LoadedBucket { form: forms.new, pages: vec![] }; requests.len()];
     let mut wanted: Vec<PageKey> = (0..requests.len()).map(|r| (r, 0)).collect();
     while !wanted.is_empty() {
         let mut next = vec![];
@@ -77,7 +86,9 @@ pub(super) async fn load(
         }
     }
     fill(collection, requests, &some, &mut loaded).await?;
-    measurements(series, requests, &mut loaded).await?;
+    if forms.measured {
+        measurements(series, requests, &mut loaded).await?;
+    }
     Ok(loaded)
 }
 
@@ -89,7 +100,8 @@ async fn measurements(
 ) -> mongodb::error::Result<()> {
     let mut by_start: BTreeMap<BucketStart, Vec<usize>> = BTreeMap::new();
     for (r, request) in requests.iter().enumerate() {
-        if loaded[r].form == Form::Series && (request.doubt || request.readings_from.is_some()) {
+        let of_series = loaded[r].form == Form::Series && (request.doubt || request.readings_from.is_some());
+        if of_series || (request.doubt && loaded[r].pages.is_empty()) {
             by_start.entry(request.bucket.start).or_default().push(r);
         }
     }
@@ -104,7 +116,8 @@ async fn measurements(
         for (r, measured) in places.into_iter().zip(found) {
             if requests[r].doubt && loaded[r].pages.first().map_or(0, |h| h.count) != measured.count {
                 let count = recount::recount(series, &requests[r].bucket).await?;
-                loaded[r].pages = vec![LoadedPage { count, ..LoadedPage::default() }];
+                let pages = vec![LoadedPage { count, ..LoadedPage::default() }];
+                loaded[r] = LoadedBucket { form: Form::Series, pages };
             }
             if let Some(head) = loaded[r].pages.first_mut() {
                 head.last_ts_ms = measured.last_ts_ms.unwrap_or(head.last_ts_ms);
@@ -151,7 +164,8 @@ async fn find(
     starts.dedup();
     // `_id` decides; the other two are there for a sharded cluster, which targets by them.
     let filter = doc! { "_id": { "$in": ids }, "sensor_id": { "$in": sensors }, "bucket_start": { "$in": starts } };
-    let mut projection = doc! { "count": 1, "has_overflow": 1, "last_ts": 1, "storage": 1, "bytes": { "$bsonSize": "$$ROOT" } };
+    let mut projection =
+        doc! { "count": 1, "has_overflow": 1, "last_ts": 1, "storage": 1, "bytes": { "$bsonSize": "$$ROOT" } };
     if readings {
         projection.insert("readings", 1);
     }

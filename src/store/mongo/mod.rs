@@ -40,8 +40,18 @@ use crate::config;
 use crate::model::{DeadLetter, Form, PageKind, PageWrite, Span};
 use crate::telemetry::metrics;
 use error::{StatementError, command_code, command_error, describe, statement_error};
+use load::Forms;
 use pack::{CommandOptions, WriteConcern};
 use series::Series;
+
+/// What preparing has found of native time-series.
+#[derive(Debug, Clone, Copy)]
+struct Native {
+    /// New buckets are of that form.
+    chosen: bool,
+    /// There is such a collection, also where the mode is another.
+    there: bool,
+}
 
 /// The MongoDB store.
 #[derive(Debug, Clone)]
@@ -56,7 +66,7 @@ pub struct MongoStore {
     dead_letters_retention: Duration,
     mode: config::StoreMode,
     /// What preparing has found; see [`MongoStore::native`].
-    native: Arc<OnceLock<bool>>,
+    native: Arc<OnceLock<Native>>,
     series: Arc<Series>,
 }
 
@@ -159,10 +169,7 @@ fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<Written>, Stor
         let detail = concern.get_str("errmsg").unwrap_or("write concern not satisfied").to_owned();
         return Err(StoreError::Unknown { kind: "write_concern", detail });
     }
-    let done = |w: &&PageWrite| match w.kind {
-        PageKind::Create => Written::Done { count: w.rows.len() as u32 },
-        PageKind::Append { known_count } => Written::Done { count: known_count + w.rows.len() as u32 },
-    };
+    let done = |w: &&PageWrite| Written::Done { count: w.count_after() };
     let mut answers: Vec<Written> = writes.iter().map(done).collect();
     let index = |d: &Document| usize::try_from(d.get_i32("index").ok()?).ok().filter(|i| *i < writes.len());
     let documents = |name: &str| -> Vec<Document> {
@@ -195,9 +202,8 @@ impl Store for MongoStore {
     fn prepare(&self) -> BoxFuture<'_, Result<Prepared, PrepareError>> {
         Box::pin(async move {
             let prepared = self.prepare_all().await;
-            let prepared =
-                prepared.map_err(|e| PrepareError { detail: e.to_string(), transient: e.transient })?;
-            if self.native() {
+            let prepared = prepared.map_err(|e| PrepareError { detail: e.to_string(), transient: e.transient })?;
+            if self.measured() {
                 let waiting = "waiting for the statements of an earlier process";
                 let failed = |e| PrepareError { detail: format!("{waiting}: {}", describe(&e)), transient: true };
                 fence::wait_for_earlier(&self.db, &self.options).await.map_err(failed)?;
@@ -226,8 +232,8 @@ impl Store for MongoStore {
     fn load<'a>(&'a self, requests: &'a [LoadRequest]) -> BoxFuture<'a, Result<Vec<LoadedBucket>, StoreError>> {
         Box::pin(async move {
             let (buckets, series, owned) = (self.buckets.clone(), self.series.clone(), requests.to_vec());
-            let (form, begun) = (self.form(), Instant::now());
-            let result = self.limited(async move { load::load(&buckets, &series, &owned, form).await }).await;
+            let (forms, begun) = (Forms { new: self.form(), measured: self.measured() }, Instant::now());
+            let result = self.limited(async move { load::load(&buckets, &series, &owned, forms).await }).await;
             metrics::store_command("load", requests.len() as u64, begun.elapsed().as_secs_f64());
             result?.map_err(|e| command_error(&e))
         })

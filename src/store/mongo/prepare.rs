@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use mongodb::bson::doc;
 
-use super::detect::{self, Native, READINGS};
+use super::detect::{self, READINGS};
 use super::pack::{BUCKETS, WriteConcern};
 use super::schema::{self, Retention};
 use super::setup::{SchemaError, Setup};
-use super::{MongoStore, advisories, metadata};
+use super::{MongoStore, Native, advisories, metadata};
 use crate::config::StoreMode;
 use crate::store::Prepared;
 
@@ -28,7 +28,12 @@ impl MongoStore {
     /// Whether new buckets have their readings in the time-series collection. Before [`prepare`](Self::prepare_all), what
     /// the configuration says, where it says it.
     pub(super) fn native(&self) -> bool {
-        *self.native.get().unwrap_or(&(self.mode == StoreMode::Timeseries))
+        self.native.get().map_or(self.mode == StoreMode::Timeseries, |native| native.chosen)
+    }
+
+    /// Whether there is a time-series collection, in which measurements of any bucket may be.
+    pub(super) fn measured(&self) -> bool {
+        self.native.get().is_some_and(|native| native.there)
     }
 
     /// What the server is, in a line, and what an operator should know; changes nothing.
@@ -82,7 +87,8 @@ impl MongoStore {
         server.warnings.extend(advisories::warning(&server.version).filter(|_| native));
         // Set once: a mode that changed under the buckets in memory would be a third form. Preparing again, after a
         // failure further down, finds the same.
-        let _ = self.native.set(native);
+        let there = native || setup.list(&[READINGS]).await?.get(READINGS).is_some_and(|e| detect::fits(e).is_ok());
+        let _ = self.native.set(Native { chosen: native, there });
         let mode_reason = format!("{why} ({})", server.topology);
         Ok(Prepared { mode_reason, server_version: server.version, changes, warnings: server.warnings })
     }
@@ -100,15 +106,17 @@ impl MongoStore {
             StoreMode::Auto => "auto",
         };
         let missing = match detect::detect(setup, self.options.span, expire_s).await? {
-            Native::Fits { made } => {
+            detect::Native::Fits { made } => {
                 if made {
                     changes.push(format!("created time-series collection {READINGS}"));
                 }
                 let why = format!("store.mode is {configured}, and {READINGS} is a native time-series collection");
                 return Ok((true, why));
             }
-            Native::Missing(said) => said,
-            Native::Emulated => "asked for a time-series collection, it made a plain one, which was removed".into(),
+            detect::Native::Missing(said) => said,
+            detect::Native::Emulated => {
+                "asked for a time-series collection, it made a plain one, which was removed".into()
+            }
         };
         if self.mode == StoreMode::Timeseries {
             return Err(no_time_series(&missing));

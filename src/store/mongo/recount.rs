@@ -132,12 +132,7 @@ fn add_row(rows: &mut Rows, document: &RawDocument) {
 }
 
 /// Sets the summary; `false` where it is not what it was.
-async fn set(
-    series: &Series,
-    bucket: &BucketKey,
-    before: Option<i64>,
-    total: &Total,
-) -> mongodb::error::Result<bool> {
+async fn set(series: &Series, bucket: &BucketKey, before: Option<i64>, total: &Total) -> mongodb::error::Result<bool> {
     let concern = series.options.document();
     let Some(count) = before else {
         let mut document = doc! {

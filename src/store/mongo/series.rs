@@ -68,11 +68,7 @@ impl MongoStore {
         })
     }
 
-    async fn measurements_and_summaries(
-        &self,
-        writes: &[PageWrite],
-        name: &str,
-    ) -> Result<Vec<Written>, StoreError> {
+    async fn measurements_and_summaries(&self, writes: &[PageWrite], name: &str) -> Result<Vec<Written>, StoreError> {
         let mut refused = self.measurements(writes, name).await?;
         let kept: Vec<usize> = (0..writes.len()).filter(|i| refused[*i].is_none()).collect();
         let mut answers: Vec<Written> =
@@ -86,11 +82,12 @@ impl MongoStore {
             let statements: Vec<&PageWrite> = some.iter().map(|i| &writes[*i]).collect();
             let written = self.write_kind(&statements, Some(name)).await.map_err(in_part)?;
             for (i, written) in some.into_iter().zip(written) {
-                answers[i] = match written {
-                    Written::Done { count } => Written::Done { count },
-                    // Another version, or a sum that no longer fits: what is stored is the truth.
-                    _ => Written::Done { count: self.recount(writes[i].bucket()).await? },
+                // Another version, none at all any more, or a sum that no longer fits: what is stored is the truth.
+                let count = match written {
+                    Written::Done { count } if count == writes[i].count_after() => count,
+                    _ => self.recount(writes[i].bucket()).await?,
                 };
+                answers[i] = Written::Done { count };
             }
         }
         Ok(answers)
