@@ -7,6 +7,8 @@ mod support;
 use std::process::Command;
 use std::time::Duration;
 
+use hourbucket::model::Span;
+use hourbucket::store::mongo::{ReadingsForm, raw_readings_pipeline};
 use mongodb::bson::{Document, doc};
 use support::fleet::now_ms;
 use support::mongod::{Mongod, unique_database};
@@ -43,10 +45,58 @@ fn json(service: &Service, body: &str) -> (u16, serde_json::Value) {
     (status, serde_json::from_str(&text).unwrap())
 }
 
+/// The rows of an aggregation.
+fn rows(database: &str, collection: &str, pipeline: Vec<Document>) -> Vec<Document> {
+    block_on(async {
+        let client = mongodb::Client::with_uri_str(Mongod::shared().uri()).await.unwrap();
+        let collection = client.database(database).collection::<Document>(collection);
+        let mut cursor = collection.aggregate(pipeline).await.unwrap();
+        let mut found = vec![];
+        while cursor.advance().await.unwrap() {
+            found.push(cursor.deserialize_current().unwrap());
+        }
+        found
+    })
+}
+
 #[test]
-fn hours_pages_duplicates_and_late_readings() {
-    let (mut service, database) = service("pages", "bucket.max_readings = 100");
+fn hours_pages_duplicates_and_late_readings_are_the_same_in_both_modes() {
     let start = (now_ms() - 5 * HOUR) / HOUR * HOUR;
+    let pages = [
+        (start - HOUR, 0, 1, None),
+        (start, 0, 100, Some(true)),
+        (start, 1, 100, Some(true)),
+        (start, 2, 51, None),
+        (start + HOUR, 0, 1, None),
+    ];
+    let series = [(start - HOUR, 0, 1, None), (start, 0, 251, None), (start + HOUR, 0, 1, None)];
+    let bucket = hours_pages_duplicates_and_late_readings("bucket", start, &pages);
+    let timeseries = hours_pages_duplicates_and_late_readings("timeseries", start, &series);
+    let summaries = |database: &str| {
+        let rows = rows(database, "sensor_summaries", vec![doc! { "$sort": { "bucket_start": 1 } }]);
+        assert_eq!(rows.len(), 3);
+        rows
+    };
+    assert_eq!(summaries(&bucket), summaries(&timeseries));
+    let raw = |database: &str, collection, form| {
+        let pipeline = raw_readings_pipeline(form, "S1", start - HOUR, start + 2 * HOUR, Span::HOUR);
+        let rows = rows(database, collection, pipeline);
+        assert_eq!(rows.len(), 253);
+        rows
+    };
+    let of_pages = raw(&bucket, "sensor_buckets", ReadingsForm::Pages);
+    assert_eq!(of_pages, raw(&timeseries, "sensor_readings", ReadingsForm::Measurements));
+    assert_eq!(of_pages, raw(&timeseries, "sensor_buckets", ReadingsForm::Both));
+}
+
+/// Returns the database.
+fn hours_pages_duplicates_and_late_readings(
+    mode: &str,
+    start: i64,
+    expected: &[(i64, i32, i32, Option<bool>)],
+) -> String {
+    let text = format!("bucket.max_readings = 100\nstore.mode = \"{mode}\"");
+    let (mut service, database) = service(&format!("pages_{mode}"), &text);
     let reading = |ts: i64, n: i64| format!("{{\"sensor_id\":\"S1\",\"ts\":{ts},\"n\":{n}}}");
     // 250 readings of one hour, shuffled; both edges of it; the next hour; some twice in other batches.
     let mut all: Vec<(i64, i64)> = (0..250).map(|n| (start + n * 1000, n)).collect();
@@ -70,20 +120,12 @@ fn hours_pages_duplicates_and_late_readings() {
             (start, p.get_i32("page").unwrap(), p.get_i32("count").unwrap(), p.get_bool("has_overflow").ok())
         })
         .collect();
-    let expected = [
-        (start - HOUR, 0, 1, None),
-        (start, 0, 100, Some(true)),
-        (start, 1, 100, Some(true)),
-        (start, 2, 51, None),
-        (start + HOUR, 0, 1, None),
-    ];
     assert_eq!(shape, expected);
-    let rows = find(&database, "sensor_summaries", doc! { "sensor_id": "S1" });
-    assert_eq!(rows.len(), 3);
     let metrics = service.metrics();
     assert_eq!(metrics.get("readings_duplicate_total"), 60.0);
     assert_eq!(metrics.get("readings_stored_total"), 253.0);
     assert_eq!(service.terminate(PATIENCE), 0);
+    database
 }
 
 #[test]
