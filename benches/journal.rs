@@ -155,7 +155,7 @@ impl Running {
         let (intake, parcels) = door(1024, 64 << 20, gate);
         journal.start(parcels)?;
         let consumer = tokio::spawn(async move {
-            while let (true, Some(entry)) = (consume, follower.next().await) {
+            while consume && let Some(entry) = follower.next().await {
                 entry.ack.delivered();
             }
             follower
