@@ -122,6 +122,7 @@ fn elections(mode: &str) {
     );
     let service = Service::start(&text, &[("STORE__URI", &set.uri())]);
     let gateways: Vec<_> = (0..2).map(|g| Gateway::start(&format!("g{g}"), service.http(), 50, 40)).collect();
+    service.wait_subscribed();
     let devices = Devices::start(broker.port(), 100, usize::MAX, 2000);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -158,6 +159,11 @@ fn elections(mode: &str) {
 #[test]
 fn elections_in_bucket_mode() {
     elections("bucket");
+}
+
+#[test]
+fn elections_in_time_series_mode() {
+    elections("timeseries");
 }
 
 #[test]
