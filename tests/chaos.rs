@@ -42,6 +42,7 @@ fn a_hundred_thousand_messages_while_mongodb_is_killed_twice() {
     let text = config(&broker, "bucket", "ingest.ack = \"stored\"");
     let service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
     let messages = setting("HOURBUCKET_MESSAGES", 100_000);
+    service.wait_subscribed();
     let devices = Devices::start(broker.port(), 1000, messages, 20_000);
     for part in [1, 2] {
         wait_until("messages flow", PATIENCE, || {
@@ -72,14 +73,18 @@ fn killed_at_random_instants(mode: &str) {
     println!("HOURBUCKET_SEED={seed}");
     let mut rng = fastrand::Rng::with_seed(seed as u64);
     let (mut mongod, broker) = (Mongod::start(), broker());
+    // Segments as small as may be: they are to be stored, and their files used again, between two kills.
     let text = config(
         &broker,
         mode,
-        "flush.max_age = \"500ms\"\njournal.segment_bytes = \"1MiB\"\njournal.max_bytes = \"64MiB\"",
+        "flush.max_age = \"500ms\"\njournal.segment_bytes = \"64KiB\"\njournal.max_bytes = \"64MiB\"",
     );
     let mut service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
     let gateways: Vec<_> = (0..3).map(|g| Gateway::start(&format!("g{g}"), service.http(), 50, 40)).collect();
+    service.wait_subscribed();
     let devices = Devices::start(broker.port(), 100, usize::MAX, 3000);
+    wait_until("a journal file is used again", PATIENCE, || (recycled_segments(&service) > 0).then_some(()));
+    let mut recycled = 0;
     for kill in 0..kills {
         // Not a wait for anything: the instant is what is drawn.
         std::thread::sleep(Duration::from_millis(rng.u64(50..1500)));
@@ -87,11 +92,13 @@ fn killed_at_random_instants(mode: &str) {
             mongod.kill9();
             mongod.restart_in_background();
         }
+        service.kill9();
+        recycled += recycled_segments(&service);
         service.restart();
     }
     let mut sent: Vec<_> = gateways.into_iter().flat_map(Gateway::finish).collect();
     sent.extend(devices.finish(true));
-    println!("{} readings acknowledged, {kills} kills", sent.len());
+    println!("{} readings acknowledged, {kills} kills, {recycled} segments in files used before", sent.len());
     // Also those that the broker still holds, and those of the journal.
     wait_until("everything is stored", PATIENCE, || {
         let metrics = service.metrics();
@@ -102,6 +109,18 @@ fn killed_at_random_instants(mode: &str) {
     });
     truth::exactly_once(&truth::readings(&mongod.uri(), "hourbucket"), sent);
     assert_eq!(service.terminate(Duration::from_secs(40)), 0, "{}", service.log());
+}
+
+/// Segments in the journal that say of themselves that their file was one before (`journal/segment.rs`).
+fn recycled_segments(service: &Service) -> usize {
+    let is_recycled = |path: std::path::PathBuf| {
+        let mut header = [0; 40];
+        let read = std::fs::File::open(path).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut header));
+        read.is_ok() && header[36] & 1 == 1
+    };
+    let files = std::fs::read_dir(service.dir().join("journal")).into_iter().flatten().flatten();
+    let segments = files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|e| e == "seg"));
+    segments.filter(|path| is_recycled(path.clone())).count()
 }
 
 #[test]
@@ -157,6 +176,8 @@ fn two_instances_on_the_same_sensors() {
     let uri = mongod.uri();
     let one = Service::start(&shared("one"), &[("STORE__URI", &uri)]);
     let two = Service::start(&shared("two"), &[("STORE__URI", &uri)]);
+    one.wait_subscribed();
+    two.wait_subscribed();
     let devices = Devices::start(broker.port(), 20, 20_000, 5000);
     // The same readings to both, as a gateway does that changes its mind after a time-out.
     let mut sent = vec![];

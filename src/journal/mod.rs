@@ -6,7 +6,7 @@
 //! another order than it was taken.
 //!
 //! **Parts.** `segment` is the format (pure), `reader` and `recovery` read it, `writer` appends, `keeper` does
-//! whatever may take its time (the next segment, removals, the checkpoint), `tracker` knows what is stored (pure),
+//! whatever may take its time (the next segments, what becomes of stored ones, the checkpoint), `tracker` knows what is stored (pure),
 //! `follower` gives the entries to the router, `repair` is for the operator, [`fs`] is the file system and its double.
 //!
 //! **The life of one entry.** A [`Parcel`] comes out of the intake's channel with whatever else
@@ -15,7 +15,7 @@
 //! to the follower and the senders are acknowledged. The follower gives them out in order, from memory or, when the
 //! router was slower than 32 MiB, from the segments. Each [`Entry`] carries an acknowledgement, shared by the entries of
 //! a chunk of 64 KiB; when it is delivered the tracker moves the line before which
-//! everything is stored, and a segment wholly before the line is removed.
+//! everything is stored, and a segment wholly before the line is recycled or removed.
 //!
 //! **Crash.** The next start verifies all segments from the checkpoint on, cuts off a torn last write (`recovery` says
 //! how it is told from damage), and the follower begins with the first entry that may be unstored: about a second of
@@ -34,7 +34,7 @@
 //! **Invariants.**
 //! - Acknowledged, hence synced; visible to the follower, hence synced. At most one group is not synced.
 //! - A file named `*.seg` has had its header synced; sequences run on without a gap from segment to segment.
-//! - Segments are removed from the front only, each durably before the next.
+//! - Segments leave the row from the front only, each durably before the next, and before its file is written again.
 //! - The tail in memory ends where the journal ends; what it does not hold is in a segment.
 //! - No lock is held over IO but the stock's, which the writer takes only when it needs a segment.
 

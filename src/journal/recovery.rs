@@ -11,6 +11,9 @@
 //! - otherwise the place belongs to the last group, nobody was acknowledged for it, and it is cut off. Its sound frames
 //!   before the place are kept; that they were not acknowledged does no harm, the sender's repetition is a duplicate.
 //!
+//! In a recycled file the frames of earlier segments stand behind its own. They have another salt and lower sequences:
+//! they are taken neither for frames that belong here nor for the sound frame that proves damage.
+//!
 //! What remains undetected is damage to the very last group, less than a second (the checkpoint's interval) before a
 //! crash: nothing on the disk tells it from a torn write.
 //!
@@ -28,7 +31,7 @@ use super::error::{Damage, JournalError, io_error};
 use super::fs::{Fs, FsFile, read_full_at, write_all_at};
 use super::keeper::UNFINISHED;
 use super::reader::{FrameReader, Step, find_frame};
-use super::segment::{FrameFault, FrameKind, HEADER_BYTES, Header, HeaderFault, Payload};
+use super::segment::{FRAME_HEAD_BYTES, FrameFault, FrameKind, HEADER_BYTES, Header, HeaderFault, Payload, RawHead};
 use super::shared::SegmentInfo;
 use super::tracker::Place;
 
@@ -144,9 +147,14 @@ pub(super) fn examine(found: &Found, header: &Header, expect: Expect) -> io::Res
         seen.ending = Ending::Damaged(fault);
         if expect.end.is_none() && may_be_torn {
             let place = seen.data_end;
-            let beyond = find_frame(&reader, place, seen.next_seq, |_, head| head.group_start > place)?;
+            // Only a salvaged segment has gaps, and it is none that holds an earlier one's bytes to be searched.
+            let near =
+                |at: u64, seq: u64| !header.recycled || (seq - seen.next_seq) * FRAME_HEAD_BYTES as u64 <= at - place;
+            let wanted = |at: u64, head: &RawHead| head.group_start > place && near(at, head.seq);
+            let beyond = find_frame(&reader, place, seen.next_seq, wanted)?;
             if beyond.frame_at.is_none() {
-                seen.ending = if beyond.written { Ending::Torn } else { Ending::Whole };
+                let torn = if header.recycled { seen.begun(found)? } else { beyond.written };
+                seen.ending = if torn { Ending::Torn } else { Ending::Whole };
             }
         }
         return Ok(seen);
@@ -163,6 +171,16 @@ impl Examined {
             Payload::decode(frame)?;
         }
         Ok(())
+    }
+
+    /// Whether the head of the next frame is there. Of a recycled file nothing more can be said: what follows may be an
+    /// earlier segment's, and a torn write whose first page is lost looks as if it had not been.
+    fn begun(&self, found: &Found) -> io::Result<bool> {
+        let mut bytes = [0; FRAME_HEAD_BYTES];
+        let n = read_full_at(&*found.file, &mut bytes, self.data_end)?;
+        let fits =
+            |head: RawHead| head.seq == self.next_seq && (self.last_group..=self.data_end).contains(&head.group_start);
+        Ok(RawHead::read(&bytes[..n]).is_some_and(fits))
     }
 
     fn count(&mut self, at: u64, frame: &super::segment::Frame<'_>, find: u64) {
@@ -231,6 +249,7 @@ pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError
             first_seq: header.first_seq,
             data_end: seen.data_end,
             bytes: found.bytes,
+            own: false,
         });
         recovered.next_seq = seen.next_seq;
         last = Some(seen);

@@ -292,7 +292,8 @@ impl Rebuild {
 /// Writes a segment with all sound frames of a slot and takes it into its place; returns the end of its sequences.
 fn rebuild(fs: &dyn Fs, dir: &Path, slot: &Slot, span: Span, done: &mut Salvaged) -> std::io::Result<u64> {
     let temporary = dir.join(format!("salvaged{}", super::keeper::UNFINISHED));
-    let header = Header { number: slot.number, first_seq: span.first_seq, salt: fastrand::u32(..), created_ms: 0 };
+    let (number, first_seq, salt) = (slot.number, span.first_seq, fastrand::u32(..));
+    let header = Header { number, first_seq, salt, recycled: false, created_ms: 0 };
     let file = fs.create(&temporary)?;
     write_all_at(&*file, &header.encode(), 0)?;
     let mut new = Rebuild { file, salt: header.salt, offset: HEADER_BYTES, next_seq: span.first_seq, lost: Vec::new() };

@@ -1,17 +1,21 @@
 //! The format: a segment's header and its frames, as bytes. Pure; the IO is elsewhere.
 //!
 //! A segment file is one page of header and then frames, each at a multiple of eight bytes, up to the first place that
-//! is zeros (space reserved and not used). All numbers little-endian.
+//! holds none. Behind it are zeros (space reserved and not used) or, in a *recycled* file, whatever the segments hold that
+//! were in it before. All numbers little-endian.
 //!
 //! Header, twice in its page ([`HEADER_COPY_AT`]) because the frames cannot be verified without the salt: magic (8),
-//! format version (u32), CRC32C of what follows (u32), number (u64), first sequence (u64), salt (u32), zero (u32), time
-//! of creation (i64 ms). The page is synced before the file gets its name and never written again.
+//! format version (u32), CRC32C of what follows (u32), number (u64), first sequence (u64), salt (u32), flags (u32; 1:
+//! recycled), time of creation (i64 ms). The page is synced before the file gets its name and not written again before
+//! the file has durably lost it.
 //!
 //! Frame: payload length (u32), CRC32C (u32) of all that follows, sequence (u64), time of append (i64 ms), group start
 //! (u64), records (u32), kind (u8), zeros (3), payload, zeros up to a multiple of eight.
 //!
-//! - The CRC starts from the segment's salt, a random number: what a file left on the disk before this one, and what a
-//!   sender puts into a payload to look like a frame, does not pass.
+//! - The CRC starts from the segment's salt: what a file left on the disk before this one, and what a sender puts into a
+//!   payload to look like a frame, does not pass. The salts of one process are a random number and the numbers that
+//!   follow it, and only its own files are recycled, so no two segments that were ever in one file have the same salt.
+//!   That is certainty and not luck: of the same bytes, a CRC that starts elsewhere ends elsewhere.
 //! - The *group start* is the offset at which the write began that the frame was part of. Everything before it had been
 //!   synced when the frame was written. So a sound frame proves that all bytes before its group start were durable once,
 //!   which tells damage from a torn tail (see `recovery`).
@@ -33,6 +37,7 @@ pub(super) const PAYLOAD_BYTES_MAX: usize = 1 << 30;
 
 const MAGIC: [u8; 8] = *b"hbjournl";
 const HEADER_USED: usize = 48;
+const FLAG_RECYCLED: u32 = 1;
 
 /// What a segment says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +48,8 @@ pub(super) struct Header {
     pub first_seq: u64,
     /// Where every CRC in it starts.
     pub salt: u32,
+    /// Whether frames of an earlier segment may be behind its own.
+    pub recycled: bool,
     /// When it was made, milliseconds since 1970.
     pub created_ms: i64,
 }
@@ -67,7 +74,8 @@ impl Header {
         let mut body = Vec::with_capacity(HEADER_USED - 16);
         body.extend_from_slice(&self.number.to_le_bytes());
         body.extend_from_slice(&self.first_seq.to_le_bytes());
-        body.extend_from_slice(&u64::from(self.salt).to_le_bytes());
+        body.extend_from_slice(&self.salt.to_le_bytes());
+        body.extend_from_slice(&(if self.recycled { FLAG_RECYCLED } else { 0 }).to_le_bytes());
         body.extend_from_slice(&self.created_ms.to_le_bytes());
         let mut page = vec![0; HEADER_BYTES as usize];
         for at in [0, HEADER_COPY_AT] {
@@ -94,8 +102,9 @@ impl Header {
             return Err(HeaderFault::Crc);
         }
         let mut number = || fields.u64().ok_or(HeaderFault::Magic);
-        let (number, first_seq, salt, created_ms) = (number()?, number()?, number()? as u32, number()? as i64);
-        Ok(Header { number, first_seq, salt, created_ms })
+        let (number, first_seq, salt_and_flags, created_ms) = (number()?, number()?, number()?, number()? as i64);
+        let (salt, flags) = (salt_and_flags as u32, (salt_and_flags >> 32) as u32);
+        Ok(Header { number, first_seq, salt, recycled: flags & FLAG_RECYCLED != 0, created_ms })
     }
 }
 
@@ -387,7 +396,9 @@ mod tests {
 
     #[test]
     fn a_header_is_read_from_either_place_and_another_version_is_named() {
-        let header = Header { number: 3, first_seq: 12, salt: 9, created_ms: 5 };
+        let header = Header { number: 3, first_seq: 12, salt: u32::MAX, recycled: true, created_ms: 5 };
+        let fresh = Header { recycled: false, ..header };
+        assert_eq!(Header::decode(&fresh.encode()), Ok(fresh));
         let mut page = header.encode();
         assert_eq!(Header::decode(&page), Ok(header));
         assert_eq!(Header::decode(&page[HEADER_COPY_AT..]), Ok(header));

@@ -31,6 +31,8 @@ pub(super) struct SegmentInfo {
     pub(super) data_end: u64,
     /// On disk.
     pub(super) bytes: u64,
+    /// Begun by this process, so that its salt is none that the next segments get.
+    pub(super) own: bool,
 }
 
 /// What changes.
@@ -39,7 +41,7 @@ pub(super) struct State {
     pub(super) segments: VecDeque<SegmentInfo>,
     /// Whether the newest segment is being written.
     pub(super) active: bool,
-    /// Of the segments and of the one in stock.
+    /// Of the segments and of the files in stock.
     pub(super) bytes: u64,
     pub(super) tail: Tail,
     pub(super) tracker: Tracker,

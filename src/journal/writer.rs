@@ -54,6 +54,8 @@ pub(super) struct Dead;
 pub(super) struct Appender {
     shared: Arc<Shared>,
     active: Option<Active>,
+    /// See [`super::segment`]; that of segment 0.
+    salt_base: u32,
     next_number: u64,
     next_seq: u64,
     /// The group: frames one behind the other, as they will stand in the segment.
@@ -64,7 +66,8 @@ pub(super) struct Appender {
 
 impl Appender {
     pub(super) fn new(shared: Arc<Shared>, next_number: u64, next_seq: u64) -> Appender {
-        Appender { shared, active: None, next_number, next_seq, buf: Vec::new(), staged: Vec::new(), acks: Vec::new() }
+        let (salt_base, buf, staged, acks) = (fastrand::u32(..), Vec::new(), Vec::new(), Vec::new());
+        Appender { shared, active: None, salt_base, next_number, next_seq, buf, staged, acks }
     }
 
     /// Appends parcels, in one group where they fit into one segment. When it returns, each has been acknowledged or
@@ -172,7 +175,8 @@ impl Appender {
         let header = Header {
             number: self.next_number,
             first_seq: self.next_seq,
-            salt: fastrand::u32(..),
+            salt: self.salt_base.wrapping_add(self.next_number as u32),
+            recycled: prepared.recycled,
             created_ms: shared.clock.now().wall_ms,
         };
         if let Err(error) = write_all_at(&*prepared.file, &header.encode(), 0) {
@@ -199,6 +203,7 @@ impl Appender {
             first_seq: header.first_seq,
             data_end: HEADER_BYTES,
             bytes: prepared.bytes,
+            own: true,
         };
         let mut state = shared.state();
         state.segments.push_back(info.clone());

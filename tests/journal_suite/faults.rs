@@ -41,6 +41,8 @@ fn every_call_may_fail_once_and_nothing_acknowledged_is_lost() {
     history(&mut clean);
     let calls = clean.fs.ops().len() as u64;
     assert!(calls > 60, "{calls}");
+    let count = |op| clean.fs.ops().iter().filter(|&&o| o == op).count();
+    assert!(count(Op::Rename) > count(Op::Create), "no segment was recycled");
     let faults = [
         Fault::Error(ErrorKind::Other),
         Fault::Error(ErrorKind::StorageFull),

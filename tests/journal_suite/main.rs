@@ -4,4 +4,5 @@
 mod faults;
 mod files;
 mod model;
+mod recycling;
 mod support;

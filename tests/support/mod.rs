@@ -11,6 +11,7 @@ pub mod fleet;
 pub mod mongod;
 pub mod mosquitto;
 pub mod process;
+pub mod replica_set;
 pub mod service;
 pub mod truth;
 

@@ -81,6 +81,11 @@ impl Process {
         self.child.as_ref().unwrap_or_else(|| panic!("{} does not run", self.name)).id()
     }
 
+    /// Whether it was started and has not been killed or seen to [end](Process::ended).
+    pub fn runs(&self) -> bool {
+        self.child.is_some()
+    }
+
     /// Whether it runs; its exit status where it has ended by itself.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut()?.try_wait().expect("a child of ours");

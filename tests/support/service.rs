@@ -129,6 +129,18 @@ impl Service {
         Metrics(text)
     }
 
+    /// Waits until its subscriptions are granted. It is ready before that, since a broker may be away; but what is
+    /// published then, nobody has promised to anybody.
+    #[track_caller]
+    pub fn wait_subscribed(&self) {
+        wait_until("the subscriptions are granted", READY_WITHIN, || {
+            let (_, text) = self.get_admin("/readyz")?;
+            let report: serde_json::Value = serde_json::from_str(&text).ok()?;
+            let brokers = report["mqtt"].as_array()?;
+            (!brokers.is_empty() && brokers.iter().all(|broker| broker["connected"] == true)).then_some(())
+        });
+    }
+
     /// Waits until everything accepted is stored or known as a duplicate, and at least `accepted_min` were accepted.
     #[track_caller]
     pub fn wait_settled(&self, accepted_min: u64, limit: Duration) -> Metrics {
