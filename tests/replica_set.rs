@@ -48,18 +48,27 @@ fn exactly_once_everywhere(set: &ReplicaSet, sent: &[Stored]) {
     }
 }
 
-/// Readings in the pages that one member has, as far as this read concern shows them; `None` where it does not answer.
+/// Readings in pages and measurements that one member has, as far as this read concern shows them; `None` where it does
+/// not answer.
 fn count(uri: &str, concern: ReadConcern) -> Option<i64> {
     block_on(async move {
         let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
-        let pages = client.database("hourbucket").collection::<Document>("sensor_buckets");
-        let sum = [doc! { "$group": { "_id": 0, "n": { "$sum": "$count" } } }];
-        let mut cursor = pages.aggregate(sum).read_concern(concern).await.ok()?;
-        if !cursor.advance().await.ok()? {
-            return Some(0);
+        let database = client.database("hourbucket");
+        let mut all = 0;
+        let pages = [
+            doc! { "$match": { "storage": { "$exists": false } } },
+            doc! { "$group": { "_id": 0, "n": { "$sum": "$count" } } },
+        ];
+        let measurements = [doc! { "$group": { "_id": 0, "n": { "$sum": 1 } } }];
+        for (name, sum) in [("sensor_buckets", &pages[..]), ("sensor_readings", &measurements[..])] {
+            let collection = database.collection::<Document>(name);
+            let mut cursor = collection.aggregate(sum.to_vec()).read_concern(concern.clone()).await.ok()?;
+            if cursor.advance().await.ok()? {
+                let sum: Document = cursor.deserialize_current().expect("a sum");
+                all += sum.get_i64("n").or(sum.get_i32("n").map(i64::from)).expect("a number");
+            }
         }
-        let sum: Document = cursor.deserialize_current().expect("a sum");
-        Some(sum.get_i64("n").or(sum.get_i32("n").map(i64::from)).expect("a number"))
+        Some(all)
     })
 }
 
@@ -168,11 +177,20 @@ fn elections_in_time_series_mode() {
 
 #[test]
 fn a_majority_that_does_not_answer_is_waited_for_and_compared() {
+    majority_missing("bucket");
+}
+
+#[test]
+fn a_majority_that_does_not_answer_is_waited_for_and_compared_in_time_series_mode() {
+    majority_missing("timeseries");
+}
+
+fn majority_missing(mode: &str) {
     let _one = one_at_a_time();
     // Long enough for the primary to remain one without a majority.
     let mut set = ReplicaSet::start(Duration::from_secs(20));
-    let text = "store.mode = \"bucket\"\nstore.timeout = \"400ms\"\nflush.max_age = \"200ms\"";
-    let service = Service::start(text, &[("STORE__URI", &set.uri())]);
+    let text = format!("store.mode = \"{mode}\"\nstore.timeout = \"400ms\"\nflush.max_age = \"200ms\"");
+    let service = Service::start(&text, &[("STORE__URI", &set.uri())]);
     let gateway = Gateway::start("g", service.http(), 20, 20);
     let stored = || service.metrics().get("readings_stored_total");
     wait_until("readings are stored", PATIENCE, || (stored() > 200.0).then_some(()));
@@ -205,11 +223,20 @@ fn a_majority_that_does_not_answer_is_waited_for_and_compared() {
 
 #[test]
 fn what_a_primary_took_alone_is_rolled_back_and_stored_once() {
+    rolled_back("bucket");
+}
+
+#[test]
+fn what_a_primary_took_alone_is_rolled_back_and_stored_once_in_time_series_mode() {
+    rolled_back("timeseries");
+}
+
+fn rolled_back(mode: &str) {
     let _one = one_at_a_time();
     let mut set = ReplicaSet::start(Duration::from_secs(4));
-    let text = "store.mode = \"bucket\"\nstore.timeout = \"1s\"\nflush.max_age = \"200ms\"";
+    let text = format!("store.mode = \"{mode}\"\nstore.timeout = \"1s\"\nflush.max_age = \"200ms\"");
     // One whose senders are answered from the journal, and one whose senders wait for the majority themselves.
-    let one = Service::start(text, &[("STORE__URI", &set.uri())]);
+    let one = Service::start(&text, &[("STORE__URI", &set.uri())]);
     let two = Service::start(&format!("{text}\ningest.ack = \"stored\""), &[("STORE__URI", &set.uri())]);
     let gateways = [Gateway::start("one", one.http(), 20, 20), Gateway::start("two", two.http(), 20, 20)];
     let stored = || one.metrics().get("readings_stored_total") + two.metrics().get("readings_stored_total");
