@@ -179,11 +179,8 @@ fn a_majority_that_does_not_answer_is_waited_for_and_compared() {
     let primary = set.wait_primary();
     let others: Vec<usize> = (0..3).filter(|&i| i != primary).collect();
     others.iter().for_each(|&i| set.kill9(i));
-    let unknown = || {
-        let metrics = service.metrics();
-        let of = |kind| metrics.labelled("store_errors_total", "kind", kind);
-        of("timeout") + of("write_concern")
-    };
+    let errors = |kind| service.metrics().labelled("store_errors_total", "kind", kind);
+    let unknown = || errors("timeout") + errors("write_concern");
     wait_until("the majority is missed more than once", PATIENCE, || (unknown() > 3.0).then_some(()));
     let (before, alone) = (stored(), count(&set.direct_uri(primary), ReadConcern::local()).unwrap());
     wait_until("it is missed again", PATIENCE, || (unknown() > 6.0).then_some(()));
@@ -193,8 +190,10 @@ fn a_majority_that_does_not_answer_is_waited_for_and_compared() {
     let asked = Instant::now();
     wait_until("they are stored", PATIENCE, || (stored() >= alone as f64).then_some(()));
     println!(
-        "{} statements or commands without a majority; stored {:.1?} after the members were started again",
-        unknown(),
+        "{} commands unanswered in time and {} answered without a majority; stored {:.1?} after the members were \
+         started again",
+        errors("timeout"),
+        errors("write_concern"),
         asked.elapsed()
     );
     let sent = gateway.finish();
