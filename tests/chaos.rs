@@ -3,7 +3,7 @@
 //! Long runs: `HOURBUCKET_KILLS=100 cargo test --test chaos kill`, and `HOURBUCKET_OUTAGE=20000000` for the outage;
 //! `HOURBUCKET_TEST_BINARY` names another binary than the tests' own, such as the release build.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 
 mod support;
 

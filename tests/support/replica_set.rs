@@ -66,9 +66,9 @@ impl ReplicaSet {
         format!("mongodb://{}/?directConnection=true&serverSelectionTimeoutMS=1000", self.members[i].host())
     }
 
-    /// Where a member keeps its data.
-    pub fn data_dir(&self, i: usize) -> PathBuf {
-        self.members[i].process.dir().join("data")
+    /// What a member has logged (JSON lines).
+    pub fn log(&self, i: usize) -> String {
+        self.members[i].process.log()
     }
 
     /// Waits for a primary that the others follow too, and says which it is.
