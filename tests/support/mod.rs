@@ -10,6 +10,7 @@ pub mod fleet;
 pub mod mongod;
 pub mod mosquitto;
 pub mod process;
+pub mod seed;
 pub mod service;
 pub mod truth;
 

@@ -6,10 +6,15 @@
 //! [`StoreError::Unknown`] says.
 
 mod bson;
+mod convert;
 mod error;
 mod load;
 mod pack;
+mod reconcile;
+mod repair;
 mod schema;
+mod stored;
+mod swap;
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +22,9 @@ use mongodb::bson::{Binary, DateTime, Document, RawDocumentBuf, doc, spec::Binar
 use mongodb::options::{ClientOptions, WriteConcern as DriverWriteConcern};
 use mongodb::{Client, Collection, Database};
 
+pub use convert::{ConvertOptions, Hook};
 pub use pack::BUCKETS;
+pub use reconcile::ReconcileOptions;
 pub use schema::{DEAD_LETTERS, SUMMARIES};
 
 use super::{BoxFuture, LoadRequest, LoadedBucket, PrepareError, Prepared, Store, StoreError, Written};
