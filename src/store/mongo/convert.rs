@@ -312,12 +312,12 @@ fn held(bucket: &StoredBucket) -> Result<u64, String> {
     ))
 }
 
-/// Whether a delete was refused as such: BadValue, IllegalOperation, InvalidOptions, or not supported.
+/// Whether a delete was refused as such: InvalidOptions (6.0), IllegalOperation, or not supported.
 fn is_refusal(error: &mongodb::error::Error) -> bool {
     use mongodb::error::{ErrorKind, WriteFailure};
     let code = match error.kind.as_ref() {
         ErrorKind::Write(WriteFailure::WriteError(e)) => Some(e.code),
         _ => command_code(error),
     };
-    matches!(code, Some(2 | 20 | 72 | 115))
+    matches!(code, Some(72 | 20 | 115))
 }
