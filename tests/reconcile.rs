@@ -225,6 +225,11 @@ async fn what_may_be_half_expired_is_left_out_and_failures_are_exit_code_2() {
     }
 }
 
+fn store(database: &str) -> config::Store {
+    let uri = config::Secret::new(Mongod::shared().uri());
+    config::Store { uri, database: database.to_owned(), ..config::Config::default().store }
+}
+
 async fn reconcile(store: &MongoStore, from_ms: i64, to_ms: i64, repair: bool, now_ms: i64) -> Reconciled {
     let options = ReconcileOptions {
         selection: Selection { from_ms, to_ms, sensors: vec![] },
@@ -280,9 +285,7 @@ fn repairs_beside_a_running_service_lose_nothing_and_double_nothing() {
     let (repaired, damaged) = block_on(async {
         let client = mongodb::Client::with_uri_str(&uri).await.unwrap();
         let db = client.database(&database);
-        let secret = config::Secret::new(uri.clone());
-        let settings = config::Store { uri: secret, database: database.clone(), ..config::Config::default().store };
-        let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
+        let store = MongoStore::new(&store(&database), Span::HOUR, Duration::from_secs(3600)).await.unwrap();
         let repairs = async {
             let mut repaired = 0;
             while begun.elapsed() < Duration::from_secs(8) || repaired < 20 {
@@ -304,4 +307,54 @@ fn repairs_beside_a_running_service_lose_nothing_and_double_nothing() {
     assert_eq!(code, 0, "{table}");
     truth::exactly_once(&truth::readings(&uri, &database), sent);
     assert_eq!(service.terminate(Duration::from_secs(60)), 0);
+}
+
+/// Here a repair writes whole arrays of readings, so one that did not look at the version would lose what was appended
+/// since it has read them.
+#[test]
+fn duplicates_are_removed_beside_a_running_service_and_nothing_else_is() {
+    let (uri, database) = (Mongod::shared().uri(), unique_database("twice"));
+    let text = "flush.max_age = \"5ms\"\nstore.mode = \"bucket\"";
+    let service = Service::start(text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
+    let start = (now_ms() - 5 * HOUR) / HOUR * HOUR;
+    let stop = AtomicBool::new(false);
+    let (sent, repaired) = std::thread::scope(|scope| {
+        let poster = scope.spawn(|| {
+            let mut n = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let line = |n: i64| format!("{{\"sensor_id\":\"S\",\"ts\":{},\"n\":{n}}}\n", start + n);
+                let body: String = (n..n + 3).map(line).collect();
+                let answer = service.post("/v1/readings", "application/x-ndjson", body.as_bytes());
+                assert_eq!(answer.expect("an answer").0, 200);
+                n += 3;
+            }
+            n
+        });
+        let repaired = block_on(async {
+            let client = mongodb::Client::with_uri_str(&uri).await.unwrap();
+            let pages = client.database(&database).collection::<Document>("sensor_buckets");
+            let store = MongoStore::new(&store(&database), Span::HOUR, Duration::from_secs(3600)).await.unwrap();
+            let (begun, mut repaired) = (Instant::now(), 0);
+            while begun.elapsed() < Duration::from_secs(6) || repaired < 20 {
+                // The first reading of the last page a second time, and the version moves on.
+                let twice = doc! { "$concatArrays": ["$readings", [{ "$arrayElemAt": ["$readings", 0] }]] };
+                let change = vec![doc! { "$set": { "readings": twice, "count": { "$add": ["$count", 1] } } }];
+                pages.find_one_and_update(doc! {}, change).sort(doc! { "page": -1 }).await.unwrap();
+                let now = now_ms();
+                repaired += reconcile(&store, start, start + HOUR, true, now).await.repaired;
+            }
+            repaired
+        });
+        stop.store(true, Ordering::Relaxed);
+        (poster.join().unwrap(), repaired)
+    });
+    let metrics = service.wait_settled(sent as u64, Duration::from_secs(60));
+    let conflicts = metrics.get("store_conflicts_total");
+    println!("{sent} readings, {repaired} repaired, {conflicts} conflicts");
+    let (from, to) = ("2020-01-01", "2100-01-01");
+    let (code, table, _) =
+        run(&database, &uri, &["reconcile", "--from", from, "--to", to, "--repair", "--drop-duplicates"]);
+    assert_eq!(code, 0, "{table}");
+    let stored = truth::readings(&uri, &database);
+    truth::exactly_once(&stored, (0..sent).map(|n| ("S".to_owned(), start + n, n)));
 }
