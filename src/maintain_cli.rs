@@ -95,6 +95,7 @@ pub(crate) async fn reconcile(config: &Config, store: Result<MongoStore, String>
         repair: arguments.repair,
         drop_duplicates: arguments.drop_duplicates,
         ignore_duplicates: arguments.ignore_duplicates,
+        leftovers: true,
         now_ms,
         settled_before_ms: now_ms - settled_ms(span),
         listed_max: arguments.list,
@@ -155,6 +156,8 @@ async fn check(store: MongoStore, selection: Selection, now_ms: i64) -> Result<R
         repair: false,
         drop_duplicates: false,
         ignore_duplicates: true,
+        // Told in a line already.
+        leftovers: false,
         now_ms,
         settled_before_ms: now_ms,
         listed_max: 100,

@@ -214,6 +214,9 @@ async fn a_page_that_came_after_the_swap_is_folded_in() {
         all.push(("C".into(), START + 777, 7777));
         let stray = seed.page("C", START, 2).await.unwrap();
         assert_eq!(stray.get_i32("count").unwrap(), 2, "made anew: {stray}");
+        // An append that does not name the form meets the same count in the new document, where a page was alone.
+        assert!(append(&seed.db, "A", 0, 90, (START + 888, 8888)).await);
+        all.push(("A".into(), START + 888, 8888));
         let (code, text, _) = match command {
             "convert" => seed.run(&[&["convert", "--into", "timeseries"][..], &SPAN].concat()),
             _ => seed.run(&[&["reconcile", "--repair"][..], &SPAN].concat()),
@@ -296,4 +299,27 @@ async fn leftovers_of_a_sensor_go_only_when_all_its_buckets_are_pages() {
     let (code, text, _) = seed.run(&["convert", "--into", "bucket", "--drop-leftovers"]);
     assert_eq!((code, seed.measured().await), (1, 1), "{text}");
     assert!(text.contains("1 of its 1 measurements are not in its pages"), "{text}");
+}
+
+/// A figure, not a test: run it alone, with --ignored --nocapture.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "measures"]
+async fn figures() {
+    let seed = Seed::new("figures").await;
+    seed.native().await;
+    for sensor in 0..400 {
+        let hour =
+            |h: i64| page(&format!("s{sensor}"), START + h * HOUR, 0, false, &readings(START + h * HOUR, 0..720));
+        seed.pages((0..2).map(hour)).await;
+    }
+    let n = 400.0 * 2.0 * 720.0;
+    for arguments in
+        [&["reconcile"][..], &["convert", "--into", "timeseries"], &["reconcile"], &["convert", "--into", "bucket"]]
+    {
+        let begun = std::time::Instant::now();
+        let (code, text, _) = seed.run(&[arguments, &SPAN].concat());
+        let took = begun.elapsed().as_secs_f64();
+        println!("{arguments:?}: {code}, {took:.1} s, {:.0} readings/s: {text}", n / took);
+        assert_eq!(code, 0);
+    }
 }

@@ -236,6 +236,7 @@ async fn reconcile(store: &MongoStore, from_ms: i64, to_ms: i64, repair: bool, n
         repair,
         drop_duplicates: repair,
         ignore_duplicates: false,
+        leftovers: true,
         now_ms,
         settled_before_ms: now_ms - HOUR,
         listed_max: 1000,

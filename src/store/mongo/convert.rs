@@ -145,10 +145,15 @@ impl Run<'_> {
         let what = failed("reading the buckets");
         let mut filter = selected(&self.selection);
         match self.options.into {
-            // Pages beside a document in time-series form too.
-            Form::TimeSeries => {
-                filter.insert("$or", [doc! { "page": { "$gt": 0 } }, doc! { "storage": { "$ne": TIME_SERIES } }])
-            }
+            // Pages beside a document in time-series form, and readings in one, too.
+            Form::TimeSeries => filter.insert(
+                "$or",
+                [
+                    doc! { "page": { "$gt": 0 } },
+                    doc! { "storage": { "$ne": TIME_SERIES } },
+                    doc! { "readings": { "$exists": true } },
+                ],
+            ),
             Form::Pages => filter.insert("storage", TIME_SERIES),
         };
         let buckets = self.all.buckets.clone();
@@ -183,8 +188,8 @@ impl Run<'_> {
         for _ in 0..TRIES {
             let told = |step, key: &BucketKey| self.told(step, key);
             let turn = match self.options.into {
-                Form::TimeSeries => self.all.into_series(key, &told).await?,
-                Form::Pages => self.all.into_pages(key, self.options.page, &told).await?,
+                Form::TimeSeries => self.all.move_to_series(key, &told).await?,
+                Form::Pages => self.all.move_to_pages(key, self.options.page, &told).await?,
             };
             match turn {
                 Turn::Done(readings) => {

@@ -72,6 +72,8 @@ pub struct ReconcileOptions {
     pub drop_duplicates: bool,
     /// Do not look for equal readings at all.
     pub ignore_duplicates: bool,
+    /// Tell of measurements that a conversion has left, too.
+    pub leftovers: bool,
     /// Now, in milliseconds since 1970: for the retention.
     pub now_ms: i64,
     /// Duplicates are removed from buckets that ended before this, in milliseconds since 1970.
@@ -192,6 +194,9 @@ impl Run<'_> {
         let mut found = audit(bucket);
         if self.options.ignore_duplicates {
             found.retain(|f| !matches!(f.kind, Kind::Duplicates { .. }));
+        }
+        if !self.options.leftovers {
+            found.retain(|f| !matches!(f.kind, Kind::Leftover { .. }));
         }
         found
     }

@@ -44,7 +44,7 @@ struct Swap {
 
 impl Collections {
     /// Pages into measurements; or, where the document says time-series already, the pages beside it.
-    pub(super) async fn into_series(&self, key: &BucketKey, told: Told<'_>) -> Result<Turn, MaintainError> {
+    pub(super) async fn move_to_series(&self, key: &BucketKey, told: Told<'_>) -> Result<Turn, MaintainError> {
         let bucket = self.bucket(key, true).await?;
         let mixed = bucket.form() == Form::TimeSeries;
         if bucket.pages.is_empty() || (mixed && bucket.strays().next().is_none()) {
@@ -114,11 +114,11 @@ impl Collections {
 
     /// The pages beside a document in time-series form become measurements; `false` where somebody else has written.
     pub(super) async fn fold(&self, bucket: &StoredBucket) -> Result<bool, MaintainError> {
-        Ok(matches!(self.into_series(&bucket.key, &|_, _| Ok(())).await?, Turn::Done(_) | Turn::Nothing))
+        Ok(matches!(self.move_to_series(&bucket.key, &|_, _| Ok(())).await?, Turn::Done(_) | Turn::Nothing))
     }
 
     /// Measurements into pages of at most `limits` readings and bytes.
-    pub(super) async fn into_pages(
+    pub(super) async fn move_to_pages(
         &self,
         key: &BucketKey,
         limits: (u32, u64),
