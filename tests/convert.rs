@@ -12,6 +12,7 @@ use hourbucket::maintain::{Converted, Form, MaintainError, Selection, Step};
 use hourbucket::store::mongo::{ConvertOptions, Hook};
 use mongodb::bson::{DateTime, Document, doc};
 use support::fleet::now_ms;
+use support::process::Process;
 use support::seed::{HOUR, SPAN, START, Seed, page, reading, readings, sent, series};
 use support::truth::{self, Stored};
 
@@ -129,15 +130,14 @@ async fn every_step_is_reached_in_a_fresh_database() {
         if into == Form::Pages {
             convert(&seed, Form::TimeSeries, None).await.unwrap();
         }
-        // The first bucket is of one page, which is swapped in one statement; the last of three, in a transaction.
-        for sensor in ["A", "C"] {
-            if (into, step, sensor) == (Form::Pages, Step::Verified, "C") {
-                continue; // The server has said by then that it deletes whole series only.
-            }
-            let stopped = convert(&seed, into, Some(stop_at(step, sensor))).await;
-            assert!(matches!(stopped, Err(MaintainError::Stopped { .. })), "{into:?} {step:?} {sensor}: {stopped:?}");
-            whole(&seed, &all, &summaries, &format!("{into:?} {step:?} {sensor}")).await;
-        }
+        // All three at once: those of one page, which are swapped in one statement, and the one that takes a transaction.
+        let reached = Arc::new(AtomicU32::new(0));
+        let count = reached.clone();
+        let hook: Hook = Arc::new(move |at, _| at == step && count.fetch_add(1, Ordering::Relaxed) < 3);
+        let stopped = convert(&seed, into, Some(hook)).await;
+        assert!(matches!(stopped, Err(MaintainError::Stopped { .. })), "{into:?} {step:?}: {stopped:?}");
+        assert_eq!(reached.load(Ordering::Relaxed), 3, "{into:?} {step:?}");
+        whole(&seed, &all, &summaries, &format!("{into:?} {step:?}")).await;
         let done = convert(&seed, into, None).await.unwrap();
         assert_eq!(done.skipped_total, 0, "{done:?}");
         whole(&seed, &all, &summaries, "at the end").await;
@@ -180,7 +180,10 @@ async fn an_append_before_the_swap_is_taken_along() {
         let (db, met) = (seed.db.clone(), Arc::new(AtomicU32::new(0)));
         let count = met.clone();
         let hook: Hook = Arc::new(move |at, bucket| {
-            if at == step && &*bucket.sensor_id == sensor && count.fetch_add(1, Ordering::Relaxed) == 0 {
+            if at == step
+                && (&*bucket.sensor_id, bucket.start.0) == (sensor, START)
+                && count.fetch_add(1, Ordering::Relaxed) == 0
+            {
                 let new = (START + 3_000_000, 9999);
                 assert!(support::block_on(async {
                     let uri = support::mongod::Mongod::shared().uri();
@@ -223,6 +226,8 @@ async fn a_page_that_came_after_the_swap_is_folded_in() {
         };
         assert_eq!(code, 0, "{text}");
         assert_eq!(forms(&seed).await, BTreeSet::from(["timeseries"]));
+        let head = seed.page("C", START, 0).await.unwrap();
+        assert_eq!(head.get_document("tags").unwrap(), &doc! { "site": "north" }, "a late page has none");
         let n: i64 = seed.summaries().await.values().map(|(count, _)| count).sum();
         assert_eq!(n, all.len() as i64);
         whole(&seed, &all, &seed.summaries().await, command).await;
@@ -299,6 +304,26 @@ async fn leftovers_of_a_sensor_go_only_when_all_its_buckets_are_pages() {
     let (code, text, _) = seed.run(&["convert", "--into", "bucket", "--drop-leftovers"]);
     assert_eq!((code, seed.measured().await), (1, 1), "{text}");
     assert!(text.contains("1 of its 1 measurements are not in its pages"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standalone_server_is_told_what_it_lacks() {
+    let mut alone = Process::new("mongod");
+    let port = support::free_port();
+    let data = alone.dir().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let mut command = std::process::Command::new(support::mongod::binary());
+    command.args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port.to_string(), "--dbpath"]).arg(data);
+    alone.spawn(&mut command);
+    let seed = Seed::at(format!("mongodb://127.0.0.1:{port}/"), "alone", None).await;
+    seed.native().await;
+    let all = pages(&seed).await;
+    let (code, text, errors) = seed.run(&["convert", "--into", "timeseries"]);
+    assert!(code == 2 && errors.contains("make it a replica set"), "{code} {text} {errors}");
+    whole(&seed, &all, &seed.summaries().await, "refused").await;
+    let (code, text, _) = seed.run(&["convert", "--into", "timeseries", "--sensor", "A"]);
+    assert_eq!(code, 0, "buckets of one page need no transaction: {text}");
+    assert!(seed.page("A", START, 0).await.unwrap().contains_key("storage"));
 }
 
 /// A figure, not a test: run it alone, with --ignored --nocapture.

@@ -1,5 +1,5 @@
 //! Checking, mending and moving what is stored, without a database: what a stored bucket is ([`bucket`]), what is wrong
-//! with it ([`audit`]), and how that is told ([`report`]). The other half, which reads and writes, is
+//! with it ([`mod@audit`]), and how that is told ([`report`]). The other half, which reads and writes, is
 //! `store::mongo::{reconcile, convert}`. Pure.
 
 pub mod audit;

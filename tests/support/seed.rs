@@ -28,6 +28,7 @@ pub struct Seed {
     pub name: String,
     pub db: Database,
     pub store: MongoStore,
+    uri: String,
 }
 
 impl Seed {
@@ -38,10 +39,16 @@ impl Seed {
 
     /// With `store.retention`.
     pub async fn with(test: &str, retention: Option<Duration>) -> Seed {
+        Seed::at(Mongod::shared().uri(), test, retention).await
+    }
+
+    /// On another server.
+    pub async fn at(uri: String, test: &str, retention: Option<Duration>) -> Seed {
         let name = unique_database(test);
-        let uri = config::Secret::new(Mongod::shared().uri());
+        let client = mongodb::Client::with_uri_str(&uri).await.unwrap();
+        let secret = config::Secret::new(uri.clone());
         let settings = config::Store {
-            uri,
+            uri: secret,
             database: name.clone(),
             mode: config::StoreMode::Bucket,
             retention,
@@ -49,8 +56,7 @@ impl Seed {
         };
         let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
         store.prepare().await.unwrap();
-        let client = mongodb::Client::with_uri_str(Mongod::shared().uri()).await.unwrap();
-        Seed { db: client.database(&name), name, store }
+        Seed { db: client.database(&name), name, store, uri }
     }
 
     /// Makes the native collection of measurements.
@@ -139,7 +145,7 @@ impl Seed {
 
     /// Runs the binary on this database: exit code, standard output, standard error.
     pub fn run(&self, arguments: &[&str]) -> (i32, String, String) {
-        run(&self.name, &Mongod::shared().uri(), arguments)
+        run(&self.name, &self.uri, arguments)
     }
 }
 

@@ -4,7 +4,7 @@
 //! `storage: "timeseries"` are nobody's, and no reader looks at them. So the form changes in one instant, and every
 //! reading can be read exactly once before, at and after it.
 //!
-//! Pages into measurements, a bucket at a time ([`super::swap`]):
+//! Pages into measurements, each bucket by itself ([`super::swap`]; [`AT_ONCE`] of them at a time, all in memory):
 //! 1. read (majority); a bucket that differs from its readings is left for `reconcile`;
 //! 2. insert the readings that are not among its measurements yet: equal ones are counted, so a second run adds only
 //!    what the first has left out;
@@ -45,6 +45,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures_util::TryStreamExt;
+use futures_util::future::join_all;
 use mongodb::bson::{RawDocumentBuf, doc};
 
 use super::MongoStore;
@@ -58,8 +59,8 @@ use crate::model::{BucketKey, SensorId};
 const TRIES: u32 = 10;
 /// Passes over the span: the second one folds what came in beside the first.
 const PASSES: u32 = 3;
-/// Buckets between two reports of progress.
-const REPORT_EVERY: u64 = 16;
+/// Buckets at once: most of the time of each is waiting for a majority to have written its journal.
+const AT_ONCE: usize = 8;
 
 /// Called after each step of a bucket; where it says `true` the conversion ends there, as in a crash (for tests).
 pub type Hook = Arc<dyn Fn(Step, &BucketKey) -> bool + Send + Sync>;
@@ -79,6 +80,16 @@ pub struct ConvertOptions {
     pub drop_leftovers: bool,
     /// For tests.
     pub hook: Option<Hook>,
+}
+
+/// What became of the measurements of a bucket that is pages now.
+enum Removal {
+    Nothing,
+    Removed(u64),
+    /// The server deletes whole series only.
+    Refused,
+    /// They must stay, and why.
+    Kept(String),
 }
 
 struct Run<'a> {
@@ -166,73 +177,86 @@ impl Run<'_> {
         let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
         let found = buckets.find(filter).projection(doc! { "sensor_id": 1, "bucket_start": 1 }).sort(sort).await;
         let mut cursor: mongodb::Cursor<RawDocumentBuf> = found.map_err(&what)?;
-        let mut last = None;
+        let (mut last, mut keys) = (None, vec![]);
         while let Some(found) = cursor.try_next().await.map_err(&what)? {
-            let Some(key) = key_of(&found) else { continue };
-            if last.as_ref() == Some(&key) {
-                continue;
-            }
-            self.bucket(&key).await?;
-            last = Some(key);
-            self.at.buckets += 1;
-            self.at.readings = self.done.readings;
-            if self.at.buckets.is_multiple_of(REPORT_EVERY) {
+            let Some(key) = key_of(&found).filter(|key| last.as_ref() != Some(key)) else { continue };
+            last = Some(key.clone());
+            keys.push(key);
+            if keys.len() == AT_ONCE {
+                self.buckets(std::mem::take(&mut keys)).await?;
                 progress(self.at);
             }
         }
-        Ok(())
+        self.buckets(keys).await
+    }
+
+    /// Some buckets at once. All are brought to their end, then the first error counts.
+    async fn buckets(&mut self, keys: Vec<BucketKey>) -> Result<(), MaintainError> {
+        let turns = join_all(keys.iter().map(|key| self.bucket(key))).await;
+        let mut first = Ok(());
+        for (key, turn) in keys.into_iter().zip(turns) {
+            self.at.buckets += 1;
+            match turn {
+                Ok((Turn::Done(readings), removal)) => {
+                    self.done.buckets += 1;
+                    self.done.readings += readings;
+                    self.removed(key, removal);
+                }
+                Ok((Turn::Nothing, _)) => {}
+                Ok((Turn::Again, _)) => self.done.skip(key, "somebody kept writing to it: try again later".into()),
+                Ok((Turn::Skip(why), _)) => self.done.skip(key, why),
+                Err(error) => first = first.and(Err(error)),
+            }
+        }
+        self.at.readings = self.done.readings;
+        first
     }
 
     /// One bucket, until it is done or somebody else was faster too often.
-    async fn bucket(&mut self, key: &BucketKey) -> Result<(), MaintainError> {
+    async fn bucket(&self, key: &BucketKey) -> Result<(Turn, Removal), MaintainError> {
+        let told = |step, key: &BucketKey| self.told(step, key);
         for _ in 0..TRIES {
-            let told = |step, key: &BucketKey| self.told(step, key);
             let turn = match self.options.into {
                 Form::TimeSeries => self.all.move_to_series(key, &told).await?,
                 Form::Pages => self.all.move_to_pages(key, self.options.page, &told).await?,
             };
             match turn {
-                Turn::Done(readings) => {
-                    self.done.buckets += 1;
-                    self.done.readings += readings;
-                    if self.options.into == Form::Pages {
-                        self.remove(key).await?;
-                    }
-                    return Ok(());
-                }
-                Turn::Nothing => return Ok(()),
                 Turn::Again => {}
-                Turn::Skip(why) => {
-                    self.done.skip(key.clone(), why);
-                    return Ok(());
-                }
+                Turn::Done(_) if self.options.into == Form::Pages => return Ok((turn, self.remove(key).await?)),
+                turn => return Ok((turn, Removal::Nothing)),
             }
         }
-        self.done.skip(key.clone(), "somebody kept writing to it: try again later".into());
-        Ok(())
+        Ok((Turn::Again, Removal::Nothing))
+    }
+
+    fn removed(&mut self, key: BucketKey, removal: Removal) {
+        match removal {
+            Removal::Nothing => {}
+            Removal::Removed(n) => self.done.removed += n,
+            Removal::Refused => self.deletes_by_time = false,
+            Removal::Kept(why) => self.done.skip(key, why),
+        }
     }
 
     /// Removes the measurements of a bucket that is pages, if its pages hold them all and the server can.
-    async fn remove(&mut self, key: &BucketKey) -> Result<(), MaintainError> {
+    async fn remove(&self, key: &BucketKey) -> Result<Removal, MaintainError> {
         if !self.deletes_by_time {
-            return Ok(());
+            return Ok(Removal::Nothing);
         }
         let bucket = self.all.bucket(key, true).await?;
         match held(&bucket) {
-            Ok(0) => return Ok(()),
+            Ok(0) => return Ok(Removal::Nothing),
             Ok(_) => self.told(Step::Verified, key)?,
-            Err(why) => {
-                self.done.skip(key.clone(), why);
-                return Ok(());
-            }
+            Err(why) => return Ok(Removal::Kept(why)),
         }
-        match self.all.measurements.delete_many(measured_in(key, bucket.end_ms)).await {
-            Ok(result) => self.done.removed += result.deleted_count,
+        let removal = match self.all.measurements.delete_many(measured_in(key, bucket.end_ms)).await {
+            Ok(result) => Removal::Removed(result.deleted_count),
             // The server is older than 7.0: it deletes by `meta` only.
-            Err(error) if is_refusal(&error) => self.deletes_by_time = false,
+            Err(error) if is_refusal(&error) => Removal::Refused,
             Err(error) => return Err(failed("removing measurements")(error)),
-        }
-        self.told(Step::Removed, key)
+        };
+        self.told(Step::Removed, key)?;
+        Ok(removal)
     }
 
     /// What an earlier run, or a server that deletes whole series only, has left.
@@ -242,7 +266,8 @@ impl Run<'_> {
         while let Some(keys) = hours.next().await? {
             for (key, form) in all.forms(&keys).await? {
                 if form == Form::Pages {
-                    self.remove(&key).await?;
+                    let removal = self.remove(&key).await?;
+                    self.removed(key.clone(), removal);
                     if !self.deletes_by_time {
                         sensors.insert(key.sensor_id);
                     }

@@ -59,7 +59,9 @@ impl Collections {
         let sources: Vec<&StoredPage> = if mixed { bucket.strays().collect() } else { bucket.pages.iter().collect() };
         let mut missing = vec![];
         for page in &sources {
-            let meta = doc! { "sensor_id": &*key.sensor_id, "tags": tags_document(&page.tags) };
+            // A page that an append made anew has no tags: another `meta` would be another series.
+            let tags = if mixed && page.tags.is_empty() { &bucket.pages[0].tags } else { &page.tags };
+            let meta = doc! { "sensor_id": &*key.sensor_id, "tags": tags_document(tags) };
             // A page that came too late may be the copy of what is there; a bucket's own pages are counted.
             let known = |row: &Row<'_>, there: &mut Tally| {
                 if mixed { there.holds(&row.key()) } else { there.take(&row.key()) }
@@ -97,7 +99,9 @@ impl Collections {
             return Ok(Turn::Again);
         }
         told(Step::Verified, key)?;
-        let tags = bucket.pages.last().map(|p| tags_document(&p.tags)).unwrap_or_default();
+        // The last ones seen.
+        let tagged = bucket.pages.iter().rev().find(|p| !p.tags.is_empty());
+        let tags = tagged.map(|p| tags_document(&p.tags)).unwrap_or_default();
         let mut head = document(&bucket, 0, tags, &Recount::of([&measured.rows]));
         head.insert("storage", TIME_SERIES);
         let swap = Swap {
