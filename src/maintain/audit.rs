@@ -12,9 +12,9 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::bucket::{Form, Recount, StoredBucket, StoredPage, without_duplicates};
+use super::bucket::{Recount, StoredBucket, StoredPage, without_duplicates};
 use super::report::time;
-use crate::model::{FieldSummary, Num};
+use crate::model::{FieldSummary, Form, Num};
 
 /// Part of the sum of the absolute values by which two sums of doubles may differ.
 pub const SUM_TOLERANCE: f64 = 1e-9;
@@ -149,7 +149,7 @@ fn field_json(summary: Option<&FieldSummary>) -> Value {
 /// Everything that is wrong with a bucket, page by page.
 pub fn audit(bucket: &StoredBucket) -> Vec<Finding> {
     match (bucket.form(), &bucket.measured) {
-        (Form::TimeSeries, Some(_)) => time_series(bucket),
+        (Form::Series, Some(_)) => time_series(bucket),
         _ => pages(bucket),
     }
 }

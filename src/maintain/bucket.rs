@@ -2,16 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use crate::model::{BucketKey, FieldSummary, ReadingKey, Rows, summary};
-
-/// Where a bucket's readings are, told by the document of its page 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// In `readings` of its pages.
-    Pages,
-    /// Measurements of the time-series collection; `storage: "timeseries"`.
-    TimeSeries,
-}
+use crate::model::{BucketKey, FieldSummary, Form, ReadingKey, Rows, summary};
 
 /// One document of `sensor_buckets`.
 #[derive(Debug, Clone)]
@@ -58,7 +49,7 @@ pub struct StoredBucket {
     pub end_ms: i64,
     /// By number, gaps included.
     pub pages: Vec<StoredPage>,
-    /// Read where the form is [`Form::TimeSeries`], where there is no document, and where a conversion needs them.
+    /// Read where the form is [`Form::Series`], where there is no document, and where a conversion needs them.
     pub measured: Option<Measured>,
 }
 
@@ -68,13 +59,13 @@ impl StoredBucket {
         match self.pages.first() {
             Some(page) if page.page == 0 => page.form,
             Some(_) => Form::Pages,
-            None => Form::TimeSeries,
+            None => Form::Series,
         }
     }
 
     /// Pages beside a document in time-series form, or readings in it: written by somebody who still believed in pages.
     pub fn strays(&self) -> impl Iterator<Item = &StoredPage> {
-        let mixed = self.form() == Form::TimeSeries;
+        let mixed = self.form() == Form::Series;
         self.pages.iter().filter(move |p| mixed && (p.page > 0 || !p.rows.is_empty() || p.unreadable > 0))
     }
 

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use crate::model::{BucketKey, ReadingKey, Rows, Span};
 
 pub use audit::{Finding, Kind, audit};
-pub use bucket::{Form, Measured, StoredBucket, StoredPage};
+pub use bucket::{Measured, StoredBucket, StoredPage};
 pub use report::{Entry, Outcome, Reconciled};
 
 /// Which buckets a command is about.

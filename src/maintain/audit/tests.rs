@@ -118,7 +118,7 @@ fn duplicates_strangers_gaps_and_seals_are_found() {
 #[test]
 fn the_time_series_form_is_held_against_its_measurements() {
     let readings = doubles(0..10);
-    let head = StoredPage { form: Form::TimeSeries, rows: Rows::default(), ..page(0, false, &readings) };
+    let head = StoredPage { form: Form::Series, rows: Rows::default(), ..page(0, false, &readings) };
     let mut sound = bucket(vec![head.clone()]);
     sound.measured = Some(Measured { rows: rows(&readings), ..Measured::default() });
     assert_eq!(kinds(&sound), []);

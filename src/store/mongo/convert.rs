@@ -49,11 +49,13 @@ use futures_util::future::join_all;
 use mongodb::bson::{RawDocumentBuf, doc};
 
 use super::MongoStore;
+use super::detect::READINGS;
 use super::error::command_code;
-use super::stored::{Collections, MEASUREMENTS, Native, TIME_SERIES, failed, key_of, measured_in, selected};
+use super::pack::SERIES;
+use super::stored::{Collections, Native, failed, key_of, measured_in, selected};
 use super::swap::Turn;
-use crate::maintain::{Converted, Form, MaintainError, Progress, Selection, Step, StoredBucket, Tally};
-use crate::model::{BucketKey, SensorId};
+use crate::maintain::{Converted, MaintainError, Progress, Selection, Step, StoredBucket, Tally};
+use crate::model::{BucketKey, Form, SensorId};
 
 /// Tries for a bucket that somebody writes to.
 const TRIES: u32 = 10;
@@ -113,9 +115,9 @@ impl MongoStore {
         options: &ConvertOptions,
         mut progress: impl FnMut(Progress),
     ) -> Result<Converted, MaintainError> {
-        if self.native().await? == Native::Absent {
+        if self.measurements_collection().await? == Native::Absent {
             return Err(MaintainError::Refused(format!(
-                "there is no time-series collection {MEASUREMENTS} with timeField ts and metaField meta: with \
+                "there is no time-series collection {READINGS} with timeField ts and metaField meta: with \
                  store.mode = \"timeseries\", `hourbucket init` makes it"
             )));
         }
@@ -157,15 +159,15 @@ impl Run<'_> {
         let mut filter = selected(&self.selection);
         match self.options.into {
             // Pages beside a document in time-series form, and readings in one, too.
-            Form::TimeSeries => filter.insert(
+            Form::Series => filter.insert(
                 "$or",
                 [
                     doc! { "page": { "$gt": 0 } },
-                    doc! { "storage": { "$ne": TIME_SERIES } },
+                    doc! { "storage": { "$ne": SERIES } },
                     doc! { "readings": { "$exists": true } },
                 ],
             ),
-            Form::Pages => filter.insert("storage", TIME_SERIES),
+            Form::Pages => filter.insert("storage", SERIES),
         };
         let buckets = self.all.buckets.clone();
         let heads = doc! { "$and": [filter.clone(), { "page": 0 }] };
@@ -217,7 +219,7 @@ impl Run<'_> {
         let told = |step, key: &BucketKey| self.told(step, key);
         for _ in 0..TRIES {
             let turn = match self.options.into {
-                Form::TimeSeries => self.all.move_to_series(key, &told).await?,
+                Form::Series => self.all.move_to_series(key, &told).await?,
                 Form::Pages => self.all.move_to_pages(key, self.options.page, &told).await?,
             };
             match turn {
@@ -288,7 +290,7 @@ impl Run<'_> {
     async fn remove_series(&self, sensor: &SensorId) -> Result<Option<u64>, MaintainError> {
         for key in self.hours_of(sensor).await? {
             let bucket = self.all.bucket(&key, true).await?;
-            if bucket.pages.is_empty() || bucket.form() == Form::TimeSeries || held(&bucket).is_err() {
+            if bucket.pages.is_empty() || bucket.form() == Form::Series || held(&bucket).is_err() {
                 return Ok(None);
             }
         }

@@ -46,9 +46,9 @@ use super::MongoStore;
 use super::stored::{Collections, Native, failed, key_of, page_id};
 use crate::maintain::bucket::without_duplicates;
 use crate::maintain::{
-    Entry, Finding, Form, Kind, MaintainError, Outcome, Reconciled, Selection, StoredBucket, audit, report,
+    Entry, Finding, Kind, MaintainError, Outcome, Reconciled, Selection, StoredBucket, audit, report,
 };
-use crate::model::{BucketKey, BucketStart};
+use crate::model::{BucketKey, BucketStart, Form};
 
 /// Before buckets that differ are looked at again, where measurements may be ahead of their document.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -104,7 +104,7 @@ impl MongoStore {
     /// # Errors
     /// The server failed; what was repaired until then stays repaired.
     pub async fn reconcile(&self, options: &ReconcileOptions) -> Result<Reconciled, MaintainError> {
-        let native = self.native().await?;
+        let native = self.measurements_collection().await?;
         let mut selection = options.selection.clone();
         let span = self.options.span;
         selection.from_ms = span.floor(selection.from_ms).0;
@@ -145,14 +145,14 @@ impl Run<'_> {
         let mut stream = all.stream(&self.report.selection).await?;
         while let Some(mut bucket) = stream.next().await? {
             let form = bucket.form();
-            if form == Form::TimeSeries {
+            if form == Form::Series {
                 all.measure(&mut bucket).await?;
             }
             self.report.buckets += 1;
             self.report.documents += bucket.pages.len() as u64;
             self.report.readings += bucket.paged() + bucket.measured.as_ref().map_or(0, |m| m.rows.len() as u64);
             if !self.findings(&bucket).is_empty() {
-                let aside = if form == Form::TimeSeries { Aside::TimeSeries } else { Aside::Pages };
+                let aside = if form == Form::Series { Aside::TimeSeries } else { Aside::Pages };
                 self.put_aside(bucket.key, aside).await?;
             }
         }
@@ -166,7 +166,7 @@ impl Run<'_> {
         while let Some(keys) = hours.next().await? {
             let spoken = all.forms(&keys).await?;
             for key in keys {
-                if spoken.iter().all(|(k, form)| *k != key || *form != Form::TimeSeries) {
+                if spoken.iter().all(|(k, form)| *k != key || *form != Form::Series) {
                     self.put_aside(key, Aside::Unspoken).await?;
                 }
             }
@@ -258,7 +258,7 @@ impl Run<'_> {
             return None;
         }
         let page = bucket.pages.iter().find(|p| Some(p.page) == finding.page);
-        if bucket.form() == Form::TimeSeries {
+        if bucket.form() == Form::Series {
             Some("a server removes measurements by sensor only; convert the bucket into pages first")
         } else if !self.options.drop_duplicates {
             Some("kept: readings without a time of their own may be equal; --drop-duplicates removes them")
@@ -274,7 +274,7 @@ impl Run<'_> {
     /// Repairs what it can; `false` where a statement met another writer.
     async fn mend(&self, bucket: &StoredBucket, findings: &[Finding]) -> Result<bool, MaintainError> {
         match bucket.form() {
-            Form::TimeSeries => self.mend_series(bucket, findings).await,
+            Form::Series => self.mend_series(bucket, findings).await,
             Form::Pages => self.mend_pages(bucket, findings).await,
         }
     }
@@ -372,9 +372,9 @@ impl Collections {
         let mut cursor = found.map_err(&what)?;
         let mut forms = vec![];
         while let Some(found) = cursor.try_next().await.map_err(&what)? {
-            let series = found.get_str("storage").is_ok_and(|s| s == super::stored::TIME_SERIES);
+            let series = found.get_str("storage").is_ok_and(|s| s == super::pack::SERIES);
             if let Some(key) = key_of(&found) {
-                forms.push((key, if series { Form::TimeSeries } else { Form::Pages }));
+                forms.push((key, if series { Form::Series } else { Form::Pages }));
             }
         }
         Ok(forms)

@@ -6,11 +6,11 @@ use std::collections::HashSet;
 use mongodb::bson::{Array, Bson, DateTime, Document, RawDocumentBuf, doc};
 
 use super::error::{StatementError, command_code, statement_error};
-use super::pack::SCHEMA_VERSION;
-use super::stored::{Collections, TIME_SERIES, failed, page_id, tags_document, value_bson};
+use super::pack::{SCHEMA_VERSION, SERIES};
+use super::stored::{Collections, failed, page_id, tags_document, value_bson};
 use crate::maintain::bucket::{Recount, without_duplicates};
-use crate::maintain::{Form, MaintainError, StoredBucket, StoredPage};
-use crate::model::{BucketKey, Num, Rows};
+use crate::maintain::{MaintainError, StoredBucket, StoredPage};
+use crate::model::{BucketKey, Form, Num, Rows};
 
 /// The document of a page exactly as it was read: its version, its seal and its form. A writer changes at least one of
 /// them, and `readings` is counted on top, against changes by hand.
@@ -26,10 +26,10 @@ pub(super) fn gate(key: &BucketKey, page: &StoredPage) -> Document {
         "count": count,
         "has_overflow": if page.sealed { Bson::Boolean(true) } else { Bson::from(doc! { "$ne": true }) },
     };
-    if page.form == Form::TimeSeries {
-        gate.insert("storage", TIME_SERIES);
+    if page.form == Form::Series {
+        gate.insert("storage", SERIES);
     } else {
-        gate.insert("storage", doc! { "$ne": TIME_SERIES });
+        gate.insert("storage", doc! { "$ne": SERIES });
         let n = page.rows.len() + page.unreadable as usize;
         if n > 0 {
             gate.insert("readings", doc! { "$size": n as i32 });
@@ -146,7 +146,7 @@ impl Collections {
     pub(super) async fn make_document(&self, bucket: &StoredBucket) -> Applied {
         let Some(measured) = &bucket.measured else { return Ok(false) };
         let mut whole = document(bucket, 0, tags_document(&measured.tags), &Recount::of([&measured.rows]));
-        whole.insert("storage", TIME_SERIES);
+        whole.insert("storage", SERIES);
         self.insert(whole).await
     }
 

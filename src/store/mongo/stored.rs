@@ -14,16 +14,13 @@ use mongodb::options::{
 use mongodb::{Collection, Cursor};
 
 use super::MongoStore;
+use super::detect::READINGS;
 use super::error::describe;
 use super::load::int;
-use super::pack::{BUCKETS, WriteConcern};
-use crate::maintain::{Form, MaintainError, Measured, Selection, StoredBucket, StoredPage};
-use crate::model::{BucketKey, BucketStart, FieldSummary, Num, RowFlags, Rows, ValueRef};
+use super::pack::{BUCKETS, SERIES, WriteConcern};
+use crate::maintain::{MaintainError, Measured, Selection, StoredBucket, StoredPage};
+use crate::model::{BucketKey, BucketStart, FieldSummary, Form, Num, RowFlags, Rows, ValueRef};
 
-/// The time-series collection of measurements.
-pub(super) const MEASUREMENTS: &str = "sensor_readings";
-/// `storage` of a document whose readings are measurements.
-pub(super) const TIME_SERIES: &str = "timeseries";
 /// Values of one reading that [`Rows`] can hold.
 const VALUES_MAX: usize = 255;
 
@@ -64,14 +61,14 @@ impl MongoStore {
             .build();
         Collections {
             buckets: self.db.collection_with_options(BUCKETS, options.clone()),
-            measurements: self.db.collection_with_options(MEASUREMENTS, options),
+            measurements: self.db.collection_with_options(READINGS, options),
             span_ms: self.options.span.ms(),
         }
     }
 
     /// Looks at the collection of measurements.
-    pub(super) async fn native(&self) -> Result<Native, MaintainError> {
-        let list = doc! { "listCollections": 1, "filter": { "name": MEASUREMENTS } };
+    pub(super) async fn measurements_collection(&self) -> Result<Native, MaintainError> {
+        let list = doc! { "listCollections": 1, "filter": { "name": READINGS } };
         let found = self.db.run_command(list).await.map_err(failed("looking at the collections"))?;
         let batch = found.get_document("cursor").and_then(|c| c.get_array("firstBatch"));
         let Some(entry) = batch.ok().and_then(|b| b.first()?.as_document()) else { return Ok(Native::Absent) };
@@ -179,10 +176,10 @@ impl Collections {
                 unreadable += 1;
             }
         }
-        let series = found.get_str("storage").is_ok_and(|s| s == TIME_SERIES);
+        let series = found.get_str("storage").is_ok_and(|s| s == SERIES);
         let page = StoredPage {
             page: u32::try_from(number("page")?).ok()?,
-            form: if series { Form::TimeSeries } else { Form::Pages },
+            form: if series { Form::Series } else { Form::Pages },
             count: number("count"),
             sealed: found.get_bool("has_overflow").unwrap_or(false),
             first_ts_ms: time("first_ts"),

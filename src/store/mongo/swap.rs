@@ -7,12 +7,13 @@ use mongodb::error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RES
 use mongodb::options::{ReadConcern, WriteConcern};
 
 use super::error::command_code;
+use super::pack::SERIES;
 use super::repair::{document, gate, readings};
-use super::stored::{Collections, TIME_SERIES, failed, tags_document, value_bson};
+use super::stored::{Collections, failed, tags_document, value_bson};
 use crate::maintain::bucket::Recount;
-use crate::maintain::{Form, Kind, MaintainError, Step, StoredBucket, StoredPage, Tally, audit};
+use crate::maintain::{Kind, MaintainError, Step, StoredBucket, StoredPage, Tally, audit};
 use crate::model::rows::Row;
-use crate::model::{BucketKey, Rows};
+use crate::model::{BucketKey, Form, Rows};
 
 /// Measurements in one insert: with reading and meta some hundred bytes each, far below the limit of a command.
 const INSERT_MAX: usize = 1000;
@@ -46,7 +47,7 @@ impl Collections {
     /// Pages into measurements; or, where the document says time-series already, the pages beside it.
     pub(super) async fn move_to_series(&self, key: &BucketKey, told: Told<'_>) -> Result<Turn, MaintainError> {
         let bucket = self.bucket(key, true).await?;
-        let mixed = bucket.form() == Form::TimeSeries;
+        let mixed = bucket.form() == Form::Series;
         if bucket.pages.is_empty() || (mixed && bucket.strays().next().is_none()) {
             return Ok(Turn::Nothing);
         }
@@ -103,7 +104,7 @@ impl Collections {
         let tagged = bucket.pages.iter().rev().find(|p| !p.tags.is_empty());
         let tags = tagged.map(|p| tags_document(&p.tags)).unwrap_or_default();
         let mut head = document(&bucket, 0, tags, &Recount::of([&measured.rows]));
-        head.insert("storage", TIME_SERIES);
+        head.insert("storage", SERIES);
         let swap = Swap {
             head: (gate(key, &bucket.pages[0]), head),
             gone: bucket.pages[1..].iter().map(|p| gate(key, p)).collect(),
@@ -129,8 +130,7 @@ impl Collections {
         told: Told<'_>,
     ) -> Result<Turn, MaintainError> {
         let bucket = self.bucket(key, true).await?;
-        let (Some(head), Some(measured), Form::TimeSeries) = (bucket.pages.first(), &bucket.measured, bucket.form())
-        else {
+        let (Some(head), Some(measured), Form::Series) = (bucket.pages.first(), &bucket.measured, bucket.form()) else {
             return Ok(Turn::Nothing);
         };
         if bucket.strays().next().is_some() {
@@ -231,7 +231,7 @@ fn unfit(bucket: &StoredBucket) -> Option<String> {
     let fits = |kind: &Kind| matches!(kind, Kind::Duplicates { .. } | Kind::Leftover { .. } | Kind::Stray { .. });
     let unreadable = bucket.strays().any(|p| p.unreadable > 0);
     // A document with pages beside it is written anew from the measurements anyway.
-    let mixed = bucket.form() == Form::TimeSeries && bucket.strays().next().is_some();
+    let mixed = bucket.form() == Form::Series && bucket.strays().next().is_some();
     let found: Vec<&str> = match mixed {
         true if unreadable => vec!["unreadable"],
         true => vec![],
