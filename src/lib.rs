@@ -22,7 +22,7 @@
 //! each reading, a label with a sensor's id, a second place that decides what is a duplicate
 //! ([`accumulate::bucket`] does), a retry that does not ask what the first try did.
 //!
-//! Pure (no async, IO, clock): [`model`], [`decode`], `accumulate::{bucket, state}`, `flush::{due, backoff}`,
+//! Pure (no async, IO, clock): [`model`], [`decode`], [`maintain`], `accumulate::{bucket, state}`, `flush::{due, backoff}`,
 //! `ingest::mqtt::acks`. `tests/architecture.rs` holds these rules.
 
 pub mod accumulate;
@@ -36,6 +36,7 @@ pub mod flush;
 pub mod ingest;
 pub mod intake;
 pub mod journal;
+pub mod maintain;
 pub mod model;
 pub mod route;
 pub mod shutdown;

@@ -1,5 +1,7 @@
 //! The binary: arguments, configuration, log, run, exit code.
 
+mod maintain_cli;
+
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -52,6 +54,11 @@ enum Command {
         #[arg(long)]
         template: Option<String>,
     },
+    /// Recount stored buckets against their readings; exit code 0: all equal (or made so), 1: they differ, 2: failed
+    Reconcile(maintain_cli::Reconcile),
+    /// Bring stored buckets from pages into the time-series collection or back; may be stopped and given again; exit
+    /// code 0: done, 1: some were left as they are, or differ, 2: failed
+    Convert(maintain_cli::Convert),
     /// Look into the journal
     Journal {
         #[command(subcommand)]
@@ -76,8 +83,17 @@ fn main() -> ExitCode {
         Command::HashToken => hash_token(),
         _ => match config::load(arguments.config.as_deref(), config::environment()) {
             Ok(loaded) => with_config(arguments.command, loaded),
-            Err(errors) => fail(errors),
+            Err(errors) => command_failed(&arguments.command, errors),
         },
+    }
+}
+
+/// Of commands whose exit code 1 says that something differs, a failure is 2.
+fn command_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode {
+    let failed = fail(error);
+    match command {
+        Command::Reconcile(_) | Command::Convert(_) => ExitCode::from(maintain_cli::ERROR),
+        _ => failed,
     }
 }
 
@@ -97,6 +113,14 @@ fn with_config(command: Command, loaded: config::Loaded) -> ExitCode {
     let code = match command {
         Command::Run => runtime.block_on(run(loaded)),
         Command::Init { shard } => runtime.block_on(init(&loaded.config, shard)),
+        Command::Reconcile(arguments) => runtime.block_on(async {
+            let config = &loaded.config;
+            maintain_cli::reconcile(config, store(config).await, arguments).await
+        }),
+        Command::Convert(arguments) => runtime.block_on(async {
+            let config = &loaded.config;
+            maintain_cli::convert(config, store(config).await, arguments).await
+        }),
         _ => runtime.block_on(check_all(&loaded)),
     };
     // What blocks still (a name look-up, a driver's task) is not waited for.

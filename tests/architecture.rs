@@ -55,7 +55,8 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         &["model", "ack", "flush", "store(LoadRequest|LoadedBucket|StoreError|Written)", "config", "telemetry"],
     ),
     ("flush", &["model", "ack", "store", "config", "telemetry"]),
-    ("store", &["model", "config", "telemetry"]),
+    ("store", &["model", "maintain", "config", "telemetry"]),
+    ("maintain", &["model"]),
     // Both ports are served by the same code, which lives with the larger one.
     ("admin", &["ingest(http)", "telemetry", "config", "model"]),
     ("check", &["journal", "store", "ingest(http|mqtt)", "config", "model"]),
@@ -101,6 +102,7 @@ const HOMES: &[Home] = &[
 const PURE: &[&str] = &[
     "src/model/",
     "src/decode/",
+    "src/maintain/",
     "src/accumulate/state",
     "src/flush/due",
     "src/flush/pack",

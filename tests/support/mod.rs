@@ -12,6 +12,7 @@ pub mod mongod;
 pub mod mosquitto;
 pub mod process;
 pub mod replica_set;
+pub mod seed;
 pub mod service;
 pub mod truth;
 

@@ -230,7 +230,7 @@ async fn command(client: &Client, command: Document) -> Option<Document> {
 }
 
 /// `HOURBUCKET_MONGOD`, else the one on the path, else the one that `tests/run.sh` has downloaded.
-pub(super) fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     if let Some(named) = std::env::var_os("HOURBUCKET_MONGOD") {
         return named.into();
     }

@@ -3,7 +3,6 @@
 //! Members die and come back between two looks, so nothing here keeps a connection: every question is asked over a new
 //! one, of one member.
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 

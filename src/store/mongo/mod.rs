@@ -8,6 +8,7 @@
 
 mod advisories;
 mod bson;
+mod convert;
 mod detect;
 mod error;
 mod fence;
@@ -16,11 +17,15 @@ mod metadata;
 mod pack;
 mod prepare;
 mod query;
+mod reconcile;
 mod recount;
+mod repair;
 mod schema;
 mod series;
 mod setup;
 mod shard;
+mod stored;
+mod swap;
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -29,10 +34,12 @@ use mongodb::bson::{Binary, DateTime, Document, RawDocumentBuf, doc, spec::Binar
 use mongodb::options::{ClientOptions, WriteConcern as DriverWriteConcern};
 use mongodb::{Client, Collection, Database};
 
+pub use convert::{ConvertOptions, Hook};
 pub use detect::READINGS;
 pub use metadata::META;
 pub use pack::BUCKETS;
 pub use query::{ReadingsForm, raw_readings_pipeline};
+pub use reconcile::ReconcileOptions;
 pub use schema::{DEAD_LETTERS, SUMMARIES};
 
 use super::{BoxFuture, LoadRequest, LoadedBucket, PrepareError, Prepared, Store, StoreError, Written};

@@ -163,6 +163,15 @@ fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
     let open = w.document("has_overflow");
     w.bool("$ne", true);
     w.close(open);
+    // `hourbucket convert` may have brought the bucket into the other form, with the same count.
+    match write.form {
+        Form::Pages => {
+            let open = w.document("storage");
+            w.str("$ne", SERIES);
+            w.close(open);
+        }
+        Form::Series => w.str("storage", SERIES),
+    }
     w.close(q);
     let u = w.document("u");
     let rows = !write.rows.is_empty();
@@ -179,9 +188,6 @@ fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
     w.date("bucket_end", span.end(write.start));
     w.i32("page", write.page as i32);
     tags(w, write);
-    if write.form == Form::Series {
-        w.str("storage", SERIES);
-    }
     if !rows {
         w.i32("count", 0);
         w.date("first_ts", write.start.0);

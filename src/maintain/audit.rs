@@ -1,0 +1,269 @@
+//! What is wrong with a stored bucket: every document is held against a recount of its readings.
+//!
+//! Sums: `$inc` has added the doubles in another order than a recount does, so two sums are equal when they differ by at
+//! most [`SUM_TOLERANCE`] of the sum of the absolute values (n additions of doubles err by at most n · 2⁻⁵³ of it, and
+//! 10⁻⁹ is that for eight million). Integers are compared exactly. Minimum and maximum are no results of a calculation
+//! and must be equal in value.
+//!
+//! Equal readings in one bucket are *possible* duplicates: two readings without a time of their own may be equal, and
+//! nothing in the store tells them from a reading stored twice.
+
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+
+use super::bucket::{Recount, StoredBucket, StoredPage, without_duplicates};
+use super::report::time;
+use crate::model::{FieldSummary, Form, Num};
+
+/// Part of the sum of the absolute values by which two sums of doubles may differ.
+pub const SUM_TOLERANCE: f64 = 1e-9;
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finding {
+    /// In which page; none where it is about the bucket.
+    pub page: Option<u32>,
+    /// What.
+    pub kind: Kind,
+}
+
+/// What is wrong. Times in milliseconds since 1970; `stored` is what the document says, `actual` the recount.
+#[derive(Debug, Clone, PartialEq)]
+#[allow(missing_docs, reason = "`stored` and `actual` are said above, `n` is a number of readings")]
+pub enum Kind {
+    /// `count` is not the number of readings.
+    Count { stored: Option<i64>, actual: u64 },
+    /// `first_ts` is not the earliest time.
+    FirstTs { stored: Option<i64>, actual: i64 },
+    /// `last_ts` is not the latest time.
+    LastTs { stored: Option<i64>, actual: i64 },
+    /// The summary of a field is not that of its values.
+    Summary { field: String, stored: Option<FieldSummary>, actual: Option<FieldSummary> },
+    /// Readings equal to an earlier one of the bucket.
+    Duplicates { n: u64 },
+    /// Readings whose time lies outside the bucket.
+    Outside { n: u64 },
+    /// Elements of `readings` that are no readings.
+    Unreadable { n: u64 },
+    /// A page is not there, and one behind it is.
+    MissingPage,
+    /// A page has a next one and would still take readings.
+    NotSealed,
+    /// A page beside a document in time-series form, or readings in that document.
+    Stray { n: u64 },
+    /// Measurements of a bucket that has no document.
+    NoDocument { n: u64 },
+    /// A document in time-series form counts readings, and there is no measurement.
+    NoMeasurements { stored: i64 },
+    /// Measurements of a bucket whose document says pages: nobody's, left by a conversion. A note, not a difference.
+    Leftover { n: u64 },
+}
+
+impl Kind {
+    /// Its name in the table and in JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kind::Count { .. } => "count",
+            Kind::FirstTs { .. } => "first_ts",
+            Kind::LastTs { .. } => "last_ts",
+            Kind::Summary { .. } => "summary",
+            Kind::Duplicates { .. } => "possible_duplicates",
+            Kind::Outside { .. } => "outside_bucket",
+            Kind::Unreadable { .. } => "unreadable",
+            Kind::MissingPage => "missing_page",
+            Kind::NotSealed => "not_sealed",
+            Kind::Stray { .. } => "stray_page",
+            Kind::NoDocument { .. } => "no_document",
+            Kind::NoMeasurements { .. } => "no_measurements",
+            Kind::Leftover { .. } => "leftover_measurements",
+        }
+    }
+
+    /// The field of the summary that it is about.
+    pub fn field(&self) -> Option<&str> {
+        match self {
+            Kind::Summary { field, .. } => Some(field),
+            _ => None,
+        }
+    }
+
+    /// Whether it is only worth knowing.
+    pub fn is_note(&self) -> bool {
+        matches!(self, Kind::Leftover { .. })
+    }
+
+    /// Why no repair can put it right; `None` where one can.
+    pub fn beyond_repair(&self) -> Option<&'static str> {
+        match self {
+            Kind::Outside { .. } => Some("readings are not moved to another bucket: look at how they came here"),
+            Kind::Unreadable { .. } => Some("not written by hourbucket: look at the document"),
+            Kind::NoMeasurements { .. } => {
+                Some("the summary may be all that is left; delete the document to be rid of it")
+            }
+            Kind::Leftover { .. } => Some("seen by nobody; `convert --into bucket` removes them where the server can"),
+            _ => None,
+        }
+    }
+
+    /// What the document says; for those that only count readings, how many.
+    pub fn stored(&self) -> Value {
+        match self {
+            Kind::Count { stored, .. } => json!(stored),
+            Kind::FirstTs { stored, .. } | Kind::LastTs { stored, .. } => json!(stored.map(time)),
+            Kind::Summary { stored, .. } => field_json(stored.as_ref()),
+            Kind::NoMeasurements { stored } => json!(stored),
+            Kind::NotSealed => json!(false),
+            _ => Value::Null,
+        }
+    }
+
+    /// What the readings say.
+    pub fn actual(&self) -> Value {
+        match self {
+            Kind::Count { actual, .. } => json!(actual),
+            Kind::FirstTs { actual, .. } | Kind::LastTs { actual, .. } => json!(time(*actual)),
+            Kind::Summary { actual, .. } => field_json(actual.as_ref()),
+            Kind::Duplicates { n }
+            | Kind::Outside { n }
+            | Kind::Unreadable { n }
+            | Kind::Stray { n }
+            | Kind::NoDocument { n }
+            | Kind::Leftover { n } => json!(n),
+            Kind::NoMeasurements { .. } => json!(0),
+            Kind::NotSealed => json!(true),
+            Kind::MissingPage => Value::Null,
+        }
+    }
+}
+
+fn field_json(summary: Option<&FieldSummary>) -> Value {
+    let num = |n: Num| match n {
+        Num::Int(v) => json!(v),
+        Num::Double(v) => json!(v),
+    };
+    summary
+        .map_or(Value::Null, |s| json!({ "min": num(s.min), "max": num(s.max), "sum": num(s.sum), "count": s.count }))
+}
+
+/// Everything that is wrong with a bucket, page by page.
+pub fn audit(bucket: &StoredBucket) -> Vec<Finding> {
+    match (bucket.form(), &bucket.measured) {
+        (Form::Series, Some(_)) => time_series(bucket),
+        _ => pages(bucket),
+    }
+}
+
+fn pages(bucket: &StoredBucket) -> Vec<Finding> {
+    let finding = |page: u32, kind| Finding { page: Some(page), kind };
+    let mut found: Vec<Finding> = bucket.gaps().into_iter().map(|n| finding(n, Kind::MissingPage)).collect();
+    let last = bucket.pages.last().map_or(0, |p| p.page);
+    let mut seen = HashSet::new();
+    for page in &bucket.pages {
+        let recount = Recount::of([&page.rows]);
+        found.extend(differences(page, &recount, u64::from(page.unreadable)));
+        let n = (page.rows.len() - without_duplicates(&page.rows, &mut seen).len()) as u64;
+        if n > 0 {
+            found.push(finding(page.page, Kind::Duplicates { n }));
+        }
+        let outside = |ts: i64| ts < bucket.key.start.0 || ts >= bucket.end_ms;
+        let n = page.rows.iter().filter(|r| outside(r.ts_ms)).count() as u64;
+        if n > 0 {
+            found.push(finding(page.page, Kind::Outside { n }));
+        }
+        if page.unreadable > 0 {
+            found.push(finding(page.page, Kind::Unreadable { n: u64::from(page.unreadable) }));
+        }
+        if page.page < last && !page.sealed {
+            found.push(finding(page.page, Kind::NotSealed));
+        }
+    }
+    let n = bucket.measured.as_ref().map_or(0, |m| m.rows.len() as u64);
+    if n > 0 {
+        found.push(Finding { page: None, kind: Kind::Leftover { n } });
+    }
+    found.sort_by_key(|f| f.page);
+    found
+}
+
+fn time_series(bucket: &StoredBucket) -> Vec<Finding> {
+    let Some(measured) = &bucket.measured else { return vec![] };
+    let of_bucket = |kind| Finding { page: None, kind };
+    let n = measured.rows.len() as u64;
+    let Some(head) = bucket.pages.first() else {
+        return if n > 0 { vec![of_bucket(Kind::NoDocument { n })] } else { vec![] };
+    };
+    let mut found = vec![];
+    match head.count {
+        Some(stored) if stored > 0 && n == 0 => found.push(of_bucket(Kind::NoMeasurements { stored })),
+        _ => found.extend(differences(head, &Recount::of([&measured.rows]), u64::from(measured.unreadable))),
+    }
+    for stray in bucket.strays() {
+        found.push(Finding { page: Some(stray.page), kind: Kind::Stray { n: stray.rows.len() as u64 } });
+    }
+    let n = n - without_duplicates(&measured.rows, &mut HashSet::new()).len() as u64;
+    if n > 0 {
+        found.push(of_bucket(Kind::Duplicates { n }));
+    }
+    if measured.unreadable > 0 {
+        found.push(of_bucket(Kind::Unreadable { n: u64::from(measured.unreadable) }));
+    }
+    found
+}
+
+/// What the document of a page says, and what its readings do.
+fn differences(page: &StoredPage, recount: &Recount, unreadable: u64) -> Vec<Finding> {
+    let mut found = vec![];
+    let mut note = |kind| found.push(Finding { page: Some(page.page), kind });
+    let actual = recount.count + unreadable;
+    if page.count != i64::try_from(actual).ok() {
+        note(Kind::Count { stored: page.count, actual });
+    }
+    // A page without readings (sealed before the first one fitted) has no times of its own.
+    if recount.count > 0 {
+        if page.first_ts_ms != Some(recount.first_ts_ms) {
+            note(Kind::FirstTs { stored: page.first_ts_ms, actual: recount.first_ts_ms });
+        }
+        if page.last_ts_ms != Some(recount.last_ts_ms) {
+            note(Kind::LastTs { stored: page.last_ts_ms, actual: recount.last_ts_ms });
+        }
+    }
+    let names: std::collections::BTreeSet<&String> = page.summary.keys().chain(recount.fields.keys()).collect();
+    for field in names {
+        let stored = page.summary.get(field).copied().flatten();
+        let actual = recount.fields.get(field);
+        let equal = match (stored, actual) {
+            (Some(s), Some((a, absolute))) => same(&s, a, *absolute),
+            _ => false,
+        };
+        if !equal {
+            note(Kind::Summary { field: field.clone(), stored, actual: actual.map(|(a, _)| *a) });
+        }
+    }
+    found
+}
+
+fn same(stored: &FieldSummary, actual: &FieldSummary, absolute: f64) -> bool {
+    stored.count == actual.count
+        && equal(stored.min, actual.min)
+        && equal(stored.max, actual.max)
+        && match (stored.sum, actual.sum) {
+            (Num::Int(a), Num::Int(b)) => a == b,
+            (a, b) => {
+                let (a, b) = (a.as_f64(), b.as_f64());
+                // Equal first: sums of very large values may both be infinite.
+                a == b || (a - b).abs() <= SUM_TOLERANCE * absolute
+            }
+        }
+}
+
+/// By value: MongoDB's `$min` keeps whichever of 0.0 and -0.0, or of 1 and 1.0, came first.
+fn equal(a: Num, b: Num) -> bool {
+    match (a, b) {
+        (Num::Int(a), Num::Int(b)) => a == b,
+        (a, b) => a.as_f64() == b.as_f64(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

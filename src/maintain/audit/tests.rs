@@ -1,0 +1,138 @@
+//! Audits of made-up buckets.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::super::bucket::Measured;
+use super::*;
+use crate::model::{BucketKey, BucketStart, Reading, Rows, Value as V};
+
+const HOUR: i64 = 3_600_000;
+
+fn rows(readings: &[(i64, V)]) -> Rows {
+    let mut rows = Rows::default();
+    for (ts_ms, v) in readings {
+        let values = BTreeMap::from([("t".to_owned(), v.clone())]);
+        rows.push_reading(&Reading {
+            sensor_id: "s".into(),
+            ts_ms: *ts_ms,
+            receipt_time: false,
+            tags: BTreeMap::new(),
+            values,
+        });
+    }
+    rows
+}
+
+/// A page that says of its readings what is true.
+fn page(n: u32, sealed: bool, readings: &[(i64, V)]) -> StoredPage {
+    let rows = rows(readings);
+    let recount = Recount::of([&rows]);
+    StoredPage {
+        page: n,
+        form: Form::Pages,
+        count: Some(recount.count as i64),
+        sealed,
+        first_ts_ms: Some(recount.first_ts_ms),
+        last_ts_ms: Some(recount.last_ts_ms),
+        summary: recount.fields.iter().map(|(n, (s, _))| (n.clone(), Some(*s))).collect(),
+        tags: BTreeMap::new(),
+        rows,
+        unreadable: 0,
+    }
+}
+
+fn bucket(pages: Vec<StoredPage>) -> StoredBucket {
+    let key = BucketKey { sensor_id: Arc::from("s"), start: BucketStart(0) };
+    StoredBucket { key, end_ms: HOUR, pages, measured: None }
+}
+
+fn kinds(bucket: &StoredBucket) -> Vec<(Option<u32>, &'static str)> {
+    audit(bucket).iter().map(|f| (f.page, f.kind.name())).collect()
+}
+
+fn doubles(range: std::ops::Range<i64>) -> Vec<(i64, V)> {
+    range.map(|i| (i * 1000, V::Double(i as f64 / 10.0))).collect()
+}
+
+#[test]
+fn what_is_right_is_not_found_whatever_the_order_of_additions() {
+    let mut sound = bucket(vec![page(0, true, &doubles(0..60)), page(1, false, &doubles(60..90))]);
+    assert_eq!(kinds(&sound), []);
+    let t = sound.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap();
+    t.sum = Num::Double((0..60).rev().map(|i| f64::from(i) / 10.0).sum());
+    (t.min, t.max) = (Num::Int(0), Num::Double(5.9));
+    assert_eq!(kinds(&sound), [], "0 and 0.0 are equal, and so are sums in another order");
+    let cancels: Vec<(i64, V)> = [1e15, 0.3, -1e15, 0.1].iter().zip(0..).map(|(v, i)| (i, V::Double(*v))).collect();
+    let mut cancels = bucket(vec![page(0, false, &cancels)]);
+    cancels.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().sum = Num::Double(0.4);
+    assert_eq!(kinds(&cancels), [], "an error is judged by what was added, not by what is left");
+    cancels.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().sum = Num::Double(1e8);
+    assert_eq!(kinds(&cancels), [(Some(0), "summary")]);
+}
+
+#[test]
+fn every_difference_of_a_page_is_found() {
+    let ints: Vec<(i64, V)> = (0..5).map(|i| (i, V::Int(i))).collect();
+    type Change = fn(&mut StoredPage);
+    let changes: [(&str, Change); 9] = [
+        ("count", |p| p.count = Some(6)),
+        ("count", |p| p.count = None),
+        ("first_ts", |p| p.first_ts_ms = Some(1)),
+        ("last_ts", |p| p.last_ts_ms = None),
+        ("summary", |p| p.summary.get_mut("t").unwrap().as_mut().unwrap().sum = Num::Int(11)),
+        ("summary", |p| p.summary.get_mut("t").unwrap().as_mut().unwrap().min = Num::Int(-1)),
+        ("summary", |p| p.summary.get_mut("t").unwrap().as_mut().unwrap().count = 4),
+        ("summary", |p| p.summary.clear()),
+        ("summary", |p| p.summary.extend([("u".into(), None)])),
+    ];
+    for (name, change) in changes {
+        let mut broken = bucket(vec![page(0, false, &ints)]);
+        change(&mut broken.pages[0]);
+        assert_eq!(kinds(&broken), [(Some(0), name)]);
+    }
+}
+
+#[test]
+fn duplicates_strangers_gaps_and_seals_are_found() {
+    let mut broken = bucket(vec![page(0, true, &doubles(0..3)), page(2, false, &doubles(2..5)), {
+        let mut last = page(3, false, &[(HOUR, V::Int(1)), (-1, V::Int(1))]);
+        (last.unreadable, last.count) = (2, Some(4));
+        last
+    }]);
+    let expected = [
+        (Some(1), "missing_page"),
+        (Some(2), "possible_duplicates"),
+        (Some(2), "not_sealed"),
+        (Some(3), "outside_bucket"),
+        (Some(3), "unreadable"),
+    ];
+    assert_eq!(kinds(&broken), expected);
+    broken.measured = Some(Measured { rows: rows(&doubles(0..2)), ..Measured::default() });
+    let leftover = audit(&broken).remove(0);
+    assert_eq!((leftover.page, leftover.kind.name(), leftover.kind.is_note()), (None, "leftover_measurements", true));
+    let empty = bucket(vec![StoredPage { first_ts_ms: Some(0), ..page(0, true, &[]) }, page(1, false, &doubles(0..2))]);
+    assert_eq!(kinds(&empty), [], "an empty sealed page is what a seal before the first reading leaves");
+}
+
+#[test]
+fn the_time_series_form_is_held_against_its_measurements() {
+    let readings = doubles(0..10);
+    let head = StoredPage { form: Form::Series, rows: Rows::default(), ..page(0, false, &readings) };
+    let mut sound = bucket(vec![head.clone()]);
+    sound.measured = Some(Measured { rows: rows(&readings), ..Measured::default() });
+    assert_eq!(kinds(&sound), []);
+    let with = |pages: Vec<StoredPage>, measured: &[(i64, V)]| {
+        let measured = Some(Measured { rows: rows(measured), ..Measured::default() });
+        kinds(&StoredBucket { measured, ..bucket(pages) })
+    };
+    let twice = [&readings[..], &readings[3..4]].concat();
+    assert_eq!(
+        with(vec![head.clone()], &twice),
+        [(Some(0), "count"), (Some(0), "summary"), (None, "possible_duplicates")]
+    );
+    assert_eq!(with(vec![head.clone()], &[]), [(None, "no_measurements")]);
+    assert_eq!(with(vec![], &readings), [(None, "no_document")]);
+    assert_eq!(with(vec![], &[]), []);
+    assert_eq!(with(vec![head, page(1, false, &doubles(10..12))], &readings), [(Some(1), "stray_page")]);
+}

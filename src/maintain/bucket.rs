@@ -1,0 +1,132 @@
+//! A bucket as it stands in the store, whatever is wrong with it: nothing here is believed before it was recounted.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use crate::model::{BucketKey, FieldSummary, Form, ReadingKey, Rows, summary};
+
+/// One document of `sensor_buckets`.
+#[derive(Debug, Clone)]
+pub struct StoredPage {
+    /// Its number.
+    pub page: u32,
+    /// What it says of its form.
+    pub form: Form,
+    /// Its version; absent where the field is missing or no number.
+    pub count: Option<i64>,
+    /// Whether it takes no more.
+    pub sealed: bool,
+    /// Milliseconds since 1970.
+    pub first_ts_ms: Option<i64>,
+    /// Milliseconds since 1970.
+    pub last_ts_ms: Option<i64>,
+    /// By field; `None` for one that is not whole.
+    pub summary: BTreeMap<String, Option<FieldSummary>>,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
+    /// Its readings in stored order.
+    pub rows: Rows,
+    /// How many elements of `readings` hourbucket cannot have written.
+    pub unreadable: u32,
+}
+
+/// The measurements of a bucket.
+#[derive(Debug, Clone, Default)]
+pub struct Measured {
+    /// In order of time.
+    pub rows: Rows,
+    /// How many hourbucket cannot have written.
+    pub unreadable: u32,
+    /// The tags of the last one.
+    pub tags: BTreeMap<String, String>,
+}
+
+/// A bucket: its documents, and its measurements where they were read.
+#[derive(Debug, Clone)]
+pub struct StoredBucket {
+    /// Whose, and its first instant.
+    pub key: BucketKey,
+    /// Its end, exclusive, in milliseconds since 1970.
+    pub end_ms: i64,
+    /// By number, gaps included.
+    pub pages: Vec<StoredPage>,
+    /// Read where the form is [`Form::Series`], where there is no document, and where a conversion needs them.
+    pub measured: Option<Measured>,
+}
+
+impl StoredBucket {
+    /// The form that its page 0 tells; without one it is pages where there are any.
+    pub fn form(&self) -> Form {
+        match self.pages.first() {
+            Some(page) if page.page == 0 => page.form,
+            Some(_) => Form::Pages,
+            None => Form::Series,
+        }
+    }
+
+    /// Pages beside a document in time-series form, or readings in it: written by somebody who still believed in pages.
+    pub fn strays(&self) -> impl Iterator<Item = &StoredPage> {
+        let mixed = self.form() == Form::Series;
+        self.pages.iter().filter(move |p| mixed && (p.page > 0 || !p.rows.is_empty() || p.unreadable > 0))
+    }
+
+    /// Readings in all documents.
+    pub fn paged(&self) -> u64 {
+        self.pages.iter().map(|p| p.rows.len() as u64).sum()
+    }
+
+    /// Numbers of the pages that are missing before the last one.
+    pub fn gaps(&self) -> Vec<u32> {
+        let there: BTreeSet<u32> = self.pages.iter().map(|p| p.page).collect();
+        (0..there.last().copied().unwrap_or(0)).filter(|n| !there.contains(n)).collect()
+    }
+}
+
+/// What readings add up to.
+#[derive(Debug, Clone, Default)]
+pub struct Recount {
+    /// How many.
+    pub count: u64,
+    /// Earliest and latest time, in milliseconds since 1970; meaningless without readings.
+    pub first_ts_ms: i64,
+    /// See above.
+    pub last_ts_ms: i64,
+    /// By field: the summary, and the sum of the absolute values, by which a difference of sums is judged.
+    pub fields: BTreeMap<String, (FieldSummary, f64)>,
+}
+
+impl Recount {
+    /// Adds up all rows, in their order.
+    pub fn of<'a>(all: impl IntoIterator<Item = &'a Rows>) -> Recount {
+        let mut recount = Recount::default();
+        for rows in all.into_iter().filter(|r| !r.is_empty()) {
+            recount.add(rows);
+        }
+        recount
+    }
+
+    fn add(&mut self, rows: &Rows) {
+        // Not first_ts_ms() of the rows: after a part was taken off it is a bound only.
+        let times = || rows.iter().map(|r| r.ts_ms);
+        let (first, last) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
+        let none = self.count == 0;
+        self.first_ts_ms = if none { first } else { self.first_ts_ms.min(first) };
+        self.last_ts_ms = if none { last } else { self.last_ts_ms.max(last) };
+        self.count += rows.len() as u64;
+        for (name, s) in summary::by_name(rows.fields(), &summary::summarise(rows)) {
+            let merged = self.fields.get(&name).map_or(s, |(before, _)| before.merge(s));
+            self.fields.entry(name).or_insert((s, 0.0)).0 = merged;
+        }
+        for (name, value) in rows.iter().flat_map(|r| r.named()) {
+            if let (Some(v), Some(field)) = (value.num(), self.fields.get_mut(name)) {
+                field.1 += v.as_f64().abs();
+            }
+        }
+    }
+}
+
+/// Without what is in `seen` already; what stays is in it afterwards. The first of equal ones stays.
+pub fn without_duplicates(rows: &Rows, seen: &mut HashSet<ReadingKey>) -> Rows {
+    let mut kept = rows.clone();
+    kept.retain(|row| seen.insert(row.key()));
+    kept
+}

@@ -1,0 +1,222 @@
+//! What `reconcile` has found and done, as a table for people and as one JSON document for programs.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, SecondsFormat};
+use serde_json::{Value, json};
+
+use super::{Finding, Selection};
+use crate::model::BucketKey;
+
+/// A time as RFC 3339 in UTC, with milliseconds where there are any.
+pub fn time(ms: i64) -> String {
+    match DateTime::from_timestamp_millis(ms) {
+        Some(t) => t.to_rfc3339_opts(SecondsFormat::AutoSi, true),
+        None => format!("{ms} ms"),
+    }
+}
+
+/// What became of a finding.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// No repair was asked for.
+    Found,
+    /// It is no more.
+    Repaired,
+    /// It is still there, and why.
+    NotRepaired(String),
+}
+
+impl Outcome {
+    fn name(&self) -> &'static str {
+        match self {
+            Outcome::Found => "found",
+            Outcome::Repaired => "repaired",
+            Outcome::NotRepaired(_) => "not_repaired",
+        }
+    }
+}
+
+/// A finding, where it is and what became of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Which bucket.
+    pub bucket: BucketKey,
+    /// What is wrong.
+    pub finding: Finding,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// All of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reconciled {
+    /// What was looked at.
+    pub selection: Selection,
+    /// Buckets, their documents and their readings.
+    pub buckets: u64,
+    /// See above.
+    pub documents: u64,
+    /// See above.
+    pub readings: u64,
+    /// Findings by kind and outcome, all of them.
+    pub totals: BTreeMap<(&'static str, &'static str), u64>,
+    /// The first `listed_max` of them.
+    pub entries: Vec<Entry>,
+    /// Differences found, notes not counted.
+    pub differences: u64,
+    /// Of these, the repaired ones.
+    pub repaired: u64,
+    /// What the one who reads this should know.
+    pub notes: Vec<String>,
+    listed_max: usize,
+}
+
+impl Reconciled {
+    /// An empty report that lists at most `listed_max` findings one by one.
+    pub fn new(selection: Selection, listed_max: usize) -> Reconciled {
+        Reconciled {
+            selection,
+            buckets: 0,
+            documents: 0,
+            readings: 0,
+            totals: BTreeMap::new(),
+            entries: vec![],
+            differences: 0,
+            repaired: 0,
+            notes: vec![],
+            listed_max,
+        }
+    }
+
+    /// Adds a finding.
+    pub fn add(&mut self, entry: Entry) {
+        *self.totals.entry((entry.finding.kind.name(), entry.outcome.name())).or_default() += 1;
+        if !entry.finding.kind.is_note() {
+            self.differences += 1;
+            self.repaired += u64::from(entry.outcome == Outcome::Repaired);
+        }
+        if self.entries.len() < self.listed_max {
+            self.entries.push(entry);
+        }
+    }
+
+    /// Whether nothing differs, or nothing differs any more.
+    pub fn is_equal(&self) -> bool {
+        self.differences == self.repaired
+    }
+
+    /// How many findings are not listed.
+    fn unlisted(&self) -> u64 {
+        self.totals.values().sum::<u64>() - self.entries.len() as u64
+    }
+
+    /// The table, and a line that sums up.
+    pub fn table(&self) -> String {
+        let mut rows: Vec<[String; 7]> = vec![];
+        for Entry { bucket, finding, outcome } in &self.entries {
+            let kind = &finding.kind;
+            let what = kind.field().map_or(kind.name().to_owned(), |field| format!("{} {field}", kind.name()));
+            rows.push([
+                bucket.sensor_id.to_string(),
+                time(bucket.start.0),
+                finding.page.map_or("-".to_owned(), |n| n.to_string()),
+                what,
+                plain(&kind.stored()),
+                plain(&kind.actual()),
+                match outcome {
+                    Outcome::NotRepaired(why) => format!("not repaired: {why}"),
+                    other => other.name().to_owned(),
+                },
+            ]);
+        }
+        let mut lines = vec![];
+        if !rows.is_empty() {
+            rows.insert(0, ["SENSOR", "BUCKET", "PAGE", "WHAT", "STORED", "ACTUAL", "OUTCOME"].map(str::to_owned));
+            let width = |c: usize| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0);
+            let widths: Vec<usize> = (0..7).map(width).collect();
+            for row in &rows {
+                let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}"));
+                lines.push(cells.collect::<Vec<_>>().join("  ").trim_end().to_owned());
+            }
+        }
+        if self.unlisted() > 0 {
+            lines.push(format!("… and {} more, see --list", self.unlisted()));
+        }
+        lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
+        lines.push(self.summary_line());
+        lines.join("\n")
+    }
+
+    fn summary_line(&self) -> String {
+        let Selection { from_ms, to_ms, .. } = self.selection;
+        let left = self.differences - self.repaired;
+        let verdict = match (self.differences, left) {
+            (0, _) => "all equal".to_owned(),
+            (n, 0) => format!("{n} differences, all repaired"),
+            (n, left) if left < n => format!("{n} differences, {left} left"),
+            (n, _) => format!("{n} differences"),
+        };
+        format!(
+            "{} to {}: {} buckets, {} documents, {} readings: {verdict}",
+            time(from_ms),
+            time(to_ms),
+            self.buckets,
+            self.documents,
+            self.readings
+        )
+    }
+
+    /// One JSON document.
+    pub fn json(&self) -> Value {
+        let entry = |e: &Entry| {
+            let kind = &e.finding.kind;
+            let mut value = json!({
+                "sensor_id": &*e.bucket.sensor_id,
+                "bucket_start": time(e.bucket.start.0),
+                "page": e.finding.page,
+                "kind": kind.name(),
+                "stored": kind.stored(),
+                "actual": kind.actual(),
+                "outcome": e.outcome.name(),
+            });
+            if let Some(field) = kind.field() {
+                value["field"] = json!(field);
+            }
+            if let Outcome::NotRepaired(why) = &e.outcome {
+                value["detail"] = json!(why);
+            }
+            value
+        };
+        let totals: Vec<Value> = self
+            .totals
+            .iter()
+            .map(|((kind, outcome), n)| json!({ "kind": kind, "outcome": outcome, "findings": n }))
+            .collect();
+        json!({
+            "from": time(self.selection.from_ms),
+            "to": time(self.selection.to_ms),
+            "sensors": self.selection.sensors,
+            "buckets": self.buckets,
+            "documents": self.documents,
+            "readings": self.readings,
+            "equal": self.is_equal(),
+            "differences": self.differences,
+            "repaired": self.repaired,
+            "totals": totals,
+            "findings": self.entries.iter().map(entry).collect::<Vec<_>>(),
+            "findings_not_listed": self.unlisted(),
+            "notes": self.notes,
+        })
+    }
+}
+
+/// A value in a cell of the table.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Object(map) => map.iter().map(|(k, v)| format!("{k} {v}")).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,178 @@
+//! One gated change to a stored bucket at a time. [`super::reconcile`] says which ones and why they are safe beside a
+//! running service.
+
+use std::collections::HashSet;
+
+use mongodb::bson::{Array, Bson, DateTime, Document, RawDocumentBuf, doc};
+
+use super::error::{StatementError, command_code, statement_error};
+use super::pack::{SCHEMA_VERSION, SERIES};
+use super::stored::{Collections, failed, page_id, tags_document, value_bson};
+use crate::maintain::bucket::{Recount, without_duplicates};
+use crate::maintain::{MaintainError, StoredBucket, StoredPage};
+use crate::model::{BucketKey, Form, Num, Rows};
+
+/// The document of a page exactly as it was read: its version, its seal and its form. A writer changes at least one of
+/// them, and `readings` is counted on top, against changes by hand.
+pub(super) fn gate(key: &BucketKey, page: &StoredPage) -> Document {
+    let count = match page.count {
+        Some(n) => Bson::Int64(n),
+        None => Bson::from(doc! { "$not": { "$type": "number" } }),
+    };
+    let mut gate = doc! {
+        "_id": page_id(key, page.page),
+        "sensor_id": &*key.sensor_id,
+        "bucket_start": DateTime::from_millis(key.start.0),
+        "count": count,
+        "has_overflow": if page.sealed { Bson::Boolean(true) } else { Bson::from(doc! { "$ne": true }) },
+    };
+    if page.form == Form::Series {
+        gate.insert("storage", SERIES);
+    } else {
+        gate.insert("storage", doc! { "$ne": SERIES });
+        let n = page.rows.len() + page.unreadable as usize;
+        if n > 0 {
+            gate.insert("readings", doc! { "$size": n as i32 });
+        }
+    }
+    gate
+}
+
+/// `summary` of a document.
+pub(super) fn summary(recount: &Recount) -> Document {
+    let num = |n: Num| match n {
+        Num::Int(v) => Bson::Int64(v),
+        Num::Double(v) => Bson::Double(v),
+    };
+    let field = |s: &crate::model::FieldSummary| {
+        doc! { "min": num(s.min), "max": num(s.max), "sum": num(s.sum), "count": s.count as i32 }
+    };
+    recount.fields.iter().map(|(name, (s, _))| (name.clone(), Bson::from(field(s)))).collect()
+}
+
+/// `readings` of a page.
+pub(super) fn readings(rows: &Rows) -> Array {
+    let reading = |row: crate::model::rows::Row<'_>| {
+        let mut reading = doc! { "ts": DateTime::from_millis(row.ts_ms) };
+        reading.extend(row.named().map(|(name, value)| (name.to_owned(), value_bson(value))));
+        Bson::from(reading)
+    };
+    rows.iter().map(reading).collect()
+}
+
+/// What a recount sets in a document.
+fn counted(recount: &Recount, unreadable: u32) -> Document {
+    let mut set = doc! { "count": (recount.count + u64::from(unreadable)) as i32, "summary": summary(recount) };
+    if recount.count > 0 {
+        set.insert("first_ts", DateTime::from_millis(recount.first_ts_ms));
+        set.insert("last_ts", DateTime::from_millis(recount.last_ts_ms));
+    }
+    set
+}
+
+/// A whole document of a bucket, without readings.
+pub(super) fn document(bucket: &StoredBucket, page: u32, tags: Document, recount: &Recount) -> Document {
+    let start = DateTime::from_millis(bucket.key.start.0);
+    let mut whole = doc! {
+        "_id": page_id(&bucket.key, page),
+        "schema_version": SCHEMA_VERSION,
+        "sensor_id": &*bucket.key.sensor_id,
+        "bucket_start": start,
+        "bucket_end": DateTime::from_millis(bucket.end_ms),
+        "page": page as i32,
+        "tags": tags,
+        "count": 0,
+        "first_ts": start,
+        "last_ts": start,
+        "summary": {},
+    };
+    whole.extend(counted(recount, 0));
+    whole
+}
+
+/// Whether the document was still as it was read: every change says so.
+pub(super) type Applied = Result<bool, MaintainError>;
+
+impl Collections {
+    async fn set(&self, gate: Document, set: Document) -> Applied {
+        let result = self.buckets.update_one(gate, doc! { "$set": set }).await.map_err(failed("repairing a page"))?;
+        Ok(result.matched_count == 1)
+    }
+
+    /// Puts the count, the times and the summary of a page right; with `drop`, the readings that are in `drop` already
+    /// go first.
+    ///
+    /// A repair never lets the count of a page that still grows go down: the count is its version, and a service that
+    /// knows an earlier one could meet the same number again after others have appended. Such a page is sealed.
+    pub(super) async fn rewrite(
+        &self,
+        key: &BucketKey,
+        page: &StoredPage,
+        drop: Option<&mut HashSet<crate::model::ReadingKey>>,
+    ) -> Applied {
+        let kept = drop.filter(|_| page.unreadable == 0).map(|seen| without_duplicates(&page.rows, seen));
+        let kept = kept.filter(|rows| rows.len() < page.rows.len());
+        let recount = Recount::of([kept.as_ref().unwrap_or(&page.rows)]);
+        let mut set = counted(&recount, page.unreadable);
+        let actual = (recount.count + u64::from(page.unreadable)) as i64;
+        if page.count.is_some_and(|stored| actual < stored) {
+            set.insert("has_overflow", true);
+        }
+        if let Some(rows) = &kept {
+            set.insert("readings", readings(rows));
+        }
+        self.set(gate(key, page), set).await
+    }
+
+    /// Seals a page that has a next one.
+    pub(super) async fn seal(&self, key: &BucketKey, page: &StoredPage) -> Applied {
+        self.set(gate(key, page), doc! { "has_overflow": true }).await
+    }
+
+    /// Puts an empty sealed page where one is missing, so that the pages behind it are found again.
+    pub(super) async fn fill_gap(&self, bucket: &StoredBucket, page: u32) -> Applied {
+        let Some(next) = bucket.pages.iter().find(|p| p.page > page) else { return Ok(false) };
+        let mut whole = document(bucket, page, tags_document(&next.tags), &Recount::default());
+        // Times within those of the bucket: the view takes the earliest and the latest of all pages.
+        for (name, ms) in [("first_ts", next.first_ts_ms), ("last_ts", next.first_ts_ms)] {
+            whole.insert(name, DateTime::from_millis(ms.unwrap_or(bucket.key.start.0)));
+        }
+        whole.insert("readings", Array::new());
+        whole.insert("has_overflow", true);
+        self.insert(whole).await
+    }
+
+    /// Makes the document of measurements that have none.
+    pub(super) async fn make_document(&self, bucket: &StoredBucket) -> Applied {
+        let Some(measured) = &bucket.measured else { return Ok(false) };
+        let mut whole = document(bucket, 0, tags_document(&measured.tags), &Recount::of([&measured.rows]));
+        whole.insert("storage", SERIES);
+        self.insert(whole).await
+    }
+
+    /// Puts a document in time-series form right.
+    pub(super) async fn recount(&self, bucket: &StoredBucket, head: &StoredPage) -> Applied {
+        let Some(measured) = &bucket.measured else { return Ok(false) };
+        self.set(gate(&bucket.key, head), counted(&Recount::of([&measured.rows]), measured.unreadable)).await
+    }
+
+    async fn insert(&self, whole: Document) -> Applied {
+        let raw = RawDocumentBuf::try_from(&whole).map_err(|e| MaintainError::Server(e.to_string()))?;
+        match self.buckets.insert_one(raw).await {
+            Ok(_) => Ok(true),
+            // Somebody was faster: look again.
+            Err(error) if is_duplicate(&error) => Ok(false),
+            Err(error) => Err(failed("inserting a page")(error)),
+        }
+    }
+}
+
+/// Whether an insert met a document of the same id.
+pub(super) fn is_duplicate(error: &mongodb::error::Error) -> bool {
+    use mongodb::error::{ErrorKind, WriteFailure};
+    let code = match error.kind.as_ref() {
+        ErrorKind::Write(WriteFailure::WriteError(e)) => Some(e.code),
+        _ => command_code(error),
+    };
+    code.is_some_and(|code| statement_error(code) == StatementError::Conflict)
+}

@@ -1,0 +1,304 @@
+//! Stored buckets read back whole, whatever is wrong with them, for `reconcile` and `convert`. Nothing here is on the way
+//! of a reading. All reads are of the primary with majority read concern: what they see is not rolled back.
+//!
+//! Memory: one bucket at a time, its readings in compact form (about 30 bytes each with two numbers).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::TryStreamExt;
+use mongodb::bson::{Bson, DateTime, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
+use mongodb::options::{
+    Acknowledgment, CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern as DriverConcern,
+};
+use mongodb::{Collection, Cursor};
+
+use super::MongoStore;
+use super::detect::READINGS;
+use super::error::describe;
+use super::load::int;
+use super::pack::{BUCKETS, SERIES, WriteConcern};
+use crate::maintain::{MaintainError, Measured, Selection, StoredBucket, StoredPage};
+use crate::model::{BucketKey, BucketStart, FieldSummary, Form, Num, RowFlags, Rows, ValueRef};
+
+/// Values of one reading that [`Rows`] can hold.
+const VALUES_MAX: usize = 255;
+
+/// Both collections as these commands use them.
+#[derive(Debug, Clone)]
+pub(super) struct Collections {
+    pub(super) buckets: Collection<RawDocumentBuf>,
+    pub(super) measurements: Collection<RawDocumentBuf>,
+    /// Milliseconds of `bucket.span`.
+    pub(super) span_ms: i64,
+}
+
+/// What is known of the collection of measurements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Native {
+    /// There is none, or it is not what hourbucket makes.
+    Absent,
+    /// It is there; seconds after which its measurements expire.
+    There { expire_s: Option<i64> },
+}
+
+/// An error of the driver, with what was being done.
+pub(super) fn failed(what: &'static str) -> impl Fn(mongodb::error::Error) -> MaintainError {
+    move |error| MaintainError::Server(format!("{what}: {}", describe(&error)))
+}
+
+impl MongoStore {
+    /// The collections with the read and write concern of these commands.
+    pub(super) fn collections(&self) -> Collections {
+        let w = match self.options.write_concern {
+            WriteConcern::Majority => Acknowledgment::Majority,
+            WriteConcern::Members(n) => Acknowledgment::Nodes(n as u32),
+        };
+        let options = CollectionOptions::builder()
+            .read_concern(ReadConcern::majority())
+            .write_concern(DriverConcern::builder().w(w).journal(true).build())
+            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+            .build();
+        Collections {
+            buckets: self.db.collection_with_options(BUCKETS, options.clone()),
+            measurements: self.db.collection_with_options(READINGS, options),
+            span_ms: self.options.span.ms(),
+        }
+    }
+
+    /// Looks at the collection of measurements.
+    pub(super) async fn measurements_collection(&self) -> Result<Native, MaintainError> {
+        let list = doc! { "listCollections": 1, "filter": { "name": READINGS } };
+        let found = self.db.run_command(list).await.map_err(failed("looking at the collections"))?;
+        let batch = found.get_document("cursor").and_then(|c| c.get_array("firstBatch"));
+        let Some(entry) = batch.ok().and_then(|b| b.first()?.as_document()) else { return Ok(Native::Absent) };
+        let options = entry.get_document("options").ok();
+        let series = options.and_then(|o| o.get_document("timeseries").ok());
+        let fields = series.map(|s| (s.get_str("timeField").ok(), s.get_str("metaField").ok()));
+        if fields != Some((Some("ts"), Some("meta"))) {
+            return Ok(Native::Absent);
+        }
+        let expire = options.and_then(|o| o.get("expireAfterSeconds"));
+        let expire_s = expire.and_then(|e| e.as_i64().or(e.as_i32().map(i64::from)).or(e.as_f64().map(|f| f as i64)));
+        Ok(Native::There { expire_s })
+    }
+}
+
+/// The filter of a selection.
+pub(super) fn selected(selection: &Selection) -> Document {
+    let span = doc! {
+        "$gte": DateTime::from_millis(selection.from_ms), "$lt": DateTime::from_millis(selection.to_ms),
+    };
+    let mut filter = doc! { "bucket_start": span };
+    if !selection.sensors.is_empty() {
+        filter.insert("sensor_id", doc! { "$in": &selection.sensors });
+    }
+    filter
+}
+
+/// The documents of one bucket.
+pub(super) fn of_bucket(key: &BucketKey) -> Document {
+    doc! { "sensor_id": &*key.sensor_id, "bucket_start": DateTime::from_millis(key.start.0) }
+}
+
+/// The measurements of one bucket.
+pub(super) fn measured_in(key: &BucketKey, end_ms: i64) -> Document {
+    let span = doc! { "$gte": DateTime::from_millis(key.start.0), "$lt": DateTime::from_millis(end_ms) };
+    doc! { "meta.sensor_id": &*key.sensor_id, "ts": span }
+}
+
+/// `_id` of a page.
+pub(super) fn page_id(key: &BucketKey, page: u32) -> Document {
+    doc! { "sensor_id": &*key.sensor_id, "bucket_start": DateTime::from_millis(key.start.0), "page": page as i32 }
+}
+
+impl Collections {
+    /// Reads one bucket; `measured`: its measurements too, whatever its form. The pages are read from the last to the
+    /// first: a page is sealed before the next one is made, so what is read in this order never shows an unsealed page
+    /// before another that was written properly.
+    pub(super) async fn bucket(&self, key: &BucketKey, measured: bool) -> Result<StoredBucket, MaintainError> {
+        let what = failed("reading a bucket");
+        let mut cursor = self.buckets.find(of_bucket(key)).sort(doc! { "page": -1 }).await.map_err(&what)?;
+        let mut bucket = self.empty(key.clone());
+        while let Some(found) = cursor.try_next().await.map_err(&what)? {
+            if let Some((_, end_ms, page)) = self.parse(&found) {
+                bucket.end_ms = end_ms;
+                bucket.pages.insert(0, page);
+            }
+        }
+        // The document first, the measurements behind it: those are written in the other order, so a document never
+        // counts a measurement that is not seen here.
+        if measured {
+            self.measure(&mut bucket).await?;
+        }
+        Ok(bucket)
+    }
+
+    fn empty(&self, key: BucketKey) -> StoredBucket {
+        StoredBucket { end_ms: key.start.0 + self.span_ms, key, pages: vec![], measured: None }
+    }
+
+    /// Reads the measurements of a bucket, in order of time.
+    pub(super) async fn measure(&self, bucket: &mut StoredBucket) -> Result<(), MaintainError> {
+        let what = failed("reading measurements");
+        let filter = measured_in(&bucket.key, bucket.end_ms);
+        let mut cursor = self.measurements.find(filter).sort(doc! { "ts": 1 }).await.map_err(&what)?;
+        let mut measured = Measured::default();
+        while cursor.advance().await.map_err(&what)? {
+            let found = cursor.current();
+            if !push(&mut measured.rows, found, &["_id", "ts", "meta"]) {
+                measured.unreadable += 1;
+            }
+            if let Ok(meta) = found.get_document("meta") {
+                measured.tags = tags_of(meta);
+            }
+        }
+        bucket.measured = Some(measured);
+        Ok(())
+    }
+
+    /// All selected buckets, sensor by sensor in the order of the index, without measurements.
+    pub(super) async fn stream(&self, selection: &Selection) -> Result<Stream<'_>, MaintainError> {
+        let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
+        let cursor = self.buckets.find(selected(selection)).sort(sort).await;
+        Ok(Stream { of: self, cursor: cursor.map_err(failed("reading the buckets"))?, next: None })
+    }
+
+    /// A document of `sensor_buckets`: its bucket, the bucket's end, and the page. `None` for one without an id of ours.
+    fn parse(&self, found: &RawDocument) -> Option<(BucketKey, i64, StoredPage)> {
+        let key = key_of(found)?;
+        let number = |name: &str| found.get(name).ok().flatten().and_then(int);
+        let time = |name: &str| found.get_datetime(name).ok().map(|d| d.timestamp_millis());
+        let (mut rows, mut unreadable) = (Rows::default(), 0);
+        for element in found.get_array("readings").into_iter().flatten() {
+            let reading = element.ok().and_then(|e| e.as_document());
+            if !reading.is_some_and(|r| push(&mut rows, r, &["ts"])) {
+                unreadable += 1;
+            }
+        }
+        let series = found.get_str("storage").is_ok_and(|s| s == SERIES);
+        let page = StoredPage {
+            page: u32::try_from(number("page")?).ok()?,
+            form: if series { Form::Series } else { Form::Pages },
+            count: number("count"),
+            sealed: found.get_bool("has_overflow").unwrap_or(false),
+            first_ts_ms: time("first_ts"),
+            last_ts_ms: time("last_ts"),
+            summary: found.get_document("summary").map(summary_of).unwrap_or_default(),
+            tags: found.get_document("tags").map(entries).unwrap_or_default(),
+            rows,
+            unreadable,
+        };
+        let end_ms = time("bucket_end").unwrap_or(key.start.0 + self.span_ms);
+        Some((key, end_ms, page))
+    }
+}
+
+/// The bucket that a document of `sensor_buckets` (or its projection) belongs to.
+pub(super) fn key_of(found: &RawDocument) -> Option<BucketKey> {
+    let sensor_id = Arc::from(found.get_str("sensor_id").ok()?);
+    Some(BucketKey { sensor_id, start: BucketStart(found.get_datetime("bucket_start").ok()?.timestamp_millis()) })
+}
+
+/// Buckets as they come.
+pub(super) struct Stream<'a> {
+    of: &'a Collections,
+    cursor: Cursor<RawDocumentBuf>,
+    next: Option<(BucketKey, i64, StoredPage)>,
+}
+
+impl Stream<'_> {
+    /// The next bucket.
+    pub(super) async fn next(&mut self) -> Result<Option<StoredBucket>, MaintainError> {
+        let mut bucket: Option<StoredBucket> = self.next.take().map(|page| self.begin(page));
+        while let Some(found) = self.cursor.try_next().await.map_err(failed("reading the buckets"))? {
+            let Some(page) = self.of.parse(&found) else { continue };
+            match bucket.as_mut() {
+                None => bucket = Some(self.begin(page)),
+                Some(open) if open.key == page.0 => open.pages.push(page.2),
+                Some(_) => {
+                    self.next = Some(page);
+                    break;
+                }
+            }
+        }
+        Ok(bucket)
+    }
+
+    fn begin(&self, (key, end_ms, page): (BucketKey, i64, StoredPage)) -> StoredBucket {
+        StoredBucket { end_ms, pages: vec![page], ..self.of.empty(key) }
+    }
+}
+
+/// Adds a stored reading; `false` (and nothing added) for what hourbucket cannot have written.
+fn push(rows: &mut Rows, reading: &RawDocument, skip: &[&str]) -> bool {
+    let Ok(ts) = reading.get_datetime("ts") else { return false };
+    let mut values = vec![];
+    for element in reading {
+        let Ok((name, value)) = element else { return false };
+        let name = name.as_str();
+        if skip.contains(&name) {
+            continue;
+        }
+        let value = match value {
+            RawBsonRef::Double(v) => ValueRef::Double(v),
+            RawBsonRef::Int64(v) => ValueRef::Int(v),
+            RawBsonRef::Int32(v) => ValueRef::Int(i64::from(v)),
+            RawBsonRef::Boolean(v) => ValueRef::Bool(v),
+            RawBsonRef::String(v) => ValueRef::Str(v),
+            _ => return false,
+        };
+        let hint = values.len();
+        // The fields are nearly always the same in the same order: no name is copied then.
+        let known = rows.fields().get(hint).is_some_and(|f| **f == *name);
+        let field = if known { hint as u16 } else { rows.field(&Arc::from(name), usize::MAX) };
+        values.push((field, value));
+    }
+    if values.len() > VALUES_MAX {
+        return false;
+    }
+    let mut row = rows.push(ts.timestamp_millis(), RowFlags::default());
+    values.into_iter().for_each(|(field, value)| row.value(field, value));
+    true
+}
+
+fn summary_of(summary: &RawDocument) -> BTreeMap<String, Option<FieldSummary>> {
+    let num = |of: &RawDocument, name: &str| match of.get(name).ok()?? {
+        RawBsonRef::Double(v) => Some(Num::Double(v)),
+        RawBsonRef::Int64(v) => Some(Num::Int(v)),
+        RawBsonRef::Int32(v) => Some(Num::Int(i64::from(v))),
+        _ => None,
+    };
+    let field = |value: RawBsonRef<'_>| {
+        let of = value.as_document()?;
+        let count = u32::try_from(of.get("count").ok()?.and_then(int)?).ok()?;
+        Some(FieldSummary { min: num(of, "min")?, max: num(of, "max")?, sum: num(of, "sum")?, count })
+    };
+    summary.iter().filter_map(Result::ok).map(|(name, value)| (name.as_str().to_owned(), field(value))).collect()
+}
+
+fn entries(tags: &RawDocument) -> BTreeMap<String, String> {
+    let entry = |(name, value): (&mongodb::bson::raw::CStr, RawBsonRef<'_>)| {
+        Some((name.as_str().to_owned(), value.as_str()?.to_owned()))
+    };
+    tags.iter().filter_map(Result::ok).filter_map(entry).collect()
+}
+
+fn tags_of(meta: &RawDocument) -> BTreeMap<String, String> {
+    meta.get_document("tags").map(entries).unwrap_or_default()
+}
+
+/// Tags as a document.
+pub(super) fn tags_document(tags: &BTreeMap<String, String>) -> Document {
+    tags.iter().map(|(k, v)| (k.clone(), Bson::from(v.as_str()))).collect()
+}
+
+/// A value as BSON: integers stay integers.
+pub(super) fn value_bson(value: ValueRef<'_>) -> Bson {
+    match value {
+        ValueRef::Double(v) => Bson::Double(v),
+        ValueRef::Int(v) => Bson::Int64(v),
+        ValueRef::Bool(v) => Bson::Boolean(v),
+        ValueRef::Str(v) => Bson::from(v),
+    }
+}

@@ -1,0 +1,268 @@
+//! One bucket from one form into the other, or a page that came too late into it. [`super::convert`] says in which order
+//! and why.
+
+use mongodb::ClientSession;
+use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
+use mongodb::error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
+use mongodb::options::{ReadConcern, WriteConcern};
+
+use super::error::command_code;
+use super::pack::SERIES;
+use super::repair::{document, gate, readings};
+use super::stored::{Collections, failed, tags_document, value_bson};
+use crate::maintain::bucket::Recount;
+use crate::maintain::{Kind, MaintainError, Step, StoredBucket, StoredPage, Tally, audit};
+use crate::model::rows::Row;
+use crate::model::{BucketKey, Form, Rows};
+
+/// Measurements in one insert: with reading and meta some hundred bytes each, far below the limit of a command.
+const INSERT_MAX: usize = 1000;
+/// Tries to learn whether a commit was carried out.
+const COMMITS: u32 = 5;
+
+/// How a try at a bucket has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// The documents say the new form; so many readings.
+    Done(u64),
+    /// There was nothing to do.
+    Nothing,
+    /// Somebody else has written: read it again.
+    Again,
+    /// It must stay as it is, and why.
+    Skip(String),
+}
+
+/// Told after each step; an error ends the conversion there, as a crash would.
+pub(super) type Told<'a> = &'a (dyn Fn(Step, &BucketKey) -> Result<(), MaintainError> + Send + Sync);
+
+/// What a swap writes: page 0 in the place of page 0, pages removed, pages added; all of it or nothing.
+struct Swap {
+    head: (Document, Document),
+    gone: Vec<Document>,
+    new: Vec<Document>,
+}
+
+impl Collections {
+    /// Pages into measurements; or, where the document says time-series already, the pages beside it.
+    pub(super) async fn move_to_series(&self, key: &BucketKey, told: Told<'_>) -> Result<Turn, MaintainError> {
+        let bucket = self.bucket(key, true).await?;
+        let mixed = bucket.form() == Form::Series;
+        if bucket.pages.is_empty() || (mixed && bucket.strays().next().is_none()) {
+            return Ok(Turn::Nothing);
+        }
+        if let Some(why) = unfit(&bucket) {
+            return Ok(Turn::Skip(why));
+        }
+        told(Step::Read, key)?;
+        let before = bucket.measured.as_ref().map(|m| Tally::of([&m.rows])).unwrap_or_default();
+        let mut there = before.clone();
+        let sources: Vec<&StoredPage> = if mixed { bucket.strays().collect() } else { bucket.pages.iter().collect() };
+        let mut missing = vec![];
+        for page in &sources {
+            // A page that an append made anew has no tags: another `meta` would be another series.
+            let tags = if mixed && page.tags.is_empty() { &bucket.pages[0].tags } else { &page.tags };
+            let meta = doc! { "sensor_id": &*key.sensor_id, "tags": tags_document(tags) };
+            // A page that came too late may be the copy of what is there; a bucket's own pages are counted.
+            let known = |row: &Row<'_>, there: &mut Tally| {
+                if mixed { there.holds(&row.key()) } else { there.take(&row.key()) }
+            };
+            for row in page.rows.iter().filter(|r| !known(r, &mut there)) {
+                missing.push(measurement(&row, &meta)?);
+            }
+        }
+        if !mixed && there.total() > 0 {
+            return Ok(Turn::Skip(format!(
+                "sensor_readings has {} measurements of it that its pages have not: remove them first",
+                there.total()
+            )));
+        }
+        let n = missing.len();
+        for (i, chunk) in missing.chunks(INSERT_MAX).enumerate() {
+            self.measurements.insert_many(chunk).ordered(false).await.map_err(failed("inserting measurements"))?;
+            if i == 0 {
+                told(Step::PartCopied, key)?;
+            }
+        }
+        told(Step::Copied, key)?;
+        // Read back with majority: what is compared here is not rolled back.
+        let mut copy = StoredBucket { measured: None, ..bucket.clone() };
+        self.measure(&mut copy).await?;
+        let Some(measured) = &copy.measured else { return Ok(Turn::Again) };
+        let now = Tally::of([&measured.rows]);
+        let whole = if mixed {
+            now.total() == before.total() + n as u64
+                && sources.iter().all(|p| p.rows.iter().all(|r| now.holds(&r.key())))
+        } else {
+            now == Tally::of(bucket.pages.iter().map(|p| &p.rows))
+        };
+        if !whole {
+            return Ok(Turn::Again);
+        }
+        told(Step::Verified, key)?;
+        // The last ones seen.
+        let tagged = bucket.pages.iter().rev().find(|p| !p.tags.is_empty());
+        let tags = tagged.map(|p| tags_document(&p.tags)).unwrap_or_default();
+        let mut head = document(&bucket, 0, tags, &Recount::of([&measured.rows]));
+        head.insert("storage", SERIES);
+        let swap = Swap {
+            head: (gate(key, &bucket.pages[0]), head),
+            gone: bucket.pages[1..].iter().map(|p| gate(key, p)).collect(),
+            new: vec![],
+        };
+        if !self.swap(swap, key, told).await? {
+            return Ok(Turn::Again);
+        }
+        told(Step::Swapped, key)?;
+        Ok(Turn::Done(if mixed { n as u64 } else { bucket.paged() }))
+    }
+
+    /// The pages beside a document in time-series form become measurements; `false` where somebody else has written.
+    pub(super) async fn fold(&self, bucket: &StoredBucket) -> Result<bool, MaintainError> {
+        Ok(matches!(self.move_to_series(&bucket.key, &|_, _| Ok(())).await?, Turn::Done(_) | Turn::Nothing))
+    }
+
+    /// Measurements into pages of at most `limits` readings and bytes.
+    pub(super) async fn move_to_pages(
+        &self,
+        key: &BucketKey,
+        limits: (u32, u64),
+        told: Told<'_>,
+    ) -> Result<Turn, MaintainError> {
+        let bucket = self.bucket(key, true).await?;
+        let (Some(head), Some(measured), Form::Series) = (bucket.pages.first(), &bucket.measured, bucket.form()) else {
+            return Ok(Turn::Nothing);
+        };
+        if bucket.strays().next().is_some() {
+            return Ok(Turn::Skip("has pages beside its document: `hourbucket reconcile --repair` first".into()));
+        }
+        if let Some(why) = unfit(&bucket) {
+            return Ok(Turn::Skip(why));
+        }
+        told(Step::Read, key)?;
+        let mut pages = cut(&bucket, &measured.rows, limits).into_iter();
+        let Some(first) = pages.next() else { return Ok(Turn::Nothing) };
+        let swap = Swap { head: (gate(key, head), first), gone: vec![], new: pages.collect() };
+        if !self.swap(swap, key, told).await? {
+            return Ok(Turn::Again);
+        }
+        told(Step::Swapped, key)?;
+        Ok(Turn::Done(measured.rows.len() as u64))
+    }
+
+    /// Carries a swap out under the gates of all documents it touches; `false` where one is not as it was read.
+    async fn swap(&self, swap: Swap, key: &BucketKey, told: Told<'_>) -> Result<bool, MaintainError> {
+        let what = failed("swapping the documents of a bucket");
+        let head = raw(&swap.head.1)?;
+        if swap.gone.is_empty() && swap.new.is_empty() {
+            told(Step::Swapping, key)?;
+            return Ok(self.buckets.replace_one(swap.head.0, head).await.map_err(&what)?.matched_count == 1);
+        }
+        let new = swap.new.iter().map(raw).collect::<Result<Vec<_>, _>>()?;
+        let mut session = self.buckets.client().start_session().await.map_err(&what)?;
+        let begun = session.start_transaction().read_concern(ReadConcern::snapshot());
+        begun.write_concern(WriteConcern::majority()).await.map_err(&what)?;
+        let sent = self.statements(&mut session, swap.head.0, head, swap.gone, new).await;
+        let done = match sent {
+            Ok(true) => {
+                told(Step::Swapping, key)?;
+                commit(&mut session).await
+            }
+            other => {
+                // What is not committed is not done; a server that cannot be told of it ends it by itself.
+                let _ = session.abort_transaction().await;
+                other
+            }
+        };
+        match done {
+            Err(error) if error.contains_label(TRANSIENT_TRANSACTION_ERROR) => Ok(false),
+            Err(error) if command_code(&error) == Some(ILLEGAL_OPERATION) => Err(MaintainError::Refused(
+                "the server has no transactions, which a bucket of several pages needs: make it a replica set (one \
+                 member is enough)"
+                    .into(),
+            )),
+            done => done.map_err(&what),
+        }
+    }
+
+    async fn statements(
+        &self,
+        session: &mut ClientSession,
+        gate: Document,
+        head: RawDocumentBuf,
+        gone: Vec<Document>,
+        new: Vec<RawDocumentBuf>,
+    ) -> mongodb::error::Result<bool> {
+        if self.buckets.replace_one(gate, head).session(&mut *session).await?.matched_count != 1 {
+            return Ok(false);
+        }
+        for gate in gone {
+            if self.buckets.delete_one(gate).session(&mut *session).await?.deleted_count != 1 {
+                return Ok(false);
+            }
+        }
+        for page in new {
+            match self.buckets.insert_one(page).session(&mut *session).await {
+                Ok(_) => {}
+                // A page that somebody has written beside the document: the next look finds it.
+                Err(e) if super::repair::is_duplicate(&e) => return Ok(false),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// A standalone server's answer to a transaction.
+const ILLEGAL_OPERATION: i32 = 20;
+
+async fn commit(session: &mut ClientSession) -> mongodb::error::Result<bool> {
+    for _ in 1..COMMITS {
+        match session.commit_transaction().await {
+            Err(error) if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) => {}
+            done => return done.map(|()| true),
+        }
+    }
+    session.commit_transaction().await.map(|()| true)
+}
+
+/// Why a bucket must be put in order before its form can be changed.
+fn unfit(bucket: &StoredBucket) -> Option<String> {
+    let fits = |kind: &Kind| matches!(kind, Kind::Duplicates { .. } | Kind::Leftover { .. } | Kind::Stray { .. });
+    let unreadable = bucket.strays().any(|p| p.unreadable > 0);
+    // A document with pages beside it is written anew from the measurements anyway.
+    let mixed = bucket.form() == Form::Series && bucket.strays().next().is_some();
+    let found: Vec<&str> = match mixed {
+        true if unreadable => vec!["unreadable"],
+        true => vec![],
+        false => audit(bucket).iter().filter(|f| !fits(&f.kind)).map(|f| f.kind.name()).collect(),
+    };
+    (!found.is_empty()).then(|| format!("differs ({}): `hourbucket reconcile` first", found.join(", ")))
+}
+
+fn measurement(row: &Row<'_>, meta: &Document) -> Result<RawDocumentBuf, MaintainError> {
+    let mut whole = doc! { "ts": DateTime::from_millis(row.ts_ms), "meta": meta };
+    whole.extend(row.named().map(|(name, value)| (name.to_owned(), value_bson(value))));
+    raw(&whole)
+}
+
+fn raw(document: &Document) -> Result<RawDocumentBuf, MaintainError> {
+    RawDocumentBuf::try_from(document).map_err(|e| MaintainError::Server(e.to_string()))
+}
+
+/// Readings as whole pages, sealed but for the last.
+fn cut(bucket: &StoredBucket, rows: &Rows, (readings_max, bytes_max): (u32, u64)) -> Vec<Document> {
+    let tags = bucket.measured.as_ref().map(|m| tags_document(&m.tags)).unwrap_or_default();
+    let (mut rest, mut pages) = (rows.clone(), vec![]);
+    loop {
+        let part = rest.take_front(readings_max as usize, bytes_max);
+        let mut page = document(bucket, pages.len() as u32, tags.clone(), &Recount::of([&part]));
+        page.insert("readings", Bson::Array(readings(&part)));
+        if rest.is_empty() {
+            pages.push(page);
+            return pages;
+        }
+        page.insert("has_overflow", true);
+        pages.push(page);
+    }
+}
