@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::model::PageWrite;
-use crate::store::{LoadRequest, LoadedBucket, Store, StoreError, Written};
+use crate::model::{LatestUpdate, PageWrite};
+use crate::store::{LatestWritten, LoadRequest, LoadedBucket, Store, StoreError, Written};
 use crate::telemetry::metrics;
 use backoff::Backoff;
 
@@ -92,6 +92,23 @@ impl Flusher {
                 Err(error) => self.wait(&error, &mut failures).await,
             }
         }
+    }
+
+    /// Merges latest states, once: whoever asks keeps them and asks again, so that no permit is held while it waits.
+    ///
+    /// # Errors
+    /// Any part may have been applied.
+    pub async fn latest(
+        &self,
+        _permit: Permit,
+        updates: &[LatestUpdate],
+    ) -> Result<Vec<LatestWritten>, StoreError> {
+        let result = self.store.latest(updates).await;
+        match &result {
+            Ok(_) => (self.on_store)(Ok(())),
+            Err(error) => self.failed(error),
+        }
+        result
     }
 
     fn failed(&self, error: &StoreError) {

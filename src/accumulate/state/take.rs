@@ -74,7 +74,8 @@ impl Shard {
             let sensor = &mut self.sensors[ticket.slot as usize];
             let bucket = &mut sensor.buckets[position];
             let before = bucket.memory();
-            let Some(write) = bucket.take(&sensor.id, sensor.tags.as_ref(), self.settings.page) else { continue };
+            let tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
+            let Some(write) = bucket.take(&sensor.id, tags.as_ref(), self.settings.page) else { continue };
             self.holding.bytes = self.holding.bytes + bucket.memory() - before;
             bytes += write.wire_bytes();
             tickets.push(ticket);

@@ -7,8 +7,11 @@
 
 mod bson;
 mod error;
+mod latest;
 mod load;
 mod pack;
+mod patterns;
+mod registry;
 mod schema;
 
 use std::time::{Duration, Instant};
@@ -17,12 +20,17 @@ use mongodb::bson::{Binary, DateTime, Document, RawDocumentBuf, doc, spec::Binar
 use mongodb::options::{ClientOptions, WriteConcern as DriverWriteConcern};
 use mongodb::{Client, Collection, Database};
 
+pub use latest::LATEST;
 pub use pack::BUCKETS;
+pub use patterns::{Patterns, TAGS_INDEX};
 pub use schema::{DEAD_LETTERS, SUMMARIES};
 
-use super::{BoxFuture, LoadRequest, LoadedBucket, PrepareError, Prepared, Store, StoreError, Written};
+use super::registry::{Query, Reader};
+use super::{
+    BoxFuture, LatestWritten, LoadRequest, LoadedBucket, PrepareError, Prepared, Store, StoreError, Written,
+};
 use crate::config;
-use crate::model::{DeadLetter, PageKind, PageWrite, Span};
+use crate::model::{DeadLetter, LatestUpdate, PageKind, PageWrite, Span};
 use crate::telemetry::metrics;
 use error::{StatementError, command_code, command_error, describe, statement_error};
 use pack::{CommandOptions, WriteConcern};
@@ -39,6 +47,7 @@ pub struct MongoStore {
     retention: Option<Duration>,
     dead_letters_retention: Duration,
     mode: config::StoreMode,
+    patterns: Patterns,
 }
 
 impl MongoStore {
@@ -72,7 +81,14 @@ impl MongoStore {
             retention: config.retention,
             dead_letters_retention: dead_letters,
             mode: config.mode,
+            patterns: Patterns::default(),
         })
+    }
+
+    /// The same store, which prepares what these need as well.
+    #[must_use]
+    pub fn with_patterns(self, patterns: Patterns) -> MongoStore {
+        MongoStore { patterns, ..self }
     }
 
     /// What the server is: version, topology, and what an operator should know.
@@ -118,8 +134,9 @@ impl MongoStore {
         }
         let (server_version, topology, warnings) = self.server().await?;
         let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::from(i32::MAX));
-        let changes =
+        let mut changes =
             schema::prepare(&self.db, self.retention.map(seconds), seconds(self.dead_letters_retention)).await?;
+        changes.extend(patterns::prepare(&self.db, self.patterns).await.map_err(|(step, e)| schema::failed(&step)(e))?);
         let mode_reason = match self.mode {
             config::StoreMode::Bucket => format!("store.mode is bucket ({topology})"),
             _ => format!("store.mode is auto, and this version of hourbucket writes buckets only ({topology})"),
@@ -239,6 +256,35 @@ impl Store for MongoStore {
             metrics::store_command("load", requests.len() as u64, begun.elapsed().as_secs_f64());
             result?.map_err(|e| command_error(&e))
         })
+    }
+
+    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWritten>, StoreError>> {
+        Box::pin(async move {
+            let Some(_) = updates.first() else { return Ok(vec![]) };
+            let command = latest::command(updates, &self.options)
+                .map_err(|e| StoreError::NotApplied { kind: "driver", detail: e.to_string() })?;
+            let begun = Instant::now();
+            let db = self.db.clone();
+            let result = self.limited(async move { db.run_raw_command(command).await }).await;
+            metrics::store_command("latest", updates.len() as u64, begun.elapsed().as_secs_f64());
+            match result? {
+                Ok(reply) => latest::answers(updates.len(), &reply),
+                Err(error) if latest::refused(&error) => {
+                    if updates.len() == 1 {
+                        return Ok(vec![LatestWritten::Rejected { detail: describe(&error) }]);
+                    }
+                    let (a, b) = updates.split_at(updates.len() / 2);
+                    let mut answers = self.latest(a).await?;
+                    answers.extend(self.latest(b).await?);
+                    Ok(answers)
+                }
+                Err(error) => Err(command_error(&error)),
+            }
+        })
+    }
+
+    fn registry(&self, query: Query) -> Option<std::sync::Arc<dyn Reader>> {
+        Some(std::sync::Arc::new(registry::MongoRegistry::new(&self.db, query, self.timeout)))
     }
 
     fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<(), StoreError>> {
