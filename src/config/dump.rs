@@ -149,8 +149,10 @@ impl Config {
         out.section("[enrich]");
         out.text_opt("collection", self.enrich.collection.as_ref());
         out.text("id_field", &self.enrich.id_field);
-        let fields = self.enrich.fields.iter().cloned().map(toml::Value::String).collect();
-        out.plain("fields", toml::Value::Array(fields));
+        if !self.enrich.fields.is_empty() {
+            let fields = self.enrich.fields.iter().cloned().map(toml::Value::String).collect();
+            out.plain("fields", toml::Value::Array(fields));
+        }
         out.duration("interval", self.enrich.interval);
         out.plain("max_sensors", self.enrich.max_sensors);
     }
