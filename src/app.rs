@@ -175,8 +175,7 @@ impl Wiring {
         };
         let hold_acks = config.ingest.ack == AckMode::Journal;
         let (flusher, clock, gauges) = (self.flusher.clone(), self.clock.clone(), Arc::new(LatestGauges::default()));
-        let (handle, task) =
-            LatestTask::new(settings, hold_acks, flusher, backoff(config), clock, gauges.clone());
+        let (handle, task) = LatestTask::new(settings, hold_acks, flusher, backoff(config), clock, gauges.clone());
         shards.latest.push(self.spawn(format!("latest state of shard {i}"), task.run()));
         shards.latest_gauges.push(gauges);
         handle

@@ -98,11 +98,7 @@ impl Flusher {
     ///
     /// # Errors
     /// Any part may have been applied.
-    pub async fn latest(
-        &self,
-        _permit: Permit,
-        updates: &[LatestUpdate],
-    ) -> Result<Vec<LatestWritten>, StoreError> {
+    pub async fn latest(&self, _permit: Permit, updates: &[LatestUpdate]) -> Result<Vec<LatestWritten>, StoreError> {
         let result = self.store.latest(updates).await;
         match &result {
             Ok(_) => (self.on_store)(Ok(())),

@@ -101,8 +101,7 @@ impl LatestTask {
     ) -> (LatestHandle, LatestTask) {
         let (tx, arrivals) = mpsc::channel(QUEUE_MAX);
         let (state, job) = (Latest::new(settings), JoinSet::new());
-        let task =
-            LatestTask { state, arrivals, flusher, clock, gauges, backoff, job, failures: 0, not_before_ms: 0 };
+        let task = LatestTask { state, arrivals, flusher, clock, gauges, backoff, job, failures: 0, not_before_ms: 0 };
         (LatestHandle { arrivals: tx, hold_acks }, task)
     }
 
@@ -178,7 +177,10 @@ impl LatestTask {
         }
         metrics::latest_updates(written, refused);
         if refused > 0 {
-            tracing::error!(documents = refused, "the store refuses the latest state of sensors, which is dropped: {why}");
+            tracing::error!(
+                documents = refused,
+                "the store refuses the latest state of sensors, which is dropped: {why}"
+            );
         }
         if again == 0 {
             self.failures = 0;

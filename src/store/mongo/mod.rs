@@ -26,9 +26,7 @@ pub use patterns::{Patterns, TAGS_INDEX};
 pub use schema::{DEAD_LETTERS, SUMMARIES};
 
 use super::registry::{Query, Reader};
-use super::{
-    BoxFuture, LatestWritten, LoadRequest, LoadedBucket, PrepareError, Prepared, Store, StoreError, Written,
-};
+use super::{BoxFuture, LatestWritten, LoadRequest, LoadedBucket, PrepareError, Prepared, Store, StoreError, Written};
 use crate::config;
 use crate::model::{DeadLetter, LatestUpdate, PageKind, PageWrite, Span};
 use crate::telemetry::metrics;
