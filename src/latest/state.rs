@@ -230,8 +230,8 @@ impl Latest {
     /// Lets go of readings that cannot matter any more, where there may be many; and keeps the books.
     fn shrink(&mut self, slot: u32, before: usize) {
         let entry = &mut self.entries[slot as usize];
-        // What pruning can leave is one a recent reading and one a field; twice that makes it cheap for each reading.
-        let most = 2 * (self.settings.recent_max + entry.rows.fields().len()) + 16;
+        // Three times what pruning can leave, and some more: so it costs each reading little.
+        let most = 4 * self.settings.recent_max + 2 * entry.rows.fields().len() + 16;
         if entry.rows.len() > most {
             entry.rows = prune(&entry.rows, self.settings.recent_max);
         }

@@ -129,11 +129,22 @@ pub fn newest(rows: &Rows, recent_max: usize) -> Newest<'_> {
 }
 
 /// The rows that [`newest`] needs to give the same for these and any others: the newest readings, and of each field the
-/// row with its newest value.
+/// row with its newest value; some more may stay. At most one and a half times `recent_max`, and one a field.
 pub fn prune(rows: &Rows, recent_max: usize) -> Rows {
-    let (readings, recent) = pick_recent(rows, recent_max);
-    let mut keep = vec![false; readings.len()];
-    recent.into_iter().for_each(|i| keep[i] = true);
+    let times: Vec<i64> = rows.iter().map(|row| row.ts_ms).collect();
+    let mut latest = times.clone();
+    latest.sort_unstable_by(|a, b| b.cmp(a));
+    latest.dedup();
+    let from = match recent_max {
+        0 => i64::MAX,
+        n => latest.get(n - 1).copied().unwrap_or(i64::MIN),
+    };
+    let mut keep: Vec<bool> = times.iter().map(|ts| *ts >= from).collect();
+    // By time alone is much cheaper than by the values, but where many readings share a time it may keep them all.
+    if keep.iter().filter(|keep| **keep).count() > recent_max * 3 / 2 {
+        keep.fill(false);
+        pick_recent(rows, recent_max).1.into_iter().for_each(|i| keep[i] = true);
+    }
     pick_values(rows).into_iter().flatten().for_each(|(_, i)| keep[i] = true);
     let mut kept = Rows::default();
     rows.iter().zip(keep).filter(|(_, keep)| *keep).for_each(|(row, _)| kept.push_row(&row));
