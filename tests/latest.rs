@@ -16,12 +16,16 @@ use hourbucket::flush::Flusher;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::latest::state::{Latest, LatestSettings, Pending};
 use hourbucket::latest::{LatestGauges, LatestHandle, LatestTask};
-use hourbucket::model::{LatestUpdate, Now, Reading, ReadingBatch, Rows, Span, SystemClock, Value};
+use hourbucket::model::{
+    DeadLetter, LatestUpdate, Now, PageWrite, Reading, ReadingBatch, Rows, Span, SystemClock, Value,
+};
 use hourbucket::route::picks;
 use hourbucket::store::memory::latest::LatestDocument;
 use hourbucket::store::memory::{Fault, MemoryStore, Pages};
 use hourbucket::store::mongo::{LATEST, MongoStore, Patterns};
-use hourbucket::store::{LatestWritten, Store};
+use hourbucket::store::{
+    BoxFuture, LatestWritten, LoadRequest, LoadedBucket, PrepareError, Prepared, Store, StoreError, Written,
+};
 use mongodb::bson::{Bson, Document, doc};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -320,6 +324,61 @@ async fn what_the_store_refuses_is_dropped_and_nobody_waits_for_it() {
     assert!(stage.store.pages().latest.is_empty());
 }
 
+/// A collection that was taken over by something else answers each command with an error that nobody knows.
+#[tokio::test(start_paused = true)]
+async fn what_the_store_keeps_answering_with_an_error_is_dropped_in_the_end() {
+    let commands = Arc::new(AtomicUsize::new(0));
+    let store = Arc::new(Unwilling(commands.clone()));
+    let backoff = Backoff { min: Duration::from_millis(50), max: Duration::from_millis(200) };
+    let flusher = Flusher::new(store, backoff, Arc::new(|_| panic!("says nothing about the store's health")));
+    flusher.open(1);
+    let clock = Arc::new(SystemClock::new());
+    let (handle, task) = LatestTask::new(settings(), true, flusher, backoff, clock, Arc::default());
+    let task = tokio::spawn(task.run());
+    let (ack, wait) = Ack::channel();
+    let batch: ReadingBatch = [number("s", 1, 1)].into_iter().collect();
+    let picks = picks(&batch, 1).remove(0);
+    handle.send(Arc::new(batch), picks, handle.hold(&ack)).await;
+    ack.delivered();
+    assert_eq!(wait.outcome().await, hourbucket::ack::Outcome::Delivered);
+    assert_eq!(commands.load(Ordering::Relaxed), 10);
+    drop(handle);
+    task.await.unwrap();
+}
+
+struct Unwilling(Arc<AtomicUsize>);
+
+impl Store for Unwilling {
+    fn latest<'a>(&'a self, _: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWritten>, StoreError>> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async { Err(StoreError::Unknown { kind: "command", detail: "CommandNotSupportedOnView".into() }) })
+    }
+
+    fn prepare(&self) -> BoxFuture<'_, Result<Prepared, PrepareError>> {
+        unreachable!()
+    }
+
+    fn write<'a>(&'a self, _: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<Written>, StoreError>> {
+        unreachable!()
+    }
+
+    fn load<'a>(&'a self, _: &'a [LoadRequest]) -> BoxFuture<'a, Result<Vec<LoadedBucket>, StoreError>> {
+        unreachable!()
+    }
+
+    fn dead_letters<'a>(&'a self, _: &'a [DeadLetter]) -> BoxFuture<'a, Result<(), StoreError>> {
+        unreachable!()
+    }
+
+    fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        unreachable!()
+    }
+
+    fn mode(&self) -> &'static str {
+        "bucket"
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_sender_that_waits_for_the_store_does_not_wait_for_this() {
     let stage = stage(false);
@@ -451,6 +510,15 @@ async fn a_smaller_recent_takes_effect_a_zero_keeps_none_and_many_go_in_one_comm
     let answers = store.latest(&many).await.unwrap();
     assert!(answers.len() == 3000 && answers.iter().all(|a| *a == LatestWritten::Done));
     assert_eq!(stored(&database).await.len(), 3001);
+}
+
+#[tokio::test]
+async fn a_document_that_somebody_else_has_changed_is_mended() {
+    let (store, database) = mongo("latest_mended").await;
+    let latest = database.collection::<Document>(LATEST);
+    latest.insert_one(doc! { "_id": "s", "recent": "none", "values": 1, "last_ts": null }).await.unwrap();
+    assert_eq!(store.latest(&[update(&[number("s", 5, 5)], 3)]).await.unwrap(), [LatestWritten::Done]);
+    assert_eq!(stored(&database).await, model(&[number("s", 5, 5)], 3));
 }
 
 #[tokio::test]

@@ -95,16 +95,12 @@ impl Flusher {
     }
 
     /// Merges latest states, once: whoever asks keeps them and asks again, so that no permit is held while it waits.
+    /// Whether the store is well is told by the pages alone.
     ///
     /// # Errors
     /// Any part may have been applied.
     pub async fn latest(&self, _permit: Permit, updates: &[LatestUpdate]) -> Result<Vec<LatestWritten>, StoreError> {
-        let result = self.store.latest(updates).await;
-        match &result {
-            Ok(_) => (self.on_store)(Ok(())),
-            Err(error) => self.failed(error),
-        }
-        result
+        self.store.latest(updates).await.inspect_err(|error| metrics::store_error(error.kind(), 1))
     }
 
     fn failed(&self, error: &StoreError) {

@@ -19,8 +19,9 @@
 //! quarters of the bytes on, those that are due next are written early; at the limit nothing more is taken and the
 //! shards wait. With the store away the shards fill up first.
 //!
-//! **Refused.** A statement that the store refuses for good is counted, logged and dropped; its readings are in their
-//! pages all the same. A failed command puts its readings back into their entries and is not tried before the backoff.
+//! **Refused.** A statement that the store refuses for good, or keeps answering with an error, is counted, logged and
+//! dropped: its readings are in their pages all the same, and it must not hold up the journal. A command that failed or
+//! was not answered puts its readings back into their entries, and the next is sent after the backoff.
 //!
 //! Invariants: at most one command of a task is in flight, so a sensor has at most one statement in flight; a sensor has
 //! at most one entry.

@@ -42,6 +42,8 @@ pub struct Pending {
     pub update: LatestUpdate,
     /// Delivered when it is written or given up.
     pub acks: Acks,
+    /// How often the store has answered that it cannot be written.
+    pub tries: u32,
 }
 
 /// How much is held; what is in flight is not counted.
@@ -58,6 +60,7 @@ struct Entry {
     hash: u64,
     rows: Rows,
     acks: Acks,
+    tries: u32,
 }
 
 impl Entry {
@@ -185,13 +188,14 @@ impl Latest {
     /// Takes back what was not written, or may not have been: it is due again at once, together with what has come in
     /// for its sensor meanwhile.
     pub fn came_back(&mut self, pending: Pending) {
-        let Pending { update, mut acks } = pending;
+        let Pending { update, mut acks, tries } = pending;
         let hash = stable_hash(&update.sensor_id);
         let slot = self.slot(hash, &update.sensor_id, |_| 0);
         let entry = &mut self.entries[slot as usize];
         let before = entry.memory();
         entry.rows.append(&update.rows);
         entry.acks.append(&mut acks);
+        entry.tries = tries;
         self.shrink(slot, before);
     }
 
@@ -207,7 +211,7 @@ impl Latest {
         if let Some(slot) = self.index.find(hash, |&slot| *self.entries[slot as usize].id == *id) {
             return *slot;
         }
-        let entry = Entry { id: Arc::from(id), hash, rows: Rows::default(), acks: Acks::default() };
+        let entry = Entry { id: Arc::from(id), hash, rows: Rows::default(), acks: Acks::default(), tries: 0 };
         self.holding.bytes += entry.memory();
         self.holding.sensors += 1;
         let slot = self.entries.insert(entry) as u32;
@@ -224,7 +228,7 @@ impl Latest {
         self.holding.bytes -= entry.memory();
         self.holding.sensors -= 1;
         let update = LatestUpdate { sensor_id: entry.id, rows: entry.rows, recent_max: self.settings.recent_max };
-        Some(Pending { update, acks: entry.acks })
+        Some(Pending { update, acks: entry.acks, tries: entry.tries })
     }
 
     /// Lets go of readings that cannot matter any more, where there may be many; and keeps the books.

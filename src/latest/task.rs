@@ -17,6 +17,11 @@ use crate::telemetry::metrics;
 
 /// Batches that wait for the task; it only takes them into memory, so few are enough.
 const QUEUE_MAX: usize = 4;
+/// How often an update is tried that the store answers with an error which may pass. With the longest waits of the
+/// defaults that is half a minute; then it is dropped, since what waits for it is the journal.
+const TRIES_MAX: u32 = 10;
+/// The kind of a [`StoreError`] that the server has answered with, and that is none of those that pass by themselves.
+const ANSWERED: &str = "command";
 /// How often the task looks at its wheel when nothing happens.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -138,47 +143,50 @@ impl LatestTask {
     }
 
     fn launch(&mut self, permit: Permit) {
-        let (updates, acks): (Vec<_>, Vec<_>) =
-            self.state.take(self.clock.now()).into_iter().map(|p| (p.update, p.acks)).unzip();
+        let (updates, waiting): (Vec<_>, Vec<_>) =
+            self.state.take(self.clock.now()).into_iter().map(|p| (p.update, (p.acks, p.tries))).unzip();
         if updates.is_empty() {
             return;
         }
         let flusher = self.flusher.clone();
         self.job.spawn(async move {
             let result = flusher.latest(permit, &updates).await;
-            let job = updates.into_iter().zip(acks).map(|(update, acks)| Pending { update, acks }).collect();
-            (job, result)
+            let pending = |(update, (acks, tries))| Pending { update, acks, tries };
+            (updates.into_iter().zip(waiting).map(pending).collect(), result)
         });
     }
 
     fn answered(&mut self, job: Vec<Pending>, result: Result<Vec<LatestWritten>, StoreError>) {
-        let answers = match result {
-            Ok(answers) => answers,
-            // Merged twice is merged once: whatever was applied, all of it may be sent again.
-            Err(_) => vec![LatestWritten::Again; job.len()],
+        // Merged twice is merged once: whatever was applied, all of it may be sent again.
+        let (answers, answered, mut why) = match result {
+            Ok(answers) => (answers, true, String::new()),
+            Err(error) => (vec![LatestWritten::Again; job.len()], error.kind() == ANSWERED, error.to_string()),
         };
-        let (mut written, mut refused, mut again, mut why) = (0, 0, 0u64, String::new());
-        for (pending, answer) in job.into_iter().zip(answers) {
+        let (mut written, mut dropped, mut again) = (0, 0, 0u64);
+        for (mut pending, answer) in job.into_iter().zip(answers) {
+            pending.tries += u32::from(answered);
             match answer {
                 LatestWritten::Done => {
                     written += 1;
                     pending.acks.delivered();
                 }
-                LatestWritten::Rejected { detail } => {
-                    refused += 1;
-                    why = detail;
-                    pending.acks.delivered();
-                }
-                LatestWritten::Again => {
+                LatestWritten::Again if pending.tries < TRIES_MAX => {
                     again += 1;
                     self.state.came_back(pending);
                 }
+                answer => {
+                    if let LatestWritten::Rejected { detail } = answer {
+                        why = detail;
+                    }
+                    dropped += 1;
+                    pending.acks.delivered();
+                }
             }
         }
-        metrics::latest_updates(written, refused);
-        if refused > 0 {
+        metrics::latest_updates(written, dropped);
+        if dropped > 0 {
             tracing::error!(
-                documents = refused,
+                documents = dropped,
                 "the store refuses the latest state of sensors, which is dropped: {why}"
             );
         }

@@ -144,13 +144,17 @@ fn recent(w: &mut Writer, new: &Newest<'_>, recent_max: usize) {
     w.close(recent);
 }
 
+/// The list at `path`; an empty one where there is none.
 fn or_empty(w: &mut Writer, name: &str, path: &str) {
     let open = w.document(name);
-    let list = w.array("$ifNull");
-    w.str("0", path);
-    let none = w.array("1");
+    let cond = w.array("$cond");
+    let test = w.document("0");
+    w.str("$isArray", path);
+    w.close(test);
+    w.str("1", path);
+    let none = w.array("2");
     w.close(none);
-    w.close(list);
+    w.close(cond);
     w.close(open);
 }
 
@@ -220,9 +224,13 @@ fn answer_to(code: i32, detail: String) -> LatestWritten {
     }
 }
 
-/// Whether a command as a whole is refused for good: for its data, or because the user may not write this collection,
-/// which must not hold up the journal.
-pub(super) fn refused(error: &mongodb::error::Error) -> bool {
+/// Whether a command as a whole is refused for its data: one of its statements is at fault.
+pub(super) fn at_fault(error: &mongodb::error::Error) -> bool {
+    command_code(error).is_some_and(|c| statement_error(c) == StatementError::Data)
+}
+
+/// Whether a command is refused because the user may not write this collection, which must not hold up the journal.
+pub(super) fn forbidden(error: &mongodb::error::Error) -> bool {
     const UNAUTHORIZED: i32 = 13;
-    command_code(error).is_some_and(|c| c == UNAUTHORIZED || statement_error(c) == StatementError::Data)
+    command_code(error) == Some(UNAUTHORIZED)
 }

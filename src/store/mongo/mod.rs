@@ -267,10 +267,10 @@ impl Store for MongoStore {
             metrics::store_command("latest", updates.len() as u64, begun.elapsed().as_secs_f64());
             match result? {
                 Ok(reply) => latest::answers(updates.len(), &reply),
-                Err(error) if latest::refused(&error) => {
-                    if updates.len() == 1 {
-                        return Ok(vec![LatestWritten::Rejected { detail: describe(&error) }]);
-                    }
+                Err(error) if latest::forbidden(&error) || (updates.len() == 1 && latest::at_fault(&error)) => {
+                    Ok(vec![LatestWritten::Rejected { detail: describe(&error) }; updates.len()])
+                }
+                Err(error) if latest::at_fault(&error) => {
                     let (a, b) = updates.split_at(updates.len() / 2);
                     let mut answers = self.latest(a).await?;
                     answers.extend(self.latest(b).await?);
