@@ -198,7 +198,8 @@ fn the_environment_stands_over_the_file_and_is_read_by_the_type_of_the_key() {
         ("HOURBUCKET_DEMO_KEEP", "1"),
         ("PATH__X", "y"),
     ];
-    let loaded = place.load(DESIGN, &env).unwrap_or_else(|e| panic!("{e}"));
+    let text = DESIGN.replace("[limits]", "[enrich]\nfields = [\"other\"]\n[limits]");
+    let loaded = place.load(&text, &env).unwrap_or_else(|e| panic!("{e}"));
     let config = loaded.config;
     assert_eq!(config.store.uri.reveal(), "mongodb://user:pass@db/");
     assert!(!config.http.enabled);

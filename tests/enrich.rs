@@ -34,10 +34,7 @@ impl Place {
     }
 
     /// Does something with the database.
-    fn with<T: Send>(&self, act: impl AsyncFnOnce(Database) -> T + Send) -> T
-    where
-        for<'a> T: 'a,
-    {
+    fn with<T>(&self, act: impl AsyncFnOnce(Database) -> T) -> T {
         let rt = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         rt.block_on(async {
             let client = mongodb::Client::with_uri_str(Mongod::shared().uri()).await.unwrap();
@@ -250,4 +247,39 @@ fn all_sensors_of_a_site_are_found_by_the_index_and_it_goes_as_it_came() {
         let names = db.collection::<Document>(BUCKETS).list_index_names().await.unwrap();
         assert!(!names.iter().any(|name| name == TAGS_INDEX), "{names:?}");
     });
+}
+
+fn cpu_s(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+    // utime and stime, in ticks of a hundredth of a second.
+    fields[11..13].iter().map(|ticks| ticks.parse::<f64>().unwrap() / 100.0).sum()
+}
+
+/// What the index on tags costs, printed: microseconds of mongod for a page of one tag that is made, and for one that is
+/// appended to. `cargo test --test enrich -- --ignored --nocapture cost`
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_the_index_on_tags() {
+    let (pid, pages) = (Mongod::shared().pid(), 50_000);
+    for index in [false, true, false, true] {
+        let name = unique_database("enrich_cost");
+        let (made, appended) = block_on(async {
+            let store = store(&name, index).await;
+            store.prepare().await.unwrap();
+            let mut used = vec![];
+            for kind in [PageKind::Create, PageKind::Append { known_count: 1 }] {
+                let site = |i: i64| format!("site {}", i % 100);
+                let all: Vec<_> =
+                    (0..pages).map(|i| PageWrite { kind, ..page(&format!("S{i}"), i % 24, &site(i)) }).collect();
+                let before = cpu_s(pid);
+                for writes in all.chunks(5000) {
+                    store.write(writes).await.unwrap();
+                }
+                used.push((cpu_s(pid) - before) * 1e6 / pages as f64);
+            }
+            (used[0], used[1])
+        });
+        println!("index {index}: {made:.1} us a page made, {appended:.1} us a page appended to");
+    }
 }
