@@ -216,8 +216,14 @@ mod tests {
         assert_eq!(values, [("on", 10), ("t", 30)]);
         assert_eq!(found.recent.iter().map(|r| r.ts_ms).collect::<Vec<_>>(), [20, 30]);
         let pruned = prune(&all, 2);
-        assert_eq!(pruned.len(), 3, "two recent ones, and the one that alone has `on`");
+        assert_eq!(pruned.len(), 4, "two recent ones, one of them twice, and the one that alone has `on`");
         assert_eq!(newest(&pruned, 2), found);
+        let same_time: Vec<_> = (0..40).map(|n| [("t", Value::Int(n))]).collect();
+        let same_time: Vec<(i64, &[(&str, Value)])> = same_time.iter().map(|v| (5, &v[..])).collect();
+        let same_time = rows(&same_time);
+        assert_eq!(prune(&same_time, 3).len(), 3, "where time does not tell, the values do");
+        assert_eq!(newest(&prune(&same_time, 3), 3), newest(&same_time, 3));
+        assert_eq!(prune(&same_time, 0).len(), 1);
         assert!(newest(&all, 0).recent.is_empty());
     }
 
