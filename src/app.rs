@@ -46,6 +46,8 @@ use crate::telemetry::metrics;
 
 /// Deliveries of dead letters that wait for their task.
 const DEAD_QUEUE_MAX: usize = 64;
+/// Stored readings that a bucket remembers to know duplicates: 128 KiB, or 64 readings under pressure.
+const SEEN_MAX: usize = 8192;
 /// How often gauges and health are brought up to date.
 const UPKEEP: Duration = Duration::from_secs(1);
 /// The store is asked whether it is there when nothing else was asked of it for this many upkeeps.
@@ -138,6 +140,7 @@ impl Wiring {
             command_statements_max: config.flush.command_max_statements,
             bytes_max: usize::try_from(config.accumulate.max_bytes).unwrap_or(usize::MAX) / n,
             sensors_max: (config.accumulate.max_sensors / n).max(1),
+            seen_max: SEEN_MAX,
             started_wall_ms: self.clock.now().wall_ms,
             backoff: backoff(config),
         };

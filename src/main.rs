@@ -34,8 +34,12 @@ enum Command {
     Run,
     /// Check configuration, connections, server and journal; exit code 1 on a problem
     Check,
-    /// Make the collections, indexes, validator and view
-    Init,
+    /// Make the collections, indexes, validator and view, or bring them up to date; exit code 1 on a problem
+    Init {
+        /// Shard the collections as well; store.uri must lead to a mongos
+        #[arg(long)]
+        shard: bool,
+    },
     /// Show what a payload on standard input becomes; exit code 1 when there is no reading
     Decode {
         /// json, ndjson, scalar
@@ -92,8 +96,8 @@ fn with_config(command: Command, loaded: config::Loaded) -> ExitCode {
     };
     let code = match command {
         Command::Run => runtime.block_on(run(loaded)),
-        Command::Check => runtime.block_on(check_all(&loaded)),
-        _ => runtime.block_on(init(&loaded.config)),
+        Command::Init { shard } => runtime.block_on(init(&loaded.config, shard)),
+        _ => runtime.block_on(check_all(&loaded)),
     };
     // What blocks still (a name look-up, a driver's task) is not waited for.
     runtime.shutdown_timeout(std::time::Duration::from_millis(200));
@@ -134,18 +138,24 @@ async fn run(loaded: config::Loaded) -> ExitCode {
     }
 }
 
-async fn init(config: &Config) -> ExitCode {
-    let store = match store(config).await {
-        Ok(store) => store,
-        Err(error) => return fail(error),
-    };
-    match store.prepare().await {
-        Ok(prepared) => {
-            prepared.changes.iter().for_each(|change| say(change));
-            prepared.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
-            say(&format!("ready: MongoDB {}, {}", prepared.server_version, prepared.mode_reason));
-            ExitCode::SUCCESS
+async fn init(config: &Config, shard: bool) -> ExitCode {
+    let done = async {
+        let store = store(config).await?;
+        if shard {
+            // Before anything is made.
+            store.can_shard().await?;
         }
+        let prepared = store.prepare().await.map_err(|e| e.to_string())?;
+        prepared.changes.iter().for_each(|change| say(change));
+        prepared.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+        if shard {
+            store.shard().await?.iter().for_each(|line| say(line));
+        }
+        say(&format!("ready: MongoDB {}, {}", prepared.server_version, prepared.mode_reason));
+        Ok::<(), String>(())
+    };
+    match done.await {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(error),
     }
 }

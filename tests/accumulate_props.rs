@@ -11,7 +11,7 @@ use hourbucket::accumulate::state::{Done, Job, Shard, ShardSettings};
 use hourbucket::ack::Ack;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{Now, Reading, ReadingBatch, Span, Value};
+use hourbucket::model::{Form, Now, Reading, ReadingBatch, Span, Value};
 use hourbucket::route::picks;
 use hourbucket::store::memory::Pages;
 use proptest::prelude::*;
@@ -46,7 +46,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![3 => batch, 1 => Just(Step::Flush)], 1..20)
 }
 
-fn shard(page: u32) -> Shard {
+fn shard(page: u32, seen_max: usize) -> Shard {
     Shard::new(ShardSettings {
         span: Span::HOUR,
         page: PageLimits { readings: page, bytes: 1 << 20 },
@@ -55,22 +55,23 @@ fn shard(page: u32) -> Shard {
         command_statements_max: 3,
         bytes_max: 1 << 20,
         sensors_max: 100,
+        seen_max,
         started_wall_ms: 472_001 * HOUR,
         backoff: Backoff { min: Duration::from_millis(1), max: Duration::from_millis(1) },
     })
 }
 
 /// Carries out everything that is due until nothing is left.
-fn flush(shard: &mut Shard, pages: &mut Pages, now: Now) {
+fn flush(shard: &mut Shard, pages: &mut Pages, now: Now, form: Form) {
     while !shard.empty() {
         shard.drain();
-        let done = match shard.take().expect("something waits, so something is to be done") {
+        let done = match shard.take(form).expect("something waits, so something is to be done") {
             Job::Write(tickets, writes) => {
                 let answers = writes.iter().map(|w| pages.write(w)).collect();
                 Done::Write(tickets, writes, Ok(answers))
             }
             Job::Load(tickets, requests) => {
-                let loaded = requests.iter().map(|r| pages.load(r)).collect();
+                let loaded = requests.iter().map(|r| pages.load(r, form)).collect();
                 Done::Load(tickets, requests, Ok(loaded))
             }
         };
@@ -80,14 +81,15 @@ fn flush(shard: &mut Shard, pages: &mut Pages, now: Now) {
 
 proptest! {
     #[test]
-    fn every_bucket_holds_what_the_naive_model_says(steps in steps(), page in 1u32..8) {
+    fn every_bucket_holds_what_the_naive_model_says(steps in steps(), page in 1u32..8, seen_max in 0usize..20, series: bool) {
+        let form = if series { Form::Series } else { Form::Pages };
         let now = Now { wall_ms: 472_002 * HOUR, mono_ms: 1000 };
-        let (mut shard, mut pages) = (shard(page), Pages::default());
+        let (mut shard, mut pages) = (shard(page, seen_max), Pages::default());
         let mut model: BTreeMap<(String, i64), BTreeSet<(i64, String)>> = BTreeMap::new();
         let (mut sent, mut distinct) = (0, 0);
         for step in &steps {
             match step {
-                Step::Flush => flush(&mut shard, &mut pages, now),
+                Step::Flush => flush(&mut shard, &mut pages, now, form),
                 Step::Batch(readings) => {
                     let batch: ReadingBatch = readings.iter().cloned().collect();
                     shard.accept(&batch, &picks(&batch, 1)[0], Ack::none(), false, now);
@@ -101,14 +103,15 @@ proptest! {
                 }
             }
         }
-        flush(&mut shard, &mut pages, now);
+        flush(&mut shard, &mut pages, now, form);
         prop_assert_eq!(pages.check(page), Ok(()));
         let counts = shard.take_counts();
         prop_assert_eq!((counts.stored, counts.duplicates, counts.conflicts), (distinct, sent - distinct, 0));
         let mut stored: BTreeMap<(String, i64), Vec<(i64, String)>> = BTreeMap::new();
         let mut full: BTreeMap<(String, i64), u32> = BTreeMap::new();
         for ((sensor, start, _), p) in &pages.pages {
-            let readings = p.readings.iter().map(|r| (r.ts_ms, format!("{:?}", r.values)));
+            let of_series = pages.series.get(&(sensor.clone(), *start)).map(Vec::as_slice).unwrap_or_default();
+            let readings = p.readings.iter().chain(of_series).map(|r| (r.ts_ms, format!("{:?}", r.values)));
             stored.entry((sensor.clone(), start.0)).or_default().extend(readings);
             *full.entry((sensor.clone(), start.0)).or_default() += 1;
         }
@@ -116,7 +119,8 @@ proptest! {
             let mut found = stored.remove(bucket).unwrap_or_default();
             found.sort();
             prop_assert_eq!(&found, &readings.iter().cloned().collect::<Vec<_>>(), "{:?}", bucket);
-            prop_assert_eq!(full[bucket], (readings.len() as u32).div_ceil(page), "pages of {:?}", bucket);
+            let expected = if series { 1 } else { (readings.len() as u32).div_ceil(page) };
+            prop_assert_eq!(full[bucket], expected, "pages of {:?}", bucket);
         }
         prop_assert!(stored.is_empty(), "never sent: {:?}", stored);
     }

@@ -23,9 +23,9 @@ fn setting(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |n| n.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-fn config(broker: &Mosquitto, more: &str) -> String {
+fn config(broker: &Mosquitto, mode: &str, more: &str) -> String {
     format!(
-        "{more}\n[[mqtt]]\nurl = \"{}\"\nclient_id = \"chaos\"\n[[mqtt.subscriptions]]\nfilter = \"fleet/+\"\n\
+        "store.mode = \"{mode}\"\n{more}\n[[mqtt]]\nurl = \"{}\"\nclient_id = \"chaos\"\n[[mqtt.subscriptions]]\nfilter = \"fleet/+\"\n\
          topic = \"fleet/{{sensor_id}}\"\nformat = \"json\"\n",
         broker.url()
     )
@@ -39,7 +39,7 @@ fn broker() -> Mosquitto {
 fn a_hundred_thousand_messages_while_mongodb_is_killed_twice() {
     let (mut mongod, broker) = (Mongod::start(), broker());
     // Acknowledged when stored: mosquitto holds what MongoDB has not.
-    let text = config(&broker, "ingest.ack = \"stored\"");
+    let text = config(&broker, "bucket", "ingest.ack = \"stored\"");
     let service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
     let messages = setting("HOURBUCKET_MESSAGES", 100_000);
     let devices = Devices::start(broker.port(), 1000, messages, 20_000);
@@ -58,13 +58,25 @@ fn a_hundred_thousand_messages_while_mongodb_is_killed_twice() {
 
 #[test]
 fn killed_at_random_instants_with_the_journal() {
+    killed_at_random_instants("bucket");
+}
+
+#[test]
+fn killed_at_random_instants_with_time_series() {
+    killed_at_random_instants("timeseries");
+}
+
+fn killed_at_random_instants(mode: &str) {
     let kills = setting("HOURBUCKET_KILLS", 10);
     let seed = setting("HOURBUCKET_SEED", fastrand::usize(..1_000_000));
     println!("HOURBUCKET_SEED={seed}");
     let mut rng = fastrand::Rng::with_seed(seed as u64);
     let (mut mongod, broker) = (Mongod::start(), broker());
-    let text =
-        config(&broker, "flush.max_age = \"500ms\"\njournal.segment_bytes = \"1MiB\"\njournal.max_bytes = \"64MiB\"");
+    let text = config(
+        &broker,
+        mode,
+        "flush.max_age = \"500ms\"\njournal.segment_bytes = \"1MiB\"\njournal.max_bytes = \"64MiB\"",
+    );
     let mut service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
     let gateways: Vec<_> = (0..3).map(|g| Gateway::start(&format!("g{g}"), service.http(), 50, 40)).collect();
     let devices = Devices::start(broker.port(), 100, usize::MAX, 3000);
@@ -94,10 +106,19 @@ fn killed_at_random_instants_with_the_journal() {
 
 #[test]
 fn an_outage_longer_than_memory() {
+    outage("bucket");
+}
+
+#[test]
+fn an_outage_longer_than_memory_with_time_series() {
+    outage("timeseries");
+}
+
+fn outage(mode: &str) {
     let readings = setting("HOURBUCKET_OUTAGE", 400_000);
     let mut mongod = Mongod::start();
-    let text = "accumulate.max_bytes = \"16MiB\"\njournal.segment_bytes = \"4MiB\"";
-    let service = Service::start(text, &[("STORE__URI", &mongod.uri())]);
+    let text = format!("store.mode = \"{mode}\"\naccumulate.max_bytes = \"16MiB\"\njournal.segment_bytes = \"4MiB\"");
+    let service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
     let idle_kib = resident_kib(service.pid());
     mongod.kill9();
     let gateways: Vec<_> = (0..2).map(|g| Gateway::start(&format!("g{g}"), service.http(), 500, 1000)).collect();
@@ -129,7 +150,7 @@ fn resident_kib(pid: u32) -> u64 {
 fn two_instances_on_the_same_sensors() {
     let (mongod, broker) = (Mongod::start(), broker());
     let shared = |id: &str| {
-        config(&broker, "flush.max_age = \"300ms\"")
+        config(&broker, "bucket", "flush.max_age = \"300ms\"")
             .replace("chaos", id)
             .replace("\"fleet/+\"", "\"$share/group/fleet/+\"")
     };

@@ -352,6 +352,28 @@ fn each_value_has_its_limits() {
 }
 
 #[test]
+fn a_span_is_any_divisor_of_a_day() {
+    let place = Place::new();
+    let with = |span: &str| DESIGN.replacen("span = \"1h\"", &format!("span = \"{span}\""), 1);
+    for (span, minutes) in [
+        ("1m", 1.0),
+        ("90s", 1.5),
+        ("15m", 15.0),
+        ("1h", 60.0),
+        ("1h30m", 90.0),
+        ("6h", 360.0),
+        ("24h", 1440.0),
+        ("1d", 1440.0),
+    ] {
+        let ms = place.good(&with(span), &[]).bucket.span.ms();
+        assert_eq!(ms as f64, minutes * 60_000.0, "{span}");
+    }
+    for span in ["59s", "30s", "7m", "5h", "25h", "2d", "0s"] {
+        one_problem(&place, &with(span), "bucket.span", "divisor of a day");
+    }
+}
+
+#[test]
 fn what_cannot_work_together_is_refused() {
     let place = Place::new();
     let topic = "mqtt[0].subscriptions[0].topic";

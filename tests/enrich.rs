@@ -10,9 +10,9 @@ use std::time::Duration;
 use hourbucket::config;
 use hourbucket::model::batch::Tags;
 use hourbucket::model::summary::summarise;
-use hourbucket::model::{BucketStart, PageKind, PageWrite, Reading, Rows, Span, Value};
+use hourbucket::model::{BucketStart, Form, PageKind, PageWrite, Reading, Rows, Span, Value};
 use hourbucket::store::Store;
-use hourbucket::store::mongo::{BUCKETS, MongoStore, Patterns, TAGS_INDEX};
+use hourbucket::store::mongo::{BUCKETS, MongoStore, Patterns, READINGS, TAGS_INDEX};
 use mongodb::bson::{Document, doc};
 use mongodb::{Collection, Database};
 use support::fleet::now_ms;
@@ -43,7 +43,12 @@ impl Place {
     }
 
     fn service(&self, text: &str) -> Service {
-        let text = format!("[flush]\nmax_age = \"50ms\"\n[bucket]\nmax_readings = 2\n{text}");
+        self.service_in("bucket", text)
+    }
+
+    fn service_in(&self, mode: &str, text: &str) -> Service {
+        let text =
+            format!("[store]\nmode = \"{mode}\"\n[flush]\nmax_age = \"50ms\"\n[bucket]\nmax_readings = 2\n{text}");
         Service::start(&text, &[("STORE__URI", &Mongod::shared().uri()), ("STORE__DATABASE", &self.name)])
     }
 
@@ -186,9 +191,42 @@ fn a_change_that_does_not_say_whose_tags_have_gone_is_followed_by_a_whole_readin
     });
 }
 
+#[test]
+fn measurements_have_the_tags_of_their_moment_too() {
+    let place = Place::new("enrich_series");
+    place.with(async |db| {
+        db.collection::<Document>("sensors").insert_one(doc! { "_id": "S1", "site": "north" }).await.unwrap();
+    });
+    let service = place.service_in("auto", "[enrich]\ncollection = \"sensors\"\ninterval = \"1h\"\n");
+    if !service.get_admin("/readyz").unwrap().1.contains("timeseries") {
+        // MongoDB 4.4: there are pages only.
+        return;
+    }
+    let hour = now_ms() / HOUR * HOUR - 5 * HOUR;
+    post(&service, "S1", hour, "");
+    place.with(async |db| {
+        let change = doc! { "$set": { "site": "south" } };
+        db.collection::<Document>("sensors").update_one(doc! { "_id": "S1" }, change).await.unwrap();
+    });
+    wait_for(&service, "registry_changes_total", 1.0);
+    post(&service, "S1", hour + 1, "");
+    let sites = place.with(async |db| {
+        let mut cursor = db.collection::<Document>(READINGS).find(doc! {}).sort(doc! { "ts": 1 }).await.unwrap();
+        let mut sites = vec![];
+        while cursor.advance().await.unwrap() {
+            let meta = cursor.deserialize_current().unwrap().get_document("meta").unwrap().clone();
+            sites.push(meta.get_document("tags").unwrap().get_str("site").unwrap().to_owned());
+        }
+        sites
+    });
+    assert_eq!(sites, ["north", "south"]);
+    assert_eq!(place.tags("S1"), ["site=north"], "the hour's summary has those it began with");
+}
+
 async fn store(database: &str, tags_index: bool) -> MongoStore {
     let uri = config::Secret::new(Mongod::shared().uri());
-    let settings = config::Store { uri, database: database.into(), ..config::Config::default().store };
+    let mode = config::StoreMode::Bucket;
+    let settings = config::Store { uri, mode, database: database.into(), ..config::Config::default().store };
     let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
     store.with_patterns(Patterns { latest: false, tags_index })
 }
@@ -207,6 +245,7 @@ fn page(sensor: &str, hour: i64, site: &str) -> PageWrite {
         start: BucketStart(hour * HOUR),
         page: 0,
         kind: PageKind::Create,
+        form: Form::Pages,
         seal: false,
         tags: Some(Arc::new(Tags::from_canonical(&tags))),
         summary: summarise(&rows),

@@ -17,7 +17,7 @@ use hourbucket::flush::backoff::Backoff;
 use hourbucket::latest::state::{Latest, LatestSettings, Pending};
 use hourbucket::latest::{LatestGauges, LatestHandle, LatestTask};
 use hourbucket::model::{
-    DeadLetter, LatestUpdate, Now, PageWrite, Reading, ReadingBatch, Rows, Span, SystemClock, Value,
+    DeadLetter, Form, LatestUpdate, Now, PageWrite, Reading, ReadingBatch, Rows, Span, SystemClock, Value,
 };
 use hourbucket::route::picks;
 use hourbucket::store::memory::latest::LatestDocument;
@@ -374,6 +374,10 @@ impl Store for Unwilling {
         unreachable!()
     }
 
+    fn form(&self) -> Form {
+        Form::Pages
+    }
+
     fn mode(&self) -> &'static str {
         "bucket"
     }
@@ -513,6 +517,15 @@ async fn a_smaller_recent_takes_effect_a_zero_keeps_none_and_many_go_in_one_comm
 }
 
 #[tokio::test]
+async fn a_view_of_that_name_is_refused_at_the_start() {
+    let (store, database) = mongo("latest_view").await;
+    database.collection::<Document>(LATEST).drop().await.unwrap();
+    database.run_command(doc! { "create": LATEST, "viewOn": "x", "pipeline": [] }).await.unwrap();
+    let error = store.prepare().await.unwrap_err();
+    assert!(!error.transient && error.detail.contains("latest.enabled = false"), "{error}");
+}
+
+#[tokio::test]
 async fn a_document_that_somebody_else_has_changed_is_mended() {
     let (store, database) = mongo("latest_mended").await;
     let latest = database.collection::<Document>(LATEST);
@@ -605,9 +618,10 @@ fn cost_per_million_readings() {
     const FASTER: u64 = 50;
     let (sensors, seconds) = (1000, 1000);
     let mongod = Mongod::start();
-    for (round, latest) in [false, true, false, true].into_iter().enumerate() {
+    let modes = ["bucket", "timeseries"].into_iter().flat_map(|mode| [(mode, false), (mode, true)]);
+    for (round, (mode, latest)) in modes.chain([("bucket", false), ("bucket", true)]).enumerate() {
         let text = format!(
-            "[store]\ndatabase = \"cost{round}\"\n[flush]\nmax_age = \"{}ms\"\n[latest]\nenabled = {latest}\ninterval = \"{}ms\"\n",
+            "[store]\nmode = \"{mode}\"\ndatabase = \"cost{round}\"\n[flush]\nmax_age = \"{}ms\"\n[latest]\nenabled = {latest}\ninterval = \"{}ms\"\n",
             15_000 / FASTER,
             10_000 / FASTER
         );
@@ -635,7 +649,7 @@ fn cost_per_million_readings() {
         let millions = (sensors * seconds) as f64 / 1e6;
         let used = [cpu_s(mongod.pid()) - before.0, cpu_s(service.pid()) - before.1].map(|s| s / millions);
         println!(
-            "latest {latest}: mongod {:.1} CPU-s, service {:.1} CPU-s a million readings; {} updates of \
+            "{mode}, latest {latest}: mongod {:.1} CPU-s, service {:.1} CPU-s a million readings; {} updates of \
              sensor_latest, {} other statements; {:.0} s",
             used[0],
             used[1],

@@ -16,7 +16,7 @@ use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::dead::DeadLetters;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::intake::{Gate, Parcel, door};
-use hourbucket::model::{Clock, Now, Reading, ReadingBatch, ReadingKey, Span, Value};
+use hourbucket::model::{Clock, Form, Now, Reading, ReadingBatch, ReadingKey, Span, Value};
 use hourbucket::route::Router;
 use hourbucket::route::oldest::Oldest;
 use hourbucket::store::memory::{Fault, MemoryStore, Script};
@@ -66,8 +66,9 @@ type Sent = Arc<Mutex<BTreeMap<(String, ReadingKey), bool>>>;
 
 async fn history(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
+    let form = if rng.bool() { Form::Series } else { Form::Pages };
     let page = PageLimits { readings: rng.u32(1..12), bytes: 1 << 20 };
-    let store = Arc::new(MemoryStore::with_script(script(seed ^ 1, true)));
+    let store = Arc::new(MemoryStore::with_script(script(seed ^ 1, true)).with_form(form));
     let clock: Arc<dyn Clock> = Arc::new(PausedClock(tokio::time::Instant::now()));
     let backoff = Backoff { min: Duration::from_millis(10), max: Duration::from_secs(1) };
     let flusher = Flusher::new(store.clone(), backoff, Arc::new(|_| {}));
@@ -80,6 +81,7 @@ async fn history(seed: u64) {
         command_statements_max: rng.usize(1..20),
         bytes_max: 1 << 20,
         sensors_max: 100,
+        seen_max: rng.usize(0..4000),
         started_wall_ms: START_MS,
         backoff,
     };

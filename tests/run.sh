@@ -27,6 +27,7 @@ trap 'exit 129' HUP
 
 ensure_build_tools
 ensure_mongod
+ensure_mongod44
 ensure_mosquitto
 
 # Everything of the workspace, unless the caller chose a package.

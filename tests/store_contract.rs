@@ -14,7 +14,7 @@ use hourbucket::config;
 use hourbucket::model::batch::Tags;
 use hourbucket::model::summary::summarise;
 use hourbucket::model::{
-    BatchBuilder, BucketKey, BucketStart, DeadLetter, PageKind, PageWrite, Reading, Rows, Span, Value,
+    BatchBuilder, BucketKey, BucketStart, DeadLetter, Form, PageKind, PageWrite, Reading, Rows, Span, Value,
 };
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
@@ -32,7 +32,16 @@ fn settings(database: &str) -> config::Store {
 }
 
 async fn mongo(test: &str) -> (MongoStore, mongodb::Database) {
-    let settings = settings(&unique_database(test));
+    prepared(settings(&unique_database(test))).await
+}
+
+/// On MongoDB 4.4.
+async fn mongo_v44(test: &str) -> (MongoStore, mongodb::Database) {
+    let uri = config::Secret::new(Mongod::shared_v44().uri());
+    prepared(config::Store { uri, ..settings(&unique_database(test)) }).await
+}
+
+async fn prepared(settings: config::Store) -> (MongoStore, mongodb::Database) {
     let client = mongodb::Client::with_uri_str(settings.uri.reveal()).await.unwrap();
     let database = client.database(&settings.database);
     let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
@@ -55,7 +64,17 @@ fn page(sensor: &str, page: u32, kind: PageKind, seal: bool, readings: &[Reading
     let mut rows = Rows::default();
     readings.iter().for_each(|r| rows.push_reading(r));
     let summary = summarise(&rows);
-    PageWrite { sensor_id: Arc::from(sensor), start: START, page, kind, seal, tags: None, rows, summary }
+    PageWrite {
+        sensor_id: Arc::from(sensor),
+        start: START,
+        page,
+        kind,
+        form: Form::Pages,
+        seal,
+        tags: None,
+        rows,
+        summary,
+    }
 }
 
 fn append(sensor: &str, known_count: u32, seal: bool, readings: &[Reading]) -> PageWrite {
@@ -68,7 +87,8 @@ async fn write(store: &dyn Store, write: PageWrite) -> Written {
 
 async fn load(store: &dyn Store, sensor: &str, readings: bool) -> Vec<LoadedPage> {
     let bucket = BucketKey { sensor_id: Arc::from(sensor), start: START };
-    store.load(&[LoadRequest { bucket, readings }]).await.unwrap().remove(0).pages
+    let readings_from = readings.then_some(i64::MIN);
+    store.load(&[LoadRequest { bucket, readings_from, doubt: false }]).await.unwrap().remove(0).pages
 }
 
 /// Everything that both stores must do.
@@ -161,7 +181,8 @@ async fn many(store: &dyn Store) {
     let requests: Vec<_> = (0..6000)
         .map(|i| LoadRequest {
             bucket: BucketKey { sensor_id: format!("many-{i}").into(), start: START },
-            readings: i % 2 == 0,
+            readings_from: (i % 2 == 0).then_some(i64::MIN),
+            doubt: false,
         })
         .collect();
     let loaded = store.load(&requests).await.unwrap();
@@ -184,6 +205,28 @@ async fn mongodb_keeps_the_contract() {
     let dead = db.collection::<Document>("dead_letters").find_one(doc! {}).await.unwrap().unwrap();
     assert_eq!(dead.get_binary_generic("payload").unwrap(), &vec![0, 255, b'{']);
     assert_eq!(dead.get_str("reason").unwrap(), "invalid_json");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mongodb_4_4_keeps_the_contract_with_buckets() {
+    let (store, db) = mongo_v44("contract_v44").await;
+    contract(&store).await;
+    assert_eq!(store.mode(), "bucket");
+    let prepared = store.prepare().await.unwrap();
+    assert!(prepared.server_version.starts_with("4.4."), "{}", prepared.server_version);
+    let reason = &prepared.mode_reason;
+    for part in ["store.mode is auto", "no native time-series", "timeseries' is an unknown field", "replica set rs0"] {
+        assert!(reason.contains(part), "{part}: {reason}");
+    }
+    assert!(prepared.changes.is_empty() && prepared.warnings.is_empty(), "{prepared:?}");
+    assert!(!db.list_collection_names().await.unwrap().contains(&"sensor_readings".to_owned()));
+    // Asked for, it is an error that says what to do.
+    let uri = config::Secret::new(Mongod::shared_v44().uri());
+    let settings = config::Store { uri, mode: config::StoreMode::Timeseries, ..settings(db.name()) };
+    let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
+    let error = store.prepare().await.unwrap_err();
+    assert!(!error.transient && error.detail.contains("set store.mode to auto or bucket"), "{error}");
+    assert!(store.inspect().await.unwrap_err().contains("set store.mode to auto or bucket"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -233,10 +276,16 @@ async fn a_page_is_the_document_of_the_design() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_view_merges_pages_and_finds_a_sensor_by_its_index() {
     let (store, db) = mongo("view").await;
+    view(&store, &db).await;
+    let (store, db) = mongo_v44("view_v44").await;
+    view(&store, &db).await;
+}
+
+async fn view(store: &MongoStore, db: &mongodb::Database) {
     let all = temps(0..10);
-    write(&store, page("S1", 0, PageKind::Create, true, &all[..6])).await;
-    write(&store, page("S1", 1, PageKind::Create, false, &all[6..])).await;
-    write(&store, page("S2", 0, PageKind::Create, false, &[reading(START.0, &[("state", Value::Str("on".into()))])]))
+    write(store, page("S1", 0, PageKind::Create, true, &all[..6])).await;
+    write(store, page("S1", 1, PageKind::Create, false, &all[6..])).await;
+    write(store, page("S2", 0, PageKind::Create, false, &[reading(START.0, &[("state", Value::Str("on".into()))])]))
         .await;
     let others: Vec<_> = (0..500).map(|i| page(&format!("x{i}"), 0, PageKind::Create, false, &all[..2])).collect();
     store.write(&others).await.unwrap();

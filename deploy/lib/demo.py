@@ -192,6 +192,9 @@ class Demo:
         headline("One bucket document (sensor_buckets)")
         page = database.sensor_buckets.find_one({"sensor_id": "room-01", "bucket_start": from_ms(fleet.from_ms)})
         print(pretty(page, "  "))
+        if page.get("storage") == "timeseries":
+            print(f"  {DIM}Its readings are measurements of the time-series collection sensor_readings, such as{PLAIN}")
+            print(pretty(database.sensor_readings.find_one({"meta.sensor_id": "room-01"}, {"_id": 0}), "  "))
 
         headline("The hourly summary (view sensor_summaries)")
         print_table(database)

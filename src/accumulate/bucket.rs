@@ -7,28 +7,25 @@
 //!
 //! Which readings can be duplicates (DESIGN section 2):
 //! - one with a time of its own, later than everything stored or in flight (`horizon`), is new: no comparison;
-//! - one at or before it is compared with the stored ones, which are loaded once and kept in `seen`; until they are, it
-//!   waits with `check` set, and nothing of the bucket is written before the load;
+//! - one at or before it is compared with the stored ones, which are loaded from its time on and kept ([`Seen`]); until
+//!   they are, it waits with `check` set, and nothing of the bucket is written before the load;
 //! - one with the time of receipt is never dropped on arrival. Only where it is suspect (replayed, refused, answer
-//!   lost) it is counted against the stored ones nobody has claimed yet: three pending, two stored, one is missing.
+//!   lost) it is counted against the stored ones of others that nobody has been counted against yet ([`Foreign`]).
 //!
-//! TODO(issue 3): a reading that is only a few milliseconds late, but behind what was just written, loads the whole
-//! bucket with all its pages. A sensor whose readings arrive slightly out of order at a high rate then costs more loads
-//! than writes, and `seen` of many large buckets goes beyond the memory budget (64 buckets a load, 4 loads at once: seen
-//! in the long outage run as 105 MB against 16 MiB). The cure to try: keep the rows of the last statement after its
-//! `Done` (they are in memory already) with the latest time below which nothing is known; compare with those, and load
-//! only what is older. They are a cache: dropped under pressure and when the bucket is idle. And bound a load by the
-//! bytes that its heads say, not by buckets.
+//! In a time-series bucket ([`Form::Series`]) measurements have no version that could refuse them. So where some may be
+//! there without being known (an earlier process, an answer that never came), the load asks with `doubt`: the store then
+//! waits for what is still under way, and brings the summary in line with the measurements.
 //!
 //! Invariants: at most one statement or load in flight; a reading is in exactly one of waiting, flight, store; the
 //! acknowledgements leave with the last reading that waited when they joined.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::seen::{Foreign, Position, Seen};
 use crate::ack::{Ack, Acks};
 use crate::model::{
-    BucketStart, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, Tags, ValueRef, rows, summary,
+    BucketStart, Form, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, Tags, ValueRef, rows, summary,
 };
 use crate::store::LoadedBucket;
 
@@ -54,22 +51,12 @@ enum Stored {
 
 impl Stored {
     /// The position (page, count) behind the last reading that is known to be stored.
-    fn end(self) -> (u32, u32) {
+    fn end(self) -> Position {
         match self {
             Stored::Unknown | Stored::New => (0, 0),
             Stored::Page { page, count, .. } => (page, count),
         }
     }
-}
-
-/// The stored readings, as far as they are needed to know duplicates.
-#[derive(Debug, Default)]
-struct Seen {
-    /// Everything stored, and what has been taken since; whatever is here is stored, in flight or waiting.
-    keys: HashSet<ReadingKey>,
-    /// How often a key was stored by somebody else (an earlier process, another instance, a statement whose answer was
-    /// lost) without a suspect row having been counted against it. Kept from one load to the next.
-    unclaimed: HashMap<ReadingKey, u32>,
 }
 
 /// Rows that wait.
@@ -107,10 +94,14 @@ pub(super) struct Bucket {
     /// Failures since the last success.
     attempts: u32,
     stored: Stored,
-    /// What the first load found, the work of others: the position (page, count) behind its last reading, and the latest
-    /// time in it.
-    foreign: (u32, u32),
-    foreign_last_ts: i64,
+    /// Where its readings are, once that is known.
+    form: Option<Form>,
+    /// A statement may have been applied in part: matters to [`Form::Series`].
+    doubt: bool,
+    /// What others have written, where anything was found.
+    foreign: Option<Box<Foreign>>,
+    /// Latest reading with the time of receipt that it has met: see [`Bucket::counts_since`].
+    receipt_ts_ms: i64,
     /// Latest time stored or in flight.
     horizon: i64,
     waiting: Option<Box<Waiting>>,
@@ -123,8 +114,8 @@ pub(super) struct Bucket {
 pub(super) enum Need {
     /// Nothing, or an answer that is on its way.
     Nothing,
-    /// To be loaded, with or without readings.
-    Load { readings: bool },
+    /// To be loaded.
+    Load,
     /// An insert of a new page.
     Create,
     /// An append to a page.
@@ -167,8 +158,10 @@ impl Bucket {
             queued: false,
             attempts: 0,
             stored: if believed_new { Stored::New } else { Stored::Unknown },
-            foreign: (0, 0),
-            foreign_last_ts: i64::MIN,
+            form: None,
+            doubt: !believed_new,
+            foreign: None,
+            receipt_ts_ms: i64::MIN,
             horizon: i64::MIN,
             waiting: None,
             flight: None,
@@ -191,6 +184,20 @@ impl Bucket {
         self.attempts
     }
 
+    /// Whether it knows which readings with a time of receipt since `ts_ms` are its own work. An equal one that is still
+    /// to come (of the same millisecond, so soon) may be counted against the stored ones, and forgotten own work would
+    /// then be taken for the work of others.
+    pub(super) fn counts_since(&self, ts_ms: i64) -> bool {
+        self.receipt_ts_ms > ts_ms
+    }
+
+    /// Forgets most of what is known of the stored readings.
+    pub(super) fn trim(&mut self, keys_max: usize) {
+        if let Some(seen) = self.seen.as_mut() {
+            seen.trim(keys_max);
+        }
+    }
+
     /// Bytes held beside the struct itself.
     pub(super) fn memory(&self) -> usize {
         let key_bytes = size_of::<ReadingKey>() + 8;
@@ -201,27 +208,33 @@ impl Bucket {
                 + w.keys.as_ref().map_or(0, |k| k.len() * key_bytes)
         });
         let flight = self.flight.as_ref().map_or(0, |f| size_of::<Flight>() + f.memory);
-        let seen = self.seen.as_ref().map_or(0, |s| (s.keys.len() + s.unclaimed.len()) * key_bytes);
-        waiting + flight + seen
+        let seen = self.seen.as_ref().map_or(0, |s| s.memory());
+        waiting + flight + seen + self.foreign.as_ref().map_or(0, |f| f.memory())
     }
 
     /// Takes a reading in; `false` where it is a duplicate.
     pub(super) fn arrive(&mut self, reading: &Arriving<'_>, ack: &Ack, scratch: &mut Vec<u16>, now_ms: u64) -> bool {
         let receipt = reading.flags.any(RowFlags::RECEIPT_TIME);
         let replayed = reading.flags.any(RowFlags::REPLAYED);
+        if receipt {
+            self.receipt_ts_ms = self.receipt_ts_ms.max(reading.ts_ms);
+        }
         let maybe_stored = match (self.stored, receipt) {
             (Stored::New, _) if self.flight.is_none() => false,
             (Stored::Unknown, false) => true,
             (Stored::Unknown, true) => replayed,
             (_, false) => reading.ts_ms <= self.horizon,
-            // Once loaded with its readings, the bucket knows what is unclaimed, also what came after its first load.
-            (_, true) => replayed && (self.seen.is_some() || reading.ts_ms <= self.foreign_last_ts),
+            (_, true) => replayed && self.foreign.as_ref().is_some_and(|f| f.may_hold(reading.ts_ms)),
         };
         let mut check = false;
-        match self.seen.as_mut().filter(|_| maybe_stored) {
+        match self.seen.as_ref().filter(|s| maybe_stored && s.knows(reading.ts_ms)) {
             Some(seen) => {
                 let key = reading.key();
-                if if receipt { seen.claim(key) } else { seen.keys.contains(&key) } {
+                let stored = match (receipt, self.foreign.as_mut()) {
+                    (true, foreign) => foreign.is_some_and(|f| f.claim(seen, key)),
+                    (false, _) => seen.contains(&key),
+                };
+                if stored {
                     return self.duplicate(ack);
                 }
             }
@@ -266,7 +279,7 @@ impl Bucket {
     pub(super) fn overfull(&self, limits: PageLimits) -> bool {
         let Some(waiting) = &self.waiting else { return false };
         let (count, bytes) = match self.stored {
-            Stored::Page { count, bytes, sealed: false, .. } => (count, bytes),
+            Stored::Page { count, bytes, sealed: false, .. } if self.form != Some(Form::Series) => (count, bytes),
             _ => (0, 0),
         };
         self.flight.is_none()
@@ -280,45 +293,72 @@ impl Bucket {
         match (waiting.check, self.stored) {
             (false, Stored::New | Stored::Page { sealed: true, .. }) => Need::Create,
             (false, Stored::Page { sealed: false, .. }) => Need::Append,
-            (false, Stored::Unknown) => Need::Load { readings: waiting.replayed },
-            _ => Need::Load { readings: true },
+            _ => Need::Load,
         }
     }
 
-    /// Takes the next statement; call only where [`Bucket::need`] says `Create` or `Append`.
+    /// For a load: the time from which on the stored readings are needed, where any are.
+    pub(super) fn compares_from(&self) -> Option<i64> {
+        let waiting = self.waiting.as_ref().filter(|w| w.check || w.replayed)?;
+        waiting.rows.iter().map(|r| r.ts_ms).min()
+    }
+
+    /// For a load: see [`crate::store::LoadRequest::doubt`].
+    pub(super) fn doubt(&self) -> bool {
+        self.doubt
+    }
+
+    /// About how many stored readings a load from this time on brings.
+    pub(super) fn stored_since(&self, from_ms: i64, limits: PageLimits) -> usize {
+        let Stored::Page { page, count, .. } = self.stored else { return limits.readings as usize };
+        let total = page as usize * limits.readings as usize + count as usize;
+        let (since, whole) = (self.horizon.saturating_sub(from_ms), self.horizon.saturating_sub(self.start.0));
+        (total as f64 * (since as f64 / whole.max(1) as f64).clamp(0.0, 1.0)) as usize
+    }
+
+    /// Takes the next statement; call only where [`Bucket::need`] says `Create` or `Append`. `keys_max`: how much of what
+    /// is stored may be remembered; `form`: of new buckets.
     pub(super) fn take(
         &mut self,
         sensor_id: &SensorId,
         tags: Option<&Arc<Tags>>,
         limits: PageLimits,
+        keys_max: usize,
+        form: Form,
     ) -> Option<PageWrite> {
         let mut waiting = self.waiting.take()?;
+        let form = *self.form.get_or_insert(form);
+        let series = form == Form::Series;
         let (page, kind, count, bytes) = match self.stored {
             Stored::New | Stored::Unknown => (0, PageKind::Create, 0, 0),
             Stored::Page { page, sealed: true, .. } => (page + 1, PageKind::Create, 0, 0),
             Stored::Page { page, count, bytes, .. } => (page, PageKind::Append { known_count: count }, count, bytes),
         };
-        let room = limits.readings.saturating_sub(count) as usize;
-        let room_bytes = limits.bytes.saturating_sub(bytes);
+        let (room, room_bytes) = match series {
+            true => (limits.readings as usize, limits.bytes),
+            false => (limits.readings.saturating_sub(count) as usize, limits.bytes.saturating_sub(bytes)),
+        };
         // A page that has no room, by count or for the next reading's bytes, is sealed by a write of its own.
-        let fits = room > 0 && (count == 0 || waiting.first_row_bytes() <= room_bytes);
+        let fits = series || room > 0 && (count == 0 || waiting.first_row_bytes() <= room_bytes);
         let rows = if fits { waiting.rows.take_front(room, room_bytes) } else { Rows::default() };
-        let seal = !waiting.rows.is_empty();
+        let rest = !waiting.rows.is_empty();
         let summary = summary::summarise(&rows);
         if let Some(seen) = self.seen.as_mut() {
-            seen.keys.extend(rows.iter().filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME)).map(|r| r.key()));
+            seen.extend(rows.iter().filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME)).map(|r| r.key()));
+            seen.trim(keys_max);
         }
         let last_ts_ms = if rows.is_empty() { i64::MIN } else { rows.last_ts_ms() };
-        let acks = if seal { Acks::default() } else { std::mem::take(&mut waiting.acks) };
+        let acks = if rest { Acks::default() } else { std::mem::take(&mut waiting.acks) };
         let (bytes, count, memory) = (array_bytes(&rows), rows.len() as u32, rows.memory_bytes());
         self.flight = Some(Box::new(Flight { acks, bytes, rows: count, memory }));
         self.horizon = self.horizon.max(last_ts_ms);
-        if seal {
+        if rest {
             waiting.keys = None;
             self.waiting = Some(waiting);
         }
-        let tags = if kind == PageKind::Create { tags.cloned() } else { None };
-        Some(PageWrite { sensor_id: sensor_id.clone(), start: self.start, page, kind, seal, tags, rows, summary })
+        let tags = if kind == PageKind::Create || series { tags.cloned() } else { None };
+        let (sensor_id, start, seal) = (sensor_id.clone(), self.start, rest && !series);
+        Some(PageWrite { sensor_id, start, page, kind, form, seal, tags, rows, summary })
     }
 
     /// A load has begun.
@@ -350,7 +390,11 @@ impl Bucket {
             }
             _ => 0,
         };
-        self.stored = Stored::Page { page: write.page, count, bytes: before + flight.bytes, sealed: write.seal };
+        let bytes = if write.form == Form::Series { 0 } else { before + flight.bytes };
+        self.stored = Stored::Page { page: write.page, count, bytes, sealed: write.seal };
+        if write.form == Form::Series && self.receipt_ts_ms > i64::MIN {
+            self.foreign.get_or_insert_default().own(&write.rows);
+        }
         self.attempts = 0;
         flight.acks.delivered();
         Settled { stored: u64::from(flight.rows), duplicates: 0 }
@@ -370,6 +414,7 @@ impl Bucket {
         waiting.check = true;
         self.waiting = Some(waiting);
         self.attempts += 1;
+        self.doubt = true;
     }
 
     /// The store will never take what is in flight: its rows are somebody else's now. Returns parts of every
@@ -383,10 +428,12 @@ impl Bucket {
         acks
     }
 
-    /// The bucket was loaded; drops what is stored already. `readings`: whether the keys were asked for.
-    pub(super) fn loaded(&mut self, bucket: &LoadedBucket, readings: bool) -> Settled {
+    /// The bucket was loaded; drops what is stored already. `from_ms`: the time from which on readings were asked for.
+    pub(super) fn loaded(&mut self, bucket: &LoadedBucket, from_ms: Option<i64>, keys_max: usize) -> Settled {
         self.load_ended();
-        let base = self.stored;
+        self.form = (!bucket.pages.is_empty()).then_some(bucket.form);
+        self.doubt = false;
+        let known = self.stored.end();
         self.stored = match bucket.pages.last() {
             None => Stored::New,
             Some(last) => Stored::Page {
@@ -397,21 +444,21 @@ impl Bucket {
             },
         };
         self.horizon = bucket.pages.iter().map(|p| p.last_ts_ms).max().unwrap_or(i64::MIN);
-        if !matches!(base, Stored::Page { .. }) {
-            self.foreign = self.stored.end();
-            self.foreign_last_ts = self.horizon;
+        if self.stored.end() > known {
+            self.foreign.get_or_insert_default().found(known, self.stored.end(), self.horizon);
         }
         let horizon = self.horizon;
         let Some(waiting) = self.waiting.as_mut() else { return Settled::default() };
-        if !readings {
+        let Some(from_ms) = from_ms else {
             // Everything that could be stored already would be at or before the latest stored time.
             if waiting.rows.first_ts_ms() <= horizon {
                 waiting.check = true;
             }
             return Settled::default();
-        }
-        let mut seen = Box::new(Seen::new(bucket, base.end(), self.foreign, self.seen.take()));
-        let settled = waiting.drop_stored(&mut seen);
+        };
+        let mut seen = Box::new(Seen::new(bucket, from_ms, self.foreign.as_deref()));
+        let settled = waiting.drop_stored(&seen, self.foreign.as_deref_mut());
+        seen.trim(keys_max);
         self.seen = Some(seen);
         if waiting.rows.is_empty()
             && let Some(waiting) = self.waiting.take()
@@ -425,36 +472,6 @@ impl Bucket {
 
 fn array_bytes(rows: &Rows) -> u64 {
     rows.stored_bytes() + rows.len() as u64 * rows::ARRAY_KEY_BYTES_MAX
-}
-
-impl Seen {
-    /// What is stored. Unclaimed is what lies beyond the version that was known, and what was unclaimed before; where
-    /// nothing was loaded before, all that others had stored when this process first looked.
-    fn new(bucket: &LoadedBucket, known: (u32, u32), foreign: (u32, u32), before: Option<Box<Seen>>) -> Seen {
-        let first = before.is_none();
-        let mut seen = Seen { keys: HashSet::new(), unclaimed: before.map(|b| b.unclaimed).unwrap_or_default() };
-        for (p, page) in bucket.pages.iter().enumerate() {
-            for (i, key) in page.keys.iter().enumerate() {
-                let at = (p as u32, i as u32);
-                seen.keys.insert(*key);
-                if at >= known || (first && at < foreign) {
-                    *seen.unclaimed.entry(*key).or_default() += 1;
-                }
-            }
-        }
-        seen
-    }
-
-    /// Counts a suspect row against a stored one; `false` where none is left.
-    fn claim(&mut self, key: ReadingKey) -> bool {
-        match self.unclaimed.get_mut(&key) {
-            Some(n) if *n > 0 => {
-                *n -= 1;
-                true
-            }
-            _ => false,
-        }
-    }
 }
 
 impl Waiting {
@@ -494,15 +511,19 @@ impl Waiting {
         self.rows.iter().next().map_or(0, |r| r.stored_bytes() + rows::ARRAY_KEY_BYTES_MAX)
     }
 
-    /// Drops the rows that are stored, and those that wait twice since they were not compared when they came.
-    fn drop_stored(&mut self, seen: &mut Seen) -> Settled {
-        let (mut settled, mut own) = (Settled::default(), HashSet::new());
+    /// Drops the rows that are stored, and those that wait twice since they were not compared when they came. Rows from
+    /// before what was loaded (they came while it was) are left, to be loaded for again.
+    fn drop_stored(&mut self, seen: &Seen, mut foreign: Option<&mut Foreign>) -> Settled {
+        let (mut settled, mut own, mut undecided) = (Settled::default(), HashSet::new(), false);
         self.rows.retain(|row| {
+            if !seen.knows(row.ts_ms) {
+                undecided = true;
+                return true;
+            }
             let key = row.key();
-            let stored = if row.flags.any(RowFlags::RECEIPT_TIME) {
-                row.flags.suspect() && seen.claim(key)
-            } else {
-                seen.keys.contains(&key)
+            let stored = match (row.flags.any(RowFlags::RECEIPT_TIME), foreign.as_mut()) {
+                (true, foreign) => row.flags.suspect() && foreign.is_some_and(|f| f.claim(seen, key)),
+                (false, _) => seen.contains(&key),
             };
             let keep = !stored && (row.flags.any(RowFlags::RECEIPT_TIME) || own.insert(key));
             match (keep, stored && row.flags.any(RowFlags::LOST)) {
@@ -514,7 +535,7 @@ impl Waiting {
             keep
         });
         self.keys = None;
-        self.check = false;
+        self.check = undecided;
         self.replayed = false;
         settled
     }

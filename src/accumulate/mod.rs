@@ -2,6 +2,7 @@
 //! decide everything; [`task`] carries events in and jobs out.
 
 pub mod bucket;
+mod seen;
 pub mod state;
 pub mod task;
 

@@ -6,8 +6,9 @@
 //! into a job; back by the job's answer. Queues are looked at only when a command may be sent, so the longer the store
 //! takes, the larger the jobs become, without anybody deciding it.
 //!
-//! Limits: `bytes_max` (beyond three quarters of it buckets are squeezed out before they are due, at all of it the shard
-//! takes no more: [`Shard::full`]) and `sensors_max` (idle sensors are forgotten first, then as for bytes).
+//! Limits: `bytes_max` (beyond half of it buckets remember little of what they have stored, beyond three quarters they
+//! are squeezed out before they are due, at all of it the shard takes no more: [`Shard::full`]) and `sensors_max` (idle
+//! sensors are forgotten first, then as for bytes).
 
 mod sensors;
 mod take;
@@ -43,14 +44,14 @@ pub struct ShardSettings {
     pub bytes_max: usize,
     /// This shard's part of `accumulate.max_sensors`.
     pub sensors_max: usize,
+    /// Stored readings that a bucket remembers at most, 16 bytes each; a 128th of it under pressure.
+    pub seen_max: usize,
     /// Buckets that began before this (wall ms, the start of the process) may have been written by an earlier one.
     pub started_wall_ms: i64,
     /// For buckets that the store keeps refusing.
     pub backoff: Backoff,
 }
 
-/// Sensors looked at in one sweep for idle ones.
-const SWEEP_STEP: usize = 4096;
 /// Interned field names kept before unused ones are dropped.
 const NAMES_SOFT_MAX: usize = 16_384;
 
@@ -140,6 +141,10 @@ pub struct Shard {
     holding: Holding,
     counts: Counts,
     refused: Vec<Refused>,
+    /// Latest reading with the time of receipt; it is received, journaled and replayed in nearly this order.
+    receipt_ts_ms: i64,
+    /// The latest bucket that was forgotten.
+    forgotten: Option<BucketStart>,
     sweep_at: usize,
     batch_names: Vec<Option<Arc<str>>>,
     scratch: Vec<u16>,
@@ -162,6 +167,8 @@ impl Shard {
             holding: Holding::default(),
             counts: Counts::default(),
             refused: Vec::new(),
+            receipt_ts_ms: i64::MIN,
+            forgotten: None,
             sweep_at: 0,
             batch_names: Vec::new(),
             scratch: Vec::new(),
@@ -208,6 +215,12 @@ impl Shard {
         }
     }
 
+    /// How much each bucket may remember of what it has stored.
+    fn keys_max(&self) -> usize {
+        let max = self.settings.seen_max;
+        if self.holding.bytes >= self.settings.bytes_max / 2 { max / 128 } else { max }
+    }
+
     /// Takes readings of a batch in. `ack` is delivered, as far as this shard is concerned, when all of them are stored.
     pub fn accept(&mut self, batch: &ReadingBatch, picks: &[Pick], ack: Ack, replayed: bool, now: Now) {
         self.batch_names.clear();
@@ -220,9 +233,13 @@ impl Shard {
                 self.intern(batch, name);
             }
             let start = self.settings.span.floor(reading.ts_ms);
-            let position = self.bucket(slot, start, now);
+            let position = self.bucket(slot, start);
             let names = &self.batch_names;
-            let mut flags = if reading.receipt_time { RowFlags::RECEIPT_TIME } else { RowFlags::default() };
+            let mut flags = RowFlags::default();
+            if reading.receipt_time {
+                flags = RowFlags::RECEIPT_TIME;
+                self.receipt_ts_ms = self.receipt_ts_ms.max(reading.ts_ms);
+            }
             if replayed {
                 flags = flags.with(RowFlags::REPLAYED);
             }
@@ -272,8 +289,7 @@ impl Shard {
     /// Moves what is due into the queues, forgets what is idle, and squeezes buckets out under pressure.
     pub fn tick(&mut self, now: Now) {
         self.promote(now);
-        let steps = if self.full() { self.sensors.capacity() } else { SWEEP_STEP };
-        self.sweep(steps, now);
+        self.forget(now);
         self.squeeze();
     }
 
@@ -305,9 +321,10 @@ impl Shard {
                 }
             }
             Done::Load(tickets, requests, Ok(loaded)) => {
+                let keys_max = self.keys_max();
                 for ((ticket, request), bucket) in tickets.into_iter().zip(requests).zip(loaded) {
                     self.settle(ticket, now, |b, _| {
-                        let settled = b.loaded(&bucket, request.readings);
+                        let settled = b.loaded(&bucket, request.readings_from, keys_max);
                         (settled.stored, settled.duplicates)
                     });
                 }
@@ -397,7 +414,7 @@ impl Shard {
         }
         let queue = match bucket.need() {
             Need::Nothing => return,
-            Need::Load { .. } => &mut self.loads,
+            Need::Load => &mut self.loads,
             Need::Create => &mut self.creates,
             Need::Append => &mut self.appends,
         };

@@ -156,7 +156,7 @@ impl ShardTask {
     fn launch(&mut self, permit: Permit) {
         self.state.promote(self.clock.now());
         let flusher = self.flusher.clone();
-        match self.state.take() {
+        match self.state.take(self.flusher.form()) {
             None => {}
             Some(Job::Write(tickets, writes)) => {
                 self.jobs.spawn(async move {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::model::{LatestUpdate, PageWrite};
+use crate::model::{Form, LatestUpdate, PageWrite};
 use crate::store::{LatestWritten, LoadRequest, LoadedBucket, Store, StoreError, Written};
 use crate::telemetry::metrics;
 use backoff::Backoff;
@@ -52,6 +52,11 @@ impl Flusher {
             // The semaphore is never closed.
             Err(_) => std::future::pending().await,
         }
+    }
+
+    /// Where the readings of new buckets go; to be asked with a permit in hand, when the store is prepared.
+    pub fn form(&self) -> Form {
+        self.store.form()
     }
 
     /// The label `mode`.

@@ -19,7 +19,7 @@ pub use dead_letter::DeadLetter;
 pub use hour::{BucketStart, Span};
 pub use ids::{BucketKey, SensorId, stable_hash};
 pub use latest::LatestUpdate;
-pub use page::{PageKind, PageWrite};
+pub use page::{Form, PageKind, PageWrite};
 pub use reading::{Reading, ReadingKey};
 pub use rows::{RowFlags, Rows};
 pub use summary::{FieldSummary, Summary};

@@ -20,8 +20,18 @@ pub enum PageKind {
     },
 }
 
+/// Where the readings of a bucket are: told by its document, and kept for as long as the bucket lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Form {
+    /// In the bucket's pages.
+    #[default]
+    Pages,
+    /// Measurements of a native time-series collection; page 0 holds the summary only, and there is no other.
+    Series,
+}
+
 /// One statement: readings and their summary for one page, gated by the version that [`PageKind`] names. `rows` may be
-/// empty for an `Append` that only seals.
+/// empty for an `Append` that only seals a page.
 #[derive(Debug, Clone)]
 pub struct PageWrite {
     /// Whose page.
@@ -32,9 +42,11 @@ pub struct PageWrite {
     pub page: u32,
     /// What must be true of the stored page.
     pub kind: PageKind,
+    /// Where the readings go.
+    pub form: Form,
     /// Whether the page takes no more after this write (`has_overflow: true`).
     pub seal: bool,
-    /// Tags to set, where the sensor has any.
+    /// Tags to set, where the sensor has any: of a new page, of measurements always.
     pub tags: Option<Arc<Tags>>,
     /// The readings.
     pub rows: Rows,
@@ -46,6 +58,15 @@ impl PageWrite {
     /// The bucket.
     pub fn bucket(&self) -> BucketKey {
         BucketKey { sensor_id: self.sensor_id.clone(), start: self.start }
+    }
+
+    /// What the page holds after it, where it was as believed.
+    pub fn count_after(&self) -> u32 {
+        let before = match self.kind {
+            PageKind::Create => 0,
+            PageKind::Append { known_count } => known_count,
+        };
+        before + self.rows.len() as u32
     }
 
     /// About how many bytes the statement takes on the wire: the readings, the summary (three operators with the field's

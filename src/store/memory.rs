@@ -13,7 +13,7 @@ use super::{
     BoxFuture, LatestWritten, LoadRequest, LoadedBucket, LoadedPage, PrepareError, Prepared, Store, StoreError, Written,
 };
 use crate::model::rows::ARRAY_KEY_BYTES_MAX;
-use crate::model::{BucketStart, DeadLetter, FieldSummary, LatestUpdate, PageKind, PageWrite, Reading, Rows};
+use crate::model::{BucketStart, DeadLetter, FieldSummary, Form, LatestUpdate, PageKind, PageWrite, Reading, Rows};
 use latest::LatestDocument;
 
 /// A stored page.
@@ -27,6 +27,8 @@ pub struct Page {
     pub readings: Vec<Reading>,
     /// What the summaries added up to, statement by statement, by field.
     pub summary: BTreeMap<String, FieldSummary>,
+    /// Where its readings are; those of [`Form::Series`] are not in `readings`.
+    pub form: Form,
     bytes: u64,
 }
 
@@ -35,6 +37,8 @@ pub struct Page {
 pub struct Pages {
     /// By sensor, bucket and page.
     pub pages: BTreeMap<(String, BucketStart, u32), Page>,
+    /// The time-series collection: by sensor and bucket, in the order they came.
+    pub series: BTreeMap<(String, BucketStart), Vec<Reading>>,
     /// In the order they came.
     pub dead: Vec<DeadLetter>,
     /// By sensor.
@@ -42,8 +46,43 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Carries out one statement under the version gate.
+    /// Carries out one statement: under the version gate, or measurements first and then the summary.
     pub fn write(&mut self, write: &PageWrite) -> Written {
+        if write.form == Form::Series {
+            self.insert(write);
+            return self.summarise(write);
+        }
+        self.gated(write)
+    }
+
+    /// The first half of a write of [`Form::Series`]: its measurements.
+    pub fn insert(&mut self, write: &PageWrite) {
+        let bucket = self.series.entry((write.sensor_id.to_string(), write.start)).or_default();
+        bucket.extend(write.rows.to_readings(&write.sensor_id));
+    }
+
+    /// The second half: the summary, recounted where it is not what was believed.
+    fn summarise(&mut self, write: &PageWrite) -> Written {
+        match self.gated(write) {
+            Written::Done { count } if count == write.count_after() => Written::Done { count },
+            _ => Written::Done { count: self.recount(&write.sensor_id, write.start) },
+        }
+    }
+
+    /// Makes a time-series bucket's summary anew from its measurements; returns how many there are.
+    fn recount(&mut self, sensor_id: &str, start: BucketStart) -> u32 {
+        let mut rows = Rows::default();
+        self.series.get(&(sensor_id.to_owned(), start)).into_iter().flatten().for_each(|r| rows.push_reading(r));
+        let summary = crate::model::summary::by_name(rows.fields(), &crate::model::summary::summarise(&rows));
+        let count = rows.len() as u32;
+        if count > 0 {
+            let page = Page { count, summary, form: Form::Series, ..Page::default() };
+            self.pages.insert((sensor_id.to_owned(), start, 0), page);
+        }
+        count
+    }
+
+    fn gated(&mut self, write: &PageWrite) -> Written {
         let key = (write.sensor_id.to_string(), write.start, write.page);
         let matches = match (write.kind, self.pages.get(&key)) {
             (PageKind::Create, None) => true,
@@ -56,9 +95,12 @@ impl Pages {
             return Written::Conflict;
         }
         let page = self.pages.entry(key).or_default();
-        page.readings.extend(write.rows.to_readings(&write.sensor_id));
+        page.form = write.form;
         page.count += write.rows.len() as u32;
-        page.bytes += stored_bytes(&write.rows);
+        if write.form == Form::Pages {
+            page.readings.extend(write.rows.to_readings(&write.sensor_id));
+            page.bytes += stored_bytes(&write.rows);
+        }
         page.sealed |= write.seal;
         for (i, summary) in &write.summary {
             let name = write.rows.fields()[usize::from(*i)].to_string();
@@ -73,25 +115,43 @@ impl Pages {
         self.latest.entry(update.sensor_id.to_string()).or_default().merge(update);
     }
 
-    /// Looks at one bucket.
-    pub fn load(&self, request: &LoadRequest) -> LoadedBucket {
-        let page = |n: u32| self.pages.get(&(request.bucket.sensor_id.to_string(), request.bucket.start, n));
-        let loaded = |page: &Page| LoadedPage {
-            count: page.count,
-            sealed: page.sealed,
-            last_ts_ms: page.readings.iter().map(|r| r.ts_ms).max().unwrap_or(i64::MIN),
-            bytes: page.bytes,
-            keys: if request.readings { page.readings.iter().map(Reading::key).collect() } else { vec![] },
+    /// Looks at one bucket; `form`: of new buckets.
+    pub fn load(&mut self, request: &LoadRequest, form: Form) -> LoadedBucket {
+        let key = (request.bucket.sensor_id.to_string(), request.bucket.start);
+        if request.doubt && self.pages.get(&(key.0.clone(), key.1, 0)).is_none_or(|p| p.form == Form::Series) {
+            self.recount(&key.0, key.1);
+        }
+        let form = self.pages.get(&(key.0.clone(), key.1, 0)).map_or(form, |page| page.form);
+        if form == Form::Pages {
+            return self.load_pages(request);
+        }
+        let Some(page) = self.pages.get(&(key.0.clone(), key.1, 0)) else {
+            return LoadedBucket { form, pages: vec![] };
         };
-        LoadedBucket { pages: (0..).map_while(page).map(loaded).collect() }
+        let readings = self.series.get(&key).map(Vec::as_slice).unwrap_or_default();
+        let last_ts_ms = readings.iter().map(|r| r.ts_ms).max().unwrap_or(i64::MIN);
+        let from_ms = request.readings_from.unwrap_or(i64::MAX);
+        let keys = readings.iter().filter(|r| r.ts_ms >= from_ms).map(Reading::key).collect();
+        LoadedBucket { form, pages: vec![LoadedPage { count: page.count, sealed: false, last_ts_ms, bytes: 0, keys }] }
+    }
+
+    fn load_pages(&self, request: &LoadRequest) -> LoadedBucket {
+        let page = |n: u32| self.pages.get(&(request.bucket.sensor_id.to_string(), request.bucket.start, n));
+        let loaded = |page: &Page| {
+            let last_ts_ms = page.readings.iter().map(|r| r.ts_ms).max().unwrap_or(i64::MIN);
+            let wanted = request.readings_from.is_some_and(|from| last_ts_ms >= from);
+            let keys = if wanted { page.readings.iter().map(Reading::key).collect() } else { vec![] };
+            LoadedPage { count: page.count, sealed: page.sealed, last_ts_ms, bytes: page.bytes, keys }
+        };
+        LoadedBucket { form: Form::Pages, pages: (0..).map_while(page).map(loaded).collect() }
     }
 
     /// Every stored reading.
     pub fn readings(&self) -> impl Iterator<Item = &Reading> {
-        self.pages.values().flat_map(|p| &p.readings)
+        self.pages.values().flat_map(|p| &p.readings).chain(self.series.values().flatten())
     }
 
-    /// Checks what must hold of any stored state: a page's count and summary are those of its readings, it belongs to
+    /// Checks what must hold of a stored state at rest: a page's count and summary are those of its readings, it belongs to
     /// its bucket, pages have no gaps, and exactly those with a next page are sealed (the last one may be, just before
     /// its successor is made).
     ///
@@ -100,11 +160,15 @@ impl Pages {
     pub fn check(&self, max_readings: u32) -> Result<(), String> {
         for ((sensor, start, n), page) in &self.pages {
             let at = format!("page {n} of {sensor} at {}", start.0);
-            if page.count as usize != page.readings.len() || page.count > max_readings {
-                return Err(format!("{at}: count {} but {} readings", page.count, page.readings.len()));
+            let readings = match page.form {
+                Form::Pages => &page.readings,
+                Form::Series => self.series.get(&(sensor.clone(), *start)).unwrap_or(&page.readings),
+            };
+            if page.count as usize != readings.len() || (page.form == Form::Pages && page.count > max_readings) {
+                return Err(format!("{at}: count {} but {} readings", page.count, readings.len()));
             }
             let mut rows = Rows::default();
-            page.readings.iter().for_each(|r| rows.push_reading(r));
+            readings.iter().for_each(|r| rows.push_reading(r));
             let expected = crate::model::summary::by_name(rows.fields(), &crate::model::summary::summarise(&rows));
             let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1.0);
             let same = expected.len() == page.summary.len()
@@ -143,7 +207,8 @@ pub enum Fault {
     LostBefore,
     /// The answer is lost; everything was applied.
     LostAfter,
-    /// The answer is lost; only the first half of the statements was applied.
+    /// The answer is lost; only the first half of the statements was applied, and of a time-series write the
+    /// measurements of all.
     LostHalf,
     /// It is refused for good, statement by statement.
     Rejected,
@@ -156,6 +221,7 @@ pub type Script = Box<dyn FnMut() -> (Fault, Duration) + Send>;
 pub struct MemoryStore {
     pages: Mutex<Pages>,
     script: Mutex<Script>,
+    form: Form,
 }
 
 impl Default for MemoryStore {
@@ -178,7 +244,12 @@ impl MemoryStore {
 
     /// A store in which `script` is asked about every command.
     pub fn with_script(script: Script) -> MemoryStore {
-        MemoryStore { pages: Mutex::default(), script: Mutex::new(script) }
+        MemoryStore { pages: Mutex::default(), script: Mutex::new(script), form: Form::Pages }
+    }
+
+    /// The same store with this form for new buckets.
+    pub fn with_form(self, form: Form) -> MemoryStore {
+        MemoryStore { form, ..self }
     }
 
     /// Another script from now on.
@@ -238,6 +309,8 @@ impl Store for MemoryStore {
                 }
                 Fault::LostHalf => {
                     apply(writes.len() / 2);
+                    let rest = writes[writes.len() / 2..].iter().filter(|w| w.form == Form::Series);
+                    rest.for_each(|w| self.pages().insert(w));
                     Err(unknown())
                 }
                 Fault::Rejected => {
@@ -252,7 +325,7 @@ impl Store for MemoryStore {
             let (fault, delay) = self.fate();
             pause(delay).await;
             match fault {
-                Fault::None | Fault::Rejected => Ok(requests.iter().map(|r| self.pages().load(r)).collect()),
+                Fault::None | Fault::Rejected => Ok(requests.iter().map(|r| self.pages().load(r, self.form)).collect()),
                 _ => Err(not_applied()),
             }
         })
@@ -301,7 +374,14 @@ impl Store for MemoryStore {
         Box::pin(async { Ok(()) })
     }
 
+    fn form(&self) -> Form {
+        self.form
+    }
+
     fn mode(&self) -> &'static str {
-        "bucket"
+        match self.form {
+            Form::Pages => "bucket",
+            Form::Series => "timeseries",
+        }
     }
 }

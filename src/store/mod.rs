@@ -9,6 +9,10 @@
 //!   applied. [`StoreError::Unknown`] means that any part may have been, or may still be.
 //! - [`Store::load`] sees everything that an `Ok` was given for (majority read concern), and may not see yet what an
 //!   `Unknown` left.
+//! - Writes of [`Form::Series`] store their measurements first, which no version guards, and then the summary. Where the
+//!   summary is not what was believed it is recounted from the measurements, so they never answer `Conflict`. After an
+//!   `Unknown` the bucket must be loaded with `doubt` before anything more is written to it: that load waits until no
+//!   statement of this process that was given up can still be applied, and recounts the summary where it differs.
 
 pub mod memory;
 pub mod mongo;
@@ -17,7 +21,7 @@ pub mod registry;
 use std::future::Future;
 use std::pin::Pin;
 
-use crate::model::{BucketKey, DeadLetter, LatestUpdate, PageWrite, ReadingKey};
+use crate::model::{BucketKey, DeadLetter, Form, LatestUpdate, PageWrite, ReadingKey};
 
 /// A boxed future, so that the store can be chosen at run time; one allocation a command.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -89,19 +93,24 @@ impl StoreError {
 pub struct LoadRequest {
     /// The bucket.
     pub bucket: BucketKey,
-    /// Whether the readings are wanted; without them the answer is about ten times cheaper.
-    pub readings: bool,
+    /// The time (ms since 1970) from which on the readings are wanted; without any the answer is about ten times cheaper.
+    pub readings_from: Option<i64>,
+    /// Whether a statement without an answer, or an earlier process, may have left a [`Form::Series`] bucket with
+    /// measurements that its summary does not know, or that have no summary yet.
+    pub doubt: bool,
 }
 
 /// A bucket as it is stored, in the order of the requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LoadedBucket {
+    /// Where its readings are; of new buckets where there is none.
+    pub form: Form,
     /// Its pages in order, without gaps, from page 0; empty where there is none.
     pub pages: Vec<LoadedPage>,
 }
 
 /// One stored page.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LoadedPage {
     /// Its version.
     pub count: u32,
@@ -111,7 +120,8 @@ pub struct LoadedPage {
     pub last_ts_ms: i64,
     /// Bytes of the readings as a BSON array.
     pub bytes: u64,
-    /// The identities of the readings in stored order, where they were asked for.
+    /// The identities of all its readings in stored order, where readings were asked for and it holds one of that time
+    /// or later; otherwise empty. Of [`Form::Series`] only those of that time or later, in any order.
     pub keys: Vec<ReadingKey>,
 }
 
@@ -165,6 +175,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Whether the store answers.
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>>;
+
+    /// Where the readings of new buckets go. Known when the store is prepared.
+    fn form(&self) -> Form;
 
     /// `bucket` or `timeseries`: the label `mode`.
     fn mode(&self) -> &'static str;

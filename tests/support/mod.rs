@@ -6,6 +6,7 @@
 // Each test binary uses a part of this; and what is public here is so for the tests alone.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod emulation;
 pub mod fleet;
 pub mod mongod;
 pub mod mosquitto;

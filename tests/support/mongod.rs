@@ -1,5 +1,7 @@
-//! A real MongoDB: a replica set of one member, which majority writes and read concerns need.
+//! A real MongoDB: a replica set of one member, which majority writes and read concerns need; of two versions, and where a
+//! test asks for it with users, or standalone.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -18,8 +20,25 @@ const PRIMARY_WITHIN: Duration = Duration::from_secs(90);
 /// Another port is tried where somebody else was faster.
 const STARTS_MAX: u32 = 5;
 
+/// The first user of a server with users.
+const ROOT: &str = "root";
+/// The password of all of them.
+const PASSWORD: &str = "test-only";
+
+/// What kind of server to start.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Kind {
+    /// MongoDB 4.4, which has no time-series collections, instead of the usual one.
+    pub v44: bool,
+    /// With access control: nobody may do anything but [`Mongod::uri`]'s user, and those that a test adds.
+    pub users: bool,
+    /// Not a replica set.
+    pub standalone: bool,
+}
+
 /// A running MongoDB, or one that was killed and can be [restarted](Mongod::restart).
 pub struct Mongod {
+    kind: Kind,
     port: u16,
     process: Process,
 }
@@ -30,9 +49,20 @@ impl Mongod {
     /// # Panics
     /// There is no mongod, or it does not start.
     pub fn start() -> Mongod {
+        Mongod::start_kind(Kind::default())
+    }
+
+    /// The same with another kind of server.
+    ///
+    /// # Panics
+    /// There is no such mongod, or it does not start.
+    pub fn start_kind(kind: Kind) -> Mongod {
         for _ in 0..STARTS_MAX {
-            let mut mongod = Mongod { port: free_port(), process: Process::new("mongod") };
+            let mut mongod = Mongod { kind, port: free_port(), process: Process::new("mongod") };
             if mongod.run() {
+                if kind.users {
+                    mongod.add_root();
+                }
                 return mongod;
             }
         }
@@ -46,9 +76,46 @@ impl Mongod {
         SHARED.get_or_init(Mongod::start)
     }
 
-    /// For a client.
+    /// MongoDB 4.4, one for all tests of this binary as well.
+    pub fn shared_v44() -> &'static Mongod {
+        static SHARED: OnceLock<Mongod> = OnceLock::new();
+        SHARED.get_or_init(|| Mongod::start_kind(Kind { v44: true, ..Kind::default() }))
+    }
+
+    /// For a client, which may do everything.
     pub fn uri(&self) -> String {
-        format!("mongodb://127.0.0.1:{}/?replicaSet=rs0", self.port)
+        if self.kind.users {
+            return self.uri_as(ROOT);
+        }
+        let set = if self.kind.standalone { "directConnection=true" } else { "replicaSet=rs0" };
+        format!("mongodb://127.0.0.1:{}/?{set}", self.port)
+    }
+
+    /// For a client that is one of the users.
+    pub fn uri_as(&self, user: &str) -> String {
+        format!("mongodb://{user}:{PASSWORD}@127.0.0.1:{}/?replicaSet=rs0", self.port)
+    }
+
+    /// Adds a user with roles such as `{ role: "readWrite", db: "x" }`.
+    ///
+    /// # Panics
+    /// The server refuses it.
+    pub fn add_user(&self, name: &str, roles: Vec<Document>) {
+        self.create_user(&self.uri(), name, roles);
+    }
+
+    /// The first user, whom a server without any lets a client on the same machine make.
+    fn add_root(&self) {
+        let uri = format!("mongodb://127.0.0.1:{}/?replicaSet=rs0", self.port);
+        self.create_user(&uri, ROOT, vec![doc! { "role": "root", "db": "admin" }]);
+    }
+
+    fn create_user(&self, uri: &str, name: &str, roles: Vec<Document>) {
+        let create = doc! { "createUser": name, "pwd": PASSWORD, "roles": roles };
+        block_on(async move {
+            let client = Client::with_uri_str(uri).await.expect("a valid URI");
+            client.database("admin").run_command(create).await.expect("a new user");
+        });
     }
 
     /// Its port on 127.0.0.1.
@@ -89,12 +156,30 @@ impl Mongod {
     fn spawn(&mut self) {
         let data = self.process.dir().join("data");
         std::fs::create_dir_all(&data).expect("a data directory");
-        self.process.spawn(
-            Command::new(binary())
-                .args(["--replSet", "rs0", "--bind_ip", "127.0.0.1", "--nounixsocket"])
-                .args(["--wiredTigerCacheSizeGB", "0.5", "--port", &self.port.to_string(), "--dbpath"])
-                .arg(data),
-        );
+        let (binary, libraries) = if self.kind.v44 { binary_v44() } else { (binary(), None) };
+        let mut command = Command::new(binary);
+        command
+            .args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "0.5"])
+            .args(["--port", &self.port.to_string(), "--dbpath"])
+            .arg(data);
+        if !self.kind.standalone {
+            command.args(["--replSet", "rs0"]);
+        }
+        if self.kind.users {
+            command.arg("--keyFile").arg(self.key_file());
+        }
+        if let Some(libraries) = libraries {
+            command.env("LD_LIBRARY_PATH", libraries);
+        }
+        self.process.spawn(&mut command);
+    }
+
+    /// What the members of a replica set with access control know each other by.
+    fn key_file(&self) -> PathBuf {
+        let path = self.process.dir().join("key");
+        std::fs::write(&path, "aKeyOfATestServer").expect("a key file");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("a key file of our own");
+        path
     }
 
     /// Starts it and waits until it is primary; false where its port was taken.
@@ -150,12 +235,37 @@ fn binary() -> PathBuf {
         return named.into();
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let tools = std::env::var_os("HOURBUCKET_TOOLS")
-        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.tools")), PathBuf::from);
     let on_path = std::env::split_paths(&path).map(|dir| dir.join("mongod")).find(|file| file.is_file());
-    let downloaded = std::fs::read_dir(&tools).into_iter().flatten().flatten();
-    let downloaded = downloaded.map(|entry| entry.path().join("bin/mongod")).find(|file| file.is_file());
-    on_path.or(downloaded).unwrap_or_else(|| {
-        panic!("no mongod on the path or in {}: run tests/run.sh once, it gets one", tools.display())
+    let downloaded = || downloads(|name| !name.starts_with("mongodb-4.")).map(|dir| dir.join("bin/mongod"));
+    on_path.or_else(downloaded).unwrap_or_else(|| {
+        panic!("no mongod on the path or in {}: run tests/run.sh once, it gets one", tools().display())
     })
+}
+
+/// MongoDB 4.4 and the directory of libraries that it alone needs: `HOURBUCKET_MONGOD44` and `HOURBUCKET_MONGOD44_LIB`,
+/// else what `tests/run.sh` has downloaded.
+fn binary_v44() -> (PathBuf, Option<PathBuf>) {
+    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(binary) = named("HOURBUCKET_MONGOD44") {
+        return (binary, named("HOURBUCKET_MONGOD44_LIB"));
+    }
+    let downloaded = downloads(|name| name.starts_with("mongodb-4.")).unwrap_or_else(|| {
+        panic!(
+            "no MongoDB 4.4 in {}, and no HOURBUCKET_MONGOD44: run tests/run.sh once, it gets one",
+            tools().display()
+        )
+    });
+    (downloaded.join("bin/mongod"), Some(downloaded.join("lib")))
+}
+
+fn tools() -> PathBuf {
+    let here = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.tools"));
+    std::env::var_os("HOURBUCKET_TOOLS").map_or_else(here, PathBuf::from)
+}
+
+/// A downloaded MongoDB whose directory has such a name.
+fn downloads(named: impl Fn(&str) -> bool) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(tools()).into_iter().flatten().flatten();
+    let fitting = entries.filter(|entry| named(&entry.file_name().to_string_lossy()));
+    fitting.map(|entry| entry.path()).find(|dir| dir.join("bin/mongod").is_file())
 }

@@ -11,25 +11,53 @@ use super::block_on;
 /// A stored reading as sensor, time (ms) and its field `n`.
 pub type Stored = (String, i64, i64);
 
-/// Reads every page of a database, checks that each is what its readings say it is, and counts the readings.
+/// Reads every bucket of a database, in either form, checks that each page or summary is what its readings say it is, and
+/// counts the readings.
 ///
 /// # Panics
-/// A page's count, times, summary, number or seal is wrong.
+/// A page's count, times, summary, number or seal is wrong, or there are measurements without a summary.
 pub fn readings(uri: &str, database: &str) -> BTreeMap<Stored, u32> {
     block_on(async {
         let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
-        let collection = client.database(database).collection::<Document>("sensor_buckets");
+        let database = client.database(database);
+        let collection = database.collection::<Document>("sensor_buckets");
+        let measurements = database.collection::<Document>("sensor_readings");
+        let mut measured = 0;
         let mut cursor = collection.find(doc! {}).sort(doc! { "_id": 1 }).await.expect("a cursor");
         let mut all = BTreeMap::new();
         let mut before: Option<Document> = None;
         while cursor.advance().await.expect("the next page") {
-            let page: Document = cursor.deserialize_current().expect("a document");
+            let mut page: Document = cursor.deserialize_current().expect("a document");
             follows(before.as_ref(), &page);
+            if page.get_str("storage").is_ok() {
+                let of_bucket = measurements_of(&measurements, &page).await;
+                measured += of_bucket.len() as u64;
+                page.insert("readings", of_bucket);
+            }
             recount(&page, &mut all);
             before = Some(page);
         }
+        // There is no such collection in bucket mode, and so nothing in it.
+        let count = measurements.count_documents(doc! {}).await.expect("a count");
+        assert_eq!(count, measured, "measurements, and those of buckets with a summary");
         all
     })
+}
+
+/// The measurements of a time-series bucket, as readings.
+async fn measurements_of(collection: &mongodb::Collection<Document>, page: &Document) -> Vec<Document> {
+    let (from, to) = (page.get_datetime("bucket_start").unwrap(), page.get_datetime("bucket_end").unwrap());
+    assert_eq!(page.get_str("storage").unwrap(), "timeseries");
+    let filter = doc! { "meta.sensor_id": page.get_str("sensor_id").unwrap(), "ts": { "$gte": from, "$lt": to } };
+    let mut cursor = collection.find(filter).await.expect("a cursor");
+    let mut found = vec![];
+    while cursor.advance().await.expect("the next measurement") {
+        let mut measurement: Document = cursor.deserialize_current().expect("a document");
+        measurement.remove("_id");
+        measurement.remove("meta");
+        found.push(measurement);
+    }
+    found
 }
 
 /// Pages of a bucket are numbered from 0 without gaps, and exactly those with a next one are sealed.

@@ -6,6 +6,24 @@ use super::super::bucket::Bucket;
 use super::{Sensor, Shard};
 use crate::model::{BucketStart, Now, ReadingBatch, Tags};
 
+/// Sensors looked at in one sweep for idle ones, unless room is needed.
+const SWEEP_STEP: usize = 4096;
+/// About what a waiting reading takes.
+const READING_BYTES: usize = 32;
+
+/// Readings come in the order of their times of receipt, give or take this.
+const RECEIPT_ORDER_MS: i64 = 2000;
+
+/// What a sweep may forget.
+#[derive(Clone, Copy)]
+struct Sweep {
+    /// Idle buckets of any time, not only old ones.
+    all: bool,
+    /// But none that [counts](Bucket::counts_since) since then.
+    since_ms: i64,
+    now: Now,
+}
+
 impl Shard {
     /// The slot of a sensor, made where there is none.
     pub(super) fn sensor(&mut self, hash: u64, id: &str) -> usize {
@@ -21,8 +39,7 @@ impl Shard {
     }
 
     /// The position of a bucket within its sensor, made where there is none.
-    pub(super) fn bucket(&mut self, slot: usize, start: BucketStart, now: Now) -> usize {
-        let keep_ms = self.keep_ms();
+    pub(super) fn bucket(&mut self, slot: usize, start: BucketStart) -> usize {
         let buckets = &mut self.sensors[slot].buckets;
         match buckets.last() {
             Some(last) if last.start == start => return buckets.len() - 1,
@@ -31,9 +48,9 @@ impl Shard {
         match buckets.binary_search_by_key(&start, |b| b.start) {
             Ok(position) => position,
             Err(position) => {
-                // Forgotten buckets are those of the past: one that may have been forgotten is not believed new.
-                let kept = self.settings.span.end(start) + keep_ms > now.wall_ms;
-                let believed_new = start.0 >= self.settings.started_wall_ms && kept;
+                // Neither an earlier process can have written it, nor this one before it forgot it.
+                let forgotten = self.forgotten.is_some_and(|latest| start <= latest);
+                let believed_new = start.0 >= self.settings.started_wall_ms && !forgotten;
                 buckets.insert(position, Bucket::new(start, believed_new));
                 self.holding.bytes += size_of::<Bucket>();
                 self.holding.buckets += 1;
@@ -75,18 +92,42 @@ impl Shard {
         *slot = Some(interned);
     }
 
-    /// Forgets idle buckets whose time is over (all idle ones when the shard is full), and sensors without buckets.
-    pub(super) fn sweep(&mut self, steps: usize, now: Now) {
+    /// Makes room: idle buckets whose time is over are forgotten always, a few sensors at a time; when the shard is full,
+    /// all buckets forget most of what they have stored, and where it is not the waiting readings that fill it, every
+    /// idle bucket goes (and is loaded again if need be).
+    pub(super) fn forget(&mut self, now: Now) {
+        let since_ms = self.receipt_ts_ms.saturating_sub(RECEIPT_ORDER_MS);
+        if !self.full() {
+            return self.sweep(SWEEP_STEP, Sweep { all: false, since_ms, now });
+        }
+        let waiting = self.holding.readings * READING_BYTES;
+        let all = self.holding.sensors >= self.settings.sensors_max || waiting < self.settings.bytes_max / 2;
+        self.sweep(usize::MAX, Sweep { all, since_ms, now });
+        if self.full() && self.empty() {
+            // Nothing else could ever make room.
+            self.sweep(usize::MAX, Sweep { all: true, since_ms: i64::MAX, now });
+        }
+    }
+
+    /// Looks at the next `steps` sensors: forgets idle buckets, and sensors without buckets.
+    fn sweep(&mut self, steps: usize, sweep: Sweep) {
         let full = self.full();
-        let horizon = now.wall_ms - self.keep_ms() - self.settings.span.ms();
+        let horizon = sweep.now.wall_ms - self.keep_ms() - self.settings.span.ms();
         for _ in 0..steps.min(self.sensors.capacity()) {
             let slot = self.sweep_at;
             self.sweep_at = if slot + 1 >= self.sensors.capacity() { 0 } else { slot + 1 };
             let Some(sensor) = self.sensors.get_mut(slot) else { continue };
             let (mut freed, mut gone) = (0, 0);
             sensor.buckets.retain_mut(|bucket| {
-                let drop = bucket.idle() && !bucket.queued && (full || bucket.start.0 < horizon);
+                if full {
+                    let before = bucket.memory();
+                    bucket.trim(self.settings.seen_max / 128);
+                    freed += before - bucket.memory();
+                }
+                let unused = bucket.idle() && !bucket.queued && !bucket.counts_since(sweep.since_ms);
+                let drop = unused && (sweep.all || bucket.start.0 < horizon);
                 if drop {
+                    self.forgotten = self.forgotten.max(Some(bucket.start));
                     freed += bucket.memory() + size_of::<Bucket>();
                     gone += 1;
                 }

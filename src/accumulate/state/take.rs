@@ -2,16 +2,18 @@
 
 use super::super::bucket::Need;
 use super::{Job, Shard, Ticket};
-use crate::model::BucketKey;
+use crate::model::{BucketKey, Form};
 use crate::store::LoadRequest;
 
-/// Buckets in one load: without readings a stored page costs the answer about 100 bytes, with them up to `max_bytes`.
+/// Buckets in one load: a stored page costs the answer about 100 bytes without its readings.
 const LOAD_HEADS_MAX: usize = 2000;
-const LOAD_READINGS_MAX: usize = 64;
+/// Readings in one load, as far as they can be told before; 16 bytes each.
+const LOAD_READINGS_MAX: usize = 65_536;
 
 impl Shard {
     /// The next job for the store, as large as the limits of a command allow; `None` where nothing is due.
-    pub fn take(&mut self) -> Option<Job> {
+    /// `form`: where the readings of new buckets go.
+    pub fn take(&mut self, form: Form) -> Option<Job> {
         if let Some(job) = self.take_loads() {
             return Some(job);
         }
@@ -21,7 +23,7 @@ impl Shard {
         } else {
             (Need::Append, Need::Create)
         };
-        self.take_writes(first).or_else(|| self.take_writes(second)).or_else(|| self.take_loads())
+        self.take_writes(first, form).or_else(|| self.take_writes(second, form)).or_else(|| self.take_loads())
     }
 
     /// The bucket at the head of a queue, if it still needs what the queue is for; otherwise it is queued again.
@@ -38,7 +40,7 @@ impl Shard {
             let bucket = &mut sensor.buckets[position];
             bucket.queued = false;
             let need = bucket.need();
-            if std::mem::discriminant(&need) == std::mem::discriminant(&want) {
+            if need == want {
                 return Some((ticket, position));
             }
             self.enqueue(ticket);
@@ -46,36 +48,36 @@ impl Shard {
     }
 
     pub(super) fn take_loads(&mut self) -> Option<Job> {
-        let (mut tickets, mut requests, mut with_readings) = (vec![], vec![], 0);
-        while requests.len() < LOAD_HEADS_MAX && with_readings < LOAD_READINGS_MAX {
-            let Some((ticket, position)) = self.pop(Need::Load { readings: true }) else { break };
+        let (mut tickets, mut requests, mut readings) = (vec![], vec![], 0);
+        while requests.len() < LOAD_HEADS_MAX && readings < LOAD_READINGS_MAX {
+            let Some((ticket, position)) = self.pop(Need::Load) else { break };
             let sensor = &mut self.sensors[ticket.slot as usize];
             let bucket = &mut sensor.buckets[position];
-            let readings = bucket.need() == Need::Load { readings: true };
-            with_readings += usize::from(readings);
-            let before = bucket.memory();
+            let from_ms = bucket.compares_from();
+            readings += from_ms.map_or(0, |from| bucket.stored_since(from, self.settings.page));
+            let (doubt, before) = (bucket.doubt(), bucket.memory());
             bucket.loading();
             self.holding.bytes = self.holding.bytes + bucket.memory() - before;
             tickets.push(ticket);
-            requests.push(LoadRequest {
-                bucket: BucketKey { sensor_id: sensor.id.clone(), start: ticket.start },
-                readings,
-            });
+            let bucket = BucketKey { sensor_id: sensor.id.clone(), start: ticket.start };
+            requests.push(LoadRequest { bucket, readings_from: from_ms, doubt });
         }
         (!tickets.is_empty()).then_some(Job::Load(tickets, requests))
     }
 
-    pub(super) fn take_writes(&mut self, want: Need) -> Option<Job> {
+    pub(super) fn take_writes(&mut self, want: Need, form: Form) -> Option<Job> {
         let (mut tickets, mut writes, mut bytes) = (vec![], vec![], 0);
         // Stops while a whole page still fits; a statement is a page and a summary at most.
         let bytes_max = self.settings.command_bytes_max.saturating_sub(self.settings.page.bytes);
+        let keys_max = self.keys_max();
         while writes.len() < self.settings.command_statements_max && bytes <= bytes_max {
             let Some((ticket, position)) = self.pop(want) else { break };
             let sensor = &mut self.sensors[ticket.slot as usize];
             let bucket = &mut sensor.buckets[position];
             let before = bucket.memory();
+            let page = self.settings.page;
             let tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
-            let Some(write) = bucket.take(&sensor.id, tags.as_ref(), self.settings.page) else { continue };
+            let Some(write) = bucket.take(&sensor.id, tags.as_ref(), page, keys_max, form) else { continue };
             self.holding.bytes = self.holding.bytes + bucket.memory() - before;
             bytes += write.wire_bytes();
             tickets.push(ticket);

@@ -32,6 +32,11 @@ impl Writer {
         (writer, open)
     }
 
+    /// Bytes written so far.
+    pub(super) fn len(&self) -> usize {
+        self.buf.len()
+    }
+
     fn open(&mut self) -> Open {
         let at = self.buf.len();
         self.buf.extend_from_slice(&[0; 4]);

@@ -1,50 +1,147 @@
 //! Buckets read back: the version of their pages and, where they are asked for, the identities of their readings.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use futures_util::TryStreamExt;
 use mongodb::Collection;
+use mongodb::action::Find;
 use mongodb::bson::{Bson, DateTime, RawBsonRef, RawDocument, RawDocumentBuf, doc};
 use mongodb::options::{Hint, ReadConcern, SelectionCriteria};
 
-use crate::model::{ReadingKey, ValueRef};
+use super::pack::SERIES;
+use super::recount;
+use super::series::{self, Look, Series};
+use crate::model::{BucketStart, Form, ReadingKey, ValueRef};
 use crate::store::{LoadRequest, LoadedBucket, LoadedPage};
 
-/// Keys asked for in one `find`.
-const KEYS_MAX: usize = 2000;
+/// Pages asked for in one `find`: without their readings, and with them in bytes, as far as the heads tell.
+const HEADS_MAX: usize = 2000;
+const READINGS_BYTES_MAX: u64 = 4 << 20;
 
+/// What forms there may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Forms {
+    /// That of new buckets.
+    pub(super) new: Form,
+    /// There is a time-series collection.
+    pub(super) measured: bool,
+}
+
+/// A request (by its place) and a page of its bucket.
 type PageKey = (usize, u32);
 
-/// Loads all pages of the requested buckets: page 0 of each first, and behind a sealed page the next ones.
+/// Loads the requested buckets: the heads of page 0 of each, behind a sealed page those of the next, and then the
+/// readings of the pages in which one of the wanted time can be.
+///
+/// The two steps are not one moment. Between them only the last page can change, and what was not read of it is guarded
+/// by the version that its head told: a write based on it is refused then.
+///
+/// A bucket whose document says so has its readings among the measurements instead; and so has one without a document, if
+/// there are any (a process ended before it wrote the summary).
 pub(super) async fn load(
     collection: &Collection<RawDocumentBuf>,
+    series: &Series,
     requests: &[LoadRequest],
+    forms: Forms,
 ) -> mongodb::error::Result<Vec<LoadedBucket>> {
-    let mut loaded = vec![LoadedBucket::default(); requests.len()];
+    if requests.iter().any(|r| r.doubt) {
+        series.fence.wait(&series.db, &series.options).await?;
+    }
+    let mut loaded = vec![LoadedBucket { form: forms.new, pages: vec![] }; requests.len()];
     let mut wanted: Vec<PageKey> = (0..requests.len()).map(|r| (r, 0)).collect();
     while !wanted.is_empty() {
         let mut next = vec![];
-        for readings in [false, true] {
-            let keys: Vec<PageKey> =
-                wanted.iter().copied().filter(|(r, _)| requests[*r].readings == readings).collect();
-            for keys in keys.chunks(if readings { KEYS_MAX / 20 } else { KEYS_MAX }) {
-                let mut pages = find(collection, requests, keys, readings).await?;
-                for &(r, page) in keys {
-                    // A page counts only if all before it are there.
-                    if let Some(found) = pages.remove(&(r, page))
-                        && loaded[r].pages.len() == page as usize
-                    {
-                        if found.sealed {
-                            next.push((r, page + 1));
-                        }
-                        loaded[r].pages.push(found);
+        for keys in wanted.chunks(HEADS_MAX) {
+            let mut heads = find(collection, requests, keys, false).await?;
+            for &(r, page) in keys {
+                if let Some((head, of)) = heads.remove(&(r, page)) {
+                    if head.sealed {
+                        next.push((r, page + 1));
                     }
+                    loaded[r].form = of;
+                    loaded[r].pages.push(head);
                 }
             }
         }
         wanted = next;
     }
+    let mut some: Vec<PageKey> = vec![];
+    let mut bytes = 0;
+    let with_readings = requests.iter().enumerate().filter_map(|(r, request)| Some((r, request.readings_from?)));
+    for (r, from_ms) in with_readings {
+        if loaded[r].form == Form::Series {
+            continue;
+        }
+        for page in 0..loaded[r].pages.len() {
+            let head = &loaded[r].pages[page];
+            if head.last_ts_ms < from_ms {
+                continue;
+            }
+            bytes += head.bytes;
+            some.push((r, page as u32));
+            if bytes >= READINGS_BYTES_MAX {
+                bytes = 0;
+                fill(collection, requests, &std::mem::take(&mut some), &mut loaded).await?;
+            }
+        }
+    }
+    fill(collection, requests, &some, &mut loaded).await?;
+    if forms.measured {
+        measurements(series, requests, &mut loaded).await?;
+    }
     Ok(loaded)
+}
+
+/// Looks at the measurements of the time-series buckets that are in doubt, or whose readings are wanted.
+async fn measurements(
+    series: &Series,
+    requests: &[LoadRequest],
+    loaded: &mut [LoadedBucket],
+) -> mongodb::error::Result<()> {
+    let mut by_start: BTreeMap<BucketStart, Vec<usize>> = BTreeMap::new();
+    for (r, request) in requests.iter().enumerate() {
+        let of_series = loaded[r].form == Form::Series && (request.doubt || request.readings_from.is_some());
+        if of_series || (request.doubt && loaded[r].pages.is_empty()) {
+            by_start.entry(request.bucket.start).or_default().push(r);
+        }
+    }
+    for (start, places) in by_start {
+        let look = |r: &usize| Look {
+            sensor_id: &requests[*r].bucket.sensor_id,
+            count_from_ms: if requests[*r].doubt { i64::MIN } else { i64::MAX },
+            keys_from_ms: requests[*r].readings_from.unwrap_or(i64::MAX),
+        };
+        let looks: Vec<Look<'_>> = places.iter().map(look).collect();
+        let found = series::measured(&series.readings, start, series.options.span, &looks).await?;
+        for (r, measured) in places.into_iter().zip(found) {
+            if requests[r].doubt && loaded[r].pages.first().map_or(0, |h| h.count) != measured.count {
+                let count = recount::recount(series, &requests[r].bucket).await?;
+                let pages = vec![LoadedPage { count, ..LoadedPage::default() }];
+                loaded[r] = LoadedBucket { form: Form::Series, pages };
+            }
+            if let Some(head) = loaded[r].pages.first_mut() {
+                head.last_ts_ms = measured.last_ts_ms.unwrap_or(head.last_ts_ms);
+                head.keys = measured.keys;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Puts pages with their readings into the place of their heads.
+async fn fill(
+    collection: &Collection<RawDocumentBuf>,
+    requests: &[LoadRequest],
+    keys: &[PageKey],
+    loaded: &mut [LoadedBucket],
+) -> mongodb::error::Result<()> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    for ((r, page), (found, _)) in find(collection, requests, keys, true).await? {
+        loaded[r].pages[page as usize] = found;
+    }
+    Ok(())
 }
 
 async fn find(
@@ -52,7 +149,7 @@ async fn find(
     requests: &[LoadRequest],
     keys: &[PageKey],
     readings: bool,
-) -> mongodb::error::Result<HashMap<PageKey, LoadedPage>> {
+) -> mongodb::error::Result<HashMap<PageKey, (LoadedPage, Form)>> {
     let mut by_id: HashMap<(&str, i64, u32), usize> = HashMap::with_capacity(keys.len());
     let (mut ids, mut sensors, mut starts) = (vec![], vec![], vec![]);
     for &(r, page) in keys {
@@ -67,23 +164,20 @@ async fn find(
     starts.dedup();
     // `_id` decides; the other two are there for a sharded cluster, which targets by them.
     let filter = doc! { "_id": { "$in": ids }, "sensor_id": { "$in": sensors }, "bucket_start": { "$in": starts } };
-    let mut projection = doc! { "count": 1, "has_overflow": 1, "last_ts": 1, "bytes": { "$bsonSize": "$$ROOT" } };
+    let mut projection =
+        doc! { "count": 1, "has_overflow": 1, "last_ts": 1, "storage": 1, "bytes": { "$bsonSize": "$$ROOT" } };
     if readings {
         projection.insert("readings", 1);
     }
-    let mut cursor = collection
-        .find(filter)
-        .projection(projection)
-        .hint(Hint::Name("_id_".into()))
-        .read_concern(ReadConcern::majority())
-        .selection_criteria(SelectionCriteria::ReadPreference(mongodb::options::ReadPreference::Primary))
-        .await?;
+    let find = collection.find(filter).projection(projection).hint(Hint::Name("_id_".into()));
+    let mut cursor = selection(find).await?;
     let mut pages = HashMap::with_capacity(keys.len());
     while let Some(found) = cursor.try_next().await? {
         if let Some((sensor, start, page)) = page_id(&found)
             && let Some(r) = by_id.get(&(sensor, start, page))
         {
-            pages.insert((*r, page), page_of(&found));
+            let series = found.get_str("storage").is_ok_and(|s| s == SERIES);
+            pages.insert((*r, page), (page_of(&found), if series { Form::Series } else { Form::Pages }));
         }
     }
     Ok(pages)
@@ -111,25 +205,32 @@ fn page_of(found: &RawDocument) -> LoadedPage {
     }
 }
 
-/// The identity of a stored reading.
-fn key_of(reading: &RawDocument) -> Option<ReadingKey> {
-    let mut key = ReadingKey::new(reading.get_datetime("ts").ok()?.timestamp_millis(), std::iter::empty());
-    for element in reading {
+/// The identity of a stored reading or measurement.
+pub(super) fn key_of(reading: &RawDocument) -> Option<ReadingKey> {
+    Some(ReadingKey::new(reading.get_datetime("ts").ok()?.timestamp_millis(), values(reading)))
+}
+
+/// The values of a stored reading or measurement, by name.
+pub(super) fn values(reading: &RawDocument) -> impl Iterator<Item = (&str, ValueRef<'_>)> {
+    reading.into_iter().filter_map(|element| {
         let (name, value) = element.ok()?;
-        if name.as_str() == "ts" {
-            continue;
-        }
-        match value {
-            RawBsonRef::Double(v) => key.add(name.as_str(), ValueRef::Double(v)),
-            RawBsonRef::Int64(v) => key.add(name.as_str(), ValueRef::Int(v)),
-            RawBsonRef::Int32(v) => key.add(name.as_str(), ValueRef::Int(i64::from(v))),
-            RawBsonRef::Boolean(v) => key.add(name.as_str(), ValueRef::Bool(v)),
-            RawBsonRef::String(v) => key.add(name.as_str(), ValueRef::Str(v)),
-            // Not ours: hourbucket writes these four kinds only.
-            _ => {}
-        }
-    }
-    Some(key)
+        let value = match value {
+            RawBsonRef::Double(v) => ValueRef::Double(v),
+            RawBsonRef::Int64(v) => ValueRef::Int(v),
+            RawBsonRef::Int32(v) => ValueRef::Int(i64::from(v)),
+            RawBsonRef::Boolean(v) => ValueRef::Bool(v),
+            RawBsonRef::String(v) => ValueRef::Str(v),
+            // `ts`, `meta`, `_id`; and what is not ours: hourbucket writes these four kinds only.
+            _ => return None,
+        };
+        Some((name.as_str(), value))
+    })
+}
+
+/// As everything is read that a write depends on: what a majority has, from the primary.
+pub(super) fn selection(find: Find<'_, RawDocumentBuf>) -> Find<'_, RawDocumentBuf> {
+    find.read_concern(ReadConcern::majority())
+        .selection_criteria(SelectionCriteria::ReadPreference(mongodb::options::ReadPreference::Primary))
 }
 
 /// An integer of either width, or a whole double.

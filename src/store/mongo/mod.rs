@@ -1,42 +1,68 @@
-//! MongoDB: bucket pages through raw commands ([`pack`]), loads ([`load`]), the collections ([`schema`]) and what its
-//! errors mean ([`error`]).
+//! MongoDB: bucket pages through raw commands ([`pack`]), measurements of time-series buckets ([`series`], [`fence`],
+//! [`recount`]), loads ([`load`]), what its errors mean ([`error`]), and before all that ([`prepare`]) what the server can do ([`detect`]), what the database was written with ([`metadata`]) and the
+//! collections ([`schema`]).
 //!
 //! Every operation runs in a task of its own and its handle is waited for with a limit: the driver has no time-out for
 //! an operation, and one that is given up may still be carried out by the server, which is exactly what
 //! [`StoreError::Unknown`] says.
 
+mod advisories;
 mod bson;
+mod detect;
 mod error;
+mod fence;
 mod latest;
 mod load;
+mod metadata;
 mod pack;
 mod patterns;
+mod prepare;
+mod query;
+mod recount;
 mod registry;
 mod schema;
+mod series;
+mod setup;
+mod shard;
 
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Binary, DateTime, Document, RawDocumentBuf, doc, spec::BinarySubtype};
 use mongodb::options::{ClientOptions, WriteConcern as DriverWriteConcern};
 use mongodb::{Client, Collection, Database};
 
+pub use detect::READINGS;
 pub use latest::LATEST;
+pub use metadata::META;
 pub use pack::BUCKETS;
 pub use patterns::{Patterns, TAGS_INDEX};
+pub use query::{ReadingsForm, raw_readings_pipeline};
 pub use schema::{DEAD_LETTERS, SUMMARIES};
 
 use super::registry::{Query, Reader};
 use super::{BoxFuture, LatestWritten, LoadRequest, LoadedBucket, PrepareError, Prepared, Store, StoreError, Written};
 use crate::config;
-use crate::model::{DeadLetter, LatestUpdate, PageKind, PageWrite, Span};
+use crate::model::{DeadLetter, Form, LatestUpdate, PageKind, PageWrite, Span};
 use crate::telemetry::metrics;
 use error::{StatementError, command_code, command_error, describe, statement_error};
+use load::Forms;
 use pack::{CommandOptions, WriteConcern};
-use schema::SchemaError;
+use series::Series;
 
-/// The MongoDB store in bucket mode.
+/// What preparing has found of native time-series.
+#[derive(Debug, Clone, Copy)]
+struct Native {
+    /// New buckets are of that form.
+    chosen: bool,
+    /// There is such a collection, also where the mode is another.
+    there: bool,
+}
+
+/// The MongoDB store.
 #[derive(Debug, Clone)]
 pub struct MongoStore {
+    client: Client,
     db: Database,
     buckets: Collection<RawDocumentBuf>,
     dead: Collection<Document>,
@@ -45,6 +71,9 @@ pub struct MongoStore {
     retention: Option<Duration>,
     dead_letters_retention: Duration,
     mode: config::StoreMode,
+    /// What preparing has found; see [`MongoStore::native`].
+    native: Arc<OnceLock<Native>>,
+    series: Arc<Series>,
     patterns: Patterns,
 }
 
@@ -70,15 +99,19 @@ impl MongoStore {
             n => WriteConcern::Members(n.parse().map_err(|_| "store.write_concern: `majority` or a number")?),
         };
         let wtimeout_ms = i32::try_from(config.timeout.as_millis()).unwrap_or(i32::MAX);
+        let options = CommandOptions { span, write_concern, wtimeout_ms };
         Ok(MongoStore {
+            series: Arc::new(Series::new(&db, options.clone())),
             buckets: db.collection(pack::BUCKETS),
             dead: db.collection(DEAD_LETTERS),
             db,
-            options: CommandOptions { span, write_concern, wtimeout_ms },
+            client,
+            options,
             timeout: config.timeout,
             retention: config.retention,
             dead_letters_retention: dead_letters,
             mode: config.mode,
+            native: Arc::default(),
             patterns: Patterns::default(),
         })
     }
@@ -87,59 +120,6 @@ impl MongoStore {
     #[must_use]
     pub fn with_patterns(self, patterns: Patterns) -> MongoStore {
         MongoStore { patterns, ..self }
-    }
-
-    /// What the server is: version, topology, and what an operator should know.
-    async fn server(&self) -> Result<(String, String, Vec<String>), SchemaError> {
-        let build =
-            self.db.run_command(doc! { "buildInfo": 1 }).await.map_err(schema::failed("asking for the version"))?;
-        let hello =
-            self.db.run_command(doc! { "hello": 1 }).await.map_err(schema::failed("asking for the topology"))?;
-        let version = build.get_str("version").unwrap_or("unknown").to_owned();
-        let mut warnings = vec![];
-        let topology = match (hello.get_str("setName"), hello.get_str("msg")) {
-            (Ok(set), _) => format!("replica set {set}"),
-            (_, Ok("isdbgrid")) => "sharded cluster".to_owned(),
-            _ => {
-                let text = "the server is standalone: nothing survives the loss of its disk; use a replica set";
-                warnings.push(text.to_owned());
-                "standalone".to_owned()
-            }
-        };
-        if self.options.write_concern != WriteConcern::Majority {
-            warnings.push("store.write_concern is not majority: an acknowledged reading can be rolled back".to_owned());
-        }
-        Ok((version, topology, warnings))
-    }
-
-    /// What the server is, in a line, and what an operator should know; changes nothing.
-    ///
-    /// # Errors
-    /// It cannot be reached or does not let us ask.
-    pub async fn inspect(&self) -> Result<(String, Vec<String>), String> {
-        let (version, topology, warnings) = self.server().await.map_err(|e| e.to_string())?;
-        let list = doc! { "listCollections": 1, "nameOnly": true, "filter": { "name": pack::BUCKETS } };
-        let found = self.db.run_command(list).await.map_err(|e| describe(&e))?;
-        let batch = found.get_document("cursor").and_then(|c| c.get_array("firstBatch"));
-        let made = if batch.is_ok_and(|b| !b.is_empty()) { "collections exist" } else { "collections to be made" };
-        Ok((format!("MongoDB {version}, {topology}, {made}"), warnings))
-    }
-
-    async fn prepare_all(&self) -> Result<Prepared, SchemaError> {
-        if self.mode == config::StoreMode::Timeseries {
-            let detail = "this version of hourbucket writes bucket pages only; set store.mode to auto or bucket".into();
-            return Err(SchemaError { step: "store.mode is timeseries".into(), detail, transient: false });
-        }
-        let (server_version, topology, warnings) = self.server().await?;
-        let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::from(i32::MAX));
-        let mut changes =
-            schema::prepare(&self.db, self.retention.map(seconds), seconds(self.dead_letters_retention)).await?;
-        changes.extend(patterns::prepare(&self.db, self.patterns).await.map_err(|(step, e)| schema::failed(&step)(e))?);
-        let mode_reason = match self.mode {
-            config::StoreMode::Bucket => format!("store.mode is bucket ({topology})"),
-            _ => format!("store.mode is auto, and this version of hourbucket writes buckets only ({topology})"),
-        };
-        Ok(Prepared { mode_reason, server_version, changes, warnings })
     }
 
     /// Runs an operation in a task of its own, for at most `store.timeout`.
@@ -158,11 +138,15 @@ impl MongoStore {
     }
 
     /// Writes of one kind as one command; a command that is refused for its data as a whole is halved until the
-    /// statement at fault stands alone.
-    fn write_kind<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<Written>, StoreError>> {
+    /// statement at fault stands alone. `comment`: see [`pack::command`].
+    fn write_kind<'a>(
+        &'a self,
+        writes: &'a [&'a PageWrite],
+        comment: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<Written>, StoreError>> {
         Box::pin(async move {
             let kind = if writes[0].kind == PageKind::Create { "insert" } else { "update" };
-            let command = pack::command(writes, &self.options)
+            let command = pack::command(writes, &self.options, comment)
                 .map_err(|e| StoreError::NotApplied { kind: "driver", detail: e.to_string() })?;
             let begun = Instant::now();
             let db = self.db.clone();
@@ -175,8 +159,8 @@ impl MongoStore {
                         return Ok(vec![Written::Rejected { detail: describe(&error) }]);
                     }
                     let (a, b) = writes.split_at(writes.len() / 2);
-                    let mut answers = self.write_kind(a).await?;
-                    answers.extend(self.write_kind(b).await?);
+                    let mut answers = self.write_kind(a, comment).await?;
+                    answers.extend(self.write_kind(b, comment).await.map_err(in_part)?);
                     Ok(answers)
                 }
                 Err(error) => Err(command_error(&error)),
@@ -185,16 +169,21 @@ impl MongoStore {
     }
 }
 
+/// A failure after something was stored: nothing can be said of the whole.
+fn in_part(error: StoreError) -> StoreError {
+    match error {
+        StoreError::NotApplied { kind, detail } => StoreError::Unknown { kind, detail },
+        unknown => unknown,
+    }
+}
+
 /// Reads the reply to a command: one answer a statement.
-fn answers(writes: &[PageWrite], reply: &Document) -> Result<Vec<Written>, StoreError> {
+fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<Written>, StoreError> {
     if let Ok(concern) = reply.get_document("writeConcernError") {
         let detail = concern.get_str("errmsg").unwrap_or("write concern not satisfied").to_owned();
         return Err(StoreError::Unknown { kind: "write_concern", detail });
     }
-    let done = |w: &PageWrite| match w.kind {
-        PageKind::Create => Written::Done { count: w.rows.len() as u32 },
-        PageKind::Append { known_count } => Written::Done { count: known_count + w.rows.len() as u32 },
-    };
+    let done = |w: &&PageWrite| Written::Done { count: w.count_after() };
     let mut answers: Vec<Written> = writes.iter().map(done).collect();
     let index = |d: &Document| usize::try_from(d.get_i32("index").ok()?).ok().filter(|i| *i < writes.len());
     let documents = |name: &str| -> Vec<Document> {
@@ -226,21 +215,29 @@ fn answers(writes: &[PageWrite], reply: &Document) -> Result<Vec<Written>, Store
 impl Store for MongoStore {
     fn prepare(&self) -> BoxFuture<'_, Result<Prepared, PrepareError>> {
         Box::pin(async move {
-            self.prepare_all().await.map_err(|e| PrepareError { detail: e.to_string(), transient: e.transient })
+            let prepared = self.prepare_all().await;
+            let prepared = prepared.map_err(|e| PrepareError { detail: e.to_string(), transient: e.transient })?;
+            if self.measured() {
+                let waiting = "waiting for the statements of an earlier process";
+                let failed = |e| PrepareError { detail: format!("{waiting}: {}", describe(&e)), transient: true };
+                fence::wait_for_earlier(&self.db, &self.options).await.map_err(failed)?;
+            }
+            Ok(prepared)
         })
     }
 
     fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<Written>, StoreError>> {
         Box::pin(async move {
-            let create = |w: &PageWrite| w.kind == PageKind::Create;
-            let Some(first) = writes.first() else { return Ok(vec![]) };
-            if writes.iter().all(|w| create(w) == create(first)) {
-                return self.write_kind(writes).await;
-            }
-            // The flush stage sends one kind a command; others may not.
+            // The flush stage sends one kind a command, and both forms only after a change of mode.
+            let group = |w: &PageWrite| (w.form == Form::Series, w.kind == PageKind::Create);
             let mut answers = Vec::with_capacity(writes.len());
-            for run in writes.chunk_by(|a, b| create(a) == create(b)) {
-                answers.extend(self.write_kind(run).await?);
+            for run in writes.chunk_by(|a, b| group(a) == group(b)) {
+                let written = match run[0].form {
+                    Form::Series => self.write_series(run).await,
+                    Form::Pages => self.write_kind(&run.iter().collect::<Vec<_>>(), None).await,
+                };
+                // What came before is stored.
+                answers.extend(if answers.is_empty() { written? } else { written.map_err(in_part)? });
             }
             Ok(answers)
         })
@@ -248,9 +245,9 @@ impl Store for MongoStore {
 
     fn load<'a>(&'a self, requests: &'a [LoadRequest]) -> BoxFuture<'a, Result<Vec<LoadedBucket>, StoreError>> {
         Box::pin(async move {
-            let (buckets, owned) = (self.buckets.clone(), requests.to_vec());
-            let begun = Instant::now();
-            let result = self.limited(async move { load::load(&buckets, &owned).await }).await;
+            let (buckets, series, owned) = (self.buckets.clone(), self.series.clone(), requests.to_vec());
+            let (forms, begun) = (Forms { new: self.form(), measured: self.measured() }, Instant::now());
+            let result = self.limited(async move { load::load(&buckets, &series, &owned, forms).await }).await;
             metrics::store_command("load", requests.len() as u64, begun.elapsed().as_secs_f64());
             result?.map_err(|e| command_error(&e))
         })
@@ -321,7 +318,11 @@ impl Store for MongoStore {
         })
     }
 
+    fn form(&self) -> Form {
+        if self.native() { Form::Series } else { Form::Pages }
+    }
+
     fn mode(&self) -> &'static str {
-        "bucket"
+        if self.native() { "timeseries" } else { "bucket" }
     }
 }

@@ -1,13 +1,15 @@
 //! Page writes as commands: `insert` for new pages, `update` under the version gate for known ones (DESIGN sections 2
 //! and 3), as raw BSON.
 
-use mongodb::bson::RawDocumentBuf;
+use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 
 use super::bson::Writer;
-use crate::model::{PageKind, PageWrite, Rows, Span};
+use crate::model::{Form, PageKind, PageWrite, Rows, Span};
 
 /// The version of the document's shape.
 pub(super) const SCHEMA_VERSION: i32 = 1;
+/// `storage` of a bucket whose readings are measurements.
+pub(super) const SERIES: &str = "timeseries";
 /// The collection of bucket pages.
 pub const BUCKETS: &str = "sensor_buckets";
 
@@ -29,25 +31,49 @@ pub(super) enum WriteConcern {
     Members(i32),
 }
 
-/// The command for writes of one kind: all `Create` or all `Append`.
+impl CommandOptions {
+    /// The `writeConcern` of commands that are not hot.
+    pub(super) fn document(&self) -> Document {
+        let w = match self.write_concern {
+            WriteConcern::Majority => Bson::from("majority"),
+            WriteConcern::Members(n) => Bson::from(n),
+        };
+        doc! { "w": w, "j": true, "wtimeout": self.wtimeout_ms }
+    }
+
+    /// Writes the `writeConcern`.
+    pub(super) fn write_to(&self, w: &mut Writer) {
+        let concern = w.document("writeConcern");
+        match self.write_concern {
+            WriteConcern::Majority => w.str("w", "majority"),
+            WriteConcern::Members(n) => w.i32("w", n),
+        }
+        // A standalone server acknowledges before its journal unless told so; on a replica set majority implies it.
+        w.bool("j", true);
+        w.i32("wtimeout", self.wtimeout_ms);
+        w.close(concern);
+    }
+}
+
+/// The command for writes of one kind: all `Create` or all `Append`. Of [`Form::Series`] it holds the summaries only;
+/// `comment` then says whose it is.
 ///
 /// # Errors
 /// A mistake in the writing of BSON.
-pub(super) fn command(writes: &[PageWrite], options: &CommandOptions) -> mongodb::bson::error::Result<RawDocumentBuf> {
-    let bytes: u64 = writes.iter().map(PageWrite::wire_bytes).sum();
+pub(super) fn command(
+    writes: &[&PageWrite],
+    options: &CommandOptions,
+    comment: Option<&str>,
+) -> mongodb::bson::error::Result<RawDocumentBuf> {
+    let bytes: u64 = writes.iter().map(|w| w.wire_bytes()).sum();
     let (mut w, root) = Writer::new(bytes as usize + 256);
     let create = writes.first().is_some_and(|w| w.kind == PageKind::Create);
     w.str(if create { "insert" } else { "update" }, BUCKETS);
     w.bool("ordered", false);
-    let concern = w.document("writeConcern");
-    match options.write_concern {
-        WriteConcern::Majority => w.str("w", "majority"),
-        WriteConcern::Members(n) => w.i32("w", n),
+    if let Some(comment) = comment {
+        w.str("comment", comment);
     }
-    // A standalone server acknowledges before its journal unless told so; on a replica set majority implies it.
-    w.bool("j", true);
-    w.i32("wtimeout", options.wtimeout_ms);
-    w.close(concern);
+    options.write_to(&mut w);
     let list = w.array(if create { "documents" } else { "updates" });
     for (i, write) in writes.iter().enumerate() {
         let open = w.element(i);
@@ -71,7 +97,7 @@ fn id(w: &mut Writer, write: &PageWrite) {
     w.close(id);
 }
 
-fn tags(w: &mut Writer, write: &PageWrite) {
+pub(super) fn tags(w: &mut Writer, write: &PageWrite) {
     let tags = w.document("tags");
     if let Some(all) = &write.tags {
         all.iter().for_each(|(key, value)| w.str(key, value));
@@ -100,7 +126,10 @@ fn document(w: &mut Writer, write: &PageWrite, span: Span) {
         w.close(open);
     }
     w.close(summary);
-    readings(w, "readings", &write.rows);
+    match write.form {
+        Form::Pages => readings(w, "readings", &write.rows),
+        Form::Series => w.str("storage", SERIES),
+    }
     if write.seal {
         w.bool("has_overflow", true);
     }
@@ -150,6 +179,9 @@ fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
     w.date("bucket_end", span.end(write.start));
     w.i32("page", write.page as i32);
     tags(w, write);
+    if write.form == Form::Series {
+        w.str("storage", SERIES);
+    }
     if !rows {
         w.i32("count", 0);
         w.date("first_ts", write.start.0);
@@ -168,11 +200,13 @@ fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
 
 fn append_readings(w: &mut Writer, write: &PageWrite) {
     let name = |i: &u16| &*write.rows.fields()[usize::from(*i)];
-    let push = w.document("$push");
-    let field = w.document("readings");
-    readings(w, "$each", &write.rows);
-    w.close(field);
-    w.close(push);
+    if write.form == Form::Pages {
+        let push = w.document("$push");
+        let field = w.document("readings");
+        readings(w, "$each", &write.rows);
+        w.close(field);
+        w.close(push);
+    }
     let inc = w.document("$inc");
     w.i32("count", write.rows.len() as i32);
     for (i, s) in &write.summary {

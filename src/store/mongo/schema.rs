@@ -1,122 +1,184 @@
-//! The collections, their validator, indexes and view: made where they are missing, brought up to date where they are
-//! not. Every step can be repeated, by several instances at once.
+//! The collections, their validator, indexes, retention and view: made where they are missing, brought up to date where
+//! they are not. Every step can be repeated, by several instances at once.
+//!
+//! What is right already is left alone, and not merely changed to the same: `collMod` takes a lock, and a right
+//! (`dbAdmin`) that the service's own user does without once `init` has been run.
+//!
+//! **Retention.** Pages and summaries go `store.retention` after the end of their bucket (TTL on `bucket_end`).
+//! Measurements are kept by their own time, which may be a whole span before that end, so they are given a span more: no
+//! summary ever counts measurements that are gone already, and `reconcile` finds no difference while an hour expires.
 
-use mongodb::Database;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Bson, Document, doc};
 
-use super::error::{command_code, describe};
+use super::detect::{META_FIELD, READINGS, TIME_FIELD, fits};
 use super::pack::BUCKETS;
+use super::setup::{
+    Failure, INDEX_NOT_FOUND, INDEX_OPTIONS_CONFLICT, Listing, NAMESPACE_EXISTS, NAMESPACE_NOT_FOUND, SchemaError,
+    Setup,
+};
+use crate::model::Span;
 
 /// The view with one row a sensor and bucket.
 pub const SUMMARIES: &str = "sensor_summaries";
 /// The collection of messages that could not be stored.
 pub const DEAD_LETTERS: &str = "dead_letters";
 
-const NAMESPACE_EXISTS: i32 = 48;
-const INDEX_OPTIONS_CONFLICT: i32 = 85;
-const NAMESPACE_NOT_FOUND: i32 = 26;
-
-/// What can go wrong while the collections are prepared, in words for the operator.
-#[derive(Debug, thiserror::Error)]
-#[error("{step}: {detail}")]
-pub(super) struct SchemaError {
-    /// What was being done.
-    pub(super) step: String,
-    /// Why it did not work, in the server's words.
-    pub(super) detail: String,
-    /// Whether another try may work (no server, no primary).
-    pub(super) transient: bool,
+/// What is kept for how long, in seconds; `None`: for ever.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Retention {
+    /// Pages and summaries, after the end of their bucket.
+    pub(super) buckets_s: Option<i64>,
+    /// Messages that could not be stored.
+    pub(super) dead_letters_s: i64,
 }
 
-pub(super) fn failed(step: &str) -> impl FnOnce(mongodb::error::Error) -> SchemaError + '_ {
-    move |error| SchemaError {
-        step: step.to_owned(),
-        detail: describe(&error),
-        transient: !matches!(error.kind.as_ref(), mongodb::error::ErrorKind::Command(_))
-            || matches!(command_code(&error), Some(10107 | 13435 | 11600 | 11602 | 189 | 91 | 112)),
+/// The server refuses an `expireAfterSeconds` that leads behind 1970 (time-series collections alone: InvalidOptions 72,
+/// seen on 6.0.5). 47 years never do.
+const READINGS_S_MAX: i64 = 1_500_000_000;
+
+impl Retention {
+    /// Measurements, after their own time (see above). Longer than the server can say is for ever, never shorter.
+    pub(super) fn readings_s(self, span: Span) -> Option<i64> {
+        self.buckets_s.map(|s| s.saturating_add(span.ms() / 1000)).filter(|s| *s <= READINGS_S_MAX)
     }
 }
 
-/// Prepares everything; returns a line for each thing that was made or changed.
+/// Prepares everything but the time-series collection's existence, which [`super::detect`] sees to; returns a line for
+/// each thing that was made or changed.
 ///
 /// # Errors
 /// The first step that failed.
-pub(super) async fn prepare(
-    db: &Database,
-    retention_s: Option<i64>,
-    dead_letters_s: i64,
-) -> Result<Vec<String>, SchemaError> {
+pub(super) async fn prepare(setup: &Setup<'_>, span: Span, keep: Retention) -> Result<Vec<String>, SchemaError> {
+    let found = setup.list(&[BUCKETS, READINGS, DEAD_LETTERS, SUMMARIES]).await?;
     let mut done = vec![];
-    if create(db, BUCKETS, doc! { "validator": validator(), "validationLevel": "moderate" }).await? {
-        done.push(format!("created collection {BUCKETS}"));
-    } else {
-        let update = doc! { "collMod": BUCKETS, "validator": validator(), "validationLevel": "moderate" };
-        db.run_command(update).await.map_err(failed("updating the validator of sensor_buckets (collMod)"))?;
-    }
+    buckets(setup, &found, &mut done).await?;
     let key = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
-    index(db, BUCKETS, doc! { "key": key, "name": "sensor_bucket_page" }).await?;
-    ttl(db, BUCKETS, "bucket_end", "bucket_end_ttl", retention_s).await?;
-    if create(db, DEAD_LETTERS, doc! {}).await? {
+    index(setup, BUCKETS, doc! { "key": key, "name": "sensor_bucket_page" }).await?;
+    done.extend(ttl(setup, BUCKETS, "bucket_end", "bucket_end_ttl", keep.buckets_s).await?);
+    // Also where this run writes pages: measurements of an earlier mode are kept no longer than the rest.
+    if found.get(READINGS).is_some_and(|f| fits(f).is_ok()) {
+        let key = doc! { format!("{META_FIELD}.sensor_id"): 1, TIME_FIELD: -1 };
+        index(setup, READINGS, doc! { "key": key, "name": "sensor_reading" }).await?;
+        done.extend(readings_retention(setup, &found, keep.readings_s(span)).await?);
+    }
+    if found.get(DEAD_LETTERS).is_none() && made(setup.create(DEAD_LETTERS, &doc! {}).await, DEAD_LETTERS)? {
         done.push(format!("created collection {DEAD_LETTERS}"));
     }
-    ttl(db, DEAD_LETTERS, "received_at", "received_at_ttl", Some(dead_letters_s)).await?;
-    if view(db).await? {
-        done.push(format!("created view {SUMMARIES}"));
-    }
+    done.extend(ttl(setup, DEAD_LETTERS, "received_at", "received_at_ttl", Some(keep.dead_letters_s)).await?);
+    done.extend(view(setup, &found).await?);
     Ok(done)
 }
 
-/// Creates a collection with zstd compression; `false` where it exists.
-async fn create(db: &Database, name: &str, options: Document) -> Result<bool, SchemaError> {
-    let mut command = doc! {
-        "create": name,
-        "storageEngine": { "wiredTiger": { "configString": "block_compressor=zstd" } },
-    };
-    command.extend(options);
-    match db.run_command(command).await {
-        Ok(_) => Ok(true),
-        Err(error) if command_code(&error) == Some(NAMESPACE_EXISTS) => Ok(false),
-        Err(error) => Err(failed(&format!("creating collection {name}"))(error)),
+/// Whether a collection was made; another instance may have been faster.
+fn made(created: Result<(), Failure>, name: &str) -> Result<bool, SchemaError> {
+    match created {
+        Ok(()) => Ok(true),
+        Err(Failure { code: Some(NAMESPACE_EXISTS), .. }) => Ok(false),
+        Err(failure) => Err(failure.at(format!("creating collection {name}"))),
     }
 }
 
-async fn index(db: &Database, collection: &str, index: Document) -> Result<(), SchemaError> {
-    let command = doc! { "createIndexes": collection, "indexes": [index] };
-    db.run_command(command).await.map(drop).map_err(failed(&format!("creating an index of {collection}")))
+/// The collection of pages and its validator.
+async fn buckets(setup: &Setup<'_>, found: &Listing, done: &mut Vec<String>) -> Result<(), SchemaError> {
+    let wanted = doc! { "validator": validator(), "validationLevel": "moderate" };
+    if found.get(BUCKETS).is_none() && made(setup.create(BUCKETS, &wanted).await, BUCKETS)? {
+        done.push(format!("created collection {BUCKETS}"));
+        return Ok(());
+    }
+    let is_as = |(name, value): (&String, &Bson)| found.options(BUCKETS).is_some_and(|o| o.get(name) == Some(value));
+    if !wanted.iter().all(is_as) {
+        let mut update = doc! { "collMod": BUCKETS };
+        update.extend(wanted);
+        let step = "updating the validator of sensor_buckets (collMod)";
+        setup.change(update).await.map_err(|f| f.at(step))?;
+        done.push(format!("updated the validator of {BUCKETS}"));
+    }
+    Ok(())
 }
 
-/// Makes, changes or drops the TTL index on `field`, as `seconds` says.
-async fn ttl(db: &Database, coll: &str, field: &str, name: &str, seconds: Option<i64>) -> Result<(), SchemaError> {
-    let step = format!("setting the retention of {coll}");
+async fn index(setup: &Setup<'_>, collection: &str, index: Document) -> Result<(), SchemaError> {
+    let command = doc! { "createIndexes": collection, "indexes": [index] };
+    setup.change(command).await.map(drop).map_err(|f| f.at(format!("creating an index of {collection}")))
+}
+
+/// Makes, changes or drops the TTL index on `field`, as `seconds` says; a line where that changed something.
+async fn ttl(
+    setup: &Setup<'_>,
+    collection: &str,
+    field: &str,
+    name: &str,
+    seconds: Option<i64>,
+) -> Result<Option<String>, SchemaError> {
+    let step = format!("setting the retention of {collection}");
     let Some(seconds) = seconds else {
-        return match db.run_command(doc! { "dropIndexes": coll, "index": name }).await {
-            // IndexNotFound: there was none.
-            Err(error) if !matches!(command_code(&error), Some(27 | NAMESPACE_NOT_FOUND)) => Err(failed(&step)(error)),
-            _ => Ok(()),
+        return match setup.change(doc! { "dropIndexes": collection, "index": name }).await {
+            Ok(_) => Ok(Some(format!("{collection} is kept for ever from now on"))),
+            Err(Failure { code: Some(INDEX_NOT_FOUND | NAMESPACE_NOT_FOUND), .. }) => Ok(None),
+            Err(failure) => Err(failure.at(step)),
         };
     };
+    let line = |to: i64| Some(format!("retention of {collection}: {to} s after {field}"));
     let index = doc! { "key": { field: 1 }, "name": name, "expireAfterSeconds": seconds };
-    match db.run_command(doc! { "createIndexes": coll, "indexes": [index] }).await {
-        Ok(_) => Ok(()),
-        Err(error) if command_code(&error) == Some(INDEX_OPTIONS_CONFLICT) => {
-            let change = doc! { "collMod": coll, "index": { "name": name, "expireAfterSeconds": seconds } };
-            db.run_command(change).await.map(drop).map_err(failed(&step))
+    match setup.change(doc! { "createIndexes": collection, "indexes": [index] }).await {
+        Ok(reply) if reply.get("numIndexesBefore") == reply.get("numIndexesAfter") => Ok(None),
+        Ok(_) => Ok(line(seconds)),
+        Err(Failure { code: Some(INDEX_OPTIONS_CONFLICT), .. }) => {
+            let index = doc! { "keyPattern": { field: 1 }, "expireAfterSeconds": seconds };
+            setup.change(doc! { "collMod": collection, "index": index }).await.map_err(|f| f.at(step))?;
+            Ok(line(seconds))
         }
-        Err(error) => Err(failed(&step)(error)),
+        Err(failure) => Err(failure.at(step)),
     }
 }
 
-/// Creates or updates the view; `false` where it existed.
-async fn view(db: &Database) -> Result<bool, SchemaError> {
-    let create = doc! { "create": SUMMARIES, "viewOn": BUCKETS, "pipeline": summaries_pipeline() };
-    match db.run_command(create).await {
-        Ok(_) => Ok(true),
-        Err(error) if command_code(&error) == Some(NAMESPACE_EXISTS) => {
-            let change = doc! { "collMod": SUMMARIES, "viewOn": BUCKETS, "pipeline": summaries_pipeline() };
-            db.run_command(change).await.map(|_| false).map_err(failed("updating the view sensor_summaries (collMod)"))
-        }
-        Err(error) => Err(failed("creating the view sensor_summaries")(error)),
+/// Sets how long measurements are kept; a line where that changed something.
+async fn readings_retention(
+    setup: &Setup<'_>,
+    found: &Listing,
+    seconds: Option<i64>,
+) -> Result<Option<String>, SchemaError> {
+    let now = match found.options(READINGS).and_then(|o| o.get("expireAfterSeconds")) {
+        Some(Bson::Int32(s)) => Some(i64::from(*s)),
+        Some(Bson::Int64(s)) => Some(*s),
+        Some(Bson::Double(s)) => Some(*s as i64),
+        _ => None,
+    };
+    if now == seconds {
+        return Ok(None);
     }
+    let wanted = seconds.map_or_else(|| Bson::from("off"), Bson::from);
+    let change = doc! { "collMod": READINGS, "expireAfterSeconds": wanted };
+    setup.change(change).await.map_err(|f| f.at(format!("setting the retention of {READINGS} (collMod)")))?;
+    Ok(Some(match seconds {
+        Some(s) => format!("retention of {READINGS}: {s} s after {TIME_FIELD}"),
+        None => format!("{READINGS} is kept for ever from now on"),
+    }))
+}
+
+/// Creates or updates the view; a line where that changed something.
+async fn view(setup: &Setup<'_>, found: &Listing) -> Result<Option<String>, SchemaError> {
+    let wanted = doc! { "viewOn": BUCKETS, "pipeline": summaries_pipeline() };
+    let Some(options) = found.options(SUMMARIES) else {
+        let mut create = doc! { "create": SUMMARIES };
+        create.extend(wanted);
+        return match setup.change(create).await {
+            Ok(_) => Ok(Some(format!("created view {SUMMARIES}"))),
+            Err(Failure { code: Some(NAMESPACE_EXISTS), .. }) => Ok(None),
+            Err(failure) => Err(failure.at("creating the view sensor_summaries")),
+        };
+    };
+    if wanted.iter().all(|(name, value)| options.get(name) == Some(value)) {
+        return Ok(None);
+    }
+    if found.get(SUMMARIES).is_some_and(|f| f.get_str("type").is_ok_and(|t| t != "view")) {
+        let detail =
+            format!("there is a collection of that name: rename or drop it ({SUMMARIES} is made by hourbucket)");
+        return Err(SchemaError::lasting("updating the view sensor_summaries", detail));
+    }
+    let mut change = doc! { "collMod": SUMMARIES };
+    change.extend(wanted);
+    setup.change(change).await.map_err(|f| f.at("updating the view sensor_summaries (collMod)"))?;
+    Ok(Some(format!("updated view {SUMMARIES}")))
 }
 
 /// The shape of a page (DESIGN section 3). `moderate`: documents that were wrong before are left alone.
@@ -151,7 +213,8 @@ fn validator() -> Document {
             // Not each element: checking a thousand readings again at every append would cost more than the append.
             "readings": { "bsonType": "array" },
             "has_overflow": { "bsonType": "bool" },
-            "storage": { "bsonType": "string" },
+            // Without it the readings are in this document; with it they are measurements in sensor_readings.
+            "storage": { "enum": ["timeseries"] },
         },
     } }
 }

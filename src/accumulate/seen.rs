@@ -1,0 +1,149 @@
+//! What a bucket knows of its stored readings, as far as it is needed to know duplicates. Pure.
+//!
+//! [`Seen`] is a window: it knows every stored reading from a time on (`from`), and nothing before. A sensor whose
+//! readings are a little late needs a little of the past only, so what is loaded begins at the earliest reading in
+//! doubt, what this process writes is added at the end, and under pressure the far end is forgotten. A reading before
+//! the window is loaded for again.
+//!
+//! [`Foreign`] is what must not be forgotten: which stored positions are the work of others (an earlier process, another
+//! instance, a statement whose answer was lost), and how many of those were counted against readings with the time of
+//! receipt. Three pending, two stored by others, one counted already: two are missing.
+
+use crate::model::{Form, ReadingKey, RowFlags, Rows};
+use crate::store::LoadedBucket;
+
+/// Where a reading lies in its bucket: page, and position within.
+pub(super) type Position = (u32, u32);
+
+/// The window.
+#[derive(Debug)]
+pub(super) struct Seen {
+    /// Every reading at or after this is known.
+    from_ms: i64,
+    /// Sorted. Whatever is here is stored, in flight or waiting.
+    keys: Vec<ReadingKey>,
+    /// Those of `keys` that others have stored; sorted, as often as they are stored.
+    foreign: Vec<ReadingKey>,
+}
+
+impl Seen {
+    /// What was loaded, from `from_ms` on.
+    pub(super) fn new(bucket: &LoadedBucket, from_ms: i64, others: Option<&Foreign>) -> Seen {
+        let mut seen = Seen { from_ms, keys: vec![], foreign: vec![] };
+        for (p, page) in bucket.pages.iter().enumerate() {
+            for (i, key) in page.keys.iter().enumerate().filter(|(_, key)| key.ts_ms >= from_ms) {
+                seen.keys.push(*key);
+                // Measurements have no position: whose they are is told by what this process knows to be its own.
+                if others.is_some_and(|o| bucket.form == Form::Series || o.holds((p as u32, i as u32))) {
+                    seen.foreign.push(*key);
+                }
+            }
+        }
+        seen.keys.sort();
+        seen.keys.dedup();
+        seen.foreign.sort();
+        seen
+    }
+
+    /// Whether anything can be said about a reading of this time.
+    pub(super) fn knows(&self, ts_ms: i64) -> bool {
+        ts_ms >= self.from_ms
+    }
+
+    pub(super) fn contains(&self, key: &ReadingKey) -> bool {
+        self.keys.binary_search(key).is_ok()
+    }
+
+    /// Adds what is written now.
+    pub(super) fn extend(&mut self, keys: impl Iterator<Item = ReadingKey>) {
+        let before = self.keys.len();
+        self.keys.extend(keys.filter(|k| k.ts_ms >= self.from_ms));
+        let from = before.saturating_sub(1);
+        if !self.keys[from..].is_sorted() {
+            // Nearly sorted: two runs, which this sort merges.
+            self.keys.sort();
+        }
+    }
+
+    /// Forgets the far end, down to about half of `keys_max`, where it holds more than that.
+    pub(super) fn trim(&mut self, keys_max: usize) {
+        if self.keys.len() <= keys_max {
+            return;
+        }
+        self.from_ms = self.keys[self.keys.len() - keys_max / 2 - 1].ts_ms;
+        let from_ms = self.from_ms;
+        for keys in [&mut self.keys, &mut self.foreign] {
+            keys.drain(..keys.partition_point(|k| k.ts_ms < from_ms));
+            keys.shrink_to(keys_max);
+        }
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        size_of::<Seen>() + (self.keys.capacity() + self.foreign.capacity()) * size_of::<ReadingKey>()
+    }
+}
+
+/// The work of others in a bucket.
+#[derive(Debug, Default)]
+pub(super) struct Foreign {
+    /// Half-open, in order.
+    spans: Vec<(Position, Position)>,
+    /// Latest time in the bucket when the last span was found: nothing of theirs is later.
+    last_ts_ms: i64,
+    /// Readings with the time of receipt that stored ones are accounted for by: counted against them, or in a time-series
+    /// bucket written by this process. As often as they were.
+    claimed: Vec<ReadingKey>,
+}
+
+/// A process's own measurements are remembered until others came this much later (ms): an equal one without a time of
+/// its own comes in the same millisecond, give or take the order in which readings are handed on.
+const OWN_MS: i64 = 2000;
+/// Fewer than this are not looked through for old ones.
+const OWN_MIN: usize = 8;
+
+impl Foreign {
+    /// Notes that what lies from `known` to `end` was written by others.
+    pub(super) fn found(&mut self, known: Position, end: Position, last_ts_ms: i64) {
+        self.spans.push((known, end));
+        self.last_ts_ms = last_ts_ms;
+    }
+
+    /// Whether a reading of this time can be one of theirs.
+    pub(super) fn may_hold(&self, ts_ms: i64) -> bool {
+        ts_ms <= self.last_ts_ms
+    }
+
+    fn holds(&self, at: Position) -> bool {
+        self.spans.iter().any(|(from, to)| *from <= at && at < *to)
+    }
+
+    /// Counts a reading with the time of receipt against a stored one; `false` where none is left.
+    pub(super) fn claim(&mut self, seen: &Seen, key: ReadingKey) -> bool {
+        let first = seen.foreign.partition_point(|k| *k < key);
+        let stored = seen.foreign[first..].iter().take_while(|k| **k == key).count();
+        if stored == 0 {
+            return false;
+        }
+        let left = self.claimed.iter().filter(|k| **k == key).count() < stored;
+        if left {
+            self.claimed.push(key);
+        }
+        left
+    }
+
+    /// Notes the readings with a time of receipt that this process has stored as measurements.
+    pub(super) fn own(&mut self, rows: &Rows) {
+        let receipt = rows.iter().filter(|r| r.flags.any(RowFlags::RECEIPT_TIME));
+        let since_ms = rows.last_ts_ms() - OWN_MS;
+        if self.claimed.len() >= OWN_MIN {
+            self.claimed.retain(|k| k.ts_ms > since_ms);
+        }
+        self.claimed.extend(receipt.filter(|r| r.ts_ms > since_ms).map(|r| r.key()));
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        size_of::<Foreign>()
+            + self.spans.capacity() * size_of::<(Position, Position)>()
+            + self.claimed.capacity() * size_of::<ReadingKey>()
+    }
+}

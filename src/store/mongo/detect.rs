@@ -1,0 +1,287 @@
+//! Whether the server has native time-series collections, found out by doing (DESIGN section 3).
+//!
+//! A version number says little: emulations answer with one of MongoDB's, a cluster may run at an older feature level, a
+//! user may lack the rights. So `sensor_readings` is created where it is missing, and then `listCollections` is asked
+//! what there is now. Only a collection whose `type` is `timeseries`, with our time and meta field, is used.
+//!
+//! ```text
+//!  there before   create     there after          outcome
+//!  time-series    -          -                    used, if its fields are ours; else an error
+//!  plain or view  -          -                    error: never touched, and never a reason to change the mode
+//!  nothing        done       time-series          used
+//!  nothing        done       plain                an emulation: removed again if empty; no time-series
+//!  nothing        refused    time-series          another instance was faster: used
+//!  nothing        unknown    nothing              no time-series
+//!  nothing        no rights  nothing              error
+//! ```
+//!
+//! No time-series means buckets with `store.mode = "auto"`, and an error with `"timeseries"`. A failure that is none of
+//! these is an error too: a mode chosen by accident would stay with the data.
+
+use mongodb::bson::{Document, doc};
+
+use super::pack::BUCKETS;
+use super::setup::{Failure, NAMESPACE_EXISTS, SchemaError, Setup, UNAUTHORIZED};
+use crate::model::Span;
+
+/// The time-series collection of measurements.
+pub const READINGS: &str = "sensor_readings";
+/// Its time field.
+pub(super) const TIME_FIELD: &str = "ts";
+/// Its meta field: `{sensor_id, tags}`.
+pub(super) const META_FIELD: &str = "meta";
+
+/// Codes with which servers and emulations say that they do not know the option: BadValue, FailedToParse,
+/// CommandNotFound, InvalidOptions, CommandNotSupported, NotImplemented, a feature that is not supported (303), and
+/// unknown field (40415; MongoDB 4.4).
+const UNKNOWN_OPTION: [i32; 8] = [2, 9, 59, 72, 115, 238, 303, 40415];
+
+/// What there is for measurements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Native {
+    /// A time-series collection as it should be; `made` by this run.
+    Fits {
+        /// Whether this run made it.
+        made: bool,
+    },
+    /// The server has none: why, in words.
+    Missing(String),
+    /// The server said yes and made a plain collection.
+    Emulated,
+}
+
+/// Why nothing can be said, or used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// Something else has the name: `collection` or `view`.
+    OtherKind(String),
+    /// A time-series collection with other fields.
+    OtherFields { time: String, meta: Option<String> },
+    /// Creating it is not allowed.
+    NoRights(String),
+    /// Created, but not there.
+    Unseen,
+    /// Something else, such as no primary.
+    Failed(Failure),
+}
+
+/// What was seen of the collection.
+#[derive(Debug, Default)]
+pub(super) struct Seen<'a> {
+    /// Its entry in `listCollections` before anything was done.
+    pub(super) before: Option<&'a Document>,
+    /// The answer to `create`, where it was tried.
+    pub(super) created: Option<Result<(), Failure>>,
+    /// Its entry afterwards.
+    pub(super) after: Option<&'a Document>,
+}
+
+/// Sorts out what was seen; see the table above.
+pub(super) fn classify(seen: Seen<'_>) -> Result<Native, Obstacle> {
+    if let Some(found) = seen.before {
+        return fits(found).map(|()| Native::Fits { made: false });
+    }
+    match (seen.created, seen.after) {
+        (Some(Ok(())), Some(found)) => match fits(found) {
+            Ok(()) => Ok(Native::Fits { made: true }),
+            Err(Obstacle::OtherKind(kind)) if kind != "view" => Ok(Native::Emulated),
+            Err(obstacle) => Err(obstacle),
+        },
+        (_, Some(found)) => fits(found).map(|()| Native::Fits { made: false }),
+        (Some(Ok(())), None) => Err(Obstacle::Unseen),
+        (Some(Err(failure)), None) => match failure.code {
+            Some(UNAUTHORIZED) => Err(Obstacle::NoRights(failure.detail)),
+            Some(NAMESPACE_EXISTS) => Err(Obstacle::Unseen),
+            Some(code) if UNKNOWN_OPTION.contains(&code) => Ok(Native::Missing(failure.detail)),
+            _ => Err(Obstacle::Failed(failure)),
+        },
+        (None, None) => Ok(Native::Missing("it was not asked for".into())),
+    }
+}
+
+/// Whether an entry of `listCollections` is a time-series collection with our fields.
+pub(super) fn fits(found: &Document) -> Result<(), Obstacle> {
+    let kind = found.get_str("type").unwrap_or("collection");
+    if kind != "timeseries" {
+        return Err(Obstacle::OtherKind(kind.to_owned()));
+    }
+    let options = found.get_document("options").and_then(|o| o.get_document("timeseries")).ok();
+    let field = |name: &str| options.and_then(|o| o.get_str(name).ok());
+    match (field("timeField"), field("metaField")) {
+        (Some(TIME_FIELD), Some(META_FIELD)) => Ok(()),
+        (time, meta) => {
+            Err(Obstacle::OtherFields { time: time.unwrap_or("none").to_owned(), meta: meta.map(ToOwned::to_owned) })
+        }
+    }
+}
+
+impl Obstacle {
+    /// In words, with what to do.
+    pub(super) fn error(self, database: &str) -> SchemaError {
+        let step = format!("looking for native time-series in {database}.{READINGS}");
+        let instead = format!(
+            "rename or drop {READINGS}, or use another store.database, or set store.mode = \"bucket\", which does not \
+             need it; nothing was changed"
+        );
+        let detail = match self {
+            Obstacle::OtherKind(kind) => {
+                let article = if kind == "collection" { "plain " } else { "" };
+                format!("there is a {article}{kind} of that name, not a time-series collection: {instead}")
+            }
+            Obstacle::OtherFields { time, meta } => {
+                let meta = meta.map_or_else(|| "none".to_owned(), |m| format!("`{m}`"));
+                format!(
+                    "its time field is `{time}` and its meta field {meta}, not `{TIME_FIELD}` and `{META_FIELD}`: {instead}"
+                )
+            }
+            Obstacle::NoRights(said) => format!(
+                "{said}; the user of store.uri lacks the privilege createCollection there: grant the role readWrite on \
+                 {database}, or run `hourbucket init` once as a user who may, or set store.mode = \"bucket\""
+            ),
+            Obstacle::Unseen => format!(
+                "it exists, but listCollections does not show it: grant the user of store.uri the privilege \
+                 listCollections on {database} (role readWrite), or set store.mode = \"bucket\""
+            ),
+            Obstacle::Failed(failure) => {
+                let error = failure.at(step);
+                let advice = if error.transient { "" } else { "; set store.mode = \"bucket\" to do without" };
+                return SchemaError { detail: format!("{}{advice}", error.detail), ..error };
+            }
+        };
+        SchemaError::lasting(step, detail)
+    }
+}
+
+/// How much time the server's own buckets cover: `seconds` is an hour, `minutes` a day (`bucketMaxSpanSeconds` of 3600
+/// and 86400, read on 6.0.5). They are at least as long as ours, and no longer than needed: retention removes whole ones.
+pub(super) fn granularity(span: Span) -> &'static str {
+    if span.ms() <= Span::HOUR.ms() { "seconds" } else { "minutes" }
+}
+
+/// The options of `create`; `expire_s` in seconds.
+pub(super) fn create_options(span: Span, expire_s: Option<i64>) -> Document {
+    let mut options = doc! {
+        "timeseries": { "timeField": TIME_FIELD, "metaField": META_FIELD, "granularity": granularity(span) },
+    };
+    if let Some(seconds) = expire_s {
+        options.insert("expireAfterSeconds", seconds);
+    }
+    options
+}
+
+/// Finds out, creating the collection where nothing is there; what an emulation made is removed again.
+///
+/// # Errors
+/// An obstacle, in words.
+pub(super) async fn detect(setup: &Setup<'_>, span: Span, expire_s: Option<i64>) -> Result<Native, SchemaError> {
+    let before = setup.list(&[READINGS]).await?;
+    let (mut created, mut after) = (None, before.clone());
+    if before.get(READINGS).is_none() {
+        created = Some(setup.create(READINGS, &create_options(span, expire_s)).await);
+        after = setup.list(&[READINGS]).await?;
+    }
+    let seen = Seen { before: before.get(READINGS), created, after: after.get(READINGS) };
+    let native = classify(seen).map_err(|o| o.error(setup.db.name()))?;
+    if native == Native::Emulated {
+        remove_if_empty(setup).await?;
+    }
+    Ok(native)
+}
+
+/// Removes the plain collection that this run made. One that holds something by now is left, for a person to look at.
+async fn remove_if_empty(setup: &Setup<'_>) -> Result<(), SchemaError> {
+    let step = format!("removing the plain collection {READINGS} that the server made instead of a time-series one");
+    let find = doc! { "find": READINGS, "limit": 1 };
+    let reply = setup.ask(find).await.map_err(|f| f.at(&step))?;
+    let empty = reply.get_document("cursor").and_then(|c| c.get_array("firstBatch")).is_ok_and(Vec::is_empty);
+    if !empty {
+        let detail = format!(
+            "it holds documents already: look at it, and drop it or set store.mode = \"bucket\" ({BUCKETS} only)"
+        );
+        return Err(SchemaError::lasting(step, detail));
+    }
+    setup.change(doc! { "drop": READINGS }).await.map(drop).map_err(|f| f.at(step))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(kind: &str, timeseries: Document) -> Document {
+        doc! { "name": READINGS, "type": kind, "options": { "timeseries": timeseries }, "info": { "readOnly": false } }
+    }
+
+    fn native() -> Document {
+        let fields =
+            doc! { "timeField": "ts", "metaField": "meta", "granularity": "seconds", "bucketMaxSpanSeconds": 3600 };
+        entry("timeseries", fields)
+    }
+
+    fn failure(code: i32) -> Failure {
+        Failure { code: Some(code), detail: format!("error {code}"), transient: false }
+    }
+
+    fn after_create(created: Result<(), Failure>, after: Option<&Document>) -> Result<Native, Obstacle> {
+        classify(Seen { before: None, created: Some(created), after })
+    }
+
+    #[test]
+    fn what_is_there_is_used_only_where_it_fits() {
+        let seen = |found: &Document| classify(Seen { before: Some(found), ..Seen::default() });
+        assert_eq!(seen(&native()), Ok(Native::Fits { made: false }));
+        for (kind, name) in [("collection", "plain collection"), ("view", "a view")] {
+            let obstacle = seen(&doc! { "name": READINGS, "type": kind, "options": {} }).unwrap_err();
+            assert_eq!(obstacle, Obstacle::OtherKind(kind.into()));
+            let error = obstacle.error("db");
+            assert!(error.to_string().contains(name) && error.to_string().contains("store.mode"), "{error}");
+            assert!(!error.transient);
+        }
+        // Very old servers do not say a type.
+        assert_eq!(seen(&doc! { "name": READINGS }), Err(Obstacle::OtherKind("collection".into())));
+        for (fields, time, meta) in [
+            (doc! { "timeField": "time", "metaField": "meta" }, "time", Some("meta")),
+            (doc! { "timeField": "ts", "metaField": "tags" }, "ts", Some("tags")),
+            (doc! { "timeField": "ts" }, "ts", None),
+        ] {
+            let other = Obstacle::OtherFields { time: time.into(), meta: meta.map(Into::into) };
+            assert_eq!(seen(&entry("timeseries", fields)), Err(other));
+        }
+    }
+
+    #[test]
+    fn an_answer_to_create_is_believed_only_with_the_collection_to_show() {
+        assert_eq!(after_create(Ok(()), Some(&native())), Ok(Native::Fits { made: true }));
+        assert_eq!(after_create(Ok(()), None), Err(Obstacle::Unseen));
+        let plain = doc! { "name": READINGS, "type": "collection", "options": {} };
+        assert_eq!(after_create(Ok(()), Some(&plain)), Ok(Native::Emulated));
+        // Another instance was faster, or somebody else.
+        assert_eq!(after_create(Err(failure(48)), Some(&native())), Ok(Native::Fits { made: false }));
+        assert_eq!(
+            after_create(Err(failure(48)), Some(&plain)),
+            Err(Obstacle::OtherKind("collection".into())),
+            "not made by this run, so never removed"
+        );
+        assert_eq!(after_create(Err(failure(48)), None), Err(Obstacle::Unseen));
+    }
+
+    #[test]
+    fn only_an_unknown_option_means_that_there_is_no_time_series() {
+        for code in UNKNOWN_OPTION {
+            assert_eq!(after_create(Err(failure(code)), None), Ok(Native::Missing(format!("error {code}"))));
+        }
+        assert_eq!(after_create(Err(failure(13)), None), Err(Obstacle::NoRights("error 13".into())));
+        for failure in [failure(1), Failure { code: None, detail: "no server".into(), transient: true }] {
+            let obstacle = after_create(Err(failure.clone()), None).unwrap_err();
+            assert_eq!(obstacle, Obstacle::Failed(failure.clone()));
+            assert_eq!(obstacle.error("db").transient, failure.transient);
+        }
+    }
+
+    #[test]
+    fn the_servers_buckets_cover_ours() {
+        for (minutes, wanted) in [(1, "seconds"), (15, "seconds"), (60, "seconds"), (90, "minutes"), (1440, "minutes")]
+        {
+            assert_eq!(granularity(Span::from_ms(minutes * 60_000).expect("a divisor of a day")), wanted, "{minutes}m");
+        }
+    }
+}

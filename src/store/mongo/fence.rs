@@ -1,0 +1,115 @@
+//! The fence: what was given up is over, and seen, before anybody looks at what is stored.
+//!
+//! A time-series statement whose answer never came may still be carried out, by a server that was slow or by one that the
+//! network had cut off, and then measurements would appear behind a load that has not seen them. So
+//! - every such command carries a comment with the name of its process and a number, and those given up are remembered;
+//! - before a load in doubt, the server is asked until it runs none of them, twice in a row and a moment apart (what a
+//!   socket still held has begun by then);
+//! - then a document is written with majority: whatever the server applied before it is in its log before it, and so is
+//!   seen by majority reads after it. A former primary that is cut off cannot make anything of a majority any more.
+//!
+//! Where there is a time-series collection, the statements of an earlier process are waited for in the same way at the
+//! start, those for pages too (the form of a new bucket may have changed with the process): whatever writes to the two
+//! collections at that moment, other instances too, which are over in a moment.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use mongodb::Database;
+use mongodb::bson::{Bson, Document, doc};
+
+use super::pack::{BUCKETS, CommandOptions};
+use super::{META, READINGS};
+
+/// Between two looks at what the server runs.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What the statements of this process are called, and which of them nobody waits for any more.
+#[derive(Debug)]
+pub(super) struct Fence {
+    process: u64,
+    next: AtomicU64,
+    given_up: Mutex<Vec<String>>,
+}
+
+impl Fence {
+    pub(super) fn new() -> Fence {
+        Fence { process: fastrand::u64(..), next: AtomicU64::new(0), given_up: Mutex::default() }
+    }
+
+    /// The comment of a new statement.
+    pub(super) fn name(&self) -> String {
+        format!("hourbucket {:016x}-{}", self.process, self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Nobody waits for this one any more.
+    pub(super) fn gave_up(&self, name: String) {
+        self.lock().push(name);
+    }
+
+    /// Waits until all that was given up before is over and seen.
+    ///
+    /// # Errors
+    /// The server cannot be asked; it is not known then.
+    pub(super) async fn wait(&self, db: &Database, options: &CommandOptions) -> mongodb::error::Result<()> {
+        let names = self.lock().clone();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let comments = doc! { "command.comment": { "$in": &names } };
+        let mut quiet = 0;
+        while quiet < 2 {
+            quiet = if running(db, comments.clone()).await?.is_empty() { quiet + 1 } else { 0 };
+            if quiet < 2 {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        mark(db, options).await?;
+        self.lock().retain(|name| !names.contains(name));
+        Ok(())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
+        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits until what writes now, as an earlier process may have left it, is over and seen.
+///
+/// # Errors
+/// The server cannot be asked; it is not known then.
+pub(super) async fn wait_for_earlier(db: &Database, options: &CommandOptions) -> mongodb::error::Result<()> {
+    let collections = [BUCKETS, READINGS].map(|c| format!("{}.{c}", db.name()));
+    let ours = doc! { "ns": { "$in": &collections[..] }, "op": { "$in": ["insert", "update"] } };
+    let mut earlier = running(db, ours.clone()).await?;
+    tokio::time::sleep(PAUSE).await;
+    earlier.extend(running(db, ours.clone()).await?);
+    while !earlier.is_empty() {
+        tokio::time::sleep(PAUSE).await;
+        let still = running(db, ours.clone()).await?;
+        earlier.retain(|id| still.contains(id));
+    }
+    mark(db, options).await
+}
+
+/// The ids of the operations that match.
+async fn running(db: &Database, matches: Document) -> mongodb::error::Result<Vec<Bson>> {
+    // One's own operations need no privilege to be seen.
+    let mut command = doc! { "currentOp": 1, "$ownOps": true };
+    command.extend(matches);
+    let reply = db.client().database("admin").run_command(command).await?;
+    let list = reply.get_array("inprog").map(Vec::as_slice).unwrap_or_default();
+    Ok(list.iter().filter_map(|op| op.as_document()?.get("opid").cloned()).collect())
+}
+
+/// Writes the document of the fence with majority.
+async fn mark(db: &Database, options: &CommandOptions) -> mongodb::error::Result<()> {
+    let update = doc! { "q": { "_id": "fence" }, "u": { "$inc": { "n": 1i64 } }, "upsert": true };
+    let command = doc! { "update": META, "updates": [update], "writeConcern": options.document() };
+    let reply = db.run_command(command).await?;
+    match reply.get_document("writeConcernError") {
+        Ok(error) => Err(mongodb::error::Error::custom(error.get_str("errmsg").unwrap_or("no majority").to_owned())),
+        Err(_) => Ok(()),
+    }
+}

@@ -1,0 +1,172 @@
+//! What this database was written with: one document that every start reads before it changes anything.
+//!
+//! ```text
+//! hourbucket_meta: { _id: "schema", version: 1, span_ms: 3600000, created_by: "0.1.0" }
+//! ```
+//!
+//! `version` is the shape of all documents: a newer one is refused, since a page written by rules that this version does
+//! not know could not be gated or counted rightly. `span_ms` is `bucket.span`: pages of two spans would overlap, the same
+//! reading could then be stored in both, and every hour would be counted twice. So the first start fixes it for good, and
+//! it is fixed before the first page is written: of two instances that start at once with different spans, one is refused.
+
+use std::time::Duration;
+
+use mongodb::bson::{Bson, Document, doc};
+
+use super::pack::{BUCKETS, SCHEMA_VERSION};
+use super::setup::{Failure, SchemaError, Setup};
+use crate::config::write_duration;
+use crate::model::Span;
+
+/// The collection of the one document.
+pub const META: &str = "hourbucket_meta";
+
+const STEP: &str = "reading what the database was written with (hourbucket_meta)";
+const DUPLICATE_KEY: i32 = 11000;
+
+/// Refuses a database that was written with another span or by a newer version. Changes nothing.
+///
+/// # Errors
+/// What does not fit, and what to do.
+pub(super) async fn check(setup: &Setup<'_>, span: Span) -> Result<(), SchemaError> {
+    match read(setup).await? {
+        Some(found) => fits(&found, span, setup.db.name()),
+        None => match one_page(setup).await? {
+            // Written before there was such a document.
+            Some(page) => fits(&of_page(&page, span), span, setup.db.name()),
+            None => Ok(()),
+        },
+    }
+}
+
+/// The same, and notes the span where nothing is noted yet; says whether it did.
+///
+/// # Errors
+/// What does not fit, and what to do.
+pub(super) async fn settle(setup: &Setup<'_>, span: Span) -> Result<bool, SchemaError> {
+    check(setup, span).await?;
+    let command = doc! {
+        "findAndModify": META,
+        "query": { "_id": "schema" },
+        "update": { "$setOnInsert": {
+            "version": SCHEMA_VERSION, "span_ms": span.ms(), "created_by": env!("CARGO_PKG_VERSION"),
+        } },
+        "upsert": true,
+        "new": true,
+    };
+    let reply = match setup.change(command).await {
+        Ok(reply) => reply,
+        // Another instance was in the middle of the same.
+        Err(Failure { code: Some(DUPLICATE_KEY), .. }) => return check(setup, span).await.map(|()| false),
+        Err(failure) => return Err(failure.at("noting the span of the buckets (hourbucket_meta)")),
+    };
+    let existing = reply.get_document("lastErrorObject").and_then(|o| o.get_bool("updatedExisting")).unwrap_or(false);
+    match reply.get_document("value") {
+        Ok(now) => fits(now, span, setup.db.name()).map(|()| !existing),
+        Err(_) => Err(SchemaError::lasting(STEP, "the server did not show the document that it was to make")),
+    }
+}
+
+async fn read(setup: &Setup<'_>) -> Result<Option<Document>, SchemaError> {
+    first(setup, doc! { "find": META, "filter": { "_id": "schema" }, "limit": 1 }).await
+}
+
+async fn one_page(setup: &Setup<'_>) -> Result<Option<Document>, SchemaError> {
+    let shown = doc! { "schema_version": 1, "bucket_start": 1, "bucket_end": 1 };
+    first(setup, doc! { "find": BUCKETS, "projection": shown, "limit": 1 }).await
+}
+
+/// The first document of a `find`, as a majority has it.
+async fn first(setup: &Setup<'_>, mut find: Document) -> Result<Option<Document>, SchemaError> {
+    find.insert("readConcern", doc! { "level": "majority" });
+    let mut reply = setup.ask(find).await.map_err(|f| f.at(STEP))?;
+    let batch = reply.get_document_mut("cursor").and_then(|c| c.get_array_mut("firstBatch"));
+    Ok(batch.ok().and_then(|b| b.pop()).and_then(|d| match d {
+        Bson::Document(document) => Some(document),
+        _ => None,
+    }))
+}
+
+/// What a page shows of it; what it does not show is taken as it should be.
+fn of_page(page: &Document, span: Span) -> Document {
+    let time = |name: &str| page.get_datetime(name).map(|d| d.timestamp_millis());
+    let span_ms = match (time("bucket_start"), time("bucket_end")) {
+        (Ok(start), Ok(end)) => end - start,
+        _ => span.ms(),
+    };
+    doc! { "version": int(page, "schema_version").unwrap_or(1), "span_ms": span_ms }
+}
+
+fn int(document: &Document, name: &str) -> Option<i64> {
+    match document.get(name)? {
+        Bson::Int32(v) => Some(i64::from(*v)),
+        Bson::Int64(v) => Some(*v),
+        Bson::Double(v) => Some(*v as i64),
+        _ => None,
+    }
+}
+
+fn fits(found: &Document, span: Span, database: &str) -> Result<(), SchemaError> {
+    let version = int(found, "version").unwrap_or(0);
+    if version > i64::from(SCHEMA_VERSION) {
+        let detail = format!(
+            "database {database} was written by a newer hourbucket (schema version {version}; this one knows \
+             {SCHEMA_VERSION}): start that version, or use another store.database; nothing was changed"
+        );
+        return Err(SchemaError::lasting(STEP, detail));
+    }
+    match int(found, "span_ms") {
+        Some(ms) if ms == span.ms() => Ok(()),
+        Some(ms) => {
+            let (theirs, ours) = (in_words(ms), in_words(span.ms()));
+            let detail = format!(
+                "database {database} was written with bucket.span = \"{theirs}\", and buckets of two spans cannot be \
+                 mixed, but bucket.span is \"{ours}\": set bucket.span = \"{theirs}\", or use another store.database \
+                 for buckets of \"{ours}\" (or, where none of the data is needed, drop this one); nothing was changed"
+            );
+            Err(SchemaError::lasting(STEP, detail))
+        }
+        None => {
+            let detail = format!("the document in {database}.{META} has no span_ms: restore it, it fixes bucket.span");
+            Err(SchemaError::lasting(STEP, detail))
+        }
+    }
+}
+
+/// As it is written in the configuration.
+fn in_words(ms: i64) -> String {
+    write_duration(Duration::from_millis(ms.unsigned_abs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::DateTime;
+
+    use super::*;
+
+    #[test]
+    fn another_span_and_a_newer_version_are_refused_with_what_to_do() {
+        let hour = Span::HOUR;
+        let ms = |n: i64| doc! { "version": 1, "span_ms": n };
+        assert!(fits(&ms(3_600_000), hour, "db").is_ok());
+        assert!(
+            fits(&doc! { "version": 1i64, "span_ms": 3_600_000.0 }, hour, "db").is_ok(),
+            "whatever wrote the number"
+        );
+        let error = fits(&ms(900_000), hour, "db").unwrap_err().to_string();
+        for part in ["bucket.span = \"15m\"", "\"1h\"", "store.database", "db"] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+        let error = fits(&doc! { "version": 2, "span_ms": 3_600_000 }, hour, "db").unwrap_err();
+        assert!(error.to_string().contains("newer hourbucket") && !error.transient, "{error}");
+        assert!(fits(&doc! { "version": 1 }, hour, "db").unwrap_err().to_string().contains("span_ms"));
+    }
+
+    #[test]
+    fn a_page_without_metadata_shows_its_span() {
+        let date = DateTime::from_millis;
+        let page = doc! { "schema_version": 1, "bucket_start": date(-900_000), "bucket_end": date(0) };
+        assert_eq!(of_page(&page, Span::HOUR), doc! { "version": 1i64, "span_ms": 900_000i64 });
+        assert_eq!(of_page(&doc! {}, Span::HOUR), doc! { "version": 1i64, "span_ms": 3_600_000i64 });
+    }
+}

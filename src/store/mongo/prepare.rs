@@ -1,0 +1,158 @@
+//! Before the first reading: what the server is, which mode it allows, and the collections.
+//!
+//! The order is that of the damage which a mistake could do: first what is only read (the server, what the database was
+//! written with), then the one thing that decides everything else (whether there is native time-series), then the rest.
+
+use std::time::Duration;
+
+use mongodb::bson::doc;
+
+use super::detect::{self, READINGS};
+use super::pack::{BUCKETS, WriteConcern};
+use super::schema::{self, Retention};
+use super::setup::{SchemaError, Setup};
+use super::{MongoStore, Native, advisories, metadata, patterns};
+use crate::config::StoreMode;
+use crate::store::Prepared;
+
+/// What the server says of itself.
+struct Server {
+    version: String,
+    /// `replica set rs0`, `sharded cluster`, `standalone`.
+    topology: String,
+    /// What an operator should know of it in any mode.
+    warnings: Vec<String>,
+}
+
+impl MongoStore {
+    /// Whether new buckets have their readings in the time-series collection. Before [`prepare`](Self::prepare_all), what
+    /// the configuration says, where it says it.
+    pub(super) fn native(&self) -> bool {
+        self.native.get().map_or(self.mode == StoreMode::Timeseries, |native| native.chosen)
+    }
+
+    /// Whether there is a time-series collection, in which measurements of any bucket may be.
+    pub(super) fn measured(&self) -> bool {
+        self.native.get().is_some_and(|native| native.there)
+    }
+
+    /// What the server is, in a line, and what an operator should know; changes nothing.
+    ///
+    /// # Errors
+    /// It cannot be reached, does not let us ask, or the database cannot be used as it is configured.
+    pub async fn inspect(&self) -> Result<(String, Vec<String>), String> {
+        self.inspect_all().await.map_err(|e| e.to_string())
+    }
+
+    async fn inspect_all(&self) -> Result<(String, Vec<String>), SchemaError> {
+        let setup = Setup::new(&self.db, &self.options);
+        let mut server = self.server(&setup).await?;
+        let found = setup.list(&[BUCKETS, READINGS]).await?;
+        metadata::check(&setup, self.options.span).await?;
+        let made = if found.get(BUCKETS).is_some() { "collections exist" } else { "collections to be made" };
+        let (native, mode) = match (self.mode, found.get(READINGS)) {
+            (StoreMode::Bucket, _) => (false, "store.mode is bucket".to_owned()),
+            (_, Some(entry)) => {
+                detect::fits(entry).map_err(|o| o.error(self.db.name()))?;
+                (true, format!("{READINGS} is a native time-series collection"))
+            }
+            // Only creating it would tell.
+            (_, None) if advisories::may_be_native(&server.version) => {
+                (true, format!("{READINGS} to be made, as a native time-series collection if the server really can"))
+            }
+            (StoreMode::Timeseries, None) => {
+                return Err(no_time_series(&format!("version {}", server.version)));
+            }
+            (StoreMode::Auto, None) => (false, "no native time-series before MongoDB 5.0, so bucket mode".to_owned()),
+        };
+        server.warnings.extend(advisories::warning(&server.version).filter(|_| native));
+        Ok((format!("MongoDB {}, {}, {made}, {mode}", server.version, server.topology), server.warnings))
+    }
+
+    /// Finds the mode, and makes the collections or brings them up to date.
+    pub(super) async fn prepare_all(&self) -> Result<Prepared, SchemaError> {
+        let setup = Setup::new(&self.db, &self.options);
+        let mut server = self.server(&setup).await?;
+        let span = self.options.span;
+        let seconds = |d: Duration| i64::try_from(d.as_secs()).unwrap_or(i64::from(i32::MAX));
+        let keep =
+            Retention { buckets_s: self.retention.map(seconds), dead_letters_s: seconds(self.dead_letters_retention) };
+        let mut changes = vec![];
+        metadata::check(&setup, span).await?;
+        let (native, why) = self.choose(&setup, keep.readings_s(span), &mut changes).await?;
+        if metadata::settle(&setup, span).await? {
+            changes.push(format!("noted bucket.span in {}", metadata::META));
+        }
+        changes.extend(schema::prepare(&setup, span, keep).await?);
+        changes.extend(patterns::prepare(&setup, self.patterns).await?);
+        server.warnings.extend(advisories::warning(&server.version).filter(|_| native));
+        // Set once: a mode that changed under the buckets in memory would be a third form. Preparing again, after a
+        // failure further down, finds the same.
+        let there = native || setup.list(&[READINGS]).await?.get(READINGS).is_some_and(|e| detect::fits(e).is_ok());
+        let _ = self.native.set(Native { chosen: native, there });
+        let mode_reason = format!("{why} ({})", server.topology);
+        Ok(Prepared { mode_reason, server_version: server.version, changes, warnings: server.warnings })
+    }
+
+    /// Whether to use native time-series, and why.
+    async fn choose(
+        &self,
+        setup: &Setup<'_>,
+        expire_s: Option<i64>,
+        changes: &mut Vec<String>,
+    ) -> Result<(bool, String), SchemaError> {
+        let configured = match self.mode {
+            StoreMode::Bucket => return Ok((false, "store.mode is bucket".into())),
+            StoreMode::Timeseries => "timeseries",
+            StoreMode::Auto => "auto",
+        };
+        let missing = match detect::detect(setup, self.options.span, expire_s).await? {
+            detect::Native::Fits { made } => {
+                if made {
+                    changes.push(format!("created time-series collection {READINGS}"));
+                }
+                let why = format!("store.mode is {configured}, and {READINGS} is a native time-series collection");
+                return Ok((true, why));
+            }
+            detect::Native::Missing(said) => said,
+            detect::Native::Emulated => {
+                "asked for a time-series collection, it made a plain one, which was removed".into()
+            }
+        };
+        if self.mode == StoreMode::Timeseries {
+            return Err(no_time_series(&missing));
+        }
+        Ok((false, format!("store.mode is auto, and the server has no native time-series collections: {missing}")))
+    }
+
+    /// What the server is, and what an operator should know of it.
+    async fn server(&self, setup: &Setup<'_>) -> Result<Server, SchemaError> {
+        let build = setup.ask(doc! { "buildInfo": 1 }).await.map_err(|f| f.at("asking for the version"))?;
+        let hello = setup.ask(doc! { "hello": 1 }).await.map_err(|f| f.at("asking for the topology"))?;
+        let version = build.get_str("version").unwrap_or("unknown").to_owned();
+        let mut warnings = vec![];
+        let topology = match (hello.get_str("setName"), hello.get_str("msg")) {
+            (Ok(set), _) => format!("replica set {set}"),
+            (_, Ok("isdbgrid")) => "sharded cluster".to_owned(),
+            _ => {
+                let text = "the server is standalone: nothing survives the loss of its disk; use a replica set";
+                warnings.push(text.to_owned());
+                "standalone".to_owned()
+            }
+        };
+        if self.options.write_concern != WriteConcern::Majority {
+            warnings.push("store.write_concern is not majority: an acknowledged reading can be rolled back".to_owned());
+        }
+        Ok(Server { version, topology, warnings })
+    }
+}
+
+fn no_time_series(said: &str) -> SchemaError {
+    SchemaError::lasting(
+        "store.mode is timeseries",
+        format!(
+            "the server has no native time-series collections ({said}): use MongoDB 5.0 or later, or set store.mode to \
+             auto or bucket"
+        ),
+    )
+}

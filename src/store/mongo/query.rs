@@ -1,0 +1,69 @@
+//! The documented queries for the raw readings of a sensor and a span, one for each form that a bucket can have, and one
+//! for a database with both. They give equal rows for equal readings:
+//!
+//! ```text
+//! { ts: ISODate("2024-03-01T10:00:00Z"), sensor_id: "S1", temp: 22.4, humid: 60 }
+//! ```
+//!
+//! in the order of `ts` (readings of the same `ts` in no order of their own). Each begins with a `$match` that the index
+//! of its collection answers.
+
+use mongodb::bson::{DateTime, Document, doc};
+
+use super::detect::READINGS;
+use crate::model::Span;
+
+/// Where the readings are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadingsForm {
+    /// In pages: to be run on `sensor_buckets`.
+    Pages,
+    /// As measurements: to be run on `sensor_readings`.
+    Measurements,
+    /// In both, as after a change of `store.mode`: to be run on `sensor_buckets`.
+    Both,
+}
+
+/// The pipeline for readings of one sensor in `from_ms..to_ms` (milliseconds since 1970). `span` is `bucket.span`.
+pub fn raw_readings_pipeline(
+    form: ReadingsForm,
+    sensor_id: &str,
+    from_ms: i64,
+    to_ms: i64,
+    span: Span,
+) -> Vec<Document> {
+    let (from, to) = (DateTime::from_millis(from_ms), DateTime::from_millis(to_ms));
+    let pages = || {
+        let first = DateTime::from_millis(span.floor(from_ms).0);
+        vec![
+            doc! { "$match": { "sensor_id": sensor_id, "bucket_start": { "$gte": first, "$lt": to } } },
+            // A bucket whose readings are measurements has no such field, and gives no rows.
+            doc! { "$unwind": "$readings" },
+            doc! { "$match": { "readings.ts": { "$gte": from, "$lt": to } } },
+            // Twice: the first gives it its place, the second keeps it ours where a value has the same name.
+            doc! { "$replaceWith": { "$mergeObjects": [
+                { "ts": "$readings.ts", "sensor_id": "$sensor_id" }, "$readings", { "sensor_id": "$sensor_id" },
+            ] } },
+        ]
+    };
+    let measurements = || {
+        vec![
+            doc! { "$match": { "meta.sensor_id": sensor_id, "ts": { "$gte": from, "$lt": to } } },
+            doc! { "$replaceWith": { "$mergeObjects": [
+                { "ts": "$ts", "sensor_id": "$meta.sensor_id" }, "$$ROOT", { "sensor_id": "$meta.sensor_id" },
+            ] } },
+            doc! { "$unset": ["_id", "meta"] },
+        ]
+    };
+    let mut pipeline = match form {
+        ReadingsForm::Pages => pages(),
+        ReadingsForm::Measurements => measurements(),
+        ReadingsForm::Both => {
+            let mut both = pages();
+            both.push(doc! { "$unionWith": { "coll": READINGS, "pipeline": measurements() } });
+            both
+        }
+    };
+    pipeline.push(doc! { "$sort": { "ts": 1 } });
+    pipeline
+}

@@ -1,0 +1,163 @@
+//! Commands that look at the collections and change them, and what it means when one fails.
+//!
+//! What changes something carries the write concern of every other write: a collection, an index or the metadata that a
+//! failover takes back would leave readings behind that nothing describes.
+
+use mongodb::Database;
+use mongodb::bson::{Document, doc};
+
+use super::error::{command_code, describe};
+use super::pack::{CommandOptions, WriteConcern};
+
+pub(super) const UNAUTHORIZED: i32 = 13;
+pub(super) const NAMESPACE_NOT_FOUND: i32 = 26;
+pub(super) const INDEX_NOT_FOUND: i32 = 27;
+pub(super) const NAMESPACE_EXISTS: i32 = 48;
+pub(super) const INDEX_OPTIONS_CONFLICT: i32 = 85;
+
+/// Codes of a server that is changing its primary, starting, stopping or busy, or (a mongos) out of reach of another:
+/// HostUnreachable, HostNotFound, LockTimeout, LockBusy, MaxTimeMSExpired, NetworkTimeout, ShutdownInProgress, WriteConflict,
+/// ConflictingOperationInProgress, FailedToSatisfyReadPreference, ReadConcernMajorityNotAvailableYet, PrimarySteppedDown,
+/// ExceededTimeLimit, SocketException, NotPrimary and its kin, and the interruptions.
+const PASSING: [i32; 21] =
+    [6, 7, 24, 46, 50, 89, 91, 112, 117, 133, 134, 189, 262, 9001, 10058, 10107, 11600, 11602, 13388, 13435, 13436];
+
+/// What can go wrong while the collections are prepared, in words for the operator.
+#[derive(Debug, thiserror::Error)]
+#[error("{step}: {detail}")]
+pub(super) struct SchemaError {
+    /// What was being done.
+    pub(super) step: String,
+    /// Why it did not work, and what to do.
+    pub(super) detail: String,
+    /// Whether another try may work (no server, no primary).
+    pub(super) transient: bool,
+}
+
+impl SchemaError {
+    /// Somebody has to do something first.
+    pub(super) fn lasting(step: impl Into<String>, detail: impl Into<String>) -> SchemaError {
+        SchemaError { step: step.into(), detail: detail.into(), transient: false }
+    }
+}
+
+/// A command that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// The server's code, where the server answered.
+    pub(super) code: Option<i32>,
+    /// In the server's words.
+    pub(super) detail: String,
+    /// Whether another try may work.
+    pub(super) transient: bool,
+}
+
+impl Failure {
+    fn of(error: &mongodb::error::Error) -> Failure {
+        let code = command_code(error);
+        Failure {
+            code,
+            detail: describe(error),
+            transient: !matches!(error.kind.as_ref(), mongodb::error::ErrorKind::Command(_))
+                || code.is_some_and(|c| PASSING.contains(&c)),
+        }
+    }
+
+    /// The failure of a step; where rights are missing, what to grant.
+    pub(super) fn at(self, step: impl Into<String>) -> SchemaError {
+        let advice = match self.code {
+            Some(UNAUTHORIZED) => {
+                "; grant the user of store.uri the roles readWrite and dbAdmin on this database, or run `hourbucket \
+                 init` once as a user who has them (the service itself then needs readWrite only)"
+            }
+            _ => "",
+        };
+        SchemaError { step: step.into(), detail: format!("{}{advice}", self.detail), transient: self.transient }
+    }
+}
+
+/// The database being set up.
+#[derive(Debug)]
+pub(super) struct Setup<'a> {
+    pub(super) db: &'a Database,
+    write_concern: Document,
+}
+
+impl<'a> Setup<'a> {
+    pub(super) fn new(db: &'a Database, options: &CommandOptions) -> Setup<'a> {
+        let mut write_concern = match options.write_concern {
+            WriteConcern::Majority => doc! { "w": "majority" },
+            WriteConcern::Members(n) => doc! { "w": n },
+        };
+        write_concern.insert("wtimeout", options.wtimeout_ms);
+        Setup { db, write_concern }
+    }
+
+    /// Runs a command that changes nothing.
+    pub(super) async fn ask(&self, command: Document) -> Result<Document, Failure> {
+        self.db.run_command(command).await.map_err(|e| Failure::of(&e))
+    }
+
+    /// Runs a command that changes something, with the write concern.
+    pub(super) async fn change(&self, command: Document) -> Result<Document, Failure> {
+        self.change_in(self.db, command).await
+    }
+
+    /// The same on another database, such as `admin`.
+    pub(super) async fn change_in(&self, db: &Database, mut command: Document) -> Result<Document, Failure> {
+        command.insert("writeConcern", self.write_concern.clone());
+        let reply = db.run_command(command).await.map_err(|e| Failure::of(&e))?;
+        match reply.get_document("writeConcernError") {
+            // Done, but not on as many members as asked for. Every step can be repeated, so it will be.
+            Ok(concern) => Err(Failure {
+                code: concern.get_i32("code").ok(),
+                detail: concern.get_str("errmsg").unwrap_or("write concern not satisfied").to_owned(),
+                transient: true,
+            }),
+            Err(_) => Ok(reply),
+        }
+    }
+
+    /// Creates a collection with zstd compression, or without where the server does not take storage options.
+    pub(super) async fn create(&self, name: &str, options: &Document) -> Result<(), Failure> {
+        let mut plain = doc! { "create": name };
+        plain.extend(options.clone());
+        let mut compressed = plain.clone();
+        compressed.insert("storageEngine", doc! { "wiredTiger": { "configString": "block_compressor=zstd" } });
+        match self.change(compressed).await {
+            Err(failure)
+                if !failure.transient && !matches!(failure.code, Some(NAMESPACE_EXISTS | UNAUTHORIZED) | None) =>
+            {
+                self.change(plain).await.map(drop)
+            }
+            done => done.map(drop),
+        }
+    }
+
+    /// What `listCollections` says of the named collections and views.
+    pub(super) async fn list(&self, names: &[&str]) -> Result<Listing, SchemaError> {
+        let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+        let command = doc! { "listCollections": 1, "filter": { "name": { "$in": names } } };
+        let step = "looking at the collections (listCollections)";
+        let reply = self.ask(command).await.map_err(|f| f.at(step))?;
+        let batch = reply.get_document("cursor").and_then(|c| c.get_array("firstBatch"));
+        let found = batch.map(|b| b.iter().filter_map(|d| d.as_document().cloned()).collect());
+        Ok(Listing(found.unwrap_or_default()))
+    }
+}
+
+/// What is there: the entries of `listCollections`.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Listing(pub(super) Vec<Document>);
+
+impl Listing {
+    /// The entry of a collection or view.
+    pub(super) fn get(&self, name: &str) -> Option<&Document> {
+        self.0.iter().find(|d| d.get_str("name").is_ok_and(|n| n == name))
+    }
+
+    /// The options it was made with, or has got since.
+    pub(super) fn options(&self, name: &str) -> Option<&Document> {
+        self.get(name)?.get_document("options").ok()
+    }
+}

@@ -1,0 +1,115 @@
+//! The collections spread over a cluster (`hourbucket init --shard`).
+//!
+//! Pages by `{sensor_id, bucket_start}`: every write names both, so it goes to one shard, and a sensor's history can be
+//! split by time. Measurements by `{"meta.sensor_id"}` alone: a shard key with the time field is allowed up to 7.0, but is
+//! deprecated since 8.0 (SERVER-88647: chunks then cut through the server's own buckets), and neither can be taken back
+//! before 8.0.10. What it costs: all measurements of one sensor stay on one shard.
+
+use mongodb::bson::{Document, doc};
+
+use super::MongoStore;
+use super::detect::{META_FIELD, READINGS, fits};
+use super::pack::BUCKETS;
+use super::setup::{SchemaError, Setup};
+
+/// What is sent, in order: the index that the shard key of a collection with data needs (in the database), then, to
+/// `admin`, the commands that shard. All can be repeated.
+struct Commands {
+    index: Document,
+    admin: Vec<Document>,
+}
+
+fn commands(database: &str, measurements: bool) -> Commands {
+    let pages = doc! { "sensor_id": 1, "bucket_start": 1 };
+    let index = doc! {
+        "createIndexes": BUCKETS,
+        "indexes": [{ "key": pages.clone(), "name": "shard_key" }],
+    };
+    let mut admin = vec![
+        // Not needed since 6.0, and harmless there.
+        doc! { "enableSharding": database },
+        doc! { "shardCollection": format!("{database}.{BUCKETS}"), "key": pages },
+    ];
+    if measurements {
+        let key = doc! { format!("{META_FIELD}.sensor_id"): 1 };
+        admin.push(doc! { "shardCollection": format!("{database}.{READINGS}"), "key": key });
+    }
+    Commands { index, admin }
+}
+
+/// Whether the answer to `hello` comes from a mongos.
+fn is_mongos(hello: &Document) -> bool {
+    hello.get_str("msg").is_ok_and(|m| m == "isdbgrid")
+}
+
+impl MongoStore {
+    /// Refuses a server that cannot shard. Changes nothing.
+    ///
+    /// # Errors
+    /// There is no mongos, and what to do.
+    pub async fn can_shard(&self) -> Result<(), String> {
+        let setup = Setup::new(&self.db, &self.options);
+        let hello = setup.ask(doc! { "hello": 1 }).await.map_err(|f| f.at("asking for the topology").to_string())?;
+        if is_mongos(&hello) {
+            return Ok(());
+        }
+        let what =
+            hello.get_str("setName").map_or_else(|_| "a standalone server".into(), |s| format!("replica set {s}"));
+        Err(format!(
+            "init --shard: store.uri leads to {what}, not to the mongos of a sharded cluster: leave out --shard, or \
+             point store.uri to a mongos; nothing was changed"
+        ))
+    }
+
+    /// Shards the collections, which [`prepare`](crate::store::Store::prepare) has made; a line for each that was done.
+    ///
+    /// # Errors
+    /// The first step that failed.
+    pub async fn shard(&self) -> Result<Vec<String>, String> {
+        self.can_shard().await?;
+        self.shard_all().await.map_err(|e| e.to_string())
+    }
+
+    async fn shard_all(&self) -> Result<Vec<String>, SchemaError> {
+        let setup = Setup::new(&self.db, &self.options);
+        let measurements = setup.list(&[READINGS]).await?.get(READINGS).is_some_and(|f| fits(f).is_ok());
+        let commands = commands(self.db.name(), measurements);
+        setup.change(commands.index).await.map_err(|f| f.at("creating the index of the shard key"))?;
+        let admin = self.client.database("admin");
+        let mut done = vec![];
+        for command in commands.admin {
+            let what = command.iter().next().map(|(name, of)| format!("{name} {of}")).unwrap_or_default();
+            setup.change_in(&admin, command).await.map_err(|f| f.at(&what))?;
+            done.push(what);
+        }
+        Ok(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_name_both_collections_and_their_keys() {
+        let both = commands("db", true);
+        let pages = doc! { "sensor_id": 1, "bucket_start": 1 };
+        assert_eq!(
+            both.admin,
+            [
+                doc! { "enableSharding": "db" },
+                doc! { "shardCollection": "db.sensor_buckets", "key": pages.clone() },
+                doc! { "shardCollection": "db.sensor_readings", "key": { "meta.sensor_id": 1 } },
+            ]
+        );
+        let index = doc! { "createIndexes": "sensor_buckets", "indexes": [{ "key": pages, "name": "shard_key" }] };
+        assert_eq!(both.index, index);
+        assert_eq!(commands("db", false).admin, both.admin[..2], "no measurements, nothing to shard for them");
+    }
+
+    #[test]
+    fn only_a_mongos_can_shard() {
+        assert!(is_mongos(&doc! { "msg": "isdbgrid", "isWritablePrimary": true }));
+        assert!(!is_mongos(&doc! { "setName": "rs0" }) && !is_mongos(&doc! { "isWritablePrimary": true }));
+    }
+}
