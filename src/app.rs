@@ -3,7 +3,7 @@
 //! ```text
 //!  http ──┐ Intake (ingest.queue_max parcels, queue_max_bytes)
 //!  mqtt ──┴──> journal ──Follower──> router ──Portions (4 a shard)──> shards ──permits (flush.commands_max)──> store
-//!         └───────────(ack = "stored")──┘  └──> dead letters ──────────────────────────┘
+//!         └───────────(ack = "stored")──┘  └──> dead letters    └──> latest (4 batches a shard) ───────────┘
 //! ```
 //!
 //! Start: store (nothing is sent) → shards → journal or door → router → ports → brokers; meanwhile the collections are
@@ -25,6 +25,7 @@ use crate::accumulate::task::{Gauges, ShardTask};
 use crate::accumulate::{PageLimits, ShardHandle};
 use crate::admin::{Admin, Health, JournalState};
 use crate::config::{AckMode, Config};
+use crate::enrich::{Enrichment, Registry};
 use crate::flush::backoff::Backoff;
 use crate::flush::dead::DeadLetters;
 use crate::flush::due::DuePolicy;
@@ -33,11 +34,14 @@ use crate::ingest::http::HttpIngest;
 use crate::ingest::mqtt::{self, BrokerStatus};
 use crate::intake::{Gate, Intake, Parcels, door};
 use crate::journal::{self, Journal};
+use crate::latest::state::LatestSettings;
+use crate::latest::{LatestGauges, LatestHandle, LatestTask};
 use crate::model::Clock;
 use crate::route::Router;
 use crate::route::oldest::Oldest;
 use crate::shutdown::{Ended, Poison};
 use crate::store::Store;
+use crate::store::registry::Query;
 use crate::telemetry::metrics;
 
 /// Deliveries of dead letters that wait for their task.
@@ -79,10 +83,22 @@ pub struct Service {
     journal: Option<Journal>,
     router: JoinHandle<()>,
     shards: Vec<JoinHandle<()>>,
+    latest: Vec<JoinHandle<()>>,
     dead: JoinHandle<()>,
     side: Vec<JoinHandle<()>>,
     admin: JoinHandle<()>,
     gauges: Vec<Arc<Gauges>>,
+}
+
+/// The shards and the tasks beside them.
+#[derive(Default)]
+struct Shards {
+    handles: Vec<ShardHandle>,
+    tasks: Vec<JoinHandle<()>>,
+    gauges: Vec<Arc<Gauges>>,
+    /// Where `latest.enabled`, one a shard.
+    latest: Vec<JoinHandle<()>>,
+    latest_gauges: Vec<Arc<LatestGauges>>,
 }
 
 /// What the parts of the start share.
@@ -108,7 +124,7 @@ impl Wiring {
         })
     }
 
-    fn shards(&self, dead: &DeadLetters) -> (Vec<ShardHandle>, Vec<JoinHandle<()>>, Vec<Arc<Gauges>>) {
+    fn shards(&self, dead: &DeadLetters, registry: &Registry) -> Shards {
         let config = &self.config;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let n = if config.accumulate.shards == 0 { cores } else { config.accumulate.shards };
@@ -128,8 +144,9 @@ impl Wiring {
             started_wall_ms: self.clock.now().wall_ms,
             backoff: backoff(config),
         };
-        let (mut handles, mut tasks, mut gauges) = (vec![], vec![], vec![]);
+        let mut shards = Shards::default();
         for i in 0..n {
+            let latest = config.latest.enabled.then(|| self.latest(i, n, &mut shards));
             let gauge = Arc::new(Gauges::default());
             let (flusher, clock) = (self.flusher.clone(), self.clock.clone());
             let (handle, task) = ShardTask::new(
@@ -140,11 +157,43 @@ impl Wiring {
                 clock,
                 gauge.clone(),
             );
-            handles.push(handle);
-            tasks.push(self.spawn(format!("shard {i}"), task.run()));
-            gauges.push(gauge);
+            let task = task.with_patterns(registry.clone(), latest);
+            shards.handles.push(handle);
+            shards.tasks.push(self.spawn(format!("shard {i}"), task.run()));
+            shards.gauges.push(gauge);
         }
-        (handles, tasks, gauges)
+        shards
+    }
+
+    /// Starts the task for the latest state of the sensors of shard `i` of `n`.
+    fn latest(&self, i: usize, n: usize, shards: &mut Shards) -> LatestHandle {
+        let config = &self.config;
+        let settings = LatestSettings {
+            interval_ms: u64::try_from(config.latest.interval.as_millis()).unwrap_or(u64::MAX),
+            recent_max: config.latest.recent,
+            command_bytes_max: config.flush.command_max_bytes,
+            command_statements_max: config.flush.command_max_statements,
+            bytes_max: usize::try_from(config.latest.max_bytes).unwrap_or(usize::MAX) / n,
+            sensors_max: (config.accumulate.max_sensors / n).max(1),
+        };
+        let hold_acks = config.ingest.ack == AckMode::Journal;
+        let (flusher, clock, gauges) = (self.flusher.clone(), self.clock.clone(), Arc::new(LatestGauges::default()));
+        let (handle, task) = LatestTask::new(settings, hold_acks, flusher, backoff(config), clock, gauges.clone());
+        shards.latest.push(self.spawn(format!("latest state of shard {i}"), task.run()));
+        shards.latest_gauges.push(gauges);
+        handle
+    }
+
+    /// What fills the registry of tags; `None` where it is off.
+    fn enrichment(&self, store: &Arc<dyn Store>, registry: &Registry) -> Option<Enrichment> {
+        let settings = &self.config.enrich;
+        let query = Query {
+            collection: settings.collection.clone()?,
+            id_field: settings.id_field.clone(),
+            fields: settings.fields.clone(),
+        };
+        let (limits, interval) = (self.config.limits.clone(), settings.interval);
+        Some(Enrichment::new(store.registry(query)?, registry.clone(), limits, interval, settings.max_sensors))
     }
 
     /// The journal between door and router, or nothing.
@@ -180,8 +229,20 @@ impl Wiring {
         Ok((task, Some(opened.journal)))
     }
 
-    /// Prepares the collections, for as long as it takes, and opens the way to the store.
-    async fn prepare(self: Arc<Self>, store: Arc<dyn Store>) {
+    /// Prepares the collections, for as long as it takes, reads the registry, opens the way to the store, and keeps the
+    /// registry up to date from then on.
+    async fn prepare(self: Arc<Self>, store: Arc<dyn Store>, enrichment: Option<Enrichment>) {
+        if !self.prepared(&*store).await {
+            return;
+        }
+        let Some(mut enrichment) = enrichment else { return self.flusher.open(self.config.flush.commands_max) };
+        enrichment.refresh().await;
+        self.flusher.open(self.config.flush.commands_max);
+        enrichment.run().await;
+    }
+
+    /// Whether the collections are prepared at last; where they never will be, the service ends.
+    async fn prepared(&self, store: &dyn Store) -> bool {
         let mut failures = 0;
         loop {
             match store.prepare().await {
@@ -197,7 +258,7 @@ impl Wiring {
                     self.health.mode(store.mode(), prepared.mode_reason, prepared.server_version);
                     self.health.store_ok(self.clock.now().wall_ms);
                     metrics::store_mode(store.mode());
-                    return self.flusher.open(self.config.flush.commands_max);
+                    return true;
                 }
                 Err(error) if error.transient => {
                     if failures == 0 {
@@ -207,7 +268,10 @@ impl Wiring {
                     self.health.store_failed(error.detail);
                     tokio::time::sleep(backoff(&self.config).wait(failures, fastrand::f64())).await;
                 }
-                Err(error) => return self.poison.poison(format!("the store cannot be prepared: {error}")),
+                Err(error) => {
+                    self.poison.poison(format!("the store cannot be prepared: {error}"));
+                    return false;
+                }
             }
         }
     }
@@ -217,6 +281,7 @@ impl Wiring {
         self: Arc<Self>,
         store: Arc<dyn Store>,
         gauges: Vec<Arc<Gauges>>,
+        latest: Vec<Arc<LatestGauges>>,
         journal: Option<journal::Handle>,
         oldest: Arc<Oldest>,
     ) {
@@ -224,6 +289,11 @@ impl Wiring {
         for n in 1u32.. {
             ticks.tick().await;
             self.report(&gauges, journal.as_ref(), &oldest);
+            if self.config.latest.enabled {
+                let waiting: Vec<_> = latest.iter().map(|g| g.get()).collect();
+                let sum = |f: fn(&crate::latest::state::Holding) -> usize| waiting.iter().map(f).sum::<usize>() as u64;
+                metrics::latest_waiting(sum(|h| h.sensors), sum(|h| h.bytes));
+            }
             if n.is_multiple_of(PING_EVERY) {
                 metrics::run_upkeep();
                 match store.ping().await {
@@ -316,16 +386,18 @@ impl Service {
         };
         let oldest = Arc::new(Oldest::default());
         let (dead_handle, dead) = DeadLetters::new(flusher, DEAD_QUEUE_MAX);
-        let (handles, shards, gauges) = wiring.shards(&dead_handle);
+        let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
+        let enrichment = wiring.enrichment(&store, &registry);
+        let Shards { handles, tasks: shards, gauges, latest, latest_gauges } = wiring.shards(&dead_handle, &registry);
         let router = Router::new(handles, dead_handle);
         let (router, journal) = wiring.route(router, parcels, oldest.clone()).await?;
         let dead = wiring.spawn("dead letters", dead);
         let (stop, drained, admin_stop) = Default::default();
         let (http_addr, admin_addr) = (http.as_ref().map(HttpIngest::local_addr), admin.local_addr());
         let journal_handle = journal.as_ref().map(Journal::handle);
-        let upkeep = wiring.clone().upkeep(store.clone(), gauges.clone(), journal_handle, oldest);
+        let upkeep = wiring.clone().upkeep(store.clone(), gauges.clone(), latest_gauges, journal_handle, oldest);
         let side = vec![
-            wiring.spawn("preparation of the store", wiring.clone().prepare(store)),
+            wiring.spawn("preparation of the store", wiring.clone().prepare(store, enrichment)),
             wiring.spawn("upkeep", upkeep),
         ];
         let admin_token: CancellationToken = admin_stop;
@@ -348,6 +420,7 @@ impl Service {
             journal,
             router,
             shards,
+            latest,
             dead,
             side,
             admin,
@@ -391,7 +464,8 @@ impl Service {
             in_time &= tokio::time::timeout_at(deadline, journal.close()).await.is_ok();
         }
         in_time &= tokio::time::timeout_at(deadline, &mut self.router).await.is_ok();
-        for task in self.shards.iter_mut().chain([&mut self.dead]) {
+        // Dead letters and latest states come from the shards.
+        for task in self.shards.iter_mut().chain(&mut self.latest).chain([&mut self.dead]) {
             in_time &= tokio::time::timeout_at(deadline, task).await.is_ok();
         }
         let mut left = self.gauges.iter().map(|g| g.get().readings as u64).sum();
@@ -401,7 +475,7 @@ impl Service {
             left = handle.stats().unstored_entries;
         }
         // What did not end in time is given up; the journal has it, or its senders were not acknowledged.
-        self.shards.iter().chain(&self.front).chain(&self.side).for_each(JoinHandle::abort);
+        self.shards.iter().chain(&self.latest).chain(&self.front).chain(&self.side).for_each(JoinHandle::abort);
         self.router.abort();
         self.dead.abort();
         self.admin_stop.cancel();

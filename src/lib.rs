@@ -7,6 +7,8 @@
 //!        ─[route]─> shard ─[accumulate]─> open bucket ─[flush]─> command ─[store]─> MongoDB
 //! ```
 //!
+//! Beside it, where switched on: [`latest`] keeps the fleet's newest state, [`enrich`] gives pages the tags of a registry.
+//!
 //! An acknowledgement ([`ack`]) goes along with every reading and comes back when it is safe; a channel that is full is
 //! the only other thing that flows back. [`app`] is the only place that knows all stages.
 //!
@@ -23,7 +25,7 @@
 //! ([`accumulate::bucket`] does), a retry that does not ask what the first try did.
 //!
 //! Pure (no async, IO, clock): [`model`], [`decode`], [`maintain`], `accumulate::{bucket, state}`, `flush::{due, backoff}`,
-//! `ingest::mqtt::acks`. `tests/architecture.rs` holds these rules.
+//! `ingest::mqtt::acks`, `latest::state`, `enrich::registry`. `tests/architecture.rs` holds these rules.
 
 pub mod accumulate;
 pub mod ack;
@@ -32,10 +34,12 @@ pub mod app;
 pub mod check;
 pub mod config;
 pub mod decode;
+pub mod enrich;
 pub mod flush;
 pub mod ingest;
 pub mod intake;
 pub mod journal;
+pub mod latest;
 pub mod maintain;
 pub mod model;
 pub mod route;

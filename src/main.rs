@@ -14,7 +14,7 @@ use hourbucket::config::{self, Config};
 use hourbucket::model::{Clock, SystemClock};
 use hourbucket::shutdown;
 use hourbucket::store::Store;
-use hourbucket::store::mongo::MongoStore;
+use hourbucket::store::mongo::{MongoStore, Patterns};
 use hourbucket::telemetry::{log, metrics};
 use hourbucket::{decode, journal};
 
@@ -129,7 +129,9 @@ fn with_config(command: Command, loaded: config::Loaded) -> ExitCode {
 }
 
 async fn store(config: &Config) -> Result<MongoStore, String> {
-    MongoStore::new(&config.store, config.bucket.span, config.dead_letters.retention).await
+    let patterns = Patterns { latest: config.latest.enabled, tags_index: config.store.tags_index };
+    let store = MongoStore::new(&config.store, config.bucket.span, config.dead_letters.retention).await?;
+    Ok(store.with_patterns(patterns))
 }
 
 async fn run(loaded: config::Loaded) -> ExitCode {

@@ -52,9 +52,20 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     // The questions and answers of a store travel through flush as they are.
     (
         "accumulate",
-        &["model", "ack", "flush", "store(LoadRequest|LoadedBucket|StoreError|Written)", "config", "telemetry"],
+        &[
+            "model",
+            "ack",
+            "flush",
+            "latest(LatestHandle)",
+            "enrich(Registry)",
+            "store(LoadRequest|LoadedBucket|StoreError|Written)",
+            "config",
+            "telemetry",
+        ],
     ),
     ("flush", &["model", "ack", "store", "config", "telemetry"]),
+    ("latest", &["model", "ack", "flush", "store(LatestWritten|StoreError)", "telemetry"]),
+    ("enrich", &["model", "store(registry|StoreError)", "config", "telemetry"]),
     ("store", &["model", "maintain", "config", "telemetry"]),
     ("maintain", &["model"]),
     // Both ports are served by the same code, which lives with the larger one.
@@ -107,6 +118,8 @@ const PURE: &[&str] = &[
     "src/flush/due",
     "src/flush/pack",
     "src/flush/backoff",
+    "src/latest/state",
+    "src/enrich/registry",
     "src/ingest/mqtt/acks",
 ];
 const NOT_PURE: &[&str] = &["src/model/clock.rs"];

@@ -182,6 +182,7 @@ fn the_environment_stands_over_the_file_and_is_read_by_the_type_of_the_key() {
         ("HOURBUCKET_JOURNAL__MAX_BYTES", "1GiB"),
         ("HOURBUCKET_STORE__WRITE_CONCERN", "1"),
         ("HOURBUCKET_STORE__RETENTION", ""),
+        ("HOURBUCKET_ENRICH__FIELDS", "site, place.room"),
         ("HOURBUCKET_MQTT__0__CLIENT_ID", "other"),
         ("HOURBUCKET_MQTT__0__PASSWORD", "from-env"),
         ("HOURBUCKET_MQTT__0__SUBSCRIPTIONS__1__FILTER", "more/+"),
@@ -197,7 +198,8 @@ fn the_environment_stands_over_the_file_and_is_read_by_the_type_of_the_key() {
         ("HOURBUCKET_DEMO_KEEP", "1"),
         ("PATH__X", "y"),
     ];
-    let loaded = place.load(DESIGN, &env).unwrap_or_else(|e| panic!("{e}"));
+    let text = DESIGN.replace("[limits]", "[enrich]\nfields = [\"other\"]\n[limits]");
+    let loaded = place.load(&text, &env).unwrap_or_else(|e| panic!("{e}"));
     let config = loaded.config;
     assert_eq!(config.store.uri.reveal(), "mongodb://user:pass@db/");
     assert!(!config.http.enabled);
@@ -206,12 +208,13 @@ fn the_environment_stands_over_the_file_and_is_read_by_the_type_of_the_key() {
     assert_eq!(config.journal.max_bytes, 1 << 30);
     assert_eq!(config.store.write_concern, "1");
     assert_eq!(config.store.retention, Some(Duration::from_secs(365 * 86_400)), "an empty variable counts as not set");
+    assert_eq!(config.enrich.fields, ["site", "place.room"]);
     assert_eq!(config.mqtt[0].client_id, "other");
     assert_eq!(config.mqtt[0].password.as_ref().map(|p| p.reveal()), Some("from-env"));
     assert_eq!(config.mqtt[0].subscriptions[1].filter, "more/+");
     assert_eq!(config.mqtt[1].protocol, MqttProtocol::V4);
     assert_eq!(config.mqtt[1].subscriptions.len(), 1);
-    assert_eq!(loaded.variables.len(), 17);
+    assert_eq!(loaded.variables.len(), 18);
 }
 
 #[test]
@@ -323,6 +326,12 @@ fn each_value_has_its_limits() {
         ("future = \"10m\"", "sensor_id_max_bytes = 1025", "limits.sensor_id_max_bytes", "1024"),
         ("future = \"10m\"", "string_max_bytes = 16385", "limits.string_max_bytes", "16384"),
         ("future = \"10m\"", "tags_max = 65", "limits.tags_max", "64"),
+        ("[limits]", "[latest]\nrecent = 101\n[limits]", "latest.recent", "from 0 to 100"),
+        ("[limits]", "[latest]\ninterval = \"2h\"\n[limits]", "latest.interval", "1h"),
+        ("[limits]", "[enrich]\ncollection = \"sensor_latest\"\n[limits]", "enrich.collection", "hourbucket writes"),
+        ("[limits]", "[enrich]\nfields = \"site\"\n[limits]", "enrich.fields", "a list of fields"),
+        ("[limits]", "[enrich]\nfields = [\"a\", \"a.b\"]\n[limits]", "enrich.fields", "overlap"),
+        ("[limits]", "[enrich]\nid_field = \"$a\"\n[limits]", "enrich.id_field", "name of a field"),
         ("mqtt://127.0.0.1:1883", "tcp://127.0.0.1:1883", "mqtt[0].url", "mqtts://"),
         ("mqtt://127.0.0.1:1883", "mqtt://zoe9:geheim@127.0.0.1:1883", "mqtt[0].url", "password_file"),
         ("url = \"mqtt://127.0.0.1:1883\"", "", "mqtt[0].url", "missing"),

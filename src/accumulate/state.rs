@@ -21,6 +21,7 @@ use slab::Slab;
 
 use super::bucket::{Arriving, Bucket, Need, PageLimits};
 use crate::ack::{Ack, Acks};
+use crate::enrich::Registry;
 use crate::flush::backoff::Backoff;
 use crate::flush::due::{DuePolicy, DueWheel};
 use crate::model::{BucketStart, Now, PageWrite, ReadingBatch, RowFlags, SensorId, Span, Tags};
@@ -128,6 +129,8 @@ struct Sensor {
 /// One shard.
 pub struct Shard {
     settings: ShardSettings,
+    /// Tags beside those of the messages.
+    registry: Registry,
     sensors: Slab<Sensor>,
     index: HashTable<u32>,
     names: HashSet<Arc<str>>,
@@ -153,6 +156,7 @@ impl Shard {
         let wheel = DueWheel::new(settings.due.grain_ms());
         Shard {
             settings,
+            registry: Registry::default(),
             sensors: Slab::new(),
             index: HashTable::new(),
             names: HashSet::new(),
@@ -169,6 +173,12 @@ impl Shard {
             batch_names: Vec::new(),
             scratch: Vec::new(),
         }
+    }
+
+    /// The same shard, whose writes get the registry's tags as well.
+    #[must_use]
+    pub fn with_registry(self, registry: Registry) -> Shard {
+        Shard { registry, ..self }
     }
 
     /// How much it holds.

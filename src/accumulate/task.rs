@@ -9,8 +9,10 @@ use tokio::task::JoinSet;
 
 use super::state::{Counts, Done, Holding, Job, Pick, Refused, Shard, ShardSettings};
 use crate::ack::Ack;
+use crate::enrich::Registry;
 use crate::flush::dead::DeadLetters;
 use crate::flush::{Flusher, Permit};
+use crate::latest::LatestHandle;
 use crate::model::{Clock, DeadLetter, PageWrite, ReadingBatch, Value};
 use crate::telemetry::metrics::{self, Source};
 
@@ -89,6 +91,7 @@ pub struct ShardTask {
     gauges: Arc<Gauges>,
     jobs: JoinSet<Done>,
     jobs_max: usize,
+    latest: Option<LatestHandle>,
 }
 
 impl ShardTask {
@@ -103,7 +106,14 @@ impl ShardTask {
     ) -> (ShardHandle, ShardTask) {
         let (tx, portions) = mpsc::channel(QUEUE_MAX);
         let state = Shard::new(settings);
-        (ShardHandle(tx), ShardTask { state, portions, flusher, dead, clock, gauges, jobs: JoinSet::new(), jobs_max })
+        let jobs = JoinSet::new();
+        (ShardHandle(tx), ShardTask { state, portions, flusher, dead, clock, gauges, jobs, jobs_max, latest: None })
+    }
+
+    /// The same task with the patterns that are switched on: the registry's tags, and the sensors' latest state.
+    #[must_use]
+    pub fn with_patterns(self, registry: Registry, latest: Option<LatestHandle>) -> ShardTask {
+        ShardTask { state: self.state.with_registry(registry), latest, ..self }
     }
 
     /// Runs until every handle is gone and all is stored. A panic of the state or of a command ends it: the readings
@@ -120,7 +130,7 @@ impl ShardTask {
                 Some(done) = self.jobs.join_next() => self.finished(done).await,
                 permit = self.flusher.permit(), if due => self.launch(permit),
                 portion = self.portions.recv(), if !draining && !self.state.full() => match portion {
-                    Some(p) => self.state.accept(&p.batch, &p.picks, p.ack, p.replayed, self.clock.now()),
+                    Some(p) => self.accept(p).await,
                     None => draining = true,
                 },
                 _ = ticks.tick() => self.state.tick(self.clock.now()),
@@ -129,6 +139,17 @@ impl ShardTask {
                 self.state.drain();
             }
             self.report();
+        }
+    }
+
+    /// Takes readings in, and hands them on to where their sensors' latest state is kept, duplicates too: after a crash
+    /// they are what that stage has not written.
+    async fn accept(&mut self, portion: Portion) {
+        let Portion { batch, picks, ack, replayed } = portion;
+        let held = self.latest.as_ref().and_then(|latest| latest.hold(&ack));
+        self.state.accept(&batch, &picks, ack, replayed, self.clock.now());
+        if let Some(latest) = &self.latest {
+            latest.send(batch, picks, held).await;
         }
     }
 

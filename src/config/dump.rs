@@ -57,6 +57,7 @@ impl Config {
         self.mask_intake(&mut out);
         self.mask_store(&mut out);
         self.mask_memory(&mut out);
+        self.mask_patterns(&mut out);
         self.mask_rest(&mut out);
         for mqtt in &self.mqtt {
             mask_mqtt(&mut out, mqtt);
@@ -109,6 +110,7 @@ impl Config {
         out.duration("timeout", self.store.timeout);
         out.duration("connect_timeout", self.store.connect_timeout);
         out.plain("pool_max", self.store.pool_max);
+        out.plain("tags_index", self.store.tags_index);
     }
 
     fn mask_memory(&self, out: &mut Lines) {
@@ -135,6 +137,24 @@ impl Config {
         out.text("dir", self.journal.dir.display());
         out.size("max_bytes", self.journal.max_bytes);
         out.size("segment_bytes", self.journal.segment_bytes);
+    }
+
+    fn mask_patterns(&self, out: &mut Lines) {
+        out.section("[latest]");
+        out.plain("enabled", self.latest.enabled);
+        out.duration("interval", self.latest.interval);
+        out.plain("recent", self.latest.recent);
+        out.size("max_bytes", self.latest.max_bytes);
+
+        out.section("[enrich]");
+        out.text_opt("collection", self.enrich.collection.as_ref());
+        out.text("id_field", &self.enrich.id_field);
+        if !self.enrich.fields.is_empty() {
+            let fields = self.enrich.fields.iter().cloned().map(toml::Value::String).collect();
+            out.plain("fields", toml::Value::Array(fields));
+        }
+        out.duration("interval", self.enrich.interval);
+        out.plain("max_sensors", self.enrich.max_sensors);
     }
 
     fn mask_rest(&self, out: &mut Lines) {

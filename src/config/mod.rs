@@ -55,6 +55,10 @@ pub struct Config {
     pub accumulate: Accumulate,
     /// `[journal]`
     pub journal: Journal,
+    /// `[latest]`
+    pub latest: Latest,
+    /// `[enrich]`
+    pub enrich: Enrich,
     /// `[limits]`
     pub limits: Limits,
     /// `[dead_letters]`
@@ -149,6 +153,8 @@ pub struct Store {
     pub connect_timeout: Duration,
     /// `pool_max`: connections (default 16).
     pub pool_max: u32,
+    /// `tags_index`: a wildcard index on the tags of the buckets (default false: dropped).
+    pub tags_index: bool,
 }
 
 /// `[bucket]`
@@ -201,6 +207,34 @@ pub struct Journal {
     pub max_bytes: u64,
     /// `segment_bytes` (default 64MiB).
     pub segment_bytes: u64,
+}
+
+/// `[latest]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Latest {
+    /// `enabled`: keep `sensor_latest` (default false).
+    pub enabled: bool,
+    /// `interval`: a sensor's document is written at most once in it (default 10s).
+    pub interval: Duration,
+    /// `recent`: newest readings in a document, 0 to 100 (default 10).
+    pub recent: usize,
+    /// `max_bytes`: memory for what is not written yet (default 128MiB).
+    pub max_bytes: u64,
+}
+
+/// `[enrich]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Enrich {
+    /// `collection`: the registry of sensors in `store.database`; absent: off.
+    pub collection: Option<String>,
+    /// `id_field`: the field with the sensor's id (default `_id`).
+    pub id_field: String,
+    /// `fields`: those that become tags (default: all scalar ones at the top level).
+    pub fields: Vec<String>,
+    /// `interval`: between two readings of the whole, where there is no change stream (default 60s).
+    pub interval: Duration,
+    /// `max_sensors`: kept in memory (default 1,000,000).
+    pub max_sensors: usize,
 }
 
 /// `[limits]`

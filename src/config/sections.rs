@@ -8,8 +8,8 @@ use super::reader::{Bad, Report, Section, wrong};
 use super::tree::{Entries, Node};
 use super::units::{GIB, KIB, MIB, parse_duration};
 use super::{
-    Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Flush, Http, Ingest, Journal, Limits, Log, LogFormat,
-    Secret, Shutdown, Store, StoreMode, mqtt, uri,
+    Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest, Journal, Latest, Limits, Log,
+    LogFormat, Secret, Shutdown, Store, StoreMode, mqtt, uri,
 };
 use crate::model::Span;
 
@@ -40,6 +40,8 @@ pub(super) fn read(entries: Entries, report: &mut Report) -> Config {
         flush: flush(root.section("flush")),
         accumulate: accumulate(root.section("accumulate")),
         journal: journal(root.section("journal")),
+        latest: latest(root.section("latest")),
+        enrich: enrich(root.section("enrich")),
         limits: limits(root.section("limits")),
         dead_letters: dead_letters(root.section("dead_letters")),
         shutdown: shutdown(root.section("shutdown")),
@@ -95,6 +97,7 @@ fn store(mut s: Section<'_>) -> Store {
         timeout: s.duration("timeout", 30 * SECOND, 10 * MS..=HOUR),
         connect_timeout: s.duration("connect_timeout", 5 * SECOND, 10 * MS..=10 * MINUTE),
         pool_max: s.count("pool_max", 16, 1..=1000),
+        tags_index: s.flag("tags_index", false),
     };
     s.end();
     store
@@ -185,6 +188,67 @@ fn journal(mut s: Section<'_>) -> Journal {
     };
     s.end();
     journal
+}
+
+fn latest(mut s: Section<'_>) -> Latest {
+    let latest = Latest {
+        enabled: s.flag("enabled", false),
+        interval: s.duration("interval", 10 * SECOND, 100 * MS..=HOUR),
+        recent: s.count("recent", 10, 0..=100),
+        max_bytes: s.size("max_bytes", 128 * MIB, MIB..=1024 * GIB),
+    };
+    s.end();
+    latest
+}
+
+fn enrich(mut s: Section<'_>) -> Enrich {
+    let enrich = Enrich {
+        collection: s.parse("collection", collection),
+        id_field: s.parse("id_field", |node| path(node.text(), node)).unwrap_or_else(|| "_id".to_owned()),
+        fields: s.parse("fields", paths).unwrap_or_default(),
+        interval: s.duration("interval", MINUTE, 100 * MS..=DAY),
+        max_sensors: s.count("max_sensors", 1_000_000, 1..=100_000_000),
+    };
+    s.end();
+    enrich
+}
+
+/// A collection of somebody else's: none that hourbucket writes.
+fn collection(node: &Node) -> Result<String, Bad> {
+    let advice = "write the name of a collection in store.database, such as \"sensors\"";
+    let name = node.text().ok_or_else(|| wrong(node, advice))?;
+    let ours = ["sensor_buckets", "sensor_readings", "sensor_latest", "sensor_summaries", "dead_letters"];
+    if ours.contains(&name) {
+        return Err(Bad::new(format!("\"{name}\" is a collection that hourbucket writes"), advice));
+    }
+    if name.is_empty() || name.len() > 120 || name.starts_with("system.") || name.contains(['$', '\0']) {
+        return Err(wrong(node, advice));
+    }
+    Ok(name.to_owned())
+}
+
+/// A field of a document, dots for nested ones.
+fn path(text: Option<&str>, node: &Node) -> Result<String, Bad> {
+    let advice = "write the name of a field, with dots for a nested one, such as \"site\" or \"place.room\"";
+    let good = |part: &str| !part.is_empty() && !part.starts_with('$') && !part.contains('\0');
+    match text {
+        Some(text) if text.split('.').all(good) => Ok(text.to_owned()),
+        _ => Err(wrong(node, advice)),
+    }
+}
+
+/// Fields, none of them within another: the server would refuse to look for both.
+fn paths(node: &Node) -> Result<Vec<String>, Bad> {
+    let advice = "write a list of fields, such as [\"site\", \"place.room\"]";
+    let texts = node.texts().ok_or_else(|| wrong(node, advice))?;
+    let paths = texts.iter().map(|text| path(Some(text), node)).collect::<Result<Vec<_>, _>>()?;
+    for (i, a) in paths.iter().enumerate() {
+        let clash = |b: &String| a == b || b.starts_with(&format!("{a}."));
+        if let Some(b) = paths.iter().enumerate().find(|(j, b)| *j != i && clash(b)).map(|(_, b)| b) {
+            return Err(Bad::new(format!("\"{a}\" and \"{b}\" overlap"), "name each field once"));
+        }
+    }
+    Ok(paths)
 }
 
 fn limits(mut s: Section<'_>) -> Limits {

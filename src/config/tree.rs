@@ -79,6 +79,15 @@ impl Node {
         }
     }
 
+    /// The texts of a list; from the environment a text with commas between them.
+    pub(super) fn texts(&self) -> Option<Vec<String>> {
+        match &self.value {
+            Raw::List(items) => items.iter().map(|item| item.text().map(str::to_owned)).collect(),
+            Raw::Text(text) if self.is_from_env() => Some(text.split(',').map(|part| part.trim().to_owned()).collect()),
+            _ => None,
+        }
+    }
+
     /// The whole number, where it is one.
     pub(super) fn integer(&self) -> Option<i64> {
         match &self.value {
@@ -214,7 +223,13 @@ fn set(entries: &mut Entries, path: &[Step], origin: &Origin, value: String) -> 
     let fresh = |raw| Node { origin: origin.clone(), value: raw };
     match rest {
         [] => {
-            if let Some(Raw::Table(_) | Raw::List(_)) = entries.get(key).map(|node| &node.value) {
+            let sections = |items: &[Node]| items.iter().any(|item| matches!(item.value, Raw::Table(_)));
+            let is_section = |node: &Node| match &node.value {
+                Raw::Table(_) => true,
+                Raw::List(items) => sections(items),
+                _ => false,
+            };
+            if entries.get(key).is_some_and(is_section) {
                 return Err((format!("`{key}` is a section, no key"), EXAMPLE.into()));
             }
             entries.insert(key.clone(), fresh(Raw::Text(value)));

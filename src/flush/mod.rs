@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::model::{Form, PageWrite};
-use crate::store::{LoadRequest, LoadedBucket, Store, StoreError, Written};
+use crate::model::{Form, LatestUpdate, PageWrite};
+use crate::store::{LatestWritten, LoadRequest, LoadedBucket, Store, StoreError, Written};
 use crate::telemetry::metrics;
 use backoff::Backoff;
 
@@ -97,6 +97,15 @@ impl Flusher {
                 Err(error) => self.wait(&error, &mut failures).await,
             }
         }
+    }
+
+    /// Merges latest states, once: whoever asks keeps them and asks again, so that no permit is held while it waits.
+    /// Whether the store is well is told by the pages alone.
+    ///
+    /// # Errors
+    /// Any part may have been applied.
+    pub async fn latest(&self, _permit: Permit, updates: &[LatestUpdate]) -> Result<Vec<LatestWritten>, StoreError> {
+        self.store.latest(updates).await.inspect_err(|error| metrics::store_error(error.kind(), 1))
     }
 
     fn failed(&self, error: &StoreError) {

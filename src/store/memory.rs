@@ -3,13 +3,18 @@
 //! [`Pages`] is the store itself, synchronous and deterministic, so that a simulation can drive it step by step.
 //! [`MemoryStore`] puts it behind the [`Store`] trait and lets a [`Script`] say what goes wrong with each command.
 
+pub mod latest;
+
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{BoxFuture, LoadRequest, LoadedBucket, LoadedPage, PrepareError, Prepared, Store, StoreError, Written};
+use super::{
+    BoxFuture, LatestWritten, LoadRequest, LoadedBucket, LoadedPage, PrepareError, Prepared, Store, StoreError, Written,
+};
 use crate::model::rows::ARRAY_KEY_BYTES_MAX;
-use crate::model::{BucketStart, DeadLetter, FieldSummary, Form, PageKind, PageWrite, Reading, Rows};
+use crate::model::{BucketStart, DeadLetter, FieldSummary, Form, LatestUpdate, PageKind, PageWrite, Reading, Rows};
+use latest::LatestDocument;
 
 /// A stored page.
 #[derive(Debug, Clone, Default)]
@@ -36,6 +41,8 @@ pub struct Pages {
     pub series: BTreeMap<(String, BucketStart), Vec<Reading>>,
     /// In the order they came.
     pub dead: Vec<DeadLetter>,
+    /// By sensor.
+    pub latest: BTreeMap<String, LatestDocument>,
 }
 
 impl Pages {
@@ -101,6 +108,11 @@ impl Pages {
             page.summary.insert(name, merged);
         }
         Written::Done { count: page.count }
+    }
+
+    /// Merges one update into its sensor's latest state.
+    pub fn merge_latest(&mut self, update: &LatestUpdate) {
+        self.latest.entry(update.sensor_id.to_string()).or_default().merge(update);
     }
 
     /// Looks at one bucket; `form`: of new buckets.
@@ -315,6 +327,33 @@ impl Store for MemoryStore {
             match fault {
                 Fault::None | Fault::Rejected => Ok(requests.iter().map(|r| self.pages().load(r, self.form)).collect()),
                 _ => Err(not_applied()),
+            }
+        })
+    }
+
+    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWritten>, StoreError>> {
+        Box::pin(async move {
+            let (fault, delay) = self.fate();
+            pause(delay).await;
+            let apply = |n: usize| updates[..n].iter().for_each(|u| self.pages().merge_latest(u));
+            match fault {
+                Fault::None => {
+                    apply(updates.len());
+                    Ok(vec![LatestWritten::Done; updates.len()])
+                }
+                Fault::NotApplied => Err(not_applied()),
+                Fault::LostBefore => Err(unknown()),
+                Fault::LostAfter => {
+                    apply(updates.len());
+                    Err(unknown())
+                }
+                Fault::LostHalf => {
+                    apply(updates.len() / 2);
+                    Err(unknown())
+                }
+                Fault::Rejected => {
+                    Ok(updates.iter().map(|_| LatestWritten::Rejected { detail: "scripted refusal".into() }).collect())
+                }
             }
         })
     }

@@ -16,11 +16,12 @@
 
 pub mod memory;
 pub mod mongo;
+pub mod registry;
 
 use std::future::Future;
 use std::pin::Pin;
 
-use crate::model::{BucketKey, DeadLetter, Form, PageWrite, ReadingKey};
+use crate::model::{BucketKey, DeadLetter, Form, LatestUpdate, PageWrite, ReadingKey};
 
 /// A boxed future, so that the store can be chosen at run time; one allocation a command.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -37,6 +38,20 @@ pub enum Written {
     /// The stored page is not what was believed; nothing was changed.
     Conflict,
     /// The store will never take this statement, whatever is tried: its readings become dead letters.
+    Rejected {
+        /// Why, in the store's words.
+        detail: String,
+    },
+}
+
+/// The answer to one update of a sensor's latest state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LatestWritten {
+    /// Merged in.
+    Done,
+    /// Not this time (another upsert was faster, the server was busy): send the same again.
+    Again,
+    /// The store will never take this update.
     Rejected {
         /// Why, in the store's words.
         detail: String,
@@ -144,6 +159,16 @@ pub trait Store: Send + Sync + 'static {
 
     /// Looks at buckets; the answers are in the order of the requests.
     fn load<'a>(&'a self, requests: &'a [LoadRequest]) -> BoxFuture<'a, Result<Vec<LoadedBucket>, StoreError>>;
+
+    /// Merges readings into the sensors' documents of `sensor_latest` ([`crate::model::latest`]); the answers are in
+    /// their order, no two for the same sensor. The same may be sent again after any error: merged twice is merged once.
+    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWritten>, StoreError>>;
+
+    /// A reader of the registry collection that `query` names; `None` where the store has no such thing.
+    fn registry(&self, query: registry::Query) -> Option<std::sync::Arc<dyn registry::Reader>> {
+        let _ = query;
+        None
+    }
 
     /// Keeps dead letters; may keep some twice when it is called again after an `Unknown`.
     fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<(), StoreError>>;

@@ -102,6 +102,13 @@ fn describe() {
     describe_counter!("hourbucket_store_retries_total", "Commands sent again.");
     describe_counter!("hourbucket_store_conflicts_total", "Statements that found another version of their page.");
     describe_counter!("hourbucket_dead_letters_total", "Messages and readings kept as dead letters, by reason.");
+    describe_counter!("hourbucket_latest_updates_total", "Updates of sensor_latest, by result.");
+    describe_gauge!("hourbucket_latest_sensors", "Sensors whose document in sensor_latest is to be updated.");
+    describe_gauge!("hourbucket_latest_bytes", "Memory held for them, against latest.max_bytes.");
+    describe_gauge!("hourbucket_registry_sensors", "Sensors of the registry collection that are known.");
+    describe_gauge!("hourbucket_registry_left_out", "Sensors of it beyond enrich.max_sensors, which get no tags.");
+    describe_counter!("hourbucket_registry_loads_total", "Times that the registry was read whole, by result.");
+    describe_counter!("hourbucket_registry_changes_total", "Changes taken over from the registry's change stream.");
     describe_gauge!("hourbucket_mqtt_connected", "1 while connected to the broker.");
     describe_counter!("hourbucket_mqtt_reconnects_total", "Connections to the broker after the first.");
     describe_counter!("hourbucket_http_requests_total", "Requests answered, by route and status.");
@@ -195,6 +202,34 @@ pub fn store_conflicts(n: u64) {
 /// Counts dead letters.
 pub fn dead_letter(reason: &str, n: u64) {
     counter!("hourbucket_dead_letters_total", "reason" => reason.to_owned()).increment(n);
+}
+
+/// Counts updates of `sensor_latest`.
+pub fn latest_updates(written: u64, refused: u64) {
+    counter!("hourbucket_latest_updates_total", "result" => "written").increment(written);
+    counter!("hourbucket_latest_updates_total", "result" => "refused").increment(refused);
+}
+
+/// Sets how many sensors wait for their update of `sensor_latest`, and the memory that they take.
+pub fn latest_waiting(sensors: u64, bytes: u64) {
+    gauge!("hourbucket_latest_sensors").set(sensors as f64);
+    gauge!("hourbucket_latest_bytes").set(bytes as f64);
+}
+
+/// Sets how many sensors of the registry are known, and how many are not for want of room.
+pub fn registry(sensors: u64, left_out: u64) {
+    gauge!("hourbucket_registry_sensors").set(sensors as f64);
+    gauge!("hourbucket_registry_left_out").set(left_out as f64);
+}
+
+/// Counts a try to read the registry whole.
+pub fn registry_load(ok: bool) {
+    counter!("hourbucket_registry_loads_total", "result" => if ok { "ok" } else { "failed" }).increment(1);
+}
+
+/// Counts changes of the registry that were taken over one by one.
+pub fn registry_changes(n: u64) {
+    counter!("hourbucket_registry_changes_total").increment(n);
 }
 
 /// Sets whether the broker is connected. `broker` is host and port, without credentials.

@@ -30,7 +30,7 @@ impl Shard {
     pub(super) fn pop(&mut self, want: Need) -> Option<(Ticket, usize)> {
         loop {
             let queue = match want {
-                Need::Load { .. } => &mut self.loads,
+                Need::Load => &mut self.loads,
                 Need::Create => &mut self.creates,
                 _ => &mut self.appends,
             };
@@ -76,7 +76,8 @@ impl Shard {
             let bucket = &mut sensor.buckets[position];
             let before = bucket.memory();
             let page = self.settings.page;
-            let Some(write) = bucket.take(&sensor.id, sensor.tags.as_ref(), page, keys_max, form) else { continue };
+            let tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
+            let Some(write) = bucket.take(&sensor.id, tags.as_ref(), page, keys_max, form) else { continue };
             self.holding.bytes = self.holding.bytes + bucket.memory() - before;
             bytes += write.wire_bytes();
             tickets.push(ticket);

@@ -12,14 +12,17 @@ mod convert;
 mod detect;
 mod error;
 mod fence;
+mod latest;
 mod load;
 mod metadata;
 mod pack;
+mod patterns;
 mod prepare;
 mod query;
 mod reconcile;
 mod recount;
 mod repair;
+mod registry;
 mod schema;
 mod series;
 mod setup;
@@ -36,15 +39,18 @@ use mongodb::{Client, Collection, Database};
 
 pub use convert::{ConvertOptions, Hook};
 pub use detect::READINGS;
+pub use latest::LATEST;
 pub use metadata::META;
 pub use pack::BUCKETS;
+pub use patterns::{Patterns, TAGS_INDEX};
 pub use query::{ReadingsForm, raw_readings_pipeline};
 pub use reconcile::ReconcileOptions;
 pub use schema::{DEAD_LETTERS, SUMMARIES};
 
-use super::{BoxFuture, LoadRequest, LoadedBucket, PrepareError, Prepared, Store, StoreError, Written};
+use super::registry::{Query, Reader};
+use super::{BoxFuture, LatestWritten, LoadRequest, LoadedBucket, PrepareError, Prepared, Store, StoreError, Written};
 use crate::config;
-use crate::model::{DeadLetter, Form, PageKind, PageWrite, Span};
+use crate::model::{DeadLetter, Form, LatestUpdate, PageKind, PageWrite, Span};
 use crate::telemetry::metrics;
 use error::{StatementError, command_code, command_error, describe, statement_error};
 use load::Forms;
@@ -75,6 +81,7 @@ pub struct MongoStore {
     /// What preparing has found; see [`MongoStore::native`].
     native: Arc<OnceLock<Native>>,
     series: Arc<Series>,
+    patterns: Patterns,
 }
 
 impl MongoStore {
@@ -112,7 +119,14 @@ impl MongoStore {
             dead_letters_retention: dead_letters,
             mode: config.mode,
             native: Arc::default(),
+            patterns: Patterns::default(),
         })
+    }
+
+    /// The same store, which prepares what these need as well.
+    #[must_use]
+    pub fn with_patterns(self, patterns: Patterns) -> MongoStore {
+        MongoStore { patterns, ..self }
     }
 
     /// Runs an operation in a task of its own, for at most `store.timeout`.
@@ -244,6 +258,35 @@ impl Store for MongoStore {
             metrics::store_command("load", requests.len() as u64, begun.elapsed().as_secs_f64());
             result?.map_err(|e| command_error(&e))
         })
+    }
+
+    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWritten>, StoreError>> {
+        Box::pin(async move {
+            let Some(_) = updates.first() else { return Ok(vec![]) };
+            let command = latest::command(updates, &self.options)
+                .map_err(|e| StoreError::NotApplied { kind: "driver", detail: e.to_string() })?;
+            let begun = Instant::now();
+            let db = self.db.clone();
+            let result = self.limited(async move { db.run_raw_command(command).await }).await;
+            metrics::store_command("latest", updates.len() as u64, begun.elapsed().as_secs_f64());
+            match result? {
+                Ok(reply) => latest::answers(updates.len(), &reply),
+                Err(error) if latest::forbidden(&error) || (updates.len() == 1 && latest::at_fault(&error)) => {
+                    Ok(vec![LatestWritten::Rejected { detail: describe(&error) }; updates.len()])
+                }
+                Err(error) if latest::at_fault(&error) => {
+                    let (a, b) = updates.split_at(updates.len() / 2);
+                    let mut answers = self.latest(a).await?;
+                    answers.extend(self.latest(b).await?);
+                    Ok(answers)
+                }
+                Err(error) => Err(command_error(&error)),
+            }
+        })
+    }
+
+    fn registry(&self, query: Query) -> Option<std::sync::Arc<dyn Reader>> {
+        Some(std::sync::Arc::new(registry::MongoRegistry::new(&self.db, query, self.timeout)))
     }
 
     fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<(), StoreError>> {

@@ -1,0 +1,142 @@
+//! Keeps the map up to date: reads the whole, then follows changes, or reads it again at the interval.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::registry::{Registry, TagMap};
+use crate::config::Limits;
+use crate::store::StoreError;
+use crate::store::registry::{Change, Changes, Reader, Watch};
+use crate::telemetry::metrics;
+
+/// What keeps a [`Registry`] up to date.
+pub struct Enrichment {
+    reader: Arc<dyn Reader>,
+    registry: Registry,
+    limits: Limits,
+    interval: Duration,
+    sensors_max: usize,
+    changes: Option<Box<dyn Changes>>,
+    /// What was said already, and holds still.
+    said: HashSet<&'static str>,
+}
+
+impl Enrichment {
+    /// `interval`: `enrich.interval`; `sensors_max`: `enrich.max_sensors`. Nothing is read yet.
+    pub fn new(
+        reader: Arc<dyn Reader>,
+        registry: Registry,
+        limits: Limits,
+        interval: Duration,
+        sensors_max: usize,
+    ) -> Enrichment {
+        Enrichment { reader, registry, limits, interval, sensors_max, changes: None, said: HashSet::new() }
+    }
+
+    /// Opens the change stream where there is one, and reads the whole: so no change is missed between the two. Once,
+    /// whether it works or not; to be done before the first write.
+    pub async fn refresh(&mut self) {
+        match self.reader.watch().await {
+            Ok(Watch::Changes(changes)) => {
+                self.said.remove("interval");
+                self.changes = Some(changes);
+            }
+            Ok(Watch::NotPossible(why)) => {
+                self.changes = None;
+                if self.said.insert("interval") {
+                    tracing::info!("the registry has no change stream and is read every enrich.interval: {why}");
+                }
+            }
+            // The same is said of the read that follows.
+            Err(_) => self.changes = None,
+        }
+        if let Err(error) = self.load().await {
+            self.changes = None;
+            if self.said.insert("unread") {
+                tracing::warn!("the registry cannot be read, pages get the tags known so far: {error}");
+            }
+        }
+    }
+
+    /// Runs for ever; after the first [`Enrichment::refresh`].
+    pub async fn run(mut self) {
+        loop {
+            if let Some(changes) = self.changes.take() {
+                let error = self.follow(changes).await;
+                tracing::debug!("the registry's change stream: {error}");
+            }
+            tokio::time::sleep(self.interval).await;
+            self.refresh().await;
+        }
+    }
+
+    /// Takes changes over until the stream fails. Where one is unclear all is read again, at the interval.
+    async fn follow(&mut self, mut changes: Box<dyn Changes>) -> StoreError {
+        let mut again_at: Option<Instant> = None;
+        loop {
+            let again = async {
+                match again_at {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                change = changes.next() => match change {
+                    Ok(Change::Unclear) => again_at = again_at.or(Some(Instant::now() + self.interval)),
+                    Ok(change) => self.take_over(change),
+                    Err(error) => return error,
+                },
+                () = again => match self.load().await {
+                    Ok(()) => again_at = None,
+                    Err(error) => return error,
+                },
+            }
+        }
+    }
+
+    fn take_over(&self, change: Change) {
+        let counts = self.registry.change(|map| {
+            match change {
+                Change::Set(record) => map.set(record, &self.limits, self.sensors_max),
+                Change::Remove(sensor_id) => map.remove(&sensor_id),
+                Change::Unclear => {}
+            }
+            (map.len() as u64, map.left_out)
+        });
+        metrics::registry_changes(1);
+        if let Some((sensors, left_out)) = counts {
+            metrics::registry(sensors, left_out);
+        }
+    }
+
+    async fn load(&mut self) -> Result<(), StoreError> {
+        let (mut map, begun) = (TagMap::default(), Instant::now());
+        let read = self.reader.read(&mut |record| map.set(record, &self.limits, self.sensors_max)).await;
+        metrics::registry_load(read.is_ok());
+        read?;
+        let (sensors, left_out, bad) = (map.len(), map.left_out, map.bad_fields);
+        self.registry.replace(map);
+        metrics::registry(sensors as u64, left_out);
+        tracing::debug!(sensors, took_ms = begun.elapsed().as_millis() as u64, "registry read");
+        self.said.remove("unread");
+        if left_out > 0 && self.said.insert("left out") {
+            tracing::warn!("the registry has {left_out} sensors more than enrich.max_sensors; they get no tags of it");
+        }
+        if bad > 0 && self.said.insert("bad fields") {
+            tracing::warn!(
+                "{bad} fields of the registry are left out: their names or values are longer than limits.name_max_bytes \
+                 or limits.string_max_bytes, or a sensor has more of them than limits.tags_max"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Enrichment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Enrichment").field("interval", &self.interval).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,275 @@
+//! What is to be written to `sensor_latest`, by sensor, and when. Pure: readings go in ([`Latest::accept`]), jobs come out
+//! ([`Latest::take`]), and what of them was not written comes back ([`Latest::came_back`]).
+//!
+//! On the way of every reading, so little is done with one: its sensor's entry is looked up, and it is appended. Which
+//! readings are the newest is asked when an entry has grown to twice what it can keep, and when it is written.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use slab::Slab;
+
+use crate::ack::{Ack, Acks};
+use crate::flush::due::{DuePolicy, DueWheel};
+use crate::model::latest::{prune, wire_bytes};
+use crate::model::{LatestUpdate, Now, ReadingBatch, RowFlags, Rows, SensorId, stable_hash};
+
+/// What a task is told at its start.
+#[derive(Debug, Clone)]
+pub struct LatestSettings {
+    /// `latest.interval`, in milliseconds.
+    pub interval_ms: u64,
+    /// `latest.recent`
+    pub recent_max: usize,
+    /// `flush.command_max_bytes`
+    pub command_bytes_max: u64,
+    /// `flush.command_max_statements`
+    pub command_statements_max: usize,
+    /// This task's part of `latest.max_bytes`.
+    pub bytes_max: usize,
+    /// This task's part of `accumulate.max_sensors`.
+    pub sensors_max: usize,
+}
+
+/// Where a reading stands in a batch, and its sensor's hash.
+pub type Pick = (u32, u64);
+
+/// An update and who waits for it.
+#[derive(Debug)]
+pub struct Pending {
+    /// To be merged into the sensor's document.
+    pub update: LatestUpdate,
+    /// Delivered when it is written or given up.
+    pub acks: Acks,
+    /// How often the store has answered that it cannot be written.
+    pub tries: u32,
+}
+
+/// How much is held; what is in flight is not counted.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Holding {
+    /// Sensors with readings that their document has not.
+    pub sensors: usize,
+    /// Bytes of them.
+    pub bytes: usize,
+}
+
+struct Entry {
+    id: SensorId,
+    hash: u64,
+    rows: Rows,
+    acks: Acks,
+    tries: u32,
+}
+
+impl Entry {
+    /// Bytes: the slab's entry, the shared id, the index and the ticket, the rows, the acknowledgements.
+    fn memory(&self) -> usize {
+        size_of::<Entry>() + 16 + self.id.len() + 16 + self.rows.memory_bytes() + self.acks.len() * size_of::<Ack>()
+    }
+}
+
+/// Interned field names kept before unused ones are dropped.
+const NAMES_SOFT_MAX: usize = 16_384;
+
+/// The sensors with something to write.
+pub struct Latest {
+    settings: LatestSettings,
+    due: DuePolicy,
+    entries: Slab<Entry>,
+    index: HashTable<u32>,
+    /// Every entry is here once or in `ready` once.
+    wheel: DueWheel<u32>,
+    ready: VecDeque<u32>,
+    holding: Holding,
+    names: HashSet<Arc<str>>,
+    batch_names: Vec<Option<Arc<str>>>,
+    scratch: Vec<u16>,
+}
+
+impl Latest {
+    /// Nothing to write.
+    pub fn new(settings: LatestSettings) -> Latest {
+        let due = DuePolicy::Age(settings.interval_ms);
+        Latest {
+            settings,
+            due,
+            entries: Slab::new(),
+            index: HashTable::new(),
+            wheel: DueWheel::new(due.grain_ms()),
+            ready: VecDeque::new(),
+            holding: Holding::default(),
+            names: HashSet::new(),
+            batch_names: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// How much is held.
+    pub fn holding(&self) -> Holding {
+        self.holding
+    }
+
+    /// At its limits: nothing more should be accepted until something is written.
+    pub fn full(&self) -> bool {
+        self.holding.bytes >= self.settings.bytes_max || self.holding.sensors >= self.settings.sensors_max
+    }
+
+    /// Whether nothing waits.
+    pub fn empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Takes readings of a batch in. A part of `ack`, where there is one, is held with every sensor concerned.
+    pub fn accept(&mut self, batch: &ReadingBatch, picks: &[Pick], ack: Option<Ack>, now: Now) {
+        self.batch_names.clear();
+        self.batch_names.resize(batch.names().len(), None);
+        for &(offset, hash) in picks {
+            let Some(reading) = batch.at(offset) else { continue };
+            for (name, _) in reading.values() {
+                self.intern(batch, name);
+            }
+            let slot = self.slot(hash, reading.sensor_id, |due| due.due_ms(now.mono_ms, hash));
+            let entry = &mut self.entries[slot as usize];
+            let before = entry.memory();
+            // The names first: a row that is being written holds the rows.
+            self.scratch.clear();
+            for (at, (name, _)) in reading.values().enumerate() {
+                if let Some(name) = &self.batch_names[usize::from(name)] {
+                    self.scratch.push(entry.rows.field(name, at));
+                }
+            }
+            let mut row = entry.rows.push(reading.ts_ms, RowFlags::default());
+            for (field, (_, value)) in self.scratch.iter().zip(reading.values()) {
+                row.value(*field, value);
+            }
+            drop(row);
+            if let Some(ack) = &ack {
+                entry.acks.join(ack);
+            }
+            self.shrink(slot, before);
+        }
+        if let Some(ack) = ack {
+            ack.delivered();
+        }
+        self.squeeze();
+        if self.names.len() > NAMES_SOFT_MAX {
+            self.batch_names.clear();
+            self.names.retain(|n| Arc::strong_count(n) > 1);
+        }
+    }
+
+    /// When something will be due, in monotonic ms; in the past when something is.
+    pub fn next_due_ms(&self) -> Option<u64> {
+        if self.ready.is_empty() { self.wheel.next_ms() } else { Some(0) }
+    }
+
+    /// The next job, as large as a command may be; empty where nothing is due.
+    pub fn take(&mut self, now: Now) -> Vec<Pending> {
+        while let Some(due) = self.wheel.pop_due(now.mono_ms) {
+            self.ready.extend(due);
+        }
+        let (mut job, mut bytes) = (vec![], 0);
+        while job.len() < self.settings.command_statements_max
+            && let Some(&slot) = self.ready.front()
+        {
+            bytes += self.entries.get(slot as usize).map_or(0, |e| wire_bytes(&e.id, &e.rows));
+            if !job.is_empty() && bytes > self.settings.command_bytes_max {
+                break;
+            }
+            self.ready.pop_front();
+            job.extend(self.remove(slot));
+        }
+        self.squeeze();
+        job
+    }
+
+    /// Takes back what was not written, or may not have been: it is due again at once, together with what has come in
+    /// for its sensor meanwhile.
+    pub fn came_back(&mut self, pending: Pending) {
+        let Pending { update, mut acks, tries } = pending;
+        let hash = stable_hash(&update.sensor_id);
+        let slot = self.slot(hash, &update.sensor_id, |_| 0);
+        let entry = &mut self.entries[slot as usize];
+        let before = entry.memory();
+        entry.rows.append(&update.rows);
+        entry.acks.append(&mut acks);
+        entry.tries = tries;
+        self.shrink(slot, before);
+    }
+
+    /// Everything is due now: the service ends.
+    pub fn drain(&mut self) {
+        while let Some(slots) = self.wheel.pop_first() {
+            self.ready.extend(slots);
+        }
+    }
+
+    /// The slot of a sensor; a new one is due when `due` says.
+    fn slot(&mut self, hash: u64, id: &str, due: impl FnOnce(DuePolicy) -> u64) -> u32 {
+        if let Some(slot) = self.index.find(hash, |&slot| *self.entries[slot as usize].id == *id) {
+            return *slot;
+        }
+        let entry = Entry { id: Arc::from(id), hash, rows: Rows::default(), acks: Acks::default(), tries: 0 };
+        self.holding.bytes += entry.memory();
+        self.holding.sensors += 1;
+        let slot = self.entries.insert(entry) as u32;
+        self.index.insert_unique(hash, slot, |&slot| self.entries[slot as usize].hash);
+        self.wheel.push(due(self.due), slot);
+        slot
+    }
+
+    fn remove(&mut self, slot: u32) -> Option<Pending> {
+        let entry = self.entries.try_remove(slot as usize)?;
+        if let Ok(found) = self.index.find_entry(entry.hash, |&s| s == slot) {
+            found.remove();
+        }
+        self.holding.bytes -= entry.memory();
+        self.holding.sensors -= 1;
+        let update = LatestUpdate { sensor_id: entry.id, rows: entry.rows, recent_max: self.settings.recent_max };
+        Some(Pending { update, acks: entry.acks, tries: entry.tries })
+    }
+
+    /// Lets go of readings that cannot matter any more, where there may be many; and keeps the books.
+    fn shrink(&mut self, slot: u32, before: usize) {
+        let entry = &mut self.entries[slot as usize];
+        // Three times what pruning can leave, and some more: so it costs each reading little.
+        let most = 4 * self.settings.recent_max + 2 * entry.rows.fields().len() + 16;
+        if entry.rows.len() > most {
+            entry.rows = prune(&entry.rows, self.settings.recent_max);
+        }
+        self.holding.bytes = self.holding.bytes + entry.memory() - before;
+    }
+
+    /// Near the limit of memory, what is due next goes now.
+    fn squeeze(&mut self) {
+        let high = self.holding.bytes >= self.settings.bytes_max / 4 * 3 || self.full();
+        if high
+            && self.ready.is_empty()
+            && let Some(early) = self.wheel.pop_first()
+        {
+            self.ready.extend(early);
+        }
+    }
+
+    /// Fills the translation from a batch's name to ours.
+    fn intern(&mut self, batch: &ReadingBatch, index: u16) {
+        let slot = &mut self.batch_names[usize::from(index)];
+        if slot.is_none() {
+            let name = batch.name(index);
+            let known = self.names.get(name).cloned().unwrap_or_else(|| {
+                let new: Arc<str> = Arc::from(name);
+                self.names.insert(new.clone());
+                new
+            });
+            *slot = Some(known);
+        }
+    }
+}
+
+impl std::fmt::Debug for Latest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Latest").field("holding", &self.holding).finish_non_exhaustive()
+    }
+}

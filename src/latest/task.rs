@@ -1,0 +1,208 @@
+//! The task around the state: batches in, commands out. No decisions here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::state::{Holding, Latest, LatestSettings, Pending, Pick};
+use crate::ack::Ack;
+use crate::flush::backoff::Backoff;
+use crate::flush::{Flusher, Permit};
+use crate::model::{Clock, ReadingBatch};
+use crate::store::{LatestWritten, StoreError};
+use crate::telemetry::metrics;
+
+/// Batches that wait for the task; it only takes them into memory, so few are enough.
+const QUEUE_MAX: usize = 4;
+/// How often an update is tried that the store answers with an error which may pass. With the longest waits of the
+/// defaults that is half a minute; then it is dropped, since what waits for it is the journal.
+const TRIES_MAX: u32 = 10;
+/// The kind of a [`StoreError`] that the server has answered with, and that is none of those that pass by themselves.
+const ANSWERED: &str = "command";
+/// How often the task looks at its wheel when nothing happens.
+const TICK: Duration = Duration::from_millis(20);
+
+struct Arrival {
+    batch: Arc<ReadingBatch>,
+    picks: Vec<Pick>,
+    ack: Option<Ack>,
+}
+
+/// The handle: where a shard hands over what it has taken in.
+#[derive(Debug, Clone)]
+pub struct LatestHandle {
+    arrivals: mpsc::Sender<Arrival>,
+    hold_acks: bool,
+}
+
+impl LatestHandle {
+    /// The part of an acknowledgement to give to [`LatestHandle::send`], where one is to be held.
+    pub fn hold(&self, ack: &Ack) -> Option<Ack> {
+        self.hold_acks.then(|| ack.clone())
+    }
+
+    /// Hands over readings, waiting while the task is at its limit of memory.
+    pub async fn send(&self, batch: Arc<ReadingBatch>, picks: Vec<Pick>, ack: Option<Ack>) {
+        // The task lives as long as its shard unless it has panicked, which ends the service; what it held of
+        // acknowledgements is then not delivered.
+        let _ = self.arrivals.send(Arrival { batch, picks, ack }).await;
+    }
+}
+
+impl std::fmt::Debug for Arrival {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Arrival of {} readings", self.picks.len())
+    }
+}
+
+/// What a task holds, for the metrics.
+#[derive(Debug, Default)]
+pub struct LatestGauges {
+    sensors: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl LatestGauges {
+    fn set(&self, holding: Holding) {
+        self.sensors.store(holding.sensors, Ordering::Relaxed);
+        self.bytes.store(holding.bytes, Ordering::Relaxed);
+    }
+
+    /// The last values set.
+    pub fn get(&self) -> Holding {
+        Holding { sensors: self.sensors.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
+    }
+}
+
+type Answer = (Vec<Pending>, Result<Vec<LatestWritten>, StoreError>);
+
+/// The state of one shard's sensors with all that its task needs.
+pub struct LatestTask {
+    state: Latest,
+    arrivals: mpsc::Receiver<Arrival>,
+    flusher: Flusher,
+    clock: Arc<dyn Clock>,
+    gauges: Arc<LatestGauges>,
+    backoff: Backoff,
+    /// One at most.
+    job: JoinSet<Answer>,
+    failures: u32,
+    /// Monotonic ms before which nothing is sent, after a failure.
+    not_before_ms: u64,
+}
+
+impl LatestTask {
+    /// A handle and its task. `hold_acks`: acknowledgements wait until the documents are written.
+    pub fn new(
+        settings: LatestSettings,
+        hold_acks: bool,
+        flusher: Flusher,
+        backoff: Backoff,
+        clock: Arc<dyn Clock>,
+        gauges: Arc<LatestGauges>,
+    ) -> (LatestHandle, LatestTask) {
+        let (tx, arrivals) = mpsc::channel(QUEUE_MAX);
+        let (state, job) = (Latest::new(settings), JoinSet::new());
+        let task = LatestTask { state, arrivals, flusher, clock, gauges, backoff, job, failures: 0, not_before_ms: 0 };
+        (LatestHandle { arrivals: tx, hold_acks }, task)
+    }
+
+    /// Runs until every handle is gone and all is written.
+    pub async fn run(mut self) {
+        let mut draining = false;
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        while !(draining && self.state.empty() && self.job.is_empty()) {
+            let now = self.clock.now().mono_ms;
+            let due = self.job.is_empty()
+                && now >= self.not_before_ms
+                && self.state.next_due_ms().is_some_and(|due_ms| due_ms <= now);
+            tokio::select! {
+                biased;
+                Some(answer) = self.job.join_next() => match answer {
+                    Ok((job, result)) => self.answered(job, result),
+                    Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                    // Nobody aborts a command but the end of the runtime.
+                    Err(_) => return,
+                },
+                permit = self.flusher.permit(), if due => self.launch(permit),
+                arrival = self.arrivals.recv(), if !draining && !self.state.full() => match arrival {
+                    Some(a) => self.state.accept(&a.batch, &a.picks, a.ack, self.clock.now()),
+                    None => draining = true,
+                },
+                _ = ticks.tick() => {}
+            }
+            if draining {
+                self.state.drain();
+            }
+            self.gauges.set(self.state.holding());
+        }
+    }
+
+    fn launch(&mut self, permit: Permit) {
+        let (updates, waiting): (Vec<_>, Vec<_>) =
+            self.state.take(self.clock.now()).into_iter().map(|p| (p.update, (p.acks, p.tries))).unzip();
+        if updates.is_empty() {
+            return;
+        }
+        let flusher = self.flusher.clone();
+        self.job.spawn(async move {
+            let result = flusher.latest(permit, &updates).await;
+            let pending = |(update, (acks, tries))| Pending { update, acks, tries };
+            (updates.into_iter().zip(waiting).map(pending).collect(), result)
+        });
+    }
+
+    fn answered(&mut self, job: Vec<Pending>, result: Result<Vec<LatestWritten>, StoreError>) {
+        // Merged twice is merged once: whatever was applied, all of it may be sent again.
+        let (answers, answered, mut why) = match result {
+            Ok(answers) => (answers, true, String::new()),
+            Err(error) => (vec![LatestWritten::Again; job.len()], error.kind() == ANSWERED, error.to_string()),
+        };
+        let (mut written, mut dropped, mut again) = (0, 0, 0u64);
+        for (mut pending, answer) in job.into_iter().zip(answers) {
+            pending.tries += u32::from(answered);
+            match answer {
+                LatestWritten::Done => {
+                    written += 1;
+                    pending.acks.delivered();
+                }
+                LatestWritten::Again if pending.tries < TRIES_MAX => {
+                    again += 1;
+                    self.state.came_back(pending);
+                }
+                answer => {
+                    if let LatestWritten::Rejected { detail } = answer {
+                        why = detail;
+                    }
+                    dropped += 1;
+                    pending.acks.delivered();
+                }
+            }
+        }
+        metrics::latest_updates(written, dropped);
+        if dropped > 0 {
+            tracing::error!(
+                documents = dropped,
+                "the store refuses the latest state of sensors, which is dropped: {why}"
+            );
+        }
+        if again == 0 {
+            self.failures = 0;
+            return;
+        }
+        self.failures += 1;
+        let wait = self.backoff.wait(self.failures, fastrand::f64());
+        self.not_before_ms = self.clock.now().mono_ms + wait.as_millis() as u64;
+        metrics::store_retry();
+    }
+}
+
+impl std::fmt::Debug for LatestTask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.state.fmt(f)
+    }
+}

@@ -1,0 +1,255 @@
+//! What a sensor's readings come down to in `sensor_latest`: the newest value of each field and the newest readings.
+//!
+//! All that is chosen is chosen by one total order, MongoDB's own over the stored form: by time, then by the values. So
+//! the newest of some readings and the newest of others give, put together in any order and any number of times, the
+//! newest of all, wherever it is done: here, in the memory store, or in the server by an update. Values that MongoDB
+//! holds equal (1 and 1.0, 0.0 and -0.0) are equal in this order too: which of two readings that differ in nothing else
+//! stands in `recent` is not fixed.
+
+use std::cmp::Ordering;
+
+use super::ids::SensorId;
+use super::rows::Rows;
+use super::value::ValueRef;
+
+/// Readings of one sensor, to be merged into its document.
+#[derive(Debug, Clone)]
+pub struct LatestUpdate {
+    /// Whose document.
+    pub sensor_id: SensorId,
+    /// The readings, at least one, in any order; more than are kept and equal ones do no harm.
+    pub rows: Rows,
+    /// How many readings the document keeps; 0 keeps none.
+    pub recent_max: usize,
+}
+
+/// About how many bytes the update of a sensor with these rows takes on the wire: each row as a reading, each field's
+/// newest value (at most all values once more) with its operator and the name twice, the id and the fixed parts.
+pub fn wire_bytes(sensor_id: &str, rows: &Rows) -> u64 {
+    let names: usize = rows.fields().iter().map(|name| name.len() * 3 + 130).sum();
+    let keys = rows.len() as u64 * super::rows::ARRAY_KEY_BYTES_MAX;
+    rows.stored_bytes() * 2 + keys + (names + sensor_id.len() + 1024) as u64
+}
+
+/// The newest value of a field.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NewestValue<'a> {
+    /// The field.
+    pub name: &'a str,
+    /// When it was measured, in milliseconds since 1970.
+    pub ts_ms: i64,
+    /// What was measured.
+    pub value: ValueRef<'a>,
+}
+
+/// A reading as it stands in `recent`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecentReading<'a> {
+    /// Milliseconds since 1970.
+    pub ts_ms: i64,
+    /// Its values, sorted by name: the stored form must not depend on the order in which a sender names its fields.
+    pub values: Vec<(&'a str, ValueRef<'a>)>,
+}
+
+impl RecentReading<'_> {
+    /// Order by time, then by the values.
+    pub fn order(&self, other: &RecentReading<'_>) -> Ordering {
+        self.ts_ms.cmp(&other.ts_ms).then_with(|| {
+            for ((a_name, a), (b_name, b)) in self.values.iter().zip(&other.values) {
+                // As MongoDB compares documents: kind, name and value of one element after the other.
+                let by = kind(*a).cmp(&kind(*b)).then_with(|| a_name.cmp(b_name)).then_with(|| order_values(*a, *b));
+                if by != Ordering::Equal {
+                    return by;
+                }
+            }
+            self.values.len().cmp(&other.values.len())
+        })
+    }
+}
+
+/// What readings come down to.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Newest<'a> {
+    /// The latest time, in milliseconds since 1970.
+    pub last_ts_ms: i64,
+    /// Each field once, sorted by name.
+    pub values: Vec<NewestValue<'a>>,
+    /// The newest readings, each once, the latest at the end.
+    pub recent: Vec<RecentReading<'a>>,
+}
+
+/// MongoDB's order of two values: numbers (of either kind by value), then strings, then booleans.
+pub fn order_values(a: ValueRef<'_>, b: ValueRef<'_>) -> Ordering {
+    match (a, b) {
+        (ValueRef::Int(a), ValueRef::Int(b)) => a.cmp(&b),
+        (ValueRef::Double(a), ValueRef::Double(b)) => order_doubles(a, b),
+        (ValueRef::Int(a), ValueRef::Double(b)) => order_mixed(a, b),
+        (ValueRef::Double(a), ValueRef::Int(b)) => order_mixed(b, a).reverse(),
+        (ValueRef::Str(a), ValueRef::Str(b)) => a.cmp(b),
+        (ValueRef::Bool(a), ValueRef::Bool(b)) => a.cmp(&b),
+        (a, b) => kind(a).cmp(&kind(b)),
+    }
+}
+
+fn kind(value: ValueRef<'_>) -> u8 {
+    match value {
+        ValueRef::Int(_) | ValueRef::Double(_) => 0,
+        ValueRef::Str(_) => 1,
+        ValueRef::Bool(_) => 2,
+    }
+}
+
+/// Values are never NaN; 0.0 and -0.0 are equal.
+fn order_doubles(a: f64, b: f64) -> Ordering {
+    a.partial_cmp(&b).unwrap_or(Ordering::Equal)
+}
+
+/// Exact: a conversion to a double would make integers beyond 2^53 equal that are not.
+fn order_mixed(int: i64, double: f64) -> Ordering {
+    const TWO_63: f64 = 9_223_372_036_854_775_808.0;
+    if double >= TWO_63 {
+        return Ordering::Less;
+    }
+    if double < -TWO_63 {
+        return Ordering::Greater;
+    }
+    let whole = double.trunc();
+    int.cmp(&(whole as i64)).then_with(|| order_doubles(0.0, double - whole))
+}
+
+/// What rows come down to.
+pub fn newest(rows: &Rows, recent_max: usize) -> Newest<'_> {
+    let (readings, recent) = pick_recent(rows, recent_max);
+    let mut values: Vec<NewestValue<'_>> = pick_values(rows).into_iter().flatten().map(|(value, _)| value).collect();
+    values.sort_unstable_by(|a, b| a.name.cmp(b.name));
+    let last_ts_ms = readings.iter().map(|r| r.ts_ms).max().unwrap_or(i64::MIN);
+    let mut readings: Vec<Option<RecentReading<'_>>> = readings.into_iter().map(Some).collect();
+    let recent = recent.into_iter().filter_map(|i| readings[i].take()).collect();
+    Newest { last_ts_ms, values, recent }
+}
+
+/// The rows that [`newest`] needs to give the same for these and any others: the newest readings, and of each field the
+/// row with its newest value; some more may stay. At most one and a half times `recent_max`, and one a field.
+pub fn prune(rows: &Rows, recent_max: usize) -> Rows {
+    let times: Vec<i64> = rows.iter().map(|row| row.ts_ms).collect();
+    let mut latest = times.clone();
+    latest.sort_unstable_by(|a, b| b.cmp(a));
+    latest.dedup();
+    let from = match recent_max {
+        0 => i64::MAX,
+        n => latest.get(n - 1).copied().unwrap_or(i64::MIN),
+    };
+    let mut keep: Vec<bool> = times.iter().map(|ts| *ts >= from).collect();
+    // By time alone is much cheaper than by the values, but where many readings share a time it may keep them all.
+    if keep.iter().filter(|keep| **keep).count() > recent_max * 3 / 2 {
+        keep.fill(false);
+        pick_recent(rows, recent_max).1.into_iter().for_each(|i| keep[i] = true);
+    }
+    pick_values(rows).into_iter().flatten().for_each(|(_, i)| keep[i] = true);
+    let mut kept = Rows::default();
+    rows.iter().zip(keep).filter(|(_, keep)| *keep).for_each(|(row, _)| kept.push_row(&row));
+    kept
+}
+
+/// All rows as readings, and which of them are the newest, the latest at the end.
+fn pick_recent(rows: &Rows, recent_max: usize) -> (Vec<RecentReading<'_>>, Vec<usize>) {
+    let readings: Vec<RecentReading<'_>> = rows
+        .iter()
+        .map(|row| {
+            let mut values: Vec<_> = row.named().collect();
+            values.sort_unstable_by(|a, b| a.0.cmp(b.0));
+            RecentReading { ts_ms: row.ts_ms, values }
+        })
+        .collect();
+    let mut order: Vec<usize> = (0..readings.len()).collect();
+    order.sort_by(|a, b| readings[*a].order(&readings[*b]));
+    order.dedup_by(|a, b| readings[*a].order(&readings[*b]) == Ordering::Equal);
+    order.drain(..order.len().saturating_sub(recent_max));
+    (readings, order)
+}
+
+/// By field: its newest value and the row that has it.
+fn pick_values(rows: &Rows) -> Vec<Option<(NewestValue<'_>, usize)>> {
+    let mut best: Vec<Option<(NewestValue<'_>, usize)>> = vec![None; rows.fields().len()];
+    for (i, row) in rows.iter().enumerate() {
+        for (field, value) in row.values() {
+            let slot = &mut best[usize::from(field)];
+            let newer = slot.as_ref().is_none_or(|(held, _)| {
+                row.ts_ms.cmp(&held.ts_ms).then_with(|| order_values(value, held.value)) == Ordering::Greater
+            });
+            if newer {
+                let name = &*rows.fields()[usize::from(field)];
+                *slot = Some((NewestValue { name, ts_ms: row.ts_ms, value }, i));
+            }
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Reading, Value};
+
+    fn rows(readings: &[(i64, &[(&str, Value)])]) -> Rows {
+        let mut rows = Rows::default();
+        for (ts_ms, values) in readings {
+            let values = values.iter().map(|(n, v)| (n.to_string(), v.clone())).collect();
+            let tags = Default::default();
+            rows.push_reading(&Reading { sensor_id: "s".into(), ts_ms: *ts_ms, receipt_time: false, tags, values });
+        }
+        rows
+    }
+
+    #[test]
+    fn each_field_keeps_its_own_newest_value_and_readings_are_kept_once() {
+        let (one, two) = (Value::Int(1), Value::Double(2.0));
+        let all = rows(&[
+            (30, &[("t", two.clone())]),
+            (10, &[("on", Value::Bool(true)), ("t", one.clone())]),
+            (30, &[("t", two.clone())]),
+            (20, &[("t", one.clone())]),
+        ]);
+        let found = newest(&all, 2);
+        assert_eq!(found.last_ts_ms, 30);
+        let values: Vec<_> = found.values.iter().map(|v| (v.name, v.ts_ms)).collect();
+        assert_eq!(values, [("on", 10), ("t", 30)]);
+        assert_eq!(found.recent.iter().map(|r| r.ts_ms).collect::<Vec<_>>(), [20, 30]);
+        let pruned = prune(&all, 2);
+        assert_eq!(pruned.len(), 4, "two recent ones, one of them twice, and the one that alone has `on`");
+        assert_eq!(newest(&pruned, 2), found);
+        let same_time: Vec<_> = (0..40).map(|n| [("t", Value::Int(n))]).collect();
+        let same_time: Vec<(i64, &[(&str, Value)])> = same_time.iter().map(|v| (5, &v[..])).collect();
+        let same_time = rows(&same_time);
+        assert_eq!(prune(&same_time, 3).len(), 3, "where time does not tell, the values do");
+        assert_eq!(newest(&prune(&same_time, 3), 3), newest(&same_time, 3));
+        assert_eq!(prune(&same_time, 0).len(), 1);
+        assert!(newest(&all, 0).recent.is_empty());
+    }
+
+    #[test]
+    fn values_are_ordered_exactly_and_by_kind() {
+        let big = 1i64 << 53;
+        let ascending = [
+            ValueRef::Double(-1e300),
+            ValueRef::Int(i64::MIN),
+            ValueRef::Double(-0.5),
+            ValueRef::Int(0),
+            ValueRef::Double(0.5),
+            ValueRef::Double(big as f64),
+            ValueRef::Int(big + 1),
+            ValueRef::Int(i64::MAX),
+            ValueRef::Double(9_223_372_036_854_775_808.0),
+            ValueRef::Str(""),
+            ValueRef::Str("a"),
+            ValueRef::Bool(false),
+            ValueRef::Bool(true),
+        ];
+        for (i, a) in ascending.iter().enumerate() {
+            for (j, b) in ascending.iter().enumerate() {
+                assert_eq!(order_values(*a, *b), i.cmp(&j), "{a:?} and {b:?}");
+            }
+        }
+        assert_eq!(order_values(ValueRef::Int(1), ValueRef::Double(1.0)), Ordering::Equal);
+    }
+}

@@ -1,0 +1,236 @@
+//! `sensor_latest`: updates that merge readings into their sensors' documents.
+//!
+//! A statement is an aggregation pipeline on the document's `_id`, upsert on, and says nothing about what was there
+//! before, so it may be repeated and come in any order: each field of `values` is the larger of the stored and the new
+//! `{ts, value}` in BSON's order, which is by `ts` first; `recent` is the newest of both. Where all new readings are
+//! later than the stored document, which is the normal case, the two lists are put one behind the other; otherwise each
+//! new reading is put between the stored ones before it and after it, and an equal one gives way. That works from
+//! MongoDB 4.2 on ($sortArray would need 5.2, and $setUnion promises no order).
+//!
+//! Measured on 6.0.5, ten recent readings of two fields: 65 to 85 µs of mongod a statement, as much as the same with
+//! classic operators (`$max`, `$push` with `$slice`, gated by `last_ts`), which a reading that is late or sent again would
+//! refuse at another 100 µs; a repeated statement costs half, since it changes nothing.
+
+use mongodb::bson::{Document, RawDocumentBuf};
+
+use super::bson::Writer;
+use super::error::{StatementError, command_code, statement_error};
+use super::pack::{CommandOptions, WriteConcern};
+use crate::model::LatestUpdate;
+use crate::model::latest::{Newest, newest, wire_bytes};
+use crate::store::{LatestWritten, StoreError};
+
+/// The collection of the fleet's newest state.
+pub const LATEST: &str = "sensor_latest";
+
+/// The command for these updates.
+///
+/// # Errors
+/// A mistake in the writing of BSON.
+pub(super) fn command(
+    updates: &[LatestUpdate],
+    options: &CommandOptions,
+) -> mongodb::bson::error::Result<RawDocumentBuf> {
+    let bytes: u64 = updates.iter().map(|u| wire_bytes(&u.sensor_id, &u.rows)).sum();
+    let (mut w, root) = Writer::new(bytes as usize + 256);
+    w.str("update", LATEST);
+    w.bool("ordered", false);
+    let concern = w.document("writeConcern");
+    match options.write_concern {
+        WriteConcern::Majority => w.str("w", "majority"),
+        WriteConcern::Members(n) => w.i32("w", n),
+    }
+    w.bool("j", true);
+    w.i32("wtimeout", options.wtimeout_ms);
+    w.close(concern);
+    let list = w.array("updates");
+    for (i, update) in updates.iter().enumerate() {
+        let open = w.element(i);
+        statement(&mut w, update);
+        w.close(open);
+    }
+    w.close(list);
+    w.close(root);
+    w.finish()
+}
+
+fn statement(w: &mut Writer, update: &LatestUpdate) {
+    let new = newest(&update.rows, update.recent_max);
+    let q = w.document("q");
+    w.str("_id", &update.sensor_id);
+    w.close(q);
+    let u = w.array("u");
+    let stage = w.element(0);
+    let set = w.document("$set");
+    recent(w, &new, update.recent_max);
+    let max = w.document("last_ts");
+    larger(w, "$last_ts", |w, name| w.date(name, new.last_ts_ms));
+    w.close(max);
+    let mut path = String::new();
+    for v in &new.values {
+        path.clear();
+        path.extend(["$values.", v.name]);
+        let max = w.document(&path[1..]);
+        larger(w, &path, |w, name| {
+            let literal = w.document(name);
+            let value = w.document("$literal");
+            // `ts` first: BSON compares element by element.
+            w.date("ts", v.ts_ms);
+            w.value("value", v.value);
+            w.close(value);
+            w.close(literal);
+        });
+        w.close(max);
+    }
+    w.close(set);
+    w.close(stage);
+    w.close(u);
+    w.bool("upsert", true);
+}
+
+/// `$max: [stored, new]`; a stored one that is missing counts for nothing.
+fn larger(w: &mut Writer, stored: &str, new: impl FnOnce(&mut Writer, &str)) {
+    let list = w.array("$max");
+    w.str("0", stored);
+    new(w, "1");
+    w.close(list);
+}
+
+/// The newest of what is stored and what is new, ascending.
+fn recent(w: &mut Writer, new: &Newest<'_>, recent_max: usize) {
+    let Some(first) = new.recent.first() else {
+        let none = w.array("recent");
+        return w.close(none);
+    };
+    let recent = w.document("recent");
+    let binding = w.document("$let");
+    let vars = w.document("vars");
+    or_empty(w, "old", "$recent");
+    let literal = w.document("new");
+    let list = w.array("$literal");
+    for (i, reading) in new.recent.iter().enumerate() {
+        let open = w.element(i);
+        w.date("ts", reading.ts_ms);
+        reading.values.iter().for_each(|(name, value)| w.value(name, *value));
+        w.close(open);
+    }
+    w.close(list);
+    w.close(literal);
+    w.close(vars);
+    let inner = w.document("in");
+    let slice = w.array("$slice");
+    let either = w.document("0");
+    let cond = w.array("$cond");
+    // A document that is missing has no `last_ts`, and what is missing is less than anything.
+    let later = w.document("0");
+    let both = w.array("$lt");
+    w.str("0", "$last_ts");
+    w.date("1", first.ts_ms);
+    w.close(both);
+    w.close(later);
+    let behind = w.document("1");
+    let both = w.array("$concatArrays");
+    w.str("0", "$$old");
+    w.str("1", "$$new");
+    w.close(both);
+    w.close(behind);
+    merged(w, "2");
+    w.close(cond);
+    w.close(either);
+    w.i32("1", -(recent_max as i32));
+    w.close(slice);
+    w.close(inner);
+    w.close(binding);
+    w.close(recent);
+}
+
+/// The list at `path`; an empty one where there is none.
+fn or_empty(w: &mut Writer, name: &str, path: &str) {
+    let open = w.document(name);
+    let cond = w.array("$cond");
+    let test = w.document("0");
+    w.str("$isArray", path);
+    w.close(test);
+    w.str("1", path);
+    let none = w.array("2");
+    w.close(none);
+    w.close(cond);
+    w.close(open);
+}
+
+/// Each new reading between the stored ones that are less and those that are greater.
+fn merged(w: &mut Writer, name: &str) {
+    let open = w.document(name);
+    let reduce = w.document("$reduce");
+    w.str("input", "$$new");
+    w.str("initialValue", "$$old");
+    let inner = w.document("in");
+    let parts = w.array("$concatArrays");
+    compared(w, "0", "$lt");
+    let one = w.array("1");
+    w.str("0", "$$this");
+    w.close(one);
+    compared(w, "2", "$gt");
+    w.close(parts);
+    w.close(inner);
+    w.close(reduce);
+    w.close(open);
+}
+
+/// Those of `$$value` that compare so with `$$this`.
+fn compared(w: &mut Writer, name: &str, operator: &str) {
+    let open = w.document(name);
+    let filter = w.document("$filter");
+    w.str("input", "$$value");
+    w.str("as", "each");
+    let cond = w.document("cond");
+    let both = w.array(operator);
+    w.str("0", "$$each");
+    w.str("1", "$$this");
+    w.close(both);
+    w.close(cond);
+    w.close(filter);
+    w.close(open);
+}
+
+/// Reads the reply to a command: one answer a statement.
+///
+/// # Errors
+/// The write concern was not met, or an error cannot be told to belong to a statement.
+pub(super) fn answers(updates: usize, reply: &Document) -> Result<Vec<LatestWritten>, StoreError> {
+    if let Ok(concern) = reply.get_document("writeConcernError") {
+        let detail = concern.get_str("errmsg").unwrap_or("write concern not satisfied").to_owned();
+        return Err(StoreError::Unknown { kind: "write_concern", detail });
+    }
+    let mut answers = vec![LatestWritten::Done; updates];
+    let errors = reply.get_array("writeErrors").map(Vec::as_slice).unwrap_or_default();
+    for error in errors.iter().filter_map(|e| e.as_document()) {
+        let code = error.get_i32("code").unwrap_or_default();
+        let detail = format!("{} ({code})", error.get_str("errmsg").unwrap_or_default());
+        let index = error.get_i32("index").ok().and_then(|i| usize::try_from(i).ok());
+        let Some(answer) = index.and_then(|i| answers.get_mut(i)) else {
+            return Err(StoreError::Unknown { kind: "command", detail });
+        };
+        *answer = answer_to(code, detail);
+    }
+    Ok(answers)
+}
+
+/// What an error means for one statement. Two upserts of a new document may meet (E11000): one of them is sent again.
+fn answer_to(code: i32, detail: String) -> LatestWritten {
+    match statement_error(code) {
+        StatementError::Data => LatestWritten::Rejected { detail },
+        StatementError::Conflict | StatementError::Retryable => LatestWritten::Again,
+    }
+}
+
+/// Whether a command as a whole is refused for its data: one of its statements is at fault.
+pub(super) fn at_fault(error: &mongodb::error::Error) -> bool {
+    command_code(error).is_some_and(|c| statement_error(c) == StatementError::Data)
+}
+
+/// Whether a command is refused because the user may not write this collection, which must not hold up the journal.
+pub(super) fn forbidden(error: &mongodb::error::Error) -> bool {
+    const UNAUTHORIZED: i32 = 13;
+    command_code(error) == Some(UNAUTHORIZED)
+}
