@@ -92,6 +92,7 @@ impl Shared {
         if need > self.max_bytes - self.segment_bytes {
             return Err(Refusal::TooLarge(frames_bytes));
         }
+        self.state().forget(i64::MAX);
         self.sweep(&mut stock);
         if let Some(i) = stock.ready.iter().rposition(|p| p.bytes >= need) {
             return Ok(stock.ready.remove(i));
@@ -232,6 +233,9 @@ impl Keeper {
         let shared = self.shared.clone();
         {
             let mut stock = shared.stock();
+            // At the end nothing more is received; and room is worth more than that moment.
+            let now_ms = if last || stock.refused { i64::MAX } else { shared.clock.now().wall_ms };
+            shared.state().forget(now_ms);
             shared.sweep(&mut stock);
             let closed = {
                 let state = shared.state();
@@ -267,7 +271,7 @@ impl Keeper {
     fn write_checkpoint(&mut self) {
         let (unstored_from, synced_to) = {
             let state = self.shared.state();
-            (state.tracker.unstored_from(), state.synced_to)
+            (state.tracker.replay_from(), state.synced_to)
         };
         let Some(writer) = &mut self.checkpoint else { return };
         if let Err(error) = writer.write(unstored_from, synced_to) {

@@ -170,6 +170,7 @@ impl Shared {
             Outcome::Delivered => {
                 let mut state = shared.state();
                 state.tracker.stored(first);
+                state.forget(shared.clock.now().wall_ms);
                 if state.deletable() {
                     shared.kick(&mut state);
                 }
@@ -204,14 +205,19 @@ impl Shared {
 }
 
 impl State {
-    /// Whether everything in the oldest segment is stored and nothing more will come into it.
+    /// Lets go of what is stored and a moment old.
+    pub(super) fn forget(&mut self, now_wall_ms: i64) {
+        self.tracker.forget(self.synced_to, now_wall_ms);
+    }
+
+    /// Whether everything in the oldest segment is stored, a replay does not need it, and nothing more will come into it.
     pub(super) fn deletable(&self) -> bool {
         let end = match (self.segments.len(), self.segments.get(1)) {
             (_, Some(next)) => next.first_seq,
             (1, None) if !self.active => self.synced_to,
             _ => return false,
         };
-        end <= self.tracker.unstored_from()
+        end <= self.tracker.replay_from()
     }
 
     /// Counts what is on the disk.

@@ -4,6 +4,10 @@
 //! once for 64 KiB and not once for a reading. Segments are removed from the front only, so all that matters is the
 //! first sequence that may be unstored: the begin of the oldest chunk that is out, or else of what comes next. Chunks
 //! may be resolved in any order; one that was given up is never resolved and holds the line for good.
+//!
+//! A replay begins a moment earlier than that ([`Tracker::replay_from`]): a reading without a time of its own may have an
+//! equal one of the same millisecond in an entry before it, and which of two pending ones is stored already can only be
+//! told by counting both.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,12 +23,18 @@ pub(super) struct Tracker {
     out: BTreeMap<u64, i64>,
     /// When the entry at `next` was appended, or earlier.
     next_wall_ms: i64,
+    /// Chunks of the last moment, stored or not: first sequence, and when their last entry was appended.
+    recent: VecDeque<(u64, i64)>,
 }
+
+/// Readings are journaled in the order in which they were received, give or take this (ms). Where disk space is short it
+/// is given up.
+const MOMENT_MS: i64 = 250;
 
 impl Tracker {
     /// Nothing is out; `next` was appended at `next_wall_ms`.
     pub(super) fn new(next: u64, next_wall_ms: i64) -> Tracker {
-        Tracker { next, out: BTreeMap::new(), next_wall_ms }
+        Tracker { next, out: BTreeMap::new(), next_wall_ms, recent: VecDeque::new() }
     }
 
     /// The first sequence that was not handed out.
@@ -37,6 +47,7 @@ impl Tracker {
     pub(super) fn hand_out(&mut self, end: u64, first_wall_ms: i64, last_wall_ms: i64) -> u64 {
         let first = self.next;
         self.out.insert(first, first_wall_ms);
+        self.recent.push_back((first, last_wall_ms));
         self.next = end;
         self.next_wall_ms = last_wall_ms;
         first
@@ -60,6 +71,25 @@ impl Tracker {
     /// Everything before this sequence is stored.
     pub(super) fn unstored_from(&self) -> u64 {
         self.out.first_key_value().map_or(self.next, |(&first, _)| first)
+    }
+
+    /// Where a replay would begin: everything before this sequence is stored, and nothing that is not stored was received
+    /// in the same moment.
+    pub(super) fn replay_from(&self) -> u64 {
+        self.recent.front().map_or(self.unstored_from(), |(first, _)| *first.min(&self.unstored_from()))
+    }
+
+    /// Forgets the stored chunks that end a moment before the oldest unstored entry, or before now where there is none.
+    pub(super) fn forget(&mut self, end: u64, now_wall_ms: i64) {
+        let line = self.oldest_wall_ms(end).map_or(now_wall_ms, |oldest| oldest.min(now_wall_ms));
+        let unstored = self.unstored_from();
+        while self
+            .recent
+            .front()
+            .is_some_and(|(first, last_ms)| *first < unstored && last_ms.saturating_add(MOMENT_MS) < line)
+        {
+            self.recent.pop_front();
+        }
     }
 
     /// When the oldest unstored entry was appended; `end` is the end of what is journaled.
@@ -163,6 +193,26 @@ mod tests {
         assert_eq!(tracker.unstored_from(), b);
         tracker.stored(b);
         assert_eq!(tracker.unstored_from(), 30);
+    }
+
+    #[test]
+    fn a_replay_begins_a_moment_before_what_is_not_stored() {
+        let mut tracker = Tracker::new(10, 1000);
+        let chunks = [(20, 1000, 1010), (30, 1010, 1500), (40, 1500, 1760), (50, 1760, 1770)];
+        let all: Vec<u64> = chunks.map(|(end, first, last)| tracker.hand_out(end, first, last)).to_vec();
+        assert_eq!(tracker.replay_from(), 10);
+        all[..3].iter().for_each(|chunk| tracker.stored(*chunk));
+        tracker.forget(50, 9999);
+        assert_eq!(
+            (tracker.unstored_from(), tracker.replay_from()),
+            (40, 30),
+            "the third chunk ends in the moment of the fourth"
+        );
+        tracker.stored(all[3]);
+        tracker.forget(50, 1800);
+        assert_eq!(tracker.replay_from(), 30);
+        tracker.forget(50, 3000);
+        assert_eq!(tracker.replay_from(), 50);
     }
 
     #[test]

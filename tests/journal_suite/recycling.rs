@@ -216,6 +216,7 @@ fn a_file_of_another_process_or_size_is_not_used_again() {
         world.store(0);
     }
     let before = world.fs.ops().iter().filter(|&&op| op == Op::Rename).count();
+    world.clock.advance(1000);
     world.tick();
     assert_eq!(segment_paths(&world.fs, dir()).len(), 0);
     assert_eq!(world.fs.ops().iter().filter(|&&op| op == Op::Rename).count(), before);

@@ -21,8 +21,8 @@ mod prepare;
 mod query;
 mod reconcile;
 mod recount;
-mod repair;
 mod registry;
+mod repair;
 mod schema;
 mod series;
 mod setup;
@@ -105,7 +105,8 @@ impl MongoStore {
             "majority" => WriteConcern::Majority,
             n => WriteConcern::Members(n.parse().map_err(|_| "store.write_concern: `majority` or a number")?),
         };
-        let wtimeout_ms = i32::try_from(config.timeout.as_millis()).unwrap_or(i32::MAX);
+        // Before this process gives up, so that the server can say what it waited for.
+        let wtimeout_ms = i32::try_from(config.timeout.as_millis() / 4 * 3).unwrap_or(i32::MAX).max(1);
         let options = CommandOptions { span, write_concern, wtimeout_ms };
         Ok(MongoStore {
             series: Arc::new(Series::new(&db, options.clone())),
