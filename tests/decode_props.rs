@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hourbucket::config::Limits;
+use hourbucket::config::{Config, Limits};
 use hourbucket::decode::{Context, Format, Rejects, decode, reasons};
 use hourbucket::model::{BatchBuilder, Reading, Value};
 use proptest::prelude::*;
@@ -16,13 +16,14 @@ const NOW: i64 = 1_709_290_800_000;
 fn limits() -> Limits {
     // Back to the year 1900 and as far ahead.
     let years = Duration::from_secs(125 * 365 * 86_400);
-    Limits { past: years, future: years, ..hourbucket::config::Config::default().limits }
+    Limits { past: years, future: years, ..Config::default().limits }
 }
 
 fn run(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {
     let limits = limits();
     let cx = Context {
         limits: &limits,
+        line: &Config::default().line,
         received_at_ms: NOW,
         ts_unit: None,
         sensor_id: None,
@@ -205,7 +206,7 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_never_panic(payload in prop::collection::vec(any::<u8>(), 0..300)) {
-        for format in [Format::Json, Format::Ndjson, Format::Scalar] {
+        for format in [Format::Json, Format::Ndjson, Format::Scalar, Format::Line] {
             run(format, &payload);
         }
     }
@@ -270,7 +271,7 @@ proptest! {
     fn a_scalar_is_the_number_that_was_written(v in any::<f64>(), i in any::<i64>()) {
         let limits = limits();
         let cx = Context {
-            limits: &limits, received_at_ms: NOW, ts_unit: None, sensor_id: Some("S"), field: Some("f"), tags: &[],
+            limits: &limits, line: &Config::default().line, received_at_ms: NOW, ts_unit: None, sensor_id: Some("S"), field: Some("f"), tags: &[],
         };
         let one = |text: String| {
             let (mut out, mut rejects) = (BatchBuilder::new(64), Rejects::new());
