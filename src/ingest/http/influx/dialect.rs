@@ -100,8 +100,8 @@ impl Dialect {
         }
         let (n, told) = (rejects.total(), told(rejects));
         let text = match accepted {
-            0 => format!("unable to parse: {told} ({n} lines rejected, none taken)"),
-            _ => format!("partial write: {told} ({n} lines rejected, {accepted} taken)"),
+            0 => format!("unable to parse: {told} (rejected: {n}, taken: none)"),
+            _ => format!("partial write: {told} (rejected: {n}, taken: {accepted})"),
         };
         self.error(StatusCode::BAD_REQUEST, &text, rejects.list().first().map(|reject| reject.index + 1))
     }

@@ -121,7 +121,7 @@ async fn good_lines_are_kept_and_bad_ones_are_told_as_each_version_does() {
             1 => {
                 let text = json["error"].as_str().unwrap();
                 assert!(text.starts_with("partial write: line 3: no field"), "{text}");
-                assert!(text.contains("line 5: ") && text.contains("2 lines rejected, 2 taken"), "{text}");
+                assert!(text.contains("line 5: ") && text.contains("rejected: 2, taken: 2"), "{text}");
             }
             2 => {
                 assert_eq!((&json["code"], &json["line"]), (&json!("invalid"), &json!(3)));
@@ -146,7 +146,7 @@ async fn where_no_line_is_good_nothing_is_handed_over() {
     let answer = lines(WRITE_V1, &many).send(rig.addr).await;
     let text = answer.json()["error"].as_str().unwrap().to_owned();
     assert!(answer.status == 400 && text.starts_with("unable to parse: line 1: ") && text.len() < 1000, "{text}");
-    assert!(text.contains("; and others (5000 lines rejected, none taken)"), "{text}");
+    assert!(text.contains("; and others (rejected: 5000, taken: none)"), "{text}");
     assert!(!text.contains("database not found"), "these words make Telegraf create one");
     let answer = lines(WRITE_V2, "bad").send(rig.addr).await;
     assert_eq!((answer.status, &answer.json()["line"]), (400, &json!(1)));
