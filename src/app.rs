@@ -24,7 +24,7 @@ use crate::accumulate::state::ShardSettings;
 use crate::accumulate::task::{Gauges, ShardTask};
 use crate::accumulate::{PageLimits, ShardHandle};
 use crate::admin::{Admin, Health, JournalState};
-use crate::config::{AckMode, Config};
+use crate::config::{AckMode, Config, Decoding};
 use crate::enrich::{Enrichment, Registry};
 use crate::flush::backoff::Backoff;
 use crate::flush::dead::DeadLetters;
@@ -375,10 +375,10 @@ impl Service {
         });
         // Ports first: they are what fails most often, and nothing else has begun.
         let admin = Admin::bind(&config.admin, health.clone()).await.map_err(start_error)?;
-        let limits = Arc::new(config.limits.clone());
+        let decoding = Arc::new(config.decoding());
         let http = match config.http.enabled {
             true => Some(
-                HttpIngest::bind(&config.http, limits.clone(), intake.clone(), clock.clone())
+                HttpIngest::bind(&config.http, decoding.clone(), intake.clone(), clock.clone())
                     .await
                     .map_err(start_error)?,
             ),
@@ -402,7 +402,7 @@ impl Service {
         ];
         let admin_token: CancellationToken = admin_stop;
         let admin = wiring.spawn("admin port", logged("admin port", admin.serve(admin_token.clone())));
-        let front = start_front(&wiring, http, &intake, &limits, &stop, &drained)?;
+        let front = start_front(&wiring, http, &intake, &decoding, &stop, &drained)?;
         drop(intake);
         health.started();
         Ok(Service {
@@ -500,7 +500,7 @@ fn start_front(
     wiring: &Arc<Wiring>,
     http: Option<HttpIngest>,
     intake: &Intake,
-    limits: &Arc<crate::config::Limits>,
+    decoding: &Arc<Decoding>,
     stop: &CancellationToken,
     drained: &CancellationToken,
 ) -> Result<Vec<JoinHandle<()>>, StartError> {
@@ -511,7 +511,7 @@ fn start_front(
             health.mqtt(&status.broker, status.is_ready(), status.problem);
         });
         let (clock, stop, drained) = (wiring.clock.clone(), stop.clone(), drained.clone());
-        let task = mqtt::spawn(broker.clone(), limits.clone(), intake.clone(), clock, stop, drained, on_status);
+        let task = mqtt::spawn(broker.clone(), decoding.clone(), intake.clone(), clock, stop, drained, on_status);
         let (task, name) = (task.map_err(start_error)?, broker.url.clone());
         let poison = wiring.poison.clone();
         front.push(wiring.spawn(name.clone(), async move {

@@ -44,7 +44,7 @@ enum Command {
     },
     /// Show what a payload on standard input becomes; exit code 1 when there is no reading
     Decode {
-        /// json, ndjson, scalar
+        /// json, ndjson, scalar, line
         #[arg(long)]
         format: String,
         /// The MQTT topic it came on
@@ -79,7 +79,10 @@ enum JournalCommand {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match &arguments.command {
-        Command::Decode { format, topic, template } => decode_stdin(format, topic.as_deref(), template.as_deref()),
+        Command::Decode { format, topic, template } => match decode_config(arguments.config.as_deref()) {
+            Ok(config) => decode_stdin(format, topic.as_deref(), template.as_deref(), config),
+            Err(errors) => fail(errors),
+        },
         Command::HashToken => hash_token(),
         _ => match config::load(arguments.config.as_deref(), config::environment()) {
             Ok(loaded) => with_config(arguments.command, loaded),
@@ -196,17 +199,31 @@ async fn check_all(loaded: &config::Loaded) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn decode_stdin(format: &str, topic: Option<&str>, template: Option<&str>) -> ExitCode {
+/// What a payload becomes depends on the settings, but a file that nobody named must not keep it from being shown.
+fn decode_config(path: Option<&std::path::Path>) -> Result<Config, config::ConfigErrors> {
+    match config::load(path, config::environment()) {
+        Ok(loaded) => Ok(loaded.config),
+        Err(errors) if path.is_some() => Err(errors),
+        Err(_) => {
+            eprintln!(
+                "hourbucket: the settings cannot be used (`hourbucket check` says why); decoding with the defaults"
+            );
+            Ok(Config::default())
+        }
+    }
+}
+
+fn decode_stdin(format: &str, topic: Option<&str>, template: Option<&str>, mut config: Config) -> ExitCode {
     let mut payload = vec![];
     if let Err(error) = std::io::stdin().lock().read_to_end(&mut payload) {
         return fail(format!("standard input: {error}"));
     }
     // Samples are old, and may be of any age: what the window would say is the service's business.
     let century = std::time::Duration::from_secs(1000 * 365 * 24 * 3600);
-    let limits = config::Limits { past: century, future: century, ..Config::default().limits };
+    (config.limits.past, config.limits.future) = (century, century);
     let received_at_ms = SystemClock::new().now().wall_ms;
     let mut out = std::io::stdout().lock();
-    match decode::cli::run(format, topic, template, &payload, &mut out, &limits, received_at_ms) {
+    match decode::cli::run(format, topic, template, &payload, &mut out, &config, received_at_ms) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => fail(error),

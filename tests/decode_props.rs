@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hourbucket::config::Limits;
+use hourbucket::config::{Config, Limits};
 use hourbucket::decode::{Context, Format, Rejects, decode, reasons};
 use hourbucket::model::{BatchBuilder, Reading, Value};
 use proptest::prelude::*;
@@ -16,15 +16,16 @@ const NOW: i64 = 1_709_290_800_000;
 fn limits() -> Limits {
     // Back to the year 1900 and as far ahead.
     let years = Duration::from_secs(125 * 365 * 86_400);
-    Limits { past: years, future: years, ..hourbucket::config::Config::default().limits }
+    Limits { past: years, future: years, ..Config::default().limits }
 }
 
 fn run(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {
     let limits = limits();
     let cx = Context {
         limits: &limits,
+        line: &Config::default().line,
         received_at_ms: NOW,
-        ts_unit: None,
+        ts_unit: format.ts_unit_usual(),
         sensor_id: None,
         field: Some("field"),
         tags: &[],
@@ -200,12 +201,72 @@ fn check(items: &[Item], format: Format, payload: &str) -> Result<(), TestCaseEr
     Ok(())
 }
 
+/// A text with what the line protocol escapes; none ends with a backslash, which in a name cannot be written.
+fn line_text() -> impl Strategy<Value = String> {
+    let mixed =
+        prop::collection::vec(prop::sample::select(vec!["a", "ü", " ", ",", "=", "\\", "\"", "#", "\t", "1"]), 0..8);
+    prop_oneof![3 => "[a-z]{1,8}", 2 => mixed.prop_map(|parts| parts.concat()), 1 => "[ -~]{0,12}"]
+        .prop_map(|text| text.trim_end_matches('\\').to_owned())
+}
+
+fn line_name() -> impl Strategy<Value = String> {
+    line_text().prop_filter("renamed names have tests of their own", |n| {
+        !n.is_empty() && !n.starts_with('$') && !n.contains('.') && !matches!(&**n, "ts" | "meta" | "_id" | "sensor_id")
+    })
+}
+
+/// A reading that a line can say, with its measurement.
+fn line_reading() -> impl Strategy<Value = (String, Reading)> {
+    let text = prop_oneof![4 => line_text(), 1 => "[a-z\n\\\\\"]{0,9}"];
+    let value = prop_oneof![
+        any::<i64>().prop_map(Value::Int),
+        any::<f64>().prop_filter("finite", |v| v.is_finite()).prop_map(Value::Double),
+        (-1_000_000i64..1_000_000).prop_map(|v| Value::Double(v as f64 / 100.0)),
+        any::<bool>().prop_map(Value::Bool),
+        text.prop_map(Value::Str),
+    ];
+    let some = |text: String| if text.is_empty() { "x".to_owned() } else { text };
+    let measurement = line_name().prop_filter("no comment, no blank before it", |m| !m.starts_with(['#', ' ', '\t']));
+    // Field names do not begin where blanks are skipped.
+    let field = line_name().prop_map(|name| name.replace('\t', "_"));
+    let tags = prop::collection::btree_map(line_name(), line_text().prop_map(some), 0..4);
+    let values = prop::collection::btree_map(field, value, 1..6);
+    let ts = prop::option::of(-2_000_000_000_000i64..4_000_000_000_000);
+    (measurement, line_text().prop_map(some), ts, tags, values).prop_map(
+        |(measurement, sensor_id, ts, tags, values)| {
+            let (ts_ms, receipt_time) = (ts.unwrap_or(NOW), ts.is_none());
+            (measurement, Reading { sensor_id, ts_ms, receipt_time, tags, values })
+        },
+    )
+}
+
+/// As a line, with `gap` blanks more than needed.
+fn line((measurement, reading): &(String, Reading), gap: usize) -> String {
+    let escaped = |text: &str, escapes: &[char]| {
+        let escape = |c: char| if escapes.contains(&c) { format!("\\{c}") } else { c.to_string() };
+        text.chars().map(escape).collect::<String>()
+    };
+    let name = |text: &str| escaped(text, &[',', '=', ' ']);
+    let value = |v: &Value| match v {
+        Value::Double(v) => format!("{v:?}"),
+        Value::Int(v) => format!("{v}i"),
+        Value::Bool(v) => if *v { "T" } else { "false" }.to_owned(),
+        Value::Str(v) => format!("\"{}\"", escaped(v, &['"', '\\'])),
+    };
+    let blanks = " ".repeat(gap);
+    let tags: String = reading.tags.iter().map(|(k, v)| format!(",{}={}", name(k), name(v))).collect();
+    let fields: Vec<String> = reading.values.iter().map(|(k, v)| format!("{}={}", name(k), value(v))).collect();
+    let time = if reading.receipt_time { String::new() } else { format!(" {blanks}{}000000", reading.ts_ms) };
+    let (measurement, id) = (escaped(measurement, &[',', ' ']), name(&reading.sensor_id));
+    format!("{blanks}{measurement},sensor_id={id}{tags} {blanks}{}{time}{blanks}", fields.join(","))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn arbitrary_bytes_never_panic(payload in prop::collection::vec(any::<u8>(), 0..300)) {
-        for format in [Format::Json, Format::Ndjson, Format::Scalar] {
+        for format in [Format::Json, Format::Ndjson, Format::Scalar, Format::Line] {
             run(format, &payload);
         }
     }
@@ -270,7 +331,7 @@ proptest! {
     fn a_scalar_is_the_number_that_was_written(v in any::<f64>(), i in any::<i64>()) {
         let limits = limits();
         let cx = Context {
-            limits: &limits, received_at_ms: NOW, ts_unit: None, sensor_id: Some("S"), field: Some("f"), tags: &[],
+            limits: &limits, line: &Config::default().line, received_at_ms: NOW, ts_unit: None, sensor_id: Some("S"), field: Some("f"), tags: &[],
         };
         let one = |text: String| {
             let (mut out, mut rejects) = (BatchBuilder::new(64), Rejects::new());
@@ -279,5 +340,41 @@ proptest! {
         };
         prop_assert_eq!(one(i.to_string()), Some(Value::Int(i)));
         prop_assert_eq!(one(format!("{v:?}")), v.is_finite().then_some(Value::Double(v)));
+    }
+
+    #[test]
+    fn line_protocol_comes_back_as_it_was_written(
+        lines in prop::collection::vec(prop_oneof![4 => (line_reading(), 0..3usize).prop_map(Ok), 1 => Just(Err(()))], 1..8),
+        crlf in any::<bool>(),
+    ) {
+        let bad = "m,t= f=1 # no value";
+        let texts: Vec<String> =
+            lines.iter().map(|l| l.as_ref().map_or_else(|()| bad.to_owned(), |(l, gap)| line(l, *gap))).collect();
+        let payload = texts.join(if crlf { "\r\n# a comment\r\n\r\n" } else { "\n" });
+        let (readings, rejects) = run(Format::Line, payload.as_bytes());
+        let good: Vec<&Reading> = lines.iter().filter_map(|l| l.as_ref().ok().map(|((_, reading), _)| reading)).collect();
+        prop_assert_eq!(format!("{:?}", readings), format!("{:?}", good), "{}", payload);
+        prop_assert_eq!(rejects.total(), lines.len() - good.len(), "{}", payload);
+        for reject in rejects.list() {
+            prop_assert_eq!(payload.split('\n').nth(reject.index).map(str::trim_end), Some(bad));
+        }
+    }
+
+    /// Cut anywhere, or with bytes of another kind in it, a payload gives no reading that was not sent.
+    #[test]
+    fn damaged_line_protocol_invents_nothing(
+        lines in prop::collection::vec(line_reading(), 1..5),
+        at in any::<prop::sample::Index>(),
+    ) {
+        let texts: Vec<String> = lines.iter().map(|l| line(l, 0)).collect();
+        let payload = texts.join("\n").into_bytes();
+        let cut = at.index(payload.len());
+        let (readings, rejects) = run(Format::Line, &payload[..cut]);
+        // A number or a time that was cut is another one; the line breaks say how many lines there are at most.
+        prop_assert!(readings.len() + rejects.total() <= lines.len() + payload.iter().filter(|b| **b == b'\n').count());
+        let mut damaged = payload.clone();
+        damaged[cut] = 0xff;
+        let (_, rejects) = run(Format::Line, &damaged);
+        prop_assert!(!rejects.is_empty(), "a line with a byte that is no UTF-8 is not taken");
     }
 }

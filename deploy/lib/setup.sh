@@ -6,8 +6,9 @@
 # there whole, under a lock, so that neither an interrupted run nor two at once can leave half of it. System packages
 # come from apt-get, as root or through sudo; without either, the message says what to install.
 #
-# After ensure_mongod, ensure_mongod44, ensure_mosquitto and ensure_python: HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44 with
-# HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO and HOURBUCKET_PYTHONPATH are set and exported.
+# After ensure_mongod, ensure_mongod44, ensure_mosquitto, ensure_python and ensure_influxdb_client: HOURBUCKET_MONGOD,
+# HOURBUCKET_MONGOD44 with HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_PYTHONPATH and
+# HOURBUCKET_INFLUXDB_PYTHONPATH are set and exported.
 
 REPO=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TOOLS=${HOURBUCKET_TOOLS:-$REPO/.tools}
@@ -27,6 +28,8 @@ LIBSSL11_SHA256=aadf8b4b197335645b230c2839b4517aa444fd2e8f434e5438c48a18857988f7
 LIBSSL11_POOLS=(http://deb.debian.org/debian/pool/main/o/openssl http://archive.debian.org/debian/pool/main/o/openssl)
 # The demo's own client side: it recounts in MongoDB and counts the broker's acknowledgements itself.
 PYTHON_PACKAGES=(pymongo==4.20.0 paho-mqtt==2.2.0)
+# InfluxDB's own client, for the test that writes with it, and what it needs at run time.
+INFLUXDB_PACKAGES=(influxdb-client==1.50.0 reactivex==4.1.0 urllib3==2.5.0 python-dateutil==2.9.0.post0 certifi==2025.8.3 setuptools==80.9.0)
 
 POLICY=/usr/sbin/policy-rc.d
 POLICY_IS_OURS=
@@ -187,6 +190,17 @@ ensure_build_tools() {
 }
 
 ensure_python() {
+    python_packages "${PYTHON_PACKAGES[@]}"
+    export HOURBUCKET_PYTHONPATH=$PACKAGES_DIR
+}
+
+ensure_influxdb_client() {
+    python_packages "${INFLUXDB_PACKAGES[@]}"
+    export HOURBUCKET_INFLUXDB_PYTHONPATH=$PACKAGES_DIR
+}
+
+# python_packages PACKAGE==VERSION...: into a directory of their own, which is PACKAGES_DIR then.
+python_packages() {
     local tag dir log
     if ! command -v python3 >/dev/null; then
         lock_tools
@@ -195,24 +209,24 @@ ensure_python() {
     fi
     tag=$(python3 -c 'import sys; assert sys.version_info >= (3, 9); print(sys.implementation.cache_tag)' 2>/dev/null) ||
         fail "python3 is older than 3.9"
-    dir=$TOOLS/python/$tag-$(IFS=-; echo "${PYTHON_PACKAGES[*]//==/}")
+    dir=$TOOLS/python/$tag-$(IFS=-; set -- "${@//==/}"; echo "$*")
     if [[ ! -d $dir ]]; then
         lock_tools
         if [[ ! -d $dir ]]; then
             need_pip
-            step "installing ${PYTHON_PACKAGES[*]} into $TOOLS"
+            step "installing $* into $TOOLS"
             log=$TOOLS/partial/pip.log
             run_child python3 -m pip install -q --disable-pip-version-check --no-input \
-                --target "$TOOLS/partial/python" "${PYTHON_PACKAGES[@]}" >"$log" 2>&1 || {
+                --target "$TOOLS/partial/python" "$@" >"$log" 2>&1 || {
                 tail -n 15 "$log" >&2
-                fail "pip could not install ${PYTHON_PACKAGES[*]} (above)"
+                fail "pip could not install $* (above)"
             }
             mkdir -p "$TOOLS/python"
             mv "$TOOLS/partial/python" "$dir"
         fi
         unlock_tools
     fi
-    export HOURBUCKET_PYTHONPATH=$dir
+    PACKAGES_DIR=$dir
 }
 
 # The lock is held.

@@ -168,6 +168,10 @@ impl Config {
         out.plain("tags_max", self.limits.tags_max);
         out.plain("batch_max_readings", self.limits.batch_max_readings);
 
+        out.section("[line]");
+        out.text("sensor_id_tag", &self.line.sensor_id_tag);
+        out.plain("field_prefix", self.line.field_prefix);
+
         out.section("[dead_letters]");
         out.duration("retention", self.dead_letters.retention);
 

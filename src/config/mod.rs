@@ -61,6 +61,8 @@ pub struct Config {
     pub enrich: Enrich,
     /// `[limits]`
     pub limits: Limits,
+    /// `[line]`
+    pub line: Line,
     /// `[dead_letters]`
     pub dead_letters: DeadLetters,
     /// `[shutdown]`
@@ -69,6 +71,22 @@ pub struct Config {
     pub log: Log,
     /// `[[mqtt]]`
     pub mqtt: Vec<Mqtt>,
+}
+
+/// What decoding a payload depends on, for whoever takes payloads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decoding {
+    /// `[limits]`
+    pub limits: Limits,
+    /// `[line]`
+    pub line: Line,
+}
+
+impl Config {
+    /// A copy of what decoding depends on.
+    pub fn decoding(&self) -> Decoding {
+        Decoding { limits: self.limits.clone(), line: self.line.clone() }
+    }
 }
 
 /// When a sender is acknowledged.
@@ -258,6 +276,15 @@ pub struct Limits {
     pub batch_max_readings: usize,
 }
 
+/// `[line]`: how InfluxDB's line protocol is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// `sensor_id_tag`: the tag whose value is the sensor's id (default sensor_id); without it, measurement and tags are.
+    pub sensor_id_tag: String,
+    /// `field_prefix`: fields are named `measurement_field` (default false).
+    pub field_prefix: bool,
+}
+
 /// `[dead_letters]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetters {
@@ -337,9 +364,9 @@ pub struct Subscription {
     pub qos: u8,
     /// `topic`: a template such as `sensors/{sensor_id}/{field}`.
     pub topic: String,
-    /// `format`: `json`, `ndjson` or `scalar` (more to come).
+    /// `format`: `json`, `ndjson`, `scalar` or `line` (more to come).
     pub format: String,
-    /// `ts_unit`: of numbers as time: `s`, `ms`, `us`, `ns`; absent, by magnitude.
+    /// `ts_unit`: of numbers as time: `s`, `ms`, `us`, `ns`; absent, by magnitude (of `line`: `ns`).
     pub ts_unit: Option<String>,
 }
 

@@ -8,8 +8,8 @@ use super::reader::{Bad, Report, Section, wrong};
 use super::tree::{Entries, Node};
 use super::units::{GIB, KIB, MIB, parse_duration};
 use super::{
-    Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest, Journal, Latest, Limits, Log,
-    LogFormat, Secret, Shutdown, Store, StoreMode, mqtt, uri,
+    Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest, Journal, Latest, Limits,
+    Line, Log, LogFormat, Secret, Shutdown, Store, StoreMode, mqtt, uri,
 };
 use crate::model::Span;
 
@@ -43,6 +43,7 @@ pub(super) fn read(entries: Entries, report: &mut Report) -> Config {
         latest: latest(root.section("latest")),
         enrich: enrich(root.section("enrich")),
         limits: limits(root.section("limits")),
+        line: line(root.section("line")),
         dead_letters: dead_letters(root.section("dead_letters")),
         shutdown: shutdown(root.section("shutdown")),
         log: log(root.section("log")),
@@ -264,6 +265,15 @@ fn limits(mut s: Section<'_>) -> Limits {
     };
     s.end();
     limits
+}
+
+fn line(mut s: Section<'_>) -> Line {
+    let line = Line {
+        sensor_id_tag: s.text("sensor_id_tag").unwrap_or_else(|| "sensor_id".to_owned()),
+        field_prefix: s.flag("field_prefix", false),
+    };
+    s.end();
+    line
 }
 
 fn dead_letters(mut s: Section<'_>) -> DeadLetters {

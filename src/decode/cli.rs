@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::{Captured, Context, Format, Rejects, Template, decode, reasons, time};
-use crate::config::Limits;
+use crate::config::Config;
 use crate::model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
 
 /// Reads one payload and writes a JSON line for each reading and each reject; gives whether there was a reading.
@@ -13,10 +13,11 @@ use crate::model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
 ///
 /// Without a `template` the usual ones are tried on the topic: for a scalar `+/{sensor_id}/{field}` (of which
 /// `sensors/{sensor_id}/{field}` is one) and `{sensor_id}/{field}`, for JSON the second level is the sensor
-/// (`+/{sensor_id}/#`), unless the payload names one. A topic that does not fit the given template is a reject, as it is
+/// (`+/{sensor_id}/#`), unless the payload names one; the line protocol names its series itself. A topic that does not fit the given template is a reject, as it is
 /// in the service; one that fits none of the usual ones gives nothing.
 ///
-/// `limits` hold as they do in the service, the window of time too: the caller passes one as wide as it wants to show.
+/// The settings' limits hold as they do in the service, the window of time too: the caller passes one as wide as it wants
+/// to show.
 ///
 /// # Errors
 /// `InvalidInput` for an unknown format or a wrong template; and what writing gives.
@@ -26,13 +27,14 @@ pub fn run(
     template: Option<&str>,
     payload: &[u8],
     out: &mut impl Write,
-    limits: &Limits,
+    config: &Config,
     received_at_ms: i64,
 ) -> io::Result<bool> {
     let format: Format = format.parse().map_err(invalid)?;
     let usual: &[&str] = match format {
         Format::Scalar => &["+/{sensor_id}/{field}", "{sensor_id}/{field}"],
         Format::Json | Format::Ndjson => &["+/{sensor_id}/#"],
+        Format::Line => &[],
     };
     let given = template.map(|t| [t]);
     let templates = given.as_ref().map_or(usual, |t| t.as_slice());
@@ -40,12 +42,13 @@ pub fn run(
     let captured = topic.and_then(|topic| templates.iter().find_map(|t| t.capture(topic)));
 
     let mut rejects = Rejects::new();
-    let mut builder = BatchBuilder::new(limits.fields_max);
+    let mut builder = BatchBuilder::new(config.limits.fields_max);
     if captured.is_none() && topic.is_some() && template.is_some() {
         rejects.push(0, reasons::TOPIC_MISMATCH, "the topic does not fit the template");
     } else {
         let Captured { sensor_id, field, tags } = captured.unwrap_or_default();
-        let cx = Context { limits, received_at_ms, ts_unit: None, sensor_id, field, tags: &tags };
+        let (limits, line, ts_unit) = (&config.limits, &config.line, format.ts_unit_usual());
+        let cx = Context { limits, line, received_at_ms, ts_unit, sensor_id, field, tags: &tags };
         decode(format, payload, &cx, &mut builder, &mut rejects);
     }
     let batch = builder.finish();
@@ -91,13 +94,12 @@ fn reading_line(batch: &ReadingBatch, reading: &ReadingRef<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::tests::limits;
 
     fn lines(format: &str, topic: Option<&str>, template: Option<&str>, payload: &str) -> (bool, Vec<String>) {
-        let mut limits = limits();
-        limits.past = std::time::Duration::from_secs(100 * 365 * 86_400);
+        let mut config = Config::default();
+        config.limits.past = std::time::Duration::from_secs(100 * 365 * 86_400);
         let mut out = vec![];
-        let any = run(format, topic, template, payload.as_bytes(), &mut out, &limits, 1_709_290_800_000).unwrap();
+        let any = run(format, topic, template, payload.as_bytes(), &mut out, &config, 1_709_290_800_000).unwrap();
         (any, String::from_utf8(out).unwrap().lines().map(str::to_owned).collect())
     }
 
@@ -129,6 +131,10 @@ mod tests {
         assert_eq!(sensor("json", Some("sensors/S1"), None, r#"{"temp":1}"#), line);
         assert_eq!(sensor("ndjson", Some("tele/S1/SENSOR"), None, r#"{"temp":1}"#), line);
         assert_eq!(sensor("json", Some("sensors/S9"), None, r#"{"sensor_id":"S1","temp":1}"#), line);
+        let line =
+            r#"{"sensor_id":"cpu,host=a","ts":"1970-01-01T00:00:00.001Z","values":{"v":1.0},"tags":{"host":"a"}}"#;
+        assert_eq!(sensor("line", Some("telegraf/a/cpu"), None, "cpu,host=a v=1 1000000"), line);
+        assert!(sensor("line", Some("a/cpu"), Some("{sensor_id}/+"), "cpu v=1").contains(r#""sensor_id":"a""#));
         let tagged = r#"{"sensor_id":"S1","values":{"temp":1},"tags":{"site":"n"}}"#;
         assert_eq!(sensor("scalar", Some("n/S1/temp"), Some("{site}/{sensor_id}/{field}"), "1"), tagged);
         assert!(sensor("scalar", Some("x"), Some("a/{sensor_id}/{field}"), "1").contains("topic_mismatch"));
@@ -140,10 +146,10 @@ mod tests {
     fn a_wrong_format_or_template_is_an_error() {
         let mut out = vec![];
         let mut error = |format, template| {
-            let result = run(format, Some("a"), template, b"1", &mut out, &limits(), 0);
+            let result = run(format, Some("a"), template, b"1", &mut out, &Config::default(), 0);
             result.unwrap_err().to_string()
         };
-        assert_eq!(error("yaml", None), "`yaml` is no format; there are json, ndjson and scalar");
+        assert_eq!(error("yaml", None), "`yaml` is no format; there are json, ndjson, scalar and line");
         assert!(error("json", Some("a#")).contains("`#`"));
     }
 }

@@ -1,7 +1,7 @@
 //! Bytes to readings and rejects. Pure: no IO, no clock (the time of receipt is handed in), and one bad reading never
 //! fails its batch.
 //!
-//! `json` and `scalar` are the formats; `reading` is one reading in the native shape, `token` one of its members,
+//! `json`, `scalar` and `line` are the formats; `reading` is one reading in the native shape, `token` one of its members,
 //! `time` and `names` the rules for times and names, `split` finds where a broken element ends. [`topic`] takes a
 //! topic apart, [`reasons`] is the closed list of what can be wrong, [`cli`] the command `decode`.
 //!
@@ -10,6 +10,7 @@
 
 pub mod cli;
 mod json;
+mod line;
 mod names;
 mod reading;
 pub mod reasons;
@@ -24,10 +25,11 @@ pub mod topic;
 
 use std::str::FromStr;
 
+pub use line::quote_lines;
 pub use rejects::{KEPT_MAX, Reject, Rejects};
 pub use topic::{Captured, Template, TopicError, filter_matches};
 
-use crate::config::Limits;
+use crate::config::{Limits, Line};
 use crate::model::BatchBuilder;
 
 /// How to read a payload, the setting `format`.
@@ -39,6 +41,19 @@ pub enum Format {
     Ndjson,
     /// One bare value; sensor and field come from the topic.
     Scalar,
+    /// InfluxDB's line protocol; a bad line costs only itself.
+    Line,
+}
+
+impl Format {
+    /// The unit of numbers as time where nobody has said another; `None`: by magnitude.
+    pub fn ts_unit_usual(self) -> Option<TsUnit> {
+        match self {
+            // What the line protocol itself says.
+            Format::Line => Some(TsUnit::Ns),
+            Format::Json | Format::Ndjson | Format::Scalar => None,
+        }
+    }
 }
 
 /// A name that a setting cannot have, and those that it can.
@@ -58,12 +73,13 @@ impl FromStr for Format {
             "json" => Ok(Format::Json),
             "ndjson" => Ok(Format::Ndjson),
             "scalar" => Ok(Format::Scalar),
-            _ => Err(UnknownName { name: name.to_owned(), what: "format", choices: "json, ndjson and scalar" }),
+            "line" => Ok(Format::Line),
+            _ => Err(UnknownName { name: name.to_owned(), what: "format", choices: "json, ndjson, scalar and line" }),
         }
     }
 }
 
-/// Unit of a number that stands for a time.
+/// Unit of a number that stands for a time. Minutes and hours have no name here: only InfluxDB's v1 interface has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TsUnit {
     /// Seconds.
@@ -74,6 +90,10 @@ pub enum TsUnit {
     Us,
     /// Nanoseconds.
     Ns,
+    /// Minutes.
+    Minute,
+    /// Hours.
+    Hour,
 }
 
 impl FromStr for TsUnit {
@@ -95,9 +115,12 @@ impl FromStr for TsUnit {
 pub struct Context<'a> {
     /// The limits that hold.
     pub limits: &'a Limits,
+    /// How the line protocol is read.
+    pub line: &'a Line,
     /// When it was received, in milliseconds since 1970.
     pub received_at_ms: i64,
-    /// Unit of numbers as time; `None`: by magnitude. A member `ts_unit` of the reading wins.
+    /// Unit of numbers as time; `None`: by magnitude (see also [`Format::ts_unit_usual`]). A member `ts_unit` of the
+    /// reading wins.
     pub ts_unit: Option<TsUnit>,
     /// From the topic: used where the payload names no sensor.
     pub sensor_id: Option<&'a str>,
@@ -118,5 +141,6 @@ pub fn decode(format: Format, payload: &[u8], cx: &Context<'_>, out: &mut BatchB
         Format::Json => json::decode(payload, cx, out, rejects),
         Format::Ndjson => json::decode_lines(payload, cx, out, rejects),
         Format::Scalar => scalar::decode(payload, cx, out, rejects),
+        Format::Line => line::decode(payload, cx, out, rejects),
     }
 }

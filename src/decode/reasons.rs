@@ -7,6 +7,8 @@ pub const EMPTY_PAYLOAD: &str = "empty_payload";
 pub const INVALID_UTF8: &str = "invalid_utf8";
 /// Not JSON: truncated, a wrong token, an array that is not closed.
 pub const INVALID_JSON: &str = "invalid_json";
+/// Not InfluxDB's line protocol: no field, a tag without value, a value that is none, a text that is not closed.
+pub const INVALID_LINE: &str = "invalid_line";
 /// Something stands after the end of the array or between the objects.
 pub const TRAILING_DATA: &str = "trailing_data";
 /// Nested deeper than 127 levels, which is also where serde_json ends.
@@ -65,6 +67,8 @@ pub const TOO_OLD: &str = "too_old";
 /// Further ahead than `limits.future`.
 pub const TOO_FAR_AHEAD: &str = "too_far_ahead";
 
+/// A good reading whose sender wanted all or nothing (`accept_partial=false`), and another one was bad.
+pub const NOT_ALL_GOOD: &str = "not_all_good";
 /// Of a message: longer than `mqtt.packet_max_bytes`.
 pub const PAYLOAD_TOO_LARGE: &str = "payload_too_large";
 /// Of a message: its topic belongs to no configured subscription (the broker's session may still have an old one).
@@ -81,6 +85,7 @@ pub const ALL: &[&str] = &[
     EMPTY_PAYLOAD,
     INVALID_UTF8,
     INVALID_JSON,
+    INVALID_LINE,
     TRAILING_DATA,
     TOO_DEEP,
     NOT_AN_OBJECT,
@@ -108,6 +113,7 @@ pub const ALL: &[&str] = &[
     BAD_TIMESTAMP,
     TOO_OLD,
     TOO_FAR_AHEAD,
+    NOT_ALL_GOOD,
     PAYLOAD_TOO_LARGE,
     NO_SUBSCRIPTION,
     UNKNOWN_FORMAT,

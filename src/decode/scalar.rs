@@ -74,7 +74,7 @@ fn value(payload: &[u8]) -> Result<ValueRef<'_>, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decode::tests::limits;
+    use crate::decode::tests::{limits, line};
     use crate::decode::{Format, decode};
     use crate::model::{ReadingBatch, Value};
 
@@ -82,6 +82,7 @@ mod tests {
         let limits = limits();
         let cx = Context {
             limits: &limits,
+            line: &line(),
             received_at_ms: 7,
             ts_unit: None,
             sensor_id,

@@ -13,6 +13,11 @@ pub(super) fn limits() -> Limits {
     crate::config::Config::default().limits
 }
 
+/// The defaults.
+pub(super) fn line() -> Line {
+    crate::config::Config::default().line
+}
+
 fn run_with(format: Format, payload: &[u8], cx: &Context<'_>) -> (Vec<Reading>, Rejects) {
     let mut out = BatchBuilder::new(cx.limits.fields_max);
     // Readings of another message stay as they are, and do not count.
@@ -33,7 +38,15 @@ fn run_with(format: Format, payload: &[u8], cx: &Context<'_>) -> (Vec<Reading>, 
 
 fn run(format: Format, payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, &'static str)>) {
     let limits = limits();
-    let cx = Context { limits: &limits, received_at_ms: NOW, ts_unit: None, sensor_id: None, field: None, tags: &[] };
+    let cx = Context {
+        limits: &limits,
+        line: &line(),
+        received_at_ms: NOW,
+        ts_unit: None,
+        sensor_id: None,
+        field: None,
+        tags: &[],
+    };
     let (readings, rejects) = run_with(format, payload.as_ref(), &cx);
     (readings, rejects.list().iter().map(|r| (r.index, r.reason)).collect())
 }
@@ -255,6 +268,7 @@ fn what_the_topic_gives() {
     let tags = [("site", "north"), ("floor", "2")];
     let cx = Context {
         limits: &limits,
+        line: &line(),
         received_at_ms: NOW,
         ts_unit: Some(TsUnit::Ms),
         sensor_id: Some("T1"),
@@ -354,8 +368,15 @@ fn good_neighbours_are_kept() {
 fn more_readings_than_allowed_are_counted() {
     let mut limits = limits();
     limits.batch_max_readings = 3;
-    let cx =
-        Context { limits: &limits, received_at_ms: NOW, ts_unit: None, sensor_id: Some("S"), field: None, tags: &[] };
+    let cx = Context {
+        limits: &limits,
+        line: &line(),
+        received_at_ms: NOW,
+        ts_unit: None,
+        sensor_id: Some("S"),
+        field: None,
+        tags: &[],
+    };
     let items = [r#"{"v":1}"#, "{}", r#"{"v":2}"#, r#"{"v":3}"#, r#"{"v":4}"#, r#"{"v":"5},"}"#, "{}"];
     for (format, payload) in [
         (Format::Json, format!("[{}]", items.join(", "))),
@@ -385,8 +406,15 @@ fn too_many_field_names_in_a_batch_reject_the_reading() {
 fn tags_that_do_not_fit_a_record_are_refused() {
     let mut limits = limits();
     (limits.string_max_bytes, limits.tags_max) = (16_384, 64);
-    let cx =
-        Context { limits: &limits, received_at_ms: NOW, ts_unit: None, sensor_id: Some("S"), field: None, tags: &[] };
+    let cx = Context {
+        limits: &limits,
+        line: &line(),
+        received_at_ms: NOW,
+        ts_unit: None,
+        sensor_id: Some("S"),
+        field: None,
+        tags: &[],
+    };
     let tags: Vec<String> = (0..4).map(|i| format!(r#""t{i}":"{}""#, "x".repeat(16_384))).collect();
     let payload = format!(r#"{{"v":1,"tags":{{{}}}}}"#, tags.join(","));
     let (readings, rejects) = run_with(Format::Json, payload.as_bytes(), &cx);
@@ -467,7 +495,7 @@ fn formats_and_units_have_names() {
     assert_eq!("us".parse(), Ok(TsUnit::Us));
     assert_eq!(
         "JSON".parse::<Format>().unwrap_err().to_string(),
-        "`JSON` is no format; there are json, ndjson and scalar"
+        "`JSON` is no format; there are json, ndjson, scalar and line"
     );
     assert!("h".parse::<TsUnit>().is_err());
 }

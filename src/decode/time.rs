@@ -32,6 +32,22 @@ pub(super) fn resolve(ts: Option<&Token<'_>>, unit: Option<TsUnit>, cx: &Context
     in_window(ms, cx)
 }
 
+/// The time at the end of a line of the line protocol. By magnitude, where no unit is set, as InfluxDB 3 does: below 5e9
+/// seconds, below 5e12 milliseconds, below 5e15 microseconds, else nanoseconds.
+pub(super) fn of_line(literal: &str, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
+    let v: i64 = literal.parse().map_err(|_| {
+        let detail = format!("the time {} is no 64 bit integer", excerpt(literal));
+        Fault::new(reasons::BAD_TIMESTAMP, detail)
+    })?;
+    let by_magnitude = || match v.unsigned_abs() {
+        v if v < 5_000_000_000 => TsUnit::S,
+        v if v < 5_000_000_000_000 => TsUnit::Ms,
+        v if v < 5_000_000_000_000_000 => TsUnit::Us,
+        _ => TsUnit::Ns,
+    };
+    in_window(integer_ms(i128::from(v), Some(cx.ts_unit.unwrap_or_else(by_magnitude))), cx)
+}
+
 fn in_window(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
     let received = i128::from(cx.received_at_ms);
     let past = cx.limits.past.as_millis() as i128;
@@ -100,6 +116,8 @@ fn integer_ms(v: i128, unit: Option<TsUnit>) -> i128 {
         TsUnit::Ms => v,
         TsUnit::Us => v.div_euclid(1000),
         TsUnit::Ns => v.div_euclid(1_000_000),
+        TsUnit::Minute => v.saturating_mul(60_000),
+        TsUnit::Hour => v.saturating_mul(3_600_000),
     }
 }
 
@@ -111,6 +129,8 @@ fn double_ms(v: f64, unit: Option<TsUnit>) -> i128 {
         TsUnit::Ms => (v * 1e3).round(),
         TsUnit::Us => v.floor(),
         TsUnit::Ns => (v / 1e3).floor(),
+        TsUnit::Minute => (v * 60e6).round(),
+        TsUnit::Hour => (v * 3600e6).round(),
     };
     // The cast saturates, far outside every window.
     (micros as i128).div_euclid(1000)

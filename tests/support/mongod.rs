@@ -258,7 +258,8 @@ fn binary_v44() -> (PathBuf, Option<PathBuf>) {
     (downloaded.join("bin/mongod"), Some(downloaded.join("lib")))
 }
 
-fn tools() -> PathBuf {
+/// Where `tests/run.sh` keeps what it has downloaded.
+pub fn tools() -> PathBuf {
     let here = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/.tools"));
     std::env::var_os("HOURBUCKET_TOOLS").map_or_else(here, PathBuf::from)
 }

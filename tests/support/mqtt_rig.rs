@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hourbucket::config::{Limits, Mqtt, MqttProtocol, Subscription};
+use hourbucket::config::{Decoding, Mqtt, MqttProtocol, Subscription};
 use hourbucket::ingest::mqtt::{BrokerStatus, spawn};
 use hourbucket::intake::{Gate, Parcel, Parcels, door};
 use hourbucket::model::SystemClock;
@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The defaults.
-pub fn limits() -> Limits {
-    hourbucket::config::Config::default().limits
+pub fn decoding() -> Decoding {
+    hourbucket::config::Config::default().decoding()
 }
 
 /// A broker's configuration with `sensors/+/+` as scalars.
@@ -78,7 +78,7 @@ impl Ingest {
         let on_status = Arc::new(move |status| drop(tx.send(status)));
         let task = spawn(
             config,
-            Arc::new(limits()),
+            Arc::new(decoding()),
             intake,
             Arc::new(SystemClock::new()),
             stop.clone(),

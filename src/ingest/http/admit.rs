@@ -31,7 +31,7 @@ const SENDER_LEFT: u16 = 499;
 /// What all requests share.
 pub(super) struct Shared {
     pub(super) cfg: config::Http,
-    pub(super) limits: Arc<config::Limits>,
+    pub(super) decoding: Arc<config::Decoding>,
     pub(super) intake: Intake,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) tokens: Option<Tokens>,
@@ -42,13 +42,16 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Lets a request in, at no more cost than one hash.
-    fn admit(&self, headers: &HeaderMap) -> Result<OwnedSemaphorePermit, Refusal> {
+    /// Lets a request in, at no more cost than one hash: `check` looks for a token where there must be one.
+    pub(super) fn admit(
+        &self,
+        check: impl FnOnce(&Tokens) -> Result<(), Refusal>,
+    ) -> Result<OwnedSemaphorePermit, Refusal> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(Refusal::Door(Refused::Stopping));
         }
         if let Some(tokens) = &self.tokens {
-            tokens.check(headers)?;
+            check(tokens)?;
         }
         // A closed door is seen again at the hand-over; seen here, it saves reading and decoding the body.
         self.intake.check()?;
@@ -63,7 +66,7 @@ pub(super) fn asks_before_sending(headers: &HeaderMap) -> bool {
 
 /// Around the routes: tokens, open door, concurrency. The permit is held until the answer is made.
 pub(super) async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    match shared.admit(request.headers()) {
+    match shared.admit(|tokens| tokens.check(request.headers())) {
         Ok(_permit) => next.run(request).await,
         Err(refusal) => refuse(request, refusal).await,
     }
@@ -71,9 +74,14 @@ pub(super) async fn admit(State(shared): State<Arc<Shared>>, request: Request, n
 
 /// Answers a request whose body nobody reads.
 pub(super) async fn refuse(request: Request, refusal: Refusal) -> Response {
+    drained(request).await;
+    refusal.into_response()
+}
+
+/// Throws a request's body away.
+pub(super) async fn drained(request: Request) {
     let asked = asks_before_sending(request.headers());
     drain(request.into_body(), asked).await;
-    refusal.into_response()
 }
 
 /// Around everything: counts the request, and makes a panic an answer instead of a broken connection.

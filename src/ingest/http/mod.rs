@@ -1,8 +1,8 @@
 //! Readings over HTTP: the port that gateways post to.
 //!
 //! A request passes, in this order: `admit` (observed, token, open door, concurrency), the route's handler
-//! (`readings`: headers and query, `body` within its limits, `encoding`, decode), the door
-//! ([`crate::intake`]), and waits for its acknowledgement. Every refusal is one variant of `Refusal` with its status.
+//! (`readings`, `influx`: headers and query), `body` within its limits, and `passage`: `encoding`, decode, the door
+//! ([`crate::intake`]), and the wait for its acknowledgement. Every refusal is one variant of `Refusal` with its status.
 //!
 //! Invariants:
 //! - 2xx is sent only after every accepted reading of the request was acknowledged as delivered.
@@ -20,7 +20,9 @@ mod admit;
 pub(crate) mod answer;
 mod body;
 mod encoding;
+mod influx;
 mod media;
+mod passage;
 mod readings;
 mod refusal;
 pub(crate) mod server;
@@ -54,7 +56,11 @@ pub use self::server::BindError;
 const READINGS: &str = "/v1/readings";
 
 /// Every route, as in the label `route` of the metrics and in the description of the API.
-pub const ROUTES: [&str; 1] = [READINGS];
+pub const ROUTES: [&str; 7] =
+    [READINGS, influx::WRITE_V2, influx::WRITE_V1, influx::WRITE_V3, influx::QUERY, influx::PING, influx::HEALTH];
+
+/// Those that take readings, for messages.
+const WRITE_ROUTES: [&str; 4] = [READINGS, influx::WRITE_V2, influx::WRITE_V1, influx::WRITE_V3];
 
 /// How long connections may take, once the last request is answered, to carry the answers away.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -90,7 +96,7 @@ impl HttpIngest {
     /// The tokens or the address cannot be used; nothing is open then.
     pub async fn bind(
         cfg: &config::Http,
-        limits: Arc<config::Limits>,
+        decoding: Arc<config::Decoding>,
         intake: Intake,
         clock: Arc<dyn Clock>,
     ) -> Result<HttpIngest, HttpError> {
@@ -103,7 +109,7 @@ impl HttpIngest {
         let running = Arc::new(Semaphore::new(cfg.concurrency_max));
         let (bodies, stopping) = (Budget::new(cfg.body_max_bytes), AtomicBool::new(false));
         let cfg = cfg.clone();
-        let shared = Arc::new(Shared { cfg, limits, intake, clock, tokens, running, bodies, stopping });
+        let shared = Arc::new(Shared { cfg, decoding, intake, clock, tokens, running, bodies, stopping });
         Ok(HttpIngest { listener, addr, shared })
     }
 
@@ -146,6 +152,7 @@ impl HttpIngest {
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route(READINGS, post(readings::post).route_layer(from_fn_with_state(shared.clone(), admit::admit)))
+        .merge(influx::routes(&shared))
         .fallback(admit::not_found)
         .method_not_allowed_fallback(admit::method_not_allowed)
         .layer(from_fn(admit::observe))

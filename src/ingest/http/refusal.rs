@@ -27,12 +27,14 @@ pub(super) enum Refusal {
     MalformedToken,
     #[error("the token is not valid: its id is not in the file of tokens, or its secret is another one")]
     WrongToken,
-    #[error("there is nothing at {path}; readings go to POST {}", super::ROUTES.join(" or POST "))]
+    #[error("there is nothing at {path}; readings go to POST {}", super::WRITE_ROUTES.join(" or POST "))]
     NotFound { path: String },
     #[error("{method} is not possible at {path}; the header Allow lists what is")]
     Method { method: String, path: String },
-    #[error("the query of the URL is not understood: {detail}; known is only ts_unit, one of s, ms, us, ns")]
-    Query { detail: String },
+    #[error("the query of the URL is not understood: {detail}; {known}")]
+    Query { detail: String, known: &'static str },
+    #[error("this service takes readings and answers no queries but CREATE DATABASE, which does nothing; ask MongoDB")]
+    NoQueries,
     #[error("Content-Type {given:?} is not supported; accepted are {}; without the header the body is read as JSON",
         media::names().collect::<Vec<_>>().join(", "))]
     MediaType { given: String },
@@ -68,7 +70,7 @@ pub(super) enum Refusal {
 
 /// Seconds until the sender should try again. Queues move within a second; a full journal waits for the store; a
 /// service that stops is replaced within seconds; one that has failed waits for a person or a supervisor.
-const RETRY_BUSY_S: u64 = 1;
+pub(super) const RETRY_BUSY_S: u64 = 1;
 const RETRY_FULL_S: u64 = 10;
 const RETRY_STOPPING_S: u64 = 5;
 const RETRY_BROKEN_S: u64 = 30;
@@ -79,7 +81,8 @@ impl Refusal {
             Refusal::NoToken | Refusal::MalformedToken | Refusal::WrongToken => StatusCode::UNAUTHORIZED,
             Refusal::NotFound { .. } => StatusCode::NOT_FOUND,
             Refusal::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            Refusal::Query { .. } | Refusal::Corrupt { .. } | Refusal::BodyBroken { .. } => StatusCode::BAD_REQUEST,
+            Refusal::Query { .. } | Refusal::NoQueries => StatusCode::BAD_REQUEST,
+            Refusal::Corrupt { .. } | Refusal::BodyBroken { .. } => StatusCode::BAD_REQUEST,
             Refusal::MediaType { .. } | Refusal::Encoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Refusal::TooLarge { .. } | Refusal::TooLargeDecompressed { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
@@ -99,7 +102,7 @@ impl Refusal {
             Refusal::WrongToken => "invalid_token",
             Refusal::NotFound { .. } => "not_found",
             Refusal::Method { .. } => "method_not_allowed",
-            Refusal::Query { .. } => "bad_query",
+            Refusal::Query { .. } | Refusal::NoQueries => "bad_query",
             Refusal::MediaType { .. } => "unsupported_content_type",
             Refusal::Encoding { .. } => "unsupported_content_encoding",
             Refusal::TooLarge { .. } | Refusal::TooLargeDecompressed { .. } => "body_too_large",
@@ -127,7 +130,8 @@ impl Refusal {
         }
     }
 
-    fn add_headers(&self, headers: &mut HeaderMap) {
+    /// Retry-After and the like.
+    pub(super) fn add_headers(&self, headers: &mut HeaderMap) {
         if let Some(base) = self.retry_after_s() {
             // Spread over twice the time: senders that were refused together should not come back together.
             headers.insert(RETRY_AFTER, HeaderValue::from(base + fastrand::u64(0..=base)));

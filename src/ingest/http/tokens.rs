@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD as BASE64;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -138,16 +140,34 @@ impl Tokens {
 
     /// Looks at the header `Authorization`.
     pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let mut values = headers.get_all(AUTHORIZATION).iter();
-        let value = values.next().ok_or(Refusal::NoToken)?;
-        if values.next().is_some() {
-            return Err(Refusal::MalformedToken);
-        }
-        let (scheme, token) = value.to_str().ok().and_then(|v| v.split_once(' ')).ok_or(Refusal::MalformedToken)?;
+        let (scheme, token) = authorization(headers)?;
         if !scheme.eq_ignore_ascii_case("bearer") && !scheme.eq_ignore_ascii_case("token") {
             return Err(Refusal::MalformedToken);
         }
-        let (id, secret) = token.trim().split_once('.').ok_or(Refusal::MalformedToken)?;
+        self.check_text(token)
+    }
+
+    /// The same for clients of InfluxDB: `Basic` too, with the token as password of any user, and `Token user:token`, as
+    /// they write user and password of version 1 for version 2.
+    pub(super) fn check_influx(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        let (scheme, token) = authorization(headers)?;
+        let decoded;
+        let token = if scheme.eq_ignore_ascii_case("basic") {
+            let bytes = BASE64.decode(token).map_err(|_| Refusal::MalformedToken)?;
+            decoded = String::from_utf8(bytes).map_err(|_| Refusal::MalformedToken)?;
+            decoded.split_once(':').ok_or(Refusal::MalformedToken)?.1
+        } else if scheme.eq_ignore_ascii_case("token") {
+            // A secret may hold a colon; the id before it ends at the first point.
+            token.split_once(':').filter(|(user, _)| !user.contains('.')).map_or(token, |(_, token)| token)
+        } else {
+            return self.check(headers);
+        };
+        self.check_text(token)
+    }
+
+    /// Looks at a token, `id.secret`.
+    pub(super) fn check_text(&self, token: &str) -> Result<(), Refusal> {
+        let (id, secret) = token.split_once('.').ok_or(Refusal::MalformedToken)?;
         if id.is_empty() || secret.is_empty() {
             return Err(Refusal::MalformedToken);
         }
@@ -166,6 +186,17 @@ impl std::fmt::Debug for Tokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Tokens({})", self.0.len())
     }
+}
+
+/// Scheme and rest of the one header `Authorization`.
+fn authorization(headers: &HeaderMap) -> Result<(&str, &str), Refusal> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let value = values.next().ok_or(Refusal::NoToken)?;
+    if values.next().is_some() {
+        return Err(Refusal::MalformedToken);
+    }
+    let (scheme, rest) = value.to_str().ok().and_then(|v| v.split_once(' ')).ok_or(Refusal::MalformedToken)?;
+    Ok((scheme, rest.trim()))
 }
 
 fn valid_id(id: &str) -> bool {

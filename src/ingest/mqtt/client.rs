@@ -17,7 +17,7 @@ use super::link::{self, Receipt};
 use super::submit;
 use super::target::{SetupError, Target};
 use crate::ack::Outcome;
-use crate::config::{Limits, Mqtt};
+use crate::config::{Decoding, Mqtt};
 use crate::intake::{Intake, Refused};
 use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
@@ -74,7 +74,7 @@ pub(super) struct Broker {
 /// The URL or a topic template cannot be used (the configuration's check should have found it).
 pub fn spawn(
     config: Mqtt,
-    limits: Arc<Limits>,
+    decoding: Arc<Decoding>,
     intake: Intake,
     clock: Arc<dyn Clock>,
     stop: CancellationToken,
@@ -82,7 +82,7 @@ pub fn spawn(
     on_status: OnStatus,
 ) -> Result<JoinHandle<()>, SetupError> {
     let target = Target::parse(&config.url)?;
-    let collector = Collector::new(&config, limits)?;
+    let collector = Collector::new(&config, decoding)?;
     let name = target.label();
     let (settled_tx, settled) = mpsc::unbounded_channel();
     let status = BrokerStatus { broker: name.clone(), connected: false, subscribed: false, problem: None };

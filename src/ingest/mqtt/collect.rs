@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::link::Message;
 use super::target::SetupError;
-use crate::config::{Limits, Mqtt};
+use crate::config::{Decoding, Mqtt};
 use crate::decode::topic::{Template, filter_matches};
 use crate::decode::{self, Context, Format, Rejects, TsUnit, reasons};
 use crate::model::batch::NAMES_MAX;
@@ -69,7 +69,7 @@ pub(super) struct NoRoom;
 #[derive(Debug)]
 pub(super) struct Collector {
     routes: Vec<Route>,
-    limits: Arc<Limits>,
+    decoding: Arc<Decoding>,
     payload_bytes_max: usize,
     batch: BatchBuilder,
     dead: Vec<DeadLetter>,
@@ -85,23 +85,25 @@ impl Collector {
     ///
     /// # Errors
     /// A topic template cannot be read.
-    pub(super) fn new(config: &Mqtt, limits: Arc<Limits>) -> Result<Collector, SetupError> {
+    pub(super) fn new(config: &Mqtt, decoding: Arc<Decoding>) -> Result<Collector, SetupError> {
         let route = |s: &crate::config::Subscription| {
+            let format: Option<Format> = s.format.parse().ok();
+            let ts_unit = s.ts_unit.as_deref().and_then(|unit| unit.parse().ok());
             Ok(Route {
                 filter: s.filter.clone(),
                 topic: s.topic.clone(),
                 template: Template::parse(&s.topic)
                     .map_err(|error| SetupError::Template { filter: s.filter.clone(), error })?,
-                format: s.format.parse().ok(),
+                format,
                 format_name: s.format.clone(),
-                ts_unit: s.ts_unit.as_deref().and_then(|unit| unit.parse().ok()),
+                ts_unit: ts_unit.or(format.and_then(Format::ts_unit_usual)),
             })
         };
         Ok(Collector {
             routes: config.subscriptions.iter().map(route).collect::<Result<_, SetupError>>()?,
             payload_bytes_max: config.packet_max_bytes as usize,
-            batch: BatchBuilder::new(limits.fields_max),
-            limits,
+            batch: BatchBuilder::new(decoding.limits.fields_max),
+            decoding,
             dead: vec![],
             dead_bytes: 0,
             rejected: Rejected::default(),
@@ -162,7 +164,7 @@ impl Collector {
     }
 
     fn decode(&mut self, message: &Message, received_at_ms: i64) {
-        let Collector { routes, limits, batch, rejects, payload_bytes_max, .. } = self;
+        let Collector { routes, decoding, batch, rejects, payload_bytes_max, .. } = self;
         let Ok(topic) = std::str::from_utf8(&message.topic) else {
             return rejects.push(0, reasons::INVALID_UTF8, "the topic is not UTF-8");
         };
@@ -189,7 +191,8 @@ impl Collector {
             return rejects.push(0, reasons::TOPIC_MISMATCH, detail);
         };
         let context = Context {
-            limits,
+            limits: &decoding.limits,
+            line: &decoding.line,
             received_at_ms,
             ts_unit: route.ts_unit,
             sensor_id: captured.sensor_id,
@@ -221,7 +224,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::{MqttProtocol, Subscription};
+    use crate::config::{Config, Limits, MqttProtocol, Subscription};
 
     const NOW_MS: i64 = 1_710_000_000_000;
 
@@ -257,7 +260,7 @@ mod tests {
             tags_max: 32,
             batch_max_readings: 1000,
         };
-        Collector::new(&config, Arc::new(limits)).unwrap()
+        Collector::new(&config, Arc::new(Decoding { limits, line: Config::default().line })).unwrap()
     }
 
     fn message(topic: &str, payload: impl Into<Vec<u8>>) -> Message {

@@ -2,6 +2,7 @@
 //! is what is tested.
 
 mod encodings;
+mod influx;
 mod lifecycle;
 mod limits;
 mod readings;

@@ -123,7 +123,7 @@ async fn unknown_paths_and_methods_are_told_as_json() {
 }
 
 /// A file of tokens with `gw1.secret`.
-fn tokens_file(dir: &tempfile::TempDir) -> std::path::PathBuf {
+pub(super) fn tokens_file(dir: &tempfile::TempDir) -> std::path::PathBuf {
     let path = dir.path().join("tokens.toml");
     let text = format!("[[tokens]]\nid = \"gw1\"\nsha256 = \"{}\"\n", hash_secret("secret"));
     std::fs::write(&path, text).unwrap();

@@ -33,8 +33,10 @@ pub(super) fn http() -> config::Http {
     }
 }
 
-pub(super) fn limits() -> config::Limits {
-    config::Limits { past: Duration::from_secs(20 * 365 * 86_400), ..config::Config::default().limits }
+pub(super) fn decoding() -> config::Decoding {
+    let mut config = config::Config::default();
+    config.limits.past = Duration::from_secs(20 * 365 * 86_400);
+    config.decoding()
 }
 
 /// The port, and what is behind it.
@@ -61,7 +63,7 @@ impl Rig {
         let gate = Gate::default();
         let (intake, parcels) = door(PARCELS_MAX, 64 << 20, gate.clone());
         let clock = Arc::new(SystemClock::new());
-        let ingest = HttpIngest::bind(&cfg, Arc::new(limits()), intake.clone(), clock).await?;
+        let ingest = HttpIngest::bind(&cfg, Arc::new(decoding()), intake.clone(), clock).await?;
         let (addr, shutdown) = (ingest.local_addr(), CancellationToken::new());
         let task = tokio::spawn(ingest.serve(shutdown.clone(), LONG));
         Ok(Rig { addr, gate, intake, parcels, shutdown, task })

@@ -1,0 +1,317 @@
+//! InfluxDB's line protocol: `measurement[,tag=value…] field=value[,field=value…] [time]`, one reading a line.
+//!
+//! The sensor is the value of the tag that `line.sensor_id_tag` names, which is then no tag; without it, the topic's
+//! sensor; without that, the series itself: measurement and sorted tags as `cpu,cpu=cpu0,host=a`, with `\` before each
+//! `,`, `=` and `\` of a name, so that no two series can become one sensor. The other tags are tags.
+//!
+//! A line that is well-formed is read in one pass; its names and texts are borrowed from the payload unless they hold
+//! escapes, so nothing is allocated for it. A line that is not costs itself alone: `scan::line_end` says where it ends,
+//! which is a question only where a text in quotes goes over several lines.
+//!
+//! What InfluxDB refuses is refused: a tag without a value, a line without a field. What it takes on one of its ways is
+//! taken: texts with line breaks, exponents without a sign, `=` in a tag's value, carriage returns, a byte order mark.
+
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+
+use self::scan::{FIELD_KEY, MEASUREMENT, TAG_KEY, TAG_VALUE, Word};
+use super::names::{self, excerpt};
+use super::reading::add_value;
+use super::rejects::{Fault, Rejects};
+use super::{Context, reasons, time};
+use crate::model::{BatchBuilder, ValueRef};
+
+/// Characters that a name in a sensor's id has a `\` before.
+const ID_ESCAPED: [char; 3] = ['\\', ',', '='];
+
+pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
+    let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
+    let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Walk::new(text, None, cx, out).run(rejects),
+        Err(_) => Walk::new(&patched(bytes), Some(bytes), cx, out).run(rejects),
+    }
+}
+
+/// The physical line of a payload that a reject's index names, without its end and at most `chars_max` characters of it.
+pub fn quote_lines(payload: &[u8], indexes: impl Iterator<Item = usize>, chars_max: usize) -> Vec<String> {
+    let mut lines = payload.split(|b| *b == b'\n').enumerate();
+    let mut quoted = Vec::new();
+    for index in indexes {
+        let line = lines.by_ref().find(|(i, _)| *i == index).map_or(&b""[..], |(_, line)| line);
+        // No character has more than four bytes; the rest of a long line need not be looked at.
+        let head = &line[..line.len().min(chars_max.saturating_mul(4))];
+        quoted.push(String::from_utf8_lossy(head.trim_ascii_end()).chars().take(chars_max).collect());
+    }
+    quoted
+}
+
+/// The text with a `?` for every byte that is no UTF-8, so that each line stands where it stood, and only those that hold
+/// such a byte are lost.
+fn patched(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|_| '?'));
+    }
+    text
+}
+
+fn bad(detail: impl Into<Cow<'static, str>>) -> Fault {
+    Fault::new(reasons::INVALID_LINE, detail)
+}
+
+/// A walk over the lines of a payload.
+struct Walk<'a, 't> {
+    text: &'t str,
+    /// The payload, where it is not UTF-8 throughout.
+    original: Option<&'t [u8]>,
+    cx: &'a Context<'a>,
+    out: &'a mut BatchBuilder,
+    /// Of the line at hand, like what follows; kept for their memory.
+    tags: Vec<(Cow<'t, str>, Cow<'t, str>)>,
+    sensor: Option<Cow<'t, str>>,
+    measurement: Cow<'t, str>,
+    /// Where a sensor's id, and a field's name with its prefix, are put together.
+    id: String,
+    name: String,
+}
+
+impl<'a, 't> Walk<'a, 't> {
+    fn new(text: &'t str, original: Option<&'t [u8]>, cx: &'a Context<'a>, out: &'a mut BatchBuilder) -> Walk<'a, 't> {
+        let (id, name) = (String::new(), String::new());
+        Walk { text, original, cx, out, tags: Vec::new(), sensor: None, measurement: Cow::Borrowed(""), id, name }
+    }
+
+    fn run(&mut self, rejects: &mut Rejects) {
+        let bytes = self.text.as_bytes();
+        let readings_max = self.cx.limits.batch_max_readings;
+        let (mut readings, mut beyond, mut beyond_from) = (0, 0, 0);
+        let (mut at, mut line) = (0, 0);
+        loop {
+            let begin = scan::skip_blank(bytes, at);
+            let end = match bytes.get(begin) {
+                None => break,
+                Some(b'\n') => begin,
+                Some(b'#') => scan::newline(bytes, begin),
+                Some(_) if readings >= readings_max => {
+                    if beyond == 0 {
+                        beyond_from = line;
+                    }
+                    beyond += 1;
+                    scan::line_end(bytes, begin)
+                }
+                Some(_) => match self.reading(begin) {
+                    Ok(end) => {
+                        readings += 1;
+                        end
+                    }
+                    Err(fault) => {
+                        self.out.abort();
+                        let told = !rejects.is_full();
+                        let detail = if told { format!("line {}: {}", line + 1, fault.detail) } else { String::new() };
+                        rejects.push(line, fault.reason, detail);
+                        scan::line_end(bytes, begin)
+                    }
+                },
+            };
+            line += 1 + scan::newlines(&bytes[begin..end]);
+            at = end + 1;
+        }
+        if beyond > 0 {
+            let detail = format!("{beyond} lines, from this one on, are beyond the {readings_max} of one payload");
+            let detail = format!("line {}: {detail}", beyond_from + 1);
+            rejects.push_many(beyond_from, beyond, reasons::TOO_MANY_READINGS, detail);
+        }
+    }
+
+    /// Takes the line at `begin` and gives its end, the place of its line break or of the end of the payload.
+    fn reading(&mut self, begin: usize) -> Result<usize, Fault> {
+        self.out.begin();
+        self.tags.clear();
+        self.sensor = None;
+        let at = self.series(begin)?;
+        let at = self.fields(at)?;
+        let (ts_ms, receipt_time, end) = self.time(at)?;
+        if self.original.is_some_and(|bytes| std::str::from_utf8(&bytes[begin..end]).is_err()) {
+            return Err(Fault::new(reasons::INVALID_UTF8, "the line is not UTF-8"));
+        }
+        self.commit(ts_ms, receipt_time)?;
+        Ok(end)
+    }
+
+    /// Measurement and tags; gives the place behind them.
+    fn series(&mut self, at: usize) -> Result<usize, Fault> {
+        let (text, bytes) = (self.text, self.text.as_bytes());
+        let word = Word::read(text, at, &MEASUREMENT);
+        self.measurement = word.text(&MEASUREMENT);
+        if word.raw.is_empty() {
+            return Err(bad("the measurement is missing"));
+        }
+        let tags_max = self.cx.limits.tags_max.min(names::TAGS_MAX);
+        let mut at = word.end;
+        while bytes.get(at) == Some(&b',') {
+            let key = Word::read(text, at + 1, &TAG_KEY);
+            if bytes.get(key.end) != Some(&b'=') || key.raw.is_empty() {
+                let detail = format!("behind {} a tag should follow, as name=value", excerpt(&text[word.start..at]));
+                return Err(bad(detail));
+            }
+            let value = Word::read(text, key.end + 1, &TAG_VALUE);
+            if value.raw.is_empty() {
+                return Err(bad(format!("the tag {} has no value", excerpt(key.raw))));
+            }
+            at = value.end;
+            let (key, value) = (key.text(&TAG_KEY), value.text(&TAG_VALUE));
+            if *key == *self.cx.line.sensor_id_tag {
+                if self.sensor.replace(value).is_some() {
+                    return Err(twice(&key));
+                }
+            } else if self.tags.len() < tags_max {
+                self.tags.push((key, value));
+            } else {
+                return Err(names::too_many_tags(tags_max));
+            }
+        }
+        Ok(at)
+    }
+
+    /// The fields, into the builder; gives the place behind them.
+    fn fields(&mut self, at: usize) -> Result<usize, Fault> {
+        let (text, bytes, limits) = (self.text, self.text.as_bytes(), self.cx.limits);
+        let mut at = scan::skip_blank(bytes, at);
+        if matches!(bytes.get(at), None | Some(b'\n')) {
+            return Err(bad(format!("no field behind {}", excerpt(&self.measurement))));
+        }
+        loop {
+            let key = Word::read(text, at, &FIELD_KEY);
+            if bytes.get(key.end) != Some(&b'=') || key.raw.is_empty() {
+                return Err(bad(format!("{} is no field; it should be name=value", excerpt(scan::rest(text, at)))));
+            }
+            let key_end = key.end;
+            let key = key.text(&FIELD_KEY);
+            let owned;
+            let (value, end) = if bytes.get(key_end + 1) == Some(&b'"') {
+                let (content, end) = scan::quoted(text, key_end + 1)
+                    .ok_or_else(|| bad(format!("the text of {} is not closed, or goes on behind", excerpt(&key))))?;
+                names::check_text(&key, &content, limits)?;
+                owned = content;
+                (ValueRef::Str(&owned), end)
+            } else {
+                let (literal, end) = scan::bare(text, key_end + 1);
+                (scan::value(literal).map_err(|reason| unusable(reason, &key, literal))?, end)
+            };
+            let name: &str = if self.cx.line.field_prefix {
+                self.name.clear();
+                self.name.extend([&*self.measurement, "_", &key]);
+                &self.name
+            } else {
+                &key
+            };
+            add_value(self.out, &names::name(name, limits)?, value, limits.fields_max)?;
+            if bytes.get(end) != Some(&b',') {
+                return Ok(end);
+            }
+            at = end + 1;
+        }
+    }
+
+    /// The time, whether it is that of receipt, and the end of the line.
+    fn time(&self, at: usize) -> Result<(i64, bool, usize), Fault> {
+        let bytes = self.text.as_bytes();
+        let begin = scan::skip_blank(bytes, at);
+        if matches!(bytes.get(begin), None | Some(b'\n')) {
+            return Ok((self.cx.received_at_ms, true, begin));
+        }
+        let (literal, end) = scan::bare(self.text, begin);
+        let (ts_ms, receipt_time) = time::of_line(literal, self.cx)?;
+        let end = scan::skip_blank(bytes, end);
+        if matches!(bytes.get(end), None | Some(b'\n')) {
+            return Ok((ts_ms, receipt_time, end));
+        }
+        Err(bad(format!("unexpected {} behind the time", excerpt(scan::rest(self.text, end)))))
+    }
+
+    fn commit(&mut self, ts_ms: i64, receipt_time: bool) -> Result<(), Fault> {
+        let (cx, limits) = (self.cx, self.cx.limits);
+        let id: &str = match (&self.sensor, cx.sensor_id) {
+            (Some(tag), _) => tag,
+            (None, Some(id)) => id,
+            (None, None) => {
+                self.tags.sort_unstable();
+                write_id(&mut self.id, &self.measurement, &self.tags);
+                &self.id
+            }
+        };
+        names::check_sensor_id(id, limits).map_err(|fault| match fault.reason {
+            reasons::SENSOR_ID_TOO_LONG if self.sensor.is_none() && cx.sensor_id.is_none() => {
+                let detail = format!("{}; line.sensor_id_tag can name a tag to use instead", fault.detail);
+                Fault::new(fault.reason, detail)
+            }
+            _ => fault,
+        })?;
+        for (key, value) in &mut self.tags {
+            names::check_text(key, value, limits)?;
+            let renamed = match names::name(key, limits)? {
+                Cow::Owned(name) => Some(name),
+                Cow::Borrowed(_) => None,
+            };
+            if let Some(name) = renamed {
+                *key = Cow::Owned(name);
+            }
+        }
+        unique(&self.tags)?;
+        let out = &mut *self.out;
+        names::with_tags(&self.tags, cx, |tags| out.commit(id, ts_ms, receipt_time, tags))
+    }
+}
+
+/// A series as a sensor's id.
+fn write_id(id: &mut String, measurement: &str, tags: &[(Cow<'_, str>, Cow<'_, str>)]) {
+    let push = |id: &mut String, text: &str| {
+        if !text.contains(ID_ESCAPED) {
+            return id.push_str(text);
+        }
+        for c in text.chars() {
+            if ID_ESCAPED.contains(&c) {
+                id.push('\\');
+            }
+            id.push(c);
+        }
+    };
+    id.clear();
+    push(id, measurement);
+    for (key, value) in tags {
+        id.push(',');
+        push(id, key);
+        id.push('=');
+        push(id, value);
+    }
+}
+
+/// Senders that follow InfluxDB's advice sort their tags, so that mostly one look is enough.
+fn unique(tags: &[(Cow<'_, str>, Cow<'_, str>)]) -> Result<(), Fault> {
+    if tags.is_sorted_by(|(a, _), (b, _)| a < b) {
+        return Ok(());
+    }
+    let again = tags.iter().enumerate().find(|(i, (key, _))| tags[..*i].iter().any(|(k, _)| k == key));
+    again.map_or(Ok(()), |(_, (key, _))| Err(twice(key)))
+}
+
+fn twice(key: &str) -> Fault {
+    Fault::new(reasons::DUPLICATE_KEY, format!("the tag {} comes twice", excerpt(key)))
+}
+
+fn unusable(reason: &'static str, key: &str, literal: &str) -> Fault {
+    let (key, literal) = (excerpt(key), excerpt(literal));
+    let detail = match reason {
+        reasons::INTEGER_OUT_OF_RANGE => {
+            format!("{key}: {literal} is beyond 64 bit signed integers, the largest that MongoDB has")
+        }
+        reasons::NOT_FINITE => format!("{key}: {literal} is no finite number"),
+        _ => format!("{key}: {literal} is neither a number, a boolean nor a text in quotes"),
+    };
+    Fault::new(reason, detail)
+}

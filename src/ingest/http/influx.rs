@@ -1,0 +1,194 @@
+//! What senders of InfluxDB's line protocol expect of a server: the write routes of versions 1, 2 and 3, and the few
+//! others that their clients ask first.
+//!
+//! A line is taken or refused by itself; 204 without a body says that all were taken, and that they are durable. Every
+//! other answer is chosen by what the clients do with it ([`dialect`]), since a wrong code makes them drop a batch that
+//! could be sent again, or send one for ever that never can be taken. Databases, buckets and organisations are not known
+//! here: the parameters that name them are accepted and mean nothing, like those of the content type.
+
+mod dialect;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Query, Request, State};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, Uri};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
+use axum::routing::{get, post};
+use serde::Deserialize;
+
+use self::dialect::Dialect;
+use super::admit::{Shared, asks_before_sending, drained};
+use super::body::{drain, receive};
+use super::encoding::Encoding;
+use super::passage::{self, How};
+use super::refusal::Refusal;
+use crate::decode::{Format, Rejects, TsUnit, reasons};
+use crate::telemetry::metrics::{self, Source};
+
+pub(super) const WRITE_V1: &str = "/write";
+pub(super) const WRITE_V2: &str = "/api/v2/write";
+pub(super) const WRITE_V3: &str = "/api/v3/write_lp";
+pub(super) const QUERY: &str = "/query";
+pub(super) const PING: &str = "/ping";
+pub(super) const HEALTH: &str = "/health";
+
+/// The longest body of a query.
+const QUERY_BYTES_MAX: u64 = 64 << 10;
+
+pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
+    let guard = |dialect| from_fn_with_state((shared.clone(), dialect), admit);
+    let write = |dialect| {
+        let handler = move |State(shared): State<Arc<Shared>>, request: Request| write(shared, dialect, request);
+        post(handler).route_layer(guard(dialect))
+    };
+    Router::new()
+        .route(WRITE_V1, write(Dialect::V1))
+        .route(WRITE_V2, write(Dialect::V2))
+        .route(WRITE_V3, write(Dialect::V3))
+        .route(QUERY, get(query).post(query).route_layer(guard(Dialect::V1)))
+        .route(PING, get(async || dialect::done()))
+        .route(HEALTH, get(async |State(shared): State<Arc<Shared>>| dialect::health(shared.intake.check())))
+}
+
+/// Around the routes, as [`super::admit::admit`], with these clients' ways to show a token and to be refused.
+async fn admit(State((shared, dialect)): State<(Arc<Shared>, Dialect)>, request: Request, next: Next) -> Response {
+    let admitted = shared.admit(|tokens| {
+        let in_query = dialect.token_in_query(request.uri());
+        in_query.map_or_else(|| tokens.check_influx(request.headers()), |token| tokens.check_text(&token))
+    });
+    match admitted {
+        Ok(_permit) => next.run(request).await,
+        Err(refusal) => {
+            drained(request).await;
+            dialect.refuse(&refusal)
+        }
+    }
+}
+
+async fn write(shared: Arc<Shared>, dialect: Dialect, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    take(&shared, dialect, &parts, body).await.unwrap_or_else(|refusal| dialect.refuse(&refusal))
+}
+
+async fn take(shared: &Shared, dialect: Dialect, parts: &Parts, body: Body) -> Result<Response, Refusal> {
+    let asked = asks_before_sending(&parts.headers);
+    let (how, all_or_nothing) = match how(dialect, parts) {
+        Ok(how) => how,
+        Err(refusal) => {
+            drain(body, asked).await;
+            return Err(refusal);
+        }
+    };
+    let cfg = &shared.cfg;
+    let received = receive(body, asked, cfg.body_max_bytes, cfg.body_timeout, &shared.bodies).await?;
+    let (decoded, held) = passage::decode(shared, received, how).await?;
+    passage::count(&decoded.batch, &decoded.rejects);
+    if all_or_nothing && !decoded.rejects.is_empty() {
+        metrics::rejected(Source::Http, reasons::NOT_ALL_GOOD, decoded.batch.len() as u64);
+        return Ok(dialect.nothing_taken(&decoded.rejects, &decoded.quoted));
+    }
+    let accepted = decoded.batch.len();
+    passage::deliver(shared, decoded.batch, held).await?;
+    Ok(answer(dialect, accepted, &decoded.rejects, &decoded.quoted))
+}
+
+/// A body without a line, or with comments only, is no error: some clients send one to see whether they may write.
+fn answer(dialect: Dialect, accepted: usize, rejects: &Rejects, quoted: &[String]) -> Response {
+    if rejects.is_empty() { dialect::done() } else { dialect.partly_taken(accepted, rejects, quoted) }
+}
+
+/// The parameters that mean something here.
+#[derive(Debug, Deserialize)]
+struct Params {
+    precision: Option<String>,
+    accept_partial: Option<bool>,
+}
+
+/// What headers and query say about the body, and whether a bad line refuses all.
+fn how(dialect: Dialect, parts: &Parts) -> Result<(How, bool), Refusal> {
+    let known = dialect.precisions();
+    let query = Query::<Params>::try_from_uri(&parts.uri);
+    let Query(params) = query.map_err(|e| Refusal::Query { detail: e.body_text(), known })?;
+    let precision = params.precision.as_deref().unwrap_or_default();
+    let ts_unit = dialect.ts_unit(precision).ok_or_else(|| {
+        // Not the text itself: where the parameters are mixed up it could be a secret.
+        Refusal::Query { detail: "the precision is not known".to_owned(), known }
+    })?;
+    let all_or_nothing = dialect == Dialect::V3 && params.accept_partial == Some(false);
+    let (encoding, quoting) = (Encoding::of(&parts.headers)?, dialect == Dialect::V3);
+    Ok((How { format: Format::Line, encoding, ts_unit, quoting }, all_or_nothing))
+}
+
+impl Dialect {
+    /// The unit that a precision stands for, `None` within: by magnitude. `None`: there is no such precision.
+    fn ts_unit(self, precision: &str) -> Option<Option<TsUnit>> {
+        let unit = match (self, precision) {
+            (Dialect::V1 | Dialect::V2, "") => TsUnit::Ns,
+            (Dialect::V3, "" | "auto") => return Some(None),
+            (_, "ns") | (Dialect::V1 | Dialect::V3, "n") | (Dialect::V3, "nanosecond") => TsUnit::Ns,
+            (_, "us") | (Dialect::V1 | Dialect::V3, "u") | (Dialect::V3, "microsecond") => TsUnit::Us,
+            (_, "ms") | (Dialect::V3, "millisecond") => TsUnit::Ms,
+            (_, "s") | (Dialect::V3, "second") => TsUnit::S,
+            (Dialect::V1, "m") => TsUnit::Minute,
+            (Dialect::V1, "h") => TsUnit::Hour,
+            _ => return None,
+        };
+        Some(Some(unit))
+    }
+
+    fn precisions(self) -> &'static str {
+        match self {
+            Dialect::V1 => "precision is one of n, ns, u, us, ms, s, m, h",
+            Dialect::V2 => "precision is one of ns, us, ms, s",
+            Dialect::V3 => {
+                "precision is one of auto, nanosecond, microsecond, millisecond, second, and accept_partial true or false"
+            }
+        }
+    }
+
+    /// The password in the query, which version 1 knows: a token.
+    fn token_in_query(self, uri: &Uri) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Credentials {
+            p: Option<String>,
+        }
+        let credentials = Query::<Credentials>::try_from_uri(uri).ok().filter(|_| self == Dialect::V1)?;
+        credentials.0.p.filter(|password| !password.is_empty())
+    }
+}
+
+/// `/query`: the statements that version 1's clients send before they write. Everything else is for MongoDB to answer.
+async fn query(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let asked = asks_before_sending(&parts.headers);
+    let received = receive(body, asked, QUERY_BYTES_MAX, shared.cfg.body_timeout, &shared.bodies).await;
+    let statement = match received {
+        Ok(received) => statement(&parts.uri).or_else(|| {
+            // A form is written like the query of a URL.
+            statement(&format!("/?{}", String::from_utf8_lossy(&received.bytes)).parse().ok()?)
+        }),
+        Err(refusal) => return Dialect::V1.refuse(&refusal),
+    };
+    let statement = statement.unwrap_or_default().trim_start().to_ascii_uppercase();
+    if statement.starts_with("CREATE DATABASE") {
+        dialect::v1_json(StatusCode::OK, &serde_json::json!({ "results": [{ "statement_id": 0 }] }))
+    } else if statement.starts_with("SHOW DATABASES") {
+        let none = serde_json::json!({ "name": "databases", "columns": ["name"] });
+        let result = serde_json::json!({ "results": [{ "statement_id": 0, "series": [none] }] });
+        dialect::v1_json(StatusCode::OK, &result)
+    } else {
+        Dialect::V1.refuse(&Refusal::NoQueries)
+    }
+}
+
+fn statement(uri: &Uri) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Statement {
+        q: Option<String>,
+    }
+    Query::<Statement>::try_from_uri(uri).ok()?.0.q
+}

@@ -1,0 +1,171 @@
+//! The way of a body's readings, the same for every route: decoded, counted, handed over, waited for.
+//!
+//! The sender may leave at any point: before the hand-over nothing was taken, and after it the readings go their way all
+//! the same. Between the hand-over and its counting nothing waits, so `accepted` counts what was handed over and nothing
+//! else.
+
+use std::sync::Arc;
+
+use super::admit::Shared;
+use super::body::{Held, Received};
+use super::encoding::{Encoding, Inflate};
+use super::refusal::Refusal;
+use crate::ack::{Ack, Outcome, Wait};
+use crate::config::Decoding;
+use crate::decode::{self, Context, Format, Rejects, TsUnit};
+use crate::intake::{Parcel, Refused};
+use crate::model::{BatchBuilder, ReadingBatch};
+use crate::telemetry::metrics::{self, Source};
+
+/// Bodies up to this size, decompressed, are decoded where the request is; at some 200 MB/s that is about a
+/// millisecond in which the thread does nothing else. Larger ones go to a thread of their own.
+const INLINE_BYTES_MAX: u64 = 256 << 10;
+
+/// Characters of a line that is quoted in an answer.
+const QUOTED_CHARS_MAX: usize = 200;
+
+/// What the request says about its body.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    pub(super) format: Format,
+    pub(super) encoding: Encoding,
+    pub(super) ts_unit: Option<TsUnit>,
+    /// The answer quotes the lines of rejects.
+    pub(super) quoting: bool,
+}
+
+/// What became of a body.
+pub(super) struct Decoded {
+    pub(super) batch: ReadingBatch,
+    pub(super) rejects: Rejects,
+    /// The lines of the rejects that are kept, where they were asked for.
+    pub(super) quoted: Vec<String>,
+}
+
+/// Decodes a body that has arrived, here or, if it is large, in a thread for such work. What it holds of the budget of all
+/// bodies comes back, to be dropped when its readings count elsewhere.
+pub(super) async fn decode(shared: &Shared, received: Received, how: How) -> Result<(Decoded, Held), Refusal> {
+    let received_at_ms = shared.clock.now().wall_ms;
+    let (decoding, bytes_max) = (shared.decoding.clone(), shared.cfg.body_max_bytes);
+    let work = Work { body: received.bytes, how, received_at_ms, decoding, bytes_max };
+    work.run(received.held).await
+}
+
+/// A body and all that it takes to decode it.
+struct Work {
+    body: Vec<u8>,
+    how: How,
+    received_at_ms: i64,
+    decoding: Arc<Decoding>,
+    bytes_max: u64,
+}
+
+impl Work {
+    /// Decodes here if the body is small, and also small once it is decompressed; otherwise in a thread for such work.
+    /// What the body holds of the budget goes there with it: where the sender leaves, the work goes on to its end.
+    async fn run(self, mut held: Held) -> Result<(Decoded, Held), Refusal> {
+        let (bytes, encoding, bytes_max) = (self.body.len() as u64, self.how.encoding, self.bytes_max);
+        let inflated_max = |limit: u64| if encoding == Encoding::Identity { 0 } else { limit };
+        let inline_max = INLINE_BYTES_MAX.min(bytes_max);
+        if bytes <= inline_max {
+            held.grow_to(bytes + inflated_max(inline_max))?;
+            match self.decode(inline_max) {
+                Err(Inflate::TooLarge) if inline_max < bytes_max => {}
+                done => return done.map(|decoded| (decoded, held)).map_err(|e| refuse(e, encoding, bytes_max)),
+            }
+        }
+        held.grow_to(bytes + inflated_max(bytes_max))?;
+        let done = tokio::task::spawn_blocking(move || (self.decode(self.bytes_max), held)).await;
+        let (decoded, held) = done.map_err(|e| {
+            tracing::error!("decoding a body panicked: {e}");
+            Refusal::Internal
+        })?;
+        decoded.map(|decoded| (decoded, held)).map_err(|e| refuse(e, encoding, bytes_max))
+    }
+
+    fn decode(&self, inflated_max: u64) -> Result<Decoded, Inflate> {
+        let payload = self.how.encoding.inflate(&self.body, inflated_max)?;
+        let context = Context {
+            limits: &self.decoding.limits,
+            line: &self.decoding.line,
+            received_at_ms: self.received_at_ms,
+            ts_unit: self.how.ts_unit,
+            sensor_id: None,
+            field: None,
+            tags: &[],
+        };
+        let mut builder = BatchBuilder::new(self.decoding.limits.fields_max);
+        let mut rejects = Rejects::new();
+        decode::decode(self.how.format, &payload, &context, &mut builder, &mut rejects);
+        let indexes = rejects.list().iter().map(|reject| reject.index);
+        let quoted = if self.how.quoting { decode::quote_lines(&payload, indexes, QUOTED_CHARS_MAX) } else { vec![] };
+        Ok(Decoded { batch: builder.finish(), rejects, quoted })
+    }
+}
+
+fn refuse(error: Inflate, encoding: Encoding, limit: u64) -> Refusal {
+    match error {
+        Inflate::TooLarge => Refusal::TooLargeDecompressed { limit },
+        Inflate::Corrupt(e) => Refusal::Corrupt { encoding: encoding.name(), detail: e.to_string() },
+    }
+}
+
+/// Counts what arrived, once for the whole body.
+pub(super) fn count(batch: &ReadingBatch, rejects: &Rejects) {
+    metrics::received(Source::Http, (batch.len() + rejects.total()) as u64);
+    for (reason, n) in rejects.by_reason() {
+        metrics::rejected(Source::Http, reason, *n as u64);
+    }
+}
+
+/// Hands the readings over, all or none, and waits until they are safe. Nothing to do for none.
+pub(super) async fn deliver(shared: &Shared, batch: ReadingBatch, held: Held) -> Result<(), Refusal> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    let wait = hand_over(shared, batch).await?;
+    // From here on the readings count against the next stage's memory, not against that of the bodies.
+    drop(held);
+    acknowledged(shared, wait).await
+}
+
+async fn hand_over(shared: &Shared, batch: ReadingBatch) -> Result<Wait, Refusal> {
+    // Counted with the outcome and not by this request, which may be gone by then: at rest what is accepted must be what is
+    // stored, whether its sender has waited or not, and what the journal had no room for is neither.
+    let readings = batch.len() as u64;
+    let (ack, wait) = Ack::observed(move |outcome| {
+        if outcome == Outcome::Delivered {
+            metrics::accepted(Source::Http, readings);
+        }
+    });
+    let submit = shared.intake.submit(Parcel::new(batch, Vec::new(), ack));
+    tokio::time::timeout(shared.cfg.queue_timeout, submit).await.unwrap_or(Err(Refused::Busy))?;
+    Ok(wait)
+}
+
+async fn acknowledged(shared: &Shared, wait: Wait) -> Result<(), Refusal> {
+    let _pending = Pending::new();
+    let timeout = shared.cfg.ack_timeout;
+    match tokio::time::timeout(timeout, wait.outcome()).await {
+        Ok(Outcome::Delivered) => Ok(()),
+        // The parcel that finds the journal full is the one that closes the door.
+        Ok(Outcome::NotDelivered) => Err(shared.intake.check().err().map_or(Refusal::NotDelivered, Refusal::from)),
+        Err(_) => Err(Refusal::AckTimeout { seconds: timeout.as_secs_f64() }),
+    }
+}
+
+/// One request in the gauge of those that wait, for as long as it lives; also where the sender leaves.
+struct Pending;
+
+impl Pending {
+    fn new() -> Pending {
+        metrics::acks_pending_change(Source::Http, 1);
+        Pending
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        metrics::acks_pending_change(Source::Http, -1);
+    }
+}

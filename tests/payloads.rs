@@ -1,0 +1,248 @@
+//! The decoders against real payloads from the field, with what a person would expect of each.
+//!
+//! The collection is not part of the repository: `HOURBUCKET_PAYLOADS` names its directory, else `../shared/payloads` is
+//! taken, and where there is none the test says so. It holds `expected.jsonl`, a line for each file. [`RULES`] says how each
+//! family is decoded; a new format is a few lines there. What comes out is printed family by family, each sample that is
+//! not as expected with what is different: `cargo test --test payloads -- --nocapture`.
+//!
+//! Held to it are the families that are marked so: there, everything must be as expected, or stand in [`CHOSEN`].
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, and a report")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hourbucket::config::{Config, Line};
+use hourbucket::decode::{Captured, Context, Format, Rejects, Template, TsUnit, decode};
+use hourbucket::model::{BatchBuilder, Reading, Value};
+use serde_json::Value as Json;
+
+const NOW: i64 = 1_790_000_000_000;
+
+/// How samples are decoded; the first rule that fits counts.
+struct Rule {
+    /// What the path begins with, and ends with.
+    begins: &'static str,
+    ends: &'static [&'static str],
+    format: &'static str,
+    /// Topic templates; the first that fits.
+    templates: &'static [&'static str],
+    /// `line.sensor_id_tag`, and with another than the default `line.field_prefix`.
+    sensor_id_tag: &'static str,
+    /// Whether everything must be as expected.
+    held: bool,
+}
+
+const fn rule(begins: &'static str, ends: &'static [&'static str], format: &'static str) -> Rule {
+    Rule { begins, ends, format, templates: &[], sensor_id_tag: "sensor_id", held: false }
+}
+
+const RULES: &[Rule] = &[
+    Rule { templates: &["zigbee2mqtt/{sensor_id}"], ..rule("01_zigbee2mqtt/", &[".json"], "json") },
+    Rule { templates: &["zigbee2mqtt/{sensor_id}/{field}"], ..rule("01_zigbee2mqtt/", &[".txt"], "scalar") },
+    Rule { templates: &["shellies/{sensor_id}/+/{field}"], ..rule("03_shelly/gen1_", &[".txt"], "scalar") },
+    Rule { sensor_id_tag: "dev_eui", held: true, ..rule("04_chirpstack_v4/influx", &[".lp"], "line") },
+    Rule { held: true, ..rule("08_influx_lp/", &[".lp"], "line") },
+    Rule {
+        templates: &[
+            "sensors/{sensor_id}/{field}",
+            "{sensor_id}/{field}",
+            "homeassistant/sensor/{sensor_id}/{field}",
+            "/sensors/{site}/{version}/{sensor_id}/{field}",
+            "smartfarm/{sensor_id}/sensor/{field}",
+            "homie/{sensor_id}/+/{field}",
+        ],
+        ..rule("10_plain_esphome_ha/", &[".txt"], "scalar")
+    },
+    Rule { templates: &["sensors/{sensor_id}/{field}"], ..rule("14_malformed/con_scalar", &[".txt"], "scalar") },
+    Rule { templates: &["+/{sensor_id}/#"], ..rule("14_malformed/", &[".json", ".txt", ".bin"], "json") },
+];
+
+/// Samples of which another answer than the expected one was chosen, and why.
+const CHOSEN: &[(&str, &str)] = &[
+    ("08_influx_lp/iox_exp_without_sign.lp", "an exponent without a sign is taken, as the sample's note advises"),
+    ("08_influx_lp/telegraf_uint_max.lp", "2^64-1 is rejected with a reason: BSON has no integer for it"),
+];
+
+fn directory() -> Option<PathBuf> {
+    let named = std::env::var_os("HOURBUCKET_PAYLOADS").map(PathBuf::from);
+    let dir = named.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/payloads"));
+    dir.join("expected.jsonl").is_file().then_some(dir)
+}
+
+fn decoded(rule: &Rule, sample: &Json, payload: &[u8]) -> (Vec<Reading>, Rejects) {
+    let mut config = Config::default();
+    let ever = Duration::from_secs(9000 * 365 * 86_400);
+    (config.limits.past, config.limits.future) = (ever, ever);
+    config.line =
+        Line { sensor_id_tag: rule.sensor_id_tag.to_owned(), field_prefix: rule.sensor_id_tag != "sensor_id" };
+    let templates: Vec<Template> = rule.templates.iter().map(|t| Template::parse(t).unwrap()).collect();
+    let topic = sample["topic"].as_str();
+    let captured = topic.and_then(|topic| templates.iter().find_map(|template| template.capture(topic)));
+    let Captured { sensor_id, field, tags } = captured.unwrap_or_default();
+    let format: Format = rule.format.parse().unwrap();
+    let ts_unit = precision(sample["http"].as_str().unwrap_or_default()).or(format.ts_unit_usual());
+    let (limits, line) = (&config.limits, &config.line);
+    let cx = Context { limits, line, received_at_ms: NOW, ts_unit, sensor_id, field, tags: &tags };
+    let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+    decode(format, payload, &cx, &mut out, &mut rejects);
+    (out.finish().to_readings(), rejects)
+}
+
+/// The precision of the request, where it is one alone.
+fn precision(http: &str) -> Option<TsUnit> {
+    let mut named = http.split("precision=").skip(1).filter(|_| !http.contains('|'));
+    let name = named.next()?.split(|c: char| !c.is_ascii_alphanumeric()).next()?;
+    match name {
+        "second" => Some(TsUnit::S),
+        "u" => Some(TsUnit::Us),
+        other => other.parse().ok(),
+    }
+}
+
+/// The times that would be right: milliseconds, or `receive`; empty where the words do not say.
+fn times(words: &str) -> Vec<String> {
+    let tokens: Vec<&str> = words.split_whitespace().map(|t| t.trim_matches(['(', ')', ','])).collect();
+    let mut right: Vec<String> = tokens.iter().filter(|t| **t == "receive").map(|t| (*t).to_owned()).collect();
+    for (i, token) in tokens.iter().enumerate() {
+        if let Ok(time) = chrono::DateTime::parse_from_rfc3339(token) {
+            right.push(time.timestamp_millis().to_string());
+        }
+        if let (Ok(ns), Some(&"ns")) = (token.parse::<i64>(), tokens.get(i + 1)) {
+            right.push(ns.div_euclid(1_000_000).to_string());
+        }
+    }
+    right
+}
+
+fn written(value: &Json) -> Option<String> {
+    match value {
+        Json::Bool(v) => Some(v.to_string()),
+        Json::Number(v) => Some(format!("{:?}", v.as_f64()? + 0.0)),
+        Json::String(v) => Some(format!("{v:?}")),
+        _ => None,
+    }
+}
+
+fn of_value(value: &Value) -> String {
+    match value {
+        Value::Double(v) => format!("{:?}", v + 0.0),
+        Value::Int(v) => format!("{:?}", *v as f64),
+        Value::Bool(v) => v.to_string(),
+        Value::Str(v) => format!("{v:?}"),
+    }
+}
+
+/// Whether a sensor's id is the expected one; a series is told by its measurement alone in the collection.
+fn same_sensor(rule: &Rule, expected: &str, id: &str) -> bool {
+    id == expected || (rule.format == "line" && id.strip_prefix(expected).is_some_and(|rest| rest.starts_with(',')))
+}
+
+/// The difference between what came out and what was expected, or nothing.
+fn difference(rule: &Rule, sample: &Json, readings: &[Reading], rejects: &Rejects) -> Option<String> {
+    let outcome = sample["outcome"].as_str().unwrap();
+    let said = || rejects.list().first().map_or("no reject".to_owned(), |r| format!("{}: {}", r.reason, r.detail));
+    let n = readings.len();
+    match outcome {
+        "no-crash" => return None,
+        "limit" => return rejects.is_empty().then(|| "no limit was met".to_owned()),
+        "reject" if n > 0 || rejects.is_empty() => return Some(format!("{n} readings, {}", said())),
+        "empty" if n > 0 => return Some(format!("{n} readings")),
+        "no-readings" if n > 0 || !rejects.is_empty() => return Some(format!("{n} readings, {}", said())),
+        "reject" | "empty" | "no-readings" => return None,
+        "partial" if rejects.is_empty() => return Some("nothing was rejected".to_owned()),
+        "readings" if !rejects.is_empty() => return Some(said()),
+        _ => {}
+    }
+    let mut left: Vec<(&Reading, &str, String)> = readings
+        .iter()
+        .flat_map(|r| r.values.iter().map(move |(name, value)| (r, name.as_str(), of_value(value))))
+        .collect();
+    let mut open = false;
+    for expected in sample["readings"].as_array().into_iter().flatten() {
+        let sensor = expected["sensor"].as_str().unwrap();
+        let right = times(expected["time"].as_str().unwrap());
+        let members = |key: &str| expected[key].as_object().cloned().unwrap_or_default();
+        for (name, value) in members("fields").into_iter().chain(members("strings")) {
+            if name == "..." {
+                open = true;
+                continue;
+            }
+            let name = if name.is_empty() { "_".to_owned() } else { name.replace('.', "_") };
+            let value = written(&value)?;
+            let found = left.iter().position(|(r, field, v)| {
+                let time = if r.receipt_time { "receive".to_owned() } else { r.ts_ms.to_string() };
+                let in_time = right.is_empty() || right.contains(&time);
+                in_time && same_sensor(rule, sensor, &r.sensor_id) && *field == name && *v == value
+            });
+            match found {
+                Some(i) => drop(left.swap_remove(i)),
+                None => return Some(format!("no {sensor} {} {name} = {value}", right.join(" or "))),
+            }
+        }
+        for (name, value) in members("tags") {
+            let tag = |r: &Reading| r.tags.get(&name.replace('.', "_")).map(String::as_str) == value.as_str();
+            if !readings.iter().any(|r| same_sensor(rule, sensor, &r.sensor_id) && tag(r)) {
+                return Some(format!("no tag {name} = {value} of {sensor}"));
+            }
+        }
+    }
+    // Texts beside the measured values are not listed in the collection.
+    left.retain(|(_, _, value)| !value.starts_with('"'));
+    let (r, name, value) = left.first().filter(|_| !open)?;
+    Some(format!("not expected: {} {name} = {value}", r.sensor_id))
+}
+
+/// What became of the samples of a family.
+#[derive(Default)]
+struct Family {
+    samples: usize,
+    right: usize,
+    chosen: usize,
+    undecoded: usize,
+}
+
+#[test]
+fn payloads_from_the_field_come_out_as_a_person_would_expect() {
+    let Some(dir) = directory() else {
+        println!("skipped: no collection of payloads (HOURBUCKET_PAYLOADS, or ../shared/payloads)");
+        return;
+    };
+    let expected = std::fs::read_to_string(dir.join("expected.jsonl")).unwrap();
+    let mut families: BTreeMap<String, Family> = BTreeMap::new();
+    let mut broken = vec![];
+    for line in expected.lines() {
+        let sample: Json = serde_json::from_str(line).unwrap();
+        let file = sample["file"].as_str().unwrap();
+        let payload = std::fs::read(dir.join(file)).unwrap();
+        let family = families.entry(sample["family"].as_str().unwrap().to_owned()).or_default();
+        family.samples += 1;
+        let fits = |rule: &&Rule| file.starts_with(rule.begins) && rule.ends.iter().any(|end| file.ends_with(end));
+        let Some(rule) = RULES.iter().find(fits) else {
+            family.undecoded += 1;
+            continue;
+        };
+        let (readings, rejects) = decoded(rule, &sample, &payload);
+        let chosen = CHOSEN.iter().find(|(name, _)| *name == file);
+        match (difference(rule, &sample, &readings, &rejects), chosen) {
+            (None, _) => family.right += 1,
+            (Some(what), Some((_, why))) => {
+                family.chosen += 1;
+                println!("{file}: {what}\n    chosen: {why}");
+            }
+            (Some(what), None) => {
+                println!("{file}: {what}");
+                if rule.held {
+                    broken.push(format!("{file}: {what}"));
+                }
+            }
+        }
+    }
+    println!("\n{:<28}{:>8}{:>10}{:>8}{:>8}{:>12}", "family", "samples", "expected", "chosen", "other", "no decoder");
+    for (name, f) in &families {
+        let other = f.samples - f.right - f.chosen - f.undecoded;
+        println!("{name:<28}{:>8}{:>10}{:>8}{other:>8}{:>12}", f.samples, f.right, f.chosen, f.undecoded);
+    }
+    assert!(broken.is_empty(), "not as expected, and not in CHOSEN:\n{}", broken.join("\n"));
+}
