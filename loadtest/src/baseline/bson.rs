@@ -127,7 +127,7 @@ mod tests {
         w.end();
         w.i64("l", 1 << 40);
         w.bool("b", true);
-        let read = w.command().unwrap().to_document().unwrap();
+        let read = mongodb::bson::Document::try_from(&*w.command().unwrap()).unwrap();
         let expected = doc! { "a": "x", "list": [{ "d": 1.5, "i": -1 }, {}], "l": 1i64 << 40, "b": true };
         assert_eq!(read, expected);
     }
