@@ -1,0 +1,169 @@
+//! The stages of a reading's way, each by itself, so that a slip is seen: decode, journal, accumulate. Figures, not
+//! tests: `cargo bench -p loadtest -p hourbucket --bench stages`.
+//!
+//! BSON packing is inside the store and has no door of its own; `loadtest run gateway` shows it as a part of the whole.
+
+#![allow(missing_docs, reason = "criterion's macro makes an item without")]
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use hourbucket::accumulate::PageLimits;
+use hourbucket::accumulate::state::{Pick, Shard, ShardSettings};
+use hourbucket::ack::Ack;
+use hourbucket::config::Config;
+use hourbucket::decode::{Context, Format, Rejects, decode};
+use hourbucket::flush::backoff::Backoff;
+use hourbucket::flush::due::DuePolicy;
+use hourbucket::intake::{Gate, Parcel, door};
+use hourbucket::journal::fs::RealFs;
+use hourbucket::journal::{Env, Journal, Opened};
+use hourbucket::model::{BatchBuilder, Now, ReadingBatch, SystemClock, ValueRef, stable_hash};
+
+const READINGS: usize = 1000;
+const NAMES: [&str; 7] = ["latitude", "longitude", "elevation", "velocity", "heading", "grade", "fuel_consumption"];
+
+fn values(i: usize) -> [f64; 7] {
+    let i = i as f64;
+    [52.31854 + i / 1e5, 4.72037 + i / 1e5, 124.0, 0.0, 221.0, 0.0, 25.0 + i / 10.0]
+}
+
+/// A thousand readings of a thousand trucks, as a gateway posts them.
+fn ndjson() -> Vec<u8> {
+    let mut body = String::new();
+    for i in 0..READINGS {
+        let fields: Vec<String> = NAMES.iter().zip(values(i)).map(|(n, v)| format!("\"{n}\":{v:?}")).collect();
+        body += &format!(
+            "{{\"sensor_id\":\"truck_{i:06}\",\"ts\":1700000000000,\"values\":{{{}}},\"tags\":{{\"fleet\":\"South\",\
+             \"driver\":\"Trish\",\"model\":\"H-2\",\"device_version\":\"v2.3\"}}}}\n",
+            fields.join(",")
+        );
+    }
+    body.into_bytes()
+}
+
+fn batch(ts_ms: i64) -> ReadingBatch {
+    let mut builder = BatchBuilder::new(64);
+    let tags = [("fleet", "South"), ("driver", "Trish"), ("model", "H-2"), ("device_version", "v2.3")];
+    for i in 0..READINGS {
+        builder.begin();
+        for (name, value) in NAMES.iter().zip(values(i)) {
+            builder.value(name, ValueRef::Double(value)).expect("fits");
+        }
+        builder.commit(&format!("truck_{i:06}"), ts_ms, false, &tags);
+    }
+    builder.finish()
+}
+
+fn decoding(c: &mut Criterion) {
+    let (limits, body) = (Config::default().limits, ndjson());
+    let mut group = c.benchmark_group("decode");
+    group.throughput(Throughput::Elements(READINGS as u64));
+    group.bench_function("ndjson", |b| {
+        b.iter(|| {
+            let cx = Context {
+                limits: &limits,
+                received_at_ms: 1_700_000_001_000,
+                ts_unit: None,
+                sensor_id: None,
+                field: None,
+                tags: &[],
+            };
+            let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::default());
+            decode(Format::Ndjson, black_box(&body), &cx, &mut out, &mut rejects);
+            assert_eq!((out.len(), rejects.total()), (READINGS, 0));
+            out.finish()
+        });
+    });
+    group.finish();
+}
+
+fn journal(c: &mut Criterion) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let _guard = runtime.enter();
+    let config =
+        hourbucket::config::Journal { dir: dir.path().join("journal"), max_bytes: 16 << 30, segment_bytes: 64 << 20 };
+    let gate = Gate::default();
+    let env = Env {
+        fs: Arc::new(RealFs),
+        clock: Arc::new(SystemClock::new()),
+        gate: gate.clone(),
+        on_broken: Box::new(|why| panic!("{why}")),
+    };
+    let Opened { mut journal, mut follower } = Journal::open(&config, env).expect("a journal");
+    let (intake, parcels) = door(1024, 64 << 20, gate);
+    journal.start(parcels).expect("a journal that starts");
+    runtime.spawn(async move {
+        while let Some(entry) = follower.next().await {
+            entry.ack.delivered();
+        }
+    });
+    let batch = batch(1_700_000_000_000);
+    let mut group = c.benchmark_group("journal");
+    group.throughput(Throughput::Elements(READINGS as u64));
+    // With its fdatasync, and nobody to share it with.
+    group.bench_function("append and sync", |b| {
+        b.iter(|| {
+            runtime.block_on(async {
+                let (ack, wait) = Ack::channel();
+                intake.submit(Parcel::new(batch.clone(), vec![], ack)).await.expect("the door is open");
+                wait.outcome().await
+            })
+        });
+    });
+    let mut bytes = Vec::new();
+    group.bench_function("encode", |b| {
+        b.iter(|| {
+            bytes.clear();
+            batch.encode(&mut bytes);
+            black_box(bytes.len())
+        });
+    });
+    group.finish();
+}
+
+/// A thousand sensors, ten readings each, into the open buckets of one shard.
+fn accumulating(c: &mut Criterion) {
+    const ROUNDS: i64 = 10;
+    let (span, second) = (Config::default().bucket.span, 1000);
+    // An hour that began after the shard: nothing has to be loaded first.
+    let base_ms = 1_700_006_400_000;
+    let batches: Vec<ReadingBatch> = (0..ROUNDS).map(|round| batch(base_ms + round * second)).collect();
+    let picks: Vec<Pick> =
+        batches[0].iter().map(|(offset, reading)| (offset, stable_hash(reading.sensor_id))).collect();
+    let settings = ShardSettings {
+        span,
+        page: PageLimits { readings: 1000, bytes: 1 << 20 },
+        due: DuePolicy::Age(15_000),
+        command_bytes_max: 12 << 20,
+        command_statements_max: 5000,
+        bytes_max: 512 << 20,
+        sensors_max: 1_000_000,
+        seen_max: 8192,
+        started_wall_ms: base_ms - 1,
+        backoff: Backoff { min: Duration::from_millis(50), max: Duration::from_secs(5) },
+    };
+    let now = Now { wall_ms: base_ms, mono_ms: 1 };
+    let mut group = c.benchmark_group("accumulate");
+    group.throughput(Throughput::Elements(READINGS as u64 * ROUNDS as u64));
+    group.bench_function("shard", |b| {
+        b.iter_batched(
+            || Shard::new(settings.clone()),
+            |mut shard| {
+                for batch in &batches {
+                    shard.accept(batch, &picks, Ack::channel().0, false, now);
+                }
+                assert_eq!(shard.holding().readings, READINGS * ROUNDS as usize);
+                shard
+            },
+            BatchSize::PerIteration,
+        );
+    });
+    group.finish();
+}
+
+criterion_group!(stages, decoding, journal, accumulating);
+criterion_main!(stages);

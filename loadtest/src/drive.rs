@@ -1,0 +1,273 @@
+//! The load itself: a thread a connection, which sends what is ready and waits for answers.
+//!
+//! Closed loop: the next message is sent when the one before it is acknowledged. Open loop: messages have intended times,
+//! and latency counts from them, so a service that stalls is not spared the messages that it has held up. Every message
+//! is sent again until it is acknowledged; giving up ends the run.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use crate::plan::Plan;
+use crate::render::{self, Envelope, Message, Ring};
+use crate::shape;
+use crate::spec::{Spec, Transport};
+use crate::truth::Known;
+use crate::{Failure, http, mqtt};
+
+/// A message is given up after this long.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(300);
+/// Wait before a refused message is sent again.
+const AGAIN_AFTER: Duration = Duration::from_millis(20);
+/// Latency in microseconds, up to ten minutes, to three digits.
+const LATENCY_MAX_US: u64 = 600_000_000;
+
+/// A connection's part of the load.
+pub(crate) struct Lane {
+    number: u32,
+    /// By group, then by round of the ring.
+    messages: Vec<Message>,
+    /// Messages acknowledged so far, which are the first ones of the plan.
+    pub(crate) acknowledged: u64,
+}
+
+/// Where to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) transport: Transport,
+    pub(crate) port: u16,
+}
+
+/// How a phase is driven.
+pub(crate) struct Pace<'a> {
+    /// Readings a second over all lanes; `None`: closed loop.
+    pub(crate) rate: Option<f64>,
+    pub(crate) seconds: Option<f64>,
+    /// Over all lanes.
+    pub(crate) readings: Option<u64>,
+    /// Grows as readings are acknowledged.
+    pub(crate) progress: &'a AtomicU64,
+    /// Set from outside: enough.
+    pub(crate) stop: &'a AtomicBool,
+}
+
+/// What a phase has shown.
+pub(crate) struct Driven {
+    pub(crate) latency_us: Histogram<u64>,
+    pub(crate) readings: u64,
+    /// Times that a message was refused (429, 503) or its connection broke.
+    pub(crate) again: u64,
+    pub(crate) seconds: f64,
+}
+
+/// Makes all messages, and what is needed to know their readings again.
+pub(crate) fn prepare(spec: &Spec, plan: &Plan, target: Target) -> (Vec<Lane>, Known) {
+    let mut known = Known::new(plan.sensors, plan.ring);
+    let host = format!("127.0.0.1:{}", target.port);
+    let envelope = match target.transport {
+        Transport::Http => Envelope::Http { host: &host },
+        Transport::Mqtt => Envelope::Mqtt,
+    };
+    let mut lanes = vec![];
+    for number in 0..plan.lanes {
+        let mut messages = vec![];
+        for group in 0..plan.groups(number) {
+            let sensors = plan.group(number, group);
+            let first = sensors.start;
+            let values: Vec<_> = sensors.map(|s| shape::series(plan.seed, s, plan.ring as usize)).collect();
+            let ring = Ring { plan, first, values: &values };
+            messages.extend((0..plan.ring as usize).map(|r| render::message(&ring, r, spec.format, &envelope)));
+            known.add(first, &values);
+        }
+        lanes.push(Lane { number, messages, acknowledged: 0 });
+    }
+    (lanes, known)
+}
+
+/// Runs a phase on all lanes.
+pub(crate) fn phase(
+    lanes: &mut [Lane],
+    plan: &Plan,
+    target: Target,
+    window: u16,
+    pace: &Pace<'_>,
+) -> Result<Driven, Failure> {
+    let begun = Instant::now();
+    let results: Vec<Result<Driven, Failure>> = std::thread::scope(|scope| {
+        let drive = |lane| scope.spawn(move || Drive::new(lane, plan, pace, begun).run(target, window));
+        let threads: Vec<_> = lanes.iter_mut().map(drive).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    let mut all = Driven { latency_us: histogram(), readings: 0, again: 0, seconds: 0.0 };
+    for result in results {
+        let lane = result?;
+        all.latency_us.add(lane.latency_us).map_err(|e| e.to_string())?;
+        all.readings += lane.readings;
+        all.again += lane.again;
+    }
+    all.seconds = begun.elapsed().as_secs_f64();
+    Ok(all)
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_max(LATENCY_MAX_US, 3).unwrap_or_else(|_| unreachable!("these bounds are valid"))
+}
+
+/// One lane in one phase.
+struct Drive<'a> {
+    lane: &'a mut Lane,
+    plan: &'a Plan,
+    pace: &'a Pace<'a>,
+    begun: Instant,
+    /// Between two messages of this lane, in an open loop.
+    interval: Option<Duration>,
+    /// Number of the first message of this phase, and of the one behind the last.
+    first: u64,
+    end: u64,
+    result: Driven,
+}
+
+impl<'a> Drive<'a> {
+    fn new(lane: &'a mut Lane, plan: &'a Plan, pace: &'a Pace<'a>, begun: Instant) -> Drive<'a> {
+        let sensors = plan.lane(lane.number).len() as f64;
+        let a_message = sensors / f64::from(plan.groups(lane.number));
+        let share = sensors / f64::from(plan.sensors);
+        let interval = pace.rate.map(|rate| Duration::from_secs_f64(a_message / (rate * share)));
+        let first = lane.acknowledged;
+        let limit = pace.readings.map_or(u64::MAX, |all| (all as f64 * share / a_message).ceil() as u64);
+        let end = first.saturating_add(limit).min(plan.messages_max(lane.number));
+        let result = Driven { latency_us: histogram(), readings: 0, again: 0, seconds: 0.0 };
+        Drive { lane, plan, pace, begun, interval, first, end, result }
+    }
+
+    fn run(mut self, target: Target, window: u16) -> Result<Driven, Failure> {
+        match target.transport {
+            Transport::Http => self.http(target.port)?,
+            Transport::Mqtt => self.mqtt(target.port, window)?,
+        }
+        Ok(self.result)
+    }
+
+    /// When a message should be sent, or `None` when the phase is over before it.
+    fn intended(&self, message: u64) -> Option<Instant> {
+        let now = Instant::now();
+        let at = match self.interval {
+            // Lanes begin at different times within the interval, or they would all send at once.
+            Some(interval) => {
+                let part = f64::from(self.lane.number) / f64::from(self.plan.lanes);
+                self.begun + interval.mul_f64((message - self.first) as f64 + part)
+            }
+            None => now,
+        };
+        let over = self.pace.seconds.is_some_and(|s| at.duration_since(self.begun).as_secs_f64() >= s);
+        (message < self.end && !over && !self.pace.stop.load(Ordering::Relaxed)).then_some(at)
+    }
+
+    /// The bytes of a message, with its times, and how many readings it has.
+    fn ready(&mut self, message: u64) -> (&mut Message, u64) {
+        let plan = self.plan;
+        let (group, round) = plan.at(self.lane.number, message);
+        let at = group as usize * plan.ring as usize + (round % u64::from(plan.ring)) as usize;
+        let found = &mut self.lane.messages[at];
+        found.patch(plan, plan.group(self.lane.number, group).start, round);
+        let readings = found.ts_at.len() as u64;
+        (found, readings)
+    }
+
+    fn acknowledged(&mut self, readings: u64, intended: Instant) {
+        self.lane.acknowledged += 1;
+        self.result.readings += readings;
+        self.pace.progress.fetch_add(readings, Ordering::Relaxed);
+        let us = (intended.elapsed().as_micros() as u64).min(LATENCY_MAX_US);
+        self.result.latency_us.saturating_record(us);
+    }
+
+    fn http(&mut self, port: u16) -> Result<(), Failure> {
+        let mut connection = http::Connection::open(port)?;
+        while let Some(intended) = self.intended(self.lane.acknowledged) {
+            std::thread::sleep(intended.saturating_duration_since(Instant::now()));
+            let (message, readings) = self.ready(self.lane.acknowledged);
+            let mut again = 0;
+            loop {
+                let problem = match connection.exchange(&message.bytes) {
+                    Ok((204, _)) => break,
+                    Ok((200, body)) if whole(body) => break,
+                    Ok((status @ (429 | 503), _)) => format!("answer {status}"),
+                    Ok((status, body)) => {
+                        return Err(format!("answer {status}: {}", String::from_utf8_lossy(body)).into());
+                    }
+                    Err(error) => {
+                        if let Ok(new) = http::Connection::open(port) {
+                            connection = new;
+                        }
+                        error.to_string()
+                    }
+                };
+                if intended.elapsed() > ACKNOWLEDGED_WITHIN {
+                    return Err(
+                        format!("a message is not acknowledged within {ACKNOWLEDGED_WITHIN:?}: {problem}").into()
+                    );
+                }
+                again += 1;
+                std::thread::sleep(AGAIN_AFTER);
+            }
+            self.result.again += again;
+            self.acknowledged(readings, intended);
+        }
+        Ok(())
+    }
+
+    /// Publishes with up to `window` messages unacknowledged. mosquitto acknowledges in the order of receipt.
+    fn mqtt(&mut self, port: u16, window: u16) -> Result<(), Failure> {
+        let mut connection = mqtt::Connection::open(port, &format!("loadtest-{}", self.lane.number))?;
+        let mut unacknowledged = std::collections::VecDeque::with_capacity(usize::from(window));
+        let mut bytes = Vec::with_capacity(64 << 10);
+        let mut over = false;
+        while !over || !unacknowledged.is_empty() {
+            let mut next = None;
+            bytes.clear();
+            while unacknowledged.len() < usize::from(window) && !over {
+                let number = self.lane.acknowledged + unacknowledged.len() as u64;
+                match self.intended(number) {
+                    None => over = true,
+                    Some(at) if at > Instant::now() => {
+                        next = Some(at);
+                        break;
+                    }
+                    Some(at) => {
+                        // 0 is no packet id (MQTT-2.3.1-1).
+                        let id = (number % 65_535 + 1) as u16;
+                        let (message, _) = self.ready(number);
+                        let id_at = message.id_at as usize;
+                        message.bytes[id_at..id_at + 2].copy_from_slice(&id.to_be_bytes());
+                        bytes.extend_from_slice(&message.bytes);
+                        unacknowledged.push_back(at);
+                    }
+                }
+            }
+            connection.send(&bytes)?;
+            let wait = next.map_or(Duration::from_secs(1), |at| at.saturating_duration_since(Instant::now()));
+            connection.patience(wait)?;
+            connection.fill()?;
+            for _ in 0..connection.acknowledged() {
+                let at = unacknowledged.pop_front().ok_or_else(|| io::Error::other("a PUBACK for nothing"))?;
+                self.acknowledged(1, at);
+            }
+            if unacknowledged.front().is_some_and(|at: &Instant| at.elapsed() > ACKNOWLEDGED_WITHIN) {
+                return Err(format!("the broker does not acknowledge within {ACKNOWLEDGED_WITHIN:?}").into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether an answer says that nothing was refused.
+fn whole(body: &[u8]) -> bool {
+    const NOTHING: &[u8] = b"\"rejected\":0,";
+    body.windows(NOTHING.len()).any(|window| window == NOTHING)
+}

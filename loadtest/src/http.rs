@@ -1,0 +1,100 @@
+//! As little HTTP/1.1 as the load needs: a request that is ready as bytes, an answer with a length. A client library
+//! would cost the two cores more than some of the services that are measured here.
+
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// An answer takes less than this, or it is lost.
+const ANSWER_WITHIN: Duration = Duration::from_secs(120);
+/// Bytes of an answer's head at most.
+const HEAD_MAX: usize = 16 << 10;
+
+/// A connection that is kept.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects to a port of this machine.
+    pub(crate) fn open(port: u16) -> Result<Connection> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        stream.set_write_timeout(Some(ANSWER_WITHIN))?;
+        Ok(Connection { stream, buffer: Vec::with_capacity(4096) })
+    }
+
+    /// Sends a request, head and body, and waits for its answer: the status and the body.
+    pub(crate) fn exchange(&mut self, request: &[u8]) -> Result<(u16, &[u8])> {
+        self.stream.write_all(request)?;
+        self.buffer.clear();
+        let (head_len, status, length) = loop {
+            self.more()?;
+            if let Some(at) = self.buffer.windows(4).position(|w| w == b"\r\n\r\n") {
+                let (status, length) = head(&self.buffer[..at])?;
+                break (at + 4, status, length);
+            }
+            if self.buffer.len() > HEAD_MAX {
+                return Err(bad("a head that does not end"));
+            }
+        };
+        while self.buffer.len() < head_len + length {
+            self.more()?;
+        }
+        Ok((status, &self.buffer[head_len..head_len + length]))
+    }
+
+    fn more(&mut self) -> Result<()> {
+        let mut piece = [0; 16 << 10];
+        match self.stream.read(&mut piece)? {
+            0 => Err(ErrorKind::UnexpectedEof.into()),
+            n => {
+                self.buffer.extend_from_slice(&piece[..n]);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Gets a page over a connection of its own.
+pub(crate) fn get(port: u16, path: &str) -> Result<(u16, String)> {
+    let mut connection = Connection::open(port)?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
+    let (status, body) = connection.exchange(request.as_bytes())?;
+    Ok((status, String::from_utf8_lossy(body).into_owned()))
+}
+
+fn bad(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidData, what.to_owned())
+}
+
+/// Status and length of the body.
+fn head(bytes: &[u8]) -> Result<(u16, usize)> {
+    let text = std::str::from_utf8(bytes).map_err(|_| bad("a head that is no text"))?;
+    let mut lines = text.split("\r\n");
+    let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).ok_or_else(|| bad("no status"))?;
+    let length = lines.find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+    });
+    match (status, length) {
+        (_, Some(length)) => Ok((status, length)),
+        (204 | 304, None) => Ok((status, 0)),
+        _ => Err(bad("an answer without a length")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_understood() {
+        assert_eq!(head(b"HTTP/1.1 200 OK\r\ncontent-LENGTH: 12\r\nx: y").unwrap(), (200, 12));
+        assert_eq!(head(b"HTTP/1.1 204 No Content").unwrap(), (204, 0));
+        assert!(head(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked").is_err());
+        assert!(head(b"nonsense").is_err());
+    }
+}

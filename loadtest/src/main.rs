@@ -1,0 +1,144 @@
+//! Load on hourbucket, and on what people do today, and a look into the store afterwards.
+//!
+//! ```text
+//!  spec ──> plan ──> render ──> drive ──(http|mqtt)──> hourbucket ──> MongoDB ──> truth
+//!                                 └── usage (/proc), metrics ──> report ──> table, JSON, plot
+//! ```
+//!
+//! A run that has lost or doubled a reading fails, whatever its speed.
+
+mod baseline;
+mod compare;
+mod drive;
+mod http;
+mod mqtt;
+mod parts;
+mod plan;
+mod plot;
+mod record;
+mod render;
+mod report;
+mod run;
+mod shape;
+mod spec;
+mod truth;
+mod usage;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Why a run cannot be done, for the person who started it.
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Load on hourbucket, the comparison with what people do today, and the check of what is stored.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run one scenario; exit code 1 where an acknowledged reading is missing or doubled
+    Run {
+        /// A file, or the name of one in loadtest/specs
+        spec: PathBuf,
+        #[command(flatten)]
+        common: Common,
+        /// Damage the store before the check, to see that it finds it
+        #[arg(long, value_enum)]
+        tamper: Option<truth::Tamper>,
+    },
+    /// Run what people do today, the floor and hourbucket, and print the ratios; exit code 1 where a part failed or a
+    /// reading is missing or doubled. A target that is missed is no failure
+    Compare {
+        #[command(flatten)]
+        common: Common,
+        /// Only these parts, separated by commas
+        #[arg(long, value_enum, value_delimiter = ',')]
+        only: Vec<compare::Part>,
+        /// Add the result to loadtest/RESULTS.md
+        #[arg(long)]
+        record: bool,
+        /// What the record should say beside the figures, for instance what was changed
+        #[arg(long, default_value = "")]
+        note: String,
+    },
+}
+
+#[derive(clap::Args)]
+struct Common {
+    /// The service
+    #[arg(long, default_value = "target/release/hourbucket")]
+    binary: PathBuf,
+    /// Each scenario small, to see that everything works
+    #[arg(long)]
+    short: bool,
+    /// Where the JSON and the plots go
+    #[arg(long, default_value = "target/loadtest")]
+    out: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error.into()),
+    };
+    match runtime.block_on(command(arguments.command)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &Failure) -> ExitCode {
+    eprintln!("loadtest: {error}");
+    ExitCode::from(2)
+}
+
+/// Whether all was well.
+async fn command(command: Command) -> Result<bool, Failure> {
+    match command {
+        Command::Run { spec, common, tamper } => {
+            let spec = run::find_spec(&spec, common.short)?;
+            let options = run::Options { binary: common.binary, tamper, progress: true };
+            let report = run::run(&spec, &options).await?;
+            report.lines().iter().for_each(|line| say(line));
+            save(&common.out, &spec.name, &report)?;
+            plot::save(&common.out, &report)?;
+            Ok(report.check.problems.is_empty())
+        }
+        Command::Compare { common, only, record, note } => {
+            let options = run::Options { binary: common.binary, tamper: None, progress: false };
+            // Before anything runs: what else the machine was doing.
+            let machine = record::Machine::now();
+            let comparison = compare::compare(&only, common.short, &options).await?;
+            let lines = comparison.markdown();
+            lines.iter().for_each(|line| say(line));
+            save(&common.out, "compare", &comparison)?;
+            comparison.reports().try_for_each(|report| plot::save(&common.out, report))?;
+            if record {
+                record::append(&machine, common.short, &note, &lines)?;
+            }
+            Ok(comparison.sound())
+        }
+    }
+}
+
+fn save(out: &Path, name: &str, what: &impl serde::Serialize) -> Result<(), Failure> {
+    std::fs::create_dir_all(out)?;
+    let path = out.join(name).with_extension("json");
+    std::fs::write(&path, serde_json::to_string_pretty(what)?)?;
+    eprintln!("{}", path.display());
+    Ok(())
+}
+
+/// Prints a line of the result.
+#[expect(clippy::print_stdout, reason = "its output")]
+fn say(line: &str) {
+    println!("{line}");
+}

@@ -1,0 +1,186 @@
+//! As little MQTT 3.1.1 as the load needs: a publisher of packets that are ready as bytes, and the subscriber that only
+//! acknowledges, which is the most that a broker can be asked to deliver.
+
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+const PUBLISH_QOS1: u8 = 0x32;
+const PUBACK: u8 = 0x40;
+const SUBACK: u8 = 0x90;
+/// Bytes taken from the socket at once.
+const PIECE: usize = 64 << 10;
+
+/// The bytes of a PUBLISH before its payload, and where in them the packet's id is.
+pub(crate) fn publish_head(topic: &str, payload_len: usize) -> (Vec<u8>, u32) {
+    let mut head = vec![PUBLISH_QOS1];
+    length(&mut head, 2 + topic.len() + 2 + payload_len);
+    head.extend_from_slice(&(topic.len() as u16).to_be_bytes());
+    head.extend_from_slice(topic.as_bytes());
+    let id_at = head.len() as u32;
+    head.extend_from_slice(&[0, 0]);
+    (head, id_at)
+}
+
+/// MQTT-2.2.3: seven bits a byte, the lowest first.
+fn length(out: &mut Vec<u8>, mut rest: usize) {
+    loop {
+        let byte = (rest % 128) as u8;
+        rest /= 128;
+        out.push(if rest > 0 { byte | 128 } else { byte });
+        if rest == 0 {
+            break;
+        }
+    }
+}
+
+/// A connection, and what has come over it.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+    begin: usize,
+}
+
+impl Connection {
+    /// Connects with a clean session and without a keep-alive.
+    pub(crate) fn open(port: u16, client_id: &str) -> Result<Connection> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        let mut connection = Connection { stream, buffer: vec![], begin: 0 };
+        let mut packet = vec![0x10];
+        length(&mut packet, 12 + client_id.len());
+        packet.extend_from_slice(&[0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 0]);
+        packet.extend_from_slice(&(client_id.len() as u16).to_be_bytes());
+        packet.extend_from_slice(client_id.as_bytes());
+        connection.send(&packet)?;
+        let mut accepted = false;
+        while !accepted {
+            connection.fill()?;
+            connection.packets(|_, body| accepted = body.get(1) == Some(&0));
+        }
+        Ok(connection)
+    }
+
+    /// Sends bytes.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// How long [`Connection::fill`] waits.
+    pub(crate) fn patience(&mut self, patience: Duration) -> Result<()> {
+        self.stream.set_read_timeout(Some(patience.max(Duration::from_micros(1))))
+    }
+
+    /// Whether bytes came before the patience was over.
+    pub(crate) fn fill(&mut self) -> Result<bool> {
+        self.buffer.drain(..self.begin);
+        self.begin = 0;
+        let len = self.buffer.len();
+        self.buffer.resize(len + PIECE, 0);
+        let read = self.stream.read(&mut self.buffer[len..]);
+        self.buffer.truncate(len + *read.as_ref().unwrap_or(&0));
+        match read {
+            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Ok(true),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Calls `with` for each whole packet that has come: its first byte, and what follows its length.
+    pub(crate) fn packets(&mut self, mut with: impl FnMut(u8, &[u8])) {
+        while let Some((kind, body_at, end)) = frame(&self.buffer[self.begin..]) {
+            with(kind, &self.buffer[self.begin + body_at..self.begin + end]);
+            self.begin += end;
+        }
+    }
+
+    /// How many PUBACKs have come.
+    pub(crate) fn acknowledged(&mut self) -> u64 {
+        let mut n = 0;
+        self.packets(|kind, _| n += u64::from(kind == PUBACK));
+        n
+    }
+}
+
+/// The first byte of a packet, where its body begins and ends; `None` where not all of it is there.
+fn frame(bytes: &[u8]) -> Option<(u8, usize, usize)> {
+    let (mut len, mut at) = (0usize, 1);
+    loop {
+        let byte = *bytes.get(at)?;
+        len |= usize::from(byte & 127) << (7 * (at - 1));
+        at += 1;
+        if byte & 128 == 0 {
+            break;
+        }
+    }
+    (bytes.len() >= at + len).then_some((bytes[0], at, at + len))
+}
+
+/// Subscribes with QoS 1 and acknowledges whatever comes, until `stop`. `received` counts; `ready` is set when the broker
+/// has taken the subscription.
+pub(crate) fn only_acknowledge(
+    port: u16,
+    filter: &str,
+    received: &AtomicU64,
+    ready: &AtomicBool,
+    stop: &AtomicBool,
+) -> Result<()> {
+    let mut connection = Connection::open(port, "loadtest-only-acknowledges")?;
+    let mut packet = vec![0x82];
+    length(&mut packet, 2 + 2 + filter.len() + 1);
+    packet.extend_from_slice(&[0, 1]);
+    packet.extend_from_slice(&(filter.len() as u16).to_be_bytes());
+    packet.extend_from_slice(filter.as_bytes());
+    packet.push(1);
+    connection.send(&packet)?;
+    connection.patience(Duration::from_millis(50))?;
+    let mut answer = Vec::with_capacity(PIECE);
+    let mut refused = false;
+    while !stop.load(Ordering::Relaxed) {
+        if !connection.fill()? {
+            continue;
+        }
+        answer.clear();
+        let mut n = 0;
+        connection.packets(|kind, body| match kind & 0xF0 {
+            0x30 if body.len() >= 2 => {
+                let id_at = 2 + usize::from(u16::from_be_bytes([body[0], body[1]]));
+                if let (0x02, Some(id)) = (kind & 0x06, body.get(id_at..id_at + 2)) {
+                    answer.extend_from_slice(&[PUBACK, 2, id[0], id[1]]);
+                }
+                n += 1;
+            }
+            SUBACK => match body.get(2) {
+                Some(0..=2) => ready.store(true, Ordering::Release),
+                _ => refused = true,
+            },
+            _ => {}
+        });
+        if refused {
+            return Err(Error::other("the broker refuses the subscription"));
+        }
+        connection.send(&answer)?;
+        received.fetch_add(n, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_framed() {
+        let (mut packet, id_at) = publish_head("sensors/a", 200);
+        packet.extend_from_slice(&[7; 200]);
+        let (kind, at, end) = frame(&packet).unwrap();
+        assert_eq!((kind, at, end), (PUBLISH_QOS1, 3, packet.len()));
+        assert_eq!(id_at as usize, at + 2 + 9);
+        assert_eq!(frame(&packet[..packet.len() - 1]), None);
+        assert_eq!(frame(&[0x40]), None);
+        assert_eq!(frame(&[0x40, 2, 0, 1]), Some((0x40, 2, 4)));
+    }
+}

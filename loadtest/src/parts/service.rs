@@ -1,0 +1,190 @@
+//! The service as a user runs it: the release binary with the shipped defaults, and what a scenario changes of them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::process::Process;
+use super::{STARTS_MAX, free_port};
+use crate::usage::{self, Usage};
+use crate::{Failure, http};
+
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// Draining what a run has left may take longer than the usual deadline where the machine is busy.
+const DRAIN_WITHIN: Duration = Duration::from_secs(300);
+
+/// A running hourbucket.
+pub(crate) struct Service {
+    pub(crate) http_port: u16,
+    pub(crate) admin_port: u16,
+    process: Process,
+}
+
+/// What the service had used and counted when it ended.
+pub(crate) struct Ended {
+    /// The last scrape before the admin port closed.
+    pub(crate) metrics: Metrics,
+    pub(crate) usage: Usage,
+    /// From SIGTERM until all was stored and the process gone.
+    pub(crate) drain: Duration,
+}
+
+impl Service {
+    /// Starts it with these settings (by environment, without the prefix) and returns when it is ready.
+    pub(crate) fn start(binary: &PathBuf, settings: &BTreeMap<String, String>) -> Result<Service, Failure> {
+        if !binary.is_file() {
+            let hint = "build it (cargo build --release) or name another with --binary";
+            return Err(format!("{} is no file: {hint}", binary.display()).into());
+        }
+        let binary = binary.canonicalize()?;
+        for _ in 0..STARTS_MAX {
+            let (http_port, admin_port) = (free_port(), free_port());
+            let mut service = Service { http_port, admin_port, process: Process::new("hourbucket") };
+            // An empty file: a configuration that lies around must not be found.
+            std::fs::write(service.process.dir().join("hourbucket.toml"), "")?;
+            let mut command = Command::new(&binary);
+            for (key, _) in std::env::vars_os() {
+                if key.to_string_lossy().starts_with("HOURBUCKET_") {
+                    command.env_remove(key);
+                }
+            }
+            command
+                .args(["run", "--config", "hourbucket.toml"])
+                .env("HOURBUCKET_HTTP__LISTEN", format!("127.0.0.1:{http_port}"))
+                .env("HOURBUCKET_ADMIN__LISTEN", format!("127.0.0.1:{admin_port}"))
+                .env("HOURBUCKET_JOURNAL__DIR", service.process.dir().join("journal"))
+                .env("HOURBUCKET_SHUTDOWN__DEADLINE", format!("{}s", DRAIN_WITHIN.as_secs()))
+                .envs(settings.iter().map(|(key, value)| (format!("HOURBUCKET_{key}"), value)));
+            service.process.spawn(&mut command);
+            if service.ready()? {
+                return Ok(service);
+            }
+        }
+        Err(format!("hourbucket found its port taken {STARTS_MAX} times").into())
+    }
+
+    /// Waits until it is ready; false where a port was taken.
+    fn ready(&mut self) -> Result<bool, Failure> {
+        let deadline = Instant::now() + READY_WITHIN;
+        while Instant::now() < deadline {
+            if let Some(status) = self.process.ended() {
+                let log = self.process.log_tail();
+                return match log.contains("in use") {
+                    true => Ok(false),
+                    false => Err(format!("hourbucket has ended with {status}:\n{log}").into()),
+                };
+            }
+            if http::get(self.admin_port, "/readyz").is_ok_and(|(status, _)| status == 200) {
+                return Ok(true);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Err(format!("hourbucket is not ready within {READY_WITHIN:?}:\n{}", self.process.log_tail()).into())
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        usage::of(self.process.pid()).unwrap_or_default()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    pub(crate) fn metrics(&self) -> Result<Metrics, Failure> {
+        scrape(self.admin_port)
+    }
+
+    /// SIGTERM, and waits until all is stored and it is gone. Metrics and memory are looked at to the last moment, CPU
+    /// time when it is over.
+    pub(crate) fn terminate(mut self) -> Result<Ended, Failure> {
+        let (pid, begun) = (self.process.pid(), Instant::now());
+        let (mut metrics, mut usage) = (self.metrics()?, self.usage());
+        self.process.sigterm();
+        while !usage::ended(pid) {
+            if begun.elapsed() > DRAIN_WITHIN + Duration::from_secs(10) {
+                return Err(format!("hourbucket does not end:\n{}", self.process.log_tail()).into());
+            }
+            if let Some(now) = usage::of(pid) {
+                usage = now;
+            }
+            if let Ok(now) = self.metrics() {
+                metrics = now;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let drain = begun.elapsed();
+        usage.cpu_s = usage::cpu_s(pid).unwrap_or(usage.cpu_s);
+        let status = self.process.wait(Duration::from_secs(10));
+        if !status.success() {
+            return Err(format!("hourbucket ended with {status}:\n{}", self.process.log_tail()).into());
+        }
+        Ok(Ended { metrics, usage, drain })
+    }
+}
+
+/// A scrape of the service with this admin port.
+pub(crate) fn scrape(admin_port: u16) -> Result<Metrics, Failure> {
+    let (status, text) = http::get(admin_port, "/metrics")?;
+    if status != 200 {
+        return Err(format!("/metrics answers {status}: {text}").into());
+    }
+    Ok(Metrics::parse(&text))
+}
+
+/// One scrape, as the sums over all labels, and for what has a kind over each kind.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Metrics {
+    sums: BTreeMap<String, f64>,
+    kinds: BTreeMap<(String, String), f64>,
+}
+
+impl Metrics {
+    fn parse(text: &str) -> Metrics {
+        let mut all = Metrics::default();
+        for line in text.lines().filter_map(|line| line.strip_prefix("hourbucket_")) {
+            let Some((series, Ok(value))) = line.rsplit_once(' ').map(|(s, v)| (s, v.parse::<f64>())) else { continue };
+            let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+            *all.sums.entry(name.to_owned()).or_default() += value;
+            if let Some(kind) = labels.split("kind=\"").nth(1).and_then(|rest| rest.split('"').next()) {
+                *all.kinds.entry((name.to_owned(), kind.to_owned())).or_default() += value;
+            }
+        }
+        all
+    }
+
+    /// The sum over all labels; `name` without the prefix `hourbucket_`. 0 where it is absent.
+    pub(crate) fn get(&self, name: &str) -> f64 {
+        self.sums.get(name).copied().unwrap_or(0.0)
+    }
+
+    /// The same as a whole number.
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        self.get(name) as u64
+    }
+
+    /// Each `kind` of a metric.
+    pub(crate) fn kinds(&self, name: &str) -> BTreeMap<String, u64> {
+        let of = self.kinds.iter().filter(|((n, _), _)| n == name);
+        of.map(|((_, kind), value)| (kind.clone(), *value as u64)).collect()
+    }
+
+    /// Accepted readings that are stored or known to be.
+    pub(crate) fn settled(&self) -> u64 {
+        self.count("readings_stored_total") + self.count("readings_duplicate_total")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scrape_is_summed() {
+        let text = "# HELP x\nhourbucket_a_total{kind=\"insert\"} 3\nhourbucket_a_total{kind=\"update\"} 4\n\
+                    hourbucket_b 1.5\nother 7\n";
+        let metrics = Metrics::parse(text);
+        assert_eq!((metrics.count("a_total"), metrics.get("b"), metrics.count("c")), (7, 1.5, 0));
+        assert_eq!(metrics.kinds("a_total"), BTreeMap::from([("insert".into(), 3), ("update".into(), 4)]));
+    }
+}

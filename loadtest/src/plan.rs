@@ -1,0 +1,139 @@
+//! What is sent when: pure arithmetic from a message's number to its readings, so that the check afterwards needs no
+//! record of what was sent beside how far each lane has come.
+//!
+//! A *lane* is one connection with sensors of its own. Its sensors are cut into *groups* of one message each; message `m`
+//! is group `m % groups` in *round* `m / groups`. A round gives every sensor of the lane one reading. Values come from a
+//! ring of [`Plan::ring`] rounds, times never repeat for a sensor.
+
+use std::ops::Range;
+
+/// How messages follow from their numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) sensors: u32,
+    /// Readings in one message at most.
+    pub(crate) batch: u32,
+    pub(crate) lanes: u32,
+    /// Rounds after which values repeat.
+    pub(crate) ring: u32,
+    /// Time of the first round (ms since 1970) and from one round to the next.
+    pub(crate) base_ms: i64,
+    pub(crate) step_ms: i64,
+    /// Late data: this many rounds in an order of its own for each sensor; there are no more.
+    pub(crate) shuffled: Option<u64>,
+}
+
+impl Plan {
+    /// The sensors of a lane: as evenly as they can be dealt.
+    pub(crate) fn lane(&self, lane: u32) -> Range<u32> {
+        let at = |i: u32| (u64::from(self.sensors) * u64::from(i) / u64::from(self.lanes)) as u32;
+        at(lane)..at(lane + 1)
+    }
+
+    /// Messages that make one round of a lane.
+    pub(crate) fn groups(&self, lane: u32) -> u32 {
+        (self.lane(lane).len() as u32).div_ceil(self.batch).max(1)
+    }
+
+    /// The sensors of a group.
+    pub(crate) fn group(&self, lane: u32, group: u32) -> Range<u32> {
+        let of = self.lane(lane);
+        let begin = of.start + group * self.batch;
+        begin..(begin + self.batch).min(of.end)
+    }
+
+    /// Group and round of a lane's message.
+    pub(crate) fn at(&self, lane: u32, message: u64) -> (u32, u64) {
+        let groups = u64::from(self.groups(lane));
+        ((message % groups) as u32, message / groups)
+    }
+
+    /// How many messages a lane has at most.
+    pub(crate) fn messages_max(&self, lane: u32) -> u64 {
+        self.shuffled.map_or(u64::MAX, |rounds| rounds * u64::from(self.groups(lane)))
+    }
+
+    /// The time of a sensor's reading in a round, in milliseconds since 1970.
+    pub(crate) fn ts_ms(&self, sensor: u32, round: u64) -> i64 {
+        let tick = match self.shuffled {
+            None => round,
+            Some(rounds) => {
+                // A step that shares no divisor with the number of rounds visits each of them once.
+                let at = round + u64::from(sensor) * 7919;
+                (at % rounds) * coprime(rounds) % rounds
+            }
+        };
+        self.base_ms + tick as i64 * self.step_ms
+    }
+
+    /// The rounds that a sensor of this group has after `messages` messages of its lane.
+    pub(crate) fn rounds_after(&self, lane: u32, group: u32, messages: u64) -> u64 {
+        let groups = u64::from(self.groups(lane));
+        messages / groups + u64::from(messages % groups > u64::from(group))
+    }
+}
+
+/// Near the golden section of `n`, so that neighbours land far apart.
+fn coprime(n: u64) -> u64 {
+    let gcd = |mut a: u64, mut b: u64| {
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        a
+    };
+    let begin = (n as f64 * 0.618) as u64;
+    (begin.max(1)..).find(|candidate| gcd(*candidate, n) == 1).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn plan() -> Plan {
+        Plan { seed: 1, sensors: 25, batch: 4, lanes: 3, ring: 5, base_ms: 1000, step_ms: 10, shuffled: None }
+    }
+
+    #[test]
+    fn every_sensor_has_one_lane_and_one_group() {
+        let plan = plan();
+        let mut seen = BTreeSet::new();
+        for lane in 0..plan.lanes {
+            for group in 0..plan.groups(lane) {
+                assert!(plan.group(lane, group).all(|sensor| seen.insert(sensor)));
+            }
+        }
+        assert_eq!(seen.len(), 25);
+    }
+
+    #[test]
+    fn counting_agrees_with_going_through_the_messages() {
+        let plan = plan();
+        for messages in 0..20 {
+            let mut of = vec![0; 25];
+            for (group, _) in (0..messages).map(|m| plan.at(1, m)) {
+                plan.group(1, group).for_each(|sensor| of[sensor as usize] += 1);
+            }
+            for group in 0..plan.groups(1) {
+                for sensor in plan.group(1, group) {
+                    assert_eq!(plan.rounds_after(1, group, messages), of[sensor as usize]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn shuffled_rounds_meet_every_time_once_and_out_of_order() {
+        for rounds in [1, 2, 7, 60, 1000] {
+            let plan = Plan { shuffled: Some(rounds), ..plan() };
+            for sensor in [0, 3, 24] {
+                let times: Vec<i64> = (0..rounds).map(|round| plan.ts_ms(sensor, round)).collect();
+                let different: BTreeSet<&i64> = times.iter().collect();
+                assert_eq!(different.len() as u64, rounds);
+                assert!(rounds < 7 || !times.is_sorted());
+            }
+        }
+    }
+}

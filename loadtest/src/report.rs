@@ -1,0 +1,190 @@
+//! What a run has shown: as numbers for JSON, and as a table.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::truth::Checked;
+use crate::usage::Usage;
+
+/// Latency to the acknowledgement, in milliseconds.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Latency {
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) p999: f64,
+    pub(crate) max: f64,
+}
+
+impl Latency {
+    pub(crate) fn of(us: &Histogram<u64>) -> Latency {
+        let at = |q: f64| us.value_at_quantile(q) as f64 / 1e3;
+        Latency { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: us.max() as f64 / 1e3 }
+    }
+}
+
+/// A phase of a run.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct PhaseReport {
+    pub(crate) name: String,
+    pub(crate) readings: u64,
+    pub(crate) seconds: f64,
+    pub(crate) acked_per_s: f64,
+    /// Of an open loop: what was asked for.
+    pub(crate) rate: Option<f64>,
+    /// Messages sent again.
+    pub(crate) again: u64,
+    pub(crate) latency_ms: Latency,
+    pub(crate) outage: Option<OutageReport>,
+}
+
+/// What an outage of MongoDB has shown.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct OutageReport {
+    /// From the kill until it was primary again.
+    pub(crate) away_s: f64,
+    /// Accepted readings that were not stored when it came back.
+    pub(crate) backlog: u64,
+    /// From then until no more were waiting than before it went away; absent: they were not gone when the phase ended.
+    pub(crate) gone_after_s: Option<f64>,
+}
+
+/// A point of the run's course.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Sample {
+    /// Since the first phase began.
+    pub(crate) s: f64,
+    pub(crate) acked: u64,
+    pub(crate) accepted: u64,
+    pub(crate) settled: u64,
+    pub(crate) rss_bytes: u64,
+    pub(crate) accumulate_bytes: u64,
+    pub(crate) journal_bytes: u64,
+}
+
+/// What each process has used during the run.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Used {
+    pub(crate) service: Usage,
+    pub(crate) mongod: Usage,
+    pub(crate) broker: Option<Usage>,
+    /// This program: of a baseline it is the client, of hourbucket the load.
+    pub(crate) loadtest: Usage,
+}
+
+/// A run of a scenario.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Report {
+    pub(crate) scenario: String,
+    pub(crate) mode: String,
+    pub(crate) format: String,
+    pub(crate) sensors: u32,
+    pub(crate) batch: u32,
+    pub(crate) connections: u32,
+    pub(crate) readings: u64,
+    pub(crate) phases: Vec<PhaseReport>,
+    /// From the first message until the last acknowledgement, until the service has accepted all (over MQTT later than
+    /// the broker's acknowledgement), and until all was stored and the service had ended in order.
+    pub(crate) acked_s: f64,
+    pub(crate) accepted_s: f64,
+    pub(crate) stored_s: f64,
+    pub(crate) used: Used,
+    /// Statements sent to MongoDB, by kind.
+    pub(crate) statements: BTreeMap<String, u64>,
+    pub(crate) conflicts: u64,
+    pub(crate) retries: u64,
+    pub(crate) duplicates: u64,
+    /// Where the scenario waits until all is stored: resident bytes of the service then, and before the first message.
+    pub(crate) rss_settled_bytes: Option<u64>,
+    pub(crate) rss_begin_bytes: u64,
+    /// `hourbucket_accumulate_bytes` then.
+    pub(crate) accumulate_settled_bytes: Option<u64>,
+    pub(crate) check: Checked,
+    pub(crate) course: Vec<Sample>,
+}
+
+impl Report {
+    pub(crate) fn acked_per_s(&self) -> f64 {
+        self.readings as f64 / self.acked_s
+    }
+
+    /// From the first message until the last was accepted by the service.
+    pub(crate) fn accepted_per_s(&self) -> f64 {
+        self.readings as f64 / self.accepted_s
+    }
+
+    /// Until everything was stored: what can be kept up.
+    pub(crate) fn stored_per_s(&self) -> f64 {
+        self.readings as f64 / self.stored_s
+    }
+
+    /// Over MQTT the acknowledgement is the broker's, and the service is done when it has accepted.
+    pub(crate) fn broker_decides(&self) -> bool {
+        self.used.broker.is_some()
+    }
+
+    /// CPU seconds per million readings.
+    pub(crate) fn per_million(&self, usage: Usage) -> f64 {
+        usage.cpu_s * 1e6 / self.readings.max(1) as f64
+    }
+
+    /// Statements that write, a reading.
+    pub(crate) fn statements_per_reading(&self) -> f64 {
+        let writes: u64 = self.statements.iter().filter(|(kind, _)| *kind != "load").map(|(_, n)| n).sum();
+        writes as f64 / self.readings.max(1) as f64
+    }
+
+    /// The run as lines for a person.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let mut lines = vec![format!(
+            "{}: {} mode, {}, {} sensors, {} connections, {} readings a message",
+            self.scenario, self.mode, self.format, self.sensors, self.connections, self.batch
+        )];
+        lines.push(format!(
+            "  {:<12}{:>12}{:>9}{:>12}{:>12}{:>9}{:>9}{:>9}{:>9}{:>7}",
+            "phase", "readings", "s", "asked/s", "acked/s", "p50 ms", "p99", "p99.9", "max", "again"
+        ));
+        for p in &self.phases {
+            let Latency { p50, p99, p999, max } = p.latency_ms;
+            let asked = p.rate.map_or("-".into(), |r| format!("{r:.0}"));
+            lines.push(format!(
+                "  {:<12}{:>12}{:>9.1}{asked:>12}{:>12.0}{p50:>9.2}{p99:>9.2}{p999:>9.2}{max:>9.1}{:>7}",
+                p.name, p.readings, p.seconds, p.acked_per_s, p.again
+            ));
+            if let Some(o) = &p.outage {
+                let gone = o.gone_after_s.map_or("not in this phase".into(), |s| format!("after {s:.1} s"));
+                lines.push(format!("  outage of {:.1} s: {} readings waited, gone {gone}", o.away_s, o.backlog));
+            }
+        }
+        lines.push(format!(
+            "  {:.0} readings/s acknowledged, {:.0}/s accepted, {:.0}/s until all was stored",
+            self.acked_per_s(),
+            self.accepted_per_s(),
+            self.stored_per_s()
+        ));
+        let mut parts = vec![("service", self.used.service), ("mongod", self.used.mongod)];
+        parts.extend(self.used.broker.map(|b| ("broker", b)));
+        parts.push(("loadtest", self.used.loadtest));
+        lines.push(format!("  {:<12}{:>16}{:>14}{:>14}", "process", "CPU-s/million", "peak MiB", "written MiB"));
+        for (name, usage) in parts {
+            let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+            let (peak, written) = (mib(usage.rss_peak_bytes), mib(usage.written_bytes));
+            lines.push(format!("  {name:<12}{:>16.3}{peak:>14.1}{written:>14.1}", self.per_million(usage)));
+        }
+        lines.push(format!(
+            "  {:.5} statements a reading ({}), {} conflicts, {} retries, {} duplicates",
+            self.statements_per_reading(),
+            self.statements.iter().map(|(kind, n)| format!("{kind} {n}")).collect::<Vec<_>>().join(", "),
+            self.conflicts,
+            self.retries,
+            self.duplicates
+        ));
+        lines.push(match self.check.problems.is_empty() {
+            true => format!("  every one of {} acknowledged readings is stored once", self.check.acknowledged),
+            false => format!("  WRONG: {} acknowledged, {} stored", self.check.acknowledged, self.check.stored),
+        });
+        lines.extend(self.check.problems.iter().map(|problem| format!("    {problem}")));
+        lines
+    }
+}

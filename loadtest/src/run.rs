@@ -1,0 +1,327 @@
+//! A scenario from its start to its check: the parts, the phases, the end of the service, a look into the store.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::Failure;
+use crate::drive::{self, Lane, Pace, Target};
+use crate::parts::mongod::Mongod;
+use crate::parts::mosquitto::Mosquitto;
+use crate::parts::service::{Service, scrape};
+use crate::plan::Plan;
+use crate::report::{Latency, OutageReport, PhaseReport, Report, Sample, Used};
+use crate::spec::{Phase, Spec, Transport};
+use crate::truth::{self, Known, Sent, Tamper};
+use crate::usage;
+
+/// Readings kept rendered; more than that repeat.
+const RENDERED_MAX: u32 = 1_000_000;
+const RING_MAX: u32 = 250;
+/// How often the course is noted; a scrape costs the service some tens of microseconds.
+const SAMPLE_EVERY: Duration = Duration::from_millis(250);
+/// How long all may take to be accepted or stored by itself.
+const SETTLED_WITHIN: Duration = Duration::from_secs(300);
+const HOUR_MS: i64 = 3_600_000;
+const DATABASE: &str = "loadtest";
+
+/// How to run, beside the scenario.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) binary: PathBuf,
+    pub(crate) tamper: Option<Tamper>,
+    /// Whether to show progress.
+    pub(crate) progress: bool,
+}
+
+/// The plan of a scenario that begins now.
+pub(crate) fn plan(spec: &Spec) -> Plan {
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64;
+    Plan {
+        seed: spec.seed,
+        sensors: spec.sensors,
+        batch: spec.batch,
+        lanes: spec.connections,
+        ring: (RENDERED_MAX / spec.sensors).clamp(1, RING_MAX),
+        base_ms: (now_ms / HOUR_MS + spec.begin_hour) * HOUR_MS,
+        step_ms: spec.step_ms,
+        shuffled: spec.shuffled,
+    }
+}
+
+/// Everything that runs.
+struct Rig {
+    mongod: Mongod,
+    broker: Option<Mosquitto>,
+    service: Service,
+    target: Target,
+}
+
+impl Rig {
+    async fn start(spec: &Spec, binary: &PathBuf) -> Result<Rig, Failure> {
+        let mongod = Mongod::start().await?;
+        let broker = (spec.transport == Transport::Mqtt).then(Mosquitto::start).transpose()?;
+        let mut settings = spec.service.clone();
+        let mut set = |key: &str, value: String| {
+            settings.entry(key.to_owned()).or_insert(value);
+        };
+        set("STORE__URI", mongod.uri());
+        set("STORE__DATABASE", DATABASE.into());
+        set("STORE__MODE", spec.mode.clone());
+        // Time is compressed: a run writes many hours that are still to come.
+        set("LIMITS__FUTURE", "365d".into());
+        if let Some(broker) = &broker {
+            set("MQTT__0__URL", format!("mqtt://127.0.0.1:{}", broker.port));
+            set("MQTT__0__CLIENT_ID", "hourbucket-1".into());
+            set("MQTT__0__SUBSCRIPTIONS__0__FILTER", "sensors/+".into());
+            set("MQTT__0__SUBSCRIPTIONS__0__TOPIC", "sensors/{sensor_id}".into());
+            set("MQTT__0__SUBSCRIPTIONS__0__FORMAT", "json".into());
+        }
+        let service = Service::start(binary, &settings)?;
+        let port = broker.as_ref().map_or(service.http_port, |broker| broker.port);
+        Ok(Rig { mongod, broker, service, target: Target { transport: spec.transport, port } })
+    }
+
+    fn used(&self) -> Used {
+        Used {
+            service: self.service.usage(),
+            mongod: self.mongod.usage(),
+            broker: self.broker.as_ref().map(Mosquitto::usage),
+            loadtest: usage::of(std::process::id()).unwrap_or_default(),
+        }
+    }
+}
+
+/// What has happened so far, for the progress line and the outage.
+#[derive(Default)]
+struct Course {
+    samples: Mutex<Vec<Sample>>,
+    progress: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Course {
+    /// Notes samples until `over`; the thread of its own that calls it needs no more than the ports.
+    fn watch(&self, admin_port: u16, pid: u32, begun: Instant, show: bool) {
+        let mut shown = Instant::now();
+        while !self.over.load(Ordering::Relaxed) {
+            let acked = self.progress.load(Ordering::Relaxed);
+            if let Ok(metrics) = scrape(admin_port) {
+                let sample = Sample {
+                    s: begun.elapsed().as_secs_f64(),
+                    acked,
+                    accepted: metrics.count("readings_accepted_total"),
+                    settled: metrics.settled(),
+                    rss_bytes: usage::of(pid).unwrap_or_default().rss_bytes,
+                    accumulate_bytes: metrics.count("accumulate_bytes"),
+                    journal_bytes: metrics.count("journal_bytes"),
+                };
+                if show && shown.elapsed() > Duration::from_secs(1) {
+                    shown = Instant::now();
+                    let Sample { s, acked, settled, .. } = sample;
+                    eprintln!("  {s:6.1} s {acked:>12} acknowledged {settled:>12} stored");
+                }
+                lock(&self.samples).push(sample);
+            }
+            std::thread::sleep(SAMPLE_EVERY);
+        }
+    }
+
+    fn last(&self) -> Sample {
+        lock(&self.samples).last().cloned().unwrap_or_default()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// Runs a scenario.
+pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failure> {
+    let plan = plan(spec);
+    let mut rig = Rig::start(spec, &options.binary).await?;
+    let (mut lanes, known) = drive::prepare(spec, &plan, rig.target);
+    let mut report = Report {
+        scenario: spec.name.clone(),
+        mode: spec.mode.clone(),
+        format: format!("{:?}", spec.format).to_lowercase(),
+        sensors: spec.sensors,
+        batch: spec.batch,
+        connections: spec.connections,
+        ..Report::default()
+    };
+    let before = rig.used();
+    report.rss_begin_bytes = before.service.rss_bytes;
+    let course = Course::default();
+    let (begun, admin_port, pid) = (Instant::now(), rig.service.admin_port, rig.service.pid());
+    std::thread::scope(|scope| {
+        scope.spawn(|| course.watch(admin_port, pid, begun, options.progress));
+        let driven = phases(spec, &plan, &mut rig, &mut lanes, &course, &mut report);
+        let settled = driven.and_then(|()| settle(spec, &rig, &mut report, begun));
+        course.over.store(true, Ordering::Relaxed);
+        settled
+    })?;
+    let load = usage::of(std::process::id()).unwrap_or_default().since(before.loadtest);
+    let Rig { mongod, broker, service, .. } = rig;
+    let ended = service.terminate()?;
+    report.stored_s = begun.elapsed().as_secs_f64() - idle_s(&report, spec, &ended.drain);
+    report.used = Used {
+        service: ended.usage.since(before.service),
+        mongod: mongod.usage().since(before.mongod),
+        broker: broker.as_ref().map(|b| b.usage().since(before.broker.unwrap_or_default())),
+        loadtest: load,
+    };
+    report.statements = ended.metrics.kinds("store_statements_total");
+    report.conflicts = ended.metrics.count("store_conflicts_total");
+    report.retries = ended.metrics.count("store_retries_total");
+    report.duplicates = ended.metrics.count("readings_duplicate_total");
+    report.course = std::mem::take(&mut *lock(&course.samples));
+    check(&plan, &known, &lanes, &mongod, options.tamper, &mut report).await?;
+    Ok(report)
+}
+
+/// Time in which nothing was asked of the service: where a scenario waits until all is stored by itself, `flush.max_age`
+/// passes, and would count as slowness.
+fn idle_s(report: &Report, spec: &Spec, drain: &Duration) -> f64 {
+    match spec.settle {
+        true => (report.stored_s - report.accepted_s).max(0.0) + drain.as_secs_f64(),
+        false => 0.0,
+    }
+}
+
+fn phases(
+    spec: &Spec,
+    plan: &Plan,
+    rig: &mut Rig,
+    lanes: &mut [Lane],
+    course: &Course,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    for phase in &spec.phases {
+        let reached = report.phases.first().map_or(0.0, |first: &PhaseReport| first.acked_per_s);
+        let rate = phase.rate.or(phase.share.map(|share| share * reached));
+        let stop = AtomicBool::new(false);
+        let (target, mongod) = (rig.target, &mut rig.mongod);
+        let (driven, outage) = std::thread::scope(|scope| {
+            let outage = phase.outage_after.map(|after| {
+                let (stop, phase) = (&stop, phase.clone());
+                scope.spawn(move || self::outage(mongod, &phase, after, course, stop))
+            });
+            let pace = Pace {
+                rate,
+                seconds: phase.seconds,
+                readings: phase.readings,
+                progress: &course.progress,
+                stop: &stop,
+            };
+            let driven = drive::phase(lanes, plan, target, spec.window, &pace);
+            stop.store(true, Ordering::Relaxed);
+            let outage = outage.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            (driven, outage)
+        });
+        let driven = driven?;
+        report.acked_s += driven.seconds;
+        report.readings += driven.readings;
+        report.phases.push(PhaseReport {
+            name: phase.name.clone(),
+            readings: driven.readings,
+            seconds: driven.seconds,
+            acked_per_s: driven.readings as f64 / driven.seconds,
+            rate,
+            again: driven.again,
+            latency_ms: Latency::of(&driven.latency_us),
+            outage: outage.transpose()?,
+        });
+    }
+    Ok(())
+}
+
+/// Kills MongoDB, starts it again, and sees when the backlog is gone; the phase ends then.
+fn outage(
+    mongod: &mut Mongod,
+    phase: &Phase,
+    after: f64,
+    course: &Course,
+    stop: &AtomicBool,
+) -> Result<OutageReport, Failure> {
+    let waiting = |sample: &Sample| sample.accepted.saturating_sub(sample.settled);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let pause = |s: f64| std::thread::sleep(Duration::from_secs_f64(s));
+    // What usually waits is the most that waited in the second half of the time before; at first there is still what the
+    // phase before has left.
+    pause(after / 2.0);
+    let first = lock(&course.samples).len();
+    pause(after / 2.0);
+    let usual = lock(&course.samples)[first..].iter().map(waiting).max().unwrap_or_default();
+    let killed = Instant::now();
+    mongod.kill9();
+    pause(phase.outage_seconds);
+    mongod.spawn()?;
+    if !runtime.block_on(mongod.primary())? {
+        return Err("MongoDB's port was taken while it was away".into());
+    }
+    let back = Instant::now();
+    let mut report =
+        OutageReport { away_s: killed.elapsed().as_secs_f64(), backlog: waiting(&course.last()), gone_after_s: None };
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(Duration::from_millis(20));
+        let last = course.last();
+        if waiting(&last) <= usual {
+            report.gone_after_s = Some(back.elapsed().as_secs_f64());
+            stop.store(true, Ordering::Relaxed);
+        }
+    }
+    Ok(report)
+}
+
+/// Waits until the service has accepted all, and where the scenario wants it, until all is stored.
+fn settle(spec: &Spec, rig: &Rig, report: &mut Report, begun: Instant) -> Result<(), Failure> {
+    let deadline = Instant::now() + SETTLED_WITHIN;
+    let mut accepted = false;
+    loop {
+        let metrics = rig.service.metrics()?;
+        if !accepted && metrics.count("readings_accepted_total") >= report.readings {
+            accepted = true;
+            report.accepted_s = begun.elapsed().as_secs_f64();
+        }
+        if accepted && (!spec.settle || metrics.settled() >= report.readings) {
+            report.stored_s = begun.elapsed().as_secs_f64();
+            if spec.settle {
+                // The gauges are brought up to date once a second.
+                std::thread::sleep(Duration::from_millis(1500));
+                report.rss_settled_bytes = Some(rig.service.usage().rss_bytes);
+                report.accumulate_settled_bytes = Some(rig.service.metrics()?.count("accumulate_bytes"));
+            }
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            let (now, all) = (metrics.count("readings_accepted_total"), report.readings);
+            return Err(format!("of {all} readings {now} are accepted and {} stored", metrics.settled()).into());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+async fn check(
+    plan: &Plan,
+    known: &Known,
+    lanes: &[Lane],
+    mongod: &Mongod,
+    tamper: Option<Tamper>,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let db = mongod.client().await?.database(DATABASE);
+    if let Some(how) = tamper {
+        truth::tamper(&db, how).await?;
+    }
+    let messages: Vec<u64> = lanes.iter().map(|lane| lane.acknowledged).collect();
+    report.check = truth::check(&db, &Sent { plan, known, messages: &messages }).await?;
+    Ok(())
+}
+
+/// The specification with this name beside this program's sources, or the file.
+pub(crate) fn find_spec(name: &Path, short: bool) -> Result<Spec, Failure> {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("specs").join(name).with_extension("toml");
+    Spec::read(if name.is_file() { name } else { &shipped }, short)
+}

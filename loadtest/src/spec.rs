@@ -1,0 +1,188 @@
+//! A scenario as a TOML file (`specs/`). Unknown keys are refused. With `--short` the table `[short]` replaces keys of the
+//! same name, so that the same scenario runs in seconds.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+
+/// How readings are written down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Format {
+    /// One JSON object a line; over MQTT one object a message.
+    Ndjson,
+    /// InfluxDB line protocol.
+    Line,
+}
+
+/// How readings travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Transport {
+    Http,
+    Mqtt,
+}
+
+/// A part of a run with a pace of its own; ends after `seconds` or after `readings`, whichever is first.
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Phase {
+    pub(crate) name: String,
+    pub(crate) seconds: Option<f64>,
+    pub(crate) readings: Option<u64>,
+    /// Open loop: readings a second. Without `rate` and `share` the next message is sent when one is acknowledged.
+    pub(crate) rate: Option<f64>,
+    /// Open loop: this share of the rate that the first phase has reached.
+    pub(crate) share: Option<f64>,
+    /// MongoDB is killed this many seconds after the phase has begun,
+    pub(crate) outage_after: Option<f64>,
+    /// and started again after as many seconds.
+    #[serde(default)]
+    pub(crate) outage_seconds: f64,
+}
+
+/// A scenario.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Spec {
+    pub(crate) name: String,
+    /// What it is for, in a sentence.
+    pub(crate) about: String,
+    pub(crate) transport: Transport,
+    #[serde(default = "ndjson")]
+    pub(crate) format: Format,
+    /// `bucket` or `timeseries`.
+    #[serde(default = "bucket")]
+    pub(crate) mode: String,
+    pub(crate) sensors: u32,
+    /// Readings in a message; over MQTT always 1.
+    #[serde(default = "one")]
+    pub(crate) batch: u32,
+    pub(crate) connections: u32,
+    /// MQTT: messages that a connection may have unacknowledged.
+    #[serde(default = "window")]
+    pub(crate) window: u16,
+    /// Time between two readings of a sensor, in the data.
+    pub(crate) step_ms: i64,
+    /// The hour of the first reading, counted from the one in which the run begins. 1 is an hour that has not begun when
+    /// the service starts, as every hour is to a service that runs for long; negative ones are late data.
+    #[serde(default = "next_hour")]
+    pub(crate) begin_hour: i64,
+    /// Late data: this many readings of each sensor, in an order of its own.
+    pub(crate) shuffled: Option<u64>,
+    #[serde(default = "seed")]
+    pub(crate) seed: u64,
+    /// Waits, before the service is stopped, until all is stored by itself.
+    #[serde(default)]
+    pub(crate) settle: bool,
+    pub(crate) phases: Vec<Phase>,
+    /// Settings of the service by environment, without `HOURBUCKET_`.
+    #[serde(default)]
+    pub(crate) service: BTreeMap<String, String>,
+}
+
+fn ndjson() -> Format {
+    Format::Ndjson
+}
+fn bucket() -> String {
+    "bucket".into()
+}
+fn one() -> u32 {
+    1
+}
+fn window() -> u16 {
+    200
+}
+fn next_hour() -> i64 {
+    1
+}
+fn seed() -> u64 {
+    123
+}
+
+impl Spec {
+    /// Reads a file.
+    pub(crate) fn read(path: &Path, short: bool) -> Result<Spec, Failure> {
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        Spec::parse(&text, short).map_err(|e| format!("{}: {e}", path.display()).into())
+    }
+
+    /// Reads a text.
+    pub(crate) fn parse(text: &str, short: bool) -> Result<Spec, Failure> {
+        let mut table: toml::Table = text.parse().map_err(|e| format!("{e}"))?;
+        let replace = table.remove("short");
+        if let (true, Some(toml::Value::Table(replace))) = (short, replace) {
+            table.extend(replace);
+        }
+        let spec: Spec = table.try_into().map_err(|e| format!("{e}"))?;
+        spec.check()?;
+        Ok(spec)
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        let wrong = |what: &str| Err(Failure::from(what.to_owned()));
+        if self.sensors == 0 || self.connections == 0 || self.batch == 0 || self.step_ms <= 0 || self.window == 0 {
+            return wrong("sensors, connections, batch, window and step_ms must be at least 1");
+        }
+        if self.connections > self.sensors {
+            return wrong("there are more connections than sensors");
+        }
+        if self.transport == Transport::Mqtt && (self.batch != 1 || self.format != Format::Ndjson) {
+            return wrong("over MQTT a message is one reading as JSON");
+        }
+        if !["bucket", "timeseries"].contains(&self.mode.as_str()) {
+            return wrong("mode must be bucket or timeseries");
+        }
+        for (i, phase) in self.phases.iter().enumerate() {
+            if phase.seconds.is_none() && phase.readings.is_none() && self.shuffled.is_none() {
+                return wrong("a phase needs seconds or readings");
+            }
+            if phase.share.is_some() && (i == 0 || phase.rate.is_some()) {
+                return wrong("a share is one of the first phase's rate, and no phase has both share and rate");
+            }
+            if phase.outage_after.is_some() && phase.seconds.is_none() {
+                return wrong("a phase with an outage needs seconds");
+            }
+        }
+        match self.phases.is_empty() {
+            true => wrong("there is no phase"),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shipped_spec_can_be_read_in_both_lengths() {
+        let mut read = 0;
+        for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/specs")).unwrap().flatten() {
+            for short in [false, true] {
+                let spec = Spec::read(&entry.path(), short).unwrap();
+                assert_eq!(Some(spec.name.as_str()), entry.path().file_stem().and_then(|stem| stem.to_str()));
+                read += 1;
+            }
+        }
+        assert!(read >= 14, "only {read}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        let base = "name='x'\nabout=''\ntransport='http'\nsensors=10\nconnections=2\nstep_ms=1000\n";
+        for (text, part) in [
+            ("phases=[]", "no phase"),
+            ("sensor=1\nphases=[]", "unknown field `sensor`"),
+            ("[[phases]]\nname='a'", "needs seconds or readings"),
+            ("[[phases]]\nname='a'\nseconds=1\nshare=0.5", "share"),
+            ("mode='auto'\n[[phases]]\nname='a'\nseconds=1", "mode must be"),
+        ] {
+            let error = Spec::parse(&format!("{base}{text}"), false).unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

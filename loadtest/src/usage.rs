@@ -1,0 +1,91 @@
+//! What a process has used, from `/proc`: all its threads, those that have ended too.
+
+use serde::Serialize;
+
+/// `/proc` counts CPU time in these; the kernel fixes it for all user space.
+const TICKS_PER_S: f64 = 100.0;
+
+/// What a process has used since its start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(crate) struct Usage {
+    pub(crate) cpu_s: f64,
+    pub(crate) rss_bytes: u64,
+    pub(crate) rss_peak_bytes: u64,
+    /// Bytes that it caused to be written to a disk.
+    pub(crate) written_bytes: u64,
+}
+
+impl Usage {
+    /// What was used since `before`; memory stays as it is.
+    pub(crate) fn since(self, before: Usage) -> Usage {
+        Usage {
+            cpu_s: self.cpu_s - before.cpu_s,
+            written_bytes: self.written_bytes.saturating_sub(before.written_bytes),
+            ..self
+        }
+    }
+
+    /// The sum of two processes, or of two lives of one.
+    pub(crate) fn plus(self, other: Usage) -> Usage {
+        Usage {
+            cpu_s: self.cpu_s + other.cpu_s,
+            rss_bytes: self.rss_bytes.max(other.rss_bytes),
+            rss_peak_bytes: self.rss_peak_bytes.max(other.rss_peak_bytes),
+            written_bytes: self.written_bytes + other.written_bytes,
+        }
+    }
+}
+
+/// Whether it has ended and waits to be collected.
+pub(crate) fn ended(pid: u32) -> bool {
+    stat(pid).is_none_or(|fields| matches!(fields.first().map(String::as_str), Some("Z" | "X")))
+}
+
+/// CPU seconds alone; they can be read until an ended process is collected.
+pub(crate) fn cpu_s(pid: u32) -> Option<f64> {
+    let fields = stat(pid)?;
+    // utime and stime are fields 14 and 15 of the line; the state is its third.
+    let ticks = |i: usize| fields.get(i)?.parse::<f64>().ok();
+    Some((ticks(11)? + ticks(12)?) / TICKS_PER_S)
+}
+
+/// All of it; `None` where the process has ended.
+pub(crate) fn of(pid: u32) -> Option<Usage> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let io = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    Some(Usage {
+        cpu_s: cpu_s(pid)?,
+        rss_bytes: number(&status, "VmRSS:")? * 1024,
+        rss_peak_bytes: number(&status, "VmHWM:")? * 1024,
+        written_bytes: number(&io, "write_bytes:")?,
+    })
+}
+
+/// The fields behind the name, which may hold blanks and parentheses.
+fn stat(pid: u32) -> Option<Vec<String>> {
+    let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(line.rsplit_once(") ")?.1.split(' ').map(str::to_owned).collect())
+}
+
+fn number(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_uses_something() {
+        let pid = std::process::id();
+        let before = of(pid).unwrap();
+        assert!(before.rss_bytes > 0 && before.rss_peak_bytes >= before.rss_bytes && !ended(pid));
+        let mut x = 1u64;
+        while cpu_s(pid).unwrap() <= before.cpu_s {
+            x = std::hint::black_box(x.wrapping_mul(3));
+        }
+        assert!(of(pid).unwrap().since(before).cpu_s > 0.0);
+        assert!(of(u32::MAX - 1).is_none() && ended(u32::MAX - 1));
+    }
+}

@@ -1,0 +1,169 @@
+//! Every scenario, small, on the real binaries: it runs, its check says that all is there, and a store that was damaged
+//! on purpose fails it. Figures are not looked at.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The service that `cargo test --workspace` has built beside this test.
+fn service() -> PathBuf {
+    if let Some(named) = std::env::var_os("HOURBUCKET_TEST_BINARY") {
+        return named.into();
+    }
+    let binary = Path::new(env!("CARGO_BIN_EXE_loadtest")).with_file_name("hourbucket");
+    assert!(binary.is_file(), "{} is missing: cargo build, or cargo test --workspace", binary.display());
+    binary
+}
+
+fn mongod() -> PathBuf {
+    if let Some(named) = std::env::var_os("HOURBUCKET_MONGOD") {
+        return named.into();
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let tools = std::env::var_os("HOURBUCKET_TOOLS").map_or_else(|| root.join(".tools"), PathBuf::from);
+    let dirs = std::fs::read_dir(&tools).into_iter().flatten().flatten();
+    let fits = |path: &PathBuf| path.is_file() && !path.to_string_lossy().contains("mongodb-4.");
+    let downloaded = dirs.map(|dir| dir.path().join("bin/mongod")).find(fits);
+    downloaded.unwrap_or_else(|| "mongod".into())
+}
+
+fn loadtest(arguments: &[&str]) -> (Output, PathBuf) {
+    let out = tempfile::tempdir().unwrap().keep();
+    let output = Command::new(env!("CARGO_BIN_EXE_loadtest"))
+        .args(arguments)
+        .args(["--short", "--binary"])
+        .arg(service())
+        .arg("--out")
+        .arg(&out)
+        .env("HOURBUCKET_MONGOD", mongod())
+        .output()
+        .unwrap();
+    (output, out)
+}
+
+/// Runs a scenario; its exit code, what it printed, and its report.
+fn run(spec: &str, more: &[&str]) -> (Option<i32>, String, serde_json::Value) {
+    let (output, out) = loadtest(&[&["run", spec], more].concat());
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let report = std::fs::read(out.join(format!("{spec}.json"))).unwrap_or_else(|e| panic!("no report ({e}):\n{text}"));
+    let plot = std::fs::read_to_string(out.join(format!("{spec}-rate.svg"))).unwrap();
+    assert!(plot.contains("<polyline"), "{plot}");
+    std::fs::remove_dir_all(out).unwrap();
+    (output.status.code(), text, serde_json::from_slice(&report).unwrap())
+}
+
+/// Runs a scenario whose every reading must be there.
+fn sound(spec: &str) -> serde_json::Value {
+    let (code, text, report) = run(spec, &[]);
+    assert_eq!(code, Some(0), "{text}");
+    let (sent, check) = (report["readings"].as_u64().unwrap(), &report["check"]);
+    assert!(sent > 0, "{text}");
+    assert_eq!((check["acknowledged"].as_u64(), check["stored"].as_u64()), (Some(sent), Some(sent)), "{text}");
+    assert!(report["used"]["service"]["cpu_s"].as_f64().unwrap() > 0.0, "{text}");
+    assert!(report["used"]["mongod"]["written_bytes"].as_u64().unwrap() > 0, "{text}");
+    report
+}
+
+#[test]
+fn gateway() {
+    let report = sound("gateway");
+    assert_eq!(report["phases"].as_array().unwrap().len(), 2);
+    assert!(report["phases"][1]["rate"].as_f64().unwrap() > 0.0, "the second phase is an open loop: {report}");
+}
+
+#[test]
+fn gateway_timeseries() {
+    let report = sound("gateway-timeseries");
+    assert!(report["statements"]["measurement"].as_u64().unwrap() > 0, "{report}");
+}
+
+#[test]
+fn fleet() {
+    let report = sound("fleet");
+    assert!(report["used"]["broker"]["cpu_s"].as_f64().unwrap() > 0.0, "{report}");
+}
+
+#[test]
+fn direct() {
+    sound("direct");
+}
+
+#[test]
+fn wide() {
+    let report = sound("wide");
+    assert!(report["rss_settled_bytes"].as_u64().unwrap() > 0, "{report}");
+}
+
+#[test]
+fn wide_1k() {
+    sound("wide-1k");
+}
+
+#[test]
+fn backlog() {
+    let report = sound("backlog");
+    assert_eq!(report["readings"], 200 * 60);
+}
+
+#[test]
+fn burst() {
+    assert_eq!(sound("burst")["phases"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn outage() {
+    let report = sound("outage");
+    let outage = &report["phases"][1]["outage"];
+    assert!(outage["backlog"].as_u64().unwrap() > 0, "{report}");
+    assert!(outage["gone_after_s"].as_f64().is_some(), "{report}");
+}
+
+#[test]
+fn a_missing_reading_is_found() {
+    for spec in ["gateway", "gateway-timeseries"] {
+        let (code, text, report) = run(spec, &["--tamper", "missing"]);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains(" missing, with ts ["), "{text}");
+        assert!(report["check"]["stored"].as_u64() < report["check"]["acknowledged"].as_u64(), "{text}");
+    }
+}
+
+#[test]
+fn a_doubled_reading_is_found() {
+    for spec in ["gateway", "gateway-timeseries"] {
+        let (code, text, report) = run(spec, &["--tamper", "doubled"]);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("; 1 stored more than once, with ts ["), "{text}");
+        let count = |key: &str| report["check"][key].as_u64().unwrap();
+        assert_eq!(count("stored"), count("acknowledged") + 1, "{text}");
+    }
+}
+
+#[test]
+fn the_comparison_prints_ratios() {
+    let (output, out) = loadtest(&["compare", "--only", "naive,arrival,sorted,pages,gateway,acknowledge,fleet"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    for row in ["| naive: ", "| arrival: ", "| sorted: ", "| pages: ", "| gateway: ", "| acknowledge | ", "| fleet: "] {
+        assert!(text.contains(row), "no row {row}:\n{text}");
+    }
+    let ratio = text.lines().find(|line| line.contains("times naive (a)")).unwrap();
+    assert!(ratio.contains("met") || ratio.contains("missed"), "{ratio}");
+    assert!(text.lines().any(|line| line.contains("outage") && line.contains("not measured")), "{text}");
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(out.join("compare.json")).unwrap()).unwrap();
+    assert!(json["targets"].as_array().unwrap().len() > 8 && json["parts"].as_array().unwrap().len() == 7);
+    std::fs::remove_dir_all(out).unwrap();
+}
+
+#[test]
+fn what_cannot_be_run_is_said() {
+    let output = Command::new(env!("CARGO_BIN_EXE_loadtest"))
+        .args(["run", "gateway", "--short", "--binary", "/nonexistent/hourbucket"])
+        .env("HOURBUCKET_MONGOD", mongod())
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("/nonexistent/hourbucket is no file"), "{error}");
+}
