@@ -45,7 +45,12 @@ pub(super) fn of_line(literal: &str, cx: &Context<'_>) -> Result<(i64, bool), Fa
         v if v < 5_000_000_000_000_000 => TsUnit::Us,
         _ => TsUnit::Ns,
     };
-    in_window(integer_ms(i128::from(v), Some(cx.ts_unit.unwrap_or_else(by_magnitude))), cx)
+    let ms = match cx.ts_unit.unwrap_or_else(by_magnitude) {
+        // The usual one, without a division of 128 bits.
+        TsUnit::Ns => i128::from(v.div_euclid(1_000_000)),
+        unit => integer_ms(i128::from(v), Some(unit)),
+    };
+    in_window(ms, cx)
 }
 
 fn in_window(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault> {

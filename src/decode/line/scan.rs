@@ -10,19 +10,27 @@ use crate::model::ValueRef;
 
 /// What ends a word, and what a backslash can take that from (or could elsewhere in the line).
 pub(super) struct Kind {
-    /// By byte.
-    ends: [bool; 256],
+    /// By byte, what it is: one look for each byte of a payload.
+    classes: [Class; 256],
     escapes: &'static [u8],
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Plain,
+    End,
+    Backslash,
+}
+
 const fn kind(ends: &[u8], escapes: &'static [u8]) -> Kind {
-    let mut table = [false; 256];
+    let mut classes = [Class::Plain; 256];
+    classes[b'\\' as usize] = Class::Backslash;
     let mut i = 0;
     while i < ends.len() {
-        table[ends[i] as usize] = true;
+        classes[ends[i] as usize] = Class::End;
         i += 1;
     }
-    Kind { ends: table, escapes }
+    Kind { classes, escapes }
 }
 
 pub(super) static MEASUREMENT: Kind = kind(b", \n", b", ");
@@ -44,13 +52,14 @@ impl<'t> Word<'t> {
         let bytes = text.as_bytes();
         let (mut end, mut has_escapes) = (start, false);
         while let Some(&b) = bytes.get(end) {
-            if b == b'\\' && bytes.get(end + 1).is_some_and(|next| kind.escapes.contains(next)) {
-                has_escapes = true;
-                end += 2;
-            } else if kind.ends[usize::from(b)] {
-                break;
-            } else {
-                end += 1;
+            match kind.classes[usize::from(b)] {
+                Class::Plain => end += 1,
+                Class::End => break,
+                Class::Backslash => {
+                    let escapes = bytes.get(end + 1).is_some_and(|next| kind.escapes.contains(next));
+                    has_escapes |= escapes;
+                    end += 1 + usize::from(escapes);
+                }
             }
         }
         Word { start, end, raw: &text[start..end], has_escapes }
@@ -120,6 +129,9 @@ pub(super) fn bare(text: &str, at: usize) -> (&str, usize) {
 pub(super) fn value(literal: &str) -> Result<ValueRef<'static>, &'static str> {
     match literal.as_bytes().last() {
         Some(b'0'..=b'9' | b'.') => {
+            if let Some(v) = short_decimal(literal.as_bytes()) {
+                return Ok(ValueRef::Double(v));
+            }
             let v: f64 = literal.parse().map_err(|_| reasons::INVALID_LINE)?;
             if v.is_finite() { Ok(ValueRef::Double(v)) } else { Err(reasons::NOT_FINITE) }
         }
@@ -127,6 +139,37 @@ pub(super) fn value(literal: &str) -> Result<ValueRef<'static>, &'static str> {
         Some(b'i' | b'u') => integer(literal),
         _ => word(literal),
     }
+}
+
+/// A decimal of up to fifteen digits, as sensors send them: both the digits and the power of ten are exact doubles then, so
+/// that one division gives the double nearest to what was written. Anything else is for the library.
+fn short_decimal(literal: &[u8]) -> Option<f64> {
+    const DIGITS_MAX: usize = 15;
+    const POWERS: [f64; DIGITS_MAX + 1] =
+        [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
+    let (digits, negative) = match literal.split_first()? {
+        (b'-', rest) => (rest, true),
+        _ => (literal, false),
+    };
+    // The point is one more byte.
+    if digits.len() > DIGITS_MAX + 1 || !digits.first()?.is_ascii_digit() {
+        return None;
+    }
+    let (mut n, mut point) = (0u64, None);
+    for (i, &b) in digits.iter().enumerate() {
+        match b {
+            b'0'..=b'9' => n = n * 10 + u64::from(b - b'0'),
+            b'.' if point.is_none() => point = Some(i),
+            _ => return None,
+        }
+    }
+    let decimals = point.map_or(0, |point| digits.len() - 1 - point);
+    // Without a point there may be sixteen digits, which a double does not hold any more.
+    if point.is_none() && digits.len() > DIGITS_MAX {
+        return None;
+    }
+    let v = n as f64 / POWERS[decimals];
+    Some(if negative { -v } else { v })
 }
 
 fn integer(literal: &str) -> Result<ValueRef<'static>, &'static str> {
