@@ -14,7 +14,7 @@ use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{Pick, Shard, ShardSettings};
 use hourbucket::ack::Ack;
 use hourbucket::config::Config;
-use hourbucket::decode::{Context, Format, Rejects, decode};
+use hourbucket::decode::{Context, Format, Rejects, TsUnit, decode};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::intake::{Gate, Parcel, door};
@@ -57,26 +57,42 @@ fn batch(ts_ms: i64) -> ReadingBatch {
     builder.finish()
 }
 
+/// The same in line protocol.
+fn lines() -> Vec<u8> {
+    let mut body = String::new();
+    for i in 0..READINGS {
+        let fields: Vec<String> = NAMES.iter().zip(values(i)).map(|(n, v)| format!("{n}={v}")).collect();
+        body += &format!(
+            "readings,sensor_id=truck_{i:06},fleet=South,driver=Trish,model=H-2,device_version=v2.3 {} 1700000000000\n",
+            fields.join(",")
+        );
+    }
+    body.into_bytes()
+}
+
 fn decoding(c: &mut Criterion) {
-    let (limits, body) = (Config::default().limits, ndjson());
+    let config = Config::default();
     let mut group = c.benchmark_group("decode");
     group.throughput(Throughput::Elements(READINGS as u64));
-    group.bench_function("ndjson", |b| {
-        b.iter(|| {
-            let cx = Context {
-                limits: &limits,
-                received_at_ms: 1_700_000_001_000,
-                ts_unit: None,
-                sensor_id: None,
-                field: None,
-                tags: &[],
-            };
-            let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::default());
-            decode(Format::Ndjson, black_box(&body), &cx, &mut out, &mut rejects);
-            assert_eq!((out.len(), rejects.total()), (READINGS, 0));
-            out.finish()
+    for (name, format, body) in [("ndjson", Format::Ndjson, ndjson()), ("line", Format::Line, lines())] {
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                let cx = Context {
+                    limits: &config.limits,
+                    line: &config.line,
+                    received_at_ms: 1_700_000_001_000,
+                    ts_unit: Some(TsUnit::Ms),
+                    sensor_id: None,
+                    field: None,
+                    tags: &[],
+                };
+                let (mut out, mut rejects) = (BatchBuilder::new(config.limits.fields_max), Rejects::default());
+                decode(format, black_box(&body), &cx, &mut out, &mut rejects);
+                assert_eq!((out.len(), rejects.total()), (READINGS, 0));
+                out.finish()
+            });
         });
-    });
+    }
     group.finish();
 }
 

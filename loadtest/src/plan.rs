@@ -112,7 +112,7 @@ mod tests {
     fn counting_agrees_with_going_through_the_messages() {
         let plan = plan();
         for messages in 0..20 {
-            let mut of = vec![0; 25];
+            let mut of = [0u64; 25];
             for (group, _) in (0..messages).map(|m| plan.at(1, m)) {
                 plan.group(1, group).for_each(|sensor| of[sensor as usize] += 1);
             }

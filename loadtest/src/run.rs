@@ -22,7 +22,7 @@ const RING_MAX: u32 = 250;
 /// How often the course is noted; a scrape costs the service some tens of microseconds.
 const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 /// How long all may take to be accepted or stored by itself.
-const SETTLED_WITHIN: Duration = Duration::from_secs(300);
+const SETTLED_WITHIN: Duration = Duration::from_secs(900);
 const HOUR_MS: i64 = 3_600_000;
 const DATABASE: &str = "loadtest";
 
@@ -59,7 +59,7 @@ struct Rig {
 }
 
 impl Rig {
-    async fn start(spec: &Spec, binary: &PathBuf) -> Result<Rig, Failure> {
+    async fn start(spec: &Spec, binary: &Path) -> Result<Rig, Failure> {
         let mongod = Mongod::start().await?;
         let broker = (spec.transport == Transport::Mqtt).then(Mosquitto::start).transpose()?;
         let mut settings = spec.service.clone();

@@ -73,6 +73,11 @@ fn gateway() {
 }
 
 #[test]
+fn gateway_line() {
+    assert_eq!(sound("gateway-line")["format"], "line");
+}
+
+#[test]
 fn gateway_timeseries() {
     let report = sound("gateway-timeseries");
     assert!(report["statements"]["measurement"].as_u64().unwrap() > 0, "{report}");

@@ -47,10 +47,10 @@ impl Way {
     /// In words.
     pub(crate) fn about(self) -> &'static str {
         match self {
-            Way::Naive => "naive: one $push upsert a reading",
+            Way::Naive => "one $push upsert a reading, 1,000 a command",
             Way::Arrival => "one measurement a reading, in order of arrival",
             Way::Sorted => "measurements sorted, 600 of a sensor together",
-            Way::Pages => "the floor: whole pages of 1,000, encoded before",
+            Way::Pages => "whole pages of 1,000, encoded before; the floor",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The service as a user runs it: the release binary with the shipped defaults, and what a scenario changes of them.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::{Failure, http};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Draining what a run has left may take longer than the usual deadline where the machine is busy.
-const DRAIN_WITHIN: Duration = Duration::from_secs(300);
+const DRAIN_WITHIN: Duration = Duration::from_secs(900);
 
 /// A running hourbucket.
 pub(crate) struct Service {
@@ -32,7 +32,7 @@ pub(crate) struct Ended {
 
 impl Service {
     /// Starts it with these settings (by environment, without the prefix) and returns when it is ready.
-    pub(crate) fn start(binary: &PathBuf, settings: &BTreeMap<String, String>) -> Result<Service, Failure> {
+    pub(crate) fn start(binary: &Path, settings: &BTreeMap<String, String>) -> Result<Service, Failure> {
         if !binary.is_file() {
             let hint = "build it (cargo build --release) or name another with --binary";
             return Err(format!("{} is no file: {hint}", binary.display()).into());
