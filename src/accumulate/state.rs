@@ -24,7 +24,7 @@ use crate::ack::{Ack, Acks};
 use crate::enrich::Registry;
 use crate::flush::backoff::Backoff;
 use crate::flush::due::{DuePolicy, DueWheel};
-use crate::model::{BucketStart, Now, PageWrite, ReadingBatch, RowFlags, SensorId, Span, Tags};
+use crate::model::{BucketStart, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags, SensorId, Span, Tags};
 use crate::store::{LoadRequest, LoadedBucket, StoreError, Written};
 
 /// What a shard is told at its start.
@@ -218,7 +218,12 @@ impl Shard {
     /// How much each bucket may remember of what it has stored.
     fn keys_max(&self) -> usize {
         let max = self.settings.seen_max;
-        if self.holding.bytes >= self.settings.bytes_max / 2 { max / 128 } else { max }
+        if self.holding.bytes < self.settings.bytes_max / 2 {
+            return max;
+        }
+        // All of them together take a quarter of the memory at most.
+        let share = self.settings.bytes_max / 4 / self.holding.buckets.max(1) / size_of::<ReadingKey>();
+        share.min(max / 128)
     }
 
     /// Takes readings of a batch in. `ack` is delivered, as far as this shard is concerned, when all of them are stored.

@@ -8,8 +8,8 @@ use crate::model::{BucketStart, Now, ReadingBatch, Tags};
 
 /// Sensors looked at in one sweep for idle ones, unless room is needed.
 const SWEEP_STEP: usize = 4096;
-/// About what a waiting reading takes.
-const READING_BYTES: usize = 32;
+/// About what a sensor takes beside its buckets.
+const SENSOR_BYTES: usize = 200;
 
 /// Readings come in the order of their times of receipt, give or take this.
 const RECEIPT_ORDER_MS: i64 = 2000;
@@ -93,15 +93,16 @@ impl Shard {
     }
 
     /// Makes room: idle buckets whose time is over are forgotten always, a few sensors at a time; when the shard is full,
-    /// all buckets forget most of what they have stored, and where it is not the waiting readings that fill it, every
-    /// idle bucket goes (and is loaded again if need be).
+    /// all buckets forget most of what they have stored, and where it is buckets and sensors that fill it, every idle one
+    /// goes (and is loaded again if need be).
     pub(super) fn forget(&mut self, now: Now) {
         let since_ms = self.receipt_ts_ms.saturating_sub(RECEIPT_ORDER_MS);
         if !self.full() {
             return self.sweep(SWEEP_STEP, Sweep { all: false, since_ms, now });
         }
-        let waiting = self.holding.readings * READING_BYTES;
-        let all = self.holding.sensors >= self.settings.sensors_max || waiting < self.settings.bytes_max / 2;
+        // Not the waiting readings: those go by themselves, and a bucket that is forgotten has to be loaded again.
+        let idle = self.holding.buckets * (size_of::<Bucket>() + SENSOR_BYTES);
+        let all = self.holding.sensors >= self.settings.sensors_max || idle >= self.settings.bytes_max / 2;
         self.sweep(usize::MAX, Sweep { all, since_ms, now });
         if self.full() && self.empty() {
             // Nothing else could ever make room.
@@ -111,7 +112,7 @@ impl Shard {
 
     /// Looks at the next `steps` sensors: forgets idle buckets, and sensors without buckets.
     fn sweep(&mut self, steps: usize, sweep: Sweep) {
-        let full = self.full();
+        let (full, keys_max) = (self.full(), self.keys_max());
         let horizon = sweep.now.wall_ms - self.keep_ms() - self.settings.span.ms();
         for _ in 0..steps.min(self.sensors.capacity()) {
             let slot = self.sweep_at;
@@ -121,7 +122,7 @@ impl Shard {
             sensor.buckets.retain_mut(|bucket| {
                 if full {
                     let before = bucket.memory();
-                    bucket.trim(self.settings.seen_max / 128);
+                    bucket.trim(keys_max);
                     freed += before - bucket.memory();
                 }
                 let unused = bucket.idle() && !bucket.queued && !bucket.counts_since(sweep.since_ms);

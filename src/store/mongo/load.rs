@@ -214,17 +214,20 @@ pub(super) fn key_of(reading: &RawDocument) -> Option<ReadingKey> {
 pub(super) fn values(reading: &RawDocument) -> impl Iterator<Item = (&str, ValueRef<'_>)> {
     reading.into_iter().filter_map(|element| {
         let (name, value) = element.ok()?;
-        let value = match value {
-            RawBsonRef::Double(v) => ValueRef::Double(v),
-            RawBsonRef::Int64(v) => ValueRef::Int(v),
-            RawBsonRef::Int32(v) => ValueRef::Int(i64::from(v)),
-            RawBsonRef::Boolean(v) => ValueRef::Bool(v),
-            RawBsonRef::String(v) => ValueRef::Str(v),
-            // `ts`, `meta`, `_id`; and what is not ours: hourbucket writes these four kinds only.
-            _ => return None,
-        };
-        Some((name.as_str(), value))
+        Some((name.as_str(), value_of(value)?))
     })
+}
+
+/// A stored value; `None` for `ts`, `meta` and `_id`, and for what is not ours: hourbucket writes these four kinds only.
+pub(super) fn value_of(value: RawBsonRef<'_>) -> Option<ValueRef<'_>> {
+    match value {
+        RawBsonRef::Double(v) => Some(ValueRef::Double(v)),
+        RawBsonRef::Int64(v) => Some(ValueRef::Int(v)),
+        RawBsonRef::Int32(v) => Some(ValueRef::Int(i64::from(v))),
+        RawBsonRef::Boolean(v) => Some(ValueRef::Bool(v)),
+        RawBsonRef::String(v) => Some(ValueRef::Str(v)),
+        _ => None,
+    }
 }
 
 /// As everything is read that a write depends on: what a majority has, from the primary.

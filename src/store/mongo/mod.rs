@@ -227,8 +227,11 @@ impl Store for MongoStore {
             let prepared = prepared.map_err(|e| PrepareError { detail: e.to_string(), transient: e.transient })?;
             if self.measured() {
                 let waiting = "waiting for the statements of an earlier process";
-                let failed = |e| PrepareError { detail: format!("{waiting}: {}", describe(&e)), transient: true };
-                fence::wait_for_earlier(&self.db, &self.options).await.map_err(failed)?;
+                let failed = |why| PrepareError { detail: format!("{waiting}: {why}"), transient: true };
+                let earlier = fence::wait_for_earlier(&self.db, &self.options);
+                let over = tokio::time::timeout(self.timeout, earlier).await;
+                let still = |_| failed("the server still runs some (db.currentOp()), asking again".to_owned());
+                over.map_err(still)?.map_err(|e| failed(describe(&e)))?;
             }
             Ok(prepared)
         })

@@ -16,7 +16,7 @@ use mongodb::{Collection, Cursor};
 use super::MongoStore;
 use super::detect::READINGS;
 use super::error::describe;
-use super::load::int;
+use super::load::{int, value_of};
 use super::pack::{BUCKETS, SERIES, WriteConcern};
 use crate::maintain::{MaintainError, Measured, Selection, StoredBucket, StoredPage};
 use crate::model::{BucketKey, BucketStart, FieldSummary, Form, Num, RowFlags, Rows, ValueRef};
@@ -240,14 +240,7 @@ fn push(rows: &mut Rows, reading: &RawDocument, skip: &[&str]) -> bool {
         if skip.contains(&name) {
             continue;
         }
-        let value = match value {
-            RawBsonRef::Double(v) => ValueRef::Double(v),
-            RawBsonRef::Int64(v) => ValueRef::Int(v),
-            RawBsonRef::Int32(v) => ValueRef::Int(i64::from(v)),
-            RawBsonRef::Boolean(v) => ValueRef::Bool(v),
-            RawBsonRef::String(v) => ValueRef::Str(v),
-            _ => return false,
-        };
+        let Some(value) = value_of(value) else { return false };
         let hint = values.len();
         // The fields are nearly always the same in the same order: no name is copied then.
         let known = rows.fields().get(hint).is_some_and(|f| **f == *name);
