@@ -3,6 +3,10 @@
 //! A consumer that stops asking stops nothing but itself: the tail in memory forgets its oldest entries, and the
 //! follower reads them from the segments when it is asked again. Memory: one chunk being given out, one being read
 //! ahead, and the tail.
+//!
+//! TODO(issue 5): near the tail each batch is a chunk of its own, and every reading of it then costs its bucket a part of
+//! an acknowledgement (17 % of the service's time in the gateway scenario). Keep a chunk open for 1 MiB or 100 ms of
+//! entries, and keep the last one's identity inline in `ack::Acks`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
