@@ -18,6 +18,11 @@ pub(super) fn line() -> Line {
     crate::config::Config::default().line
 }
 
+/// A message that tells nothing by itself.
+pub(super) fn bare<'a>(limits: &'a Limits, line: &'a Line) -> Context<'a> {
+    Context { limits, line, received_at_ms: NOW, ts_unit: None, sensor_id: None, field: None, tags: &[] }
+}
+
 fn run_with(format: Format, payload: &[u8], cx: &Context<'_>) -> (Vec<Reading>, Rejects) {
     let mut out = BatchBuilder::new(cx.limits.fields_max);
     // Readings of another message stay as they are, and do not count.
@@ -37,16 +42,8 @@ fn run_with(format: Format, payload: &[u8], cx: &Context<'_>) -> (Vec<Reading>, 
 }
 
 fn run(format: Format, payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, &'static str)>) {
-    let limits = limits();
-    let cx = Context {
-        limits: &limits,
-        line: &line(),
-        received_at_ms: NOW,
-        ts_unit: None,
-        sensor_id: None,
-        field: None,
-        tags: &[],
-    };
+    let (limits, line) = (limits(), line());
+    let cx = bare(&limits, &line);
     let (readings, rejects) = run_with(format, payload.as_ref(), &cx);
     (readings, rejects.list().iter().map(|r| (r.index, r.reason)).collect())
 }
@@ -368,15 +365,8 @@ fn good_neighbours_are_kept() {
 fn more_readings_than_allowed_are_counted() {
     let mut limits = limits();
     limits.batch_max_readings = 3;
-    let cx = Context {
-        limits: &limits,
-        line: &line(),
-        received_at_ms: NOW,
-        ts_unit: None,
-        sensor_id: Some("S"),
-        field: None,
-        tags: &[],
-    };
+    let line = line();
+    let cx = Context { sensor_id: Some("S"), ..bare(&limits, &line) };
     let items = [r#"{"v":1}"#, "{}", r#"{"v":2}"#, r#"{"v":3}"#, r#"{"v":4}"#, r#"{"v":"5},"}"#, "{}"];
     for (format, payload) in [
         (Format::Json, format!("[{}]", items.join(", "))),
@@ -406,15 +396,8 @@ fn too_many_field_names_in_a_batch_reject_the_reading() {
 fn tags_that_do_not_fit_a_record_are_refused() {
     let mut limits = limits();
     (limits.string_max_bytes, limits.tags_max) = (16_384, 64);
-    let cx = Context {
-        limits: &limits,
-        line: &line(),
-        received_at_ms: NOW,
-        ts_unit: None,
-        sensor_id: Some("S"),
-        field: None,
-        tags: &[],
-    };
+    let line = line();
+    let cx = Context { sensor_id: Some("S"), ..bare(&limits, &line) };
     let tags: Vec<String> = (0..4).map(|i| format!(r#""t{i}":"{}""#, "x".repeat(16_384))).collect();
     let payload = format!(r#"{{"v":1,"tags":{{{}}}}}"#, tags.join(","));
     let (readings, rejects) = run_with(Format::Json, payload.as_bytes(), &cx);

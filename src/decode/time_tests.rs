@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::*;
-use crate::decode::tests::{limits, line};
+use crate::decode::tests::{bare, limits, line};
 
 /// 2024-02-29T12:34:56Z
 const T: i64 = 1_709_210_096_000;
@@ -12,15 +12,8 @@ fn resolved(token: Token<'_>, unit: Option<TsUnit>) -> Result<i64, &'static str>
     let mut limits = limits();
     limits.past = std::time::Duration::from_secs(60 * 60 * 24 * 365 * 5000);
     limits.future = limits.past;
-    let cx = Context {
-        limits: &limits,
-        line: &line(),
-        received_at_ms: T,
-        ts_unit: None,
-        sensor_id: None,
-        field: None,
-        tags: &[],
-    };
+    let line = line();
+    let cx = Context { received_at_ms: T, ..bare(&limits, &line) };
     resolve(Some(&token), unit, &cx)
         .map(|(ms, receipt)| {
             assert!(!receipt);
@@ -164,15 +157,8 @@ fn far_away_is_refused_and_never_wraps() {
 #[test]
 fn the_window_is_closed_at_both_ends() {
     let limits = limits();
-    let cx = Context {
-        limits: &limits,
-        line: &line(),
-        received_at_ms: T,
-        ts_unit: None,
-        sensor_id: None,
-        field: None,
-        tags: &[],
-    };
+    let line = line();
+    let cx = Context { received_at_ms: T, ..bare(&limits, &line) };
     let (past, future) = (limits.past.as_millis() as i64, limits.future.as_millis() as i64);
     let at = |ms: i64| resolve(Some(&Token::Int(ms)), Some(TsUnit::Ms), &cx).map(|r| r.0).map_err(|f| f.reason);
     assert_eq!(at(T - past), Ok(T - past));

@@ -22,7 +22,7 @@ use serde::Deserialize;
 
 use self::dialect::Dialect;
 use super::admit::{Shared, asks_before_sending, drained};
-use super::body::{drain, receive};
+use super::body::receive;
 use super::encoding::Encoding;
 use super::passage::{self, How};
 use super::refusal::Refusal;
@@ -75,16 +75,7 @@ async fn write(shared: Arc<Shared>, dialect: Dialect, request: Request) -> Respo
 }
 
 async fn take(shared: &Shared, dialect: Dialect, parts: &Parts, body: Body) -> Result<Response, Refusal> {
-    let asked = asks_before_sending(&parts.headers);
-    let (how, all_or_nothing) = match how(dialect, parts) {
-        Ok(how) => how,
-        Err(refusal) => {
-            drain(body, asked).await;
-            return Err(refusal);
-        }
-    };
-    let cfg = &shared.cfg;
-    let received = receive(body, asked, cfg.body_max_bytes, cfg.body_timeout, &shared.bodies).await?;
+    let ((how, all_or_nothing), received) = passage::arrive(shared, parts, body, how(dialect, parts)).await?;
     let (decoded, held) = passage::decode(shared, received, how).await?;
     passage::count(&decoded.batch, &decoded.rejects);
     if all_or_nothing && !decoded.rejects.is_empty() {

@@ -1,4 +1,4 @@
-//! The way of a body's readings, the same for every route: decoded, counted, handed over, waited for.
+//! The way of a body's readings, the same for every route: received, decoded, counted, handed over, waited for.
 //!
 //! The sender may leave at any point: before the hand-over nothing was taken, and after it the readings go their way all
 //! the same. Between the hand-over and its counting nothing waits, so `accepted` counts what was handed over and nothing
@@ -6,8 +6,11 @@
 
 use std::sync::Arc;
 
-use super::admit::Shared;
-use super::body::{Held, Received};
+use axum::body::Body;
+use axum::http::request::Parts;
+
+use super::admit::{Shared, asks_before_sending};
+use super::body::{Held, Received, drain, receive};
 use super::encoding::{Encoding, Inflate};
 use super::refusal::Refusal;
 use crate::ack::{Ack, Outcome, Wait};
@@ -40,6 +43,26 @@ pub(super) struct Decoded {
     pub(super) rejects: Rejects,
     /// The lines of the rejects that are kept, where they were asked for.
     pub(super) quoted: Vec<String>,
+}
+
+/// The body of a request, once its head is understood; a body that nobody wants is let pass, so that its sender reads why.
+pub(super) async fn arrive<T>(
+    shared: &Shared,
+    parts: &Parts,
+    body: Body,
+    understood: Result<T, Refusal>,
+) -> Result<(T, Received), Refusal> {
+    let asked = asks_before_sending(&parts.headers);
+    let understood = match understood {
+        Ok(understood) => understood,
+        Err(refusal) => {
+            drain(body, asked).await;
+            return Err(refusal);
+        }
+    };
+    let cfg = &shared.cfg;
+    let received = receive(body, asked, cfg.body_max_bytes, cfg.body_timeout, &shared.bodies).await?;
+    Ok((understood, received))
 }
 
 /// Decodes a body that has arrived, here or, if it is large, in a thread for such work. What it holds of the budget of all

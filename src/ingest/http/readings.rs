@@ -11,9 +11,8 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 
-use super::admit::{Shared, asks_before_sending};
+use super::admit::Shared;
 use super::answer;
-use super::body::{drain, receive};
 use super::encoding::Encoding;
 use super::media;
 use super::passage::{self, Decoded, How};
@@ -26,16 +25,7 @@ pub(super) async fn post(State(shared): State<Arc<Shared>>, request: Request) ->
 }
 
 async fn take(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, Refusal> {
-    let asked = asks_before_sending(&parts.headers);
-    let how = match how(parts) {
-        Ok(how) => how,
-        Err(refusal) => {
-            drain(body, asked).await;
-            return Err(refusal);
-        }
-    };
-    let cfg = &shared.cfg;
-    let received = receive(body, asked, cfg.body_max_bytes, cfg.body_timeout, &shared.bodies).await?;
+    let (how, received) = passage::arrive(shared, parts, body, how(parts)).await?;
     let (Decoded { batch, rejects, .. }, held) = passage::decode(shared, received, how).await?;
     passage::count(&batch, &rejects);
     let accepted = batch.len();

@@ -1,5 +1,6 @@
 //! What MongoDB's errors mean for the one who sent a command: nothing was applied, nobody knows, or never again.
 
+use mongodb::bson::Document;
 use mongodb::error::ErrorKind;
 
 use crate::store::StoreError;
@@ -28,6 +29,12 @@ pub(super) fn statement_error(code: i32) -> StatementError {
         }
         _ => StatementError::Retryable,
     }
+}
+
+/// What a reply says where the write concern was not met: part of it may be lost again.
+pub(super) fn concern_error(reply: &Document) -> Option<String> {
+    let error = reply.get_document("writeConcernError").ok()?;
+    Some(error.get_str("errmsg").unwrap_or("write concern not satisfied").to_owned())
 }
 
 /// What a failed command means.

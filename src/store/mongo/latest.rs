@@ -14,7 +14,7 @@
 use mongodb::bson::{Document, RawDocumentBuf};
 
 use super::bson::Writer;
-use super::error::{StatementError, command_code, statement_error};
+use super::error::{StatementError, command_code, concern_error, statement_error};
 use super::pack::{CommandOptions, WriteConcern};
 use crate::model::LatestUpdate;
 use crate::model::latest::{Newest, newest, wire_bytes};
@@ -198,8 +198,7 @@ fn compared(w: &mut Writer, name: &str, operator: &str) {
 /// # Errors
 /// The write concern was not met, or an error cannot be told to belong to a statement.
 pub(super) fn answers(updates: usize, reply: &Document) -> Result<Vec<LatestWritten>, StoreError> {
-    if let Ok(concern) = reply.get_document("writeConcernError") {
-        let detail = concern.get_str("errmsg").unwrap_or("write concern not satisfied").to_owned();
+    if let Some(detail) = concern_error(reply) {
         return Err(StoreError::Unknown { kind: "write_concern", detail });
     }
     let mut answers = vec![LatestWritten::Done; updates];

@@ -1,6 +1,6 @@
 //! MongoDB: bucket pages through raw commands ([`pack`]), measurements of time-series buckets ([`series`], [`fence`],
-//! [`recount`]), loads ([`load`]), what its errors mean ([`error`]), and before all that ([`prepare`]) what the server can do ([`detect`]), what the database was written with ([`metadata`]) and the
-//! collections ([`schema`]).
+//! [`recount`]), loads ([`load`]), what its errors mean ([`error`]), and before all that ([`prepare`]) what the server can
+//! do ([`detect`]), what the database was written with ([`metadata`]) and the collections ([`schema`]).
 //!
 //! Every operation runs in a task of its own and its handle is waited for with a limit: the driver has no time-out for
 //! an operation, and one that is given up may still be carried out by the server, which is exactly what
@@ -34,7 +34,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Binary, DateTime, Document, RawDocumentBuf, doc, spec::BinarySubtype};
-use mongodb::options::{ClientOptions, WriteConcern as DriverWriteConcern};
+use mongodb::options::ClientOptions;
 use mongodb::{Client, Collection, Database};
 
 pub use convert::{ConvertOptions, Hook};
@@ -52,7 +52,7 @@ use super::{BoxFuture, LatestWritten, LoadRequest, LoadedBucket, PrepareError, P
 use crate::config;
 use crate::model::{DeadLetter, Form, LatestUpdate, PageKind, PageWrite, Span};
 use crate::telemetry::metrics;
-use error::{StatementError, command_code, command_error, describe, statement_error};
+use error::{StatementError, command_code, command_error, concern_error, describe, statement_error};
 use load::Forms;
 use pack::{CommandOptions, WriteConcern};
 use series::Series;
@@ -187,8 +187,7 @@ fn in_part(error: StoreError) -> StoreError {
 
 /// Reads the reply to a command: one answer a statement.
 fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<Written>, StoreError> {
-    if let Ok(concern) = reply.get_document("writeConcernError") {
-        let detail = concern.get_str("errmsg").unwrap_or("write concern not satisfied").to_owned();
+    if let Some(detail) = concern_error(reply) {
         return Err(StoreError::Unknown { kind: "write_concern", detail });
     }
     let done = |w: &&PageWrite| Written::Done { count: w.count_after() };
@@ -306,13 +305,7 @@ impl Store for MongoStore {
                 }
             };
             let (dead, documents) = (self.dead.clone(), letters.iter().map(document).collect::<Vec<_>>());
-            let concern = match self.options.write_concern {
-                WriteConcern::Majority => DriverWriteConcern::builder().w(mongodb::options::Acknowledgment::Majority),
-                WriteConcern::Members(n) => {
-                    DriverWriteConcern::builder().w(mongodb::options::Acknowledgment::Nodes(n as u32))
-                }
-            };
-            let concern = concern.journal(true).build();
+            let concern = self.options.write_concern.driver();
             let begun = Instant::now();
             let insert = async move { dead.insert_many(documents).ordered(false).write_concern(concern).await };
             let result = self.limited(insert).await;

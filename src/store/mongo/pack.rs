@@ -2,6 +2,7 @@
 //! and 3), as raw BSON.
 
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
+use mongodb::options::Acknowledgment;
 
 use super::bson::Writer;
 use crate::model::{Form, PageKind, PageWrite, Rows, Span};
@@ -31,14 +32,29 @@ pub(super) enum WriteConcern {
     Members(i32),
 }
 
+impl WriteConcern {
+    /// `w` of a command.
+    pub(super) fn w(self) -> Bson {
+        match self {
+            WriteConcern::Majority => Bson::from("majority"),
+            WriteConcern::Members(n) => Bson::from(n),
+        }
+    }
+
+    /// The same for the driver's own methods, journaled.
+    pub(super) fn driver(self) -> mongodb::options::WriteConcern {
+        let w = match self {
+            WriteConcern::Majority => Acknowledgment::Majority,
+            WriteConcern::Members(n) => Acknowledgment::Nodes(n as u32),
+        };
+        mongodb::options::WriteConcern::builder().w(w).journal(true).build()
+    }
+}
+
 impl CommandOptions {
     /// The `writeConcern` of commands that are not hot.
     pub(super) fn document(&self) -> Document {
-        let w = match self.write_concern {
-            WriteConcern::Majority => Bson::from("majority"),
-            WriteConcern::Members(n) => Bson::from(n),
-        };
-        doc! { "w": w, "j": true, "wtimeout": self.wtimeout_ms }
+        doc! { "w": self.write_concern.w(), "j": true, "wtimeout": self.wtimeout_ms }
     }
 
     /// Writes the `writeConcern`.

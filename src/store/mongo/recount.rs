@@ -6,6 +6,7 @@ use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, DateTime, Document, RawDocument, doc};
 use mongodb::error::Error;
 
+use super::error::concern_error;
 use super::load::{int, selection, values};
 use super::pack::{BUCKETS, SCHEMA_VERSION, SERIES};
 use super::series::Series;
@@ -148,7 +149,7 @@ async fn set(series: &Series, bucket: &BucketKey, before: Option<i64>, total: &T
         document.extend(total.fields());
         let insert = doc! { "insert": BUCKETS, "documents": [document], "writeConcern": concern };
         let reply = series.db.run_command(insert).await?;
-        return done(&reply, "n");
+        return done(&reply);
     };
     let filter = doc! {
         "_id": id(bucket), "sensor_id": &*bucket.sensor_id, "bucket_start": DateTime::from_millis(bucket.start.0),
@@ -156,17 +157,17 @@ async fn set(series: &Series, bucket: &BucketKey, before: Option<i64>, total: &T
     };
     let update = doc! { "q": filter, "u": { "$set": total.fields() }, "hint": "_id_" };
     let update = doc! { "update": BUCKETS, "updates": [update], "writeConcern": concern };
-    done(&series.db.run_command(update).await?, "n")
+    done(&series.db.run_command(update).await?)
 }
 
 /// Whether a command of one statement did something; an error where nobody knows.
-fn done(reply: &Document, counter: &str) -> mongodb::error::Result<bool> {
-    if let Ok(concern) = reply.get_document("writeConcernError") {
-        return Err(Error::custom(concern.get_str("errmsg").unwrap_or("write concern not satisfied").to_owned()));
+fn done(reply: &Document) -> mongodb::error::Result<bool> {
+    if let Some(error) = concern_error(reply) {
+        return Err(Error::custom(error));
     }
     let first = reply.get_array("writeErrors").ok().and_then(|e| e.first()).and_then(|e| e.as_document());
     match first {
-        None => Ok(reply.get_i32(counter).unwrap_or(0) > 0),
+        None => Ok(reply.get_i32("n").unwrap_or(0) > 0),
         Some(error) if error.get_i32("code").is_ok_and(|c| c == DUPLICATE_KEY) => Ok(false),
         Some(error) => Err(Error::custom(error.get_str("errmsg").unwrap_or("refused").to_owned())),
     }

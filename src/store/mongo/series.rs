@@ -18,7 +18,7 @@ use mongodb::bson::{Document, RawDocument, RawDocumentBuf};
 use mongodb::{Collection, Database};
 
 use super::bson::Writer;
-use super::error::{StatementError, statement_error};
+use super::error::{StatementError, concern_error, statement_error};
 use super::fence::Fence;
 use super::load::{key_of, selection};
 use super::pack::{self, CommandOptions};
@@ -111,8 +111,7 @@ impl MongoStore {
                 (Ok(Err(e)), Some(_)) => return Err(in_part(command_error(&e))),
                 (Err(e), _) => return Err(e),
             };
-            if let Ok(concern) = reply.get_document("writeConcernError") {
-                let detail = concern.get_str("errmsg").unwrap_or("write concern not satisfied").to_owned();
+            if let Some(detail) = concern_error(&reply) {
                 return Err(StoreError::Unknown { kind: "write_concern", detail });
             }
             for error in reply.get_array("writeErrors").into_iter().flatten().filter_map(|e| e.as_document()) {

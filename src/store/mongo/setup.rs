@@ -7,7 +7,7 @@ use mongodb::Database;
 use mongodb::bson::{Document, doc};
 
 use super::error::{command_code, describe};
-use super::pack::{CommandOptions, WriteConcern};
+use super::pack::CommandOptions;
 
 pub(super) const UNAUTHORIZED: i32 = 13;
 pub(super) const NAMESPACE_NOT_FOUND: i32 = 26;
@@ -85,11 +85,7 @@ pub(super) struct Setup<'a> {
 
 impl<'a> Setup<'a> {
     pub(super) fn new(db: &'a Database, options: &CommandOptions) -> Setup<'a> {
-        let mut write_concern = match options.write_concern {
-            WriteConcern::Majority => doc! { "w": "majority" },
-            WriteConcern::Members(n) => doc! { "w": n },
-        };
-        write_concern.insert("wtimeout", options.wtimeout_ms);
+        let write_concern = doc! { "w": options.write_concern.w(), "wtimeout": options.wtimeout_ms };
         Setup { db, write_concern }
     }
 

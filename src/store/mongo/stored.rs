@@ -8,16 +8,14 @@ use std::sync::Arc;
 
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, DateTime, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
-use mongodb::options::{
-    Acknowledgment, CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern as DriverConcern,
-};
+use mongodb::options::{CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria};
 use mongodb::{Collection, Cursor};
 
 use super::MongoStore;
 use super::detect::READINGS;
 use super::error::describe;
 use super::load::{int, value_of};
-use super::pack::{BUCKETS, SERIES, WriteConcern};
+use super::pack::{BUCKETS, SERIES};
 use crate::maintain::{MaintainError, Measured, Selection, StoredBucket, StoredPage};
 use crate::model::{BucketKey, BucketStart, FieldSummary, Form, Num, RowFlags, Rows, ValueRef};
 
@@ -50,13 +48,9 @@ pub(super) fn failed(what: &'static str) -> impl Fn(mongodb::error::Error) -> Ma
 impl MongoStore {
     /// The collections with the read and write concern of these commands.
     pub(super) fn collections(&self) -> Collections {
-        let w = match self.options.write_concern {
-            WriteConcern::Majority => Acknowledgment::Majority,
-            WriteConcern::Members(n) => Acknowledgment::Nodes(n as u32),
-        };
         let options = CollectionOptions::builder()
             .read_concern(ReadConcern::majority())
-            .write_concern(DriverConcern::builder().w(w).journal(true).build())
+            .write_concern(self.options.write_concern.driver())
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .build();
         Collections {
