@@ -19,7 +19,8 @@ use std::time::Duration;
 use mongodb::Database;
 use mongodb::bson::{Bson, Document, doc};
 
-use super::pack::{BUCKETS, CommandOptions};
+use super::error::concern_error;
+use super::pack::{BUCKETS, CommandOptions, WriteConcern};
 use super::{META, READINGS};
 
 /// Between two looks at what the server runs.
@@ -106,10 +107,11 @@ async fn running(db: &Database, matches: Document) -> mongodb::error::Result<Vec
 /// Writes the document of the fence with majority.
 async fn mark(db: &Database, options: &CommandOptions) -> mongodb::error::Result<()> {
     let update = doc! { "q": { "_id": "fence" }, "u": { "$inc": { "n": 1i64 } }, "upsert": true };
-    let command = doc! { "update": META, "updates": [update], "writeConcern": options.document() };
-    let reply = db.run_command(command).await?;
-    match reply.get_document("writeConcernError") {
-        Ok(error) => Err(mongodb::error::Error::custom(error.get_str("errmsg").unwrap_or("no majority").to_owned())),
-        Err(_) => Ok(()),
+    // Whatever store.write_concern is: the reads behind the fence are those of a majority.
+    let concern = CommandOptions { write_concern: WriteConcern::Majority, ..options.clone() }.document();
+    let command = doc! { "update": META, "updates": [update], "writeConcern": concern };
+    match concern_error(&db.run_command(command).await?) {
+        Some(error) => Err(mongodb::error::Error::custom(error)),
+        None => Ok(()),
     }
 }
