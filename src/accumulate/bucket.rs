@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 use super::seen::{Foreign, Position, Seen};
 use crate::ack::{Ack, Acks};
+use crate::flush::due::DuePolicy;
 use crate::model::{
     BucketStart, Form, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, Tags, ValueRef, rows, summary,
 };
@@ -70,8 +71,10 @@ struct Waiting {
     check: bool,
     /// Whether a row is of the journal's replay.
     replayed: bool,
-    /// When the first row came (monotonic ms).
+    /// When the first row came, or earlier (monotonic ms).
     since_ms: u64,
+    /// When the first row came that the page has no room for; of a bucket that is overfull.
+    over_ms: Option<u64>,
 }
 
 /// What is with the store.
@@ -278,13 +281,33 @@ impl Bucket {
     /// Whether more waits than the page has room for: the page can be filled and sealed in one write.
     pub(super) fn overfull(&self, limits: PageLimits) -> bool {
         let Some(waiting) = &self.waiting else { return false };
-        let (count, bytes) = match self.stored {
-            Stored::Page { count, bytes, sealed: false, .. } if self.form != Some(Form::Series) => (count, bytes),
-            _ => (0, 0),
-        };
+        let (count, bytes) = self.page_holds();
         self.flight.is_none()
             && (waiting.rows.len() + count as usize > limits.readings as usize
                 || array_bytes(&waiting.rows) + bytes > limits.bytes)
+    }
+
+    /// The reading that came now was the first that the page has no room for: what is left when the page is taken has
+    /// waited since then only.
+    pub(super) fn overflows(&mut self, now_ms: u64) {
+        if let Some(waiting) = self.waiting.as_mut() {
+            waiting.over_ms.get_or_insert(now_ms);
+        }
+    }
+
+    /// Readings and bytes of the page that the next ones go to.
+    fn page_holds(&self) -> (u32, u64) {
+        match self.stored {
+            Stored::Page { count, bytes, sealed: false, .. } if self.form != Some(Form::Series) => (count, bytes),
+            _ => (0, 0),
+        }
+    }
+
+    /// For a bucket that is due: until when it may wait all the same, see [`DuePolicy::hold_until_ms`].
+    pub(super) fn hold_until_ms(&self, due: DuePolicy, limits: PageLimits, now_ms: u64) -> Option<u64> {
+        let waiting = self.waiting.as_ref().filter(|_| matches!(self.need(), Need::Create | Need::Append))?;
+        let room = limits.readings.saturating_sub(self.page_holds().0) as usize;
+        due.hold_until_ms(now_ms, waiting.since_ms, waiting.rows.len(), room)
     }
 
     /// What it needs next.
@@ -354,6 +377,7 @@ impl Bucket {
         self.horizon = self.horizon.max(last_ts_ms);
         if rest {
             waiting.keys = None;
+            waiting.since_ms = waiting.over_ms.take().unwrap_or(waiting.since_ms);
             self.waiting = Some(waiting);
         }
         let tags = if kind == PageKind::Create || series { tags.cloned() } else { None };
@@ -483,6 +507,7 @@ impl Waiting {
             check: false,
             replayed: false,
             since_ms: now_ms,
+            over_ms: None,
         }
     }
 

@@ -271,9 +271,10 @@ impl Shard {
             }
             let ticket = Ticket { slot: slot as u32, start };
             if !bucket.queued && bucket.overfull(self.settings.page) {
+                bucket.overflows(now.mono_ms);
                 self.enqueue(ticket);
             } else if bucket.due_ms == 0 && !bucket.queued && !bucket.idle() {
-                bucket.due_ms = self.settings.due.due_ms(now.mono_ms, sensor.hash);
+                bucket.due_ms = self.settings.due.due_ms(now.mono_ms, sensor.hash).max(1);
                 self.wheel.push(bucket.due_ms, ticket);
             }
         }
@@ -287,7 +288,34 @@ impl Shard {
     /// Moves what is due into the queues.
     pub fn promote(&mut self, now: Now) {
         while let Some(due) = self.wheel.pop_due(now.mono_ms) {
-            self.enqueue_all(due);
+            for ticket in due {
+                if self.is_current(ticket, now) {
+                    self.enqueue_or_hold(ticket, now);
+                }
+            }
+        }
+    }
+
+    /// Whether a ticket of the wheel is still the bucket's: one that was queued before it was due (overfull, squeezed
+    /// out) has left a ticket behind, and may be in the wheel again with a later one.
+    fn is_current(&self, ticket: Ticket, now: Now) -> bool {
+        let Some(sensor) = self.sensors.get(ticket.slot as usize) else { return false };
+        let Ok(position) = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start) else { return false };
+        let due_ms = sensor.buckets[position].due_ms;
+        due_ms != 0 && self.wheel.slot_ms(due_ms) <= now.mono_ms
+    }
+
+    /// Puts a bucket that is due into its queue, unless it is worth waiting for the rest of its page.
+    fn enqueue_or_hold(&mut self, ticket: Ticket, now: Now) {
+        let Some(sensor) = self.sensors.get_mut(ticket.slot as usize) else { return };
+        let Ok(position) = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start) else { return };
+        let bucket = &mut sensor.buckets[position];
+        match bucket.hold_until_ms(self.settings.due, self.settings.page, now.mono_ms) {
+            Some(until_ms) if !bucket.queued => {
+                bucket.due_ms = until_ms;
+                self.wheel.push(until_ms, ticket);
+            }
+            _ => self.enqueue(ticket),
         }
     }
 
@@ -392,8 +420,10 @@ impl Shard {
         } else if bucket.due_ms == 0 || bucket.overfull(self.settings.page) {
             let since = bucket.since_ms().unwrap_or(now.mono_ms);
             let due = self.settings.due.due_ms(since, sensor.hash);
-            if bucket.attempts() == 1 || due <= now.mono_ms || bucket.overfull(self.settings.page) {
+            if bucket.attempts() == 1 || bucket.overfull(self.settings.page) {
                 self.enqueue(ticket);
+            } else if due <= now.mono_ms {
+                self.enqueue_or_hold(ticket, now);
             } else {
                 bucket.due_ms = due;
                 self.wheel.push(due, ticket);
