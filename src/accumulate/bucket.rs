@@ -26,7 +26,7 @@ use super::seen::{Foreign, Position, Seen};
 use crate::ack::{Ack, Acks};
 use crate::flush::due::DuePolicy;
 use crate::model::{
-    BucketStart, Form, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, Tags, ValueRef, rows, summary,
+    BucketStart, Form, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, Shape, Tags, rows, summary,
 };
 use crate::store::LoadedBucket;
 
@@ -134,21 +134,18 @@ pub(super) struct Settled {
     pub(super) duplicates: u64,
 }
 
-/// Called with each value of a reading.
-pub(super) type EachValue<'a> = dyn FnMut(&Arc<str>, ValueRef<'_>) + 'a;
-
-/// A reading as it arrives: its time, flags and values under interned names.
+/// A reading as it arrives: its values as they stand in its batch, under the names of `shape`.
 pub(super) struct Arriving<'a> {
     pub(super) ts_ms: i64,
     pub(super) flags: RowFlags,
-    pub(super) values: &'a dyn Fn(&mut EachValue<'_>),
+    pub(super) shape: &'a Arc<Shape>,
+    pub(super) numbers: u8,
+    pub(super) payload: &'a [u8],
 }
 
 impl Arriving<'_> {
     fn key(&self) -> ReadingKey {
-        let mut key = ReadingKey::new(self.ts_ms, std::iter::empty());
-        (self.values)(&mut |name, value| key.add(name, value));
-        key
+        ReadingKey::new(self.ts_ms, self.shape.values(self.payload))
     }
 }
 
@@ -216,7 +213,7 @@ impl Bucket {
     }
 
     /// Takes a reading in; `false` where it is a duplicate.
-    pub(super) fn arrive(&mut self, reading: &Arriving<'_>, ack: &Ack, scratch: &mut Vec<u16>, now_ms: u64) -> bool {
+    pub(super) fn arrive(&mut self, reading: &Arriving<'_>, ack: &Ack, now_ms: u64) -> bool {
         let receipt = reading.flags.any(RowFlags::RECEIPT_TIME);
         let replayed = reading.flags.any(RowFlags::REPLAYED);
         if receipt {
@@ -248,7 +245,7 @@ impl Bucket {
             return self.duplicate(ack);
         }
         let waiting = self.waiting.get_or_insert_with(|| Box::new(Waiting::new(now_ms)));
-        waiting.push(reading, scratch);
+        waiting.push(reading);
         waiting.acks.join(ack);
         waiting.check |= check;
         waiting.replayed |= replayed;
@@ -511,20 +508,8 @@ impl Waiting {
         }
     }
 
-    fn push(&mut self, reading: &Arriving<'_>, scratch: &mut Vec<u16>) {
-        scratch.clear();
-        let rows = &mut self.rows;
-        (reading.values)(&mut |name, _| {
-            let index = rows.field(name, scratch.len());
-            scratch.push(index);
-        });
-        let mut writer = rows.push(reading.ts_ms, reading.flags);
-        let mut at = 0;
-        (reading.values)(&mut |_, value| {
-            writer.value(scratch[at], value);
-            at += 1;
-        });
-        drop(writer);
+    fn push(&mut self, reading: &Arriving<'_>) {
+        self.rows.push(reading.ts_ms, reading.flags, reading.shape, reading.numbers, reading.payload);
         if let Some(keys) = self.keys.as_mut()
             && !reading.flags.any(RowFlags::RECEIPT_TIME)
         {

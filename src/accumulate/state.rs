@@ -13,7 +13,7 @@
 mod sensors;
 mod take;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
@@ -24,7 +24,7 @@ use crate::ack::{Ack, Acks};
 use crate::enrich::Registry;
 use crate::flush::backoff::Backoff;
 use crate::flush::due::{DuePolicy, DueWheel};
-use crate::model::{BucketStart, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags, SensorId, Span, Tags};
+use crate::model::{BucketStart, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags, SensorId, Shapes, Span, Tags};
 use crate::store::{LoadRequest, LoadedBucket, StoreError, Written};
 
 /// What a shard is told at its start.
@@ -51,9 +51,6 @@ pub struct ShardSettings {
     /// For buckets that the store keeps refusing.
     pub backoff: Backoff,
 }
-
-/// Interned field names kept before unused ones are dropped.
-const NAMES_SOFT_MAX: usize = 16_384;
 
 /// Where a reading stands in a batch, and its sensor's hash.
 pub type Pick = (u32, u64);
@@ -133,7 +130,7 @@ pub struct Shard {
     registry: Registry,
     sensors: Slab<Sensor>,
     index: HashTable<u32>,
-    names: HashSet<Arc<str>>,
+    shapes: Shapes,
     wheel: DueWheel<Ticket>,
     loads: VecDeque<Ticket>,
     creates: VecDeque<Ticket>,
@@ -146,8 +143,6 @@ pub struct Shard {
     /// The latest bucket that was forgotten.
     forgotten: Option<BucketStart>,
     sweep_at: usize,
-    batch_names: Vec<Option<Arc<str>>>,
-    scratch: Vec<u16>,
 }
 
 impl Shard {
@@ -159,7 +154,7 @@ impl Shard {
             registry: Registry::default(),
             sensors: Slab::new(),
             index: HashTable::new(),
-            names: HashSet::new(),
+            shapes: Shapes::default(),
             wheel,
             loads: VecDeque::new(),
             creates: VecDeque::new(),
@@ -170,8 +165,6 @@ impl Shard {
             receipt_ts_ms: i64::MIN,
             forgotten: None,
             sweep_at: 0,
-            batch_names: Vec::new(),
-            scratch: Vec::new(),
         }
     }
 
@@ -228,18 +221,13 @@ impl Shard {
 
     /// Takes readings of a batch in. `ack` is delivered, as far as this shard is concerned, when all of them are stored.
     pub fn accept(&mut self, batch: &ReadingBatch, picks: &[Pick], ack: Ack, replayed: bool, now: Now) {
-        self.batch_names.clear();
-        self.batch_names.resize(batch.names().len(), None);
+        self.shapes.begin(batch);
         for &(offset, hash) in picks {
             let Some(reading) = batch.at(offset) else { continue };
-            let slot = self.sensor(hash, reading.sensor_id);
+            let slot = self.sensor(hash, &reading);
             self.set_tags(slot, reading.tags);
-            for (name, _) in reading.values() {
-                self.intern(batch, name);
-            }
             let start = self.settings.span.floor(reading.ts_ms);
             let position = self.bucket(slot, start);
-            let names = &self.batch_names;
             let mut flags = RowFlags::default();
             if reading.receipt_time {
                 flags = RowFlags::RECEIPT_TIME;
@@ -251,18 +239,14 @@ impl Shard {
             let arriving = Arriving {
                 ts_ms: reading.ts_ms,
                 flags,
-                values: &|each| {
-                    for (i, value) in reading.values() {
-                        if let Some(name) = &names[usize::from(i)] {
-                            each(name, value);
-                        }
-                    }
-                },
+                shape: self.shapes.of(batch, reading.shape),
+                numbers: reading.numbers,
+                payload: reading.payload,
             };
             let sensor = &mut self.sensors[slot];
             let bucket = &mut sensor.buckets[position];
             let before = bucket.memory();
-            let kept = bucket.arrive(&arriving, &ack, &mut self.scratch, now.mono_ms);
+            let kept = bucket.arrive(&arriving, &ack, now.mono_ms);
             self.holding.bytes = self.holding.bytes + bucket.memory() - before;
             if kept {
                 self.holding.readings += 1;
@@ -279,10 +263,6 @@ impl Shard {
             }
         }
         ack.delivered();
-        if self.names.len() > NAMES_SOFT_MAX {
-            self.batch_names.clear();
-            self.names.retain(|n| Arc::strong_count(n) > 1);
-        }
     }
 
     /// Moves what is due into the queues.

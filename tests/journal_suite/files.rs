@@ -50,7 +50,7 @@ impl Service {
             let entry = self.follower.next().await.unwrap();
             if let hourbucket::journal::EntryKind::Readings(batch) = &entry.kind {
                 let (_, reading) = batch.iter().next().unwrap();
-                ids.push(reading.sensor_id[1..].parse().unwrap());
+                ids.push(reading.sensor_id()[1..].parse().unwrap());
             }
             if store { entry.ack.delivered() } else { acks.push(entry.ack) }
         }
@@ -135,7 +135,7 @@ async fn ids_after_salvage(dir: &Path) -> (hourbucket::journal::Salvaged, Vec<u6
     let mut ids = vec![];
     while let Some(entry) = service.follower.next().await {
         if let hourbucket::journal::EntryKind::Readings(batch) = &entry.kind {
-            ids.push(batch.iter().next().unwrap().1.sensor_id[1..].parse().unwrap());
+            ids.push(batch.iter().next().unwrap().1.sensor_id()[1..].parse().unwrap());
         }
         entry.ack.delivered();
     }
