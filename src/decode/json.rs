@@ -6,6 +6,9 @@
 //! looked at a fixed number of times, whatever the payload.
 
 use std::borrow::Cow;
+use std::ops::Range;
+
+use memchr::memchr;
 
 use super::mould::Moulds;
 use super::reading::ReadingDecoder;
@@ -37,7 +40,7 @@ pub(super) fn decode_lines(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuil
     }
     let mut at = 0;
     while at < bytes.len() {
-        let end = bytes[at..].iter().position(|b| *b == b'\n').map_or(bytes.len(), |n| at + n);
+        let end = memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |n| at + n);
         let begin = skip_space(&bytes[..end], at);
         if begin < end {
             walk.line(begin, begin + bytes[begin..end].trim_ascii_end().len());
@@ -68,7 +71,7 @@ struct Walk<'a, 'de> {
     bytes: &'de [u8],
     decoder: ReadingDecoder<'a, 'de>,
     /// What the readings look like; `None` where they get more than they say themselves.
-    moulds: Option<Moulds>,
+    moulds: Option<Moulds<'de>>,
     rejects: &'a mut Rejects,
     readings_max: usize,
     readings: usize,
@@ -88,7 +91,7 @@ impl<'a, 'de> Walk<'a, 'de> {
     ) -> Walk<'a, 'de> {
         let readings_max = cx.limits.batch_max_readings;
         let decoder = ReadingDecoder::new(cx, out);
-        let moulds = cx.tags.is_empty().then(Moulds::default);
+        let moulds = cx.tags.is_empty().then(|| Moulds::new(bytes));
         Walk { bytes, decoder, moulds, rejects, readings_max, readings: 0, index: 0, beyond: 0, beyond_from: 0 }
     }
 
@@ -161,12 +164,12 @@ impl<'a, 'de> Walk<'a, 'de> {
     }
 
     /// Commits the reading that was just parsed, or rejects it.
-    fn finish(&mut self, element: &[u8], guessed: bool) {
+    fn finish(&mut self, element: Range<usize>, guessed: bool) {
         match self.decoder.finish(!guessed) {
             Ok(()) => {
                 self.readings += 1;
                 // Of the last one nothing needs to be known.
-                let more = element.as_ptr_range().end < self.bytes.as_ptr_range().end;
+                let more = element.end < self.bytes.len();
                 if let Some(moulds) = self.moulds.as_mut().filter(|_| more) {
                     moulds.learn(element, self.decoder.committed_shape());
                 }
@@ -176,9 +179,9 @@ impl<'a, 'de> Walk<'a, 'de> {
         self.index += 1;
     }
 
-    /// Takes the reading at the start of `bytes` where it looks like one before it and may end where it does.
-    fn take_like(&mut self, bytes: &'de [u8], ends: impl Fn(usize) -> bool) -> Option<usize> {
-        let used = self.moulds.as_mut()?.take(bytes, &mut self.decoder, ends)?;
+    /// Takes the reading at `at` where it looks like one before it and may end where it does.
+    fn take_like(&mut self, at: usize, ends: impl Fn(usize) -> bool) -> Option<usize> {
+        let used = self.moulds.as_mut()?.take(at, &mut self.decoder, ends)?;
         self.readings += 1;
         self.index += 1;
         Some(used)
@@ -211,7 +214,7 @@ impl<'a, 'de> Walk<'a, 'de> {
         }
         let bytes = self.bytes;
         let line = &bytes[at..end];
-        if self.take_like(line, |used| used == line.len()).is_some() {
+        if self.take_like(at, |used| used == line.len()).is_some() {
             return;
         }
         let mut result = self.decoder.attempt(line, false);
@@ -219,7 +222,7 @@ impl<'a, 'de> Walk<'a, 'de> {
             result = self.decoder.attempt(line, true);
         }
         match result {
-            Ok(used) if used == line.len() && self.depth_allowed(line) => self.finish(line, false),
+            Ok(used) if used == line.len() && self.depth_allowed(line) => self.finish(at..end, false),
             Ok(used) => self.broken(line, used, None, split::extent(line, Within::Stream).depth),
             Err(e) => self.broken(line, offset(line, &e), Some(&e), split::extent(line, Within::Stream).depth),
         }
@@ -237,7 +240,7 @@ impl<'a, 'de> Walk<'a, 'de> {
             self.reject(reasons::INVALID_JSON, "nothing between two commas, or after the last one");
             return Ended { at, guessed: false, broken: true };
         }
-        if !guessed && let Some(n) = self.take_like(rest, |n| ends_well(&rest[n..], within)) {
+        if !guessed && let Some(n) = self.take_like(at, |n| ends_well(&rest[n..], within)) {
             return Ended { at: at + n, guessed: false, broken: false };
         }
         let mut result = self.decoder.attempt(rest, false);
@@ -251,7 +254,7 @@ impl<'a, 'de> Walk<'a, 'de> {
         }
         let (error_at, error) = match result {
             Ok(n) if ends_well(&rest[n..], within) && self.depth_allowed(&rest[..n]) => {
-                self.finish(&rest[..n], guessed);
+                self.finish(at..at + n, guessed);
                 return Ended { at: at + n, guessed: false, broken: false };
             }
             Ok(n) => (n, None),

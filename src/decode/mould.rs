@@ -12,6 +12,8 @@
 //! A gateway with two kinds of devices sends two kinds of lines, often in turns: a few moulds are kept, and each remembers
 //! which one came after it. Payloads whose readings never look alike are soon left alone.
 
+use std::ops::Range;
+
 use super::reading::ReadingDecoder;
 use super::token::Token;
 
@@ -53,8 +55,11 @@ struct Mould {
 }
 
 /// The moulds of one payload.
-#[derive(Debug, Default)]
-pub(super) struct Moulds {
+#[derive(Debug)]
+pub(super) struct Moulds<'de> {
+    payload: &'de [u8],
+    /// The payload as text, once there is a mould; then nothing of it has to be checked again.
+    text: &'de str,
     moulds: Vec<Mould>,
     /// That of the reading before.
     last: usize,
@@ -63,12 +68,16 @@ pub(super) struct Moulds {
     misses: u32,
 }
 
-impl Moulds {
-    /// Takes the reading at the start of `bytes` if it is like one before it and may end where it does, and commits it;
-    /// gives how many bytes it took. `None`, and nothing committed, where it has to be decoded.
-    pub(super) fn take<'de>(
+impl<'de> Moulds<'de> {
+    pub(super) fn new(payload: &'de [u8]) -> Moulds<'de> {
+        Moulds { payload, text: "", moulds: vec![], last: 0, oldest: 0, misses: 0 }
+    }
+
+    /// Takes the reading at `at` if it is like one before it and may end where it does, and commits it; gives how many
+    /// bytes it took. `None`, and nothing committed, where it has to be decoded.
+    pub(super) fn take(
         &mut self,
-        bytes: &'de [u8],
+        at: usize,
         decoder: &mut ReadingDecoder<'_, 'de>,
         ends: impl Fn(usize) -> bool,
     ) -> Option<usize> {
@@ -76,9 +85,10 @@ impl Moulds {
             return None;
         }
         let guess = self.moulds.get(self.last)?.next;
+        let text = self.text.get(at..)?;
         let others = (0..self.moulds.len()).filter(|i| *i != guess);
         for i in std::iter::once(guess).chain(others) {
-            if let Some(used) = self.moulds.get(i).and_then(|mould| mould.fill(bytes, decoder, &ends)) {
+            if let Some(used) = self.moulds.get(i).and_then(|mould| mould.fill(text, decoder, &ends)) {
                 self.came(i);
                 self.misses = 0;
                 return Some(used);
@@ -95,12 +105,18 @@ impl Moulds {
         self.last = i;
     }
 
-    /// Learns what a reading looks like that was just decoded and committed with this shape.
-    pub(super) fn learn(&mut self, bytes: &[u8], shape: u32) {
+    /// Learns what the reading in `place` looks like, which was just decoded and committed with this shape.
+    pub(super) fn learn(&mut self, place: Range<usize>, shape: u32) {
         if self.misses >= MISSES_MAX {
             return;
         }
-        let Some(mould) = Scan::new(bytes, shape).mould() else {
+        if self.text.is_empty() {
+            match std::str::from_utf8(self.payload) {
+                Ok(text) => self.text = text,
+                Err(_) => return self.misses = MISSES_MAX,
+            }
+        }
+        let Some(mould) = self.text.get(place).and_then(|text| Scan::new(text, shape).mould()) else {
             self.misses += 1;
             return;
         };
@@ -120,10 +136,11 @@ impl Moulds {
 impl Mould {
     fn fill<'de>(
         &self,
-        bytes: &'de [u8],
+        text: &'de str,
         decoder: &mut ReadingDecoder<'_, 'de>,
         ends: &impl Fn(usize) -> bool,
     ) -> Option<usize> {
+        let bytes = text.as_bytes();
         let (mut at, mut from) = (0, 0);
         let (mut sensor_id, mut ts) = (None, None);
         let mut tags: [(&str, &str); TAGS_MAX] = [("", ""); TAGS_MAX];
@@ -136,7 +153,7 @@ impl Mould {
             (at, from) = (at + literal.len(), to as usize);
             let (token, end) = match slot {
                 Slot::End => break,
-                _ => token(bytes, at)?,
+                _ => token(text, at)?,
             };
             at = end;
             match (slot, token) {
@@ -167,14 +184,13 @@ pub(super) enum Simple<'de> {
 }
 
 /// The token at `at` and where it ends; `None` for one that is not simply written (or is none).
-fn token(bytes: &[u8], at: usize) -> Option<(Simple<'_>, usize)> {
-    let rest = bytes.get(at..)?;
+fn token(text: &str, at: usize) -> Option<(Simple<'_>, usize)> {
+    let rest = text.as_bytes().get(at..)?;
     match rest.first()? {
         b'"' => {
-            let text = &rest[1..];
-            let n = text.iter().position(|b| *b == b'"' || *b == b'\\' || !(0x20..0x7F).contains(b))?;
-            let text = std::str::from_utf8(&text[..n]).ok().filter(|_| text[n] == b'"')?;
-            Some((Simple::Str(text), at + n + 2))
+            let n = rest[1..].iter().position(|b| !PLAIN[usize::from(*b)])?;
+            let end = at + 1 + n;
+            (rest[1 + n] == b'"').then_some((Simple::Str(text.get(at + 1..end)?), end + 1))
         }
         b't' if rest.starts_with(b"true") => Some((Simple::Bool(true), at + 4)),
         b'f' if rest.starts_with(b"false") => Some((Simple::Bool(false), at + 5)),
@@ -182,6 +198,20 @@ fn token(bytes: &[u8], at: usize) -> Option<(Simple<'_>, usize)> {
         _ => None,
     }
 }
+
+/// What stands in a text as it is: neither its end, nor an escape, nor a control character. (What is not ASCII does too,
+/// and has been checked with the whole payload.)
+const PLAIN: [bool; 256] = {
+    let mut plain = [true; 256];
+    let mut control = 0;
+    while control < 0x20 {
+        plain[control] = false;
+        control += 1;
+    }
+    plain[b'"' as usize] = false;
+    plain[b'\\' as usize] = false;
+    plain
+};
 
 /// Integers below this are doubles without loss.
 const EXACT_MAX: u64 = 1 << 53;
@@ -228,7 +258,7 @@ fn number(bytes: &[u8]) -> Option<(Simple<'_>, usize)> {
 
 /// Takes a reading apart that is known to be right.
 struct Scan<'b> {
-    bytes: &'b [u8],
+    text: &'b str,
     at: usize,
     /// Where the literal part at hand begins.
     from: usize,
@@ -240,9 +270,9 @@ struct Scan<'b> {
 }
 
 impl<'b> Scan<'b> {
-    fn new(bytes: &'b [u8], shape: u32) -> Scan<'b> {
+    fn new(text: &'b str, shape: u32) -> Scan<'b> {
         let mould = Mould { literals: vec![], parts: vec![], tag_keys: vec![], shape, next: 0 };
-        Scan { bytes, at: 0, from: 0, mould, sensor: false, values: false, loose: false, tags: vec![] }
+        Scan { text, at: 0, from: 0, mould, sensor: false, values: false, loose: false, tags: vec![] }
     }
 
     fn mould(mut self) -> Option<Mould> {
@@ -289,19 +319,19 @@ impl<'b> Scan<'b> {
     fn object(&mut self, mut member: impl FnMut(&mut Self, &'b str) -> Option<()>) -> Option<()> {
         self.literal(b'{')?;
         self.space();
-        if self.bytes.get(self.at) == Some(&b'}') {
+        if self.text.as_bytes().get(self.at) == Some(&b'}') {
             self.at += 1;
             return Some(());
         }
         loop {
             self.space();
-            let Some((Simple::Str(key), end)) = token(self.bytes, self.at) else { return None };
+            let Some((Simple::Str(key), end)) = token(self.text, self.at) else { return None };
             self.at = end;
             self.literal(b':')?;
             self.space();
             member(self, key)?;
             self.space();
-            match self.bytes.get(self.at)? {
+            match self.text.as_bytes().get(self.at)? {
                 b',' => self.at += 1,
                 b'}' => {
                     self.at += 1;
@@ -313,7 +343,7 @@ impl<'b> Scan<'b> {
     }
 
     fn slot(&mut self, slot: Slot) -> Option<()> {
-        let (_, end) = token(self.bytes, self.at)?;
+        let (_, end) = token(self.text, self.at)?;
         self.part(slot, self.at)?;
         (self.at, self.from) = (end, end);
         Some(())
@@ -321,20 +351,20 @@ impl<'b> Scan<'b> {
 
     fn part(&mut self, slot: Slot, end: usize) -> Option<()> {
         let mould = &mut self.mould;
-        mould.literals.extend_from_slice(&self.bytes[self.from..end]);
+        mould.literals.extend_from_slice(self.text.as_bytes().get(self.from..end)?);
         mould.parts.push((mould.literals.len() as u32, slot));
         (mould.parts.len() <= SLOTS_MAX).then_some(())
     }
 
     fn literal(&mut self, byte: u8) -> Option<()> {
         self.space();
-        let is = self.bytes.get(self.at) == Some(&byte);
+        let is = self.text.as_bytes().get(self.at) == Some(&byte);
         self.at += usize::from(is);
         is.then_some(())
     }
 
     fn space(&mut self) {
-        self.at = super::split::skip_space(self.bytes, self.at);
+        self.at = super::split::skip_space(self.text.as_bytes(), self.at);
     }
 }
 
