@@ -34,6 +34,7 @@ mod uri;
 
 pub use error::{ConfigErrors, Problem};
 pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
+pub use units::parse_duration;
 pub(crate) use units::write_duration;
 
 /// Everything that can be set. The shipped `config/hourbucket.toml` shows each key with its default and a comment.

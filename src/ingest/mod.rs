@@ -2,4 +2,5 @@
 //! ([`crate::intake`]) and answers the sender once their acknowledgement is in. Ingest knows protocols, not buckets.
 
 pub mod http;
+pub mod letters;
 pub mod mqtt;

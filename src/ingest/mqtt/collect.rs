@@ -15,8 +15,6 @@ use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
 pub(super) const MESSAGES_MAX: usize = 512;
 /// Bytes in one parcel; the message that passes it is the last.
 pub(super) const PARCEL_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of a payload that a dead letter keeps (a document has at most 16 MiB, and a dead letter is there to be read).
-const DEAD_PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
 
 /// A subscription, ready for use.
 #[derive(Debug)]
@@ -204,19 +202,8 @@ impl Collector {
 }
 
 fn dead_letter(message: &Message, received_at_ms: i64, first: &decode::Reject) -> DeadLetter {
-    let mut detail = first.detail.clone();
-    let kept = message.payload.len().min(DEAD_PAYLOAD_BYTES_MAX);
-    if kept < message.payload.len() {
-        detail.push_str(&format!("; the first {kept} of {} bytes are kept", message.payload.len()));
-    }
-    DeadLetter {
-        received_at_ms,
-        source: "mqtt".into(),
-        topic: String::from_utf8_lossy(&message.topic).into_owned(),
-        payload: message.payload[..kept].to_vec(),
-        reason: first.reason.into(),
-        detail,
-    }
+    let topic = String::from_utf8_lossy(&message.topic);
+    DeadLetter::keep(received_at_ms, "mqtt", topic, &message.payload, first.reason, &first.detail)
 }
 
 #[cfg(test)]

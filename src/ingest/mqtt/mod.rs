@@ -17,7 +17,7 @@
 //!   when it is full. While the submit task is behind, parcels are filled first, so batches grow by themselves.
 //! - `submit` waits where the next stage does not take parcels.
 //! - `acks` knows which messages may be acknowledged.
-//! - `link`, with `v4` and `v5`, is one connection; `socket` and `target` lie under it.
+//! - `link`, with `v4` and `v5`, is one connection; `letters` reads dead letters again; `socket` and `target` lie under it.
 //!
 //! Full: with MQTT 5 no more than `window` messages are un-acknowledged (receive maximum), with 3.1.1 the broker's own
 //! limit holds, 65,535 at most. The queue takes that many unless they are large. Where it is full all the same, a QoS 1
@@ -37,6 +37,7 @@ mod backoff;
 mod client;
 mod collect;
 mod connection;
+pub(in crate::ingest) mod letters;
 mod link;
 mod socket;
 mod submit;
