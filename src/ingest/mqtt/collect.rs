@@ -7,7 +7,7 @@ use super::link::Message;
 use super::target::SetupError;
 use crate::config::{Decoding, Mqtt};
 use crate::decode::topic::{Template, filter_matches};
-use crate::decode::{self, Context, Format, Rejects, TsUnit, reasons};
+use crate::decode::{self, Context, Decoder, Formats, Rejects, TsUnit, reasons};
 use crate::model::batch::NAMES_MAX;
 use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
 
@@ -23,7 +23,7 @@ struct Route {
     topic: String,
     template: Template,
     /// `None`: not a format that we know.
-    format: Option<Format>,
+    decoder: Option<Decoder>,
     format_name: String,
     ts_unit: Option<TsUnit>,
 }
@@ -84,17 +84,18 @@ impl Collector {
     /// # Errors
     /// A topic template cannot be read.
     pub(super) fn new(config: &Mqtt, decoding: Arc<Decoding>) -> Result<Collector, SetupError> {
+        let formats = Formats::new(&decoding);
         let route = |s: &crate::config::Subscription| {
-            let format: Option<Format> = s.format.parse().ok();
+            let decoder = formats.get(&s.format).ok();
             let ts_unit = s.ts_unit.as_deref().and_then(|unit| unit.parse().ok());
             Ok(Route {
                 filter: s.filter.clone(),
                 topic: s.topic.clone(),
                 template: Template::parse(&s.topic)
                     .map_err(|error| SetupError::Template { filter: s.filter.clone(), error })?,
-                format,
                 format_name: s.format.clone(),
-                ts_unit: ts_unit.or(format.and_then(Format::ts_unit_usual)),
+                ts_unit: ts_unit.or(decoder.as_ref().and_then(Decoder::ts_unit_usual)),
+                decoder,
             })
         };
         Ok(Collector {
@@ -177,7 +178,7 @@ impl Collector {
         let Some(route) = routes.iter().find(|route| filter_matches(&route.filter, topic)) else {
             return rejects.push(0, reasons::NO_SUBSCRIPTION, "no configured subscription has this topic");
         };
-        let Some(format) = route.format else {
+        let Some(decoder) = &route.decoder else {
             return rejects.push(
                 0,
                 reasons::UNKNOWN_FORMAT,
@@ -197,7 +198,7 @@ impl Collector {
             field: captured.field,
             tags: &captured.tags,
         };
-        decode::decode(format, &message.payload, &context, batch, rejects);
+        decoder.decode(&message.payload, Some(topic), &context, batch, rejects);
     }
 }
 
