@@ -32,8 +32,8 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("shutdown", &["intake", "telemetry", "config", "model"]),
     ("intake", &["ack", "model"]),
     ("ingest", &["decode", "intake", "ack", "model", "config", "telemetry"]),
-    ("decode", &["model", "config(Limits|Line)"]),
-    ("decode/decoder", &["model", "config(Decoding)"]),
+    ("decode", &["model", "config(Limits|Line|Otlp|PointAttributes)"]),
+    ("decode/decoder", &["model", "config(Decoding|Otlp)"]),
     ("decode/cli", &["model", "config"]),
     ("journal", &["model", "ack", "intake", "config", "telemetry"]),
     // The router pulls: it follows the journal, and pushes to the shards and to the dead letters' task.

@@ -4,7 +4,7 @@ use std::fmt::{Display, Write};
 use std::time::Duration;
 
 use super::units::{write_duration, write_size};
-use super::{AckMode, Config, LogFormat, Mqtt, MqttProtocol, StoreMode, Subscription, uri};
+use super::{AckMode, Config, LogFormat, Mqtt, MqttProtocol, PointAttributes, StoreMode, Subscription, uri};
 
 /// What stands for a secret.
 const HIDDEN: &str = "***";
@@ -171,6 +171,13 @@ impl Config {
         out.section("[line]");
         out.text("sensor_id_tag", &self.line.sensor_id_tag);
         out.plain("field_prefix", self.line.field_prefix);
+
+        out.section("[otlp]");
+        let names = self.otlp.sensor_id_attributes.iter().cloned().map(toml::Value::String).collect();
+        out.plain("sensor_id_attributes", toml::Value::Array(names));
+        out.text("sensor_id_default", &self.otlp.sensor_id_default);
+        let place = if self.otlp.point_attributes == PointAttributes::Tags { "tags" } else { "sensor_id" };
+        out.text("point_attributes", place);
 
         out.section("[dead_letters]");
         out.duration("retention", self.dead_letters.retention);

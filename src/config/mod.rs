@@ -64,6 +64,8 @@ pub struct Config {
     pub limits: Limits,
     /// `[line]`
     pub line: Line,
+    /// `[otlp]`
+    pub otlp: Otlp,
     /// `[dead_letters]`
     pub dead_letters: DeadLetters,
     /// `[shutdown]`
@@ -81,12 +83,14 @@ pub struct Decoding {
     pub limits: Limits,
     /// `[line]`
     pub line: Line,
+    /// `[otlp]`
+    pub otlp: Otlp,
 }
 
 impl Config {
     /// A copy of what decoding depends on.
     pub fn decoding(&self) -> Decoding {
-        Decoding { limits: self.limits.clone(), line: self.line.clone() }
+        Decoding { limits: self.limits.clone(), line: self.line.clone(), otlp: self.otlp.clone() }
     }
 }
 
@@ -284,6 +288,27 @@ pub struct Line {
     pub sensor_id_tag: String,
     /// `field_prefix`: fields are named `measurement_field` (default false).
     pub field_prefix: bool,
+}
+
+/// `[otlp]`: how the metrics of OpenTelemetry are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Otlp {
+    /// `sensor_id_attributes`: the first of these that a data point or its resource has is the sensor's id (default
+    /// `sensor_id`, `device.id`, `service.instance.id`, `host.name`, `service.name`).
+    pub sensor_id_attributes: Vec<String>,
+    /// `sensor_id_default`: the id where there is none of these; empty: such points are rejected (default `unknown`).
+    pub sensor_id_default: String,
+    /// `point_attributes` (default `tags`).
+    pub point_attributes: PointAttributes,
+}
+
+/// What the attributes of a data point are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PointAttributes {
+    /// Tags of the sensor.
+    Tags,
+    /// Also part of the sensor's id, so that each series is a sensor.
+    SensorId,
 }
 
 /// `[dead_letters]`

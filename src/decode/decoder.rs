@@ -3,8 +3,10 @@
 //! [`Formats`] holds all that there are; a subscription, a hook's route or the command `decode` takes its [`Decoder`]
 //! out of it at the start, a request by its query.
 
-use super::{Context, Format, Rejects, TsUnit};
-use crate::config::Decoding;
+use std::sync::Arc;
+
+use super::{Context, Format, Rejects, TsUnit, otlp};
+use crate::config::{Decoding, Otlp};
 use crate::model::BatchBuilder;
 
 /// How payloads of one format are decoded. Cheap to clone.
@@ -14,6 +16,7 @@ pub struct Decoder(Kind);
 #[derive(Debug, Clone)]
 enum Kind {
     BuiltIn(Format),
+    Otlp(otlp::Encoding, Arc<Otlp>),
 }
 
 impl From<Format> for Decoder {
@@ -35,6 +38,7 @@ impl Decoder {
     ) {
         match &self.0 {
             Kind::BuiltIn(format) => super::decode(*format, payload, cx, out, rejects),
+            Kind::Otlp(encoding, otlp) => otlp::decode(*encoding, payload, otlp, cx, out, rejects),
         }
     }
 
@@ -42,6 +46,7 @@ impl Decoder {
     pub fn ts_unit_usual(&self) -> Option<TsUnit> {
         match &self.0 {
             Kind::BuiltIn(format) => format.ts_unit_usual(),
+            Kind::Otlp(..) => None,
         }
     }
 }
@@ -55,13 +60,23 @@ pub struct UnknownFormat {
 }
 
 /// All formats by name: the built-in ones, the shipped profiles, and those of the configuration.
-#[derive(Debug, Clone, Default)]
-pub struct Formats {}
+#[derive(Debug, Clone)]
+pub struct Formats {
+    otlp: Arc<Otlp>,
+}
+
+/// OpenTelemetry's metrics, which have settings of their own.
+const OTLP: [(&str, otlp::Encoding); 2] = [("otlp", otlp::Encoding::Protobuf), ("otlp-json", otlp::Encoding::Json)];
 
 impl Formats {
     /// The formats of a configuration.
-    pub fn new(_decoding: &Decoding) -> Formats {
-        Formats {}
+    pub fn new(decoding: &Decoding) -> Formats {
+        Formats { otlp: Arc::new(decoding.otlp.clone()) }
+    }
+
+    /// The decoder of OpenTelemetry's metrics.
+    pub fn otlp(&self, encoding: otlp::Encoding) -> Decoder {
+        Decoder(Kind::Otlp(encoding, self.otlp.clone()))
     }
 
     /// The decoder of a name.
@@ -72,12 +87,15 @@ impl Formats {
         if let Ok(format) = name.parse::<Format>() {
             return Ok(format.into());
         }
+        if let Some((_, encoding)) = OTLP.iter().find(|(n, _)| *n == name) {
+            return Ok(self.otlp(*encoding));
+        }
         let choices = self.names().join(", ");
         Err(UnknownFormat { name: name.chars().take(64).collect(), choices })
     }
 
     /// Every name, built-in formats first.
     pub fn names(&self) -> Vec<&str> {
-        Format::NAMES.to_vec()
+        Format::NAMES.iter().copied().chain(OTLP.iter().map(|(name, _)| *name)).collect()
     }
 }

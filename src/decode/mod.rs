@@ -3,7 +3,7 @@
 //!
 //! `json`, `scalar` and `line` are the formats; `reading` is one reading in the native shape, `token` one of its members,
 //! `time` and `names` the rules for times and names, `split` finds where a broken element ends. [`topic`] takes a
-//! topic apart, [`reasons`] is the closed list of what can be wrong, [`cli`] the command `decode`.
+//! topic apart, [`otlp`] reads the metrics of OpenTelemetry, [`reasons`] is the closed list of what can be wrong, [`cli`] the command `decode`.
 //!
 //! Invariants: every element of a payload becomes one reading or one reject with its index; the readings that `out` held
 //! before stay as they are; the work is linear in the payload, and so is what is kept of it (see [`Rejects`]).
@@ -13,6 +13,7 @@ mod decoder;
 mod json;
 mod line;
 mod names;
+pub mod otlp;
 mod reading;
 pub mod reasons;
 mod rejects;

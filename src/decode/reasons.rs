@@ -9,6 +9,8 @@ pub const INVALID_UTF8: &str = "invalid_utf8";
 pub const INVALID_JSON: &str = "invalid_json";
 /// Not InfluxDB's line protocol: no field, a tag without value, a value that is none, a text that is not closed.
 pub const INVALID_LINE: &str = "invalid_line";
+/// Not protobuf, or another message than was announced.
+pub const INVALID_PROTOBUF: &str = "invalid_protobuf";
 /// Something stands after the end of the array or between the objects.
 pub const TRAILING_DATA: &str = "trailing_data";
 /// Nested deeper than 127 levels, which is also where serde_json ends.
@@ -67,6 +69,8 @@ pub const TOO_OLD: &str = "too_old";
 /// Further ahead than `limits.future`.
 pub const TOO_FAR_AHEAD: &str = "too_far_ahead";
 
+/// A data point of a histogram or summary: not a number, so there is no place for it.
+pub const UNSUPPORTED_METRIC: &str = "unsupported_metric";
 /// A good reading whose sender wanted all or nothing (`accept_partial=false`), and another one was bad.
 pub const NOT_ALL_GOOD: &str = "not_all_good";
 /// Of a message: longer than `mqtt.packet_max_bytes`.
@@ -86,6 +90,7 @@ pub const ALL: &[&str] = &[
     INVALID_UTF8,
     INVALID_JSON,
     INVALID_LINE,
+    INVALID_PROTOBUF,
     TRAILING_DATA,
     TOO_DEEP,
     NOT_AN_OBJECT,
@@ -113,6 +118,7 @@ pub const ALL: &[&str] = &[
     BAD_TIMESTAMP,
     TOO_OLD,
     TOO_FAR_AHEAD,
+    UNSUPPORTED_METRIC,
     NOT_ALL_GOOD,
     PAYLOAD_TOO_LARGE,
     NO_SUBSCRIPTION,

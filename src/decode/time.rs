@@ -53,6 +53,11 @@ pub(super) fn of_line(literal: &str, cx: &Context<'_>) -> Result<(i64, bool), Fa
     in_window(ms, cx)
 }
 
+/// A time in nanoseconds since 1970.
+pub(super) fn of_unix_nanos(ns: u64, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
+    in_window(i128::from(ns / 1_000_000), cx)
+}
+
 fn in_window(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
     let received = i128::from(cx.received_at_ms);
     let past = cx.limits.past.as_millis() as i128;

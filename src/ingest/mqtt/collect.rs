@@ -248,7 +248,7 @@ mod tests {
             tags_max: 32,
             batch_max_readings: 1000,
         };
-        Collector::new(&config, Arc::new(Decoding { limits, line: Config::default().line })).unwrap()
+        Collector::new(&config, Arc::new(Decoding { limits, ..Config::default().decoding() })).unwrap()
     }
 
     fn message(topic: &str, payload: impl Into<Vec<u8>>) -> Message {
