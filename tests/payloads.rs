@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hourbucket::config::{Config, Line};
-use hourbucket::decode::{Captured, Context, Format, Rejects, Template, TsUnit, decode};
+use hourbucket::decode::{Captured, Context, Formats, Rejects, Template, TsUnit};
 use hourbucket::model::{BatchBuilder, Reading, Value};
 use serde_json::Value as Json;
 
@@ -55,6 +55,8 @@ const RULES: &[Rule] = &[
         ],
         ..rule("10_plain_esphome_ha/", &[".txt"], "scalar")
     },
+    Rule { held: true, ..rule("12_otlp/", &[".json"], "otlp-json") },
+    Rule { held: true, ..rule("12_otlp/", &[".bin"], "otlp") },
     Rule { templates: &["sensors/{sensor_id}/{field}"], ..rule("14_malformed/con_scalar", &[".txt"], "scalar") },
     Rule { templates: &["+/{sensor_id}/#"], ..rule("14_malformed/", &[".json", ".txt", ".bin"], "json") },
 ];
@@ -81,12 +83,12 @@ fn decoded(rule: &Rule, sample: &Json, payload: &[u8]) -> (Vec<Reading>, Rejects
     let topic = sample["topic"].as_str();
     let captured = topic.and_then(|topic| templates.iter().find_map(|template| template.capture(topic)));
     let Captured { sensor_id, field, tags } = captured.unwrap_or_default();
-    let format: Format = rule.format.parse().unwrap();
-    let ts_unit = precision(sample["http"].as_str().unwrap_or_default()).or(format.ts_unit_usual());
+    let decoder = Formats::new(&config.decoding()).get(rule.format).unwrap();
+    let ts_unit = precision(sample["http"].as_str().unwrap_or_default()).or(decoder.ts_unit_usual());
     let (limits, line) = (&config.limits, &config.line);
     let cx = Context { limits, line, received_at_ms: NOW, ts_unit, sensor_id, field, tags: &tags };
     let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
-    decode(format, payload, &cx, &mut out, &mut rejects);
+    decoder.decode(payload, topic, &cx, &mut out, &mut rejects);
     (out.finish().to_readings(), rejects)
 }
 

@@ -79,6 +79,10 @@ pub const PAYLOAD_TOO_LARGE: &str = "payload_too_large";
 pub const NO_SUBSCRIPTION: &str = "no_subscription";
 /// Of a message: its subscription's `format` is not known to this version.
 pub const UNKNOWN_FORMAT: &str = "unknown_format";
+/// Of a message: it names another sensor than the one that its sender may speak for.
+pub const FOREIGN_SENSOR: &str = "foreign_sensor";
+/// Of a hook: AWS IoT asks to confirm that it may post here; its payload says how.
+pub const DESTINATION_CONFIRMATION: &str = "destination_confirmation";
 /// Of a message with QoS 0: it came faster than it could be taken.
 pub const QUEUE_FULL: &str = "queue_full";
 /// Of a reading that the store refuses for good.
@@ -123,6 +127,8 @@ pub const ALL: &[&str] = &[
     PAYLOAD_TOO_LARGE,
     NO_SUBSCRIPTION,
     UNKNOWN_FORMAT,
+    FOREIGN_SENSOR,
+    DESTINATION_CONFIRMATION,
     QUEUE_FULL,
     STORE_REJECTED,
 ];

@@ -1,14 +1,15 @@
 //! Dead letters read again with the settings of today, for `dead-letters replay`. Pure.
 //!
-//! How a letter is read follows from where it came from: `mqtt` as its topic's subscription says, `store` as the lines of
-//! JSON that the service made of readings which the store refused. Times are judged as of the letter's receipt, which is
-//! also the time of readings that have none of their own.
+//! How a letter is read follows from where it came from: `mqtt` as its topic's subscription says, `http` as the URL of its
+//! hook says, `store` as the lines of JSON that the service made of readings which the store refused. Times are judged as
+//! of the letter's receipt, which is also the time of readings that have none of their own.
 
 use std::sync::Arc;
 
+use super::http::Hooks;
 use super::mqtt::SetupError;
 use super::mqtt::letters::Subscriptions;
-use crate::config::{Config, Decoding};
+use crate::config::{Config, Decoding, Mqtt};
 use crate::decode::{self, Context, Format, Rejects};
 use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
 
@@ -45,6 +46,7 @@ impl Reread {
 #[derive(Debug)]
 pub struct Reader {
     subscriptions: Subscriptions,
+    hooks: Hooks,
     decoding: Arc<Decoding>,
 }
 
@@ -54,8 +56,12 @@ impl Reader {
     /// # Errors
     /// A subscription cannot be used.
     pub fn new(config: &Config) -> Result<Reader, SetupError> {
-        let decoding = Arc::new(config.decoding());
-        Ok(Reader { subscriptions: Subscriptions::new(&config.mqtt, &decoding)?, decoding })
+        Reader::of(&config.mqtt, Arc::new(config.decoding()))
+    }
+
+    pub(super) fn of(brokers: &[Mqtt], decoding: Arc<Decoding>) -> Result<Reader, SetupError> {
+        let (subscriptions, hooks) = (Subscriptions::new(brokers, &decoding)?, Hooks::new(&decoding));
+        Ok(Reader { subscriptions, hooks, decoding })
     }
 
     /// What the letter is by these settings.
@@ -65,6 +71,7 @@ impl Reader {
         }
         match letter.source.as_str() {
             "mqtt" => self.subscriptions.read(letter),
+            "http" => self.hooks.read(letter, &self.decoding),
             "store" => self.lines(letter),
             other => Reread::rejected(&letter.reason, format!("nothing is known of the source `{other}`")),
         }
