@@ -43,6 +43,8 @@ const RULES: &[Rule] = &[
     Rule { templates: &["zigbee2mqtt/{sensor_id}/{field}"], ..rule("01_zigbee2mqtt/", &[".txt"], "scalar") },
     Rule { templates: &["shellies/{sensor_id}/+/{field}"], ..rule("03_shelly/gen1_", &[".txt"], "scalar") },
     Rule { sensor_id_tag: "dev_eui", held: true, ..rule("04_chirpstack_v4/influx", &[".lp"], "line") },
+    Rule { held: true, ..rule("06_senml/", &[".json"], "senml") },
+    Rule { held: true, ..rule("06_senml/", &[".cbor.bin"], "senml-cbor") },
     Rule { held: true, ..rule("08_influx_lp/", &[".lp"], "line") },
     Rule {
         templates: &[
@@ -63,9 +65,17 @@ const RULES: &[Rule] = &[
 
 /// Samples of which another answer than the expected one was chosen, and why.
 const CHOSEN: &[(&str, &str)] = &[
+    ("06_senml/rfc8428_ex5.senml.json", SEVERAL_UNITS),
+    ("06_senml/rfc8428_ex5.senml.cbor.bin", SEVERAL_UNITS),
+    ("06_senml/rfc8428_ex7.senml.json", DATA_VALUE),
+    ("06_senml/farshidtz_reference.senml.json", DATA_VALUE),
+    ("06_senml/farshidtz_reference.senml.cbor.bin", DATA_VALUE),
     ("08_influx_lp/iox_exp_without_sign.lp", "an exponent without a sign is taken, as the sample's note advises"),
     ("08_influx_lp/telegraf_uint_max.lp", "2^64-1 is rejected with a reason: BSON has no integer for it"),
 ];
+
+const SEVERAL_UNITS: &str = "one name with several units: each unit is a field of one reading (%RH, lon, lat, %EL)";
+const DATA_VALUE: &str = "a data value is the field `value` too, as base64url text";
 
 fn directory() -> Option<PathBuf> {
     let named = std::env::var_os("HOURBUCKET_PAYLOADS").map(PathBuf::from);
@@ -106,6 +116,9 @@ fn precision(http: &str) -> Option<TsUnit> {
 /// The times that would be right: milliseconds, or `receive`; empty where the words do not say.
 fn times(words: &str) -> Vec<String> {
     let tokens: Vec<&str> = words.split_whitespace().map(|t| t.trim_matches(['(', ')', ','])).collect();
+    if let ["receive", "-", seconds, "s", ..] = tokens[..] {
+        return vec![(NOW - (seconds.parse::<f64>().unwrap() * 1000.0) as i64).to_string()];
+    }
     let mut right: Vec<String> = tokens.iter().filter(|t| **t == "receive").map(|t| (*t).to_owned()).collect();
     for (i, token) in tokens.iter().enumerate() {
         if let Ok(time) = chrono::DateTime::parse_from_rfc3339(token) {

@@ -11,7 +11,7 @@ use super::units::{KIB, MIB};
 use super::{Mqtt, MqttProtocol, Secret, Subscription, uri};
 
 /// The payload formats that `decode::Format` knows; a new one is added in both places.
-const FORMATS: [&str; 4] = ["json", "ndjson", "scalar", "line"];
+const FORMATS: [&str; 8] = ["json", "ndjson", "scalar", "line", "cbor", "msgpack", "senml", "senml-cbor"];
 const TS_UNITS: [&str; 4] = ["s", "ms", "us", "ns"];
 
 /// MQTT counts the keep-alive in seconds, 16 bit.

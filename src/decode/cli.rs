@@ -12,8 +12,8 @@ use crate::model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
 /// of the payload; then each `{"reject": {"index", "reason", "detail"}}`.
 ///
 /// Without a `template` the usual ones are tried on the topic: for a scalar `+/{sensor_id}/{field}` (of which
-/// `sensors/{sensor_id}/{field}` is one) and `{sensor_id}/{field}`, for JSON the second level is the sensor
-/// (`+/{sensor_id}/#`), unless the payload names one; the line protocol names its series itself. A topic that does not fit the given template is a reject, as it is
+/// `sensors/{sensor_id}/{field}` is one) and `{sensor_id}/{field}`, for JSON, CBOR and MessagePack the second level is
+/// the sensor (`+/{sensor_id}/#`), unless the payload names one; line protocol and SenML name their series themselves. A topic that does not fit the given template is a reject, as it is
 /// in the service; one that fits none of the usual ones gives nothing.
 ///
 /// The settings' limits hold as they do in the service, the window of time too: the caller passes one as wide as it wants
@@ -33,8 +33,8 @@ pub fn run(
     let format: Format = format.parse().map_err(invalid)?;
     let usual: &[&str] = match format {
         Format::Scalar => &["+/{sensor_id}/{field}", "{sensor_id}/{field}"],
-        Format::Json | Format::Ndjson => &["+/{sensor_id}/#"],
-        Format::Line => &[],
+        Format::Json | Format::Ndjson | Format::Cbor | Format::MessagePack => &["+/{sensor_id}/#"],
+        Format::Line | Format::Senml | Format::SenmlCbor => &[],
     };
     let given = template.map(|t| [t]);
     let templates = given.as_ref().map_or(usual, |t| t.as_slice());
@@ -149,7 +149,10 @@ mod tests {
             let result = run(format, Some("a"), template, b"1", &mut out, &Config::default(), 0);
             result.unwrap_err().to_string()
         };
-        assert_eq!(error("yaml", None), "`yaml` is no format; there are json, ndjson, scalar and line");
+        assert_eq!(
+            error("yaml", None),
+            "`yaml` is no format; there are json, ndjson, scalar, line, cbor, msgpack, senml and senml-cbor"
+        );
         assert!(error("json", Some("a#")).contains("`#`"));
     }
 }

@@ -11,6 +11,13 @@ pub const INVALID_JSON: &str = "invalid_json";
 pub const INVALID_LINE: &str = "invalid_line";
 /// Not protobuf, or another message than was announced.
 pub const INVALID_PROTOBUF: &str = "invalid_protobuf";
+/// Not CBOR: it ends within a value, or holds what RFC 8949 reserves. What follows in the payload is not read.
+pub const INVALID_CBOR: &str = "invalid_cbor";
+/// Not MessagePack: it ends within a value, or holds the byte that is never used. What follows is not read.
+pub const INVALID_MSGPACK: &str = "invalid_msgpack";
+/// JSON or CBOR, but against the rules of SenML: no array, a version or a label that forbids to use the pack, a name with
+/// other characters, several values, or a base field of an earlier record that is wrong.
+pub const INVALID_SENML: &str = "invalid_senml";
 /// Something stands after the end of the array or between the objects.
 pub const TRAILING_DATA: &str = "trailing_data";
 /// Nested deeper than 127 levels, which is also where serde_json ends.
@@ -95,6 +102,9 @@ pub const ALL: &[&str] = &[
     INVALID_JSON,
     INVALID_LINE,
     INVALID_PROTOBUF,
+    INVALID_CBOR,
+    INVALID_MSGPACK,
+    INVALID_SENML,
     TRAILING_DATA,
     TOO_DEEP,
     NOT_AN_OBJECT,
