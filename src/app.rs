@@ -511,7 +511,8 @@ fn start_front(
             health.mqtt(&status.broker, status.is_ready(), status.problem);
         });
         let (clock, stop, drained) = (wiring.clock.clone(), stop.clone(), drained.clone());
-        let task = mqtt::spawn(broker.clone(), decoding.clone(), intake.clone(), clock, stop, drained, on_status);
+        let ack = wiring.config.ingest.ack;
+        let task = mqtt::spawn(broker.clone(), ack, decoding.clone(), intake.clone(), clock, stop, drained, on_status);
         let (task, name) = (task.map_err(start_error)?, broker.url.clone());
         let poison = wiring.poison.clone();
         front.push(wiring.spawn(name.clone(), async move {

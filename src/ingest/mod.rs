@@ -3,3 +3,6 @@
 
 pub mod http;
 pub mod mqtt;
+mod tls;
+
+pub use tls::TlsError;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hourbucket::config::{Decoding, Mqtt, MqttProtocol, Subscription};
+use hourbucket::config::{AckMode, Decoding, Mqtt, MqttProtocol, Retained, Subscription};
 use hourbucket::ingest::mqtt::{BrokerStatus, spawn};
 use hourbucket::intake::{Gate, Parcel, Parcels, door};
 use hourbucket::model::SystemClock;
@@ -33,17 +33,29 @@ pub fn config(url: &str, protocol: MqttProtocol) -> Mqtt {
         session_expiry: Duration::from_secs(3600),
         username: None,
         password: None,
+        password_file: None,
         ca_file: None,
+        cert_file: None,
+        key_file: None,
         keep_alive: Duration::from_secs(30),
         packet_max_bytes: 1024 * 1024,
         window: 10_000,
+        status_topic: None,
         subscriptions: vec![subscription("sensors/+/+", "sensors/{sensor_id}/{field}", "scalar")],
     }
 }
 
 /// A subscription with QoS 1.
 pub fn subscription(filter: &str, topic: &str, format: &str) -> Subscription {
-    Subscription { filter: filter.into(), qos: 1, topic: topic.into(), format: format.into(), ts_unit: None }
+    Subscription {
+        filter: filter.into(),
+        qos: 1,
+        topic: topic.into(),
+        format: format.into(),
+        ts_unit: None,
+        retained: Retained::Once,
+        user_property_tags: vec![],
+    }
 }
 
 /// Ingest of one broker, and what the next stage sees of it.
@@ -78,6 +90,7 @@ impl Ingest {
         let on_status = Arc::new(move |status| drop(tx.send(status)));
         let task = spawn(
             config,
+            AckMode::Journal,
             Arc::new(decoding()),
             intake,
             Arc::new(SystemClock::new()),
