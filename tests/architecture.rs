@@ -33,6 +33,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("intake", &["ack", "model"]),
     ("ingest", &["decode", "intake", "ack", "model", "config", "telemetry"]),
     ("decode", &["model", "config(Limits|Line)"]),
+    ("decode/decoder", &["model", "config(Decoding)"]),
     ("decode/cli", &["model", "config"]),
     ("journal", &["model", "ack", "intake", "config", "telemetry"]),
     // The router pulls: it follows the journal, and pushes to the shards and to the dead letters' task.

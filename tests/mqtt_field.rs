@@ -183,7 +183,7 @@ async fn qos_2_is_taken_as_1() {
 fn gauge(name: &str, broker: &Mosquitto) -> f64 {
     let start = format!("hourbucket_{name}{{broker=\"127.0.0.1:{}\"}} ", broker.port());
     let text = metrics::render();
-    text.lines().find_map(|line| line.strip_prefix(&start)).map_or(0.0, |value| value.parse().unwrap())
+    text.lines().find_map(|line| line.strip_prefix(&start)).map_or(0.0, |value| value.parse().expect("a number"))
 }
 
 /// The acknowledgements come late, later than the broker would bear a silent client: pings go on, nothing is lost, the

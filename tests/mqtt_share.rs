@@ -36,7 +36,10 @@ fn one_of_two_instances_is_killed() {
     let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", &database)];
     let instance = |id: &str| {
         // Two instances on one sensor are exact in bucket mode only.
-        let text = format!("store.mode = \"bucket\"\nflush.max_age = \"300ms\"\n{}", section(&broker, id, "$share/group/fleet/+"));
+        let text = format!(
+            "store.mode = \"bucket\"\nflush.max_age = \"300ms\"\n{}",
+            section(&broker, id, "$share/group/fleet/+")
+        );
         Service::start(&text, &settings)
     };
     let (one, mut two) = (instance("one"), instance("two"));

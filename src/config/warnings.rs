@@ -26,8 +26,8 @@ fn subscription(path: &str, s: &Subscription, mqtt: &Mqtt) -> Vec<String> {
     if !s.filter.starts_with("$share/") {
         return found;
     }
-    let is_lasting = !mqtt.clean_start && !(mqtt.protocol == MqttProtocol::V5 && mqtt.session_expiry.is_zero());
-    if s.qos > 0 && !is_lasting {
+    let ends = mqtt.clean_start || (mqtt.protocol == MqttProtocol::V5 && mqtt.session_expiry.is_zero());
+    if s.qos > 0 && ends {
         found.push(format!(
             "{path}.filter is shared and the session ends with its connection: what the broker has sent to an instance that \
              dies can be lost; set clean_start = false and a session_expiry longer than its restart takes"

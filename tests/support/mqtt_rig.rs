@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hourbucket::config::{AckMode, Decoding, Mqtt, MqttProtocol, Retained, Subscription};
+use hourbucket::ingest::Env;
 use hourbucket::ingest::mqtt::{BrokerStatus, spawn};
 use hourbucket::intake::{Gate, Parcel, Parcels, door};
 use hourbucket::model::SystemClock;
@@ -88,16 +89,15 @@ impl Ingest {
         let none = BrokerStatus { broker: String::new(), connected: false, subscribed: false, problem: None };
         let (tx, status) = watch::channel(none);
         let on_status = Arc::new(move |status| drop(tx.send(status)));
-        let task = spawn(
-            config,
-            AckMode::Journal,
-            Arc::new(decoding()),
+        let env = Env {
+            decoding: Arc::new(decoding()),
+            ack: AckMode::Journal,
             intake,
-            Arc::new(SystemClock::new()),
-            stop.clone(),
-            drained.clone(),
-            on_status,
-        );
+            clock: Arc::new(SystemClock::new()),
+            stop: stop.clone(),
+            drained: drained.clone(),
+        };
+        let task = spawn(config, env, on_status);
         Ingest { parcels, gate, status, stop, drained, task: Some(task.unwrap()) }
     }
 

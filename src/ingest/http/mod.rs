@@ -48,6 +48,7 @@ use self::admit::Shared;
 use self::body::Budget;
 use self::tokens::{Tokens, TokensError};
 use crate::config;
+use crate::decode::Formats;
 use crate::intake::Intake;
 use crate::model::Clock;
 
@@ -109,7 +110,8 @@ impl HttpIngest {
         let running = Arc::new(Semaphore::new(cfg.concurrency_max));
         let (bodies, stopping) = (Budget::new(cfg.body_max_bytes), AtomicBool::new(false));
         let cfg = cfg.clone();
-        let shared = Arc::new(Shared { cfg, decoding, intake, clock, tokens, running, bodies, stopping });
+        let formats = Formats::new(&decoding);
+        let shared = Arc::new(Shared { cfg, decoding, formats, intake, clock, tokens, running, bodies, stopping });
         Ok(HttpIngest { listener, addr, shared })
     }
 

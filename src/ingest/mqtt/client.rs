@@ -20,7 +20,8 @@ use super::submit;
 use super::target::{SetupError, Target};
 use super::window::Window;
 use crate::ack::Outcome;
-use crate::config::{AckMode, Decoding, Mqtt, MqttProtocol};
+use crate::config::{AckMode, Mqtt, MqttProtocol};
+use crate::ingest::Env;
 use crate::intake::{Intake, Refused};
 use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
@@ -91,16 +92,8 @@ pub(super) struct Broker {
 ///
 /// # Errors
 /// The URL or a topic template cannot be used (the configuration's check should have found it).
-pub fn spawn(
-    config: Mqtt,
-    ack: AckMode,
-    decoding: Arc<Decoding>,
-    intake: Intake,
-    clock: Arc<dyn Clock>,
-    stop: CancellationToken,
-    drained: CancellationToken,
-    on_status: OnStatus,
-) -> Result<JoinHandle<()>, SetupError> {
+pub fn spawn(config: Mqtt, env: Env, on_status: OnStatus) -> Result<JoinHandle<()>, SetupError> {
+    let Env { decoding, ack, intake, clock, stop, drained } = env;
     let target = Target::parse(&config.url)?;
     let settings = Settings {
         source: Source::Mqtt.label(),

@@ -8,7 +8,7 @@ use super::retained::{Note, Taken};
 use super::target::SetupError;
 use crate::config::{Decoding, Retained, Subscription};
 use crate::decode::topic::{Template, filter_matches};
-use crate::decode::{self, Context, Format, Rejects, TsUnit, reasons};
+use crate::decode::{self, Context, Decoder, Formats, Rejects, TsUnit, reasons};
 use crate::model::batch::NAMES_MAX;
 use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
 
@@ -26,7 +26,7 @@ struct Route {
     topic: String,
     template: Template,
     /// `None`: not a format that we know.
-    format: Option<Format>,
+    decoder: Option<Decoder>,
     format_name: String,
     ts_unit: Option<TsUnit>,
     /// A shared subscription gets no retained messages at all (MQTT 5 §4.8.2), so there is nothing to remember.
@@ -118,17 +118,18 @@ impl Collector {
         settings: Settings,
         decoding: Arc<Decoding>,
     ) -> Result<Collector, SetupError> {
+        let formats = Formats::new(&decoding);
         let route = |s: &Subscription| {
-            let format: Option<Format> = s.format.parse().ok();
+            let decoder = formats.get(&s.format).ok();
             let ts_unit = s.ts_unit.as_deref().and_then(|unit| unit.parse().ok());
             Ok(Route {
                 filter: s.filter.clone(),
                 topic: s.topic.clone(),
                 template: Template::parse(&s.topic)
                     .map_err(|error| SetupError::Template { filter: s.filter.clone(), error })?,
-                format,
                 format_name: s.format.clone(),
-                ts_unit: ts_unit.or(format.and_then(Format::ts_unit_usual)),
+                ts_unit: ts_unit.or(decoder.as_ref().and_then(Decoder::ts_unit_usual)),
+                decoder,
                 is_shared: s.filter.starts_with("$share/"),
                 retained: s.retained,
                 user_property_tags: s.user_property_tags.clone(),
@@ -264,7 +265,7 @@ impl Collector {
         let Some(route) = route.map(|at| &routes[at]) else {
             return rejects.push(0, reasons::NO_SUBSCRIPTION, "no configured subscription has this topic");
         };
-        let Some(format) = route.format else {
+        let Some(decoder) = &route.decoder else {
             return rejects.push(
                 0,
                 reasons::UNKNOWN_FORMAT,
@@ -291,7 +292,7 @@ impl Collector {
             field: captured.field,
             tags: &captured.tags,
         };
-        decode::decode(format, &message.payload, &context, batch, rejects);
+        decoder.decode(&message.payload, Some(topic), &context, batch, rejects);
     }
 }
 
