@@ -24,12 +24,13 @@ use crate::accumulate::state::ShardSettings;
 use crate::accumulate::task::{Gauges, ShardTask};
 use crate::accumulate::{PageLimits, ShardHandle};
 use crate::admin::{Admin, Health, JournalState};
-use crate::config::{AckMode, Config, Decoding};
+use crate::config::{AckMode, Config};
 use crate::enrich::{Enrichment, Registry};
 use crate::flush::backoff::Backoff;
 use crate::flush::dead::DeadLetters;
 use crate::flush::due::DuePolicy;
 use crate::flush::{Flusher, OnStore};
+use crate::ingest;
 use crate::ingest::http::HttpIngest;
 use crate::ingest::mqtt::{self, BrokerStatus};
 use crate::intake::{Gate, Intake, Parcels, door};
@@ -424,7 +425,6 @@ impl Service {
         let router = Router::new(handles, dead_handle).repeating(repeats);
         let (router, journal) = wiring.route(router, parcels, oldest.clone()).await?;
         let dead = wiring.spawn("dead letters", dead);
-        let (stop, drained, admin_stop) = Default::default();
         let (http_addr, admin_addr) = (http.as_ref().map(HttpIngest::local_addr), admin.local_addr());
         let journal_handle = journal.as_ref().map(Journal::handle);
         let upkeep = wiring.clone().upkeep(store.clone(), gauges.clone(), latest_gauges, journal_handle, oldest);
@@ -432,9 +432,18 @@ impl Service {
             wiring.spawn("preparation of the store", wiring.clone().prepare(store, enrichment)),
             wiring.spawn("upkeep", upkeep),
         ];
-        let admin_token: CancellationToken = admin_stop;
+        let admin_token = CancellationToken::new();
         let admin = wiring.spawn("admin port", logged("admin port", admin.serve(admin_token.clone())));
-        let front = start_front(&wiring, http, &intake, &decoding, &stop, &drained)?;
+        let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
+        let env = ingest::Env {
+            decoding,
+            ack: config.ingest.ack,
+            intake: intake.clone(),
+            clock: clock.clone(),
+            stop: stop.clone(),
+            drained: drained.clone(),
+        };
+        let front = start_front(&wiring, http, env)?;
         health.started();
         let service = Service {
             http_addr,
@@ -527,14 +536,11 @@ impl Service {
     }
 }
 
-/// HTTP and the brokers: what holds the door's handles.
+/// HTTP and the brokers: what holds the door's handles, of which none stays with the caller.
 fn start_front(
     wiring: &Arc<Wiring>,
     http: Option<HttpIngest>,
-    intake: &Intake,
-    decoding: &Arc<Decoding>,
-    stop: &CancellationToken,
-    drained: &CancellationToken,
+    env: ingest::Env,
 ) -> Result<Vec<JoinHandle<()>>, StartError> {
     let mut front = vec![];
     for broker in &wiring.config.mqtt {
@@ -542,8 +548,7 @@ fn start_front(
         let on_status = Arc::new(move |status: BrokerStatus| {
             health.mqtt(&status.broker, status.is_ready(), status.problem);
         });
-        let (clock, stop, drained) = (wiring.clock.clone(), stop.clone(), drained.clone());
-        let task = mqtt::spawn(broker.clone(), decoding.clone(), intake.clone(), clock, stop, drained, on_status);
+        let task = mqtt::spawn(broker.clone(), env.clone(), on_status);
         let (task, name) = (task.map_err(start_error)?, broker.url.clone());
         let poison = wiring.poison.clone();
         front.push(wiring.spawn(name.clone(), async move {
@@ -553,7 +558,7 @@ fn start_front(
         }));
     }
     if let Some(http) = http {
-        let serve = http.serve(stop.clone(), wiring.config.shutdown.deadline);
+        let serve = http.serve(env.stop.clone(), wiring.config.shutdown.deadline);
         front.push(wiring.spawn("http", logged("http", serve)));
     }
     Ok(front)

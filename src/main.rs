@@ -163,6 +163,7 @@ async fn run(loaded: config::Loaded) -> ExitCode {
     };
     let file = loaded.file.map_or_else(|| "none, defaults".to_owned(), |f| f.display().to_string());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), config = file, "starting");
+    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let store = match store(&config).await {
         Ok(store) => Arc::new(store),
@@ -202,6 +203,7 @@ async fn init(config: &Config, shard: bool) -> ExitCode {
 async fn check_all(loaded: &config::Loaded) -> ExitCode {
     let file = loaded.file.as_ref().map_or_else(|| "no file, defaults".to_owned(), |f| f.display().to_string());
     say(&format!("ok       configuration  {file}"));
+    loaded.config.warnings().iter().for_each(|warning| say(&format!("warning  configuration  {warning}")));
     let store = store(&loaded.config).await;
     let mut good = true;
     for finding in check::check(&loaded.config, store).await {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::collect::Collector;
+use super::collect::{Collector, Settings};
 use super::link::Message;
 use super::target::SetupError;
 use crate::config::{Decoding, Mqtt};
@@ -17,7 +17,12 @@ pub(in crate::ingest) struct Subscriptions(Vec<Collector>);
 
 impl Subscriptions {
     pub(in crate::ingest) fn new(brokers: &[Mqtt], decoding: &Arc<Decoding>) -> Result<Subscriptions, SetupError> {
-        let collectors = brokers.iter().map(|broker| Collector::new(broker, decoding.clone()));
+        let collector = |broker: &Mqtt| {
+            let payload_bytes_max = broker.packet_max_bytes as usize;
+            let settings = Settings { source: "mqtt", payload_bytes_max, status_topic: None };
+            Collector::new(&broker.subscriptions, settings, decoding.clone())
+        };
+        let collectors = brokers.iter().map(collector);
         collectors.collect::<Result<_, _>>().map(Subscriptions)
     }
 
@@ -35,7 +40,8 @@ impl Subscriptions {
 
 fn take(collector: &mut Collector, letter: &DeadLetter) -> Reread {
     let (topic, payload) = (letter.topic.clone().into(), letter.payload.clone().into());
-    let message = Message { topic, payload, receipt: None };
+    // Its user properties are not kept.
+    let message = Message { topic, payload, receipt: None, is_retained: false, is_again: true, properties: vec![] };
     // It is alone in the collector, so there is room for it.
     let _ = collector.take(&message, letter.received_at_ms);
     let gathered = collector.finish();
