@@ -2,8 +2,10 @@
 //! ([`crate::intake`]) and answers the sender once their acknowledgement is in. Ingest knows protocols, not buckets.
 
 pub mod http;
+pub mod listen;
 pub mod mqtt;
 mod tls;
+pub mod tokens;
 
 use std::sync::Arc;
 

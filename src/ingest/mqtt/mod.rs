@@ -64,7 +64,7 @@ mod files;
 pub(in crate::ingest) mod link;
 pub(in crate::ingest) mod retained;
 mod socket;
-mod submit;
+pub(in crate::ingest) mod submit;
 mod target;
 mod v4;
 mod v5;
