@@ -2,7 +2,7 @@
 //! fails its batch.
 //!
 //! `json`, `scalar` and `line` are the formats; `reading` is one reading in the native shape, `token` one of its members,
-//! `time` and `names` the rules for times and names, `split` finds where a broken element ends. [`topic`] takes a
+//! `mould` the fast way for readings that look alike, `time` and `names` the rules for times and names, `split` finds where a broken element ends. [`topic`] takes a
 //! topic apart, [`reasons`] is the closed list of what can be wrong, [`cli`] the command `decode`.
 //!
 //! Invariants: every element of a payload becomes one reading or one reject with its index; the readings that `out` held
@@ -12,6 +12,7 @@ pub mod cli;
 mod decoder;
 mod json;
 mod line;
+mod mould;
 mod names;
 mod reading;
 pub mod reasons;

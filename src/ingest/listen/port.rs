@@ -306,3 +306,55 @@ impl Drop for Counted {
         metrics::mqtt_direct_connections_change(-1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::config::Config;
+
+    #[tokio::test]
+    async fn certificates_are_read_again_and_broken_ones_change_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut settings = Config::default().listen.mqtt;
+        settings.cert_file = Some(dir.path().join("server.pem"));
+        settings.key_file = Some(dir.path().join("server.key"));
+        let mut age = 100;
+        let mut write = |cert: &str, key: &str| {
+            for (name, text) in [("server.pem", cert), ("server.key", key)] {
+                let path = dir.path().join(name);
+                std::fs::write(&path, text).unwrap();
+                // Two writes within one tick of the file system's clock must differ all the same.
+                let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000 - age);
+                File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+            }
+            age -= 1;
+        };
+        let [first, second] = [
+            (
+                include_str!("../../../tests/support/mqtt_tls/server.pem"),
+                include_str!("../../../tests/support/mqtt_tls/server.key"),
+            ),
+            (
+                include_str!("../../../tests/support/mqtt_tls/mutual/server.pem"),
+                include_str!("../../../tests/support/mqtt_tls/mutual/server.key"),
+            ),
+        ];
+        write(first.0, first.1);
+        let mut tls = Tls::load(&settings).unwrap().unwrap();
+        let config = |tls: &Tls| Arc::as_ptr(tls.acceptor.config());
+        let before = config(&tls);
+        tls.look().await;
+        assert_eq!(config(&tls), before, "nothing has changed");
+        // A certificate whose key has not been written yet.
+        write(second.0, first.1);
+        tls.look().await;
+        assert_eq!(config(&tls), before);
+        write(second.0, second.1);
+        tls.look().await;
+        assert_ne!(config(&tls), before);
+        (settings.cert_file, settings.key_file) = (None, None);
+        assert!(Tls::load(&settings).unwrap().is_none());
+    }
+}
