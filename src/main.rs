@@ -19,6 +19,11 @@ use hourbucket::store::mongo::{MongoStore, Patterns};
 use hourbucket::telemetry::{log, metrics};
 use hourbucket::{decode, journal};
 
+/// A gateway's bodies, batches and pages come and go by the hundred kilobytes: with the C library's allocator the service
+/// took an eighth more CPU time a reading.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Sensor readings over MQTT and HTTP into MongoDB as hourly buckets, each acknowledged reading exactly once.
 #[derive(Parser)]
 #[command(version)]
@@ -248,7 +253,7 @@ fn hash_token() -> ExitCode {
     let mut secret = String::new();
     match std::io::stdin().lock().read_to_string(&mut secret) {
         Ok(_) => {
-            let hash = hourbucket::ingest::http::tokens::hash_secret(secret.trim_end_matches(['\r', '\n']));
+            let hash = hourbucket::ingest::tokens::hash_secret(secret.trim_end_matches(['\r', '\n']));
             say(&format!("sha256 = \"{hash}\""));
             ExitCode::SUCCESS
         }

@@ -1,9 +1,10 @@
 //! Bytes to readings and rejects. Pure: no IO, no clock (the time of receipt is handed in), and one bad reading never
 //! fails its batch.
 //!
-//! `json`, `scalar`, `line`, `binary` (CBOR, MessagePack) and `senml` are the formats; `reading` is one reading in the native shape, `token` one of its members,
-//! `time` and `names` the rules for times and names, `split` finds where a broken element ends. [`topic`] takes a
-//! topic apart, [`otlp`] reads the metrics of OpenTelemetry, [`reasons`] is the closed list of what can be wrong, [`cli`] the command `decode`.
+//! `json`, `scalar`, `line`, `binary` (CBOR, MessagePack) and `senml` are the formats; `reading` is one reading in the
+//! native shape, `token` one of its members, `mould` the fast way for readings that look alike, `time` and `names` the
+//! rules for times and names, `split` finds where a broken element ends. [`topic`] takes a topic apart, [`otlp`] reads the
+//! metrics of OpenTelemetry, [`reasons`] is the closed list of what can be wrong, [`cli`] the command `decode`.
 //!
 //! Invariants: every element of a payload becomes one reading or one reject with its index; the readings that `out` held
 //! before stay as they are; the work is linear in the payload, and so is what is kept of it (see [`Rejects`]).
@@ -13,6 +14,7 @@ pub mod cli;
 mod decoder;
 mod json;
 mod line;
+mod mould;
 mod names;
 pub mod otlp;
 mod reading;

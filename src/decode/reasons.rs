@@ -84,6 +84,8 @@ pub const NOT_ALL_GOOD: &str = "not_all_good";
 pub const PAYLOAD_TOO_LARGE: &str = "payload_too_large";
 /// Of a message: its topic belongs to no configured subscription (the broker's session may still have an old one).
 pub const NO_SUBSCRIPTION: &str = "no_subscription";
+/// Of a message: its topic is longer than `listen.mqtt.topic_max_bytes`.
+pub const TOPIC_TOO_LONG: &str = "topic_too_long";
 /// Of a message: its subscription's `format` is not known to this version.
 pub const UNKNOWN_FORMAT: &str = "unknown_format";
 /// Of a message: it names another sensor than the one that its sender may speak for.
@@ -136,6 +138,7 @@ pub const ALL: &[&str] = &[
     NOT_ALL_GOOD,
     PAYLOAD_TOO_LARGE,
     NO_SUBSCRIPTION,
+    TOPIC_TOO_LONG,
     UNKNOWN_FORMAT,
     FOREIGN_SENSOR,
     DESTINATION_CONFIRMATION,

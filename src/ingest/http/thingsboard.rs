@@ -79,7 +79,7 @@ async fn taken(shared: &Shared, parts: &Parts, body: Body, device: String) -> Re
     });
     let (how, received) = passage::arrive(shared, parts, body, how).await?;
     let (Decoded { batch, mut rejects, .. }, held) = passage::decode(shared, received, how).await?;
-    if batch.iter().any(|(_, reading)| reading.sensor_id != device) {
+    if batch.iter().any(|(_, reading)| reading.sensor_id() != device) {
         rejects = Rejects::of_message(reasons::FOREIGN_SENSOR, "the body names another sensor than the token is for");
         metrics::received(Source::Http, 1);
         metrics::rejected(Source::Http, reasons::FOREIGN_SENSOR, 1);
