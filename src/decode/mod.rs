@@ -1,7 +1,8 @@
 //! Bytes to readings and rejects. Pure: no IO, no clock (the time of receipt is handed in), and one bad reading never
 //! fails its batch.
 //!
-//! `json`, `scalar`, `line`, `binary` (CBOR, MessagePack) and `senml` are the formats; `reading` is one reading in the native shape, `token` one of its members,
+//! `json`, `scalar`, `line`, `binary` (CBOR, MessagePack) and `senml` are the formats; [`sparkplug`] is another
+//! one that needs a memory of its own; `reading` is one reading in the native shape, `token` one of its members,
 //! `time` and `names` the rules for times and names, `split` finds where a broken element ends. [`topic`] takes a
 //! topic apart, [`reasons`] is the closed list of what can be wrong, [`cli`] the command `decode`.
 //!
@@ -18,6 +19,7 @@ pub mod reasons;
 mod rejects;
 mod scalar;
 mod senml;
+pub mod sparkplug;
 mod split;
 #[cfg(test)]
 mod tests;
