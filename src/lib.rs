@@ -25,7 +25,7 @@
 //! ([`accumulate::bucket`] does), a retry that does not ask what the first try did.
 //!
 //! Pure (no async, IO, clock): [`model`], [`decode`], [`maintain`], `accumulate::{bucket, state}`, `flush::{due, backoff}`,
-//! `ingest::mqtt::acks`, `latest::state`, `enrich::registry`. `tests/architecture.rs` holds these rules.
+//! `ingest::mqtt::{acks, collect, retained, window}`, `latest::state`, `enrich::registry`. `tests/architecture.rs` holds these rules.
 
 pub mod accumulate;
 pub mod ack;

@@ -151,6 +151,7 @@ async fn run(loaded: config::Loaded) -> ExitCode {
     };
     let file = loaded.file.map_or_else(|| "none, defaults".to_owned(), |f| f.display().to_string());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), config = file, "starting");
+    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let store = match store(&config).await {
         Ok(store) => Arc::new(store),
@@ -190,6 +191,7 @@ async fn init(config: &Config, shard: bool) -> ExitCode {
 async fn check_all(loaded: &config::Loaded) -> ExitCode {
     let file = loaded.file.as_ref().map_or_else(|| "no file, defaults".to_owned(), |f| f.display().to_string());
     say(&format!("ok       configuration  {file}"));
+    loaded.config.warnings().iter().for_each(|warning| say(&format!("warning  configuration  {warning}")));
     let store = store(&loaded.config).await;
     let mut good = true;
     for finding in check::check(&loaded.config, store).await {
@@ -234,7 +236,7 @@ fn hash_token() -> ExitCode {
     let mut secret = String::new();
     match std::io::stdin().lock().read_to_string(&mut secret) {
         Ok(_) => {
-            let hash = hourbucket::ingest::http::tokens::hash_secret(secret.trim_end_matches(['\r', '\n']));
+            let hash = hourbucket::ingest::tokens::hash_secret(secret.trim_end_matches(['\r', '\n']));
             say(&format!("sha256 = \"{hash}\""));
             ExitCode::SUCCESS
         }

@@ -54,7 +54,8 @@ pub fn load(path: Option<&Path>, env: impl Iterator<Item = (String, String)>) ->
 /// Every key that can be set, such as `store.uri` and `mqtt.subscriptions.filter`, in the order of the shipped file.
 pub fn known_keys() -> Vec<String> {
     let mut report = Report::default();
-    let one_of_each = tree::parse(&Rc::from(""), "[[mqtt]]\n[[mqtt.subscriptions]]").unwrap_or_default();
+    let one_of_each =
+        tree::parse(&Rc::from(""), "[[mqtt]]\n[[mqtt.subscriptions]]\n[[listen.mqtt.topics]]").unwrap_or_default();
     sections::read(one_of_each, &mut report);
     report.known
 }

@@ -22,6 +22,7 @@ use crate::model::Span;
 mod check;
 mod dump;
 mod error;
+mod listen;
 mod load;
 mod mqtt;
 mod reader;
@@ -31,6 +32,7 @@ mod topic;
 mod tree;
 mod units;
 mod uri;
+mod warnings;
 
 pub use error::{ConfigErrors, Problem};
 pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
@@ -71,6 +73,8 @@ pub struct Config {
     pub log: Log,
     /// `[[mqtt]]`
     pub mqtt: Vec<Mqtt>,
+    /// `[listen]`
+    pub listen: Listen,
 }
 
 /// What decoding a payload depends on, for whoever takes payloads.
@@ -341,16 +345,24 @@ pub struct Mqtt {
     pub session_expiry: Duration,
     /// `username`
     pub username: Option<String>,
-    /// `password_file` (or `password` by environment).
+    /// What `password_file` held when it was read, or `password` by environment.
     pub password: Option<Secret>,
-    /// `ca_file`: PEM; absent, the system's roots.
+    /// `password_file`: read again for each connection; absent where the environment has the password itself.
+    pub password_file: Option<PathBuf>,
+    /// `ca_file`: PEM; absent, the system's roots. Read again for each connection, as are the next two.
     pub ca_file: Option<PathBuf>,
+    /// `cert_file`: PEM, the certificate that the broker asks of us, with its chain.
+    pub cert_file: Option<PathBuf>,
+    /// `key_file`: PEM, its key.
+    pub key_file: Option<PathBuf>,
     /// `keep_alive` (default 30s).
     pub keep_alive: Duration,
     /// `packet_max_bytes` (default 1MiB; a larger message becomes a dead letter).
     pub packet_max_bytes: u32,
     /// `window`: messages that may wait for their acknowledgement (default 10,000; MQTT 5: receive maximum, at most 65,535).
     pub window: u16,
+    /// `status_topic`: where `online` and `offline` are published, retained.
+    pub status_topic: Option<String>,
     /// `[[mqtt.subscriptions]]`
     pub subscriptions: Vec<Subscription>,
 }
@@ -360,7 +372,7 @@ pub struct Mqtt {
 pub struct Subscription {
     /// `filter`: a topic filter, also `$share/group/…`.
     pub filter: String,
-    /// `qos`: 0 or 1 (default).
+    /// `qos`: 0, 1 (default), or 2, which is taken as 1 (see [`Subscription::qos_asked`]).
     pub qos: u8,
     /// `topic`: a template such as `sensors/{sensor_id}/{field}`.
     pub topic: String,
@@ -368,6 +380,70 @@ pub struct Subscription {
     pub format: String,
     /// `ts_unit`: of numbers as time: `s`, `ms`, `us`, `ns`; absent, by magnitude (of `line`: `ns`).
     pub ts_unit: Option<String>,
+    /// `retained`: which retained messages are taken (default once).
+    pub retained: Retained,
+    /// `user_property_tags`: names of MQTT 5 user properties that become tags (default none).
+    pub user_property_tags: Vec<String>,
+}
+
+impl Subscription {
+    /// The QoS that the broker is asked for: QoS 2 promises nothing here that QoS 1 does not, since readings that arrive
+    /// twice are stored once.
+    pub fn qos_asked(&self) -> u8 {
+        self.qos.min(1)
+    }
+}
+
+/// Which messages that the broker has retained are taken when they are sent because of a subscription, not because
+/// somebody published just now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retained {
+    /// Each once; what was taken is not taken again after a reconnect (see `ingest::mqtt` for what that means exactly).
+    Once,
+    /// At every connection.
+    Always,
+    /// None.
+    Never,
+}
+
+/// `[listen]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    /// `[listen.mqtt]`
+    pub mqtt: ListenMqtt,
+}
+
+/// `[listen.mqtt]`: devices connect to hourbucket itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenMqtt {
+    /// `enabled` (default false).
+    pub enabled: bool,
+    /// `listen` (default 127.0.0.1:1883).
+    pub listen: SocketAddr,
+    /// `tokens_file`: who may connect; absent, loopback only.
+    pub tokens_file: Option<PathBuf>,
+    /// `allow_anonymous` (default false).
+    pub allow_anonymous: bool,
+    /// `cert_file`: PEM, with its chain; TLS where it is set. Read again when it changes.
+    pub cert_file: Option<PathBuf>,
+    /// `key_file`: PEM, its key.
+    pub key_file: Option<PathBuf>,
+    /// `client_ca_file`: PEM; devices must show a certificate of this CA.
+    pub client_ca_file: Option<PathBuf>,
+    /// `connections_max` (default 10,000).
+    pub connections_max: usize,
+    /// `connect_timeout`: for TLS and CONNECT together (default 10s).
+    pub connect_timeout: Duration,
+    /// `keep_alive_max`: the longest silence that is borne is one and a half of it (default 1h).
+    pub keep_alive_max: Duration,
+    /// `packet_max_bytes` (default 256KiB); a larger packet ends the connection.
+    pub packet_max_bytes: u32,
+    /// `topic_max_bytes` (default 1024).
+    pub topic_max_bytes: usize,
+    /// `window`: messages of one connection that may wait for their acknowledgement (default 100).
+    pub window: u16,
+    /// `[[listen.mqtt.topics]]`: as subscriptions, with QoS 1.
+    pub topics: Vec<Subscription>,
 }
 
 /// A text that never shows itself.

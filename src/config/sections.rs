@@ -9,7 +9,7 @@ use super::tree::{Entries, Node};
 use super::units::{GIB, KIB, MIB, parse_duration};
 use super::{
     Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest, Journal, Latest, Limits,
-    Line, Log, LogFormat, Secret, Shutdown, Store, StoreMode, mqtt, uri,
+    Line, Log, LogFormat, Secret, Shutdown, Store, StoreMode, listen, mqtt, uri,
 };
 use crate::model::Span;
 
@@ -48,6 +48,7 @@ pub(super) fn read(entries: Entries, report: &mut Report) -> Config {
         shutdown: shutdown(root.section("shutdown")),
         log: log(root.section("log")),
         mqtt: mqtt::read(&mut root),
+        listen: listen::read(root.section("listen")),
     };
     root.end();
     config

@@ -11,6 +11,7 @@
 
 mod binary;
 pub mod cli;
+mod decoder;
 mod json;
 mod line;
 mod names;
@@ -29,6 +30,7 @@ pub mod topic;
 
 use std::str::FromStr;
 
+pub use decoder::{Decoder, Formats, UnknownFormat};
 pub use line::quote_lines;
 pub use rejects::{KEPT_MAX, Reject, Rejects};
 pub use topic::{Captured, Template, TopicError, filter_matches};
@@ -58,6 +60,9 @@ pub enum Format {
 }
 
 impl Format {
+    /// The name of each, as settings have it.
+    pub const NAMES: &[&str] = &["json", "ndjson", "scalar", "line"];
+
     /// The unit of numbers as time where nobody has said another; `None`: by magnitude.
     pub fn ts_unit_usual(self) -> Option<TsUnit> {
         match self {

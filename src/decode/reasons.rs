@@ -90,6 +90,8 @@ pub const NOT_ALL_GOOD: &str = "not_all_good";
 pub const PAYLOAD_TOO_LARGE: &str = "payload_too_large";
 /// Of a message: its topic belongs to no configured subscription (the broker's session may still have an old one).
 pub const NO_SUBSCRIPTION: &str = "no_subscription";
+/// Of a message: its topic is longer than `listen.mqtt.topic_max_bytes`.
+pub const TOPIC_TOO_LONG: &str = "topic_too_long";
 /// Of a message: its subscription's `format` is not known to this version.
 pub const UNKNOWN_FORMAT: &str = "unknown_format";
 /// Of a message with QoS 0: it came faster than it could be taken.
@@ -141,6 +143,7 @@ pub const ALL: &[&str] = &[
     NOT_ALL_GOOD,
     PAYLOAD_TOO_LARGE,
     NO_SUBSCRIPTION,
+    TOPIC_TOO_LONG,
     UNKNOWN_FORMAT,
     QUEUE_FULL,
     STORE_REJECTED,

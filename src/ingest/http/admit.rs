@@ -18,6 +18,7 @@ use super::body::{Budget, drain};
 use super::refusal::Refusal;
 use super::tokens::Tokens;
 use crate::config;
+use crate::decode::Formats;
 use crate::intake::{Intake, Refused};
 use crate::model::Clock;
 use crate::telemetry::metrics;
@@ -32,6 +33,8 @@ const SENDER_LEFT: u16 = 499;
 pub(super) struct Shared {
     pub(super) cfg: config::Http,
     pub(super) decoding: Arc<config::Decoding>,
+    /// Those that a request can name.
+    pub(super) formats: Formats,
     pub(super) intake: Intake,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) tokens: Option<Tokens>,

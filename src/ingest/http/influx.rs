@@ -111,7 +111,7 @@ fn how(dialect: Dialect, parts: &Parts) -> Result<(How, bool), Refusal> {
     })?;
     let all_or_nothing = dialect == Dialect::V3 && params.accept_partial == Some(false);
     let (encoding, quoting) = (Encoding::of(&parts.headers)?, dialect == Dialect::V3);
-    Ok((How { format: Format::Line, encoding, ts_unit, quoting }, all_or_nothing))
+    Ok((How { decoder: Format::Line.into(), encoding, ts_unit, quoting }, all_or_nothing))
 }
 
 impl Dialect {

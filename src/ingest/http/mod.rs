@@ -48,6 +48,7 @@ use self::admit::Shared;
 use self::body::Budget;
 use self::tokens::{Tokens, TokensError};
 use crate::config;
+use crate::decode::Formats;
 use crate::intake::Intake;
 use crate::model::Clock;
 
@@ -100,7 +101,7 @@ impl HttpIngest {
         intake: Intake,
         clock: Arc<dyn Clock>,
     ) -> Result<HttpIngest, HttpError> {
-        let tokens = cfg.tokens_file.as_deref().map(Tokens::load).transpose()?;
+        let tokens = cfg.tokens_file.as_deref().map(|path| Tokens::load("http.tokens_file", path)).transpose()?;
         if tokens.is_none() && !cfg.allow_anonymous && !cfg.listen.ip().to_canonical().is_loopback() {
             return Err(HttpError::Anonymous(cfg.listen));
         }
@@ -109,7 +110,8 @@ impl HttpIngest {
         let running = Arc::new(Semaphore::new(cfg.concurrency_max));
         let (bodies, stopping) = (Budget::new(cfg.body_max_bytes), AtomicBool::new(false));
         let cfg = cfg.clone();
-        let shared = Arc::new(Shared { cfg, decoding, intake, clock, tokens, running, bodies, stopping });
+        let formats = Formats::new(&decoding);
+        let shared = Arc::new(Shared { cfg, decoding, formats, intake, clock, tokens, running, bodies, stopping });
         Ok(HttpIngest { listener, addr, shared })
     }
 

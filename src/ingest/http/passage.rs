@@ -15,7 +15,7 @@ use super::encoding::{Encoding, Inflate};
 use super::refusal::Refusal;
 use crate::ack::{Ack, Outcome, Wait};
 use crate::config::Decoding;
-use crate::decode::{self, Context, Format, Rejects, TsUnit};
+use crate::decode::{self, Context, Decoder, Rejects, TsUnit};
 use crate::intake::{Parcel, Refused};
 use crate::model::{BatchBuilder, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
@@ -28,9 +28,9 @@ const INLINE_BYTES_MAX: u64 = 256 << 10;
 const QUOTED_CHARS_MAX: usize = 200;
 
 /// What the request says about its body.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct How {
-    pub(super) format: Format,
+    pub(super) decoder: Decoder,
     pub(super) encoding: Encoding,
     pub(super) ts_unit: Option<TsUnit>,
     /// The answer quotes the lines of rejects.
@@ -119,7 +119,7 @@ impl Work {
         };
         let mut builder = BatchBuilder::new(self.decoding.limits.fields_max);
         let mut rejects = Rejects::new();
-        decode::decode(self.how.format, &payload, &context, &mut builder, &mut rejects);
+        self.how.decoder.decode(&payload, None, &context, &mut builder, &mut rejects);
         let indexes = rejects.list().iter().map(|reject| reject.index);
         let quoted = if self.how.quoting { decode::quote_lines(&payload, indexes, QUOTED_CHARS_MAX) } else { vec![] };
         Ok(Decoded { batch: builder.finish(), rejects, quoted })
