@@ -18,6 +18,16 @@ pub const INVALID_MSGPACK: &str = "invalid_msgpack";
 /// JSON or CBOR, but against the rules of SenML: no array, a version or a label that forbids to use the pack, a name with
 /// other characters, several values, or a base field of an earlier record that is wrong.
 pub const INVALID_SENML: &str = "invalid_senml";
+/// Not a message, or not a metric, of Sparkplug B.
+pub const INVALID_SPARKPLUG: &str = "invalid_sparkplug";
+/// Of Sparkplug B: the alias, or the type of the number, that only a birth tells, and no such birth is known.
+pub const UNKNOWN_METRIC: &str = "unknown_metric";
+/// Of Sparkplug B: what all births define takes more room than there is; the aliases of this one are not known.
+pub const TOO_MANY_METRICS: &str = "too_many_metrics";
+/// A value of a kind that is not stored: bytes, arrays, DataSets and Templates.
+pub const UNSUPPORTED_TYPE: &str = "unsupported_type";
+/// A value whose sender says that it is bad or stale.
+pub const BAD_QUALITY: &str = "bad_quality";
 /// Something stands after the end of the array or between the objects.
 pub const TRAILING_DATA: &str = "trailing_data";
 /// Nested deeper than 127 levels, which is also where serde_json ends.
@@ -107,6 +117,11 @@ pub const ALL: &[&str] = &[
     INVALID_CBOR,
     INVALID_MSGPACK,
     INVALID_SENML,
+    INVALID_SPARKPLUG,
+    UNKNOWN_METRIC,
+    TOO_MANY_METRICS,
+    UNSUPPORTED_TYPE,
+    BAD_QUALITY,
     TRAILING_DATA,
     TOO_DEEP,
     NOT_AN_OBJECT,
