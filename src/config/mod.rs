@@ -15,14 +15,19 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use chrono_tz::Tz;
+
+use self::mapping::Mapping;
 use crate::model::Span;
 
 mod check;
 mod dump;
 mod error;
 mod load;
+pub mod mapping;
 mod mqtt;
 mod reader;
 mod sections;
@@ -34,6 +39,7 @@ mod uri;
 
 pub use error::{ConfigErrors, Problem};
 pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
+pub(crate) use suggest::nearest;
 pub(crate) use units::write_duration;
 
 /// Everything that can be set. The shipped `config/hourbucket.toml` shows each key with its default and a comment.
@@ -69,6 +75,8 @@ pub struct Config {
     pub shutdown: Shutdown,
     /// `[log]`
     pub log: Log,
+    /// `[formats.NAME]`, in the order of their names.
+    pub formats: Vec<Arc<Mapping>>,
     /// `[[mqtt]]`
     pub mqtt: Vec<Mqtt>,
 }
@@ -80,12 +88,14 @@ pub struct Decoding {
     pub limits: Limits,
     /// `[line]`
     pub line: Line,
+    /// `[formats.NAME]`
+    pub formats: Vec<Arc<Mapping>>,
 }
 
 impl Config {
     /// A copy of what decoding depends on.
     pub fn decoding(&self) -> Decoding {
-        Decoding { limits: self.limits.clone(), line: self.line.clone() }
+        Decoding { limits: self.limits.clone(), line: self.line.clone(), formats: self.formats.clone() }
     }
 }
 
@@ -262,6 +272,11 @@ pub struct Limits {
     pub past: Duration,
     /// `future`: how far ahead a reading may be (default 10m).
     pub future: Duration,
+    /// `unset_before`, in milliseconds since 1970: a device's time before it is that of a clock not set, and counts as
+    /// none (default 2001-01-01).
+    pub unset_before_ms: i64,
+    /// `zone` of times that say none; absent, such times are refused.
+    pub zone: Option<Tz>,
     /// `fields_max`: values of a reading (default 64, at most 255).
     pub fields_max: usize,
     /// `name_max_bytes`: a field's or tag's name (default 128, at most 255).
@@ -362,9 +377,9 @@ pub struct Subscription {
     pub filter: String,
     /// `qos`: 0 or 1 (default).
     pub qos: u8,
-    /// `topic`: a template such as `sensors/{sensor_id}/{field}`.
+    /// `topic`: a template such as `sensors/{sensor_id}/{field}` (default `#` where the format reads topics itself).
     pub topic: String,
-    /// `format`: `json`, `ndjson`, `scalar` or `line` (more to come).
+    /// `format`: a built-in one such as `json`, a shipped profile such as `zigbee2mqtt`, or one of `[formats.NAME]`.
     pub format: String,
     /// `ts_unit`: of numbers as time: `s`, `ms`, `us`, `ns`; absent, by magnitude (of `line`: `ns`).
     pub ts_unit: Option<String>,

@@ -1,8 +1,10 @@
 //! Reads `[[mqtt]]` and its subscriptions, and checks what belongs together within one broker.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::mapping::{self, Mapping, profiles};
 use super::reader::{Bad, Report, Section, one_of, read_secret, wrong};
 use super::suggest::nearest;
 use super::topic::{Level, check_filter, never_meets, parse_template};
@@ -11,7 +13,7 @@ use super::units::{KIB, MIB};
 use super::{Mqtt, MqttProtocol, Secret, Subscription, uri};
 
 /// The payload formats that `decode::Format` knows; a new one is added in both places.
-const FORMATS: [&str; 4] = ["json", "ndjson", "scalar", "line"];
+pub(super) const FORMATS: &[&str] = &["json", "ndjson", "scalar", "line"];
 const TS_UNITS: [&str; 4] = ["s", "ms", "us", "ns"];
 
 /// MQTT counts the keep-alive in seconds, 16 bit.
@@ -21,12 +23,12 @@ const SESSION_EXPIRY_MAX: Duration = Duration::from_secs(u32::MAX as u64);
 /// The largest packet that MQTT can carry (a four-byte variable length).
 const PACKET_MAX_BYTES: u64 = 256 * MIB - 1;
 
-/// Reads every broker.
-pub(super) fn read(root: &mut Section<'_>) -> Vec<Mqtt> {
+/// Reads every broker; a subscription can name one of the `formats`.
+pub(super) fn read(root: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Mqtt> {
     let found = root.sections("mqtt");
     let mut brokers: Vec<Mqtt> = Vec::with_capacity(found.len());
     for (path, entries) in found {
-        let mqtt = broker(Section::new(path.clone(), entries, root.report));
+        let mqtt = broker(Section::new(path.clone(), entries, root.report), formats);
         check_broker(&path, &mqtt, root.report);
         let same = |other: &Mqtt| other.url == mqtt.url && other.client_id == mqtt.client_id && !mqtt.url.is_empty();
         if brokers.iter().any(same) {
@@ -41,7 +43,7 @@ pub(super) fn read(root: &mut Section<'_>) -> Vec<Mqtt> {
     brokers
 }
 
-fn broker(mut s: Section<'_>) -> Mqtt {
+fn broker(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Mqtt {
     let mqtt = Mqtt {
         url: required(&mut s, "url", "mqtt://127.0.0.1:1883", url),
         client_id: required(&mut s, "client_id", "hourbucket-1", client_id),
@@ -58,7 +60,7 @@ fn broker(mut s: Section<'_>) -> Mqtt {
         keep_alive: s.duration("keep_alive", Duration::from_secs(30), Duration::from_secs(1)..=KEEP_ALIVE_MAX),
         packet_max_bytes: packet_max_bytes(&mut s),
         window: s.count("window", 10_000, 1..=65_535),
-        subscriptions: subscriptions(&mut s),
+        subscriptions: subscriptions(&mut s, formats),
     };
     s.end();
     mqtt
@@ -123,11 +125,11 @@ fn password(s: &mut Section<'_>) -> Option<Secret> {
     direct.or(from_file.flatten())
 }
 
-fn subscriptions(s: &mut Section<'_>) -> Vec<Subscription> {
+fn subscriptions(s: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Subscription> {
     let found = s.sections("subscriptions");
     let mut subscriptions: Vec<Subscription> = Vec::with_capacity(found.len());
     for (path, entries) in found {
-        let subscription = subscription(Section::new(path.clone(), entries, s.report));
+        let subscription = subscription(Section::new(path.clone(), entries, s.report), formats);
         check_subscription(&path, &subscription, s.report);
         if subscriptions.iter().any(|other| other.filter == subscription.filter && !other.filter.is_empty()) {
             s.report.impossible(
@@ -141,8 +143,8 @@ fn subscriptions(s: &mut Section<'_>) -> Vec<Subscription> {
     subscriptions
 }
 
-fn subscription(mut s: Section<'_>) -> Subscription {
-    let subscription = Subscription {
+fn subscription(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Subscription {
+    let mut subscription = Subscription {
         filter: required(&mut s, "filter", "sensors/+/+", |node| {
             let advice = "write a topic filter such as \"sensors/+/+\" or \"$share/group/sensors/#\"";
             let text = node.text().ok_or_else(|| wrong(node, advice))?;
@@ -150,17 +152,39 @@ fn subscription(mut s: Section<'_>) -> Subscription {
             Ok(text.to_owned())
         }),
         qos: s.parse("qos", qos).unwrap_or(1),
-        topic: required(&mut s, "topic", "sensors/{sensor_id}/{field}", |node| {
-            let advice = "write a template such as \"sensors/{sensor_id}/{field}\"";
-            let text = node.text().ok_or_else(|| wrong(node, advice))?;
-            parse_template(text).map_err(|what| Bad::new(what, advice))?;
-            Ok(text.to_owned())
+        topic: s
+            .parse("topic", |node| {
+                let advice = "write a template such as \"sensors/{sensor_id}/{field}\"";
+                let text = node.text().ok_or_else(|| wrong(node, advice))?;
+                parse_template(text).map_err(|what| Bad::new(what, advice))?;
+                Ok(text.to_owned())
+            })
+            .unwrap_or_default(),
+        format: required(&mut s, "format", "json", |node| {
+            let configured = formats.iter().map(|mapping| mapping.name.as_str());
+            let shipped = FORMATS.iter().copied().chain(profiles::names()).map(|name| -> &str { name });
+            let names: Vec<&str> = configured.chain(shipped).collect();
+            named(node, &names)
         }),
-        format: required(&mut s, "format", "json", |node| named(node, &FORMATS)),
         ts_unit: s.parse("ts_unit", |node| named(node, &TS_UNITS)),
     };
+    default_topic(&mut s, &mut subscription, formats);
     s.end();
     subscription
+}
+
+/// A mapping may read topics itself; any other format needs the template.
+fn default_topic(s: &mut Section<'_>, subscription: &mut Subscription, formats: &[Arc<Mapping>]) {
+    let path = s.key("topic");
+    if s.report.is_set(&path) {
+        return;
+    }
+    if mapping::find(formats, &subscription.format).is_some() {
+        subscription.topic = "#".to_owned();
+    } else {
+        let advice = "write topic = \"sensors/{sensor_id}/{field}\", for instance";
+        s.report.bad(&path, Bad::new("missing", advice));
+    }
 }
 
 fn qos(node: &Node) -> Result<u8, Bad> {

@@ -1,7 +1,8 @@
 //! Bytes to readings and rejects. Pure: no IO, no clock (the time of receipt is handed in), and one bad reading never
 //! fails its batch.
 //!
-//! `json`, `scalar` and `line` are the formats; `reading` is one reading in the native shape, `token` one of its members,
+//! `json`, `scalar` and `line` are the built-in formats, `mapping` those that a configuration describes, and [`Decoder`] is
+//! any of them by name; `reading` is one reading in the native shape, `token` one of its members,
 //! `time` and `names` the rules for times and names, `split` finds where a broken element ends. [`topic`] takes a
 //! topic apart, [`reasons`] is the closed list of what can be wrong, [`cli`] the command `decode`.
 //!
@@ -12,6 +13,7 @@ pub mod cli;
 mod decoder;
 mod json;
 mod line;
+mod mapping;
 mod names;
 mod reading;
 pub mod reasons;
