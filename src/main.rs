@@ -18,6 +18,11 @@ use hourbucket::store::mongo::{MongoStore, Patterns};
 use hourbucket::telemetry::{log, metrics};
 use hourbucket::{decode, journal};
 
+/// A gateway's bodies, batches and pages come and go by the hundred kilobytes: with the C library's allocator the service
+/// took an eighth more CPU time a reading.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Sensor readings over MQTT and HTTP into MongoDB as hourly buckets, each acknowledged reading exactly once.
 #[derive(Parser)]
 #[command(version)]

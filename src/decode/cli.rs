@@ -93,7 +93,7 @@ fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
 
 fn reading_line(batch: &ReadingBatch, reading: &ReadingRef<'_>) -> String {
     let text = |t: &str| serde_json::Value::from(t).to_string();
-    let mut line = format!("{{\"sensor_id\":{}", text(reading.sensor_id));
+    let mut line = format!("{{\"sensor_id\":{}", text(reading.sensor_id()));
     if !reading.receipt_time {
         // Beyond the years that RFC 3339 can write, the number says it.
         let ts = time::to_rfc3339(reading.ts_ms).map_or_else(|| reading.ts_ms.to_string(), |ts| text(&ts));

@@ -10,6 +10,7 @@ pub mod latest;
 pub mod page;
 pub mod reading;
 pub mod rows;
+pub mod shape;
 pub mod summary;
 pub mod value;
 
@@ -22,5 +23,6 @@ pub use latest::LatestUpdate;
 pub use page::{Form, PageKind, PageWrite};
 pub use reading::{Reading, ReadingKey};
 pub use rows::{RowFlags, Rows};
+pub use shape::{Shape, Shapes};
 pub use summary::{FieldSummary, Summary};
 pub use value::{Num, Value, ValueRef};

@@ -14,7 +14,7 @@ use crate::ack::Ack;
 use crate::flush::dead::DeadLetters;
 use crate::intake::Parcels;
 use crate::journal::{EntryKind, Follower};
-use crate::model::{Clock, DeadLetter, ReadingBatch, stable_hash};
+use crate::model::{Clock, DeadLetter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
 use oldest::Oldest;
 
@@ -102,9 +102,8 @@ impl Router {
 pub fn picks(batch: &ReadingBatch, shards: usize) -> Vec<Vec<(u32, u64)>> {
     let expected = batch.len() / shards.max(1) + 1;
     let mut picks: Vec<Vec<(u32, u64)>> = (0..shards).map(|_| Vec::with_capacity(expected)).collect();
-    for (offset, reading) in batch.iter() {
-        let hash = stable_hash(reading.sensor_id);
-        picks[shard_of(hash, shards)].push((offset, hash));
+    for place in batch.places() {
+        picks[shard_of(place.hash, shards)].push((place.offset, place.hash));
     }
     picks
 }
@@ -118,6 +117,7 @@ pub fn shard_of(hash: u64, shards: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::stable_hash;
 
     #[test]
     fn sensors_are_spread_evenly_and_stay_where_they_are() {
