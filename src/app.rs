@@ -24,12 +24,13 @@ use crate::accumulate::state::ShardSettings;
 use crate::accumulate::task::{Gauges, ShardTask};
 use crate::accumulate::{PageLimits, ShardHandle};
 use crate::admin::{Admin, Health, JournalState};
-use crate::config::{AckMode, Config, Decoding};
+use crate::config::{AckMode, Config};
 use crate::enrich::{Enrichment, Registry};
 use crate::flush::backoff::Backoff;
 use crate::flush::dead::DeadLetters;
 use crate::flush::due::DuePolicy;
 use crate::flush::{Flusher, OnStore};
+use crate::ingest;
 use crate::ingest::http::HttpIngest;
 use crate::ingest::mqtt::{self, BrokerStatus};
 use crate::intake::{Gate, Intake, Parcels, door};
@@ -109,6 +110,8 @@ struct Wiring {
     gate: Gate,
     poison: Poison,
     flusher: Flusher,
+    /// Everything that comes may be stored already.
+    repeats: bool,
 }
 
 impl Wiring {
@@ -141,7 +144,7 @@ impl Wiring {
             bytes_max: usize::try_from(config.accumulate.max_bytes).unwrap_or(usize::MAX) / n,
             sensors_max: (config.accumulate.max_sensors / n).max(1),
             seen_max: SEEN_MAX,
-            started_wall_ms: self.clock.now().wall_ms,
+            started_wall_ms: if self.repeats { i64::MAX } else { self.clock.now().wall_ms },
             backoff: backoff(config),
         };
         let mut shards = Shards::default();
@@ -359,6 +362,35 @@ impl Service {
     /// # Errors
     /// A port, the journal or a broker's settings cannot be used; nothing runs then.
     pub async fn start(config: Config, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Result<Service, StartError> {
+        Service::start_with(config, store, clock, false).await.map(|(service, _)| service)
+    }
+
+    /// A second instance for a command, beside a service that runs or not: without ports for senders, brokers and
+    /// journal. The caller hands readings over at the door that it gets, which may be stored already; their
+    /// acknowledgements say that they are stored. When the door's handle is dropped and [`Service::run_until`] is told
+    /// to stop, it ends.
+    ///
+    /// # Errors
+    /// As [`Service::start`].
+    pub async fn start_fed(
+        mut config: Config,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Service, Intake), StartError> {
+        config.ingest.ack = AckMode::Stored;
+        config.http.enabled = false;
+        config.mqtt.clear();
+        // Beside the one of the service; nobody looks.
+        config.admin.listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        Service::start_with(config, store, clock, true).await
+    }
+
+    async fn start_with(
+        config: Config,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        repeats: bool,
+    ) -> Result<(Service, Intake), StartError> {
         let gate = Gate::default();
         let poison = Poison::new(gate.clone());
         let health = Arc::new(Health::new(config.ingest.ack));
@@ -372,6 +404,7 @@ impl Service {
             gate: gate.clone(),
             poison: poison.clone(),
             flusher: flusher.clone(),
+            repeats,
         });
         // Ports first: they are what fails most often, and nothing else has begun.
         let admin = Admin::bind(&config.admin, health.clone()).await.map_err(start_error)?;
@@ -389,10 +422,9 @@ impl Service {
         let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
         let enrichment = wiring.enrichment(&store, &registry);
         let Shards { handles, tasks: shards, gauges, latest, latest_gauges } = wiring.shards(&dead_handle, &registry);
-        let router = Router::new(handles, dead_handle);
+        let router = Router::new(handles, dead_handle).repeating(repeats);
         let (router, journal) = wiring.route(router, parcels, oldest.clone()).await?;
         let dead = wiring.spawn("dead letters", dead);
-        let (stop, drained, admin_stop) = Default::default();
         let (http_addr, admin_addr) = (http.as_ref().map(HttpIngest::local_addr), admin.local_addr());
         let journal_handle = journal.as_ref().map(Journal::handle);
         let upkeep = wiring.clone().upkeep(store.clone(), gauges.clone(), latest_gauges, journal_handle, oldest);
@@ -400,12 +432,20 @@ impl Service {
             wiring.spawn("preparation of the store", wiring.clone().prepare(store, enrichment)),
             wiring.spawn("upkeep", upkeep),
         ];
-        let admin_token: CancellationToken = admin_stop;
+        let admin_token = CancellationToken::new();
         let admin = wiring.spawn("admin port", logged("admin port", admin.serve(admin_token.clone())));
-        let front = start_front(&wiring, http, &intake, &decoding, &stop, &drained)?;
-        drop(intake);
+        let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
+        let env = ingest::Env {
+            decoding,
+            ack: config.ingest.ack,
+            intake: intake.clone(),
+            clock: clock.clone(),
+            stop: stop.clone(),
+            drained: drained.clone(),
+        };
+        let front = start_front(&wiring, http, env)?;
         health.started();
-        Ok(Service {
+        let service = Service {
             http_addr,
             admin_addr,
             config,
@@ -425,7 +465,8 @@ impl Service {
             side,
             admin,
             gauges,
-        })
+        };
+        Ok((service, intake))
     }
 
     /// Serves until `stop` is done or a part fails, then shuts down in order.
@@ -495,14 +536,11 @@ impl Service {
     }
 }
 
-/// HTTP and the brokers: what holds the door's handles.
+/// HTTP and the brokers: what holds the door's handles, of which none stays with the caller.
 fn start_front(
     wiring: &Arc<Wiring>,
     http: Option<HttpIngest>,
-    intake: &Intake,
-    decoding: &Arc<Decoding>,
-    stop: &CancellationToken,
-    drained: &CancellationToken,
+    env: ingest::Env,
 ) -> Result<Vec<JoinHandle<()>>, StartError> {
     let mut front = vec![];
     for broker in &wiring.config.mqtt {
@@ -510,8 +548,7 @@ fn start_front(
         let on_status = Arc::new(move |status: BrokerStatus| {
             health.mqtt(&status.broker, status.is_ready(), status.problem);
         });
-        let (clock, stop, drained) = (wiring.clock.clone(), stop.clone(), drained.clone());
-        let task = mqtt::spawn(broker.clone(), decoding.clone(), intake.clone(), clock, stop, drained, on_status);
+        let task = mqtt::spawn(broker.clone(), env.clone(), on_status);
         let (task, name) = (task.map_err(start_error)?, broker.url.clone());
         let poison = wiring.poison.clone();
         front.push(wiring.spawn(name.clone(), async move {
@@ -521,7 +558,7 @@ fn start_front(
         }));
     }
     if let Some(http) = http {
-        let serve = http.serve(stop.clone(), wiring.config.shutdown.deadline);
+        let serve = http.serve(env.stop.clone(), wiring.config.shutdown.deadline);
         front.push(wiring.spawn("http", logged("http", serve)));
     }
     Ok(front)

@@ -1,5 +1,6 @@
 //! The binary: arguments, configuration, log, run, exit code.
 
+mod letters_cli;
 mod maintain_cli;
 
 use std::io::{IsTerminal, Read, Write};
@@ -71,6 +72,11 @@ enum Command {
     /// Bring stored buckets from pages into the time-series collection or back; may be stopped and given again; exit
     /// code 0: done, 1: some were left as they are, or differ, 2: failed
     Convert(maintain_cli::Convert),
+    /// Look at what could not be understood, read it again, or remove it
+    DeadLetters {
+        #[command(subcommand)]
+        command: letters_cli::DeadLetters,
+    },
     /// Look into the journal
     Journal {
         #[command(subcommand)]
@@ -116,7 +122,9 @@ fn main() -> ExitCode {
 fn command_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode {
     let failed = fail(error);
     match command {
-        Command::Reconcile(_) | Command::Convert(_) => ExitCode::from(maintain_cli::ERROR),
+        Command::Reconcile(_) | Command::Convert(_) | Command::DeadLetters { .. } => {
+            ExitCode::from(maintain_cli::ERROR)
+        }
         _ => failed,
     }
 }
@@ -144,6 +152,10 @@ fn with_config(command: Command, loaded: config::Loaded) -> ExitCode {
         Command::Convert(arguments) => runtime.block_on(async {
             let config = &loaded.config;
             maintain_cli::convert(config, store(config).await, arguments).await
+        }),
+        Command::DeadLetters { command } => runtime.block_on(async {
+            let config = &loaded.config;
+            letters_cli::run(config, store(config).await, command).await
         }),
         _ => runtime.block_on(check_all(&loaded)),
     };
@@ -212,7 +224,7 @@ async fn init(config: &Config, shard: bool) -> ExitCode {
 async fn check_all(loaded: &config::Loaded) -> ExitCode {
     let file = loaded.file.as_ref().map_or_else(|| "no file, defaults".to_owned(), |f| f.display().to_string());
     say(&format!("ok       configuration  {file}"));
-    loaded.config.warnings().iter().for_each(|warning| say(&format!("ok       configuration  warning: {warning}")));
+    loaded.config.warnings().iter().for_each(|warning| say(&format!("warning  configuration  {warning}")));
     let store = store(&loaded.config).await;
     let mut good = true;
     for finding in check::check(&loaded.config, store).await {

@@ -18,6 +18,8 @@ impl Place {
         let place = Place(tempfile::tempdir().unwrap());
         place.file("tokens.toml", "");
         place.file("ca.pem", "");
+        place.file("client.pem", "");
+        place.file("client.key", "");
         place.file("mqtt-password", "from-file\n");
         place
     }
@@ -31,7 +33,7 @@ impl Place {
     /// Loads a text with the environment over it; the names of the example files in it become their paths.
     fn load(&self, text: &str, env: &[(&str, &str)]) -> Result<Loaded, ConfigErrors> {
         let mut text = text.to_owned();
-        for name in ["tokens.toml", "ca.pem", "mqtt-password"] {
+        for name in ["tokens.toml", "ca.pem", "client.pem", "client.key", "mqtt-password"] {
             text = text.replace(&format!("\"{name}\""), &format!("{:?}", self.0.path().join(name)));
         }
         let path = self.file("hourbucket.toml", &text);
@@ -338,7 +340,12 @@ fn each_value_has_its_limits() {
         ("client_id = \"hourbucket-1\"", "client_id = \"\"", "mqtt[0].client_id", "256 characters"),
         ("protocol = 5", "protocol = 3", "mqtt[0].protocol", "3.1.1"),
         ("password_file = \"mqtt-password\"", "password = \"geheim\"", "mqtt[0].password", "password_file"),
-        ("qos = 1", "qos = 2", "mqtt[0].subscriptions[0].qos", "write 1"),
+        ("qos = 1", "retained = \"twice\"", "mqtt[0].subscriptions[0].retained", "\"always\""),
+        ("qos = 1", "user_property_tags = [\"a.b\"]", "mqtt[0].subscriptions[0].user_property_tags", "letters"),
+        ("qos = 1", "user_property_tags = [\"ts\"]", "mqtt[0].subscriptions[0].user_property_tags", "use this name"),
+        ("qos = 1", "user_property_tags = [\"a\", \"a\"]", "mqtt[0].subscriptions[0].user_property_tags", "twice"),
+        ("protocol = 5", "status_topic = \"a/#\"", "mqtt[0].status_topic", "without +"),
+        ("protocol = 5", "key_file = \"client.key\"", "mqtt[0].key_file", "cert_file"),
         ("qos = 1", "qos = 3", "mqtt[0].subscriptions[0].qos", "write 1"),
         ("qos = 1", "ts_unit = \"min\"", "mqtt[0].subscriptions[0].ts_unit", "\"ns\""),
         ("\"sensors/+/+\"", "\"sensors/#/+\"", "mqtt[0].subscriptions[0].filter", "last level"),
@@ -430,17 +437,17 @@ fn the_dump_hides_secrets_has_every_key_and_reads_back() {
         assert!(!dump.contains(secret) && !format!("{config:?}").contains(secret), "{secret} is shown:\n{dump}");
     }
     assert!(dump.contains("mongodb://***@127.0.0.1:27017/?replicaSet=rs0"), "{dump}");
-    assert!(dump.contains("password = \"***\""), "{dump}");
+    let from_env = place.good(&text, &[("HOURBUCKET_MQTT__0__PASSWORD", "geheim")]).masked();
+    assert!(from_env.contains("password = \"***\"") && !from_env.contains("geheim"), "{from_env}");
     let table: toml::Table = dump.parse().unwrap();
     let known = config::known_keys();
     let keys: BTreeSet<String> = flat("", &toml::Value::Table(table), &known).into_iter().collect();
-    for key in known.iter().filter(|key| *key != "mqtt.password_file") {
+    for key in known.iter().filter(|key| *key != "mqtt.password") {
         assert!(keys.contains(key), "{key} is missing in\n{dump}");
     }
     assert_eq!(keys.len(), known.len() - 1);
 
-    let without_password = dump.replace("password = \"***\"\n", "password_file = \"mqtt-password\"\n");
-    let again = place.good(&without_password.replace("***@", "zoe9:geheim@"), &[]);
+    let again = place.good(&dump.replace("***@", "zoe9:geheim@"), &[]);
     assert_eq!(again, config);
 }
 
@@ -457,4 +464,34 @@ fn flat(path: &str, value: &toml::Value, known: &[String]) -> Vec<String> {
         toml::Value::Array(items) => items.iter().flat_map(|item| flat(path, item, known)).collect(),
         _ => vec![path.to_owned()],
     }
+}
+
+#[test]
+fn what_works_but_is_hardly_meant_is_a_warning() {
+    let place = Place::new();
+    let warnings = |from: &str, to: &str| place.good(&DESIGN.replacen(from, to, 1), &[]).warnings();
+    assert_eq!(warnings("x", "x"), Vec::<String>::new());
+    let [qos] = &warnings("qos = 1", "qos = 2")[..] else { panic!("one warning") };
+    assert!(qos.starts_with("mqtt[0].subscriptions[0].qos = 2 is taken as 1"), "{qos}");
+    let shared = ("\"sensors/+/+\"", "\"$share/g/sensors/+/+\"\nretained = \"always\"");
+    let [retained] = &warnings(shared.0, shared.1)[..] else { panic!("one warning") };
+    assert!(retained.contains("no effect"), "{retained}");
+    let text =
+        DESIGN.replacen(shared.0, "\"$share/g/sensors/+/+\"", 1).replace("clean_start = false", "clean_start = true");
+    let [lost] = &place.good(&text, &[]).warnings()[..] else { panic!("one warning") };
+    assert!(lost.contains("can be lost"), "{lost}");
+}
+
+#[test]
+fn a_password_file_is_read_again() {
+    let place = Place::new();
+    let broker = place.good(DESIGN, &[]).mqtt.remove(0);
+    let now = || broker.password_now().map(|secret| secret.unwrap().reveal().to_owned());
+    assert_eq!(now().as_deref(), Ok("from-file"));
+    place.file("mqtt-password", "rotated\n");
+    assert_eq!(now().as_deref(), Ok("rotated"));
+    place.file("mqtt-password", "");
+    assert!(now().unwrap_err().contains("is empty"));
+    let from_env = place.good(DESIGN, &[("HOURBUCKET_MQTT__0__PASSWORD", "env")]).mqtt.remove(0);
+    assert_eq!(from_env.password_now().unwrap().unwrap().reveal(), "env");
 }

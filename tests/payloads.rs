@@ -51,11 +51,15 @@ const RULES: &[Rule] = &[
     Rule { sensor_id_tag: "dev_eui", held: true, ..rule("04_chirpstack_v4/influx", &[".lp"], "line") },
     mapped("04_chirpstack_v4/", "chirpstack-v4"),
     mapped("05_tts_v3/", "ttn-v3"),
+    Rule { held: true, ..rule("06_senml/", &[".json"], "senml") },
+    Rule { held: true, ..rule("06_senml/", &[".cbor.bin"], "senml-cbor") },
     Rule { held: true, ..rule("08_influx_lp/", &[".lp"], "line") },
     mapped("10_plain_esphome_ha/ha_statestream", "home-assistant-statestream"),
     mapped("10_plain_esphome_ha/", "homes"),
     mapped("11_aws_azure/aws", "aws-iot"),
     mapped("11_aws_azure/azure", "azure-iot"),
+    Rule { held: true, ..rule("12_otlp/", &[".json"], "otlp-json") },
+    Rule { held: true, ..rule("12_otlp/", &[".bin"], "otlp") },
     mapped("13_ruuvi_victron_nodered/ruuvi", "ruuvi-gateway"),
     mapped("13_ruuvi_victron_nodered/victron", "victron-venus"),
     Rule { templates: &["sensors/{sensor_id}/{field}"], ..rule("14_malformed/con_scalar", &[".txt"], "scalar") },
@@ -106,9 +110,17 @@ const CHOSEN: &[(&str, &str)] = &[
     ("14_malformed/ts_go_rfc822.json", "a time that cannot be read rejects a reading of the native shape"),
     ("14_malformed/ts_us_12h.json", "a time that cannot be read rejects a reading of the native shape"),
     ("14_malformed/ts_slashes.json", "a time that cannot be read rejects a reading of the native shape"),
+    ("06_senml/rfc8428_ex5.senml.json", SEVERAL_UNITS),
+    ("06_senml/rfc8428_ex5.senml.cbor.bin", SEVERAL_UNITS),
+    ("06_senml/rfc8428_ex7.senml.json", DATA_VALUE),
+    ("06_senml/farshidtz_reference.senml.json", DATA_VALUE),
+    ("06_senml/farshidtz_reference.senml.cbor.bin", DATA_VALUE),
     ("08_influx_lp/iox_exp_without_sign.lp", "an exponent without a sign is taken, as the sample's note advises"),
     ("08_influx_lp/telegraf_uint_max.lp", "2^64-1 is rejected with a reason: BSON has no integer for it"),
 ];
+
+const SEVERAL_UNITS: &str = "one name with several units: each unit is a field of one reading (%RH, lon, lat, %EL)";
+const DATA_VALUE: &str = "a data value is the field `value` too, as base64url text";
 
 fn directory() -> Option<PathBuf> {
     let named = std::env::var_os("HOURBUCKET_PAYLOADS").map(PathBuf::from);
@@ -157,6 +169,9 @@ fn precision(http: &str) -> Option<TsUnit> {
 /// The times that would be right: milliseconds, or `receive`; empty where the words do not say.
 fn times(words: &str) -> Vec<String> {
     let tokens: Vec<&str> = words.split_whitespace().map(|t| t.trim_matches(['(', ')', ','])).collect();
+    if let ["receive", "-", seconds, "s", ..] = tokens[..] {
+        return vec![(NOW - (seconds.parse::<f64>().unwrap() * 1000.0) as i64).to_string()];
+    }
     let mut right: Vec<String> = tokens.iter().filter(|t| **t == "receive").map(|t| (*t).to_owned()).collect();
     for (i, token) in tokens.iter().enumerate() {
         if let Ok(time) = chrono::DateTime::parse_from_rfc3339(token) {

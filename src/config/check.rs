@@ -2,31 +2,7 @@
 
 use super::reader::Report;
 use super::units::write_size;
-use super::{AckMode, Config, topic};
-
-impl Config {
-    /// What can work but is hardly meant, for the log and for `hourbucket check`: where all devices become one sensor.
-    pub fn warnings(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        for format in &self.formats {
-            for rule in format.constant_ids() {
-                found.push(format!(
-                    "formats.{}: the id of rule {rule} is the same text for every message, so all devices become one sensor; \
-                     put a {{name}} or a /place into it",
-                    format.name
-                ));
-            }
-        }
-        for (i, mqtt) in self.mqtt.iter().enumerate() {
-            for (j, subscription) in mqtt.subscriptions.iter().enumerate() {
-                if let Some(why) = topic::merges_sensors(&subscription.filter, &subscription.topic) {
-                    found.push(format!("mqtt[{i}].subscriptions[{j}].topic: {why}"));
-                }
-            }
-        }
-        found
-    }
-}
+use super::{AckMode, Config};
 
 /// Notes every impossible combination.
 pub(super) fn combinations(config: &Config, report: &mut Report) {

@@ -4,7 +4,7 @@ use std::fmt::{Display, Write};
 use std::time::Duration;
 
 use super::units::{write_duration, write_size};
-use super::{AckMode, Config, LogFormat, Mqtt, MqttProtocol, StoreMode, Subscription, uri};
+use super::{AckMode, Config, LogFormat, Mqtt, MqttProtocol, PointAttributes, Retained, StoreMode, Subscription, uri};
 
 /// What stands for a secret.
 const HIDDEN: &str = "***";
@@ -178,6 +178,13 @@ impl Config {
         out.text("sensor_id_tag", &self.line.sensor_id_tag);
         out.plain("field_prefix", self.line.field_prefix);
 
+        out.section("[otlp]");
+        let names = self.otlp.sensor_id_attributes.iter().cloned().map(toml::Value::String).collect();
+        out.plain("sensor_id_attributes", toml::Value::Array(names));
+        out.text("sensor_id_default", &self.otlp.sensor_id_default);
+        let place = if self.otlp.point_attributes == PointAttributes::Tags { "tags" } else { "sensor_id" };
+        out.text("point_attributes", place);
+
         out.section("[dead_letters]");
         out.duration("retention", self.dead_letters.retention);
 
@@ -212,11 +219,17 @@ fn mask_mqtt(out: &mut Lines, mqtt: &Mqtt) {
         out.duration("session_expiry", mqtt.session_expiry);
     }
     out.text_opt("username", mqtt.username.as_ref());
-    out.text_opt("password", mqtt.password.as_ref().map(|_| HIDDEN));
+    // Where there is a file, the password came from it.
+    let direct = mqtt.password.as_ref().filter(|_| mqtt.password_file.is_none());
+    out.text_opt("password", direct.map(|_| HIDDEN));
+    out.text_opt("password_file", mqtt.password_file.as_ref().map(|path| path.display()));
     out.text_opt("ca_file", mqtt.ca_file.as_ref().map(|path| path.display()));
+    out.text_opt("cert_file", mqtt.cert_file.as_ref().map(|path| path.display()));
+    out.text_opt("key_file", mqtt.key_file.as_ref().map(|path| path.display()));
     out.duration("keep_alive", mqtt.keep_alive);
     out.size("packet_max_bytes", u64::from(mqtt.packet_max_bytes));
     out.plain("window", mqtt.window);
+    out.text_opt("status_topic", mqtt.status_topic.as_ref());
     for subscription in &mqtt.subscriptions {
         mask_subscription(out, subscription);
     }
@@ -229,4 +242,15 @@ fn mask_subscription(out: &mut Lines, subscription: &Subscription) {
     out.text("topic", &subscription.topic);
     out.text("format", &subscription.format);
     out.text_opt("ts_unit", subscription.ts_unit.as_ref());
+    out.text(
+        "retained",
+        match subscription.retained {
+            Retained::Once => "once",
+            Retained::Always => "always",
+            Retained::Never => "never",
+        },
+    );
+    if !subscription.user_property_tags.is_empty() {
+        out.plain("user_property_tags", format_args!("{:?}", subscription.user_property_tags));
+    }
 }

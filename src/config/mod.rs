@@ -36,10 +36,12 @@ mod topic;
 mod tree;
 mod units;
 mod uri;
+mod warnings;
 
 pub use error::{ConfigErrors, Problem};
 pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
 pub(crate) use suggest::nearest;
+pub use units::parse_duration;
 pub(crate) use units::write_duration;
 
 /// Everything that can be set. The shipped `config/hourbucket.toml` shows each key with its default and a comment.
@@ -69,6 +71,8 @@ pub struct Config {
     pub limits: Limits,
     /// `[line]`
     pub line: Line,
+    /// `[otlp]`
+    pub otlp: Otlp,
     /// `[dead_letters]`
     pub dead_letters: DeadLetters,
     /// `[shutdown]`
@@ -90,12 +94,19 @@ pub struct Decoding {
     pub line: Line,
     /// `[formats.NAME]`
     pub formats: Vec<Arc<Mapping>>,
+    /// `[otlp]`
+    pub otlp: Otlp,
 }
 
 impl Config {
     /// A copy of what decoding depends on.
     pub fn decoding(&self) -> Decoding {
-        Decoding { limits: self.limits.clone(), line: self.line.clone(), formats: self.formats.clone() }
+        Decoding {
+            limits: self.limits.clone(),
+            line: self.line.clone(),
+            otlp: self.otlp.clone(),
+            formats: self.formats.clone(),
+        }
     }
 }
 
@@ -300,6 +311,27 @@ pub struct Line {
     pub field_prefix: bool,
 }
 
+/// `[otlp]`: how the metrics of OpenTelemetry are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Otlp {
+    /// `sensor_id_attributes`: the first of these that a data point or its resource has is the sensor's id (default
+    /// `sensor_id`, `device.id`, `service.instance.id`, `host.name`, `service.name`).
+    pub sensor_id_attributes: Vec<String>,
+    /// `sensor_id_default`: the id where there is none of these; empty: such points are rejected (default `unknown`).
+    pub sensor_id_default: String,
+    /// `point_attributes` (default `tags`).
+    pub point_attributes: PointAttributes,
+}
+
+/// What the attributes of a data point are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PointAttributes {
+    /// Tags of the sensor.
+    Tags,
+    /// Also part of the sensor's id, so that each series is a sensor.
+    SensorId,
+}
+
 /// `[dead_letters]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetters {
@@ -356,16 +388,24 @@ pub struct Mqtt {
     pub session_expiry: Duration,
     /// `username`
     pub username: Option<String>,
-    /// `password_file` (or `password` by environment).
+    /// What `password_file` held when it was read, or `password` by environment.
     pub password: Option<Secret>,
-    /// `ca_file`: PEM; absent, the system's roots.
+    /// `password_file`: read again for each connection; absent where the environment has the password itself.
+    pub password_file: Option<PathBuf>,
+    /// `ca_file`: PEM; absent, the system's roots. Read again for each connection, as are the next two.
     pub ca_file: Option<PathBuf>,
+    /// `cert_file`: PEM, the certificate that the broker asks of us, with its chain.
+    pub cert_file: Option<PathBuf>,
+    /// `key_file`: PEM, its key.
+    pub key_file: Option<PathBuf>,
     /// `keep_alive` (default 30s).
     pub keep_alive: Duration,
     /// `packet_max_bytes` (default 1MiB; a larger message becomes a dead letter).
     pub packet_max_bytes: u32,
     /// `window`: messages that may wait for their acknowledgement (default 10,000; MQTT 5: receive maximum, at most 65,535).
     pub window: u16,
+    /// `status_topic`: where `online` and `offline` are published, retained.
+    pub status_topic: Option<String>,
     /// `[[mqtt.subscriptions]]`
     pub subscriptions: Vec<Subscription>,
 }
@@ -375,7 +415,7 @@ pub struct Mqtt {
 pub struct Subscription {
     /// `filter`: a topic filter, also `$share/group/…`.
     pub filter: String,
-    /// `qos`: 0 or 1 (default).
+    /// `qos`: 0, 1 (default), or 2, which is taken as 1 (see [`Subscription::qos_asked`]).
     pub qos: u8,
     /// `topic`: a template such as `sensors/{sensor_id}/{field}` (default `#` where the format reads topics itself).
     pub topic: String,
@@ -383,6 +423,30 @@ pub struct Subscription {
     pub format: String,
     /// `ts_unit`: of numbers as time: `s`, `ms`, `us`, `ns`; absent, by magnitude (of `line`: `ns`).
     pub ts_unit: Option<String>,
+    /// `retained`: which retained messages are taken (default once).
+    pub retained: Retained,
+    /// `user_property_tags`: names of MQTT 5 user properties that become tags (default none).
+    pub user_property_tags: Vec<String>,
+}
+
+impl Subscription {
+    /// The QoS that the broker is asked for: QoS 2 promises nothing here that QoS 1 does not, since readings that arrive
+    /// twice are stored once.
+    pub fn qos_asked(&self) -> u8 {
+        self.qos.min(1)
+    }
+}
+
+/// Which messages that the broker has retained are taken when they are sent because of a subscription, not because
+/// somebody published just now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retained {
+    /// Each once; what was taken is not taken again after a reconnect (see `ingest::mqtt` for what that means exactly).
+    Once,
+    /// At every connection.
+    Always,
+    /// None.
+    Never,
 }
 
 /// A text that never shows itself.

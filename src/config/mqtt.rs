@@ -1,20 +1,25 @@
 //! Reads `[[mqtt]]` and its subscriptions, and checks what belongs together within one broker.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::mapping::{self, Mapping, profiles};
 use super::reader::{Bad, Report, Section, one_of, read_secret, wrong};
 use super::suggest::nearest;
-use super::topic::{Level, check_filter, never_meets, parse_template};
+use super::topic::{Level, check_filter, check_tag_name, check_topic, never_meets, parse_template};
 use super::tree::{Node, Origin};
 use super::units::{KIB, MIB};
-use super::{Mqtt, MqttProtocol, Secret, Subscription, uri};
+use super::{Mqtt, MqttProtocol, Retained, Secret, Subscription, uri};
 
 /// The payload formats that `decode::Format` knows; a new one is added in both places.
-pub(super) const FORMATS: &[&str] = &["json", "ndjson", "scalar", "line"];
+pub(super) const FORMATS: &[&str] =
+    &["json", "ndjson", "scalar", "line", "cbor", "msgpack", "senml", "senml-cbor", "otlp", "otlp-json"];
 const TS_UNITS: [&str; 4] = ["s", "ms", "us", "ns"];
+const RETAINED: [(&str, Retained); 3] =
+    [("once", Retained::Once), ("always", Retained::Always), ("never", Retained::Never)];
+/// Fewer than a reading's tags, so that those of the topic and the payload find room.
+const USER_PROPERTY_TAGS_MAX: usize = 16;
 
 /// MQTT counts the keep-alive in seconds, 16 bit.
 const KEEP_ALIVE_MAX: Duration = Duration::from_secs(65_535);
@@ -44,26 +49,48 @@ pub(super) fn read(root: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Mqtt
 }
 
 fn broker(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Mqtt {
+    let url = required(&mut s, "url", "mqtt://127.0.0.1:1883", url);
+    let client_id = required(&mut s, "client_id", "hourbucket-1", client_id);
+    let protocol = s.parse("protocol", protocol).unwrap_or(MqttProtocol::V5);
+    let clean_start = s.flag("clean_start", false);
+    let week = Duration::from_secs(7 * 24 * 60 * 60);
+    let session_expiry = s.duration("session_expiry", week, Duration::ZERO..=SESSION_EXPIRY_MAX);
+    let username = s.text("username");
+    let (password, password_file) = password(&mut s);
     let mqtt = Mqtt {
-        url: required(&mut s, "url", "mqtt://127.0.0.1:1883", url),
-        client_id: required(&mut s, "client_id", "hourbucket-1", client_id),
-        protocol: s.parse("protocol", protocol).unwrap_or(MqttProtocol::V5),
-        clean_start: s.flag("clean_start", false),
-        session_expiry: s.duration(
-            "session_expiry",
-            Duration::from_secs(7 * 24 * 60 * 60),
-            Duration::ZERO..=SESSION_EXPIRY_MAX,
-        ),
-        username: s.text("username"),
-        password: password(&mut s),
+        url,
+        client_id,
+        protocol,
+        clean_start,
+        session_expiry,
+        username,
+        password,
+        password_file,
         ca_file: s.file("ca_file"),
+        cert_file: s.file("cert_file"),
+        key_file: s.file("key_file"),
         keep_alive: s.duration("keep_alive", Duration::from_secs(30), Duration::from_secs(1)..=KEEP_ALIVE_MAX),
         packet_max_bytes: packet_max_bytes(&mut s),
         window: s.count("window", 10_000, 1..=65_535),
+        status_topic: s.parse("status_topic", status_topic),
         subscriptions: subscriptions(&mut s, formats),
     };
     s.end();
     mqtt
+}
+
+impl Mqtt {
+    /// The password as it is now: read again where it stands in a file, so that a rotated one holds from the next
+    /// connection on.
+    ///
+    /// # Errors
+    /// The file cannot be used now; what is wrong with it, for the log.
+    pub fn password_now(&self) -> Result<Option<Secret>, String> {
+        match &self.password_file {
+            Some(path) => read_secret(path).map(|text| Some(Secret::new(text))).map_err(Bad::what),
+            None => Ok(self.password.clone()),
+        }
+    }
 }
 
 /// A text that must be there. Where it is missing or bad the result is empty, and the report says so.
@@ -108,8 +135,9 @@ fn packet_max_bytes(s: &mut Section<'_>) -> u32 {
     u32::try_from(s.size("packet_max_bytes", MIB, KIB..=PACKET_MAX_BYTES)).unwrap_or(u32::MAX)
 }
 
-/// The password: `password` from the environment only, or what stands in `password_file`; the environment wins.
-fn password(s: &mut Section<'_>) -> Option<Secret> {
+/// The password, and the file to read it from again: `password` from the environment only, or what stands in
+/// `password_file`; the environment wins.
+fn password(s: &mut Section<'_>) -> (Option<Secret>, Option<PathBuf>) {
     let direct = s.parse("password", |node| match (&node.origin, node.text()) {
         (Origin::Env(_), Some(text)) => Ok(Secret::new(text.to_owned())),
         _ => Err(Bad::new(
@@ -118,11 +146,21 @@ fn password(s: &mut Section<'_>) -> Option<Secret> {
         )),
     });
     let from_file = s.parse("password_file", |node| {
-        let path = node.text().ok_or_else(|| wrong(node, "write a path in quotes"))?;
+        let path = Path::new(node.text().ok_or_else(|| wrong(node, "write a path in quotes"))?);
         // The file is not needed, and may not be there, where the environment has the password itself.
-        if direct.is_some() { Ok(None) } else { Ok(Some(Secret::new(read_secret(Path::new(path))?))) }
+        if direct.is_some() { Ok(None) } else { Ok(Some((Secret::new(read_secret(path)?), path.to_owned()))) }
     });
-    direct.or(from_file.flatten())
+    match from_file.flatten() {
+        Some((secret, path)) => (Some(secret), Some(path)),
+        None => (direct, None),
+    }
+}
+
+fn status_topic(node: &Node) -> Result<String, Bad> {
+    let advice = "write a topic such as \"hourbucket/hourbucket-1/status\"";
+    let text = node.text().ok_or_else(|| wrong(node, advice))?;
+    check_topic(text).map_err(|what| Bad::new(what, advice))?;
+    Ok(text.to_owned())
 }
 
 fn subscriptions(s: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Subscription> {
@@ -167,6 +205,8 @@ fn subscription(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Subscription {
             named(node, &names)
         }),
         ts_unit: s.parse("ts_unit", |node| named(node, &TS_UNITS)),
+        retained: s.choice("retained", Retained::Once, &RETAINED),
+        user_property_tags: s.parse("user_property_tags", tag_names).unwrap_or_default(),
     };
     default_topic(&mut s, &mut subscription, formats);
     s.end();
@@ -189,13 +229,25 @@ fn default_topic(s: &mut Section<'_>, subscription: &mut Subscription, formats: 
 
 fn qos(node: &Node) -> Result<u8, Bad> {
     match node.integer() {
-        Some(n @ 0..=1) => Ok(n as u8),
-        Some(2) => Err(Bad::new(
-            "QoS 2 is not offered",
-            "write 1: nothing is lost with it, and readings that arrive twice are stored once",
-        )),
+        Some(n @ 0..=2) => Ok(n as u8),
         _ => Err(wrong(node, "write 1, or 0 where losses do not matter")),
     }
+}
+
+/// Names of user properties: a list from the settings, not whatever a device sends, so no device can make up tags.
+fn tag_names(node: &Node) -> Result<Vec<String>, Bad> {
+    let advice = "write a list of names, such as [\"site\", \"rack\"]";
+    let names = node.texts().ok_or_else(|| wrong(node, advice))?;
+    for (i, name) in names.iter().enumerate() {
+        check_tag_name(name).map_err(|what| Bad::new(what, advice))?;
+        if names[..i].contains(name) {
+            return Err(Bad::new(format!("\"{name}\" stands in it twice"), "keep one of the two"));
+        }
+    }
+    if names.len() > USER_PROPERTY_TAGS_MAX {
+        return Err(Bad::new(format!("more than {USER_PROPERTY_TAGS_MAX} names"), "keep those that are of use"));
+    }
+    Ok(names)
 }
 
 fn named(node: &Node, names: &[&str]) -> Result<String, Bad> {
@@ -244,6 +296,30 @@ fn check_broker(path: &str, mqtt: &Mqtt, report: &mut Report) {
             &[&key("ca_file"), &key("url")],
             "the connection is not encrypted, so there is no certificate to check",
             "write mqtts:// or wss:// in url, or remove ca_file",
+        );
+    }
+    if mqtt.cert_file.is_some() != mqtt.key_file.is_some() {
+        let (there, missing) =
+            if mqtt.cert_file.is_some() { ("cert_file", "key_file") } else { ("key_file", "cert_file") };
+        report.impossible(
+            &[&key(there), &key(missing)],
+            format!("a certificate of our own is a certificate and its key, and {missing} is not set"),
+            format!("set {missing} too, or remove {there}"),
+        );
+    }
+    if mqtt.cert_file.is_some() && uri::check_broker(&mqtt.url) == Ok(false) {
+        report.impossible(
+            &[&key("cert_file"), &key("url")],
+            "the connection is not encrypted, so no certificate can be shown",
+            "write mqtts:// or wss:// in url, or remove cert_file and key_file",
+        );
+    }
+    let with_tags = mqtt.subscriptions.iter().position(|s| !s.user_property_tags.is_empty());
+    if let Some(i) = with_tags.filter(|_| mqtt.protocol == MqttProtocol::V4) {
+        report.impossible(
+            &[&key(&format!("subscriptions[{i}].user_property_tags")), &key("protocol")],
+            "MQTT 3.1.1 has no user properties",
+            "write protocol = 5, or remove it",
         );
     }
     if mqtt.password.is_some() && mqtt.username.is_none() {

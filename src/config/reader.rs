@@ -43,6 +43,11 @@ impl Bad {
     pub(super) fn new(what: impl Into<String>, advice: impl Into<String>) -> Bad {
         Bad { what: what.into(), advice: advice.into() }
     }
+
+    /// What is wrong, where nobody can follow the advice any more.
+    pub(super) fn what(self) -> String {
+        self.what
+    }
 }
 
 impl Report {

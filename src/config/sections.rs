@@ -9,7 +9,7 @@ use super::tree::{Entries, Node};
 use super::units::{GIB, KIB, MIB, parse_duration};
 use super::{
     Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest, Journal, Latest, Limits,
-    Line, Log, LogFormat, Secret, Shutdown, Store, StoreMode, mapping, mqtt, uri,
+    Line, Log, LogFormat, Otlp, PointAttributes, Secret, Shutdown, Store, StoreMode, mapping, mqtt, uri,
 };
 use crate::model::Span;
 
@@ -47,6 +47,7 @@ pub(super) fn read(entries: Entries, report: &mut Report) -> Config {
         enrich: enrich(root.section("enrich")),
         limits: limits(root.section("limits")),
         line: line(root.section("line")),
+        otlp: otlp(root.section("otlp")),
         dead_letters: dead_letters(root.section("dead_letters")),
         shutdown: shutdown(root.section("shutdown")),
         log: log(root.section("log")),
@@ -290,6 +291,27 @@ fn line(mut s: Section<'_>) -> Line {
     };
     s.end();
     line
+}
+
+fn otlp(mut s: Section<'_>) -> Otlp {
+    let usual = ["sensor_id", "device.id", "service.instance.id", "host.name", "service.name"];
+    let places = [("tags", PointAttributes::Tags), ("sensor_id", PointAttributes::SensorId)];
+    let otlp = Otlp {
+        sensor_id_attributes: s
+            .parse("sensor_id_attributes", texts)
+            .unwrap_or_else(|| usual.iter().map(|name| (*name).to_owned()).collect()),
+        sensor_id_default: s.text("sensor_id_default").unwrap_or_else(|| "unknown".to_owned()),
+        point_attributes: s.choice("point_attributes", PointAttributes::Tags, &places),
+    };
+    s.end();
+    otlp
+}
+
+/// A few names.
+fn texts(node: &Node) -> Result<Vec<String>, Bad> {
+    let advice = "write a list of names, such as [\"host.name\", \"service.name\"], of 16 at most";
+    let good = |list: &Vec<String>| list.len() <= 16 && list.iter().all(|name| !name.is_empty());
+    node.texts().filter(good).ok_or_else(|| wrong(node, advice))
 }
 
 fn dead_letters(mut s: Section<'_>) -> DeadLetters {

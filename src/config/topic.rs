@@ -46,6 +46,23 @@ pub(super) fn check_filter(filter: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Why a text is no topic that something can be published to.
+pub(super) fn check_topic(topic: &str) -> Result<(), String> {
+    if topic.is_empty() || topic.len() > TOPIC_MAX_BYTES || topic.contains(['+', '#', '\0']) {
+        return Err(format!("a topic has 1 to {TOPIC_MAX_BYTES} bytes, without +, # and NUL"));
+    }
+    Ok(())
+}
+
+/// Why a text cannot be the name of a tag that the settings name.
+pub(super) fn check_tag_name(name: &str) -> Result<(), String> {
+    match name {
+        _ if !is_name(name) => Err(format!("`{name}`: a name has 1 to {NAME_MAX_BYTES} letters, digits, _ and -")),
+        _ if RESERVED.contains(&name) => Err(format!("`{name}`: the stored documents use this name themselves")),
+        _ => Ok(()),
+    }
+}
+
 /// A filter without `$share/group/`: what the topics themselves look like.
 pub(super) fn unshared(filter: &str) -> &str {
     let shared = filter.strip_prefix("$share/").and_then(|rest| rest.split_once('/'));

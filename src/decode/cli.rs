@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{Captured, Context, Format, Formats, Rejects, Template, TsUnit, reasons, time};
+use super::{Captured, Context, Formats, Rejects, Template, TsUnit, reasons, time};
 use crate::config::Config;
 use crate::model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
 
@@ -34,10 +34,10 @@ pub struct Shown {
 /// of the payload; then each `{"reject": {"index", "reason", "detail"}}`.
 ///
 /// Without a `template` the usual ones are tried on the topic: for a scalar `+/{sensor_id}/{field}` (of which
-/// `sensors/{sensor_id}/{field}` is one) and `{sensor_id}/{field}`, for JSON and for mappings that read no topic
-/// themselves the second level is the sensor (`+/{sensor_id}/#`), unless the payload names one; the line protocol names its
-/// series itself. A topic that does not fit the given template is a reject, as it is in the service; one that fits none of
-/// the usual ones gives nothing.
+/// `sensors/{sensor_id}/{field}` is one) and `{sensor_id}/{field}`; for JSON, CBOR, MessagePack and mappings that read no
+/// topic themselves the second level is the sensor (`+/{sensor_id}/#`), unless the payload names one; line protocol, SenML
+/// and OTLP name their series themselves. A topic that does not fit the given template is a reject, as it is in the
+/// service; one that fits none of the usual ones gives nothing.
 ///
 /// The settings' limits hold as they do in the service, the window of time too: the caller passes one as wide as it wants
 /// to show.
@@ -53,13 +53,7 @@ pub fn run(
 ) -> io::Result<Shown> {
     let decoder = Formats::new(&config.decoding()).get(question.format).map_err(invalid)?;
     let unit = question.ts_unit.map(str::parse::<TsUnit>).transpose().map_err(invalid)?;
-    let usual: &[&str] = match decoder.built_in() {
-        Some(Format::Scalar) => &["+/{sensor_id}/{field}", "{sensor_id}/{field}"],
-        Some(Format::Json | Format::Ndjson) => &["+/{sensor_id}/#"],
-        Some(Format::Line) => &[],
-        None if decoder.has_topics() => &[],
-        None => &["+/{sensor_id}/#"],
-    };
+    let usual = decoder.usual_templates();
     let given = question.template.map(|t| [t]);
     let templates = given.as_ref().map_or(usual, |t| t.as_slice());
     let templates = templates.iter().map(|t| Template::parse(t)).collect::<Result<Vec<_>, _>>().map_err(invalid)?;

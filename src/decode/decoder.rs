@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::mapping::Mapper;
-use super::{Context, Format, Rejects, TsUnit};
-use crate::config::{Decoding, mapping, nearest};
+use super::{Context, Format, Rejects, TsUnit, otlp};
+use crate::config::{Decoding, Otlp, mapping, nearest};
 use crate::model::BatchBuilder;
 
 /// How payloads of one format are decoded. Cheap to clone.
@@ -19,6 +19,7 @@ pub struct Decoder(Kind);
 enum Kind {
     BuiltIn(Format),
     Mapped(Arc<Mapper>),
+    Otlp(otlp::Encoding, Arc<Otlp>),
 }
 
 impl From<Format> for Decoder {
@@ -41,6 +42,7 @@ impl Decoder {
         match &self.0 {
             Kind::BuiltIn(format) => super::decode(*format, payload, cx, out, rejects),
             Kind::Mapped(mapper) => mapper.decode(payload, topic, cx, out, rejects),
+            Kind::Otlp(encoding, otlp) => otlp::decode(*encoding, payload, otlp, cx, out, rejects),
         }
     }
 
@@ -49,20 +51,19 @@ impl Decoder {
         match &self.0 {
             Kind::BuiltIn(format) => format.ts_unit_usual(),
             Kind::Mapped(_) => None,
+            Kind::Otlp(..) => None,
         }
     }
 
-    /// The built-in format, where it is one.
-    pub(super) fn built_in(&self) -> Option<Format> {
+    /// The templates to try on a topic where nobody has given one, for the command `decode`.
+    pub(super) fn usual_templates(&self) -> &'static [&'static str] {
         match &self.0 {
-            Kind::BuiltIn(format) => Some(*format),
-            Kind::Mapped(_) => None,
+            Kind::BuiltIn(Format::Scalar) => &["+/{sensor_id}/{field}", "{sensor_id}/{field}"],
+            Kind::BuiltIn(Format::Json | Format::Ndjson | Format::Cbor | Format::MessagePack) => &["+/{sensor_id}/#"],
+            Kind::BuiltIn(Format::Line | Format::Senml | Format::SenmlCbor) | Kind::Otlp(..) => &[],
+            Kind::Mapped(mapper) if mapper.has_topics() => &[],
+            Kind::Mapped(_) => &["+/{sensor_id}/#"],
         }
-    }
-
-    /// Whether it takes sensor and field from the topic by templates of its own.
-    pub(super) fn has_topics(&self) -> bool {
-        matches!(&self.0, Kind::Mapped(mapper) if mapper.has_topics())
     }
 }
 
@@ -78,14 +79,26 @@ pub struct UnknownFormat {
 /// All formats by name: the built-in ones, the shipped profiles, and those of the configuration, which count before a
 /// profile of the same name.
 #[derive(Debug, Clone)]
-pub struct Formats(Arc<BTreeMap<String, Arc<Mapper>>>);
+pub struct Formats {
+    otlp: Arc<Otlp>,
+    mapped: Arc<BTreeMap<String, Arc<Mapper>>>,
+}
+
+/// OpenTelemetry's metrics, which have settings of their own.
+const OTLP: [(&str, otlp::Encoding); 2] = [("otlp", otlp::Encoding::Protobuf), ("otlp-json", otlp::Encoding::Json)];
 
 impl Formats {
     /// The formats of a configuration.
     pub fn new(decoding: &Decoding) -> Formats {
         // The configured ones come last and so replace the others.
         let all = mapping::shipped().iter().chain(&decoding.formats);
-        Formats(Arc::new(all.map(|spec| (spec.name.clone(), Arc::new(Mapper::new(spec.clone())))).collect()))
+        let mapped = all.map(|spec| (spec.name.clone(), Arc::new(Mapper::new(spec.clone())))).collect();
+        Formats { otlp: Arc::new(decoding.otlp.clone()), mapped: Arc::new(mapped) }
+    }
+
+    /// The decoder of OpenTelemetry's metrics.
+    pub fn otlp(&self, encoding: otlp::Encoding) -> Decoder {
+        Decoder(Kind::Otlp(encoding, self.otlp.clone()))
     }
 
     /// The decoder of a name.
@@ -96,7 +109,10 @@ impl Formats {
         if let Ok(format) = name.parse::<Format>() {
             return Ok(format.into());
         }
-        if let Some(mapper) = self.0.get(name) {
+        if let Some((_, encoding)) = OTLP.iter().find(|(n, _)| *n == name) {
+            return Ok(self.otlp(*encoding));
+        }
+        if let Some(mapper) = self.mapped.get(name) {
             return Ok(Decoder(Kind::Mapped(mapper.clone())));
         }
         let near = nearest(name, self.names().into_iter());
@@ -109,6 +125,7 @@ impl Formats {
 
     /// Every name, built-in formats first.
     pub fn names(&self) -> Vec<&str> {
-        Format::NAMES.iter().copied().chain(self.0.keys().map(String::as_str)).collect()
+        let built_in = Format::NAMES.iter().copied().chain(OTLP.iter().map(|(name, _)| *name));
+        built_in.chain(self.mapped.keys().map(String::as_str)).collect()
     }
 }

@@ -104,8 +104,13 @@ pub(super) fn of_line(literal: &str, cx: &Context<'_>) -> Result<(i64, bool), Fa
     accepted(ms, cx)
 }
 
+/// A time in nanoseconds since 1970.
+pub(super) fn of_unix_nanos(ns: u64, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
+    in_window(i128::from(ns / 1_000_000), cx)
+}
+
 /// A time of a device: that of receipt where its clock is not set, else within the window.
-pub(super) fn in_window(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
+fn in_window(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
     // What no 64 bit can say is no clock's beginning either.
     if i64::try_from(ms).is_ok_and(|ms| ms < cx.limits.unset_before_ms) {
         return Ok((cx.received_at_ms, true));

@@ -111,6 +111,13 @@ fn describe() {
     describe_counter!("hourbucket_registry_changes_total", "Changes taken over from the registry's change stream.");
     describe_gauge!("hourbucket_mqtt_connected", "1 while connected to the broker.");
     describe_counter!("hourbucket_mqtt_reconnects_total", "Connections to the broker after the first.");
+    describe_gauge!("hourbucket_mqtt_unacked", "Messages of the broker that wait for their PUBACK.");
+    describe_gauge!("hourbucket_mqtt_oldest_unacked_seconds", "Age of the oldest of them.");
+    describe_counter!("hourbucket_mqtt_window_full_seconds_total", "Seconds for which mqtt.window was full (MQTT 5).");
+    describe_counter!(
+        "hourbucket_mqtt_left_out_total",
+        "Retained messages that were not taken (mqtt.subscriptions.retained)."
+    );
     describe_counter!("hourbucket_http_requests_total", "Requests answered, by route and status.");
     describe_histogram!("hourbucket_http_request_seconds", "Time from the request's head to its answer, by route.");
     describe_gauge!("hourbucket_store_mode", "1 for the mode in use.");
@@ -240,6 +247,19 @@ pub fn mqtt_connected(broker: &str, connected: bool) {
 /// Counts a connection to the broker after the first.
 pub fn mqtt_reconnect(broker: &str) {
     counter!("hourbucket_mqtt_reconnects_total", "broker" => broker.to_owned()).increment(1);
+}
+
+/// Sets how many messages of the broker wait for their acknowledgement and for how long the oldest does, and counts for
+/// how many whole seconds the window was full.
+pub fn mqtt_window(broker: &str, unacked: u64, oldest_seconds: f64, full_seconds: u64) {
+    gauge!("hourbucket_mqtt_unacked", "broker" => broker.to_owned()).set(unacked as f64);
+    gauge!("hourbucket_mqtt_oldest_unacked_seconds", "broker" => broker.to_owned()).set(oldest_seconds);
+    counter!("hourbucket_mqtt_window_full_seconds_total", "broker" => broker.to_owned()).increment(full_seconds);
+}
+
+/// Counts messages that were acknowledged and left out: retained ones that were taken before or are not wanted.
+pub fn mqtt_left_out(broker: &str, n: u64) {
+    counter!("hourbucket_mqtt_left_out_total", "broker" => broker.to_owned()).increment(n);
 }
 
 /// Records one request. `route` is the pattern, not the path.
