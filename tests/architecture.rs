@@ -33,7 +33,8 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("intake", &["ack", "model"]),
     ("ingest", &["decode", "intake", "ack", "model", "config", "telemetry"]),
     ("decode", &["model", "config(Limits|Line|Otlp|PointAttributes)"]),
-    ("decode/decoder", &["model", "config(Decoding|Otlp)"]),
+    ("decode/decoder", &["model", "config(Decoding|Otlp|mapping|nearest)"]),
+    ("decode/mapping", &["model", "config(mapping)"]),
     ("decode/cli", &["model", "config"]),
     ("journal", &["model", "ack", "intake", "config", "telemetry"]),
     // The router pulls: it follows the journal, and pushes to the shards and to the dead letters' task.

@@ -61,6 +61,9 @@ impl Config {
         self.mask_memory(&mut out);
         self.mask_patterns(&mut out);
         self.mask_rest(&mut out);
+        for format in &self.formats {
+            out.push(format_args!("\n{}", format.text.trim_end()));
+        }
         for mqtt in &self.mqtt {
             mask_mqtt(&mut out, mqtt);
         }
@@ -164,6 +167,9 @@ impl Config {
         out.section("[limits]");
         out.duration("past", self.limits.past);
         out.duration("future", self.limits.future);
+        let unset_before = chrono::DateTime::from_timestamp_millis(self.limits.unset_before_ms);
+        out.text_opt("unset_before", unset_before.map(|at| at.format("%Y-%m-%d")));
+        out.text_opt("zone", self.limits.zone.map(|zone| zone.name()));
         out.plain("fields_max", self.limits.fields_max);
         out.plain("name_max_bytes", self.limits.name_max_bytes);
         out.plain("sensor_id_max_bytes", self.limits.sensor_id_max_bytes);

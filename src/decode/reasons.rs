@@ -42,6 +42,8 @@ pub const TOO_MANY_READINGS: &str = "too_many_readings";
 pub const TOO_MANY_FIELD_NAMES: &str = "too_many_field_names";
 /// The topic of a message does not fit the subscription's template (given by the caller, not by a decoder).
 pub const TOPIC_MISMATCH: &str = "topic_mismatch";
+/// No rule of the configured format fits the message (see `[formats.NAME]`).
+pub const NO_RULE: &str = "no_rule";
 
 /// Neither the payload nor the topic names a sensor.
 pub const MISSING_SENSOR_ID: &str = "missing_sensor_id";
@@ -129,6 +131,7 @@ pub const ALL: &[&str] = &[
     TOO_MANY_READINGS,
     TOO_MANY_FIELD_NAMES,
     TOPIC_MISMATCH,
+    NO_RULE,
     MISSING_SENSOR_ID,
     EMPTY_SENSOR_ID,
     SENSOR_ID_NOT_TEXT,

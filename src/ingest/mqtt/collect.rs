@@ -320,18 +320,11 @@ mod tests {
         };
         let settings = Settings { source: "mqtt", payload_bytes_max: 100_000, status_topic: Some("own/status".into()) };
         let subscriptions: Vec<_> = subscriptions.iter().map(subscription).collect();
-        let limits = Limits {
-            past: Duration::from_secs(1 << 40),
-            future: Duration::from_secs(1 << 40),
-            fields_max: 255,
-            name_max_bytes: 128,
-            sensor_id_max_bytes: 256,
-            string_max_bytes: 1024,
-            tags_max: 32,
-            batch_max_readings: 1000,
-        };
-        let decoding = Arc::new(Decoding { limits, ..Config::default().decoding() });
-        Collector::new(&subscriptions, settings, decoding).unwrap()
+        let ever = Duration::from_secs(1 << 40);
+        let mut decoding = Config::default().decoding();
+        decoding.limits =
+            Limits { past: ever, future: ever, fields_max: 255, batch_max_readings: 1000, ..decoding.limits };
+        Collector::new(&subscriptions, settings, Arc::new(decoding)).unwrap()
     }
 
     fn message(topic: &str, payload: impl Into<Vec<u8>>) -> Message {
@@ -352,6 +345,16 @@ mod tests {
         assert!(readings[0].values.contains_key("temp"));
         assert_eq!(readings[1].sensor_id, "T");
         assert!(collector.is_empty());
+    }
+
+    #[test]
+    fn a_mapping_reads_the_topic_itself() {
+        let mut collector = collector(&[("zigbee2mqtt/#", "#", "zigbee2mqtt")]);
+        collector.take(&message("zigbee2mqtt/attic/door", r#"{"contact": true, "power": null}"#), NOW_MS).unwrap();
+        collector.take(&message("zigbee2mqtt/bridge/state", r#"{"state": "online"}"#), NOW_MS).unwrap();
+        let gathered = collector.finish();
+        let [reading] = &gathered.batch.to_readings()[..] else { panic!("{gathered:?}") };
+        assert_eq!((reading.sensor_id.as_str(), reading.values.len(), gathered.dead.len()), ("attic/door", 1, 0));
     }
 
     #[test]
