@@ -12,7 +12,7 @@
 //!
 //! **A clock that is not set** says a time before `limits.unset_before`: seconds since the start of the device (1970), GPS's
 //! beginning (1980), year 1. Such a time, an empty text and a word such as `unknown` are no time, and the time of receipt
-//! counts. Not so in the line protocol, which is written by agents with a clock, and where a time in 1970 is a wrong
+//! counts. Not so in the line protocol and OTLP, which are written by agents with a clock, and where a time in 1970 is a wrong
 //! `precision`; nor for a number whose unit is said and which would be a good time in another one: those are refused, or
 //! kept where `limits.past` reaches so far.
 
@@ -26,6 +26,8 @@ use super::token::Token;
 use super::{Context, TsUnit, reasons};
 
 const MS_PER_DAY: i64 = 86_400_000;
+/// 0001-01-01T00:00:00Z
+const YEAR_1_MS: i128 = -62_135_596_800_000;
 
 /// The time of a reading, and whether it is that of its receipt, which counts where there is none.
 pub(super) fn resolve(ts: Option<&Token<'_>>, unit: Option<TsUnit>, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
@@ -104,15 +106,15 @@ pub(super) fn of_line(literal: &str, cx: &Context<'_>) -> Result<(i64, bool), Fa
     accepted(ms, cx)
 }
 
-/// A time in nanoseconds since 1970.
+/// A time in nanoseconds since 1970, which OpenTelemetry's agents say as the line protocol's do.
 pub(super) fn of_unix_nanos(ns: u64, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
-    in_window(i128::from(ns / 1_000_000), cx)
+    accepted(i128::from(ns / 1_000_000), cx)
 }
 
 /// A time of a device: that of receipt where its clock is not set, else within the window.
 fn in_window(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
-    // What no 64 bit can say is no clock's beginning either.
-    if i64::try_from(ms).is_ok_and(|ms| ms < cx.limits.unset_before_ms) {
+    // No clock begins before the year 1; what says so is no time at all.
+    if ms >= YEAR_1_MS && ms < i128::from(cx.limits.unset_before_ms) {
         return Ok((cx.received_at_ms, true));
     }
     accepted(ms, cx)

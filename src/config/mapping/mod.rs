@@ -15,7 +15,7 @@
 //!   first counts that is there.
 //! - `values` is a place, a list of places (the first that is there), or a table of names and places. An object or array
 //!   found there is flattened: the names of its members joined by `separator`, elements of arrays as `[0]`. A text that
-//!   holds a JSON object counts as that object. A scalar is one value, named by `field`.
+//!   holds a JSON object, plain or in base64, counts as that object. A scalar is one value, named by `field`.
 //! - `include` and `exclude` are globs over these names; `fields` renames, scales and converts what they match.
 //!
 //! **A place** is a JSON Pointer (RFC 6901) from the record, or with `$` before it from the message; `*` as a step is the

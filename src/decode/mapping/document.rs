@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
@@ -36,15 +38,23 @@ pub(super) fn read(payload: &[u8], mut take: impl FnMut(Result<Value, Fault>)) {
     }
 }
 
-/// The object that a text holds, where it holds one: some gateways send JSON within JSON.
+/// The object that a text holds, plain or in base64, where it holds one: some clouds send JSON within JSON.
 pub(super) fn within(text: &str) -> Option<Value> {
     let text = text.trim();
-    if !text.starts_with('{') {
-        return None;
+    if text.starts_with('{') {
+        return object(text.as_bytes());
     }
-    let mut parser = serde_json::Deserializer::from_str(text);
+    // `{"` and `{` with white space behind it, in base64.
+    if text.starts_with("ey") || text.starts_with("ew") {
+        return object(&STANDARD.decode(text).ok()?);
+    }
+    None
+}
+
+fn object(bytes: &[u8]) -> Option<Value> {
+    let mut parser = serde_json::Deserializer::from_slice(bytes);
     let value = Tree { left: &mut MEMBERS_MAX.clone() }.deserialize(&mut parser).ok()?;
-    parser.end().is_ok().then_some(value)
+    (parser.end().is_ok() && value.is_object()).then_some(value)
 }
 
 fn array(bytes: &[u8], at: usize, take: &mut impl FnMut(Result<Value, Fault>)) {
