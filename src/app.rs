@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  http ──┐ Intake (ingest.queue_max parcels, queue_max_bytes)
+//!  listen ┤
 //!  mqtt ──┴──> journal ──Follower──> router ──Portions (4 a shard)──> shards ──permits (flush.commands_max)──> store
 //!         └───────────(ack = "stored")──┘  └──> dead letters    └──> latest (4 batches a shard) ───────────┘
 //! ```
@@ -32,6 +33,7 @@ use crate::flush::due::DuePolicy;
 use crate::flush::{Flusher, OnStore};
 use crate::ingest;
 use crate::ingest::http::HttpIngest;
+use crate::ingest::listen::MqttListener;
 use crate::ingest::mqtt::{self, BrokerStatus};
 use crate::intake::{Gate, Intake, Parcels, door};
 use crate::journal::{self, Journal};
@@ -69,6 +71,8 @@ fn start_error(error: impl std::fmt::Display) -> StartError {
 pub struct Service {
     /// Where readings are taken; absent with `http.enabled = false`.
     pub http_addr: Option<SocketAddr>,
+    /// Where devices connect; absent unless `listen.mqtt.enabled`.
+    pub mqtt_addr: Option<SocketAddr>,
     /// Where it is watched.
     pub admin_addr: SocketAddr,
     config: Config,
@@ -380,6 +384,7 @@ impl Service {
         config.ingest.ack = AckMode::Stored;
         config.http.enabled = false;
         config.mqtt.clear();
+        config.listen.mqtt.enabled = false;
         // Beside the one of the service; nobody looks.
         config.admin.listen = SocketAddr::from(([127, 0, 0, 1], 0));
         Service::start_with(config, store, clock, true).await
@@ -408,15 +413,16 @@ impl Service {
         });
         // Ports first: they are what fails most often, and nothing else has begun.
         let admin = Admin::bind(&config.admin, health.clone()).await.map_err(start_error)?;
-        let decoding = Arc::new(config.decoding());
-        let http = match config.http.enabled {
-            true => Some(
-                HttpIngest::bind(&config.http, decoding.clone(), intake.clone(), clock.clone())
-                    .await
-                    .map_err(start_error)?,
-            ),
-            false => None,
+        let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
+        let env = ingest::Env {
+            decoding: Arc::new(config.decoding()),
+            ack: config.ingest.ack,
+            intake: intake.clone(),
+            clock: clock.clone(),
+            stop: stop.clone(),
+            drained: drained.clone(),
         };
+        let ports = Ports::bind(&config, &env).await?;
         let oldest = Arc::new(Oldest::default());
         let (dead_handle, dead) = DeadLetters::new(flusher, DEAD_QUEUE_MAX);
         let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
@@ -425,7 +431,8 @@ impl Service {
         let router = Router::new(handles, dead_handle).repeating(repeats);
         let (router, journal) = wiring.route(router, parcels, oldest.clone()).await?;
         let dead = wiring.spawn("dead letters", dead);
-        let (http_addr, admin_addr) = (http.as_ref().map(HttpIngest::local_addr), admin.local_addr());
+        let (http_addr, admin_addr) = (ports.http.as_ref().map(HttpIngest::local_addr), admin.local_addr());
+        let mqtt_addr = ports.devices.as_ref().map(MqttListener::local_addr);
         let journal_handle = journal.as_ref().map(Journal::handle);
         let upkeep = wiring.clone().upkeep(store.clone(), gauges.clone(), latest_gauges, journal_handle, oldest);
         let side = vec![
@@ -434,19 +441,11 @@ impl Service {
         ];
         let admin_token = CancellationToken::new();
         let admin = wiring.spawn("admin port", logged("admin port", admin.serve(admin_token.clone())));
-        let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
-        let env = ingest::Env {
-            decoding,
-            ack: config.ingest.ack,
-            intake: intake.clone(),
-            clock: clock.clone(),
-            stop: stop.clone(),
-            drained: drained.clone(),
-        };
-        let front = start_front(&wiring, http, env)?;
+        let front = start_front(&wiring, ports, env)?;
         health.started();
         let service = Service {
             http_addr,
+            mqtt_addr,
             admin_addr,
             config,
             clock,
@@ -536,32 +535,57 @@ impl Service {
     }
 }
 
-/// HTTP and the brokers: what holds the door's handles, of which none stays with the caller.
-fn start_front(
-    wiring: &Arc<Wiring>,
+/// Where readings are sent to, open and not served yet.
+struct Ports {
     http: Option<HttpIngest>,
-    env: ingest::Env,
-) -> Result<Vec<JoinHandle<()>>, StartError> {
+    devices: Option<MqttListener>,
+}
+
+impl Ports {
+    async fn bind(config: &Config, env: &ingest::Env) -> Result<Ports, StartError> {
+        let mut ports = Ports { http: None, devices: None };
+        if config.http.enabled {
+            let (decoding, intake, clock) = (env.decoding.clone(), env.intake.clone(), env.clock.clone());
+            let http = HttpIngest::bind(&config.http, decoding, intake, clock).await;
+            ports.http = Some(http.map_err(start_error)?);
+        }
+        if config.listen.mqtt.enabled {
+            let devices = MqttListener::bind(&config.listen.mqtt, env.clone()).await;
+            ports.devices = Some(devices.map_err(start_error)?);
+        }
+        Ok(ports)
+    }
+}
+
+/// HTTP, devices and the brokers: what holds the door's handles, of which none stays with the caller.
+fn start_front(wiring: &Arc<Wiring>, ports: Ports, env: ingest::Env) -> Result<Vec<JoinHandle<()>>, StartError> {
     let mut front = vec![];
     for broker in &wiring.config.mqtt {
         let health = wiring.health.clone();
         let on_status = Arc::new(move |status: BrokerStatus| {
             health.mqtt(&status.broker, status.is_ready(), status.problem);
         });
-        let task = mqtt::spawn(broker.clone(), env.clone(), on_status);
-        let (task, name) = (task.map_err(start_error)?, broker.url.clone());
-        let poison = wiring.poison.clone();
-        front.push(wiring.spawn(name.clone(), async move {
-            if task.await.is_err_and(|e| e.is_panic()) {
-                poison.poison(format!("the task of {name} has panicked"));
-            }
-        }));
+        let task = mqtt::spawn(broker.clone(), env.clone(), on_status).map_err(start_error)?;
+        front.push(watched(wiring, broker.url.clone(), task));
     }
-    if let Some(http) = http {
+    if let Some(devices) = ports.devices {
+        front.push(watched(wiring, "MQTT of devices".to_owned(), devices.spawn()));
+    }
+    if let Some(http) = ports.http {
         let serve = http.serve(env.stop.clone(), wiring.config.shutdown.deadline);
         front.push(wiring.spawn("http", logged("http", serve)));
     }
     Ok(front)
+}
+
+/// A task of ingest's own whose panic ends the service.
+fn watched(wiring: &Arc<Wiring>, name: String, task: JoinHandle<()>) -> JoinHandle<()> {
+    let poison = wiring.poison.clone();
+    wiring.spawn(name.clone(), async move {
+        if task.await.is_err_and(|e| e.is_panic()) {
+            poison.poison(format!("the task of {name} has panicked"));
+        }
+    })
 }
 
 /// A server whose socket fails says so.

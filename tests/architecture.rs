@@ -74,7 +74,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("admin", &["ingest(http)", "telemetry", "config", "model"]),
     // A second instance for a command.
     ("replay", &["app", "ingest(letters|mqtt)", "intake", "ack", "maintain", "shutdown", "store", "config", "model"]),
-    ("check", &["journal", "store", "ingest(http|mqtt)", "config", "model"]),
+    ("check", &["journal", "store", "ingest(http|mqtt|listen|tokens)", "config", "model"]),
 ];
 
 /// A path (or its end, where it starts with `::`) and where alone it may stand.
@@ -92,8 +92,8 @@ const HOMES: &[Home] = &[
     },
     Home {
         paths: &["rumqttc", "rumqttc_v4", "rumqttc_v5"],
-        homes: &["src/ingest/mqtt"],
-        why: "MQTT stays in ingest/mqtt",
+        homes: &["src/ingest/mqtt", "src/ingest/listen"],
+        why: "MQTT stays in ingest/mqtt and ingest/listen",
     },
     Home {
         paths: &["tokio_rustls", "rustls", "rustls_native_certs"],
@@ -129,6 +129,7 @@ const PURE: &[&str] = &[
     "src/flush/backoff",
     "src/latest/state",
     "src/enrich/registry",
+    "src/ingest/listen/inflight",
     "src/ingest/mqtt/acks",
     "src/ingest/mqtt/collect",
     "src/ingest/mqtt/retained",

@@ -20,6 +20,8 @@ impl Place {
         place.file("ca.pem", "");
         place.file("client.pem", "");
         place.file("client.key", "");
+        place.file("server.pem", "");
+        place.file("server.key", "");
         place.file("mqtt-password", "from-file\n");
         place
     }
@@ -33,7 +35,7 @@ impl Place {
     /// Loads a text with the environment over it; the names of the example files in it become their paths.
     fn load(&self, text: &str, env: &[(&str, &str)]) -> Result<Loaded, ConfigErrors> {
         let mut text = text.to_owned();
-        for name in ["tokens.toml", "ca.pem", "client.pem", "client.key", "mqtt-password"] {
+        for name in ["tokens.toml", "ca.pem", "client.pem", "client.key", "server.pem", "server.key", "mqtt-password"] {
             text = text.replace(&format!("\"{name}\""), &format!("{:?}", self.0.path().join(name)));
         }
         let path = self.file("hourbucket.toml", &text);
@@ -480,6 +482,37 @@ fn what_works_but_is_hardly_meant_is_a_warning() {
         DESIGN.replacen(shared.0, "\"$share/g/sensors/+/+\"", 1).replace("clean_start = false", "clean_start = true");
     let [lost] = &place.good(&text, &[]).warnings()[..] else { panic!("one warning") };
     assert!(lost.contains("can be lost"), "{lost}");
+}
+
+/// `[listen.mqtt]` with these keys and a topic.
+fn direct(keys: &str) -> String {
+    format!(
+        "[listen.mqtt]\nenabled = true\n{keys}\n[[listen.mqtt.topics]]\nfilter = \"a/+\"\ntopic = \"a/{{sensor_id}}\"\n\
+         format = \"json\"\n"
+    )
+}
+
+#[test]
+fn devices_that_connect_here_need_what_a_port_needs() {
+    let place = Place::new();
+    let good = place.good(&direct(""), &[]);
+    assert_eq!((good.listen.mqtt.listen.to_string().as_str(), good.warnings().len()), ("127.0.0.1:1883", 0));
+    place.good(&format!("http.enabled = false\n{}", direct("")), &[]);
+    let plain = place.good(&direct("listen = \"0.0.0.0:1883\"\ntokens_file = \"tokens.toml\""), &[]);
+    assert!(plain.warnings()[0].contains("in clear"));
+    for (text, key, part) in [
+        (direct("listen = \"0.0.0.0:1883\""), "listen.mqtt.listen", "anyone could write"),
+        (direct("listen = \"127.0.0.1:8080\""), "listen.mqtt.listen", "the same address"),
+        (direct("cert_file = \"server.pem\""), "listen.mqtt.cert_file", "key_file is not set"),
+        (direct("client_ca_file = \"ca.pem\""), "listen.mqtt.client_ca_file", "without TLS"),
+        (direct("tokens_file = \"tokens.toml\"\nallow_anonymous = true"), "listen.mqtt.allow_anonymous", "tokens"),
+        (direct("window = 0"), "listen.mqtt.window", "1 to 65535"),
+        (direct("").replace("a/+", "$share/g/a/+"), "listen.mqtt.topics[0].filter", "nothing is shared"),
+        (direct("").replace("format", "qos = 1\nformat"), "listen.mqtt.topics[0].qos", "no such key"),
+        ("[listen.mqtt]\nenabled = true\n".to_owned(), "listen.mqtt.enabled", "nothing that a device sends"),
+    ] {
+        one_problem(&place, &text, key, part);
+    }
 }
 
 #[test]

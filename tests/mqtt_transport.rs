@@ -1,5 +1,7 @@
 //! MQTT ingest: transports other than plain TCP, credentials, and a broker that refuses.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 #[path = "support/mosquitto.rs"]
 mod mosquitto;
 #[path = "support/mqtt_rig.rs"]

@@ -4,7 +4,9 @@ use std::fmt::{Display, Write};
 use std::time::Duration;
 
 use super::units::{write_duration, write_size};
-use super::{AckMode, Config, LogFormat, Mqtt, MqttProtocol, PointAttributes, Retained, StoreMode, Subscription, uri};
+use super::{
+    AckMode, Config, ListenMqtt, LogFormat, Mqtt, MqttProtocol, PointAttributes, Retained, StoreMode, Subscription, uri,
+};
 
 /// What stands for a secret.
 const HIDDEN: &str = "***";
@@ -65,6 +67,7 @@ impl Config {
         for mqtt in &self.mqtt {
             mask_mqtt(&mut out, mqtt);
         }
+        mask_listen(&mut out, &self.listen.mqtt);
         out.0
     }
 
@@ -235,13 +238,30 @@ fn mask_mqtt(out: &mut Lines, mqtt: &Mqtt) {
     }
 }
 
+fn mask_listen(out: &mut Lines, mqtt: &ListenMqtt) {
+    out.section("[listen.mqtt]");
+    out.plain("enabled", mqtt.enabled);
+    out.text("listen", mqtt.listen);
+    out.text_opt("tokens_file", mqtt.tokens_file.as_ref().map(|path| path.display()));
+    out.plain("allow_anonymous", mqtt.allow_anonymous);
+    out.text_opt("cert_file", mqtt.cert_file.as_ref().map(|path| path.display()));
+    out.text_opt("key_file", mqtt.key_file.as_ref().map(|path| path.display()));
+    out.text_opt("client_ca_file", mqtt.client_ca_file.as_ref().map(|path| path.display()));
+    out.plain("connections_max", mqtt.connections_max);
+    out.duration("connect_timeout", mqtt.connect_timeout);
+    out.duration("keep_alive_max", mqtt.keep_alive_max);
+    out.size("packet_max_bytes", u64::from(mqtt.packet_max_bytes));
+    out.plain("topic_max_bytes", mqtt.topic_max_bytes);
+    out.plain("window", mqtt.window);
+    for topic in &mqtt.topics {
+        out.section("[[listen.mqtt.topics]]");
+        mask_route(out, topic);
+    }
+}
+
 fn mask_subscription(out: &mut Lines, subscription: &Subscription) {
     out.section("[[mqtt.subscriptions]]");
-    out.text("filter", &subscription.filter);
     out.plain("qos", subscription.qos);
-    out.text("topic", &subscription.topic);
-    out.text("format", &subscription.format);
-    out.text_opt("ts_unit", subscription.ts_unit.as_ref());
     out.text(
         "retained",
         match subscription.retained {
@@ -250,7 +270,16 @@ fn mask_subscription(out: &mut Lines, subscription: &Subscription) {
             Retained::Never => "never",
         },
     );
-    if !subscription.user_property_tags.is_empty() {
-        out.plain("user_property_tags", format_args!("{:?}", subscription.user_property_tags));
+    mask_route(out, subscription);
+}
+
+/// What a subscription and a topic of devices that connect here have both.
+fn mask_route(out: &mut Lines, route: &Subscription) {
+    out.text("filter", &route.filter);
+    out.text("topic", &route.topic);
+    out.text("format", &route.format);
+    out.text_opt("ts_unit", route.ts_unit.as_ref());
+    if !route.user_property_tags.is_empty() {
+        out.plain("user_property_tags", format_args!("{:?}", route.user_property_tags));
     }
 }

@@ -26,6 +26,7 @@ use crate::model::Span;
 mod check;
 mod dump;
 mod error;
+mod listen;
 mod load;
 pub mod mapping;
 mod mqtt;
@@ -83,6 +84,8 @@ pub struct Config {
     pub formats: Vec<Arc<Mapping>>,
     /// `[[mqtt]]`
     pub mqtt: Vec<Mqtt>,
+    /// `[listen]`
+    pub listen: Listen,
 }
 
 /// What decoding a payload depends on, for whoever takes payloads.
@@ -447,6 +450,46 @@ pub enum Retained {
     Always,
     /// None.
     Never,
+}
+
+/// `[listen]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    /// `[listen.mqtt]`
+    pub mqtt: ListenMqtt,
+}
+
+/// `[listen.mqtt]`: devices connect to hourbucket itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenMqtt {
+    /// `enabled` (default false).
+    pub enabled: bool,
+    /// `listen` (default 127.0.0.1:1883).
+    pub listen: SocketAddr,
+    /// `tokens_file`: who may connect; absent, loopback only.
+    pub tokens_file: Option<PathBuf>,
+    /// `allow_anonymous` (default false).
+    pub allow_anonymous: bool,
+    /// `cert_file`: PEM, with its chain; TLS where it is set. Read again when it changes.
+    pub cert_file: Option<PathBuf>,
+    /// `key_file`: PEM, its key.
+    pub key_file: Option<PathBuf>,
+    /// `client_ca_file`: PEM; devices must show a certificate of this CA.
+    pub client_ca_file: Option<PathBuf>,
+    /// `connections_max` (default 10,000).
+    pub connections_max: usize,
+    /// `connect_timeout`: for TLS and CONNECT together (default 10s).
+    pub connect_timeout: Duration,
+    /// `keep_alive_max`: the longest silence that is borne is one and a half of it (default 1h).
+    pub keep_alive_max: Duration,
+    /// `packet_max_bytes` (default 256KiB); a larger packet ends the connection.
+    pub packet_max_bytes: u32,
+    /// `topic_max_bytes` (default 1024).
+    pub topic_max_bytes: usize,
+    /// `window`: messages of one connection that may wait for their acknowledgement (default 100).
+    pub window: u16,
+    /// `[[listen.mqtt.topics]]`: as subscriptions, with QoS 1.
+    pub topics: Vec<Subscription>,
 }
 
 /// A text that never shows itself.

@@ -164,15 +164,31 @@ fn status_topic(node: &Node) -> Result<String, Bad> {
 }
 
 fn subscriptions(s: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Subscription> {
-    let found = s.sections("subscriptions");
+    routes(s, "subscriptions", Way::Broker, formats)
+}
+
+/// Reads `[[listen.mqtt.topics]]`: what devices that connect here may send.
+pub(super) fn topics(s: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Subscription> {
+    routes(s, "topics", Way::Direct, formats)
+}
+
+/// How messages come: what a broker is asked for has no meaning without one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Broker,
+    Direct,
+}
+
+fn routes(s: &mut Section<'_>, key: &str, way: Way, formats: &[Arc<Mapping>]) -> Vec<Subscription> {
+    let found = s.sections(key);
     let mut subscriptions: Vec<Subscription> = Vec::with_capacity(found.len());
     for (path, entries) in found {
-        let subscription = subscription(Section::new(path.clone(), entries, s.report), formats);
+        let subscription = subscription(Section::new(path.clone(), entries, s.report), way, formats);
         check_subscription(&path, &subscription, s.report);
         if subscriptions.iter().any(|other| other.filter == subscription.filter && !other.filter.is_empty()) {
             s.report.impossible(
                 &[&format!("{path}.filter")],
-                format!("\"{}\" is subscribed to twice, and the broker keeps only the last", subscription.filter),
+                format!("\"{}\" stands in two of them, and only one of them can be meant", subscription.filter),
                 "keep one of the two",
             );
         }
@@ -181,15 +197,18 @@ fn subscriptions(s: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Subscript
     subscriptions
 }
 
-fn subscription(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Subscription {
+fn subscription(mut s: Section<'_>, way: Way, formats: &[Arc<Mapping>]) -> Subscription {
     let mut subscription = Subscription {
         filter: required(&mut s, "filter", "sensors/+/+", |node| {
             let advice = "write a topic filter such as \"sensors/+/+\" or \"$share/group/sensors/#\"";
             let text = node.text().ok_or_else(|| wrong(node, advice))?;
             check_filter(text).map_err(|what| Bad::new(what, advice))?;
+            if way == Way::Direct && text.starts_with("$share/") {
+                return Err(Bad::new("devices send to topics, and nothing is shared between instances", advice));
+            }
             Ok(text.to_owned())
         }),
-        qos: s.parse("qos", qos).unwrap_or(1),
+        qos: if way == Way::Broker { s.parse("qos", qos).unwrap_or(1) } else { 1 },
         topic: s
             .parse("topic", |node| {
                 let advice = "write a template such as \"sensors/{sensor_id}/{field}\"";
@@ -205,7 +224,10 @@ fn subscription(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Subscription {
             named(node, &names)
         }),
         ts_unit: s.parse("ts_unit", |node| named(node, &TS_UNITS)),
-        retained: s.choice("retained", Retained::Once, &RETAINED),
+        retained: match way {
+            Way::Broker => s.choice("retained", Retained::Once, &RETAINED),
+            Way::Direct => Retained::Always,
+        },
         user_property_tags: s.parse("user_property_tags", tag_names).unwrap_or_default(),
     };
     default_topic(&mut s, &mut subscription, formats);

@@ -9,7 +9,7 @@ use super::tree::{Entries, Node};
 use super::units::{GIB, KIB, MIB, parse_duration};
 use super::{
     Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest, Journal, Latest, Limits,
-    Line, Log, LogFormat, Otlp, PointAttributes, Secret, Shutdown, Store, StoreMode, mapping, mqtt, uri,
+    Line, Log, LogFormat, Otlp, PointAttributes, Secret, Shutdown, Store, StoreMode, listen, mapping, mqtt, uri,
 };
 use crate::model::Span;
 
@@ -34,7 +34,8 @@ const UNSET_BEFORE_MS: i64 = 978_307_200_000;
 /// Reads the whole tree; what is wrong stands in the report afterwards.
 pub(super) fn read(entries: Entries, report: &mut Report) -> Config {
     let mut root = Section::new(String::new(), entries, report);
-    let mut config = Config {
+    let formats;
+    let config = Config {
         ingest: ingest(root.section("ingest")),
         http: http(root.section("http")),
         admin: admin(root.section("admin")),
@@ -51,11 +52,14 @@ pub(super) fn read(entries: Entries, report: &mut Report) -> Config {
         dead_letters: dead_letters(root.section("dead_letters")),
         shutdown: shutdown(root.section("shutdown")),
         log: log(root.section("log")),
-        formats: mapping::read(&mut root),
-        mqtt: Vec::new(),
+        // A subscription names one of the formats.
+        formats: {
+            formats = mapping::read(&mut root);
+            formats.clone()
+        },
+        mqtt: mqtt::read(&mut root, &formats),
+        listen: listen::read(root.section("listen"), &formats),
     };
-    // A subscription names one of the formats.
-    config.mqtt = mqtt::read(&mut root, &config.formats);
     root.end();
     config
 }

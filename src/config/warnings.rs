@@ -8,8 +8,15 @@ impl Config {
     /// A sentence for each, with its key.
     pub fn warnings(&self) -> Vec<String> {
         let brokers = self.mqtt.iter().enumerate();
-        let brokers = brokers.flat_map(|(i, mqtt)| mqtt_warnings(&format!("mqtt[{i}]"), mqtt));
-        self.formats.iter().flat_map(|mapping| constant_ids(mapping)).chain(brokers).collect()
+        let of_brokers = brokers.flat_map(|(i, mqtt)| mqtt_warnings(&format!("mqtt[{i}]"), mqtt));
+        let direct = &self.listen.mqtt;
+        let is_plain = direct.enabled && direct.cert_file.is_none() && !direct.listen.ip().is_loopback();
+        let plain = is_plain.then(|| {
+            "listen.mqtt.cert_file is not set, so devices send their secrets and readings in clear; set it and key_file, or \
+             see to it that the network is yours alone"
+                .to_owned()
+        });
+        self.formats.iter().flat_map(|mapping| constant_ids(mapping)).chain(of_brokers).chain(plain).collect()
     }
 }
 

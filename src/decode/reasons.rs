@@ -18,6 +18,16 @@ pub const INVALID_MSGPACK: &str = "invalid_msgpack";
 /// JSON or CBOR, but against the rules of SenML: no array, a version or a label that forbids to use the pack, a name with
 /// other characters, several values, or a base field of an earlier record that is wrong.
 pub const INVALID_SENML: &str = "invalid_senml";
+/// Not a message, or not a metric, of Sparkplug B.
+pub const INVALID_SPARKPLUG: &str = "invalid_sparkplug";
+/// Of Sparkplug B: the alias, or the type of the number, that only a birth tells, and no such birth is known.
+pub const UNKNOWN_METRIC: &str = "unknown_metric";
+/// Of Sparkplug B: what all births define takes more room than there is; the aliases of this one are not known.
+pub const TOO_MANY_METRICS: &str = "too_many_metrics";
+/// A value of a kind that is not stored: bytes, arrays, DataSets and Templates.
+pub const UNSUPPORTED_TYPE: &str = "unsupported_type";
+/// A value whose sender says that it is bad or stale.
+pub const BAD_QUALITY: &str = "bad_quality";
 /// Something stands after the end of the array or between the objects.
 pub const TRAILING_DATA: &str = "trailing_data";
 /// Nested deeper than 127 levels, which is also where serde_json ends.
@@ -86,6 +96,8 @@ pub const NOT_ALL_GOOD: &str = "not_all_good";
 pub const PAYLOAD_TOO_LARGE: &str = "payload_too_large";
 /// Of a message: its topic belongs to no configured subscription (the broker's session may still have an old one).
 pub const NO_SUBSCRIPTION: &str = "no_subscription";
+/// Of a message: its topic is longer than `listen.mqtt.topic_max_bytes`.
+pub const TOPIC_TOO_LONG: &str = "topic_too_long";
 /// Of a message: its subscription's `format` is not known to this version.
 pub const UNKNOWN_FORMAT: &str = "unknown_format";
 /// Of a message: it names another sensor than the one that its sender may speak for.
@@ -107,6 +119,11 @@ pub const ALL: &[&str] = &[
     INVALID_CBOR,
     INVALID_MSGPACK,
     INVALID_SENML,
+    INVALID_SPARKPLUG,
+    UNKNOWN_METRIC,
+    TOO_MANY_METRICS,
+    UNSUPPORTED_TYPE,
+    BAD_QUALITY,
     TRAILING_DATA,
     TOO_DEEP,
     NOT_AN_OBJECT,
@@ -139,6 +156,7 @@ pub const ALL: &[&str] = &[
     NOT_ALL_GOOD,
     PAYLOAD_TOO_LARGE,
     NO_SUBSCRIPTION,
+    TOPIC_TOO_LONG,
     UNKNOWN_FORMAT,
     FOREIGN_SENSOR,
     DESTINATION_CONFIRMATION,

@@ -1,6 +1,6 @@
 //! Dead letters read again with the settings of today, for `dead-letters replay`. Pure.
 //!
-//! How a letter is read follows from where it came from: `mqtt` as its topic's subscription says, `http` as the URL of its
+//! How a letter is read follows from where it came from: `mqtt` and `mqtt_direct` as its topic's subscription says, `http` as the URL of its
 //! hook says, `store` as the lines of JSON that the service made of readings which the store refused. Times are judged as
 //! of the letter's receipt, which is also the time of readings that have none of their own.
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::http::Hooks;
 use super::mqtt::SetupError;
 use super::mqtt::letters::Subscriptions;
-use crate::config::{Config, Decoding, Mqtt};
+use crate::config::{Config, Decoding, Mqtt, Subscription};
 use crate::decode::{self, Context, Format, Rejects};
 use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
 
@@ -56,11 +56,15 @@ impl Reader {
     /// # Errors
     /// A subscription cannot be used.
     pub fn new(config: &Config) -> Result<Reader, SetupError> {
-        Reader::of(&config.mqtt, Arc::new(config.decoding()))
+        Reader::of(&config.mqtt, &config.listen.mqtt.topics, Arc::new(config.decoding()))
     }
 
-    pub(super) fn of(brokers: &[Mqtt], decoding: Arc<Decoding>) -> Result<Reader, SetupError> {
-        let (subscriptions, hooks) = (Subscriptions::new(brokers, &decoding)?, Hooks::new(&decoding));
+    pub(super) fn of(
+        brokers: &[Mqtt],
+        devices: &[Subscription],
+        decoding: Arc<Decoding>,
+    ) -> Result<Reader, SetupError> {
+        let (subscriptions, hooks) = (Subscriptions::new(brokers, devices, &decoding)?, Hooks::new(&decoding));
         Ok(Reader { subscriptions, hooks, decoding })
     }
 
@@ -70,7 +74,7 @@ impl Reader {
             return Reread::rejected(&letter.reason, "only the begin of the payload was kept");
         }
         match letter.source.as_str() {
-            "mqtt" => self.subscriptions.read(letter),
+            "mqtt" | "mqtt_direct" => self.subscriptions.read(letter),
             "http" => self.hooks.read(letter, &self.decoding),
             "store" => self.lines(letter),
             other => Reread::rejected(&letter.reason, format!("nothing is known of the source `{other}`")),

@@ -3,8 +3,10 @@
 
 pub mod http;
 pub mod letters;
+pub mod listen;
 pub mod mqtt;
 mod tls;
+pub mod tokens;
 
 use std::sync::Arc;
 

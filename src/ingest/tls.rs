@@ -8,7 +8,10 @@ use tokio_rustls::rustls::client::{ClientConfig, WantsClientCert};
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::{ServerConfig, WebPkiClientVerifier};
 use tokio_rustls::rustls::{self, ConfigBuilder, RootCertStore};
+
+pub(super) use tokio_rustls::TlsAcceptor;
 
 /// Why certificates cannot be used. Nothing of a key is ever shown.
 #[derive(Debug, thiserror::Error)]
@@ -113,4 +116,24 @@ pub(super) fn client(ca: Option<&Path>, identity: Option<Identity<'_>>) -> Resul
         }
     };
     Ok(Arc::new(config))
+}
+
+/// To be spoken to: who we are, and whose certificate a client must show (`None`: none). Reads files.
+pub(super) fn server(identity: Identity<'_>, client_ca: Option<&Path>) -> Result<TlsAcceptor, TlsError> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Setup)?;
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(ca) => {
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), provider)
+                .build()
+                .map_err(|_| TlsError::Pem { path: ca.to_owned(), what: "CA certificate" })?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let (chain, key) = identity.load()?;
+    let config = builder.with_single_cert(chain, key).map_err(|error| identity.refused(error))?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
 }

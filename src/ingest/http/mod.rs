@@ -123,7 +123,7 @@ impl HttpIngest {
         intake: Intake,
         clock: Arc<dyn Clock>,
     ) -> Result<HttpIngest, HttpError> {
-        let tokens = cfg.tokens_file.as_deref().map(Tokens::load).transpose()?;
+        let tokens = cfg.tokens_file.as_deref().map(|path| Tokens::load("http.tokens_file", path)).transpose()?;
         if tokens.is_none() && !cfg.allow_anonymous && !cfg.listen.ip().to_canonical().is_loopback() {
             return Err(HttpError::Anonymous(cfg.listen));
         }

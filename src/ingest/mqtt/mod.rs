@@ -66,7 +66,7 @@ pub(in crate::ingest) mod letters;
 pub(in crate::ingest) mod link;
 pub(in crate::ingest) mod retained;
 mod socket;
-mod submit;
+pub(in crate::ingest) mod submit;
 mod target;
 mod v4;
 mod v5;

@@ -71,7 +71,7 @@ async fn what_is_not_understood_is_kept_and_can_be_read_again() {
 
     let (answer, readings, dead) = kept(&mut rig, hook("json?sensor_id=S1", "{\"temp\":")).await;
     assert_eq!((answer.status, readings.len(), &answer.json()["accepted"]), (202, 0, &0.into()));
-    let mut reader = Reader::of(&[], Arc::new(decoding())).unwrap();
+    let mut reader = Reader::of(&[], &[], Arc::new(decoding())).unwrap();
     let whole = DeadLetter { payload: b"{\"temp\":1}".to_vec(), ..dead[0].clone() };
     let again = reader.read(&whole);
     let reading = &again.batch.to_readings()[0];
@@ -162,7 +162,7 @@ async fn clouds_are_answered_what_they_ask_first() {
     let (answer, readings, dead) = kept(&mut rig, confirmation).await;
     assert_eq!((answer.status, readings.len(), dead[0].payload.as_slice()), (202, 0, body.as_bytes()));
     assert_eq!((dead[0].reason.as_str(), dead[0].topic.as_str()), ("destination_confirmation", "/v1/hooks/json"));
-    let mut reader = Reader::of(&[], Arc::new(decoding())).unwrap();
+    let mut reader = Reader::of(&[], &[], Arc::new(decoding())).unwrap();
     assert_eq!(reader.read(&dead[0]).reason(), Some("destination_confirmation"));
 }
 
