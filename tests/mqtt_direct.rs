@@ -360,3 +360,43 @@ async fn the_messages_of_many_connections_share_parcels() {
     }
     direct.finish().await;
 }
+
+/// How fast devices are served, a hundred connections with ten messages in flight each, and how large the parcels are;
+/// `cargo test --test mqtt_direct -- --ignored --nocapture throughput`. The next stage says at once that they are safe.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+#[allow(clippy::print_stdout, reason = "a measurement")]
+async fn throughput() {
+    const DEVICES: usize = 100;
+    const MESSAGES: usize = 3000;
+    let mut direct = Direct::start(&settings()).await;
+    let port = direct.port;
+    let devices: Vec<_> = (0..DEVICES)
+        .map(|i| {
+            tokio::spawn(async move {
+                let mut device = Raw::connect(port, 4, &format!("d{i}")).await;
+                let ten: Vec<u8> =
+                    (1..=10).flat_map(|id| publish(4, &format!("sensors/S{i}/temp"), "21.5", 1, id)).collect();
+                for _ in 0..MESSAGES / 10 {
+                    device.send(&ten).await;
+                    for id in 1..=10 {
+                        assert_eq!(device.answer().await, Some((0x40, vec![0, id])));
+                    }
+                }
+            })
+        })
+        .collect();
+    let (begun, mut seen, mut parcels) = (std::time::Instant::now(), 0, 0);
+    while seen < DEVICES * MESSAGES {
+        let parcel = direct.parcel().await;
+        seen += parcel.batch.len();
+        parcels += 1;
+        parcel.into_parts().2.delivered();
+    }
+    for device in devices {
+        device.await.unwrap();
+    }
+    let (rate, each) = (seen as f64 / begun.elapsed().as_secs_f64(), seen as f64 / f64::from(parcels));
+    println!("{rate:.0} messages/s with the devices on the same two cores, {each:.0} a parcel");
+    direct.finish().await;
+}

@@ -188,7 +188,7 @@ fn routes(s: &mut Section<'_>, key: &str, way: Way, formats: &[Arc<Mapping>]) ->
         if subscriptions.iter().any(|other| other.filter == subscription.filter && !other.filter.is_empty()) {
             s.report.impossible(
                 &[&format!("{path}.filter")],
-                format!("\"{}\" stands in two of them, and only one of them can be meant", subscription.filter),
+                format!("\"{}\" stands there twice, and only one of the two can be meant", subscription.filter),
                 "keep one of the two",
             );
         }
