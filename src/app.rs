@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  http ──┐ Intake (ingest.queue_max parcels, queue_max_bytes)
+//!  listen ┤
 //!  mqtt ──┴──> journal ──Follower──> router ──Portions (4 a shard)──> shards ──permits (flush.commands_max)──> store
 //!         └───────────(ack = "stored")──┘  └──> dead letters    └──> latest (4 batches a shard) ───────────┘
 //! ```
@@ -24,13 +25,15 @@ use crate::accumulate::state::ShardSettings;
 use crate::accumulate::task::{Gauges, ShardTask};
 use crate::accumulate::{PageLimits, ShardHandle};
 use crate::admin::{Admin, Health, JournalState};
-use crate::config::{AckMode, Config, Decoding};
+use crate::config::{AckMode, Config};
 use crate::enrich::{Enrichment, Registry};
 use crate::flush::backoff::Backoff;
 use crate::flush::dead::DeadLetters;
 use crate::flush::due::DuePolicy;
 use crate::flush::{Flusher, OnStore};
+use crate::ingest;
 use crate::ingest::http::HttpIngest;
+use crate::ingest::listen::MqttListener;
 use crate::ingest::mqtt::{self, BrokerStatus};
 use crate::intake::{Gate, Intake, Parcels, door};
 use crate::journal::{self, Journal};
@@ -68,6 +71,8 @@ fn start_error(error: impl std::fmt::Display) -> StartError {
 pub struct Service {
     /// Where readings are taken; absent with `http.enabled = false`.
     pub http_addr: Option<SocketAddr>,
+    /// Where devices connect; absent unless `listen.mqtt.enabled`.
+    pub mqtt_addr: Option<SocketAddr>,
     /// Where it is watched.
     pub admin_addr: SocketAddr,
     config: Config,
@@ -109,6 +114,8 @@ struct Wiring {
     gate: Gate,
     poison: Poison,
     flusher: Flusher,
+    /// Everything that comes may be stored already.
+    repeats: bool,
 }
 
 impl Wiring {
@@ -141,7 +148,7 @@ impl Wiring {
             bytes_max: usize::try_from(config.accumulate.max_bytes).unwrap_or(usize::MAX) / n,
             sensors_max: (config.accumulate.max_sensors / n).max(1),
             seen_max: SEEN_MAX,
-            started_wall_ms: self.clock.now().wall_ms,
+            started_wall_ms: if self.repeats { i64::MAX } else { self.clock.now().wall_ms },
             backoff: backoff(config),
         };
         let mut shards = Shards::default();
@@ -359,6 +366,36 @@ impl Service {
     /// # Errors
     /// A port, the journal or a broker's settings cannot be used; nothing runs then.
     pub async fn start(config: Config, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Result<Service, StartError> {
+        Service::start_with(config, store, clock, false).await.map(|(service, _)| service)
+    }
+
+    /// A second instance for a command, beside a service that runs or not: without ports for senders, brokers and
+    /// journal. The caller hands readings over at the door that it gets, which may be stored already; their
+    /// acknowledgements say that they are stored. When the door's handle is dropped and [`Service::run_until`] is told
+    /// to stop, it ends.
+    ///
+    /// # Errors
+    /// As [`Service::start`].
+    pub async fn start_fed(
+        mut config: Config,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Service, Intake), StartError> {
+        config.ingest.ack = AckMode::Stored;
+        config.http.enabled = false;
+        config.mqtt.clear();
+        config.listen.mqtt.enabled = false;
+        // Beside the one of the service; nobody looks.
+        config.admin.listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        Service::start_with(config, store, clock, true).await
+    }
+
+    async fn start_with(
+        config: Config,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        repeats: bool,
+    ) -> Result<(Service, Intake), StartError> {
         let gate = Gate::default();
         let poison = Poison::new(gate.clone());
         let health = Arc::new(Health::new(config.ingest.ack));
@@ -372,41 +409,43 @@ impl Service {
             gate: gate.clone(),
             poison: poison.clone(),
             flusher: flusher.clone(),
+            repeats,
         });
         // Ports first: they are what fails most often, and nothing else has begun.
         let admin = Admin::bind(&config.admin, health.clone()).await.map_err(start_error)?;
-        let decoding = Arc::new(config.decoding());
-        let http = match config.http.enabled {
-            true => Some(
-                HttpIngest::bind(&config.http, decoding.clone(), intake.clone(), clock.clone())
-                    .await
-                    .map_err(start_error)?,
-            ),
-            false => None,
+        let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
+        let env = ingest::Env {
+            decoding: Arc::new(config.decoding()),
+            ack: config.ingest.ack,
+            intake: intake.clone(),
+            clock: clock.clone(),
+            stop: stop.clone(),
+            drained: drained.clone(),
         };
+        let ports = Ports::bind(&config, &env).await?;
         let oldest = Arc::new(Oldest::default());
         let (dead_handle, dead) = DeadLetters::new(flusher, DEAD_QUEUE_MAX);
         let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
         let enrichment = wiring.enrichment(&store, &registry);
         let Shards { handles, tasks: shards, gauges, latest, latest_gauges } = wiring.shards(&dead_handle, &registry);
-        let router = Router::new(handles, dead_handle);
+        let router = Router::new(handles, dead_handle).repeating(repeats);
         let (router, journal) = wiring.route(router, parcels, oldest.clone()).await?;
         let dead = wiring.spawn("dead letters", dead);
-        let (stop, drained, admin_stop) = Default::default();
-        let (http_addr, admin_addr) = (http.as_ref().map(HttpIngest::local_addr), admin.local_addr());
+        let (http_addr, admin_addr) = (ports.http.as_ref().map(HttpIngest::local_addr), admin.local_addr());
+        let mqtt_addr = ports.devices.as_ref().map(MqttListener::local_addr);
         let journal_handle = journal.as_ref().map(Journal::handle);
         let upkeep = wiring.clone().upkeep(store.clone(), gauges.clone(), latest_gauges, journal_handle, oldest);
         let side = vec![
             wiring.spawn("preparation of the store", wiring.clone().prepare(store, enrichment)),
             wiring.spawn("upkeep", upkeep),
         ];
-        let admin_token: CancellationToken = admin_stop;
+        let admin_token = CancellationToken::new();
         let admin = wiring.spawn("admin port", logged("admin port", admin.serve(admin_token.clone())));
-        let front = start_front(&wiring, http, &intake, &decoding, &stop, &drained)?;
-        drop(intake);
+        let front = start_front(&wiring, ports, env)?;
         health.started();
-        Ok(Service {
+        let service = Service {
             http_addr,
+            mqtt_addr,
             admin_addr,
             config,
             clock,
@@ -425,7 +464,8 @@ impl Service {
             side,
             admin,
             gauges,
-        })
+        };
+        Ok((service, intake))
     }
 
     /// Serves until `stop` is done or a part fails, then shuts down in order.
@@ -495,36 +535,57 @@ impl Service {
     }
 }
 
-/// HTTP and the brokers: what holds the door's handles.
-fn start_front(
-    wiring: &Arc<Wiring>,
+/// Where readings are sent to, open and not served yet.
+struct Ports {
     http: Option<HttpIngest>,
-    intake: &Intake,
-    decoding: &Arc<Decoding>,
-    stop: &CancellationToken,
-    drained: &CancellationToken,
-) -> Result<Vec<JoinHandle<()>>, StartError> {
+    devices: Option<MqttListener>,
+}
+
+impl Ports {
+    async fn bind(config: &Config, env: &ingest::Env) -> Result<Ports, StartError> {
+        let mut ports = Ports { http: None, devices: None };
+        if config.http.enabled {
+            let (decoding, intake, clock) = (env.decoding.clone(), env.intake.clone(), env.clock.clone());
+            let http = HttpIngest::bind(&config.http, decoding, intake, clock).await;
+            ports.http = Some(http.map_err(start_error)?);
+        }
+        if config.listen.mqtt.enabled {
+            let devices = MqttListener::bind(&config.listen.mqtt, env.clone()).await;
+            ports.devices = Some(devices.map_err(start_error)?);
+        }
+        Ok(ports)
+    }
+}
+
+/// HTTP, devices and the brokers: what holds the door's handles, of which none stays with the caller.
+fn start_front(wiring: &Arc<Wiring>, ports: Ports, env: ingest::Env) -> Result<Vec<JoinHandle<()>>, StartError> {
     let mut front = vec![];
     for broker in &wiring.config.mqtt {
         let health = wiring.health.clone();
         let on_status = Arc::new(move |status: BrokerStatus| {
             health.mqtt(&status.broker, status.is_ready(), status.problem);
         });
-        let (clock, stop, drained) = (wiring.clock.clone(), stop.clone(), drained.clone());
-        let task = mqtt::spawn(broker.clone(), decoding.clone(), intake.clone(), clock, stop, drained, on_status);
-        let (task, name) = (task.map_err(start_error)?, broker.url.clone());
-        let poison = wiring.poison.clone();
-        front.push(wiring.spawn(name.clone(), async move {
-            if task.await.is_err_and(|e| e.is_panic()) {
-                poison.poison(format!("the task of {name} has panicked"));
-            }
-        }));
+        let task = mqtt::spawn(broker.clone(), env.clone(), on_status).map_err(start_error)?;
+        front.push(watched(wiring, broker.url.clone(), task));
     }
-    if let Some(http) = http {
-        let serve = http.serve(stop.clone(), wiring.config.shutdown.deadline);
+    if let Some(devices) = ports.devices {
+        front.push(watched(wiring, "MQTT of devices".to_owned(), devices.spawn()));
+    }
+    if let Some(http) = ports.http {
+        let serve = http.serve(env.stop.clone(), wiring.config.shutdown.deadline);
         front.push(wiring.spawn("http", logged("http", serve)));
     }
     Ok(front)
+}
+
+/// A task of ingest's own whose panic ends the service.
+fn watched(wiring: &Arc<Wiring>, name: String, task: JoinHandle<()>) -> JoinHandle<()> {
+    let poison = wiring.poison.clone();
+    wiring.spawn(name.clone(), async move {
+        if task.await.is_err_and(|e| e.is_panic()) {
+            poison.poison(format!("the task of {name} has panicked"));
+        }
+    })
 }
 
 /// A server whose socket fails says so.

@@ -65,9 +65,13 @@ pub async fn check(config: &Config, store: Result<MongoStore, String>) -> Vec<Fi
         findings.push(Finding { what: "journal".into(), result });
     }
     if let Some(path) = config.http.tokens_file.as_ref().filter(|_| config.http.enabled) {
-        let result = crate::ingest::http::tokens::Tokens::load(path);
+        let result = crate::ingest::tokens::Tokens::load("http.tokens_file", path);
         let result = result.map(|t| format!("{} tokens", t.len())).map_err(|e| e.to_string());
         findings.push(Finding { what: "http tokens".into(), result });
+    }
+    if config.listen.mqtt.enabled {
+        let result = crate::ingest::listen::check(&config.listen.mqtt).map_err(|e| e.to_string());
+        findings.push(Finding { what: "listen.mqtt".into(), result });
     }
     findings
 }

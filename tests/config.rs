@@ -18,6 +18,10 @@ impl Place {
         let place = Place(tempfile::tempdir().unwrap());
         place.file("tokens.toml", "");
         place.file("ca.pem", "");
+        place.file("client.pem", "");
+        place.file("client.key", "");
+        place.file("server.pem", "");
+        place.file("server.key", "");
         place.file("mqtt-password", "from-file\n");
         place
     }
@@ -31,7 +35,7 @@ impl Place {
     /// Loads a text with the environment over it; the names of the example files in it become their paths.
     fn load(&self, text: &str, env: &[(&str, &str)]) -> Result<Loaded, ConfigErrors> {
         let mut text = text.to_owned();
-        for name in ["tokens.toml", "ca.pem", "mqtt-password"] {
+        for name in ["tokens.toml", "ca.pem", "client.pem", "client.key", "server.pem", "server.key", "mqtt-password"] {
             text = text.replace(&format!("\"{name}\""), &format!("{:?}", self.0.path().join(name)));
         }
         let path = self.file("hourbucket.toml", &text);
@@ -338,7 +342,12 @@ fn each_value_has_its_limits() {
         ("client_id = \"hourbucket-1\"", "client_id = \"\"", "mqtt[0].client_id", "256 characters"),
         ("protocol = 5", "protocol = 3", "mqtt[0].protocol", "3.1.1"),
         ("password_file = \"mqtt-password\"", "password = \"geheim\"", "mqtt[0].password", "password_file"),
-        ("qos = 1", "qos = 2", "mqtt[0].subscriptions[0].qos", "write 1"),
+        ("qos = 1", "retained = \"twice\"", "mqtt[0].subscriptions[0].retained", "\"always\""),
+        ("qos = 1", "user_property_tags = [\"a.b\"]", "mqtt[0].subscriptions[0].user_property_tags", "letters"),
+        ("qos = 1", "user_property_tags = [\"ts\"]", "mqtt[0].subscriptions[0].user_property_tags", "use this name"),
+        ("qos = 1", "user_property_tags = [\"a\", \"a\"]", "mqtt[0].subscriptions[0].user_property_tags", "twice"),
+        ("protocol = 5", "status_topic = \"a/#\"", "mqtt[0].status_topic", "without +"),
+        ("protocol = 5", "key_file = \"client.key\"", "mqtt[0].key_file", "cert_file"),
         ("qos = 1", "qos = 3", "mqtt[0].subscriptions[0].qos", "write 1"),
         ("qos = 1", "ts_unit = \"min\"", "mqtt[0].subscriptions[0].ts_unit", "\"ns\""),
         ("\"sensors/+/+\"", "\"sensors/#/+\"", "mqtt[0].subscriptions[0].filter", "last level"),
@@ -420,6 +429,62 @@ fn one_problem(place: &Place, text: &str, key: &str, part: &str) {
     assert!(!shown[0].contains("geheim"), "a secret is shown: {}", shown[0]);
 }
 
+/// A subscription of the DESIGN's broker with another format and, where there is one, a template.
+fn subscribed(format: &str, topic: Option<&str>, formats: &str) -> String {
+    let topic = topic.map(|topic| format!("topic = \"{topic}\"")).unwrap_or_default();
+    let text = DESIGN.replacen("topic = \"sensors/{sensor_id}/{field}\"", &topic, 1);
+    format!("{}{formats}", text.replacen("format = \"scalar\"", &format!("format = \"{format}\""), 1))
+}
+
+#[test]
+fn a_subscription_can_name_a_profile_or_a_format_of_its_own() {
+    let place = Place::new();
+    let config = place.good(&subscribed("zigbee2mqtt", None, ""), &[]);
+    assert_eq!((config.mqtt[0].subscriptions[0].topic.as_str(), config.formats.len()), ("#", 0));
+    let own = "\n[formats.own]\nid = \"/id\"\n[formats.tasmota]\nzone = \"Europe/Berlin\"\n";
+    let config = place.good(&subscribed("own", None, own), &[]);
+    assert_eq!(config.formats.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["own", "tasmota"]);
+    let (format, topic) = ("mqtt[0].subscriptions[0].format", "mqtt[0].subscriptions[0].topic");
+    one_problem(&place, &subscribed("zigbe2mqtt", Some("#"), ""), format, "did you mean \"zigbee2mqtt\"");
+    one_problem(&place, &subscribed("onw", Some("#"), own), format, "did you mean \"own\"");
+    one_problem(&place, &subscribed("json", None, ""), topic, "missing");
+    let bare = "\n[formats.bare]\nvalues = \"/v\"\n";
+    one_problem(&place, &subscribed("bare", None, bare), format, "no `id`");
+    place.good(&subscribed("bare", Some("sensors/{sensor_id}/+"), bare), &[]);
+    one_problem(&place, &subscribed("own", None, &own.replace("/id", "{")), "formats.own.id", "without its }");
+    one_problem(
+        &place,
+        &subscribed("own", None, "\n[formats]\nown = 5\n").replace("\"own\"", "\"json\""),
+        "formats.own",
+        "a section",
+    );
+}
+
+#[test]
+fn times_and_zones_are_read_and_refused() {
+    let place = Place::new();
+    let with = |line: &str| DESIGN.replacen("future = \"10m\"", &format!("future = \"10m\"\n{line}"), 1);
+    let limits = place.good(&with("unset_before = \"1990-06-01\"\nzone = \"Asia/Kolkata\""), &[]).limits;
+    assert_eq!((limits.unset_before_ms, limits.zone.map(|zone| zone.name())), (644_198_400_000, Some("Asia/Kolkata")));
+    assert_eq!(place.good(DESIGN, &[]).limits.unset_before_ms, 978_307_200_000);
+    one_problem(&place, &with("unset_before = \"2001\""), "limits.unset_before", "a date in quotes");
+    one_problem(&place, &with("unset_before = 2001-01-01"), "limits.unset_before", "a date in quotes");
+    one_problem(&place, &with("zone = \"CEST\""), "limits.zone", "IANA");
+    let zone = DESIGN.replacen("qos = 1", "qos = 1\nzone = \"Berlin\"", 1);
+    one_problem(&place, &zone, "mqtt[0].subscriptions[0].zone", "Europe/Berlin");
+}
+
+#[test]
+fn an_id_that_makes_one_sensor_of_all_devices_is_warned_about() {
+    let place = Place::new();
+    let warnings = |text: &str| place.good(text, &[]).warnings();
+    let [id] = &warnings(&subscribed("own", None, "\n[formats.own]\nid = \"weather\"\n"))[..] else { panic!("one") };
+    assert!(id.contains("formats.own") && id.contains("one sensor"), "{id}");
+    let template = DESIGN.replacen("sensors/{sensor_id}/{field}", "{sensor_id}/+/{field}", 1);
+    let [topic] = &warnings(&template)[..] else { panic!("one") };
+    assert!(topic.contains("mqtt[0].subscriptions[0].topic") && topic.contains("`sensors`"), "{topic}");
+}
+
 #[test]
 fn the_dump_hides_secrets_has_every_key_and_reads_back() {
     let place = Place::new();
@@ -430,27 +495,92 @@ fn the_dump_hides_secrets_has_every_key_and_reads_back() {
         assert!(!dump.contains(secret) && !format!("{config:?}").contains(secret), "{secret} is shown:\n{dump}");
     }
     assert!(dump.contains("mongodb://***@127.0.0.1:27017/?replicaSet=rs0"), "{dump}");
-    assert!(dump.contains("password = \"***\""), "{dump}");
+    let from_env = place.good(&text, &[("HOURBUCKET_MQTT__0__PASSWORD", "geheim")]).masked();
+    assert!(from_env.contains("password = \"***\"") && !from_env.contains("geheim"), "{from_env}");
     let table: toml::Table = dump.parse().unwrap();
-    let keys: BTreeSet<String> = flat("", &toml::Value::Table(table)).into_iter().collect();
-    for key in config::known_keys().iter().filter(|key| *key != "mqtt.password_file") {
+    let known = config::known_keys();
+    let keys: BTreeSet<String> = flat("", &toml::Value::Table(table), &known).into_iter().collect();
+    for key in known.iter().filter(|key| *key != "mqtt.password") {
         assert!(keys.contains(key), "{key} is missing in\n{dump}");
     }
-    assert_eq!(keys.len(), config::known_keys().len() - 1);
+    assert_eq!(keys.len(), known.len() - 1);
 
-    let without_password = dump.replace("password = \"***\"\n", "password_file = \"mqtt-password\"\n");
-    let again = place.good(&without_password.replace("***@", "zoe9:geheim@"), &[]);
+    let again = place.good(&dump.replace("***@", "zoe9:geheim@"), &[]);
     assert_eq!(again, config);
 }
 
-/// Every key below, without the numbers of list elements.
-fn flat(path: &str, value: &toml::Value) -> Vec<String> {
+/// Every key below, without the numbers of list elements; a known one may have a table as its value.
+fn flat(path: &str, value: &toml::Value, known: &[String]) -> Vec<String> {
+    if known.iter().any(|key| key == path) {
+        return vec![path.to_owned()];
+    }
     match value {
         toml::Value::Table(table) => {
             let dot = if path.is_empty() { "" } else { "." };
-            table.iter().flat_map(|(key, value)| flat(&format!("{path}{dot}{key}"), value)).collect()
+            table.iter().flat_map(|(key, value)| flat(&format!("{path}{dot}{key}"), value, known)).collect()
         }
-        toml::Value::Array(items) => items.iter().flat_map(|item| flat(path, item)).collect(),
+        toml::Value::Array(items) => items.iter().flat_map(|item| flat(path, item, known)).collect(),
         _ => vec![path.to_owned()],
     }
+}
+
+#[test]
+fn what_works_but_is_hardly_meant_is_a_warning() {
+    let place = Place::new();
+    let warnings = |from: &str, to: &str| place.good(&DESIGN.replacen(from, to, 1), &[]).warnings();
+    assert_eq!(warnings("x", "x"), Vec::<String>::new());
+    let [qos] = &warnings("qos = 1", "qos = 2")[..] else { panic!("one warning") };
+    assert!(qos.starts_with("mqtt[0].subscriptions[0].qos = 2 is taken as 1"), "{qos}");
+    let shared = ("\"sensors/+/+\"", "\"$share/g/sensors/+/+\"\nretained = \"always\"");
+    let [retained] = &warnings(shared.0, shared.1)[..] else { panic!("one warning") };
+    assert!(retained.contains("no effect"), "{retained}");
+    let text =
+        DESIGN.replacen(shared.0, "\"$share/g/sensors/+/+\"", 1).replace("clean_start = false", "clean_start = true");
+    let [lost] = &place.good(&text, &[]).warnings()[..] else { panic!("one warning") };
+    assert!(lost.contains("can be lost"), "{lost}");
+}
+
+/// `[listen.mqtt]` with these keys and a topic.
+fn direct(keys: &str) -> String {
+    format!(
+        "[listen.mqtt]\nenabled = true\n{keys}\n[[listen.mqtt.topics]]\nfilter = \"a/+\"\ntopic = \"a/{{sensor_id}}\"\n\
+         format = \"json\"\n"
+    )
+}
+
+#[test]
+fn devices_that_connect_here_need_what_a_port_needs() {
+    let place = Place::new();
+    let good = place.good(&direct(""), &[]);
+    assert_eq!((good.listen.mqtt.listen.to_string().as_str(), good.warnings().len()), ("127.0.0.1:1883", 0));
+    place.good(&format!("http.enabled = false\n{}", direct("")), &[]);
+    let plain = place.good(&direct("listen = \"0.0.0.0:1883\"\ntokens_file = \"tokens.toml\""), &[]);
+    assert!(plain.warnings()[0].contains("in clear"));
+    for (text, key, part) in [
+        (direct("listen = \"0.0.0.0:1883\""), "listen.mqtt.listen", "anyone could write"),
+        (direct("listen = \"127.0.0.1:8080\""), "listen.mqtt.listen", "the same address"),
+        (direct("cert_file = \"server.pem\""), "listen.mqtt.cert_file", "key_file is not set"),
+        (direct("client_ca_file = \"ca.pem\""), "listen.mqtt.client_ca_file", "without TLS"),
+        (direct("tokens_file = \"tokens.toml\"\nallow_anonymous = true"), "listen.mqtt.allow_anonymous", "tokens"),
+        (direct("window = 0"), "listen.mqtt.window", "1 to 65535"),
+        (direct("").replace("a/+", "$share/g/a/+"), "listen.mqtt.topics[0].filter", "nothing is shared"),
+        (direct("").replace("format", "qos = 1\nformat"), "listen.mqtt.topics[0].qos", "no such key"),
+        ("[listen.mqtt]\nenabled = true\n".to_owned(), "listen.mqtt.enabled", "nothing that a device sends"),
+    ] {
+        one_problem(&place, &text, key, part);
+    }
+}
+
+#[test]
+fn a_password_file_is_read_again() {
+    let place = Place::new();
+    let broker = place.good(DESIGN, &[]).mqtt.remove(0);
+    let now = || broker.password_now().map(|secret| secret.unwrap().reveal().to_owned());
+    assert_eq!(now().as_deref(), Ok("from-file"));
+    place.file("mqtt-password", "rotated\n");
+    assert_eq!(now().as_deref(), Ok("rotated"));
+    place.file("mqtt-password", "");
+    assert!(now().unwrap_err().contains("is empty"));
+    let from_env = place.good(DESIGN, &[("HOURBUCKET_MQTT__0__PASSWORD", "env")]).mqtt.remove(0);
+    assert_eq!(from_env.password_now().unwrap().unwrap().reveal(), "env");
 }

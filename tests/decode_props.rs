@@ -16,7 +16,7 @@ const NOW: i64 = 1_709_290_800_000;
 fn limits() -> Limits {
     // Back to the year 1900 and as far ahead.
     let years = Duration::from_secs(125 * 365 * 86_400);
-    Limits { past: years, future: years, ..Config::default().limits }
+    Limits { past: years, future: years, unset_before_ms: i64::MIN, ..Config::default().limits }
 }
 
 fn run(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {

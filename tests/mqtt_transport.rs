@@ -1,5 +1,7 @@
 //! MQTT ingest: transports other than plain TCP, credentials, and a broker that refuses.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 #[path = "support/mosquitto.rs"]
 mod mosquitto;
 #[path = "support/mqtt_rig.rs"]
@@ -98,16 +100,79 @@ async fn a_broker_that_cannot_be_reached_is_reported() {
     ingest.finish().await;
 }
 
+/// Makes a file that mosquitto, who is another user, can read.
+fn write_open(path: &std::path::Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o644);
+    std::fs::set_permissions(path, open).unwrap();
+}
+
+/// The broker asks for a certificate. Ours are read again for each connection: one that it does not know is replaced by
+/// one that it does, and then by a broken one, over which the good one is kept.
 #[tokio::test]
-async fn credentials_let_us_in() {
-    let passwords = tempfile::NamedTempFile::new().unwrap();
+async fn certificates_of_our_own_are_shown_and_read_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+    std::fs::set_permissions(dir.path(), open).unwrap();
+    for (name, text) in [
+        ("ca.pem", include_str!("support/mqtt_tls/mutual/ca.pem")),
+        ("server.pem", include_str!("support/mqtt_tls/mutual/server.pem")),
+        ("server.key", include_str!("support/mqtt_tls/mutual/server.key")),
+    ] {
+        write_open(&dir.path().join(name), text);
+    }
+    for protocol in [V4, V5] {
+        // Of another CA.
+        let (cert, key) = (dir.path().join("client.pem"), dir.path().join("client.key"));
+        write_open(&cert, include_str!("support/mqtt_tls/server.pem"));
+        write_open(&key, include_str!("support/mqtt_tls/server.key"));
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut broker = Mosquitto::start(&format!(
+            "listener {free} 127.0.0.1\ncafile {0}/ca.pem\ncertfile {0}/server.pem\nkeyfile {0}/server.key\n\
+             require_certificate true",
+            dir.path().display()
+        ));
+        let mut mutual = config(&format!("mqtts://127.0.0.1:{free}"), protocol);
+        mutual.ca_file = Some(dir.path().join("ca.pem"));
+        (mutual.cert_file, mutual.key_file) = (Some(cert.clone()), Some(key.clone()));
+        let mut ingest = Ingest::spawn(mutual);
+        ingest.until(|status| status.problem.is_some()).await;
+        assert!(!ingest.status.borrow().connected);
+
+        write_open(&key, include_str!("support/mqtt_tls/mutual/client.key"));
+        write_open(&cert, include_str!("support/mqtt_tls/mutual/client.pem"));
+        ingest.until(|status| status.is_ready()).await;
+        assert_eq!(ingest.status.borrow().problem, None);
+
+        write_open(&key, "-----BEGIN PRIVATE KEY-----\nhalf of it");
+        broker.stop();
+        ingest.until(|status| !status.connected).await;
+        broker.restart();
+        ingest.until(|status| status.is_ready()).await;
+        let problem = ingest.status.borrow().problem.clone().unwrap();
+        assert!(problem.contains("client.key") && problem.contains("what was read before is used"), "{problem}");
+        assert!(!problem.contains("half of it"), "{problem}");
+        publish_sensors(broker.port(), ["S".to_owned()]).await;
+        deliver(ingest.parcels(1).await);
+        ingest.finish().await;
+    }
+}
+
+/// Makes mosquitto's file of one user.
+fn passwords(path: &std::path::Path, password: &str) {
     let made = std::process::Command::new("mosquitto_passwd")
-        .args(["-b", passwords.path().to_str().unwrap(), "sensor", "geheim"])
+        .args(["-c", "-b", path.to_str().unwrap(), "sensor", password])
         .status();
     assert!(made.is_ok_and(|status| status.success()), "mosquitto_passwd is in the package mosquitto");
     let readable = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o644);
-    std::fs::set_permissions(passwords.path(), readable).unwrap();
-    let extra = format!("allow_anonymous false\npassword_file {}", passwords.path().display());
+    std::fs::set_permissions(path, readable).unwrap();
+}
+
+#[tokio::test]
+async fn credentials_let_us_in() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    passwords(file.path(), "geheim");
+    let extra = format!("allow_anonymous false\npassword_file {}", file.path().display());
     for protocol in [V4, V5] {
         let broker = Mosquitto::start(&extra);
         let mut known = config(&broker.url(), protocol);
@@ -117,5 +182,34 @@ async fn credentials_let_us_in() {
         known.username = Some("sensor".into());
         known.password = Some(Secret::new("geheim".into()));
         Ingest::start(known).await.finish().await;
+    }
+}
+
+/// The password changes on both sides while we are connected; it is read again for the next connection, and a file that
+/// is empty then leaves the one before in force.
+#[tokio::test]
+async fn a_rotated_password_is_read_again() {
+    let (file, ours) = (tempfile::NamedTempFile::new().unwrap(), tempfile::NamedTempFile::new().unwrap());
+    let extra = format!("allow_anonymous false\npassword_file {}", file.path().display());
+    for protocol in [V4, V5] {
+        passwords(file.path(), "first");
+        std::fs::write(ours.path(), "first\n").unwrap();
+        let mut broker = Mosquitto::start(&extra);
+        let mut known = config(&broker.url(), protocol);
+        known.username = Some("sensor".into());
+        known.password = Some(Secret::new("first".into()));
+        known.password_file = Some(ours.path().to_owned());
+        let mut ingest = Ingest::start(known).await;
+        for (theirs, text) in [("second", "second\n"), ("second", "")] {
+            broker.stop();
+            ingest.until(|status| !status.connected).await;
+            passwords(file.path(), theirs);
+            std::fs::write(ours.path(), text).unwrap();
+            broker.restart();
+            ingest.until(|status| status.is_ready()).await;
+            let problem = ingest.status.borrow().problem.clone();
+            assert_eq!(problem.is_some_and(|p| p.contains("password_file") && p.contains("is empty")), text.is_empty());
+        }
+        ingest.finish().await;
     }
 }

@@ -34,11 +34,22 @@ fn listening(config: &Config, report: &mut Report) {
             "give admin.listen another port, such as 127.0.0.1:8081",
         );
     }
-    if !http.enabled && config.mqtt.is_empty() {
+    let mqtt = &config.listen.mqtt;
+    let ports = [("http.listen", http.enabled.then_some(http.listen)), ("admin.listen", Some(config.admin.listen))];
+    for (key, addr) in ports.into_iter().filter(|_| mqtt.enabled) {
+        if addr == Some(mqtt.listen) && mqtt.listen.port() != 0 {
+            report.impossible(
+                &["listen.mqtt.listen", key],
+                format!("listen.mqtt and {key} are the same address"),
+                "give listen.mqtt.listen another port, such as 127.0.0.1:1883",
+            );
+        }
+    }
+    if !http.enabled && config.mqtt.is_empty() && !mqtt.enabled {
         report.impossible(
             &["http.enabled", "mqtt"],
             "http is off and there is no broker, so no reading can ever arrive",
-            "set http.enabled = true, or add [[mqtt]]",
+            "set http.enabled = true, add [[mqtt]], or set listen.mqtt.enabled = true",
         );
     }
 }

@@ -4,7 +4,9 @@ use std::fmt::{Display, Write};
 use std::time::Duration;
 
 use super::units::{write_duration, write_size};
-use super::{AckMode, Config, LogFormat, Mqtt, MqttProtocol, StoreMode, Subscription, uri};
+use super::{
+    AckMode, Config, ListenMqtt, LogFormat, Mqtt, MqttProtocol, PointAttributes, Retained, StoreMode, Subscription, uri,
+};
 
 /// What stands for a secret.
 const HIDDEN: &str = "***";
@@ -59,9 +61,13 @@ impl Config {
         self.mask_memory(&mut out);
         self.mask_patterns(&mut out);
         self.mask_rest(&mut out);
+        for format in &self.formats {
+            out.push(format_args!("\n{}", format.text.trim_end()));
+        }
         for mqtt in &self.mqtt {
             mask_mqtt(&mut out, mqtt);
         }
+        mask_listen(&mut out, &self.listen.mqtt);
         out.0
     }
 
@@ -161,6 +167,9 @@ impl Config {
         out.section("[limits]");
         out.duration("past", self.limits.past);
         out.duration("future", self.limits.future);
+        let unset_before = chrono::DateTime::from_timestamp_millis(self.limits.unset_before_ms);
+        out.text_opt("unset_before", unset_before.map(|at| at.format("%Y-%m-%d")));
+        out.text_opt("zone", self.limits.zone.map(|zone| zone.name()));
         out.plain("fields_max", self.limits.fields_max);
         out.plain("name_max_bytes", self.limits.name_max_bytes);
         out.plain("sensor_id_max_bytes", self.limits.sensor_id_max_bytes);
@@ -171,6 +180,13 @@ impl Config {
         out.section("[line]");
         out.text("sensor_id_tag", &self.line.sensor_id_tag);
         out.plain("field_prefix", self.line.field_prefix);
+
+        out.section("[otlp]");
+        let names = self.otlp.sensor_id_attributes.iter().cloned().map(toml::Value::String).collect();
+        out.plain("sensor_id_attributes", toml::Value::Array(names));
+        out.text("sensor_id_default", &self.otlp.sensor_id_default);
+        let place = if self.otlp.point_attributes == PointAttributes::Tags { "tags" } else { "sensor_id" };
+        out.text("point_attributes", place);
 
         out.section("[dead_letters]");
         out.duration("retention", self.dead_letters.retention);
@@ -206,21 +222,65 @@ fn mask_mqtt(out: &mut Lines, mqtt: &Mqtt) {
         out.duration("session_expiry", mqtt.session_expiry);
     }
     out.text_opt("username", mqtt.username.as_ref());
-    out.text_opt("password", mqtt.password.as_ref().map(|_| HIDDEN));
+    // Where there is a file, the password came from it.
+    let direct = mqtt.password.as_ref().filter(|_| mqtt.password_file.is_none());
+    out.text_opt("password", direct.map(|_| HIDDEN));
+    out.text_opt("password_file", mqtt.password_file.as_ref().map(|path| path.display()));
     out.text_opt("ca_file", mqtt.ca_file.as_ref().map(|path| path.display()));
+    out.text_opt("cert_file", mqtt.cert_file.as_ref().map(|path| path.display()));
+    out.text_opt("key_file", mqtt.key_file.as_ref().map(|path| path.display()));
     out.duration("keep_alive", mqtt.keep_alive);
     out.size("packet_max_bytes", u64::from(mqtt.packet_max_bytes));
     out.plain("window", mqtt.window);
+    out.text_opt("status_topic", mqtt.status_topic.as_ref());
     for subscription in &mqtt.subscriptions {
         mask_subscription(out, subscription);
     }
 }
 
+fn mask_listen(out: &mut Lines, mqtt: &ListenMqtt) {
+    out.section("[listen.mqtt]");
+    out.plain("enabled", mqtt.enabled);
+    out.text("listen", mqtt.listen);
+    out.text_opt("tokens_file", mqtt.tokens_file.as_ref().map(|path| path.display()));
+    out.plain("allow_anonymous", mqtt.allow_anonymous);
+    out.text_opt("cert_file", mqtt.cert_file.as_ref().map(|path| path.display()));
+    out.text_opt("key_file", mqtt.key_file.as_ref().map(|path| path.display()));
+    out.text_opt("client_ca_file", mqtt.client_ca_file.as_ref().map(|path| path.display()));
+    out.plain("connections_max", mqtt.connections_max);
+    out.duration("connect_timeout", mqtt.connect_timeout);
+    out.duration("keep_alive_max", mqtt.keep_alive_max);
+    out.size("packet_max_bytes", u64::from(mqtt.packet_max_bytes));
+    out.plain("topic_max_bytes", mqtt.topic_max_bytes);
+    out.plain("window", mqtt.window);
+    for topic in &mqtt.topics {
+        out.section("[[listen.mqtt.topics]]");
+        mask_route(out, topic);
+    }
+}
+
 fn mask_subscription(out: &mut Lines, subscription: &Subscription) {
     out.section("[[mqtt.subscriptions]]");
-    out.text("filter", &subscription.filter);
     out.plain("qos", subscription.qos);
-    out.text("topic", &subscription.topic);
-    out.text("format", &subscription.format);
-    out.text_opt("ts_unit", subscription.ts_unit.as_ref());
+    out.text(
+        "retained",
+        match subscription.retained {
+            Retained::Once => "once",
+            Retained::Always => "always",
+            Retained::Never => "never",
+        },
+    );
+    mask_route(out, subscription);
+}
+
+/// What a subscription and a topic of devices that connect here have both.
+fn mask_route(out: &mut Lines, route: &Subscription) {
+    out.text("filter", &route.filter);
+    out.text("topic", &route.topic);
+    out.text("format", &route.format);
+    out.text_opt("ts_unit", route.ts_unit.as_ref());
+    out.text_opt("zone", route.zone.map(|zone| zone.name()));
+    if !route.user_property_tags.is_empty() {
+        out.plain("user_property_tags", format_args!("{:?}", route.user_property_tags));
+    }
 }

@@ -15,14 +15,20 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use chrono_tz::Tz;
+
+use self::mapping::Mapping;
 use crate::model::Span;
 
 mod check;
 mod dump;
 mod error;
+mod listen;
 mod load;
+pub mod mapping;
 mod mqtt;
 mod reader;
 mod sections;
@@ -31,9 +37,12 @@ mod topic;
 mod tree;
 mod units;
 mod uri;
+mod warnings;
 
 pub use error::{ConfigErrors, Problem};
 pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
+pub(crate) use suggest::nearest;
+pub use units::parse_duration;
 pub(crate) use units::write_duration;
 
 /// Everything that can be set. The shipped `config/hourbucket.toml` shows each key with its default and a comment.
@@ -63,14 +72,20 @@ pub struct Config {
     pub limits: Limits,
     /// `[line]`
     pub line: Line,
+    /// `[otlp]`
+    pub otlp: Otlp,
     /// `[dead_letters]`
     pub dead_letters: DeadLetters,
     /// `[shutdown]`
     pub shutdown: Shutdown,
     /// `[log]`
     pub log: Log,
+    /// `[formats.NAME]`, in the order of their names.
+    pub formats: Vec<Arc<Mapping>>,
     /// `[[mqtt]]`
     pub mqtt: Vec<Mqtt>,
+    /// `[listen]`
+    pub listen: Listen,
 }
 
 /// What decoding a payload depends on, for whoever takes payloads.
@@ -80,12 +95,21 @@ pub struct Decoding {
     pub limits: Limits,
     /// `[line]`
     pub line: Line,
+    /// `[formats.NAME]`
+    pub formats: Vec<Arc<Mapping>>,
+    /// `[otlp]`
+    pub otlp: Otlp,
 }
 
 impl Config {
     /// A copy of what decoding depends on.
     pub fn decoding(&self) -> Decoding {
-        Decoding { limits: self.limits.clone(), line: self.line.clone() }
+        Decoding {
+            limits: self.limits.clone(),
+            line: self.line.clone(),
+            otlp: self.otlp.clone(),
+            formats: self.formats.clone(),
+        }
     }
 }
 
@@ -262,6 +286,11 @@ pub struct Limits {
     pub past: Duration,
     /// `future`: how far ahead a reading may be (default 10m).
     pub future: Duration,
+    /// `unset_before`, in milliseconds since 1970: a device's time before it is that of a clock not set, and counts as
+    /// none (default 2001-01-01).
+    pub unset_before_ms: i64,
+    /// `zone` of times that say none; absent, such times are refused.
+    pub zone: Option<Tz>,
     /// `fields_max`: values of a reading (default 64, at most 255).
     pub fields_max: usize,
     /// `name_max_bytes`: a field's or tag's name (default 128, at most 255).
@@ -283,6 +312,27 @@ pub struct Line {
     pub sensor_id_tag: String,
     /// `field_prefix`: fields are named `measurement_field` (default false).
     pub field_prefix: bool,
+}
+
+/// `[otlp]`: how the metrics of OpenTelemetry are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Otlp {
+    /// `sensor_id_attributes`: the first of these that a data point or its resource has is the sensor's id (default
+    /// `sensor_id`, `device.id`, `service.instance.id`, `host.name`, `service.name`).
+    pub sensor_id_attributes: Vec<String>,
+    /// `sensor_id_default`: the id where there is none of these; empty: such points are rejected (default `unknown`).
+    pub sensor_id_default: String,
+    /// `point_attributes` (default `tags`).
+    pub point_attributes: PointAttributes,
+}
+
+/// What the attributes of a data point are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PointAttributes {
+    /// Tags of the sensor.
+    Tags,
+    /// Also part of the sensor's id, so that each series is a sensor.
+    SensorId,
 }
 
 /// `[dead_letters]`
@@ -341,16 +391,24 @@ pub struct Mqtt {
     pub session_expiry: Duration,
     /// `username`
     pub username: Option<String>,
-    /// `password_file` (or `password` by environment).
+    /// What `password_file` held when it was read, or `password` by environment.
     pub password: Option<Secret>,
-    /// `ca_file`: PEM; absent, the system's roots.
+    /// `password_file`: read again for each connection; absent where the environment has the password itself.
+    pub password_file: Option<PathBuf>,
+    /// `ca_file`: PEM; absent, the system's roots. Read again for each connection, as are the next two.
     pub ca_file: Option<PathBuf>,
+    /// `cert_file`: PEM, the certificate that the broker asks of us, with its chain.
+    pub cert_file: Option<PathBuf>,
+    /// `key_file`: PEM, its key.
+    pub key_file: Option<PathBuf>,
     /// `keep_alive` (default 30s).
     pub keep_alive: Duration,
     /// `packet_max_bytes` (default 1MiB; a larger message becomes a dead letter).
     pub packet_max_bytes: u32,
     /// `window`: messages that may wait for their acknowledgement (default 10,000; MQTT 5: receive maximum, at most 65,535).
     pub window: u16,
+    /// `status_topic`: where `online` and `offline` are published, retained.
+    pub status_topic: Option<String>,
     /// `[[mqtt.subscriptions]]`
     pub subscriptions: Vec<Subscription>,
 }
@@ -360,14 +418,80 @@ pub struct Mqtt {
 pub struct Subscription {
     /// `filter`: a topic filter, also `$share/group/…`.
     pub filter: String,
-    /// `qos`: 0 or 1 (default).
+    /// `qos`: 0, 1 (default), or 2, which is taken as 1 (see [`Subscription::qos_asked`]).
     pub qos: u8,
-    /// `topic`: a template such as `sensors/{sensor_id}/{field}`.
+    /// `topic`: a template such as `sensors/{sensor_id}/{field}` (default `#` where the format reads topics itself).
     pub topic: String,
-    /// `format`: `json`, `ndjson`, `scalar` or `line` (more to come).
+    /// `format`: a built-in one such as `json`, a shipped profile such as `zigbee2mqtt`, or one of `[formats.NAME]`.
     pub format: String,
     /// `ts_unit`: of numbers as time: `s`, `ms`, `us`, `ns`; absent, by magnitude (of `line`: `ns`).
     pub ts_unit: Option<String>,
+    /// `zone` of times that say none; absent, that of `limits.zone`. A format's own counts before it.
+    pub zone: Option<Tz>,
+    /// `retained`: which retained messages are taken (default once).
+    pub retained: Retained,
+    /// `user_property_tags`: names of MQTT 5 user properties that become tags (default none).
+    pub user_property_tags: Vec<String>,
+}
+
+impl Subscription {
+    /// The QoS that the broker is asked for: QoS 2 promises nothing here that QoS 1 does not, since readings that arrive
+    /// twice are stored once.
+    pub fn qos_asked(&self) -> u8 {
+        self.qos.min(1)
+    }
+}
+
+/// Which messages that the broker has retained are taken when they are sent because of a subscription, not because
+/// somebody published just now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retained {
+    /// Each once; what was taken is not taken again after a reconnect (see `ingest::mqtt` for what that means exactly).
+    Once,
+    /// At every connection.
+    Always,
+    /// None.
+    Never,
+}
+
+/// `[listen]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    /// `[listen.mqtt]`
+    pub mqtt: ListenMqtt,
+}
+
+/// `[listen.mqtt]`: devices connect to hourbucket itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenMqtt {
+    /// `enabled` (default false).
+    pub enabled: bool,
+    /// `listen` (default 127.0.0.1:1883).
+    pub listen: SocketAddr,
+    /// `tokens_file`: who may connect; absent, loopback only.
+    pub tokens_file: Option<PathBuf>,
+    /// `allow_anonymous` (default false).
+    pub allow_anonymous: bool,
+    /// `cert_file`: PEM, with its chain; TLS where it is set. Read again when it changes.
+    pub cert_file: Option<PathBuf>,
+    /// `key_file`: PEM, its key.
+    pub key_file: Option<PathBuf>,
+    /// `client_ca_file`: PEM; devices must show a certificate of this CA.
+    pub client_ca_file: Option<PathBuf>,
+    /// `connections_max` (default 10,000).
+    pub connections_max: usize,
+    /// `connect_timeout`: for TLS and CONNECT together (default 10s).
+    pub connect_timeout: Duration,
+    /// `keep_alive_max`: the longest silence that is borne is one and a half of it (default 1h).
+    pub keep_alive_max: Duration,
+    /// `packet_max_bytes` (default 256KiB); a larger packet ends the connection.
+    pub packet_max_bytes: u32,
+    /// `topic_max_bytes` (default 1024).
+    pub topic_max_bytes: usize,
+    /// `window`: messages of one connection that may wait for their acknowledgement (default 100).
+    pub window: u16,
+    /// `[[listen.mqtt.topics]]`: as subscriptions, with QoS 1.
+    pub topics: Vec<Subscription>,
 }
 
 /// A text that never shows itself.

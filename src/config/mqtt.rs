@@ -1,18 +1,25 @@
 //! Reads `[[mqtt]]` and its subscriptions, and checks what belongs together within one broker.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::mapping::{self, Mapping, profiles};
 use super::reader::{Bad, Report, Section, one_of, read_secret, wrong};
 use super::suggest::nearest;
-use super::topic::{Level, check_filter, never_meets, parse_template};
+use super::topic::{Level, check_filter, check_tag_name, check_topic, never_meets, parse_template};
 use super::tree::{Node, Origin};
 use super::units::{KIB, MIB};
-use super::{Mqtt, MqttProtocol, Secret, Subscription, uri};
+use super::{Mqtt, MqttProtocol, Retained, Secret, Subscription, uri};
 
 /// The payload formats that `decode::Format` knows; a new one is added in both places.
-const FORMATS: [&str; 4] = ["json", "ndjson", "scalar", "line"];
+pub(super) const FORMATS: &[&str] =
+    &["json", "ndjson", "scalar", "line", "cbor", "msgpack", "senml", "senml-cbor", "otlp", "otlp-json"];
 const TS_UNITS: [&str; 4] = ["s", "ms", "us", "ns"];
+const RETAINED: [(&str, Retained); 3] =
+    [("once", Retained::Once), ("always", Retained::Always), ("never", Retained::Never)];
+/// Fewer than a reading's tags, so that those of the topic and the payload find room.
+const USER_PROPERTY_TAGS_MAX: usize = 16;
 
 /// MQTT counts the keep-alive in seconds, 16 bit.
 const KEEP_ALIVE_MAX: Duration = Duration::from_secs(65_535);
@@ -21,12 +28,12 @@ const SESSION_EXPIRY_MAX: Duration = Duration::from_secs(u32::MAX as u64);
 /// The largest packet that MQTT can carry (a four-byte variable length).
 const PACKET_MAX_BYTES: u64 = 256 * MIB - 1;
 
-/// Reads every broker.
-pub(super) fn read(root: &mut Section<'_>) -> Vec<Mqtt> {
+/// Reads every broker; a subscription can name one of the `formats`.
+pub(super) fn read(root: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Mqtt> {
     let found = root.sections("mqtt");
     let mut brokers: Vec<Mqtt> = Vec::with_capacity(found.len());
     for (path, entries) in found {
-        let mqtt = broker(Section::new(path.clone(), entries, root.report));
+        let mqtt = broker(Section::new(path.clone(), entries, root.report), formats);
         check_broker(&path, &mqtt, root.report);
         let same = |other: &Mqtt| other.url == mqtt.url && other.client_id == mqtt.client_id && !mqtt.url.is_empty();
         if brokers.iter().any(same) {
@@ -41,27 +48,49 @@ pub(super) fn read(root: &mut Section<'_>) -> Vec<Mqtt> {
     brokers
 }
 
-fn broker(mut s: Section<'_>) -> Mqtt {
+fn broker(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Mqtt {
+    let url = required(&mut s, "url", "mqtt://127.0.0.1:1883", url);
+    let client_id = required(&mut s, "client_id", "hourbucket-1", client_id);
+    let protocol = s.parse("protocol", protocol).unwrap_or(MqttProtocol::V5);
+    let clean_start = s.flag("clean_start", false);
+    let week = Duration::from_secs(7 * 24 * 60 * 60);
+    let session_expiry = s.duration("session_expiry", week, Duration::ZERO..=SESSION_EXPIRY_MAX);
+    let username = s.text("username");
+    let (password, password_file) = password(&mut s);
     let mqtt = Mqtt {
-        url: required(&mut s, "url", "mqtt://127.0.0.1:1883", url),
-        client_id: required(&mut s, "client_id", "hourbucket-1", client_id),
-        protocol: s.parse("protocol", protocol).unwrap_or(MqttProtocol::V5),
-        clean_start: s.flag("clean_start", false),
-        session_expiry: s.duration(
-            "session_expiry",
-            Duration::from_secs(7 * 24 * 60 * 60),
-            Duration::ZERO..=SESSION_EXPIRY_MAX,
-        ),
-        username: s.text("username"),
-        password: password(&mut s),
+        url,
+        client_id,
+        protocol,
+        clean_start,
+        session_expiry,
+        username,
+        password,
+        password_file,
         ca_file: s.file("ca_file"),
+        cert_file: s.file("cert_file"),
+        key_file: s.file("key_file"),
         keep_alive: s.duration("keep_alive", Duration::from_secs(30), Duration::from_secs(1)..=KEEP_ALIVE_MAX),
         packet_max_bytes: packet_max_bytes(&mut s),
         window: s.count("window", 10_000, 1..=65_535),
-        subscriptions: subscriptions(&mut s),
+        status_topic: s.parse("status_topic", status_topic),
+        subscriptions: subscriptions(&mut s, formats),
     };
     s.end();
     mqtt
+}
+
+impl Mqtt {
+    /// The password as it is now: read again where it stands in a file, so that a rotated one holds from the next
+    /// connection on.
+    ///
+    /// # Errors
+    /// The file cannot be used now; what is wrong with it, for the log.
+    pub fn password_now(&self) -> Result<Option<Secret>, String> {
+        match &self.password_file {
+            Some(path) => read_secret(path).map(|text| Some(Secret::new(text))).map_err(Bad::what),
+            None => Ok(self.password.clone()),
+        }
+    }
 }
 
 /// A text that must be there. Where it is missing or bad the result is empty, and the report says so.
@@ -106,8 +135,9 @@ fn packet_max_bytes(s: &mut Section<'_>) -> u32 {
     u32::try_from(s.size("packet_max_bytes", MIB, KIB..=PACKET_MAX_BYTES)).unwrap_or(u32::MAX)
 }
 
-/// The password: `password` from the environment only, or what stands in `password_file`; the environment wins.
-fn password(s: &mut Section<'_>) -> Option<Secret> {
+/// The password, and the file to read it from again: `password` from the environment only, or what stands in
+/// `password_file`; the environment wins.
+fn password(s: &mut Section<'_>) -> (Option<Secret>, Option<PathBuf>) {
     let direct = s.parse("password", |node| match (&node.origin, node.text()) {
         (Origin::Env(_), Some(text)) => Ok(Secret::new(text.to_owned())),
         _ => Err(Bad::new(
@@ -116,23 +146,49 @@ fn password(s: &mut Section<'_>) -> Option<Secret> {
         )),
     });
     let from_file = s.parse("password_file", |node| {
-        let path = node.text().ok_or_else(|| wrong(node, "write a path in quotes"))?;
+        let path = Path::new(node.text().ok_or_else(|| wrong(node, "write a path in quotes"))?);
         // The file is not needed, and may not be there, where the environment has the password itself.
-        if direct.is_some() { Ok(None) } else { Ok(Some(Secret::new(read_secret(Path::new(path))?))) }
+        if direct.is_some() { Ok(None) } else { Ok(Some((Secret::new(read_secret(path)?), path.to_owned()))) }
     });
-    direct.or(from_file.flatten())
+    match from_file.flatten() {
+        Some((secret, path)) => (Some(secret), Some(path)),
+        None => (direct, None),
+    }
 }
 
-fn subscriptions(s: &mut Section<'_>) -> Vec<Subscription> {
-    let found = s.sections("subscriptions");
+fn status_topic(node: &Node) -> Result<String, Bad> {
+    let advice = "write a topic such as \"hourbucket/hourbucket-1/status\"";
+    let text = node.text().ok_or_else(|| wrong(node, advice))?;
+    check_topic(text).map_err(|what| Bad::new(what, advice))?;
+    Ok(text.to_owned())
+}
+
+fn subscriptions(s: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Subscription> {
+    routes(s, "subscriptions", Way::Broker, formats)
+}
+
+/// Reads `[[listen.mqtt.topics]]`: what devices that connect here may send.
+pub(super) fn topics(s: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Subscription> {
+    routes(s, "topics", Way::Direct, formats)
+}
+
+/// How messages come: what a broker is asked for has no meaning without one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Broker,
+    Direct,
+}
+
+fn routes(s: &mut Section<'_>, key: &str, way: Way, formats: &[Arc<Mapping>]) -> Vec<Subscription> {
+    let found = s.sections(key);
     let mut subscriptions: Vec<Subscription> = Vec::with_capacity(found.len());
     for (path, entries) in found {
-        let subscription = subscription(Section::new(path.clone(), entries, s.report));
-        check_subscription(&path, &subscription, s.report);
+        let subscription = subscription(Section::new(path.clone(), entries, s.report), way, formats);
+        check_subscription(&path, &subscription, formats, s.report);
         if subscriptions.iter().any(|other| other.filter == subscription.filter && !other.filter.is_empty()) {
             s.report.impossible(
                 &[&format!("{path}.filter")],
-                format!("\"{}\" is subscribed to twice, and the broker keeps only the last", subscription.filter),
+                format!("\"{}\" stands there twice, and only one of the two can be meant", subscription.filter),
                 "keep one of the two",
             );
         }
@@ -141,37 +197,80 @@ fn subscriptions(s: &mut Section<'_>) -> Vec<Subscription> {
     subscriptions
 }
 
-fn subscription(mut s: Section<'_>) -> Subscription {
-    let subscription = Subscription {
+fn subscription(mut s: Section<'_>, way: Way, formats: &[Arc<Mapping>]) -> Subscription {
+    let mut subscription = Subscription {
         filter: required(&mut s, "filter", "sensors/+/+", |node| {
             let advice = "write a topic filter such as \"sensors/+/+\" or \"$share/group/sensors/#\"";
             let text = node.text().ok_or_else(|| wrong(node, advice))?;
             check_filter(text).map_err(|what| Bad::new(what, advice))?;
+            if way == Way::Direct && text.starts_with("$share/") {
+                return Err(Bad::new("devices send to topics, and nothing is shared between instances", advice));
+            }
             Ok(text.to_owned())
         }),
-        qos: s.parse("qos", qos).unwrap_or(1),
-        topic: required(&mut s, "topic", "sensors/{sensor_id}/{field}", |node| {
-            let advice = "write a template such as \"sensors/{sensor_id}/{field}\"";
-            let text = node.text().ok_or_else(|| wrong(node, advice))?;
-            parse_template(text).map_err(|what| Bad::new(what, advice))?;
-            Ok(text.to_owned())
+        qos: if way == Way::Broker { s.parse("qos", qos).unwrap_or(1) } else { 1 },
+        topic: s
+            .parse("topic", |node| {
+                let advice = "write a template such as \"sensors/{sensor_id}/{field}\"";
+                let text = node.text().ok_or_else(|| wrong(node, advice))?;
+                parse_template(text).map_err(|what| Bad::new(what, advice))?;
+                Ok(text.to_owned())
+            })
+            .unwrap_or_default(),
+        format: required(&mut s, "format", "json", |node| {
+            let configured = formats.iter().map(|mapping| mapping.name.as_str());
+            let shipped = FORMATS.iter().copied().chain(profiles::names()).map(|name| -> &str { name });
+            let names: Vec<&str> = configured.chain(shipped).collect();
+            named(node, &names)
         }),
-        format: required(&mut s, "format", "json", |node| named(node, &FORMATS)),
         ts_unit: s.parse("ts_unit", |node| named(node, &TS_UNITS)),
+        zone: s.parse("zone", mapping::zone),
+        retained: match way {
+            Way::Broker => s.choice("retained", Retained::Once, &RETAINED),
+            Way::Direct => Retained::Always,
+        },
+        user_property_tags: s.parse("user_property_tags", tag_names).unwrap_or_default(),
     };
+    default_topic(&mut s, &mut subscription, formats);
     s.end();
     subscription
 }
 
+/// A mapping may read topics itself; any other format needs the template.
+fn default_topic(s: &mut Section<'_>, subscription: &mut Subscription, formats: &[Arc<Mapping>]) {
+    let path = s.key("topic");
+    if s.report.is_set(&path) {
+        return;
+    }
+    if mapping::find(formats, &subscription.format).is_some() {
+        subscription.topic = "#".to_owned();
+    } else {
+        let advice = "write topic = \"sensors/{sensor_id}/{field}\", for instance";
+        s.report.bad(&path, Bad::new("missing", advice));
+    }
+}
+
 fn qos(node: &Node) -> Result<u8, Bad> {
     match node.integer() {
-        Some(n @ 0..=1) => Ok(n as u8),
-        Some(2) => Err(Bad::new(
-            "QoS 2 is not offered",
-            "write 1: nothing is lost with it, and readings that arrive twice are stored once",
-        )),
+        Some(n @ 0..=2) => Ok(n as u8),
         _ => Err(wrong(node, "write 1, or 0 where losses do not matter")),
     }
+}
+
+/// Names of user properties: a list from the settings, not whatever a device sends, so no device can make up tags.
+fn tag_names(node: &Node) -> Result<Vec<String>, Bad> {
+    let advice = "write a list of names, such as [\"site\", \"rack\"]";
+    let names = node.texts().ok_or_else(|| wrong(node, advice))?;
+    for (i, name) in names.iter().enumerate() {
+        check_tag_name(name).map_err(|what| Bad::new(what, advice))?;
+        if names[..i].contains(name) {
+            return Err(Bad::new(format!("\"{name}\" stands in it twice"), "keep one of the two"));
+        }
+    }
+    if names.len() > USER_PROPERTY_TAGS_MAX {
+        return Err(Bad::new(format!("more than {USER_PROPERTY_TAGS_MAX} names"), "keep those that are of use"));
+    }
+    Ok(names)
 }
 
 fn named(node: &Node, names: &[&str]) -> Result<String, Bad> {
@@ -185,7 +284,7 @@ fn named(node: &Node, names: &[&str]) -> Result<String, Bad> {
 }
 
 /// What does not go together within one subscription.
-fn check_subscription(path: &str, subscription: &Subscription, report: &mut Report) {
+fn check_subscription(path: &str, subscription: &Subscription, formats: &[Arc<Mapping>], report: &mut Report) {
     let (filter, topic, format) = (format!("{path}.filter"), format!("{path}.topic"), format!("{path}.format"));
     let Ok(template) = parse_template(&subscription.topic) else { return };
     if subscription.format == "scalar" {
@@ -198,6 +297,14 @@ fn check_subscription(path: &str, subscription: &Subscription, report: &mut Repo
                 );
             }
         }
+    }
+    let needs_id = mapping::find(formats, &subscription.format).is_some_and(|mapping| mapping.never_names_a_sensor());
+    if needs_id && !template.iter().any(|level| matches!(level, Level::Name("sensor_id") | Level::Names("sensor_id"))) {
+        report.impossible(
+            &[&topic, &format],
+            "the format has no `id` and no {sensor_id} in `topic` or `each`, and the template has no {sensor_id} either",
+            "write a template such as \"gateway/{sensor_id}\", or give the format an `id`",
+        );
     }
     if let Some(why) = never_meets(&subscription.filter, &template) {
         let advice = "make filter and topic describe the same topics";
@@ -220,6 +327,30 @@ fn check_broker(path: &str, mqtt: &Mqtt, report: &mut Report) {
             &[&key("ca_file"), &key("url")],
             "the connection is not encrypted, so there is no certificate to check",
             "write mqtts:// or wss:// in url, or remove ca_file",
+        );
+    }
+    if mqtt.cert_file.is_some() != mqtt.key_file.is_some() {
+        let (there, missing) =
+            if mqtt.cert_file.is_some() { ("cert_file", "key_file") } else { ("key_file", "cert_file") };
+        report.impossible(
+            &[&key(there), &key(missing)],
+            format!("a certificate of our own is a certificate and its key, and {missing} is not set"),
+            format!("set {missing} too, or remove {there}"),
+        );
+    }
+    if mqtt.cert_file.is_some() && uri::check_broker(&mqtt.url) == Ok(false) {
+        report.impossible(
+            &[&key("cert_file"), &key("url")],
+            "the connection is not encrypted, so no certificate can be shown",
+            "write mqtts:// or wss:// in url, or remove cert_file and key_file",
+        );
+    }
+    let with_tags = mqtt.subscriptions.iter().position(|s| !s.user_property_tags.is_empty());
+    if let Some(i) = with_tags.filter(|_| mqtt.protocol == MqttProtocol::V4) {
+        report.impossible(
+            &[&key(&format!("subscriptions[{i}].user_property_tags")), &key("protocol")],
+            "MQTT 3.1.1 has no user properties",
+            "write protocol = 5, or remove it",
         );
     }
     if mqtt.password.is_some() && mqtt.username.is_none() {

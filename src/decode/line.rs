@@ -331,7 +331,7 @@ impl<'a, 't> Walk<'a, 't> {
 }
 
 /// A series as a sensor's id.
-fn write_id(id: &mut String, measurement: &str, tags: &[(Cow<'_, str>, Cow<'_, str>)]) {
+pub(super) fn write_id(id: &mut String, measurement: &str, tags: &[(Cow<'_, str>, Cow<'_, str>)]) {
     id.clear();
     push_escaped(id, measurement);
     for (key, value) in tags {

@@ -1,22 +1,31 @@
 //! Bytes to readings and rejects. Pure: no IO, no clock (the time of receipt is handed in), and one bad reading never
 //! fails its batch.
 //!
-//! `json`, `scalar` and `line` are the formats; `reading` is one reading in the native shape, `token` one of its members,
-//! `mould` the fast way for readings that look alike, `time` and `names` the rules for times and names, `split` finds where a broken element ends. [`topic`] takes a
-//! topic apart, [`reasons`] is the closed list of what can be wrong, [`cli`] the command `decode`.
+//! `json`, `scalar`, `line`, `binary` (CBOR, MessagePack) and `senml` are built-in formats, [`sparkplug`] is one that needs
+//! a memory of its own, [`otlp`] reads the metrics of OpenTelemetry, `mapping` is what a configuration describes, and
+//! [`Decoder`] is any of them by name; `reading` is one reading in the native shape, `token` one of its members, `mould`
+//! the fast way for readings that look alike, `time` and `names` the rules for times and names, `split` finds where a
+//! broken element ends. [`topic`] takes a topic apart, [`reasons`] is the closed list of what can be wrong, [`cli`] the
+//! command `decode`.
 //!
 //! Invariants: every element of a payload becomes one reading or one reject with its index; the readings that `out` held
 //! before stay as they are; the work is linear in the payload, and so is what is kept of it (see [`Rejects`]).
 
+mod binary;
 pub mod cli;
+mod decoder;
 mod json;
 mod line;
+mod mapping;
 mod mould;
 mod names;
+pub mod otlp;
 mod reading;
 pub mod reasons;
 mod rejects;
 mod scalar;
+mod senml;
+pub mod sparkplug;
 mod split;
 #[cfg(test)]
 mod tests;
@@ -26,6 +35,7 @@ pub mod topic;
 
 use std::str::FromStr;
 
+pub use decoder::{Decoder, Formats, UnknownFormat};
 pub use line::quote_lines;
 pub use rejects::{KEPT_MAX, Reject, Rejects};
 pub use topic::{Captured, Template, TopicError, filter_matches};
@@ -44,18 +54,33 @@ pub enum Format {
     Scalar,
     /// InfluxDB's line protocol; a bad line costs only itself.
     Line,
+    /// The native shape in CBOR (RFC 8949): object, array of objects, or objects one after another (RFC 8742).
+    Cbor,
+    /// The native shape in MessagePack: object, array of objects, or objects one after another.
+    MessagePack,
+    /// SenML (RFC 8428) in JSON; a bad record costs only itself, unless others depend on it.
+    Senml,
+    /// SenML in CBOR.
+    SenmlCbor,
 }
 
 impl Format {
+    /// The name of each, as settings have it.
+    pub const NAMES: &[&str] = &["json", "ndjson", "scalar", "line"];
+
     /// The unit of numbers as time where nobody has said another; `None`: by magnitude.
     pub fn ts_unit_usual(self) -> Option<TsUnit> {
         match self {
             // What the line protocol itself says.
             Format::Line => Some(TsUnit::Ns),
-            Format::Json | Format::Ndjson | Format::Scalar => None,
+            Format::Json | Format::Ndjson | Format::Scalar | Format::Cbor | Format::MessagePack => None,
+            // SenML says itself that times are seconds, and nothing else counts.
+            Format::Senml | Format::SenmlCbor => None,
         }
     }
 }
+
+const CHOICES: &str = "json, ndjson, scalar, line, cbor, msgpack, senml and senml-cbor";
 
 /// A name that a setting cannot have, and those that it can.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -75,7 +100,11 @@ impl FromStr for Format {
             "ndjson" => Ok(Format::Ndjson),
             "scalar" => Ok(Format::Scalar),
             "line" => Ok(Format::Line),
-            _ => Err(UnknownName { name: name.to_owned(), what: "format", choices: "json, ndjson, scalar and line" }),
+            "cbor" => Ok(Format::Cbor),
+            "msgpack" => Ok(Format::MessagePack),
+            "senml" => Ok(Format::Senml),
+            "senml-cbor" => Ok(Format::SenmlCbor),
+            _ => Err(UnknownName { name: name.to_owned(), what: "format", choices: CHOICES }),
         }
     }
 }
@@ -143,5 +172,9 @@ pub fn decode(format: Format, payload: &[u8], cx: &Context<'_>, out: &mut BatchB
         Format::Ndjson => json::decode_lines(payload, cx, out, rejects),
         Format::Scalar => scalar::decode(payload, cx, out, rejects),
         Format::Line => line::decode(payload, cx, out, rejects),
+        Format::Cbor => binary::decode_cbor(payload, cx, out, rejects),
+        Format::MessagePack => binary::decode_msgpack(payload, cx, out, rejects),
+        Format::Senml => senml::decode_json(payload, cx, out, rejects),
+        Format::SenmlCbor => senml::decode_cbor(payload, cx, out, rejects),
     }
 }

@@ -9,6 +9,25 @@ pub const INVALID_UTF8: &str = "invalid_utf8";
 pub const INVALID_JSON: &str = "invalid_json";
 /// Not InfluxDB's line protocol: no field, a tag without value, a value that is none, a text that is not closed.
 pub const INVALID_LINE: &str = "invalid_line";
+/// Not protobuf, or another message than was announced.
+pub const INVALID_PROTOBUF: &str = "invalid_protobuf";
+/// Not CBOR: it ends within a value, or holds what RFC 8949 reserves. What follows in the payload is not read.
+pub const INVALID_CBOR: &str = "invalid_cbor";
+/// Not MessagePack: it ends within a value, or holds the byte that is never used. What follows is not read.
+pub const INVALID_MSGPACK: &str = "invalid_msgpack";
+/// JSON or CBOR, but against the rules of SenML: no array, a version or a label that forbids to use the pack, a name with
+/// other characters, several values, or a base field of an earlier record that is wrong.
+pub const INVALID_SENML: &str = "invalid_senml";
+/// Not a message, or not a metric, of Sparkplug B.
+pub const INVALID_SPARKPLUG: &str = "invalid_sparkplug";
+/// Of Sparkplug B: the alias, or the type of the number, that only a birth tells, and no such birth is known.
+pub const UNKNOWN_METRIC: &str = "unknown_metric";
+/// Of Sparkplug B: what all births define takes more room than there is; the aliases of this one are not known.
+pub const TOO_MANY_METRICS: &str = "too_many_metrics";
+/// A value of a kind that is not stored: bytes, arrays, DataSets and Templates.
+pub const UNSUPPORTED_TYPE: &str = "unsupported_type";
+/// A value whose sender says that it is bad or stale.
+pub const BAD_QUALITY: &str = "bad_quality";
 /// Something stands after the end of the array or between the objects.
 pub const TRAILING_DATA: &str = "trailing_data";
 /// Nested deeper than 127 levels, which is also where serde_json ends.
@@ -23,6 +42,8 @@ pub const TOO_MANY_READINGS: &str = "too_many_readings";
 pub const TOO_MANY_FIELD_NAMES: &str = "too_many_field_names";
 /// The topic of a message does not fit the subscription's template (given by the caller, not by a decoder).
 pub const TOPIC_MISMATCH: &str = "topic_mismatch";
+/// No rule of the configured format fits the message (see `[formats.NAME]`).
+pub const NO_RULE: &str = "no_rule";
 
 /// Neither the payload nor the topic names a sensor.
 pub const MISSING_SENSOR_ID: &str = "missing_sensor_id";
@@ -67,14 +88,20 @@ pub const TOO_OLD: &str = "too_old";
 /// Further ahead than `limits.future`.
 pub const TOO_FAR_AHEAD: &str = "too_far_ahead";
 
+/// A data point of a histogram or summary: not a number, so there is no place for it.
+pub const UNSUPPORTED_METRIC: &str = "unsupported_metric";
 /// A good reading whose sender wanted all or nothing (`accept_partial=false`), and another one was bad.
 pub const NOT_ALL_GOOD: &str = "not_all_good";
 /// Of a message: longer than `mqtt.packet_max_bytes`.
 pub const PAYLOAD_TOO_LARGE: &str = "payload_too_large";
 /// Of a message: its topic belongs to no configured subscription (the broker's session may still have an old one).
 pub const NO_SUBSCRIPTION: &str = "no_subscription";
+/// Of a message: its topic is longer than `listen.mqtt.topic_max_bytes`.
+pub const TOPIC_TOO_LONG: &str = "topic_too_long";
 /// Of a message: its subscription's `format` is not known to this version.
 pub const UNKNOWN_FORMAT: &str = "unknown_format";
+/// Of a hook: AWS IoT asks to confirm that it may post here; its payload says how.
+pub const DESTINATION_CONFIRMATION: &str = "destination_confirmation";
 /// Of a message with QoS 0: it came faster than it could be taken.
 pub const QUEUE_FULL: &str = "queue_full";
 /// Of a reading that the store refuses for good.
@@ -86,6 +113,15 @@ pub const ALL: &[&str] = &[
     INVALID_UTF8,
     INVALID_JSON,
     INVALID_LINE,
+    INVALID_PROTOBUF,
+    INVALID_CBOR,
+    INVALID_MSGPACK,
+    INVALID_SENML,
+    INVALID_SPARKPLUG,
+    UNKNOWN_METRIC,
+    TOO_MANY_METRICS,
+    UNSUPPORTED_TYPE,
+    BAD_QUALITY,
     TRAILING_DATA,
     TOO_DEEP,
     NOT_AN_OBJECT,
@@ -93,6 +129,7 @@ pub const ALL: &[&str] = &[
     TOO_MANY_READINGS,
     TOO_MANY_FIELD_NAMES,
     TOPIC_MISMATCH,
+    NO_RULE,
     MISSING_SENSOR_ID,
     EMPTY_SENSOR_ID,
     SENSOR_ID_NOT_TEXT,
@@ -113,10 +150,13 @@ pub const ALL: &[&str] = &[
     BAD_TIMESTAMP,
     TOO_OLD,
     TOO_FAR_AHEAD,
+    UNSUPPORTED_METRIC,
     NOT_ALL_GOOD,
     PAYLOAD_TOO_LARGE,
     NO_SUBSCRIPTION,
+    TOPIC_TOO_LONG,
     UNKNOWN_FORMAT,
+    DESTINATION_CONFIRMATION,
     QUEUE_FULL,
     STORE_REJECTED,
 ];

@@ -2,4 +2,35 @@
 //! ([`crate::intake`]) and answers the sender once their acknowledgement is in. Ingest knows protocols, not buckets.
 
 pub mod http;
+pub mod letters;
+pub mod listen;
 pub mod mqtt;
+mod tls;
+pub mod tokens;
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+pub use tls::TlsError;
+
+use crate::config::{AckMode, Decoding};
+use crate::intake::Intake;
+use crate::model::Clock;
+
+/// What a way in is given beside its own settings.
+#[derive(Clone)]
+pub struct Env {
+    /// What decoding depends on.
+    pub decoding: Arc<Decoding>,
+    /// What an acknowledgement waits for, to name it where that is slow.
+    pub ack: AckMode,
+    /// The next stage.
+    pub intake: Intake,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Cancelled: take no more, and see that what was taken is acknowledged.
+    pub stop: CancellationToken,
+    /// Cancelled: end, whatever is left.
+    pub drained: CancellationToken,
+}

@@ -23,6 +23,7 @@ use oldest::Oldest;
 pub struct Router {
     shards: Vec<ShardHandle>,
     dead: DeadLetters,
+    repeats: bool,
 }
 
 /// Why the router ended before its source did.
@@ -36,7 +37,14 @@ pub enum RouteError {
 impl Router {
     /// A router to these shards.
     pub fn new(shards: Vec<ShardHandle>, dead: DeadLetters) -> Router {
-        Router { shards, dead }
+        Router { shards, dead, repeats: false }
+    }
+
+    /// The same router for readings that may have been stored before, those without a time of their own too, so that all
+    /// are compared as the journal's replay is.
+    #[must_use]
+    pub fn repeating(self, repeats: bool) -> Router {
+        Router { repeats, ..self }
     }
 
     /// Follows the journal until it is closed and everything of it is handed over.
@@ -73,7 +81,7 @@ impl Router {
             let (batch, dead, ack) = parcel.into_parts();
             let ack = oldest.watch(ack, clock.now().mono_ms);
             if !batch.is_empty() {
-                self.readings(Arc::new(batch), &ack, false).await?;
+                self.readings(Arc::new(batch), &ack, self.repeats).await?;
             }
             if dead.is_empty() {
                 ack.delivered();

@@ -11,6 +11,8 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 pub enum Source {
     /// A broker.
     Mqtt,
+    /// A device that is connected to us.
+    MqttDirect,
     /// A POST.
     Http,
     /// The journal, read again after a start.
@@ -24,6 +26,7 @@ impl Source {
     pub fn label(self) -> &'static str {
         match self {
             Source::Mqtt => "mqtt",
+            Source::MqttDirect => "mqtt_direct",
             Source::Http => "http",
             Source::Replay => "replay",
             Source::Store => "store",
@@ -69,11 +72,12 @@ pub fn run_upkeep() {
 /// Series that everybody watches are there from the start: a rate over a counter that appears with its first event misses
 /// that event, and an alert on an absent series never fires.
 fn start_at_zero() {
-    for source in [Source::Mqtt, Source::Http] {
+    for source in [Source::Mqtt, Source::MqttDirect, Source::Http] {
         received(source, 0);
         accepted(source, 0);
         acks_pending(source, 0);
     }
+    mqtt_direct_connections_change(0);
     duplicate(0);
     store_conflicts(0);
     counter!("hourbucket_store_retries_total").increment(0);
@@ -111,6 +115,16 @@ fn describe() {
     describe_counter!("hourbucket_registry_changes_total", "Changes taken over from the registry's change stream.");
     describe_gauge!("hourbucket_mqtt_connected", "1 while connected to the broker.");
     describe_counter!("hourbucket_mqtt_reconnects_total", "Connections to the broker after the first.");
+    describe_gauge!("hourbucket_mqtt_unacked", "Messages of the broker that wait for their PUBACK.");
+    describe_gauge!("hourbucket_mqtt_oldest_unacked_seconds", "Age of the oldest of them.");
+    describe_counter!("hourbucket_mqtt_window_full_seconds_total", "Seconds for which mqtt.window was full (MQTT 5).");
+    describe_counter!(
+        "hourbucket_mqtt_left_out_total",
+        "Retained messages that were not taken (mqtt.subscriptions.retained)."
+    );
+    describe_gauge!("hourbucket_mqtt_direct_connections", "Devices that are connected to us.");
+    describe_counter!("hourbucket_mqtt_direct_connects_total", "Tries of devices to connect, by result.");
+    describe_counter!("hourbucket_mqtt_direct_disconnects_total", "Connections of devices that ended, by reason.");
     describe_counter!("hourbucket_http_requests_total", "Requests answered, by route and status.");
     describe_histogram!("hourbucket_http_request_seconds", "Time from the request's head to its answer, by route.");
     describe_gauge!("hourbucket_store_mode", "1 for the mode in use.");
@@ -240,6 +254,34 @@ pub fn mqtt_connected(broker: &str, connected: bool) {
 /// Counts a connection to the broker after the first.
 pub fn mqtt_reconnect(broker: &str) {
     counter!("hourbucket_mqtt_reconnects_total", "broker" => broker.to_owned()).increment(1);
+}
+
+/// Sets how many messages of the broker wait for their acknowledgement and for how long the oldest does, and counts for
+/// how many whole seconds the window was full.
+pub fn mqtt_window(broker: &str, unacked: u64, oldest_seconds: f64, full_seconds: u64) {
+    gauge!("hourbucket_mqtt_unacked", "broker" => broker.to_owned()).set(unacked as f64);
+    gauge!("hourbucket_mqtt_oldest_unacked_seconds", "broker" => broker.to_owned()).set(oldest_seconds);
+    counter!("hourbucket_mqtt_window_full_seconds_total", "broker" => broker.to_owned()).increment(full_seconds);
+}
+
+/// Counts messages that were acknowledged and left out: retained ones that were taken before or are not wanted.
+pub fn mqtt_left_out(broker: &str, n: u64) {
+    counter!("hourbucket_mqtt_left_out_total", "broker" => broker.to_owned()).increment(n);
+}
+
+/// Moves the number of devices that are connected to us.
+pub fn mqtt_direct_connections_change(change: i64) {
+    gauge!("hourbucket_mqtt_direct_connections").increment(change as f64);
+}
+
+/// Counts a device's try to connect, by what became of it.
+pub fn mqtt_direct_connect(result: &'static str) {
+    counter!("hourbucket_mqtt_direct_connects_total", "result" => result).increment(1);
+}
+
+/// Counts a device's connection that has ended, by why.
+pub fn mqtt_direct_disconnect(reason: &'static str) {
+    counter!("hourbucket_mqtt_direct_disconnects_total", "reason" => reason).increment(1);
 }
 
 /// Records one request. `route` is the pattern, not the path.

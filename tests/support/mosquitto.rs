@@ -118,3 +118,21 @@ impl Drop for Mosquitto {
         self.kill();
     }
 }
+
+/// Publishes one message with `mosquitto_pub`, by default with QoS 1; `more` are arguments of its own.
+pub fn publish_by_tool(port: u16, topic: &str, payload: &str, more: &[&str]) {
+    let port = port.to_string();
+    let arguments = ["-h", "127.0.0.1", "-p", &port, "-q", "1", "-t", topic, "-m", payload];
+    let done = Command::new("mosquitto_pub").args(arguments).args(more).output();
+    let done = done.expect("mosquitto_pub is in the package mosquitto-clients");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// What is retained on a topic; empty where nothing is.
+pub fn retained_by_tool(port: u16, topic: &str) -> String {
+    let port = port.to_string();
+    let arguments = ["-h", "127.0.0.1", "-p", &port, "-t", topic, "-C", "1", "-W", "2"];
+    let done = Command::new("mosquitto_sub").args(arguments).output();
+    let done = done.expect("mosquitto_sub is in the package mosquitto-clients");
+    String::from_utf8_lossy(&done.stdout).trim().to_owned()
+}

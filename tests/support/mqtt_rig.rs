@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hourbucket::config::{Decoding, Mqtt, MqttProtocol, Subscription};
+use hourbucket::config::{AckMode, Decoding, Mqtt, MqttProtocol, Retained, Subscription};
+use hourbucket::ingest::Env;
 use hourbucket::ingest::mqtt::{BrokerStatus, spawn};
 use hourbucket::intake::{Gate, Parcel, Parcels, door};
 use hourbucket::model::SystemClock;
@@ -33,17 +34,30 @@ pub fn config(url: &str, protocol: MqttProtocol) -> Mqtt {
         session_expiry: Duration::from_secs(3600),
         username: None,
         password: None,
+        password_file: None,
         ca_file: None,
+        cert_file: None,
+        key_file: None,
         keep_alive: Duration::from_secs(30),
         packet_max_bytes: 1024 * 1024,
         window: 10_000,
+        status_topic: None,
         subscriptions: vec![subscription("sensors/+/+", "sensors/{sensor_id}/{field}", "scalar")],
     }
 }
 
 /// A subscription with QoS 1.
 pub fn subscription(filter: &str, topic: &str, format: &str) -> Subscription {
-    Subscription { filter: filter.into(), qos: 1, topic: topic.into(), format: format.into(), ts_unit: None }
+    Subscription {
+        filter: filter.into(),
+        qos: 1,
+        topic: topic.into(),
+        format: format.into(),
+        ts_unit: None,
+        zone: None,
+        retained: Retained::Once,
+        user_property_tags: vec![],
+    }
 }
 
 /// Ingest of one broker, and what the next stage sees of it.
@@ -76,15 +90,15 @@ impl Ingest {
         let none = BrokerStatus { broker: String::new(), connected: false, subscribed: false, problem: None };
         let (tx, status) = watch::channel(none);
         let on_status = Arc::new(move |status| drop(tx.send(status)));
-        let task = spawn(
-            config,
-            Arc::new(decoding()),
+        let env = Env {
+            decoding: Arc::new(decoding()),
+            ack: AckMode::Journal,
             intake,
-            Arc::new(SystemClock::new()),
-            stop.clone(),
-            drained.clone(),
-            on_status,
-        );
+            clock: Arc::new(SystemClock::new()),
+            stop: stop.clone(),
+            drained: drained.clone(),
+        };
+        let task = spawn(config, env, on_status);
         Ingest { parcels, gate, status, stop, drained, task: Some(task.unwrap()) }
     }
 

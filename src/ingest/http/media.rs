@@ -7,11 +7,17 @@ use super::refusal::Refusal;
 use crate::decode::Format;
 
 /// What is accepted. A new format is one line here.
-const MEDIA_TYPES: [(&str, Format); 4] = [
+const MEDIA_TYPES: [(&str, Format); 10] = [
     ("application/json", Format::Json),
     ("application/x-ndjson", Format::Ndjson),
     ("application/ndjson", Format::Ndjson),
     ("application/jsonl", Format::Ndjson),
+    ("application/senml+json", Format::Senml),
+    ("application/senml+cbor", Format::SenmlCbor),
+    ("application/cbor", Format::Cbor),
+    ("application/msgpack", Format::MessagePack),
+    ("application/vnd.msgpack", Format::MessagePack),
+    ("application/x-msgpack", Format::MessagePack),
 ];
 
 /// The accepted names, for messages.
@@ -46,6 +52,10 @@ mod tests {
         assert_eq!(format("Application/JSON; charset=utf-8"), Some(Format::Json));
         assert_eq!(format("application/x-ndjson"), Some(Format::Ndjson));
         assert_eq!(format("application/jsonl ;x=y"), Some(Format::Ndjson));
+        assert_eq!(format("application/senml+json"), Some(Format::Senml));
+        assert_eq!(format("application/SenML+CBOR"), Some(Format::SenmlCbor));
+        assert_eq!(format("application/cbor"), Some(Format::Cbor));
+        assert_eq!(format("application/vnd.msgpack"), Some(Format::MessagePack));
         assert_eq!(format("application/x-www-form-urlencoded"), None);
         assert_eq!(format("application/json-seq"), None);
         assert_eq!(format(""), None);

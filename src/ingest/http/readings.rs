@@ -1,4 +1,4 @@
-//! `POST /v1/readings`: the native shape.
+//! `POST /v1/readings`: the native shape, or with `format=NAME` any other.
 //!
 //! The life of a request: headers and query are understood, the body arrives, is decompressed and decoded, its readings
 //! go through the door in one parcel, and the answer waits for their acknowledgement (all from the body on: `passage`).
@@ -15,9 +15,9 @@ use super::admit::Shared;
 use super::answer;
 use super::encoding::Encoding;
 use super::media;
-use super::passage::{self, Decoded, How};
+use super::passage::{self, Decoded, How, Origin};
 use super::refusal::Refusal;
-use crate::decode::UnknownName;
+use crate::decode::{UnknownFormat, UnknownName};
 
 pub(super) async fn post(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
@@ -25,7 +25,7 @@ pub(super) async fn post(State(shared): State<Arc<Shared>>, request: Request) ->
 }
 
 async fn take(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, Refusal> {
-    let (how, received) = passage::arrive(shared, parts, body, how(parts)).await?;
+    let (how, received) = passage::arrive(shared, parts, body, how(shared, parts)).await?;
     let (Decoded { batch, rejects, .. }, held) = passage::decode(shared, received, how).await?;
     passage::count(&batch, &rejects);
     let accepted = batch.len();
@@ -38,15 +38,21 @@ async fn take(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, Re
 #[serde(deny_unknown_fields)]
 struct Params {
     ts_unit: Option<String>,
+    format: Option<String>,
 }
 
-/// What headers and query say about the body.
-fn how(parts: &Parts) -> Result<How, Refusal> {
+/// What headers and query say about the body. A format that is named counts, whatever Content-Type says.
+fn how(shared: &Shared, parts: &Parts) -> Result<How, Refusal> {
     let query = Query::<Params>::try_from_uri(&parts.uri);
-    let known = "known is only ts_unit, one of s, ms, us, ns";
-    let Query(params) = query.map_err(|e| Refusal::Query { detail: e.body_text(), known })?;
+    let known = "known are ts_unit, one of s, ms, us, ns, and format";
+    let refusal = |detail| Refusal::Query { detail, known };
+    let Query(params) = query.map_err(|e| refusal(e.body_text()))?;
     let ts_unit = params.ts_unit.map(|name| name.parse()).transpose();
-    let ts_unit = ts_unit.map_err(|e: UnknownName| Refusal::Query { detail: e.to_string(), known })?;
-    let (format, encoding) = (media::format_of(&parts.headers)?, Encoding::of(&parts.headers)?);
-    Ok(How { format, encoding, ts_unit, quoting: false })
+    let ts_unit = ts_unit.map_err(|e: UnknownName| refusal(e.to_string()))?;
+    let decoder = match params.format {
+        Some(name) => shared.formats.get(&name).map_err(|e: UnknownFormat| refusal(e.to_string()))?,
+        None => media::format_of(&parts.headers)?.into(),
+    };
+    let ts_unit = ts_unit.or(decoder.ts_unit_usual());
+    Ok(How { decoder, encoding: Encoding::of(&parts.headers)?, ts_unit, quoting: false, origin: Origin::default() })
 }

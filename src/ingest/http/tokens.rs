@@ -1,143 +1,14 @@
-//! Bearer tokens: who may send.
-//!
-//! A token is written `id.secret`. The file holds the id, which is public, and the SHA-256 of the secret:
-//!
-//! ```toml
-//! [[tokens]]
-//! id = "gw1"
-//! sha256 = "…64 hexadecimal digits…"
-//! ```
-//!
-//! A plain hash is enough because a secret is long and random, not chosen by a person: nothing can be guessed from it,
-//! so a slow password hash would only slow every request down. The hashes are compared in constant time, and an unknown
-//! id costs the same as a wrong secret. The secret, and whatever stands in the file, never appears in an error or a log.
-
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+//! The token of a request: where it stands and in which form. [`Tokens`] knows whether it is good.
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
-use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
 
 use super::refusal::Refusal;
-
-/// Longest id of a token.
-pub const TOKEN_ID_MAX_BYTES: usize = 64;
-
-type Hash = [u8; 32];
-
-/// Compared with where the id is unknown; the outcome is not used.
-const NO_HASH: Hash = [0; 32];
-
-/// The tokens that are accepted.
-pub struct Tokens(HashMap<Box<str>, Hash>);
-
-/// Why a file of tokens is not usable. An entry is named by its place, from 1, and its id where it has one.
-#[derive(Debug, thiserror::Error)]
-pub enum TokensError {
-    /// The file cannot be read.
-    #[error("http.tokens_file: cannot read {}: {source}", path.display())]
-    Read {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The file is not TOML. The parser's message is left out: it quotes the file.
-    #[error("http.tokens_file: {} is not valid TOML near line {line}", path.display())]
-    Syntax {
-        /// Which file.
-        path: PathBuf,
-        /// Where, from 1.
-        line: usize,
-    },
-    /// A key at the top that is not known.
-    #[error("http.tokens_file: {} has a key that is not known; only [[tokens]] tables are", path.display())]
-    UnknownKey {
-        /// Which file.
-        path: PathBuf,
-    },
-    /// No entry: nobody could send, which is hardly meant.
-    #[error("http.tokens_file: {} has no [[tokens]] table, so nobody could send anything", path.display())]
-    Empty {
-        /// Which file.
-        path: PathBuf,
-    },
-    /// An entry is wrong.
-    #[error("http.tokens_file: {}: entry {entry}: {problem}", path.display())]
-    Entry {
-        /// Which file.
-        path: PathBuf,
-        /// Which entry: its place from 1, with the id where it has a valid one.
-        entry: String,
-        /// What is wrong with it.
-        problem: &'static str,
-    },
-}
-
-/// The SHA-256 of a secret as the file wants it: 64 lower-case hexadecimal digits. The secret should be at least 32
-/// random characters; the sender uses `id.secret`.
-pub fn hash_secret(secret: &str) -> String {
-    Sha256::digest(secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
-}
+pub use crate::ingest::tokens::{TOKEN_ID_MAX_BYTES, Tokens, TokensError, hash_secret};
 
 impl Tokens {
-    /// Reads and checks the file.
-    ///
-    /// # Errors
-    /// What is wrong with it, and where.
-    pub fn load(path: &Path) -> Result<Tokens, TokensError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| TokensError::Read { path: path.to_owned(), source })?;
-        Tokens::parse(&text, path)
-    }
-
-    fn parse(text: &str, path: &Path) -> Result<Tokens, TokensError> {
-        let path = path.to_owned();
-        let table: toml::Table = match text.parse() {
-            Ok(table) => table,
-            Err(e) => {
-                let e: toml::de::Error = e;
-                let before = e.span().map_or(0, |span| span.start.min(text.len()));
-                let line = 1 + text.as_bytes()[..before].iter().filter(|b| **b == b'\n').count();
-                return Err(TokensError::Syntax { path, line });
-            }
-        };
-        if table.keys().any(|key| key != "tokens") {
-            return Err(TokensError::UnknownKey { path });
-        }
-        let entries = table.get("tokens").and_then(toml::Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        if entries.is_empty() {
-            return Err(TokensError::Empty { path });
-        }
-        let mut tokens = HashMap::new();
-        for (i, entry) in entries.iter().enumerate() {
-            let (id, hash) = parse_entry(entry).map_err(|problem| {
-                let id = entry.get("id").and_then(toml::Value::as_str).filter(|id| valid_id(id));
-                let entry = id.map_or(format!("{}", i + 1), |id| format!("{} ({id})", i + 1));
-                TokensError::Entry { path: path.clone(), entry, problem }
-            })?;
-            if tokens.insert(Box::from(id), hash).is_some() {
-                let (entry, problem) = (format!("{} ({id})", i + 1), "another entry has the same id");
-                return Err(TokensError::Entry { path, entry, problem });
-            }
-        }
-        Ok(Tokens(tokens))
-    }
-
-    /// How many.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there is none (never true of a file that was loaded).
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Looks at the header `Authorization`.
     pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let (scheme, token) = authorization(headers)?;
@@ -165,6 +36,15 @@ impl Tokens {
         self.check_text(token)
     }
 
+    /// The same for webhooks, many of which cannot set `Authorization`: the token may also stand in the query, or in the
+    /// header `X-Api-Key`.
+    pub(super) fn check_hook(&self, headers: &HeaderMap, in_query: Option<&str>) -> Result<(), Refusal> {
+        match in_query.map(Ok).or_else(|| headers.get("x-api-key").map(|value| value.to_str())) {
+            Some(token) => self.check_text(token.map_err(|_| Refusal::MalformedToken)?),
+            None => self.check_influx(headers),
+        }
+    }
+
     /// Looks at a token, `id.secret`.
     pub(super) fn check_text(&self, token: &str) -> Result<(), Refusal> {
         let (id, secret) = token.split_once('.').ok_or(Refusal::MalformedToken)?;
@@ -172,19 +52,6 @@ impl Tokens {
             return Err(Refusal::MalformedToken);
         }
         if self.matches(id, secret) { Ok(()) } else { Err(Refusal::WrongToken) }
-    }
-
-    fn matches(&self, id: &str, secret: &str) -> bool {
-        let known = self.0.get(id);
-        let given: Hash = Sha256::digest(secret.as_bytes()).into();
-        let equal = bool::from(given.ct_eq(known.unwrap_or(&NO_HASH)));
-        equal & known.is_some()
-    }
-}
-
-impl std::fmt::Debug for Tokens {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Tokens({})", self.0.len())
     }
 }
 
@@ -199,59 +66,24 @@ fn authorization(headers: &HeaderMap) -> Result<(&str, &str), Refusal> {
     Ok((scheme, rest.trim()))
 }
 
-fn valid_id(id: &str) -> bool {
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
-    !id.is_empty() && id.len() <= TOKEN_ID_MAX_BYTES && id.bytes().all(allowed)
-}
-
-fn parse_entry(entry: &toml::Value) -> Result<(&str, Hash), &'static str> {
-    let entry = entry.as_table().ok_or("is not a table")?;
-    if entry.keys().any(|key| key != "id" && key != "sha256") {
-        return Err("has a key that is not known; known are id and sha256 (never the secret itself)");
-    }
-    let id = entry.get("id").ok_or("has no id")?.as_str().ok_or("id must be a text")?;
-    if !valid_id(id) {
-        return Err("id must be 1 to 64 letters, digits, - or _");
-    }
-    let hex = entry.get("sha256").ok_or("has no sha256")?.as_str().ok_or("sha256 must be a text")?;
-    let hash = parse_hash(hex).ok_or("sha256 must be 64 hexadecimal digits, the SHA-256 of the secret")?;
-    Ok((id, hash))
-}
-
-fn parse_hash(hex: &str) -> Option<Hash> {
-    if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut hash = NO_HASH;
-    for (i, byte) in hash.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).ok()?;
-    }
-    Some(hash)
-}
-
 #[cfg(test)]
 mod tests {
     use axum::http::HeaderValue;
 
     use super::*;
 
-    fn parse(text: &str) -> Result<Tokens, String> {
-        Tokens::parse(text, Path::new("t.toml")).map_err(|e| e.to_string())
-    }
-
-    fn file(id: &str, secret: &str) -> String {
-        format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n", hash_secret(secret))
-    }
-
-    #[test]
-    fn the_hash_is_sha256_in_hexadecimal() {
-        // FIPS 180-2, appendix B.1.
-        assert_eq!(hash_secret("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    /// A file of tokens with these ids and secrets.
+    fn load(tokens: &[(&str, &str)]) -> Tokens {
+        let entry =
+            |(id, secret): &(&str, &str)| format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n", hash_secret(secret));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), tokens.iter().map(entry).collect::<String>()).unwrap();
+        Tokens::load("http.tokens_file", file.path()).unwrap()
     }
 
     #[test]
     fn a_token_is_accepted_with_its_id_and_secret_only() {
-        let tokens = parse(&(file("gw1", "one.with.dots") + &file("gw2", "two"))).unwrap();
+        let tokens = load(&[("gw1", "one.with.dots"), ("gw2", "two")]);
         assert_eq!((tokens.len(), format!("{tokens:?}").as_str()), (2, "Tokens(2)"));
         let check = |value: &'static str| {
             let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(value))]);
@@ -268,29 +100,5 @@ mod tests {
             assert_eq!(check(malformed), Err("malformed_token"), "{malformed}");
         }
         assert_eq!(tokens.check(&HeaderMap::new()).map_err(|e| e.reason()), Err("no_token"));
-    }
-
-    #[test]
-    fn what_is_wrong_is_named_and_nothing_of_the_file_is_quoted() {
-        let hash = hash_secret("x");
-        for (text, problem) in [
-            ("", "has no [[tokens]] table"),
-            ("tokens = \"gw1.hunter2\"", "has no [[tokens]] table"),
-            ("token = []", "not known"),
-            ("[[tokens]]\nid = \"gw1\"\nsha256 = hunter2", "near line 3"),
-            ("[[tokens]]\nsha256 = \"hunter2\"", "entry 1: has no id"),
-            ("[[tokens]]\nid = \"a.hunter2\"", "entry 1: id must be 1 to 64"),
-            ("[[tokens]]\nid = \"gw1\"", "entry 1 (gw1): has no sha256"),
-            ("[[tokens]]\nid = \"gw1\"\nsha256 = \"hunter2\"", "entry 1 (gw1): sha256 must be 64"),
-            ("[[tokens]]\nid = \"gw1\"\nsecret = \"hunter2\"", "entry 1 (gw1): has a key that is not known"),
-            (&format!("{0}{0}", file("gw1", "hunter2")), "entry 2 (gw1): another entry has the same id"),
-            (&format!("[[tokens]]\nid = 5\nsha256 = \"{hash}\""), "entry 1: id must be a text"),
-        ] {
-            let error = parse(text).unwrap_err();
-            assert!(error.contains(problem) && error.contains("t.toml"), "{error}");
-            assert!(!error.contains("hunter2") && !error.contains(&hash), "{error}");
-        }
-        let error = Tokens::load(Path::new("/nowhere/t.toml")).unwrap_err().to_string();
-        assert!(error.contains("/nowhere/t.toml"), "{error}");
     }
 }

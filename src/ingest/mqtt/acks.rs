@@ -124,6 +124,11 @@ impl<T> Ledger<T> {
         self.groups.is_empty() && self.open == 0
     }
 
+    /// The one that has waited longest for its PUBACK.
+    pub(super) fn oldest(&self) -> Option<&T> {
+        self.ids.front()
+    }
+
     /// How many taken messages wait for their PUBACK.
     pub(super) fn pending(&self) -> usize {
         self.ids.len()

@@ -11,13 +11,17 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::acks::{Group, Ledger};
 use super::backoff::Backoff;
-use super::collect::Collector;
+use super::collect::{Collector, Settings};
 use super::connection::{Connection, End};
+use super::files::{self, Material};
 use super::link::{self, Receipt};
+use super::retained::Note;
 use super::submit;
 use super::target::{SetupError, Target};
+use super::window::Window;
 use crate::ack::Outcome;
-use crate::config::{Decoding, Mqtt};
+use crate::config::{AckMode, Mqtt, MqttProtocol};
+use crate::ingest::Env;
 use crate::intake::{Intake, Refused};
 use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
@@ -45,6 +49,16 @@ impl BrokerStatus {
 /// Called at every change, in the broker's task: it must be quick.
 pub type OnStatus = Arc<dyn Fn(BrokerStatus) + Send + Sync>;
 
+/// A message that waits for its PUBACK.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pending {
+    pub(super) receipt: Receipt,
+    /// To be remembered once it is acknowledged.
+    pub(super) note: Option<Note>,
+    /// When it was received, on the monotonic clock.
+    pub(super) since_ms: u64,
+}
+
 /// What a broker's connections share.
 pub(super) struct Broker {
     pub(super) config: Arc<Mqtt>,
@@ -53,7 +67,12 @@ pub(super) struct Broker {
     pub(super) stop: CancellationToken,
     pub(super) drained: CancellationToken,
     pub(super) collector: Collector,
-    pub(super) ledger: Ledger<Receipt>,
+    pub(super) ledger: Ledger<Pending>,
+    pub(super) window: Window,
+    pub(super) ack: AckMode,
+    pub(super) intake: Intake,
+    /// Why what the files held before is used.
+    pub(super) file_problem: Option<String>,
     /// One word for each parcel on its way, also of older connections; parcels are bounded by the queue and the intake.
     pub(super) settled_tx: mpsc::UnboundedSender<(Group, Outcome)>,
     pub(super) settled: mpsc::UnboundedReceiver<(Group, Outcome)>,
@@ -62,7 +81,8 @@ pub(super) struct Broker {
     pub(super) status: BrokerStatus,
     on_status: OnStatus,
     target: Target,
-    intake: Intake,
+    /// What the last connection had from files.
+    material: Option<Material>,
     backoff: Backoff,
     pending_shown: i64,
 }
@@ -72,17 +92,17 @@ pub(super) struct Broker {
 ///
 /// # Errors
 /// The URL or a topic template cannot be used (the configuration's check should have found it).
-pub fn spawn(
-    config: Mqtt,
-    decoding: Arc<Decoding>,
-    intake: Intake,
-    clock: Arc<dyn Clock>,
-    stop: CancellationToken,
-    drained: CancellationToken,
-    on_status: OnStatus,
-) -> Result<JoinHandle<()>, SetupError> {
+pub fn spawn(config: Mqtt, env: Env, on_status: OnStatus) -> Result<JoinHandle<()>, SetupError> {
+    let Env { decoding, ack, intake, clock, stop, drained } = env;
     let target = Target::parse(&config.url)?;
-    let collector = Collector::new(&config, decoding)?;
+    let settings = Settings {
+        source: Source::Mqtt.label(),
+        payload_bytes_max: config.packet_max_bytes as usize,
+        status_topic: config.status_topic.clone(),
+    };
+    let collector = Collector::new(&config.subscriptions, settings, decoding)?;
+    // With 3.1.1 the broker's limit holds and it does not tell it; packet ids have 16 bits.
+    let window = if config.protocol == MqttProtocol::V5 { config.window } else { u16::MAX };
     let name = target.label();
     let (settled_tx, settled) = mpsc::unbounded_channel();
     let status = BrokerStatus { broker: name.clone(), connected: false, subscribed: false, problem: None };
@@ -94,13 +114,17 @@ pub fn spawn(
         drained,
         collector,
         ledger: Ledger::default(),
+        window: Window::new(usize::from(window)),
+        ack,
+        intake,
+        file_problem: None,
         settled_tx,
         settled,
         connections: 0,
         status,
         on_status,
         target,
-        intake,
+        material: None,
         backoff: Backoff::default(),
         pending_shown: 0,
     };
@@ -128,13 +152,9 @@ impl Broker {
 
     /// Opens a connection and serves it to its end.
     async fn connection(&mut self) -> End {
-        let (config, target) = (self.config.clone(), self.target.clone());
-        // It reads certificates.
-        let opened = tokio::task::spawn_blocking(move || link::open(&config, &target)).await;
-        let (sender, mut link) = match opened {
-            Ok(Ok(both)) => both,
-            Ok(Err(error)) => return End::Setup(error),
-            Err(error) => return End::Setup(SetupError::Options(error.to_string())),
+        let (sender, mut link) = match self.open().await {
+            Ok(both) => both,
+            Err(error) => return End::Setup(error),
         };
         self.ledger.reconnect();
         // What was gathered on the connection before comes again.
@@ -153,6 +173,20 @@ impl Broker {
         self.ledger.reconnect();
         self.show_pending();
         end
+    }
+
+    /// Both halves of a new connection, with what the files hold now.
+    async fn open(&mut self) -> Result<(link::Sender, link::Link), SetupError> {
+        let (config, target, before) = (self.config.clone(), self.target.clone(), self.material.clone());
+        let read = tokio::task::spawn_blocking(move || files::read(&config, &target, before.as_ref())).await;
+        let (material, problem) = read.map_err(|error| SetupError::Options(error.to_string()))??;
+        if let Some(problem) = problem.as_ref().filter(|_| self.file_problem != problem) {
+            tracing::warn!(broker = %self.name, "{problem}");
+        }
+        self.file_problem = problem;
+        let opened = link::open(&self.config, &self.target, &material);
+        self.material = Some(material);
+        opened
     }
 
     fn disconnected(&mut self, end: &End) {

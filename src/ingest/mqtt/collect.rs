@@ -4,19 +4,18 @@
 use std::sync::Arc;
 
 use super::link::Message;
+use super::retained::{Note, Taken};
 use super::target::SetupError;
-use crate::config::{Decoding, Mqtt};
+use crate::config::{Decoding, Limits, Retained, Subscription};
 use crate::decode::topic::{Template, filter_matches};
-use crate::decode::{self, Context, Format, Rejects, TsUnit, reasons};
+use crate::decode::{self, Context, Decoder, Formats, Rejects, TsUnit, reasons};
 use crate::model::batch::NAMES_MAX;
 use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
 
 /// Messages in one parcel.
-pub(super) const MESSAGES_MAX: usize = 512;
+pub(in crate::ingest) const MESSAGES_MAX: usize = 512;
 /// Bytes in one parcel; the message that passes it is the last.
-pub(super) const PARCEL_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of a payload that a dead letter keeps (a document has at most 16 MiB, and a dead letter is there to be read).
-const DEAD_PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
+pub(in crate::ingest) const PARCEL_BYTES_MAX: usize = 256 * 1024;
 
 /// A subscription, ready for use.
 #[derive(Debug)]
@@ -25,14 +24,39 @@ struct Route {
     topic: String,
     template: Template,
     /// `None`: not a format that we know.
-    format: Option<Format>,
+    decoder: Option<Decoder>,
     format_name: String,
     ts_unit: Option<TsUnit>,
+    /// With the subscription's own zone, where it has one.
+    limits: Option<Limits>,
+    /// A shared subscription gets no retained messages at all (MQTT 5 §4.8.2), so there is nothing to remember.
+    is_shared: bool,
+    retained: Retained,
+    user_property_tags: Vec<String>,
+}
+
+/// What holds for all messages of a collector.
+#[derive(Debug, Clone)]
+pub(in crate::ingest) struct Settings {
+    /// `source` of its dead letters.
+    pub(in crate::ingest) source: &'static str,
+    pub(in crate::ingest) payload_bytes_max: usize,
+    /// Where our own state is published; it is no reading though a subscription may match it.
+    pub(in crate::ingest) status_topic: Option<String>,
+}
+
+/// What became of a message that was received.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::ingest) enum Take {
+    /// It is gathered. What is to be remembered of it when it is acknowledged.
+    Taken(Option<Note>),
+    /// It is to be acknowledged and nothing else: a retained message that is not wanted, or our own state.
+    LeftOut,
 }
 
 /// How many were rejected for each reason; a handful of reasons, so a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Rejected(pub(super) Vec<(&'static str, u64)>);
+pub(in crate::ingest) struct Rejected(pub(in crate::ingest) Vec<(&'static str, u64)>);
 
 impl Rejected {
     fn add(&mut self, rejects: &Rejects) {
@@ -45,37 +69,41 @@ impl Rejected {
     }
 
     /// All of them.
-    pub(super) fn total(&self) -> u64 {
+    pub(in crate::ingest) fn total(&self) -> u64 {
         self.0.iter().map(|(_, n)| n).sum()
     }
 }
 
 /// What goes into one parcel.
 #[derive(Debug)]
-pub(super) struct Gathered {
+pub(in crate::ingest) struct Gathered {
     /// The readings.
-    pub(super) batch: ReadingBatch,
+    pub(in crate::ingest) batch: ReadingBatch,
     /// The messages of which something was rejected, each once.
-    pub(super) dead: Vec<DeadLetter>,
+    pub(in crate::ingest) dead: Vec<DeadLetter>,
     /// The rejects.
-    pub(super) rejected: Rejected,
+    pub(in crate::ingest) rejected: Rejected,
+    /// Messages that were left out.
+    pub(in crate::ingest) left_out: u64,
 }
 
 /// The message does not fit beside what is gathered: hand that over first.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct NoRoom;
+pub(in crate::ingest) struct NoRoom;
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Collector {
+pub(in crate::ingest) struct Collector {
     routes: Vec<Route>,
     decoding: Arc<Decoding>,
-    payload_bytes_max: usize,
+    settings: Settings,
+    taken: Taken,
     batch: BatchBuilder,
     dead: Vec<DeadLetter>,
     dead_bytes: usize,
     rejected: Rejected,
     messages: usize,
+    left_out: u64,
     /// Of the message at hand; kept for its allocation.
     rejects: Rejects,
 }
@@ -85,65 +113,123 @@ impl Collector {
     ///
     /// # Errors
     /// A topic template cannot be read.
-    pub(super) fn new(config: &Mqtt, decoding: Arc<Decoding>) -> Result<Collector, SetupError> {
-        let route = |s: &crate::config::Subscription| {
-            let format: Option<Format> = s.format.parse().ok();
+    pub(in crate::ingest) fn new(
+        subscriptions: &[Subscription],
+        settings: Settings,
+        decoding: Arc<Decoding>,
+    ) -> Result<Collector, SetupError> {
+        let formats = Formats::new(&decoding);
+        let route = |s: &Subscription| {
+            let decoder = formats.get(&s.format).ok();
             let ts_unit = s.ts_unit.as_deref().and_then(|unit| unit.parse().ok());
             Ok(Route {
                 filter: s.filter.clone(),
                 topic: s.topic.clone(),
                 template: Template::parse(&s.topic)
                     .map_err(|error| SetupError::Template { filter: s.filter.clone(), error })?,
-                format,
                 format_name: s.format.clone(),
-                ts_unit: ts_unit.or(format.and_then(Format::ts_unit_usual)),
+                ts_unit: ts_unit.or(decoder.as_ref().and_then(Decoder::ts_unit_usual)),
+                decoder,
+                limits: s.zone.map(|zone| Limits { zone: Some(zone), ..decoding.limits.clone() }),
+                is_shared: s.filter.starts_with("$share/"),
+                retained: s.retained,
+                user_property_tags: s.user_property_tags.clone(),
             })
         };
         Ok(Collector {
-            routes: config.subscriptions.iter().map(route).collect::<Result<_, SetupError>>()?,
-            payload_bytes_max: config.packet_max_bytes as usize,
+            routes: subscriptions.iter().map(route).collect::<Result<_, SetupError>>()?,
+            settings,
+            taken: Taken::default(),
             batch: BatchBuilder::new(decoding.limits.fields_max),
             decoding,
             dead: vec![],
             dead_bytes: 0,
             rejected: Rejected::default(),
             messages: 0,
+            left_out: 0,
             rejects: Rejects::new(),
         })
     }
 
     /// Whether nothing is gathered.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::ingest) fn is_empty(&self) -> bool {
         self.messages == 0
     }
 
     /// Whether what is gathered should be handed over before more is taken.
-    pub(super) fn is_full(&self) -> bool {
+    pub(in crate::ingest) fn is_full(&self) -> bool {
         self.messages >= MESSAGES_MAX
             || self.batch.memory_bytes() + self.dead_bytes >= PARCEL_BYTES_MAX
             || self.batch.names_len() >= NAMES_MAX / 2
     }
 
     /// What is gathered; the collector is as new.
-    pub(super) fn finish(&mut self) -> Gathered {
+    pub(in crate::ingest) fn finish(&mut self) -> Gathered {
         self.messages = 0;
         self.dead_bytes = 0;
         Gathered {
             batch: self.batch.finish(),
             dead: std::mem::take(&mut self.dead),
             rejected: std::mem::take(&mut self.rejected),
+            left_out: std::mem::take(&mut self.left_out),
         }
     }
 
+    /// What was taken is acknowledged.
+    pub(in crate::ingest) fn remember(&mut self, note: Note) {
+        self.taken.remember(note);
+    }
+
     /// Takes a message: its readings, and where anything is wrong with it a dead letter of the whole message with the
-    /// first reason.
+    /// first reason. Or leaves it out, because of what the broker has retained.
     ///
     /// # Errors
     /// Its field names do not fit beside those gathered; nothing of it was taken. Not where nothing is gathered.
-    pub(super) fn take(&mut self, message: &Message, received_at_ms: i64) -> Result<(), NoRoom> {
+    pub(in crate::ingest) fn take(&mut self, message: &Message, received_at_ms: i64) -> Result<Take, NoRoom> {
+        let route = std::str::from_utf8(&message.topic).map(|topic| self.route(topic));
+        let note = match route.map(|route| route.map(|at| &self.routes[at])) {
+            Ok(Some(route)) if route.retained == Retained::Once && !route.is_shared => {
+                Some(self.taken.note(&message.topic, &message.payload))
+            }
+            _ => None,
+        };
+        if self.is_left_out(message, route.ok().flatten(), note) {
+            // Counted, so that the parcel which acknowledges it is made.
+            self.messages += 1;
+            self.left_out += 1;
+            return Ok(Take::LeftOut);
+        }
+        self.gather(message, route, received_at_ms).map(|()| Take::Taken(note))
+    }
+
+    fn route(&self, topic: &str) -> Option<usize> {
+        self.routes.iter().position(|route| filter_matches(&route.filter, topic))
+    }
+
+    fn is_left_out(&self, message: &Message, route: Option<usize>, note: Option<Note>) -> bool {
+        if self.settings.status_topic.as_ref().is_some_and(|own| own.as_bytes() == message.topic) {
+            return true;
+        }
+        // One that is sent again was not acknowledged.
+        if !message.is_retained || message.is_again {
+            return false;
+        }
+        match route.map(|at| self.routes[at].retained) {
+            Some(Retained::Never) => true,
+            Some(Retained::Once) => note.is_some_and(|note| self.taken.contains(note)),
+            Some(Retained::Always) | None => false,
+        }
+    }
+
+    fn gather(
+        &mut self,
+        message: &Message,
+        route: Result<Option<usize>, std::str::Utf8Error>,
+        received_at_ms: i64,
+    ) -> Result<(), NoRoom> {
         let mark = self.batch.mark();
         self.rejects.clear();
-        self.decode(message, received_at_ms);
+        self.decode(message, route, received_at_ms);
         if self.rejects.is_empty() {
             self.messages += 1;
             return Ok(());
@@ -156,42 +242,50 @@ impl Collector {
         self.messages += 1;
         self.rejected.add(&self.rejects);
         if let Some(first) = self.rejects.list().first() {
-            let letter = dead_letter(message, received_at_ms, first);
+            let letter = dead_letter(self.settings.source, message, received_at_ms, first);
             self.dead_bytes += letter.payload.len() + letter.topic.len() + letter.detail.len();
             self.dead.push(letter);
         }
         Ok(())
     }
 
-    fn decode(&mut self, message: &Message, received_at_ms: i64) {
-        let Collector { routes, decoding, batch, rejects, payload_bytes_max, .. } = self;
-        let Ok(topic) = std::str::from_utf8(&message.topic) else {
+    fn decode(&mut self, message: &Message, route: Result<Option<usize>, std::str::Utf8Error>, received_at_ms: i64) {
+        let Collector { routes, decoding, batch, rejects, settings, .. } = self;
+        let payload_bytes_max = settings.payload_bytes_max;
+        let (Ok(route), Ok(topic)) = (route, std::str::from_utf8(&message.topic)) else {
             return rejects.push(0, reasons::INVALID_UTF8, "the topic is not UTF-8");
         };
         if message.payload.is_empty() {
             return rejects.push(0, reasons::EMPTY_PAYLOAD, "the message has no payload");
         }
-        if message.payload.len() > *payload_bytes_max {
+        if message.payload.len() > payload_bytes_max {
             let n = message.payload.len();
             let detail = format!("{n} bytes are over packet_max_bytes = {payload_bytes_max}");
             return rejects.push(0, reasons::PAYLOAD_TOO_LARGE, detail);
         }
-        let Some(route) = routes.iter().find(|route| filter_matches(&route.filter, topic)) else {
+        let Some(route) = route.map(|at| &routes[at]) else {
             return rejects.push(0, reasons::NO_SUBSCRIPTION, "no configured subscription has this topic");
         };
-        let Some(format) = route.format else {
+        let Some(decoder) = &route.decoder else {
             return rejects.push(
                 0,
                 reasons::UNKNOWN_FORMAT,
                 format!("the format `{}` is not known", route.format_name),
             );
         };
-        let Some(captured) = route.template.capture(topic) else {
+        let Some(mut captured) = route.template.capture(topic) else {
             let detail = format!("the topic does not fit the template `{}`", route.topic);
             return rejects.push(0, reasons::TOPIC_MISMATCH, detail);
         };
+        for name in &route.user_property_tags {
+            let given = message.properties.iter().find(|(key, value)| key == name && !value.is_empty());
+            // The topic's own come first, as no name may stand there twice.
+            if let Some((_, value)) = given.filter(|_| !captured.tags.iter().any(|(tag, _)| tag == name)) {
+                captured.tags.push((name, value));
+            }
+        }
         let context = Context {
-            limits: &decoding.limits,
+            limits: route.limits.as_ref().unwrap_or(&decoding.limits),
             line: &decoding.line,
             received_at_ms,
             ts_unit: route.ts_unit,
@@ -199,24 +293,13 @@ impl Collector {
             field: captured.field,
             tags: &captured.tags,
         };
-        decode::decode(format, &message.payload, &context, batch, rejects);
+        decoder.decode(&message.payload, Some(topic), &context, batch, rejects);
     }
 }
 
-fn dead_letter(message: &Message, received_at_ms: i64, first: &decode::Reject) -> DeadLetter {
-    let mut detail = first.detail.clone();
-    let kept = message.payload.len().min(DEAD_PAYLOAD_BYTES_MAX);
-    if kept < message.payload.len() {
-        detail.push_str(&format!("; the first {kept} of {} bytes are kept", message.payload.len()));
-    }
-    DeadLetter {
-        received_at_ms,
-        source: "mqtt".into(),
-        topic: String::from_utf8_lossy(&message.topic).into_owned(),
-        payload: message.payload[..kept].to_vec(),
-        reason: first.reason.into(),
-        detail,
-    }
+fn dead_letter(source: &str, message: &Message, received_at_ms: i64, first: &decode::Reject) -> DeadLetter {
+    let topic = String::from_utf8_lossy(&message.topic);
+    DeadLetter::keep(received_at_ms, source, topic, &message.payload, first.reason, &first.detail)
 }
 
 #[cfg(test)]
@@ -224,7 +307,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::{Config, Limits, MqttProtocol, Subscription};
+    use crate::config::Config;
 
     const NOW_MS: i64 = 1_710_000_000_000;
 
@@ -235,36 +318,21 @@ mod tests {
             topic: (*topic).into(),
             format: (*format).into(),
             ts_unit: None,
+            zone: (*format == "json").then_some(chrono_tz::Tz::Asia__Kolkata),
+            retained: Retained::Once,
+            user_property_tags: vec!["rack".into(), "site".into()],
         };
-        let config = Mqtt {
-            url: "mqtt://x".into(),
-            client_id: "x".into(),
-            protocol: MqttProtocol::V5,
-            clean_start: false,
-            session_expiry: Duration::ZERO,
-            username: None,
-            password: None,
-            ca_file: None,
-            keep_alive: Duration::ZERO,
-            packet_max_bytes: 100_000,
-            window: 1,
-            subscriptions: subscriptions.iter().map(subscription).collect(),
-        };
-        let limits = Limits {
-            past: Duration::from_secs(1 << 40),
-            future: Duration::from_secs(1 << 40),
-            fields_max: 255,
-            name_max_bytes: 128,
-            sensor_id_max_bytes: 256,
-            string_max_bytes: 1024,
-            tags_max: 32,
-            batch_max_readings: 1000,
-        };
-        Collector::new(&config, Arc::new(Decoding { limits, line: Config::default().line })).unwrap()
+        let settings = Settings { source: "mqtt", payload_bytes_max: 100_000, status_topic: Some("own/status".into()) };
+        let subscriptions: Vec<_> = subscriptions.iter().map(subscription).collect();
+        let ever = Duration::from_secs(1 << 40);
+        let mut decoding = Config::default().decoding();
+        decoding.limits =
+            Limits { past: ever, future: ever, fields_max: 255, batch_max_readings: 1000, ..decoding.limits };
+        Collector::new(&subscriptions, settings, Arc::new(decoding)).unwrap()
     }
 
     fn message(topic: &str, payload: impl Into<Vec<u8>>) -> Message {
-        Message { topic: topic.to_owned().into_bytes().into(), payload: payload.into().into(), receipt: None }
+        Message { topic: topic.to_owned().into_bytes().into(), payload: payload.into().into(), ..Message::default() }
     }
 
     #[test]
@@ -281,6 +349,27 @@ mod tests {
         assert!(readings[0].values.contains_key("temp"));
         assert_eq!(readings[1].sensor_id, "T");
         assert!(collector.is_empty());
+    }
+
+    #[test]
+    fn a_subscription_has_a_zone_of_its_own() {
+        let mut collector = collector(&[("k/+", "k/{sensor_id}", "json"), ("u/+", "u/{sensor_id}", "ndjson")]);
+        let payload = r#"{"ts": "2024-03-01T10:00:00", "v": 1}"#;
+        collector.take(&message("k/S", payload), NOW_MS).unwrap();
+        collector.take(&message("u/S", payload), NOW_MS).unwrap();
+        let gathered = collector.finish();
+        assert_eq!(gathered.batch.to_readings()[0].ts_ms, 1_709_267_400_000);
+        assert_eq!(gathered.rejected.0, [(reasons::BAD_TIMESTAMP, 1)], "limits.zone is not set");
+    }
+
+    #[test]
+    fn a_mapping_reads_the_topic_itself() {
+        let mut collector = collector(&[("zigbee2mqtt/#", "#", "zigbee2mqtt")]);
+        collector.take(&message("zigbee2mqtt/attic/door", r#"{"contact": true, "power": null}"#), NOW_MS).unwrap();
+        collector.take(&message("zigbee2mqtt/bridge/state", r#"{"state": "online"}"#), NOW_MS).unwrap();
+        let gathered = collector.finish();
+        let [reading] = &gathered.batch.to_readings()[..] else { panic!("{gathered:?}") };
+        assert_eq!((reading.sensor_id.as_str(), reading.values.len(), gathered.dead.len()), ("attic/door", 1, 0));
     }
 
     #[test]
@@ -305,7 +394,10 @@ mod tests {
             (message("a/S", "1"), reasons::TOPIC_MISMATCH),
             (message("b/S", "1"), reasons::UNKNOWN_FORMAT),
             (message("c/S", "1"), reasons::NO_SUBSCRIPTION),
-            (Message { topic: vec![0xff].into(), payload: vec![1].into(), receipt: None }, reasons::INVALID_UTF8),
+            (
+                Message { topic: vec![0xff].into(), payload: vec![1].into(), ..Message::default() },
+                reasons::INVALID_UTF8,
+            ),
         ];
         for (message, reason) in &cases {
             collector.take(message, NOW_MS).unwrap();
@@ -352,5 +444,66 @@ mod tests {
             collector.take(&message("S/f", vec![0; 90_000]), NOW_MS).unwrap();
         }
         assert!(collector.is_full());
+    }
+
+    /// Takes a message and has it acknowledged; whether it was taken.
+    fn take(collector: &mut Collector, message: &Message) -> bool {
+        let taken = collector.take(message, NOW_MS).unwrap();
+        if let Take::Taken(Some(note)) = taken {
+            collector.remember(note);
+        }
+        taken != Take::LeftOut
+    }
+
+    #[test]
+    fn what_is_retained_is_taken_once() {
+        let mut collector = collector(&[("a/#", "a/{sensor_id}/{field}", "scalar"), ("$share/g/#", "#", "json")]);
+        let retained = |payload: &str| Message { is_retained: true, ..message("a/S/f", payload) };
+        assert!(take(&mut collector, &retained("1")));
+        assert!(!take(&mut collector, &retained("1")));
+        // Published just now, so it is a reading of its own, and what is retained from now on.
+        assert!(take(&mut collector, &message("a/S/f", "1")));
+        assert!(take(&mut collector, &message("a/S/f", "2")));
+        assert!(!take(&mut collector, &retained("2")));
+        assert!(take(&mut collector, &retained("3")));
+        let gathered = collector.finish();
+        assert_eq!((gathered.batch.len(), gathered.left_out, gathered.dead.len()), (4, 2, 0));
+        // Not acknowledged yet: its redelivery, and a new copy of it, must not be missed.
+        assert!(matches!(collector.take(&retained("4"), NOW_MS), Ok(Take::Taken(Some(_)))));
+        assert!(take(&mut collector, &retained("4")));
+        assert!(take(&mut collector, &Message { is_again: true, ..retained("4") }));
+        assert_eq!(collector.take(&message("x", "{}"), NOW_MS), Ok(Take::Taken(None)), "shared: nothing is retained");
+    }
+
+    #[test]
+    fn never_and_always_are_what_they_say_and_our_own_state_is_no_reading() {
+        for (setting, taken) in [(Retained::Never, false), (Retained::Always, true)] {
+            let mut collector = collector(&[("#", "{sensor_id}/{field}", "scalar")]);
+            collector.routes[0].retained = setting;
+            for _ in 0..2 {
+                assert_eq!(take(&mut collector, &Message { is_retained: true, ..message("S/f", "1") }), taken);
+                assert!(take(&mut collector, &message("S/f", "1")));
+            }
+            assert!(!take(&mut collector, &message("own/status", "online")));
+            assert!(!collector.is_empty(), "what is left out is acknowledged with a parcel too");
+        }
+    }
+
+    #[test]
+    fn user_properties_that_are_named_become_tags() {
+        let mut collector = collector(&[("#", "{sensor_id}/{site}", "json")]);
+        let property = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let properties = vec![
+            property("site", "of the property"),
+            property("rack", ""),
+            property("rack", "r1"),
+            property("rack", "r2"),
+            property("other", "x"),
+        ];
+        let message = Message { properties, ..message("S/north", r#"{"temp": 1}"#) };
+        assert!(take(&mut collector, &message));
+        let readings = collector.finish().batch.to_readings();
+        let tags: Vec<(&str, &str)> = readings[0].tags.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        assert_eq!(tags, [("rack", "r1"), ("site", "north")]);
     }
 }

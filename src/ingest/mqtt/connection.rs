@@ -7,19 +7,25 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use super::client::{Broker, now};
-use super::link::{Event, Grant, Link, LinkError, Message, Sender};
+use super::client::{Broker, Pending, now};
+use super::collect::Take;
+use super::link::{Event, Grant, Link, LinkError, Message, OFFLINE, ONLINE, Sender};
 use super::submit::PARCELS_MAX;
 use super::target::SetupError;
+use super::window::cause;
 use crate::ack::{Ack, Outcome};
+use crate::config::Retained;
 use crate::decode::reasons::QUEUE_FULL;
 use crate::intake::Parcel;
+use crate::model::Now;
 use crate::telemetry::metrics::{self, Source};
 
 /// A connection that lived this long, or acknowledged anything, was of use: the next back-off begins anew.
 const USEFUL_AFTER: Duration = Duration::from_secs(30);
 /// How often rejected QoS 0 messages are logged.
 const LOG_EVERY: Duration = Duration::from_secs(60);
+/// How often the window is looked at where nothing happens.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +59,7 @@ pub(super) struct Connection<'a> {
     /// When such were last logged, and how many since.
     logged: Option<Instant>,
     unlogged: u64,
+    ticks: tokio::time::Interval,
 }
 
 impl<'a> Connection<'a> {
@@ -74,6 +81,7 @@ impl<'a> Connection<'a> {
             crowded_out: 0,
             logged: None,
             unlogged: 0,
+            ticks: tokio::time::interval(LOOK_EVERY),
         }
     }
 
@@ -99,6 +107,7 @@ impl<'a> Connection<'a> {
                 Ok(Event::Message(message)) => self.take(message),
                 Ok(Event::Connected { session_present }) => self.connected(session_present),
                 Ok(Event::Subscribed(grants)) => self.subscribed(&grants),
+                Ok(Event::Published) => {}
                 Err(error) => return End::Lost(error),
             }
             if let Some(end) = self.acknowledge() {
@@ -119,11 +128,14 @@ impl<'a> Connection<'a> {
             if let Some(end) = self.acknowledge() {
                 return Err(end);
             }
+            let now = self.broker.clock.now();
+            self.look(now);
             tokio::select! {
                 biased;
                 event = next.as_mut() => return Ok(event),
                 Some((group, outcome)) = self.broker.settled.recv() => self.broker.ledger.settle(group, outcome),
                 () = self.taken.notified() => {}
+                _ = self.ticks.tick() => {}
                 () = self.broker.stop.cancelled(), if !self.stopping => self.stop(),
                 () = self.broker.drained.cancelled(), if self.stopping => return Err(End::Stopped),
             }
@@ -139,11 +151,17 @@ impl<'a> Connection<'a> {
         }
         metrics::mqtt_connected(&broker.name, true);
         tracing::info!(broker = %broker.name, session_present, "MQTT connected");
-        if !session_present {
+        // What is retained is sent again only where it is subscribed to again.
+        let anew = broker.config.subscriptions.iter().any(|s| s.retained == Retained::Always);
+        if !session_present || anew {
             broker.status.subscribed = false;
         }
         broker.status.connected = true;
-        broker.status.problem = None;
+        broker.status.problem = broker.file_problem.clone();
+        if let Some(topic) = &broker.config.status_topic {
+            // It fails only where the link has ended, and then its next event says so.
+            let _ = self.sender.publish_status(topic, ONLINE);
+        }
         // Also where the session is present but not all that is configured now was granted by this process's
         // SUBSCRIBE: the session may be of another configuration.
         if !broker.status.subscribed && self.sender.subscribe(&broker.config).is_err() {
@@ -155,12 +173,12 @@ impl<'a> Connection<'a> {
 
     fn subscribed(&mut self, grants: &[Grant]) {
         let broker = &mut *self.broker;
-        let mut problems = vec![];
+        let mut problems: Vec<String> = broker.file_problem.iter().cloned().collect();
         broker.status.subscribed = grants.len() == broker.config.subscriptions.len();
         for (wanted, grant) in broker.config.subscriptions.iter().zip(grants) {
             let filter = &wanted.filter;
             match grant {
-                Grant::Qos(qos) if *qos >= wanted.qos => {}
+                Grant::Qos(qos) if *qos >= wanted.qos_asked() => {}
                 Grant::Qos(qos) => {
                     tracing::warn!(broker = %broker.name, filter, qos, "the broker grants a lower QoS; messages can be lost");
                     problems.push(format!("{filter}: only QoS {qos} granted"));
@@ -178,23 +196,46 @@ impl<'a> Connection<'a> {
 
     /// Takes a message, or does not where there is no room or the service is stopping.
     fn take(&mut self, message: Message) {
+        let now = self.broker.clock.now();
+        self.look(now);
         let receipt = message.receipt;
         let refuse = match receipt {
             Some(_) => self.stopping || self.broker.ledger.is_refusing(),
             None => self.stopping || self.queue.capacity() < PARCELS_MAX / 2,
         };
-        if refuse || !self.gather(&message) {
+        let take = if refuse { None } else { self.gather(&message, now) };
+        let Some(take) = take else {
             match receipt {
                 Some(_) => self.refuse(),
                 None => self.crowded_out += 1,
             }
             return;
-        }
-        if let Some(receipt) = receipt {
-            self.broker.ledger.receive(receipt);
+        };
+        let note = match take {
+            Take::Taken(note) => note,
+            Take::LeftOut => None,
+        };
+        match (receipt, note) {
+            (Some(receipt), note) => self.broker.ledger.receive(Pending { receipt, note, since_ms: now.mono_ms }),
+            // Nobody waits for an acknowledgement.
+            (None, Some(note)) => self.broker.collector.remember(note),
+            (None, None) => {}
         }
         if self.broker.collector.is_full() {
             self.hand_over();
+        }
+    }
+
+    /// Sees how the window stands, and says so where it stands badly.
+    fn look(&mut self, now: Now) {
+        let broker = &mut *self.broker;
+        let oldest_ms = broker.ledger.oldest().map(|pending| pending.since_ms);
+        let Some(sample) = broker.window.observe(broker.ledger.pending(), oldest_ms, now.mono_ms) else { return };
+        metrics::mqtt_window(&broker.name, sample.pending as u64, sample.oldest_seconds, sample.full_seconds);
+        if sample.speak {
+            let cause = cause(broker.intake.check(), broker.ack, sample.oldest_seconds);
+            let (unacked, oldest_seconds) = (sample.pending, sample.oldest_seconds);
+            tracing::warn!(broker = %broker.name, unacked, oldest_seconds, "messages wait for their acknowledgement: {cause}");
         }
     }
 
@@ -209,19 +250,18 @@ impl<'a> Connection<'a> {
         broker.ledger.refuse();
     }
 
-    fn gather(&mut self, message: &Message) -> bool {
-        let received_at_ms = self.broker.clock.now().wall_ms;
+    fn gather(&mut self, message: &Message, now: Now) -> Option<Take> {
         if self.broker.collector.is_full() {
             self.hand_over();
             if self.broker.collector.is_full() {
-                return false;
+                return None;
             }
         }
-        if self.broker.collector.take(message, received_at_ms).is_ok() {
-            return true;
+        if let Ok(take) = self.broker.collector.take(message, now.wall_ms) {
+            return Some(take);
         }
         self.hand_over();
-        self.broker.collector.take(message, received_at_ms).is_ok()
+        self.broker.collector.take(message, now.wall_ms).ok()
     }
 
     /// Hands over what is gathered, unless the submit task is behind: then larger parcels are better.
@@ -248,6 +288,9 @@ impl<'a> Connection<'a> {
         let group = broker.ledger.close();
         let (accepted, rejected) = (gathered.batch.len() as u64, gathered.rejected);
         metrics::received(Source::Mqtt, accepted + rejected.total());
+        if gathered.left_out > 0 {
+            metrics::mqtt_left_out(&broker.name, gathered.left_out);
+        }
         let settled = broker.settled_tx.clone();
         let ack = Ack::with(move |outcome| {
             if outcome == Outcome::Delivered {
@@ -267,10 +310,13 @@ impl<'a> Connection<'a> {
         while let Ok((group, outcome)) = broker.settled.try_recv() {
             broker.ledger.settle(group, outcome);
         }
-        for receipt in broker.ledger.release() {
+        for Pending { receipt, note, .. } in broker.ledger.release() {
             self.acknowledged = true;
             // It fails only where the link has ended, and then its next event says so.
             let _ = self.sender.ack(receipt);
+            if let Some(note) = note {
+                broker.collector.remember(note);
+            }
         }
         broker.show_pending();
         match (self.stopping, broker.ledger.blocked()) {
@@ -304,7 +350,8 @@ impl<'a> Connection<'a> {
     pub(super) async fn close(mut self, link: Link, end: &End) {
         self.count_crowded_out();
         if self.opened.is_some() && matches!(end, End::Stopped | End::Blocked) {
-            self.sender.close(link).await;
+            let status = self.broker.config.status_topic.as_deref().map(|topic| (topic, OFFLINE));
+            self.sender.close(link, status).await;
         }
     }
 }

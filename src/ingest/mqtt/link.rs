@@ -14,10 +14,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::net::TcpStream;
 
+use super::files::Material;
 use super::socket::Handle;
 use super::target::{SetupError, Target};
 use super::{v4, v5};
 use crate::config::{Mqtt, MqttProtocol};
+
+/// What is published of our own state, by hand or as last will.
+pub(super) const ONLINE: &str = "online";
+pub(super) const OFFLINE: &str = "offline";
 
 /// Requests that may wait for rumqttc. Each receipt is acknowledged once and packet ids have 16 bits, so with a few
 /// more for SUBSCRIBE and DISCONNECT it is never full. Memory is taken only as far as it is used.
@@ -36,7 +41,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What must be sent back for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Receipt {
+pub(in crate::ingest) enum Receipt {
     /// QoS 1: PUBACK.
     PubAck(u16),
     /// QoS 2, which is never asked for, but a session made by someone else may still hold such messages: PUBREC.
@@ -44,14 +49,20 @@ pub(super) enum Receipt {
 }
 
 /// A message as it came.
-#[derive(Debug)]
-pub(super) struct Message {
+#[derive(Debug, Default)]
+pub(in crate::ingest) struct Message {
     /// The topic; the broker should have made sure that it is UTF-8.
-    pub(super) topic: Bytes,
+    pub(in crate::ingest) topic: Bytes,
     /// The payload.
-    pub(super) payload: Bytes,
+    pub(in crate::ingest) payload: Bytes,
     /// `None`: QoS 0.
-    pub(super) receipt: Option<Receipt>,
+    pub(in crate::ingest) receipt: Option<Receipt>,
+    /// It is sent because of a subscription: the broker had it retained.
+    pub(in crate::ingest) is_retained: bool,
+    /// It may have been sent before.
+    pub(in crate::ingest) is_again: bool,
+    /// MQTT 5: the user properties.
+    pub(in crate::ingest) properties: Vec<(String, String)>,
 }
 
 /// The broker's answer to one filter of a SUBSCRIBE.
@@ -75,6 +86,8 @@ pub(super) enum Event {
     Message(Message),
     /// SUBACK: an answer to each filter, in the order of the subscriptions.
     Subscribed(Vec<Grant>),
+    /// PUBACK: what was published of our own state has arrived.
+    Published,
 }
 
 /// Why a connection ended, in rumqttc's words.
@@ -148,9 +161,35 @@ impl Sender {
         }
     }
 
-    /// Ends the connection in good order: what was acknowledged before goes out, then DISCONNECT, and then it waits until
-    /// the broker has read all of it and closes. What still comes in is not taken; the broker keeps it.
-    pub(super) async fn close(self, mut link: Link) {
+    /// Publishes our own state, retained.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub(super) fn publish_status(&self, topic: &str, state: &'static str) -> Result<(), Gone> {
+        match &self.client {
+            Client::V4(client) => {
+                let options = rumqttc_v4::PublishOptions::at_least_once().retained();
+                client.try_publish(topic, state, options).map_err(|_| Gone)
+            }
+            Client::V5(client) => {
+                let options = rumqttc_v5::PublishOptions::at_least_once().retained();
+                client.try_publish(topic, state, options).map_err(|_| Gone)
+            }
+        }
+    }
+
+    /// Ends the connection in good order: what was acknowledged before goes out, and where there is a `status` (a topic
+    /// and a state) to publish that, then DISCONNECT, and then it waits until the broker has read all of it and closes.
+    /// What still comes in is not taken; the broker keeps it.
+    pub(super) async fn close(self, mut link: Link, status: Option<(&str, &'static str)>) {
+        // DISCONNECT can overtake a publish that waits, so the broker's PUBACK is waited for first.
+        if let Some((topic, state)) = status
+            && self.publish_status(topic, state).is_ok()
+        {
+            self.socket.flush_eagerly();
+            let published = async { while !matches!(link.next().await, Ok(Event::Published) | Err(_)) {} };
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, published).await;
+        }
         let Sender { client, socket } = self;
         let close = async {
             socket.flush_eagerly();
@@ -172,16 +211,15 @@ impl Sender {
 ///
 /// # Errors
 /// It cannot be opened as configured.
-pub(super) fn open(config: &Mqtt, target: &Target) -> Result<(Sender, Link), SetupError> {
-    let tls = target.tls(config.ca_file.as_deref())?;
+pub(super) fn open(config: &Mqtt, target: &Target, material: &Material) -> Result<(Sender, Link), SetupError> {
     let socket = Handle::default();
     let (client, link) = match config.protocol {
         MqttProtocol::V4 => {
-            let (client, events) = v4::open(config, target, tls, &socket)?;
+            let (client, events) = v4::open(config, target, material, &socket)?;
             (Client::V4(client), Link::V4(Box::new(events)))
         }
         MqttProtocol::V5 => {
-            let (client, events) = v5::open(config, target, tls, &socket)?;
+            let (client, events) = v5::open(config, target, material, &socket)?;
             (Client::V5(client), Link::V5(Box::new(events)))
         }
     };

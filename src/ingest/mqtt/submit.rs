@@ -18,7 +18,7 @@ pub(super) const PARCELS_MAX: usize = 256;
 const RETRY: Duration = Duration::from_millis(50);
 
 /// Runs until the queue is closed or the intake is closed for good. Tells `taken` of each parcel taken off the queue.
-pub(super) async fn submit(mut queue: mpsc::Receiver<Parcel>, intake: Intake, taken: Arc<Notify>) {
+pub(in crate::ingest) async fn submit(mut queue: mpsc::Receiver<Parcel>, intake: Intake, taken: Arc<Notify>) {
     while let Some(parcel) = queue.recv().await {
         taken.notify_one();
         // Asked before, since a parcel that `submit` refuses is gone.

@@ -1,13 +1,14 @@
 //! Where a broker is and how it is reached: the URL taken apart, TLS, and the socket.
 
 use std::io;
-use std::path::{Path, PathBuf};
 
-use rumqttc_v5::{TlsConfiguration, TlsError};
+use rumqttc_v5::TlsConfiguration;
 use tokio::net::TcpStream;
 
 use super::socket::{Coalescing, Handle};
+use crate::config::Mqtt;
 use crate::decode::topic::TopicError;
+use crate::ingest::tls::{self, Identity, TlsError};
 
 /// The scheme of a broker's URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,17 +44,9 @@ pub enum SetupError {
         "mqtt.url must be mqtt://, mqtts://, ws:// or wss:// with host and optional port, without credentials: {0}"
     )]
     Url(String),
-    /// The CA file cannot be read.
-    #[error("mqtt.ca_file {path} cannot be read: {error}")]
-    CaFile {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// The system's root certificates cannot be loaded.
-    #[error("the system's root certificates cannot be loaded (set mqtt.ca_file): {0}")]
-    Roots(TlsError),
+    /// The certificates cannot be used.
+    #[error("mqtt: {0}")]
+    Tls(#[from] TlsError),
     /// A subscription's topic template cannot be read.
     #[error("mqtt.subscriptions.topic of {filter}: {error}")]
     Template {
@@ -118,18 +111,14 @@ impl Target {
     ///
     /// # Errors
     /// The certificates cannot be had.
-    pub(super) fn tls(&self, ca_file: Option<&Path>) -> Result<Option<TlsConfiguration>, SetupError> {
+    pub(super) fn tls(&self, config: &Mqtt) -> Result<Option<TlsConfiguration>, TlsError> {
         if matches!(self.scheme, Scheme::Mqtt | Scheme::Ws) {
             return Ok(None);
         }
-        // Only rumqttc's ring feature is on, so both ways end at `rustls::crypto::ring` or the process's own default.
-        match ca_file {
-            Some(path) => match std::fs::read(path) {
-                Ok(ca) => Ok(Some(TlsConfiguration::Simple { ca, alpn: None, client_auth: None })),
-                Err(error) => Err(SetupError::CaFile { path: path.to_owned(), error }),
-            },
-            None => TlsConfiguration::try_default_rustls().map(Some).map_err(SetupError::Roots),
-        }
+        let identity = config.cert_file.as_deref().zip(config.key_file.as_deref());
+        let identity = identity.map(|(cert, key)| Identity { cert, key });
+        let client = tls::client(config.ca_file.as_deref(), identity)?;
+        Ok(Some(TlsConfiguration::Rustls(client)))
     }
 }
 

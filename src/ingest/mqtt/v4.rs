@@ -1,13 +1,14 @@
 //! MQTT 3.1.1 in terms of [`super::link`].
 
-use rumqttc_v4::mqttbytes::v4::{ConnAck, PubAck, PubRec, SubscribeReasonCode};
+use rumqttc_v4::mqttbytes::v4::{ConnAck, LastWill, PubAck, PubRec, SubscribeReasonCode};
 use rumqttc_v4::{
     AckMode, AsyncClient, Broker, ConnectionError, EventLoop, ManualAck, MqttOptions, Packet, QoS,
-    SubscribeFilterInput, TlsConfiguration, Transport,
+    SubscribeFilterInput, Transport,
 };
 use tokio::net::TcpStream;
 
-use super::link::{CONNECT_SECONDS, Event, Grant, Message, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX, Receipt};
+use super::files::Material;
+use super::link::{CONNECT_SECONDS, Event, Grant, Message, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX, Receipt};
 use super::socket::Handle;
 use super::target::{Scheme, SetupError, Target, dial};
 use crate::config::Mqtt;
@@ -20,13 +21,13 @@ const PACKET_BYTES_MAX: usize = 268_435_455 + 5;
 pub(super) fn open(
     config: &Mqtt,
     target: &Target,
-    tls: Option<TlsConfiguration>,
+    material: &Material,
     socket: &Handle<TcpStream>,
 ) -> Result<(AsyncClient, EventLoop), SetupError> {
     let refused = |error: &dyn std::fmt::Display| SetupError::Options(error.to_string());
     let id = config.client_id.clone();
     let tcp = || Broker::tcp(target.host.clone(), target.port);
-    let mut options = match (target.scheme, tls) {
+    let mut options = match (target.scheme, material.tls.clone()) {
         (Scheme::Ws, _) => MqttOptions::new(id, Broker::websocket(&target.url).map_err(|e| refused(&e))?),
         (Scheme::Wss, Some(tls)) => {
             MqttOptions::websocket_with_tls_config(id, &target.url, tls).map_err(|e| refused(&e))?
@@ -45,9 +46,9 @@ pub(super) fn open(
         .set_max_request_batch(REQUEST_BATCH)
         .set_read_batch_size(READ_BATCH);
     options.try_set_clean_session(config.clean_start).map_err(|e| refused(&e))?;
-    // We publish nothing; rumqttc walks through this many slots at every flush.
+    // We publish nothing but our state; rumqttc walks through this many slots at every flush.
     options.try_set_inflight(1).map_err(|e| refused(&e))?;
-    match (&config.username, &config.password) {
+    match (&config.username, &material.password) {
         (Some(user), Some(password)) => {
             options.set_credentials(user, password.reveal().to_owned());
         }
@@ -55,6 +56,9 @@ pub(super) fn open(
             options.set_username(user);
         }
         _ => {}
+    }
+    if let Some(topic) = &config.status_topic {
+        options.set_last_will(LastWill::new(topic, OFFLINE, QoS::AtLeastOnce, true));
     }
     let (host, port, socket) = (target.host.clone(), target.port, socket.clone());
     options.set_socket_connector(move |_, _| dial(host.clone(), port, socket.clone()));
@@ -76,8 +80,16 @@ pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionErro
                     QoS::AtLeastOnce => Some(Receipt::PubAck(publish.pkid)),
                     QoS::ExactlyOnce => Some(Receipt::PubRec(publish.pkid)),
                 };
-                return Ok(Event::Message(Message { topic: publish.topic, payload: publish.payload, receipt }));
+                return Ok(Event::Message(Message {
+                    topic: publish.topic,
+                    payload: publish.payload,
+                    receipt,
+                    is_retained: publish.retain,
+                    is_again: publish.dup,
+                    properties: vec![],
+                }));
             }
+            Packet::PubAck(_) => return Ok(Event::Published),
             Packet::SubAck(answer) => {
                 let grant = |code: &SubscribeReasonCode| match code {
                     SubscribeReasonCode::Success(qos) => Grant::Qos(*qos as u8),
@@ -101,5 +113,5 @@ pub(super) fn ack(receipt: Receipt) -> ManualAck {
 /// The filters of all subscriptions.
 pub(super) fn filters(config: &Mqtt) -> Vec<SubscribeFilterInput> {
     let qos = |qos| if qos == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };
-    config.subscriptions.iter().map(|s| SubscribeFilterInput::new(s.filter.clone(), qos(s.qos))).collect()
+    config.subscriptions.iter().map(|s| SubscribeFilterInput::new(s.filter.clone(), qos(s.qos_asked()))).collect()
 }

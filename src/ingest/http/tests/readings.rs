@@ -34,6 +34,43 @@ async fn an_object_an_array_and_lines_are_taken_and_answered_once_they_are_safe(
 }
 
 #[tokio::test]
+async fn the_query_can_name_any_format() {
+    let mut rig = Rig::new(|_| {}).await;
+    let uplink = r#"{"deviceInfo":{"devEui":"0102030405060708"},"object":{"temp":22.5}}"#;
+    let request = post(uplink).to("/v1/readings?format=chirpstack-v4").header("content-type", "text/plain");
+    let (answer, readings) = rig.delivered(request).await;
+    assert_eq!((answer.status, readings[0].sensor_id.as_str()), (200, "0102030405060708"));
+    let answer = post(uplink).to("/v1/readings?format=chirpstack").send(rig.addr).await;
+    let message = answer.json()["error"]["detail"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(answer.status, 400);
+    assert!(message.contains("there is no format `chirpstack`") && message.contains("chirpstack-v4"), "{message}");
+}
+
+#[tokio::test]
+async fn the_content_type_says_the_format() {
+    let mut rig = Rig::new(|_| {}).await;
+    // {"sensor_id": "S1", "temp": 22.5} with a half float, and {"sensor_id": "S1", "temp": 22.5} in MessagePack.
+    let cbor = b"\xa2\x69sensor_id\x62S1\x64temp\xf9\x4d\xa0".to_vec();
+    let msgpack = b"\x82\xa9sensor_id\xa2S1\xa4temp\xca\x41\xb4\x00\x00".to_vec();
+    // [{0: "S1", 2: 22.5}]
+    let senml_cbor = b"\x81\xa2\x00\x62S1\x02\xf9\x4d\xa0".to_vec();
+    for (content_type, body, field) in [
+        ("application/cbor", cbor, "temp"),
+        ("application/msgpack", msgpack.clone(), "temp"),
+        ("application/vnd.msgpack", msgpack.clone(), "temp"),
+        ("application/x-msgpack", msgpack, "temp"),
+        ("application/senml+json", br#"[{"n":"S1","v":22.5}]"#.to_vec(), "value"),
+        ("application/senml+cbor", senml_cbor, "value"),
+    ] {
+        let (answer, readings) = rig.delivered(post(body).header("content-type", content_type)).await;
+        assert_eq!((answer.status, readings.len()), (200, 1), "{content_type}");
+        assert_eq!((readings[0].sensor_id.as_str(), &readings[0].values[field]), ("S1", &Value::Double(22.5)));
+    }
+    let answer = post(b"\xa1\x61".to_vec()).header("content-type", "application/cbor").send(rig.addr).await;
+    assert_eq!((answer.status, answer.json()["errors"][0]["reason"].as_str()), (400, Some("invalid_cbor")));
+}
+
+#[tokio::test]
 async fn good_neighbours_are_kept_and_each_bad_one_is_named() {
     let mut rig = Rig::new(|_| {}).await;
     let body = format!(r#"[{S1},{{"ts":1709287200,"temp":1}},{S2},{{"sensor_id":"S3"}}]"#);

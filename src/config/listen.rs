@@ -1,0 +1,91 @@
+//! Reads `[listen.mqtt]`: devices that connect to hourbucket itself.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::mapping::Mapping;
+use super::mqtt::topics;
+use super::reader::{Report, Section};
+use super::units::{KIB, MIB};
+use super::{Listen, ListenMqtt};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+/// Reads the section; a topic can name one of the `formats`.
+pub(super) fn read(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Listen {
+    let listen = Listen { mqtt: mqtt(s.section("mqtt"), formats) };
+    s.end();
+    listen
+}
+
+fn mqtt(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> ListenMqtt {
+    let mqtt = ListenMqtt {
+        enabled: s.flag("enabled", false),
+        listen: s.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, 1883))),
+        tokens_file: s.file("tokens_file"),
+        allow_anonymous: s.flag("allow_anonymous", false),
+        cert_file: s.file("cert_file"),
+        key_file: s.file("key_file"),
+        client_ca_file: s.file("client_ca_file"),
+        connections_max: s.count("connections_max", 10_000, 1..=1_000_000),
+        connect_timeout: s.duration("connect_timeout", 10 * SECOND, SECOND..=600 * SECOND),
+        // MQTT counts it in seconds, 16 bit.
+        keep_alive_max: s.duration("keep_alive_max", HOUR, SECOND..=65_535 * SECOND),
+        packet_max_bytes: u32::try_from(s.size("packet_max_bytes", 256 * KIB, KIB..=256 * MIB - 1)).unwrap_or(u32::MAX),
+        topic_max_bytes: s.count("topic_max_bytes", 1024, 1..=65_535),
+        window: s.count("window", 100, 1..=65_535),
+        topics: topics(&mut s, formats),
+    };
+    let path = s.key("");
+    check(path.trim_end_matches('.'), &mqtt, s.report);
+    s.end();
+    mqtt
+}
+
+/// What does not go together within the section.
+fn check(path: &str, mqtt: &ListenMqtt, report: &mut Report) {
+    let key = |name: &str| format!("{path}.{name}");
+    if mqtt.cert_file.is_some() != mqtt.key_file.is_some() {
+        let (there, missing) =
+            if mqtt.cert_file.is_some() { ("cert_file", "key_file") } else { ("key_file", "cert_file") };
+        report.impossible(
+            &[&key(there), &key(missing)],
+            format!("TLS needs a certificate and its key, and {missing} is not set"),
+            format!("set {missing} too, or remove {there}"),
+        );
+    }
+    if mqtt.client_ca_file.is_some() && mqtt.cert_file.is_none() {
+        report.impossible(
+            &[&key("client_ca_file"), &key("cert_file")],
+            "without TLS no device can show a certificate",
+            "set cert_file and key_file, or remove client_ca_file",
+        );
+    }
+    if mqtt.allow_anonymous && mqtt.tokens_file.is_some() {
+        report.impossible(
+            &[&key("allow_anonymous"), &key("tokens_file")],
+            "anyone is let in, and tokens are asked for",
+            "remove allow_anonymous, or tokens_file",
+        );
+    }
+    if !mqtt.enabled {
+        return;
+    }
+    if mqtt.topics.is_empty() {
+        report.impossible(
+            &[&key("topics"), &key("enabled")],
+            "without topics nothing that a device sends is wanted",
+            "add [[listen.mqtt.topics]] below it, with filter, topic and format",
+        );
+    }
+    let is_open = mqtt.tokens_file.is_none() && mqtt.client_ca_file.is_none() && !mqtt.allow_anonymous;
+    if is_open && !mqtt.listen.ip().is_loopback() {
+        report.impossible(
+            &[&key("listen"), &key("tokens_file"), &key("client_ca_file"), &key("allow_anonymous")],
+            format!("{} can be reached from elsewhere, and without tokens anyone could write", mqtt.listen),
+            "set tokens_file or client_ca_file, listen on 127.0.0.1, or set allow_anonymous = true if that is what you want",
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! CBOR (RFC 8949), head by head.
+
+use super::{Bytes, Head, Malformed, Source};
+use crate::decode::reasons;
+
+const BREAK: u8 = 0xff;
+
+/// Reads CBOR.
+#[derive(Debug)]
+pub(in crate::decode) struct Cbor<'de>(Bytes<'de>);
+
+impl<'de> Cbor<'de> {
+    pub(in crate::decode) fn new(bytes: &'de [u8]) -> Cbor<'de> {
+        Cbor(Bytes { bytes, at: 0 })
+    }
+
+    /// The number that stands with a head; `None` for one that is not given.
+    fn argument(&mut self, info: u8) -> Result<Option<u64>, Malformed> {
+        let bytes = &mut self.0;
+        Ok(Some(match info {
+            0..=23 => u64::from(info),
+            24 => u64::from(bytes.array::<1>()?[0]),
+            25 => u64::from(u16::from_be_bytes(bytes.array()?)),
+            26 => u64::from(u32::from_be_bytes(bytes.array()?)),
+            27 => u64::from_be_bytes(bytes.array()?),
+            31 => return Ok(None),
+            _ => return Err(bytes.malformed("a reserved length (RFC 8949 §3)")),
+        }))
+    }
+
+    fn simple(&mut self, info: u8) -> Result<Head<'de>, Malformed> {
+        let bytes = &mut self.0;
+        Ok(match info {
+            20 => Head::Bool(false),
+            21 => Head::Bool(true),
+            22 | 23 => Head::Null,
+            24 if bytes.array::<1>()?[0] < 32 => return Err(bytes.malformed("a simple value written too long")),
+            0..=19 | 24 => Head::Other("an unassigned simple value"),
+            25 => Head::Double(half(u16::from_be_bytes(bytes.array()?))),
+            26 => Head::Double(f64::from(f32::from_be_bytes(bytes.array()?))),
+            27 => Head::Double(f64::from_be_bytes(bytes.array()?)),
+            31 => Head::Break,
+            _ => return Err(bytes.malformed("a reserved simple value (RFC 8949 §3.3)")),
+        })
+    }
+}
+
+impl<'de> Source<'de> for Cbor<'de> {
+    const NAME: &'static str = "CBOR";
+    const REASON: &'static str = reasons::INVALID_CBOR;
+
+    fn head(&mut self) -> Result<Head<'de>, Malformed> {
+        let [first] = self.0.array()?;
+        let (major, info) = (first >> 5, first & 31);
+        if major == 7 {
+            return self.simple(info);
+        }
+        let argument = self.argument(info)?;
+        Ok(match (major, argument) {
+            (0, Some(n)) => Head::Int(i128::from(n)),
+            (1, Some(n)) => Head::Int(-1 - i128::from(n)),
+            (2, Some(n)) => Head::Bytes(self.0.take(n)?),
+            (3, Some(n)) => Head::Text(self.0.take(n)?),
+            (2 | 3, None) => Head::Pieces { text: major == 3 },
+            (4, n) => Head::Array(n),
+            (5, n) => Head::Map(n),
+            (6, Some(n)) => Head::Tag(n),
+            _ => return Err(self.0.malformed("an integer or tag without its number")),
+        })
+    }
+
+    fn eat_break(&mut self) -> bool {
+        let is_break = self.0.peek() == Some(BREAK);
+        self.0.at += usize::from(is_break);
+        is_break
+    }
+
+    fn at(&self) -> usize {
+        self.0.at
+    }
+
+    fn is_at_end(&self) -> bool {
+        self.0.peek().is_none()
+    }
+}
+
+/// A number of 16 bits: sign, 5 bits of exponent, 10 of mantissa (RFC 8949 appendix D).
+fn half(bits: u16) -> f64 {
+    let exponent = i32::from(bits >> 10 & 31);
+    let mantissa = f64::from(bits & 0x3ff);
+    let abs = match exponent {
+        0 => mantissa * 2f64.powi(-24),
+        31 if mantissa == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        _ => (mantissa + 1024.0) * 2f64.powi(exponent - 25),
+    };
+    if bits & 0x8000 == 0 { abs } else { -abs }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(bytes: &[u8]) -> Result<Head<'_>, &'static str> {
+        let mut cbor = Cbor::new(bytes);
+        let head = cbor.head().map_err(|e| e.what)?;
+        assert!(cbor.is_at_end(), "{bytes:x?}");
+        Ok(head)
+    }
+
+    /// Examples of RFC 8949, appendix A.
+    #[test]
+    fn heads_as_the_standard_has_them() {
+        for (bytes, head) in [
+            (&[0x00][..], Head::Int(0)),
+            (&[0x17], Head::Int(23)),
+            (&[0x18, 0x18], Head::Int(24)),
+            (&[0x19, 0x03, 0xe8], Head::Int(1000)),
+            (&[0x1b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], Head::Int(u64::MAX.into())),
+            (&[0x3b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], Head::Int(-1 - i128::from(u64::MAX))),
+            (&[0x20], Head::Int(-1)),
+            (&[0x39, 0x03, 0xe7], Head::Int(-1000)),
+            (&[0xf9, 0x00, 0x00], Head::Double(0.0)),
+            (&[0xf9, 0x3c, 0x00], Head::Double(1.0)),
+            (&[0xf9, 0x3e, 0x00], Head::Double(1.5)),
+            (&[0xf9, 0x7b, 0xff], Head::Double(65504.0)),
+            (&[0xf9, 0x00, 0x01], Head::Double(5.960464477539063e-8)),
+            (&[0xf9, 0x04, 0x00], Head::Double(0.00006103515625)),
+            (&[0xf9, 0xc4, 0x00], Head::Double(-4.0)),
+            (&[0xf9, 0x7c, 0x00], Head::Double(f64::INFINITY)),
+            (&[0xf9, 0xfc, 0x00], Head::Double(f64::NEG_INFINITY)),
+            (&[0xfa, 0x47, 0xc3, 0x50, 0x00], Head::Double(100000.0)),
+            (&[0xfb, 0x3f, 0xf1, 0x99, 0x99, 0x99, 0x99, 0x99, 0x9a], Head::Double(1.1)),
+            (&[0xf4], Head::Bool(false)),
+            (&[0xf5], Head::Bool(true)),
+            (&[0xf6], Head::Null),
+            (&[0xf7], Head::Null),
+            (&[0xf0], Head::Other("an unassigned simple value")),
+            (&[0xf8, 0xff], Head::Other("an unassigned simple value")),
+            (&[0xc0], Head::Tag(0)),
+            (&[0xd9, 0xd9, 0xf7], Head::Tag(55_799)),
+            (&[0x44, 1, 2, 3, 4], Head::Bytes(&[1, 2, 3, 4])),
+            (&[0x62, 0xc3, 0xbc], Head::Text("ü".as_bytes())),
+            (&[0x83], Head::Array(Some(3))),
+            (&[0x9f], Head::Array(None)),
+            (&[0xa1], Head::Map(Some(1))),
+            (&[0xbf], Head::Map(None)),
+            (&[0x5f], Head::Pieces { text: false }),
+            (&[0x7f], Head::Pieces { text: true }),
+            (&[0xff], Head::Break),
+        ] {
+            assert_eq!(one(bytes), Ok(head), "{bytes:x?}");
+        }
+        assert!(matches!(one(&[0xf9, 0x7e, 0x00]), Ok(Head::Double(v)) if v.is_nan()));
+    }
+
+    #[test]
+    fn what_is_not_well_formed_is_said() {
+        for bytes in [
+            &[][..],
+            &[0x18],
+            &[0x1b, 0, 0, 0],
+            &[0x62, b'a'],
+            &[0x7b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
+            &[0xfb, 0, 0],
+            &[0x1c],
+            &[0x3f],
+            &[0xdf],
+            &[0xf8, 0x14],
+            &[0xfc],
+        ] {
+            assert!(one(bytes).is_err(), "{bytes:x?}");
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Values made of heads: tags applied, pieces put together, and whatever is no single value passed over to its end.
+
+use std::borrow::Cow;
+
+use super::{Head, Malformed, SKIP_DEPTH_MAX, Source};
+use crate::decode::TsUnit;
+
+/// The tags that mean something here (RFC 8949 §3.4). Of any other the value counts as if it were not there.
+const TAG_EPOCH: u64 = 1;
+const TAG_BIGNUM: u64 = 2;
+const TAG_NEGATIVE_BIGNUM: u64 = 3;
+const TAG_DECIMAL: u64 = 4;
+
+/// A value, or what stands in its place.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::decode) enum Item<'de> {
+    Null,
+    Bool(bool),
+    Int(i128),
+    /// An integer of more than 128 bits.
+    HugeInt,
+    Double(f64),
+    Text(Cow<'de, str>),
+    /// A text that is not UTF-8.
+    BadText,
+    Bytes(Cow<'de, [u8]>),
+    /// A number that says itself that it is a time, and in which unit.
+    Time(Time),
+    /// An array or map, its name, and how deep it is: passed over.
+    Nested(&'static str, usize),
+    /// Something else, with its name.
+    Other(&'static str),
+}
+
+/// A time by its own word.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::decode) enum Time {
+    /// CBOR's tag 1: seconds since 1970.
+    Seconds(i128),
+    SecondsDouble(f64),
+    /// MessagePack's timestamp.
+    Nanos(i128),
+}
+
+impl Time {
+    /// The unit that it is in.
+    pub(in crate::decode) fn unit(self) -> TsUnit {
+        match self {
+            Time::Seconds(_) | Time::SecondsDouble(_) => TsUnit::S,
+            Time::Nanos(_) => TsUnit::Ns,
+        }
+    }
+}
+
+impl Item<'_> {
+    /// What it is, with its article, for a person.
+    pub(in crate::decode) fn name(&self) -> &'static str {
+        match self {
+            Item::Null => "null",
+            Item::Bool(_) => "a boolean",
+            Item::Int(_) | Item::HugeInt => "an integer",
+            Item::Double(_) => "a number",
+            Item::Text(_) | Item::BadText => "a text",
+            Item::Bytes(_) => "an octet string",
+            Item::Time(_) => "a time",
+            Item::Nested(what, _) | Item::Other(what) => what,
+        }
+    }
+}
+
+/// Reads values off a source.
+#[derive(Debug)]
+pub(in crate::decode) struct Items<'de, S> {
+    source: S,
+    /// What is open while something is passed over: how many values are left, `None` up to a break.
+    open: Vec<Option<u64>>,
+    payload: std::marker::PhantomData<&'de [u8]>,
+    /// The tag that the last head had before it.
+    tag: Option<u64>,
+}
+
+impl<'de, S: Source<'de>> Items<'de, S> {
+    pub(in crate::decode) fn new(source: S) -> Items<'de, S> {
+        Items { source, open: Vec::new(), payload: std::marker::PhantomData, tag: None }
+    }
+
+    pub(in crate::decode) fn at(&self) -> usize {
+        self.source.at()
+    }
+
+    pub(in crate::decode) fn is_at_end(&self) -> bool {
+        self.source.is_at_end()
+    }
+
+    fn malformed(&self, what: &'static str) -> Malformed {
+        Malformed { at: self.source.at(), what }
+    }
+
+    /// The next head that is no tag. Of several tags the innermost with a meaning counts.
+    pub(in crate::decode) fn head(&mut self) -> Result<Head<'de>, Malformed> {
+        self.tag = None;
+        loop {
+            match self.source.head()? {
+                Head::Tag(tag @ TAG_EPOCH..=TAG_DECIMAL) => self.tag = Some(tag),
+                Head::Tag(_) => {}
+                Head::Break => return Err(self.malformed("a break where a value should stand")),
+                head => return Ok(head),
+            }
+        }
+    }
+
+    /// Whether an array or map that has `left` values has another one; counts it.
+    pub(in crate::decode) fn more(&mut self, left: &mut Option<u64>) -> Result<bool, Malformed> {
+        match left {
+            None => Ok(!self.source.eat_break()),
+            Some(0) => Ok(false),
+            Some(n) => {
+                *n -= 1;
+                Ok(true)
+            }
+        }
+    }
+
+    /// The next value, whole.
+    pub(in crate::decode) fn item(&mut self) -> Result<Item<'de>, Malformed> {
+        let head = self.head()?;
+        self.finish(head)
+    }
+
+    /// The value that begins with the head just read.
+    pub(in crate::decode) fn finish(&mut self, head: Head<'de>) -> Result<Item<'de>, Malformed> {
+        let tag = self.tag.take();
+        if let (Some(TAG_DECIMAL), Head::Array(Some(2))) = (tag, head) {
+            let exponent = self.head()?;
+            let exponent = self.untagged(exponent)?;
+            let mantissa = self.head()?;
+            let mantissa_tag = self.tag.take();
+            let mantissa = self.untagged(mantissa)?;
+            return Ok(decimal(&exponent, &tagged(mantissa, mantissa_tag)));
+        }
+        let item = self.untagged(head)?;
+        Ok(tagged(item, tag))
+    }
+
+    fn untagged(&mut self, head: Head<'de>) -> Result<Item<'de>, Malformed> {
+        Ok(match head {
+            Head::Null => Item::Null,
+            Head::Bool(v) => Item::Bool(v),
+            Head::Int(v) => Item::Int(v),
+            Head::Double(v) => Item::Double(v),
+            Head::Text(bytes) => std::str::from_utf8(bytes).map_or(Item::BadText, |text| Item::Text(text.into())),
+            Head::Bytes(bytes) => Item::Bytes(bytes.into()),
+            Head::Pieces { text } => self.pieces(text)?,
+            Head::Array(len) => Item::Nested("an array", self.pass_over(len)?),
+            Head::Map(len) => Item::Nested("an object", self.pass_over(doubled(len))?),
+            Head::Time(nanos) => Item::Time(Time::Nanos(nanos)),
+            Head::Other(what) => Item::Other(what),
+            Head::Tag(_) | Head::Break => return Err(self.malformed("a tag or break where a value should stand")),
+        })
+    }
+
+    /// A text or bytes in pieces, each of which must be whole and of the same kind (RFC 8949 §3.2.3).
+    fn pieces(&mut self, text: bool) -> Result<Item<'de>, Malformed> {
+        let mut whole = Vec::new();
+        while !self.source.eat_break() {
+            match (self.source.head()?, text) {
+                (Head::Text(piece), true) | (Head::Bytes(piece), false) => whole.extend_from_slice(piece),
+                _ => return Err(self.malformed("a piece of a text or of bytes that is of another kind")),
+            }
+        }
+        Ok(match text {
+            true => String::from_utf8(whole).map_or(Item::BadText, |text| Item::Text(text.into())),
+            false => Item::Bytes(whole.into()),
+        })
+    }
+
+    /// Reads what is left of an array or map to its end, and gives how many levels it has.
+    fn pass_over(&mut self, len: Option<u64>) -> Result<usize, Malformed> {
+        self.open.clear();
+        self.open.push(len);
+        let mut depth = 1;
+        while let Some(left) = self.open.last_mut() {
+            let mut counted = *left;
+            let more = match &mut counted {
+                None => !self.source.eat_break(),
+                Some(n) => n.checked_sub(1).map(|rest| *n = rest).is_some(),
+            };
+            if !more {
+                self.open.pop();
+                continue;
+            }
+            *left = counted;
+            let mut head = self.source.head()?;
+            while let Head::Tag(_) = head {
+                head = self.source.head()?;
+            }
+            match head {
+                Head::Array(len) => self.open.push(len),
+                Head::Map(len) => self.open.push(doubled(len)),
+                Head::Pieces { text } => drop(self.pieces(text)?),
+                Head::Break => return Err(self.malformed("a break where a value should stand")),
+                _ => {}
+            }
+            depth = depth.max(self.open.len());
+            if depth > SKIP_DEPTH_MAX {
+                return Err(self.malformed("nested too deep to find its end"));
+            }
+        }
+        Ok(depth)
+    }
+}
+
+/// A map's pairs as values. A length that cannot be true runs into the end of the payload either way.
+fn doubled(len: Option<u64>) -> Option<u64> {
+    len.map(|n| n.saturating_mul(2))
+}
+
+fn tagged<'de>(item: Item<'de>, tag: Option<u64>) -> Item<'de> {
+    match (tag, item) {
+        (Some(TAG_EPOCH), Item::Int(v)) => Item::Time(Time::Seconds(v)),
+        (Some(TAG_EPOCH), Item::Double(v)) => Item::Time(Time::SecondsDouble(v)),
+        (Some(TAG_BIGNUM), Item::Bytes(bytes)) => bignum(&bytes).map_or(Item::HugeInt, Item::Int),
+        (Some(TAG_NEGATIVE_BIGNUM), Item::Bytes(bytes)) => bignum(&bytes).map_or(Item::HugeInt, |v| Item::Int(-1 - v)),
+        (_, item) => item,
+    }
+}
+
+fn bignum(bytes: &[u8]) -> Option<i128> {
+    let zeros = bytes.iter().take_while(|b| **b == 0).count();
+    let digits = &bytes[zeros..];
+    (digits.len() < 16).then(|| digits.iter().fold(0, |v, b| v << 8 | i128::from(*b)))
+}
+
+/// `mantissa * 10^exponent`, rounded once.
+fn decimal(exponent: &Item<'_>, mantissa: &Item<'_>) -> Item<'static> {
+    match (exponent, mantissa) {
+        (Item::Int(exponent), Item::Int(mantissa)) => {
+            format!("{mantissa}e{exponent}").parse().map_or(Item::Other("a decimal fraction"), Item::Double)
+        }
+        _ => Item::Other("a decimal fraction"),
+    }
+}

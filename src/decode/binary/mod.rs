@@ -1,0 +1,264 @@
+//! The native shape in CBOR (RFC 8949) and MessagePack: one object, an array of them, or objects one after another (a
+//! CBOR sequence, RFC 8742; MessagePack values are strung together the same way).
+//!
+//! `cbor` and `msgpack` read one head after another (what a value is, its length, or the value itself where it is small),
+//! `item` makes values of heads, `native` makes a reading of an object, and here is the walk over a payload. The readers
+//! are our own, some hundred lines each: the libraries that would do give owned trees without a limit (ciborium, rmpv), or
+//! a serde interface that hides what counts here (integers beyond 64 bits, tags, bytes, where the input was wrong).
+//!
+//! Both formats say how long everything is, so a reading that is wrong is passed over exactly and costs only itself. What
+//! is not well-formed has no known end: it and what follows it is one reject. Nothing recurses; what is skipped is at most
+//! [`SKIP_DEPTH_MAX`] levels deep, and nothing is allocated by a length that the payload only claims.
+
+mod cbor;
+mod item;
+mod msgpack;
+mod native;
+#[cfg(test)]
+mod tests;
+
+pub(super) use self::cbor::Cbor;
+pub(super) use self::item::{Item, Items, Time};
+use self::msgpack::MessagePack;
+use self::native::ReadingDecoder;
+use super::rejects::{Fault, Rejects};
+use super::{Context, reasons};
+use crate::model::BatchBuilder;
+
+/// Levels that are walked through to find the end of something that is not wanted; beyond them the payload is given up.
+const SKIP_DEPTH_MAX: usize = 65_536;
+
+/// What stands at one place of a payload.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Head<'de> {
+    /// Null, nil, undefined.
+    Null,
+    Bool(bool),
+    /// CBOR has integers of 65 bits, sign included.
+    Int(i128),
+    Double(f64),
+    /// A text; whether it is UTF-8 is not yet known.
+    Text(&'de [u8]),
+    Bytes(&'de [u8]),
+    /// A text or bytes in pieces, which follow up to a break.
+    Pieces {
+        text: bool,
+    },
+    /// How many values follow; `None`: up to a break.
+    Array(Option<u64>),
+    /// How many pairs follow; `None`: up to a break.
+    Map(Option<u64>),
+    /// Says what the next value means.
+    Tag(u64),
+    Break,
+    /// MessagePack's time, in nanoseconds since 1970.
+    Time(i128),
+    /// A value that is none for us, with its name.
+    Other(&'static str),
+}
+
+/// A payload that is not well-formed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Malformed {
+    pub(super) at: usize,
+    pub(super) what: &'static str,
+}
+
+/// Bytes in one of the formats.
+pub(super) trait Source<'de> {
+    /// The name of the format, and the reason for what is not in it.
+    const NAME: &'static str;
+    const REASON: &'static str;
+
+    /// The next head.
+    fn head(&mut self) -> Result<Head<'de>, Malformed>;
+    /// Passes over a break, where one is next.
+    fn eat_break(&mut self) -> bool;
+    /// How many bytes are read.
+    fn at(&self) -> usize;
+    /// Whether all are.
+    fn is_at_end(&self) -> bool;
+}
+
+/// A run of bytes that is read from its front; the errors say where.
+#[derive(Debug)]
+struct Bytes<'de> {
+    bytes: &'de [u8],
+    at: usize,
+}
+
+impl<'de> Bytes<'de> {
+    fn malformed(&self, what: &'static str) -> Malformed {
+        Malformed { at: self.at, what }
+    }
+
+    fn take(&mut self, n: u64) -> Result<&'de [u8], Malformed> {
+        let rest = &self.bytes[self.at..];
+        let taken = usize::try_from(n).ok().and_then(|n| rest.get(..n));
+        let taken = taken.ok_or_else(|| self.malformed("the payload ends within a value"))?;
+        self.at += taken.len();
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let taken = self.bytes[self.at..].first_chunk::<N>().copied();
+        let taken = taken.ok_or_else(|| self.malformed("the payload ends within a value"))?;
+        self.at += N;
+        Ok(taken)
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+}
+
+/// Reads a payload in CBOR.
+pub(super) fn decode_cbor(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
+    Walk::new(Cbor::new(payload), cx, out, rejects).run();
+}
+
+/// Reads a payload in MessagePack.
+pub(super) fn decode_msgpack(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
+    Walk::new(MessagePack::new(payload), cx, out, rejects).run();
+}
+
+/// A walk over the elements of a payload.
+struct Walk<'a, 'de, S> {
+    items: Items<'de, S>,
+    decoder: ReadingDecoder<'a, 'de>,
+    rejects: &'a mut Rejects,
+    readings_max: usize,
+    readings: usize,
+    /// The next element's place.
+    index: usize,
+    /// Elements beyond the limit, and the place of the first.
+    beyond: usize,
+    beyond_from: usize,
+}
+
+impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
+    fn new(source: S, cx: &'a Context<'a>, out: &'a mut BatchBuilder, rejects: &'a mut Rejects) -> Walk<'a, 'de, S> {
+        let decoder = ReadingDecoder::new(cx, out);
+        let readings_max = cx.limits.batch_max_readings;
+        let items = Items::new(source);
+        Walk { items, decoder, rejects, readings_max, readings: 0, index: 0, beyond: 0, beyond_from: 0 }
+    }
+
+    fn run(mut self) {
+        if let Err(e) = self.payload() {
+            self.decoder.abort();
+            let detail = format!("no {} at byte {}: {}; nothing from here on is read", S::NAME, e.at, e.what);
+            self.rejects.push(self.index, S::REASON, detail);
+        }
+        if self.beyond > 0 {
+            let (n, max) = (self.beyond, self.readings_max);
+            let detail = format!("{n} readings, from this one on, are beyond the {max} that one payload may have");
+            self.rejects.push_many(self.beyond_from, n, reasons::TOO_MANY_READINGS, detail);
+        }
+    }
+
+    fn payload(&mut self) -> Result<(), Malformed> {
+        if self.items.is_at_end() {
+            self.rejects.push(0, reasons::EMPTY_PAYLOAD, "the payload is empty");
+            return Ok(());
+        }
+        match self.items.head()? {
+            Head::Array(len) => {
+                let mut left = len;
+                while self.items.more(&mut left)? {
+                    self.element()?;
+                }
+                self.trailing()
+            }
+            Head::Map(len) => {
+                self.object(len)?;
+                self.sequence()
+            }
+            other => {
+                let what = self.items.finish(other)?.name();
+                self.reject(not_an_object(what));
+                Ok(())
+            }
+        }
+    }
+
+    /// What follows the first object. Whatever stands between two objects is one reject.
+    fn sequence(&mut self) -> Result<(), Malformed> {
+        let mut stray_from = None;
+        while !self.items.is_at_end() {
+            let at = self.items.at();
+            let head = self.items.head()?;
+            if let Head::Map(len) = head {
+                if let Some(from) = stray_from.take() {
+                    self.stray(from, at);
+                }
+                self.object(len)?;
+            } else {
+                self.items.finish(head)?;
+                stray_from.get_or_insert(at);
+            }
+        }
+        if let Some(from) = stray_from {
+            self.stray(from, self.items.at());
+        }
+        Ok(())
+    }
+
+    fn trailing(&mut self) -> Result<(), Malformed> {
+        let from = self.items.at();
+        while !self.items.is_at_end() {
+            let head = self.items.head()?;
+            self.items.finish(head)?;
+        }
+        if self.items.at() > from {
+            self.stray(from, self.items.at());
+        }
+        Ok(())
+    }
+
+    fn stray(&mut self, from: usize, end: usize) {
+        let detail = format!("{} bytes of something else at byte {from}", end - from);
+        self.reject(Fault::new(reasons::TRAILING_DATA, detail));
+    }
+
+    /// One element of an array.
+    fn element(&mut self) -> Result<(), Malformed> {
+        match self.items.head()? {
+            Head::Map(len) => self.object(len),
+            other => {
+                let what = self.items.finish(other)?.name();
+                self.reject(not_an_object(what));
+                Ok(())
+            }
+        }
+    }
+
+    fn object(&mut self, len: Option<u64>) -> Result<(), Malformed> {
+        if self.readings >= self.readings_max {
+            if self.beyond == 0 {
+                self.beyond_from = self.index;
+            }
+            self.beyond += 1;
+            self.index += 1;
+            return self.items.finish(Head::Map(len)).map(drop);
+        }
+        self.decoder.read(&mut self.items, len)?;
+        match self.decoder.finish() {
+            Ok(()) => {
+                self.readings += 1;
+                self.index += 1;
+            }
+            Err(fault) => self.reject(fault),
+        }
+        Ok(())
+    }
+
+    fn reject(&mut self, fault: Fault) {
+        self.rejects.fault(self.index, fault);
+        self.index += 1;
+    }
+}
+
+fn not_an_object(what: &str) -> Fault {
+    Fault::new(reasons::NOT_AN_OBJECT, format!("a reading must be an object (a map), this is {what}"))
+}

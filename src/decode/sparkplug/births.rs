@@ -1,0 +1,100 @@
+//! What births have defined: for each node and device the names and types of its metrics, found by alias and by name.
+//! Sorted lists and no maps: they are made once a birth, and there may be very many of them.
+
+/// Metrics of one birth that are remembered.
+pub(super) const METRICS_MAX: usize = 65_536;
+
+/// What a metric is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Definition {
+    pub(super) name: Box<str>,
+    pub(super) datatype: Option<u64>,
+}
+
+/// What an alias stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Alias<'b> {
+    Metric(&'b Definition),
+    /// The birth gave it to two names: nothing can be said.
+    Ambiguous,
+}
+
+/// The definitions of one birth.
+#[derive(Debug, Default)]
+pub(super) struct Births {
+    /// Sorted by name.
+    definitions: Box<[Definition]>,
+    /// Alias and place in `definitions`, `None` for an ambiguous one; sorted.
+    aliases: Box<[(u64, Option<u32>)]>,
+}
+
+impl Births {
+    /// Definitions with their aliases. Of a name twice, the last counts.
+    pub(super) fn new(mut metrics: Vec<(Definition, Option<u64>)>) -> Births {
+        metrics.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        let mut aliases: Vec<(u64, Option<u32>)> = Vec::new();
+        let mut definitions: Vec<Definition> = Vec::with_capacity(metrics.len());
+        for (definition, alias) in metrics {
+            match definitions.last_mut().filter(|last| last.name == definition.name) {
+                Some(last) => *last = definition,
+                None => definitions.push(definition),
+            }
+            aliases.extend(alias.map(|alias| (alias, Some(definitions.len() as u32 - 1))));
+        }
+        aliases.sort_unstable();
+        aliases.dedup();
+        aliases.dedup_by(|again, first| {
+            let same = again.0 == first.0;
+            if same {
+                first.1 = None;
+            }
+            same
+        });
+        Births { definitions: definitions.into(), aliases: aliases.into() }
+    }
+
+    /// What an alias stands for, if the birth gave it.
+    pub(super) fn alias(&self, alias: u64) -> Option<Alias<'_>> {
+        let found = self.aliases.binary_search_by_key(&alias, |(alias, _)| *alias).ok()?;
+        Some(self.aliases[found].1.map_or(Alias::Ambiguous, |i| Alias::Metric(&self.definitions[i as usize])))
+    }
+
+    /// The type of a metric, if the birth gave it.
+    pub(super) fn datatype(&self, name: &str) -> Option<u64> {
+        let found = self.definitions.binary_search_by(|d| (*d.name).cmp(name)).ok()?;
+        self.definitions[found].datatype
+    }
+
+    /// Memory, nearly.
+    pub(super) fn bytes(&self) -> usize {
+        let names: usize = self.definitions.iter().map(|d| d.name.len() + size_of::<Definition>()).sum();
+        names + size_of_val(&*self.aliases)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_found_by_alias_and_name() {
+        let define = |name: &str, datatype, alias| (Definition { name: name.into(), datatype }, alias);
+        let births = Births::new(vec![
+            define("b", Some(3), Some(7)),
+            define("a", None, Some(9)),
+            define("c", Some(9), None),
+            define("d", Some(10), Some(5)),
+            define("e", Some(10), Some(5)),
+            define("f", Some(10), Some(5)),
+            define("a", Some(4), Some(10)),
+        ]);
+        let name = |alias| match births.alias(alias) {
+            Some(Alias::Metric(d)) => Some(&*d.name),
+            Some(Alias::Ambiguous) => Some("?"),
+            None => None,
+        };
+        assert_eq!([7, 9, 10, 5, 1].map(name), [Some("b"), Some("a"), Some("a"), Some("?"), None]);
+        assert_eq!(["a", "b", "c", "x"].map(|n| births.datatype(n)), [Some(4), Some(3), Some(9), None]);
+        assert!(births.bytes() > 0 && Births::default().bytes() == 0);
+    }
+}

@@ -1,0 +1,137 @@
+//! Values of one message, put together to readings by their times.
+
+use std::borrow::Cow;
+
+use super::metric::{Metric, NoValue, value};
+use crate::decode::names::{self, excerpt};
+use crate::decode::reading::add_value;
+use crate::decode::rejects::{Fault, Rejects};
+use crate::decode::token::Token;
+use crate::decode::{Context, TsUnit, reasons, time};
+use crate::model::{BatchBuilder, ValueRef};
+
+/// A metric's value.
+#[derive(Debug)]
+struct Field<'a> {
+    index: usize,
+    ts_ms: i64,
+    receipt_time: bool,
+    name: Cow<'a, str>,
+    value: ValueRef<'a>,
+}
+
+/// The values of one message.
+pub(super) struct Gathered<'r, 'a> {
+    cx: &'r Context<'r>,
+    /// The message's time.
+    timestamp: Option<u64>,
+    rejects: &'r mut Rejects,
+    fields: Vec<Field<'a>>,
+}
+
+impl<'r, 'a> Gathered<'r, 'a> {
+    pub(super) fn new(cx: &'r Context<'r>, timestamp: Option<u64>, rejects: &'r mut Rejects) -> Gathered<'r, 'a> {
+        Gathered { cx, timestamp, rejects, fields: Vec::new() }
+    }
+
+    /// The metrics that may be read, each with its place; those beyond the limit are rejected.
+    pub(super) fn limited<'m>(&mut self, metrics: &[&'m [u8]]) -> Vec<(usize, &'m [u8])> {
+        let max = self.cx.limits.batch_max_readings;
+        if let Some(n) = metrics.len().checked_sub(max).filter(|n| *n > 0) {
+            let detail = format!("{n} metrics, from this one on, are beyond the {max} that one payload may have");
+            self.rejects.push_many(max, n, reasons::TOO_MANY_READINGS, detail);
+        }
+        metrics.iter().copied().enumerate().take(max).collect()
+    }
+
+    /// Rejects a metric.
+    pub(super) fn reject(&mut self, index: usize, fault: Fault) {
+        self.rejects.fault(index, fault);
+    }
+
+    /// Takes a metric's value, where it has one.
+    pub(super) fn take(
+        &mut self,
+        index: usize,
+        name: &'a str,
+        metric: &Metric<'a>,
+        datatype: Option<u64>,
+    ) -> Result<(), NoValue> {
+        let limits = self.cx.limits;
+        let Some(raw) = metric.raw().filter(|_| !metric.is_transient) else { return Ok(()) };
+        if let Some(quality) = metric.bad_quality() {
+            let detail = format!("{}: its quality is {quality}", excerpt(name));
+            return Err(NoValue::Fault(Fault::new(reasons::BAD_QUALITY, detail)));
+        }
+        let value = value(name, raw, datatype)?;
+        let (ts_ms, receipt_time) = self.time(metric).map_err(NoValue::Fault)?;
+        if let ValueRef::Str(text) = value {
+            names::check_text(name, text, limits).map_err(NoValue::Fault)?;
+        }
+        let name = names::name(name, limits).map_err(NoValue::Fault)?;
+        self.fields.push(Field { index, ts_ms, receipt_time, name, value });
+        Ok(())
+    }
+
+    /// A metric's own time, else that of the message, else that of receipt. 0 is what is sent for none.
+    fn time(&self, metric: &Metric<'_>) -> Result<(i64, bool), Fault> {
+        let given = [metric.timestamp, self.timestamp].into_iter().flatten().find(|ms| *ms != 0);
+        match given.map(|ms| (ms, i64::try_from(ms))) {
+            None => time::resolve(None, None, self.cx),
+            Some((_, Ok(ms))) => time::resolve(Some(&Token::Int(ms)), Some(TsUnit::Ms), self.cx),
+            Some((ms, Err(_))) => time::resolve(Some(&Token::BigInt(&ms.to_string())), Some(TsUnit::Ms), self.cx),
+        }
+    }
+
+    /// Makes the readings of a sensor: those of one time are one, or several where a name comes twice or there are too
+    /// many for one.
+    pub(super) fn commit(mut self, sensor_id: &str, out: &mut BatchBuilder) {
+        if let Err(fault) = names::check_sensor_id(sensor_id, self.cx.limits) {
+            self.fields.iter().for_each(|field| self.rejects.fault(field.index, fault.clone()));
+            return;
+        }
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.sort_by_key(|field| (field.ts_ms, field.receipt_time));
+        for group in fields.chunk_by(|a, b| (a.ts_ms, a.receipt_time) == (b.ts_ms, b.receipt_time)) {
+            let mut rest = group;
+            while !rest.is_empty() {
+                rest = &rest[self.reading(sensor_id, rest, out)..];
+            }
+        }
+    }
+
+    /// One reading of the first fields of a time; gives how many it took.
+    fn reading(&mut self, sensor_id: &str, fields: &[Field<'a>], out: &mut BatchBuilder) -> usize {
+        out.begin();
+        let mut taken = 0;
+        for field in fields {
+            let Err(fault) = add_value(out, &field.name, field.value, self.cx.limits.fields_max) else {
+                taken += 1;
+                continue;
+            };
+            let goes_on = matches!(fault.reason, reasons::DUPLICATE_KEY | reasons::TOO_MANY_FIELDS) && taken > 0;
+            if goes_on {
+                break;
+            }
+            // No room for the name; the field is lost, those before it are not.
+            self.rejects.fault(field.index, fault);
+            if taken == 0 {
+                return 1;
+            }
+            self.end(sensor_id, &fields[..taken], out);
+            return taken + 1;
+        }
+        self.end(sensor_id, &fields[..taken], out);
+        taken
+    }
+
+    fn end(&mut self, sensor_id: &str, fields: &[Field<'a>], out: &mut BatchBuilder) {
+        let Some(first) = fields.first() else { return };
+        let committed =
+            names::with_tags(&[], self.cx, |tags| out.commit(sensor_id, first.ts_ms, first.receipt_time, tags));
+        if let Err(fault) = committed {
+            out.begin();
+            fields.iter().for_each(|field| self.rejects.fault(field.index, fault.clone()));
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Sessions of nodes, message by message.
+
+use super::protobuf::{put_bytes, put_varint};
+use super::*;
+use crate::decode::tests::{NOW, bare, limits, line};
+use crate::model::{Reading, Value};
+
+const INT32: u64 = 3;
+const INT64: u64 = 4;
+const DOUBLE: u64 = 10;
+
+/// A metric being written.
+#[derive(Clone, Default)]
+struct M(Vec<u8>);
+
+impl M {
+    fn named(name: &str) -> M {
+        M::default().bytes(1, name.as_bytes())
+    }
+
+    fn alias(alias: u64) -> M {
+        M::default().varint(2, alias)
+    }
+
+    fn bytes(mut self, number: u8, value: &[u8]) -> M {
+        // Numbers above 15 have keys of two bytes.
+        if number > 15 {
+            self.0.extend([(number << 3 | 2) | 0x80, number >> 4, value.len() as u8]);
+            self.0.extend(value);
+        } else {
+            put_bytes(number, value, &mut self.0);
+        }
+        self
+    }
+
+    fn varint(mut self, number: u8, value: u64) -> M {
+        put_varint(number, value, &mut self.0);
+        self
+    }
+
+    fn double(mut self, value: f64) -> M {
+        self.0.push(13 << 3 | 1);
+        self.0.extend(value.to_le_bytes());
+        self
+    }
+
+    fn is(self, datatype: u64) -> M {
+        self.varint(4, datatype)
+    }
+
+    fn at(self, ms: i64) -> M {
+        self.varint(3, ms as u64)
+    }
+}
+
+fn payload(seq: Option<u64>, metrics: &[M]) -> Vec<u8> {
+    let mut bytes = vec![];
+    put_varint(1, NOW as u64, &mut bytes);
+    metrics.iter().for_each(|m| put_bytes(2, &m.0, &mut bytes));
+    seq.into_iter().for_each(|seq| put_varint(3, seq, &mut bytes));
+    bytes
+}
+
+/// What a message became: each reading as sensor, time from now and values; the reasons; why a rebirth was asked for.
+type Seen = (Vec<(String, i64, Vec<(String, Value)>)>, Vec<(usize, &'static str)>, bool);
+
+struct Rig {
+    state: Sparkplug,
+    now_ms: i64,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        Rig { state: Sparkplug::new(), now_ms: NOW }
+    }
+
+    fn run(&mut self, topic: &str, payload: &[u8]) -> (Vec<Reading>, Rejects, Option<Rebirth>) {
+        let (limits, line) = (limits(), line());
+        let cx = Context { received_at_ms: self.now_ms, tags: &[("site", "north")], ..bare(&limits, &line) };
+        let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+        let rebirth = self.state.decode(topic, payload, &cx, &mut out, &mut rejects);
+        for reject in rejects.list() {
+            assert!(reasons::ALL.contains(&reject.reason), "{reject:?}");
+        }
+        (out.finish().to_readings(), rejects, rebirth)
+    }
+
+    fn send(&mut self, what: &str, seq: impl Into<Option<u64>>, metrics: &[M]) -> Seen {
+        let topic = match what.split_once(' ') {
+            Some((kind, device)) => format!("spBv1.0/G/{kind}/N/{device}"),
+            None => format!("spBv1.0/G/{what}/N"),
+        };
+        let (readings, rejects, rebirth) = self.run(&topic, &payload(seq.into(), metrics));
+        let short = |r: Reading| (r.sensor_id, r.ts_ms - NOW, r.values.into_iter().collect());
+        let reasons = rejects.list().iter().map(|r| (r.index, r.reason)).collect();
+        (readings.into_iter().map(short).collect(), reasons, rebirth.is_some())
+    }
+}
+
+fn one(sensor: &str, name: &str, value: Value) -> Seen {
+    (vec![(sensor.into(), 0, vec![(name.into(), value)])], vec![], false)
+}
+
+fn nothing() -> Seen {
+    (vec![], vec![], false)
+}
+
+fn unknown(asked: bool) -> Seen {
+    (vec![], vec![(0, reasons::UNKNOWN_METRIC)], asked)
+}
+
+fn birth_metrics() -> Vec<M> {
+    vec![
+        M::named("bdSeq").is(INT64).varint(11, 7),
+        M::named("Node Control/Rebirth").is(11).varint(14, 0),
+        M::named("temp").varint(2, 1).is(DOUBLE).double(21.5),
+        M::named("level").varint(2, 2).is(INT32).varint(10, 3),
+    ]
+}
+
+#[test]
+fn births_give_names_and_types_to_what_follows() {
+    let mut rig = Rig::new();
+    let (readings, rejects, asked) = rig.send("NBIRTH", 0, &birth_metrics());
+    let values = vec![("level".to_owned(), Value::Int(3)), ("temp".to_owned(), Value::Double(21.5))];
+    assert_eq!((readings, rejects, asked), (vec![("G/N".to_owned(), 0, values)], vec![], false));
+    let device = [M::named("temp").varint(2, 3).is(INT32).varint(10, 0xffff_fffb)];
+    assert_eq!(rig.send("DBIRTH D", 1, &device), one("G/N/D", "temp", Value::Int(-5)));
+    assert_eq!(rig.send("NDATA", 2, &[M::alias(2).varint(10, 0xffff_fff0)]), one("G/N", "level", Value::Int(-16)));
+    assert_eq!(rig.send("DDATA D", 3, &[M::alias(3).varint(10, 0xffff_fff0)]), one("G/N/D", "temp", Value::Int(-16)));
+    // Of the node's birth where the device's has none; by name the type is known too.
+    assert_eq!(rig.send("DDATA D", 4, &[M::alias(1).double(1.0)]), one("G/N/D", "temp", Value::Double(1.0)));
+    assert_eq!(
+        rig.send("NDATA", 5, &[M::named("level").varint(10, u32::MAX.into())]),
+        one("G/N", "level", Value::Int(-1))
+    );
+    // Its own type counts before the birth's.
+    assert_eq!(
+        rig.send("NDATA", 6, &[M::alias(2).is(7).varint(10, u32::MAX.into())]),
+        one("G/N", "level", Value::Int(u32::MAX.into()))
+    );
+    // A device that uses its node's numbers for itself is believed.
+    rig.send("DBIRTH E", 7, &[M::named("x").varint(2, 1).is(DOUBLE).double(0.5)]);
+    assert_eq!(rig.send("DDATA E", 8, &[M::alias(1).double(1.0)]), one("G/N/E", "x", Value::Double(1.0)));
+    assert_eq!(rig.send("NDATA", 9, &[M::alias(1).double(1.0)]), one("G/N", "temp", Value::Double(1.0)));
+}
+
+#[test]
+fn without_a_birth_nothing_is_guessed_and_a_rebirth_is_asked_for() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.send("NDATA", 5, &[M::alias(1).double(1.0)]), unknown(true));
+    // Once a minute for each node, whatever its state.
+    rig.now_ms += REBIRTH_EVERY_MS - 1;
+    assert_eq!(rig.send("NDATA", 6, &[M::alias(1).double(1.0)]), unknown(false));
+    assert_eq!(rig.send("NDEATH", None, &[M::named("bdSeq").varint(11, 7)]), nothing());
+    assert_eq!(rig.send("NDATA", 6, &[M::alias(1).double(1.0)]), unknown(false));
+    rig.now_ms += 1;
+    assert_eq!(rig.send("NDATA", 7, &[M::named("v").varint(10, 1 << 31)]), unknown(true));
+    // A clock that was set back does not silence it.
+    rig.now_ms -= 10_000_000;
+    assert!(rig.send("DDATA D", 8, &[M::alias(1).double(1.0)]).2);
+    // What says its name, and its type by itself, needs no birth.
+    rig.now_ms = NOW;
+    assert_eq!(rig.send("DDATA D", 9, &[M::named("v").double(1.0)]), one("G/N/D", "v", Value::Double(1.0)));
+    assert_eq!(rig.send("NDATA", 10, &[M::named("v").varint(10, 7)]), one("G/N", "v", Value::Int(7)));
+    assert_eq!(rig.send("NDATA", 11, &[M::alias(1).varint(7, 1)]), nothing());
+    rig.send("NBIRTH", 0, &birth_metrics());
+    assert_eq!(rig.send("NDATA", 1, &[M::alias(1).double(1.0)]), one("G/N", "temp", Value::Double(1.0)));
+    rig.now_ms += REBIRTH_EVERY_MS;
+    assert_eq!(rig.send("NDATA", 2, &[M::alias(9).double(1.0)]), unknown(true));
+}
+
+#[test]
+fn the_command_is_one_that_nodes_understand() {
+    let mut rig = Rig::new();
+    let (_, _, rebirth) = rig.run("spBv1.0/My Group/DDATA/N 1/D", &payload(Some(1), &[M::alias(1).double(1.0)]));
+    let rebirth = rebirth.unwrap();
+    assert_eq!(rebirth.topic, "spBv1.0/My Group/NCMD/N 1");
+    let read = Payload::read(&rebirth.payload).unwrap();
+    let metric = Metric::read(read.metrics[0]).unwrap();
+    assert_eq!((read.timestamp, read.metrics.len()), (Some(NOW as u64), 1));
+    assert_eq!((metric.name().unwrap(), metric.datatype), (Some("Node Control/Rebirth"), Some(11)));
+    assert_eq!(metric.raw(), Some(metric::Raw::Bool(true)));
+}
+
+#[test]
+fn numbers_wrap_repeat_and_have_gaps() {
+    let mut rig = Rig::new();
+    let data = [M::alias(1).double(1.0)];
+    let good = one("G/N", "temp", Value::Double(1.0));
+    rig.send("NBIRTH", 254, &birth_metrics());
+    for seq in [255, 0, 0, 1] {
+        assert_eq!(rig.send("NDATA", seq, &data), good, "{seq}");
+    }
+    // The value is good, and what is missing may have been a birth.
+    let (readings, rejects, asked) = rig.send("NDATA", 5, &data);
+    assert_eq!((readings, rejects, asked), (good.0.clone(), vec![], true));
+    assert_eq!(rig.send("NDATA", 6, &data), good);
+    // Devices count with their node, a death too.
+    rig.now_ms += REBIRTH_EVERY_MS;
+    rig.send("DBIRTH D", 7, &[M::named("x").varint(2, 3).is(DOUBLE).double(0.5)]);
+    assert_eq!(rig.send("DDEATH D", 8, &[]), nothing());
+    assert_eq!(rig.send("NDATA", 9, &data), good);
+    assert_eq!(rig.send("DDATA D", 10, &[M::alias(3).double(1.0)]), unknown(true));
+    rig.now_ms += REBIRTH_EVERY_MS;
+    assert!(rig.send("DDEATH D", 12, &[]).2);
+    // On a new connection what was not acknowledged comes again; a gap is one there too.
+    rig.now_ms += REBIRTH_EVERY_MS;
+    rig.state.reconnected();
+    for seq in [10, 11, 12, 13] {
+        assert!(!rig.send("NDATA", seq, &data).2, "{seq}");
+    }
+    assert!(rig.send("NDATA", 10, &data).2);
+    rig.now_ms += REBIRTH_EVERY_MS;
+    rig.state.reconnected();
+    assert!(rig.send("NDATA", 12, &data).2);
+    // Without numbers nothing is missing.
+    rig.now_ms += REBIRTH_EVERY_MS;
+    assert_eq!(rig.send("NDATA", None, &data), good);
+    assert_eq!(rig.send("NDATA", 700, &data), good);
+}
+
+#[test]
+fn a_birth_or_death_makes_an_end_of_what_was() {
+    let mut rig = Rig::new();
+    let data = [M::alias(1).double(1.0)];
+    let device = [M::named("x").varint(2, 3).is(DOUBLE).double(0.5)];
+    rig.send("NBIRTH", 0, &birth_metrics());
+    rig.send("DBIRTH D", 1, &device);
+    // The death of a session before this one came late.
+    assert_eq!(rig.send("NDEATH", None, &[M::named("bdSeq").varint(11, 6)]), nothing());
+    assert_eq!(rig.send("NDATA", 2, &data), one("G/N", "temp", Value::Double(1.0)));
+    rig.send("NBIRTH", 0, &[M::named("hum").varint(2, 1).is(DOUBLE).double(60.0)]);
+    assert_eq!(rig.send("NDATA", 1, &data), one("G/N", "hum", Value::Double(1.0)));
+    assert_eq!(rig.send("DDATA D", 2, &[M::alias(3).double(1.0)]), unknown(true));
+    rig.send("DBIRTH D", 3, &device);
+    assert_eq!(rig.send("NDEATH", None, &[M::named("bdSeq").varint(11, 8)]), nothing());
+    assert_eq!(rig.send("NDATA", 4, &data), unknown(false));
+    assert_eq!(rig.send("DDATA D", 5, &[M::alias(3).double(1.0)]), unknown(false));
+    assert_eq!((rig.state.bytes, rig.state.devices, rig.state.nodes.len()), (0, 0, 1));
+    rig.send("NBIRTH", 0, &birth_metrics());
+    rig.state.forget();
+    assert_eq!(rig.send("NDATA", 1, &data), unknown(true));
+}
+
+#[test]
+fn times_of_metrics_and_of_the_message() {
+    let mut rig = Rig::new();
+    let metrics = [
+        M::named("a").at(NOW - 86_400_000).varint(5, 1).double(1.0),
+        M::named("b").double(2.0),
+        M::named("c").at(0).double(3.0),
+        M::named("b").at(NOW - 5).double(4.0),
+        M::named("d").at(NOW - 86_400_000).double(5.0),
+        M::named("old").at(NOW - 400 * 86_400_000).double(5.0),
+        M::named("b").double(6.0),
+    ];
+    let (readings, rejects, _) = rig.send("NDATA", 1, &metrics);
+    let names = |r: &(String, i64, Vec<(String, Value)>)| (r.1, r.2.iter().map(|(n, _)| n.clone()).collect::<String>());
+    let seen: Vec<_> = readings.iter().map(names).collect();
+    assert_eq!(seen, [(-86_400_000, "ad".into()), (-5, "b".into()), (0, "bc".into()), (0, "b".into())]);
+    assert_eq!(rejects, [(5, reasons::TOO_OLD)]);
+    // No time at all: that of receipt. The topic's tags are the sensor's.
+    let mut bare = vec![];
+    put_bytes(2, &M::named("a").double(1.0).0, &mut bare);
+    let (readings, _, _) = rig.run("spBv1.0/G/NDATA/N", &bare);
+    assert_eq!((readings[0].receipt_time, readings[0].tags["site"].as_str()), (true, "north"));
+}
+
+#[test]
+fn what_is_no_value_never_becomes_one() {
+    let mut rig = Rig::new();
+    let good = M::named("good").double(1.0);
+    for (metric, reason) in [
+        (M::named("v").varint(7, 1), None),
+        (M::named("v").varint(7, 1).double(0.0), None),
+        (M::named("v"), None),
+        (M::named("v").varint(6, 1).double(1.0), None),
+        (M::named("bdSeq").varint(11, 1), None),
+        (M::named("Node Control/Scan Rate").varint(11, 1), None),
+        (M::named("v").double(f64::NAN), Some(reasons::NOT_FINITE)),
+        (M::named("v").is(8).varint(11, u64::MAX), Some(reasons::INTEGER_OUT_OF_RANGE)),
+        (M::named("v").bytes(15, b"\xff"), Some(reasons::INVALID_UTF8)),
+        (M::named("v").bytes(15, &[b'x'; 2000]), Some(reasons::STRING_TOO_LONG)),
+        (M::named("v").bytes(16, b"x"), Some(reasons::UNSUPPORTED_TYPE)),
+        (M::named("v").bytes(17, b""), Some(reasons::UNSUPPORTED_TYPE)),
+        (M::named("v").bytes(18, b""), Some(reasons::UNSUPPORTED_TYPE)),
+        (M::named(&"n".repeat(200)).double(1.0), Some(reasons::NAME_TOO_LONG)),
+        (M(b"\x0a\x01\xff".to_vec()).double(1.0), Some(reasons::INVALID_UTF8)),
+        (M(b"\x0a\x09".to_vec()), Some(reasons::INVALID_SPARKPLUG)),
+        (M::default().double(1.0), Some(reasons::INVALID_SPARKPLUG)),
+        (M::named("v").bytes(9, b"\x0a\x07Quality\x12\x04\x08\x03\x18\x00").double(1.0), Some(reasons::BAD_QUALITY)),
+        (
+            M::named("v").bytes(9, b"\x0a\x07Quality\x12\x05\x08\x03\x18\xf4\x03").double(1.0),
+            Some(reasons::BAD_QUALITY),
+        ),
+    ] {
+        let (readings, rejects, _) = rig.send("NDATA", None, &[metric.clone(), good.clone()]);
+        assert_eq!(readings, one("G/N", "good", Value::Double(1.0)).0, "{:x?}", metric.0);
+        assert_eq!(rejects, reason.map(|reason| (0, reason)).into_iter().collect::<Vec<_>>(), "{:x?}", metric.0);
+    }
+    let fine = M::named("v").bytes(9, b"\x0a\x07Quality\x12\x05\x08\x03\x18\xc0\x01").double(1.0);
+    assert_eq!(rig.send("NDATA", None, &[fine]), one("G/N", "v", Value::Double(1.0)));
+}
+
+#[test]
+fn messages_that_are_none() {
+    let mut rig = Rig::new();
+    for (topic, payload, reason) in [
+        ("spBv1.0/G/NDATA/N", &b"{\"online\":true}"[..], Some(reasons::INVALID_SPARKPLUG)),
+        ("custom/device/status", b"\x08\x01", Some(reasons::TOPIC_MISMATCH)),
+        ("spBv1.0/STATE/host", b"{\"online\":true}", None),
+        ("spBv1.0/G/NCMD/N", b"\x08\x01", None),
+        ("spBv1.0/G/NDATA/N", b"", None),
+    ] {
+        let (readings, rejects, rebirth) = rig.run(topic, payload);
+        assert!(readings.is_empty() && rebirth.is_none());
+        assert_eq!(rejects.list().first().map(|r| r.reason), reason, "{topic}");
+    }
+    let long = format!("spBv1.0/{}/NDATA/N", "g".repeat(300));
+    let (readings, rejects, _) = rig.run(&long, &payload(None, &[M::named("v").double(1.0)]));
+    assert_eq!((readings.len(), rejects.list()[0].reason), (0, reasons::SENSOR_ID_TOO_LONG));
+}
+
+#[test]
+fn more_metrics_than_a_reading_can_have_are_several_readings() {
+    let mut rig = Rig::new();
+    let metrics: Vec<M> =
+        (0..150).map(|i| M::named(&format!("m{i}")).varint(2, i).is(DOUBLE).double(i as f64)).collect();
+    let (readings, rejects, _) = rig.send("NBIRTH", 0, &metrics);
+    assert_eq!((readings.iter().map(|r| r.2.len()).collect::<Vec<_>>(), rejects), (vec![64, 64, 22], vec![]));
+    assert_eq!(rig.send("NDATA", 1, &[M::alias(149).double(1.0)]), one("G/N", "m149", Value::Double(1.0)));
+}
+
+#[test]
+fn a_birth_that_finds_no_room_says_so_and_its_values_count() {
+    let mut rig = Rig::new();
+    rig.send("NBIRTH", 0, &birth_metrics());
+    rig.state.bytes += BYTES_MAX;
+    let device = [M::named("x").varint(2, 3).is(DOUBLE).double(0.5)];
+    let (readings, rejects, _) = rig.send("DBIRTH D", 1, &device);
+    assert_eq!((readings.len(), rejects), (1, vec![(1, reasons::TOO_MANY_METRICS)]));
+    let (readings, rejects, _) = rig.send("NBIRTH", 0, &birth_metrics());
+    assert_eq!((readings.len(), rejects), (1, vec![(4, reasons::TOO_MANY_METRICS)]));
+    assert_eq!(rig.state.bytes, BYTES_MAX);
+    // Nodes of which nothing is known make room for others.
+    let mut rig = Rig::new();
+    for i in 0..NODES_MAX {
+        rig.state.nodes.insert(i.to_string().into(), Node { asked_ms: Some(NOW), ..Node::default() });
+    }
+    assert_eq!(rig.send("NBIRTH", 0, &birth_metrics()).1, []);
+    assert_eq!(rig.state.nodes.len(), 1);
+}

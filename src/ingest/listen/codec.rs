@@ -1,0 +1,285 @@
+//! Packets of MQTT 3.1.1 and 5 alike, as far as a device that only publishes has them. The bytes are taken apart and put
+//! together by rumqttc's codecs; what a packet means is said here and in [`super::connection`].
+
+use bytes::{Bytes, BytesMut};
+use rumqttc_v4::mqttbytes as m4;
+use rumqttc_v5::mqttbytes as m5;
+use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
+
+/// The protocol of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Version {
+    /// MQTT 3.1.1.
+    V4,
+    /// MQTT 5.
+    V5,
+}
+
+/// A message as it came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Publish {
+    pub(super) topic: Bytes,
+    pub(super) payload: Bytes,
+    /// 0, 1 or 2.
+    pub(super) qos: u8,
+    /// 0 with QoS 0.
+    pub(super) id: u16,
+    pub(super) has_alias: bool,
+    pub(super) properties: Vec<(String, String)>,
+}
+
+/// What a device can send after CONNECT.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Packet {
+    Publish(Publish),
+    /// Second step of QoS 2.
+    PubRel(u16),
+    /// Its packet id, and how many filters.
+    Subscribe(u16, usize),
+    Unsubscribe(u16, usize),
+    Ping,
+    Disconnect,
+    /// Something that only a server sends, or that is out of place.
+    Unexpected,
+}
+
+/// What is sent to a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reply {
+    PubAck(u16),
+    /// Acknowledged, and nobody wanted it.
+    PubAckUnwanted(u16),
+    PubRec(u16),
+    PubComp(u16),
+    /// To each of so many filters: no.
+    SubAck(u16, usize),
+    UnsubAck(u16, usize),
+    Pong,
+    /// MQTT 3.1.1 has no such packet from a server; nothing is written then.
+    Disconnect(Reason),
+}
+
+/// Bytes that are no packet, or one that is too large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fault(pub(super) Reason);
+
+/// The next packet, if it is there whole; bytes that are used are taken off `buf`.
+pub(super) fn read(version: Version, buf: &mut BytesMut, bytes_max: u32) -> Result<Option<Packet>, Fault> {
+    match version {
+        Version::V4 => match m4::v4::Packet::read(buf, bytes_max as usize) {
+            Ok(packet) => Ok(Some(of_v4(packet))),
+            Err(m4::Error::InsufficientBytes(_)) => Ok(None),
+            Err(m4::Error::PayloadSizeLimitExceeded(_)) => Err(Fault(Reason::PacketTooLarge)),
+            Err(_) => Err(Fault(Reason::MalformedPacket)),
+        },
+        Version::V5 => match m5::v5::Packet::read(buf, Some(bytes_max)) {
+            Ok(packet) => Ok(Some(of_v5(packet))),
+            Err(m5::Error::InsufficientBytes(_)) => Ok(None),
+            Err(m5::Error::PayloadSizeLimitExceeded { .. }) => Err(Fault(Reason::PacketTooLarge)),
+            Err(_) => Err(Fault(Reason::MalformedPacket)),
+        },
+    }
+}
+
+fn of_v4(packet: m4::v4::Packet) -> Packet {
+    use m4::v4::Packet as P;
+    match packet {
+        P::Publish(p) => Packet::Publish(Publish {
+            has_alias: false,
+            topic: p.topic,
+            payload: p.payload,
+            qos: p.qos as u8,
+            id: p.pkid,
+            properties: vec![],
+        }),
+        P::PubRel(p) => Packet::PubRel(p.pkid),
+        P::Subscribe(p) => Packet::Subscribe(p.pkid, p.filters.len()),
+        P::Unsubscribe(p) => Packet::Unsubscribe(p.pkid, p.topics.len()),
+        P::PingReq => Packet::Ping,
+        P::Disconnect => Packet::Disconnect,
+        _ => Packet::Unexpected,
+    }
+}
+
+fn of_v5(packet: m5::v5::Packet) -> Packet {
+    use m5::v5::Packet as P;
+    match packet {
+        P::Publish(p) => {
+            let properties = p.properties.unwrap_or_default();
+            Packet::Publish(Publish {
+                has_alias: properties.topic_alias.is_some(),
+                topic: p.topic,
+                payload: p.payload,
+                qos: p.qos as u8,
+                id: p.pkid,
+                properties: properties.user_properties,
+            })
+        }
+        P::PubRel(p) => Packet::PubRel(p.pkid),
+        P::Subscribe(p) => Packet::Subscribe(p.pkid, p.filters.len()),
+        P::Unsubscribe(p) => Packet::Unsubscribe(p.pkid, p.filters.len()),
+        P::PingReq => Packet::Ping,
+        P::Disconnect(_) => Packet::Disconnect,
+        _ => Packet::Unexpected,
+    }
+}
+
+/// Appends a reply.
+pub(super) fn write(version: Version, reply: Reply, out: &mut BytesMut) {
+    // The codecs refuse what is too long or has a packet id of 0; a reply is neither, since what it answers was read.
+    match version {
+        Version::V4 => {
+            if let Some(packet) = to_v4(reply) {
+                let _ = packet.write(out, usize::MAX);
+            }
+        }
+        Version::V5 => {
+            let _ = to_v5(reply).write(out, None);
+        }
+    }
+}
+
+fn to_v4(reply: Reply) -> Option<m4::v4::Packet> {
+    use m4::v4::{Packet as P, PubAck, PubComp, PubRec, SubAck, SubscribeReasonCode, UnsubAck};
+    Some(match reply {
+        Reply::PubAck(id) | Reply::PubAckUnwanted(id) => P::PubAck(PubAck::new(id)),
+        Reply::PubRec(id) => P::PubRec(PubRec::new(id)),
+        Reply::PubComp(id) => P::PubComp(PubComp::new(id)),
+        Reply::SubAck(id, n) => P::SubAck(SubAck::new(id, vec![SubscribeReasonCode::Failure; n])),
+        Reply::UnsubAck(id, _) => P::UnsubAck(UnsubAck::new(id)),
+        Reply::Pong => P::PingResp,
+        Reply::Disconnect(_) => return None,
+    })
+}
+
+fn to_v5(reply: Reply) -> m5::v5::Packet {
+    use m5::v5::{
+        Disconnect, Packet as P, PubAck, PubAckReason, PubComp, PubCompReason, PubRec, SubAck, SubscribeReasonCode,
+        UnsubAck, UnsubAckReason,
+    };
+    match reply {
+        Reply::PubAck(id) => P::PubAck(PubAck::new(id, None)),
+        Reply::PubAckUnwanted(id) => {
+            P::PubAck(PubAck { pkid: id, reason: PubAckReason::NoMatchingSubscribers, properties: None })
+        }
+        Reply::PubRec(id) => P::PubRec(PubRec::new(id, None)),
+        // QoS 2 is not offered with MQTT 5, so no such id is known.
+        Reply::PubComp(id) => {
+            P::PubComp(PubComp { pkid: id, reason: PubCompReason::PacketIdentifierNotFound, properties: None })
+        }
+        Reply::SubAck(id, n) => {
+            let return_codes = vec![SubscribeReasonCode::NotAuthorized; n];
+            P::SubAck(SubAck { pkid: id, return_codes, properties: None })
+        }
+        Reply::UnsubAck(id, n) => {
+            let reasons = vec![UnsubAckReason::NoSubscriptionExisted; n];
+            P::UnsubAck(UnsubAck { pkid: id, reasons, properties: None })
+        }
+        Reply::Pong => P::PingResp,
+        Reply::Disconnect(reason) => P::Disconnect(Disconnect { reason_code: reason, properties: None }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const VERSIONS: [Version; 2] = [Version::V4, Version::V5];
+
+    /// The bytes of whole packets: of each kind one.
+    fn samples(version: Version) -> Vec<Vec<u8>> {
+        let publish: &[&[u8]] = match version {
+            Version::V4 => &[b"\x32\x07\x00\x01a\x00\x01hi", b"\x30\x05\x00\x01ahi"],
+            Version::V5 => &[
+                b"\x32\x08\x00\x01a\x00\x01\x00hi",
+                b"\x30\x06\x00\x01a\x00hi",
+                b"\x32\x0f\x00\x01a\x00\x01\x07\x26\x00\x01k\x00\x01vhi",
+            ],
+        };
+        let rest: &[&[u8]] = match version {
+            Version::V4 => &[b"\x82\x06\x00\x01\x00\x01a\x00", b"\xa2\x05\x00\x02\x00\x01a", b"\xc0\x00", b"\xe0\x00"],
+            Version::V5 => {
+                &[b"\x82\x07\x00\x01\x00\x00\x01a\x00", b"\xa2\x06\x00\x02\x00\x00\x01a", b"\xc0\x00", b"\xe0\x00"]
+            }
+        };
+        publish.iter().chain(rest).map(|bytes| bytes.to_vec()).collect()
+    }
+
+    #[test]
+    fn packets_are_read_one_by_one_when_they_are_whole() {
+        for version in VERSIONS {
+            for bytes in samples(version) {
+                for cut in 0..bytes.len() {
+                    let mut part = BytesMut::from(&bytes[..cut]);
+                    assert_eq!(read(version, &mut part, 1000), Ok(None));
+                    assert_eq!(part.len(), cut);
+                }
+                let mut two = BytesMut::from(&bytes[..]);
+                two.extend_from_slice(&bytes);
+                let first = read(version, &mut two, 1000).unwrap().unwrap();
+                assert_ne!(first, Packet::Unexpected, "{bytes:x?}");
+                assert_eq!(read(version, &mut two, 1000), Ok(Some(first)));
+                assert!(two.is_empty());
+            }
+        }
+        let mut bytes = BytesMut::from(&samples(Version::V5)[2][..]);
+        let Ok(Some(Packet::Publish(publish))) = read(Version::V5, &mut bytes, 1000) else { panic!("a PUBLISH") };
+        assert_eq!(publish.properties, [("k".to_owned(), "v".to_owned())]);
+        assert_eq!((&publish.topic[..], &publish.payload[..], publish.qos, publish.id), (&b"a"[..], &b"hi"[..], 1, 1));
+    }
+
+    #[test]
+    fn a_packet_that_is_too_large_is_known_by_its_head() {
+        for version in VERSIONS {
+            let mut head = BytesMut::from(&b"\x32\xff\xff\x7f"[..]);
+            assert_eq!(read(version, &mut head, 1000), Err(Fault(Reason::PacketTooLarge)));
+        }
+    }
+
+    #[test]
+    fn subscriptions_are_refused_in_each_protocols_words() {
+        for (version, suback) in
+            [(Version::V4, &b"\x90\x04\x00\x07\x80\x80"[..]), (Version::V5, b"\x90\x05\x00\x07\x00\x87\x87")]
+        {
+            let mut out = BytesMut::new();
+            write(version, Reply::SubAck(7, 2), &mut out);
+            assert_eq!(out, suback);
+            out.clear();
+            write(version, Reply::Disconnect(Reason::ServerShuttingDown), &mut out);
+            assert_eq!(out.is_empty(), version == Version::V4);
+            write(version, Reply::PubAckUnwanted(7), &mut out);
+            assert!(out.ends_with(if version == Version::V4 { b"\x40\x02\x00\x07" } else { b"\x00\x07\x10\x00" }));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3000))]
+        /// Whatever comes, it is a packet, a part of one or a fault: no panic, and no loop without progress.
+        #[test]
+        fn any_bytes_end(
+            which in any::<prop::sample::Index>(),
+            noise in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
+            tail in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
+            for version in VERSIONS {
+                let samples = samples(version);
+                let mut bytes = samples[which.index(samples.len())].clone();
+                for (at, byte) in &noise {
+                    let at = at.index(bytes.len());
+                    bytes[at] = *byte;
+                }
+                bytes.extend_from_slice(&tail);
+                let mut buf = BytesMut::from(&bytes[..]);
+                loop {
+                    let before = buf.len();
+                    match read(version, &mut buf, 1000) {
+                        Ok(Some(_)) => prop_assert!(buf.len() < before),
+                        Ok(None) | Err(_) => break,
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! CONNECT and its answer: who is there, whether they may send, and on what terms. Pure but for the hash of a secret.
+
+use std::time::Duration;
+
+use bytes::BytesMut;
+use rumqttc_v4::mqttbytes as m4;
+use rumqttc_v5::mqttbytes as m5;
+
+use super::codec::Version;
+use crate::config::ListenMqtt;
+use crate::ingest::tokens::Tokens;
+
+/// The largest CONNECT that is read: ids and secrets are short, and nobody is known yet.
+const CONNECT_BYTES_MAX: u32 = 16 * 1024;
+/// The longest client id.
+const CLIENT_ID_MAX_BYTES: usize = 256;
+
+/// What a device asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) version: Version,
+    client_id: String,
+    /// Zero: none.
+    keep_alive: u16,
+    clean: bool,
+    user: Option<String>,
+    password: Option<Vec<u8>>,
+    /// MQTT 5's other way to identify oneself, which is not offered.
+    has_method: bool,
+    /// MQTT 5: it would like its session to be kept, of which there is nothing.
+    wants_session: bool,
+}
+
+/// A device that was let in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Client {
+    pub(super) version: Version,
+    /// The id of its token, empty without tokens.
+    pub(super) token: String,
+    /// As it named itself, or as it was named.
+    pub(super) id: String,
+    /// It is cut off when it is silent for longer.
+    pub(super) silence_max: Duration,
+}
+
+/// Why it is not let in; the answer, where there is one, is sent before the connection is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("not MQTT")]
+    NotMqtt,
+    #[error("a version of MQTT other than 3.1.1 and 5")]
+    Version,
+    #[error("a client id that is empty or too long")]
+    ClientId,
+    #[error("no user name and password")]
+    NoCredentials,
+    #[error("a wrong user name or password")]
+    WrongCredentials,
+    #[error("an authentication method")]
+    Method,
+}
+
+impl Refusal {
+    /// The label `result` of the metrics.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Refusal::NotMqtt => "malformed",
+            Refusal::Version => "version",
+            Refusal::ClientId => "client_id",
+            Refusal::NoCredentials => "no_credentials",
+            Refusal::WrongCredentials => "wrong_credentials",
+            Refusal::Method => "auth_method",
+        }
+    }
+}
+
+/// The protocol level of a CONNECT, once its first bytes are there: fixed header, name, level (MQTT 3.1.1 §3.1.2).
+fn level(bytes: &[u8]) -> Result<Option<u8>, Refusal> {
+    if bytes.first().is_some_and(|first| *first != 0x10) {
+        return Err(Refusal::NotMqtt);
+    }
+    // The remaining length has up to four bytes, the last of which is below 128.
+    let Some(end) = bytes.iter().skip(1).take(4).position(|byte| *byte < 0x80) else {
+        return if bytes.len() > 4 { Err(Refusal::NotMqtt) } else { Ok(None) };
+    };
+    let rest = &bytes[end + 2..];
+    match rest {
+        [0, 4, b'M', b'Q', b'T', b'T', level, ..] => Ok(Some(*level)),
+        // MQTT 3.1.
+        [0, 6, b'M', b'Q', b'I', b's', b'd', b'p', ..] => Err(Refusal::Version),
+        _ if b"\x00\x04MQTT".starts_with(rest) || b"\x00\x06MQIsdp".starts_with(rest) => Ok(None),
+        _ => Err(Refusal::NotMqtt),
+    }
+}
+
+/// Reads CONNECT, if it is there whole.
+pub(super) fn read(buf: &mut BytesMut) -> Result<Option<Hello>, Refusal> {
+    match level(buf)? {
+        None => Ok(None),
+        Some(4) => match m4::v4::Packet::read(buf, CONNECT_BYTES_MAX as usize) {
+            Ok(m4::v4::Packet::Connect(connect)) => Ok(Some(hello_v4(connect))),
+            Err(m4::Error::InsufficientBytes(_)) => Ok(None),
+            Ok(_) | Err(_) => Err(Refusal::NotMqtt),
+        },
+        Some(5) => match m5::v5::Packet::read(buf, Some(CONNECT_BYTES_MAX)) {
+            Ok(m5::v5::Packet::Connect(connect, _will, auth)) => Ok(Some(hello_v5(connect, auth))),
+            Err(m5::Error::InsufficientBytes(_)) => Ok(None),
+            Ok(_) | Err(_) => Err(Refusal::NotMqtt),
+        },
+        Some(_) => Err(Refusal::Version),
+    }
+}
+
+fn hello_v4(connect: m4::v4::Connect) -> Hello {
+    use m4::v4::ConnectAuth;
+    let (user, password) = match connect.auth {
+        ConnectAuth::None => (None, None),
+        ConnectAuth::Username { username } => (Some(username), None),
+        ConnectAuth::UsernamePassword { username, password } => (Some(username), Some(password.to_vec())),
+    };
+    Hello {
+        version: Version::V4,
+        client_id: connect.client_id,
+        keep_alive: connect.keep_alive,
+        clean: connect.clean_session,
+        user,
+        password,
+        has_method: false,
+        wants_session: false,
+    }
+}
+
+fn hello_v5(connect: m5::v5::Connect, auth: m5::v5::ConnectAuth) -> Hello {
+    use m5::v5::ConnectAuth;
+    let (user, password) = match auth {
+        ConnectAuth::None => (None, None),
+        ConnectAuth::Username { username } => (Some(username), None),
+        ConnectAuth::Password { password } => (None, Some(password.to_vec())),
+        ConnectAuth::UsernamePassword { username, password } => (Some(username), Some(password.to_vec())),
+    };
+    let properties = connect.properties.as_ref();
+    Hello {
+        version: Version::V5,
+        client_id: connect.client_id,
+        keep_alive: connect.keep_alive,
+        clean: connect.clean_start,
+        user,
+        password,
+        has_method: properties.is_some_and(|p| p.authentication_method.is_some()),
+        wants_session: properties.is_some_and(|p| p.session_expiry_interval.is_some_and(|seconds| seconds > 0)),
+    }
+}
+
+/// The id of the token that user name and password are: its id and its secret, or `id.secret` as password of any user, or
+/// as user name where a device has one field alone.
+fn token(hello: &Hello, tokens: &Tokens) -> Result<String, Refusal> {
+    let text = |bytes: &Option<Vec<u8>>| bytes.as_deref().and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
+    let password = text(&hello.password);
+    let user = hello.user.as_deref().filter(|user| !user.is_empty());
+    if let (Some(user), Some(password)) = (user, &password)
+        && tokens.matches(user, password)
+    {
+        return Ok(user.to_owned());
+    }
+    let whole = match (&password, user) {
+        (Some(password), _) => password,
+        (None, Some(user)) => user,
+        (None, None) => return Err(Refusal::NoCredentials),
+    };
+    match whole.split_once('.') {
+        Some((id, secret)) if tokens.matches(id, secret) => Ok(id.to_owned()),
+        _ => Err(Refusal::WrongCredentials),
+    }
+}
+
+/// Whether a device is let in, and what it is answered; `name` is for one that has none of its own.
+pub(super) fn admit(
+    hello: &Hello,
+    tokens: Option<&Tokens>,
+    settings: &ListenMqtt,
+    name: impl FnOnce() -> String,
+) -> Result<(Client, BytesMut), Refusal> {
+    if hello.has_method {
+        return Err(Refusal::Method);
+    }
+    // MQTT-3.1.3-8: with 3.1.1 a device without a name cannot ask for a session.
+    let is_nameless = hello.client_id.is_empty() && hello.version == Version::V4 && !hello.clean;
+    if is_nameless || hello.client_id.len() > CLIENT_ID_MAX_BYTES {
+        return Err(Refusal::ClientId);
+    }
+    let token = tokens.map(|tokens| token(hello, tokens)).transpose()?.unwrap_or_default();
+    let named = hello.client_id.is_empty().then(name);
+    let keep_alive_max = u16::try_from(settings.keep_alive_max.as_secs()).unwrap_or(u16::MAX);
+    let keep_alive = if hello.keep_alive == 0 { keep_alive_max } else { hello.keep_alive.min(keep_alive_max) };
+    let mut out = BytesMut::new();
+    // As in `codec::write`: nothing in it can be refused.
+    match hello.version {
+        Version::V4 => {
+            let _ = m4::v4::ConnAck::new(m4::v4::ConnectReturnCode::Success, false).write(&mut out);
+        }
+        Version::V5 => {
+            let properties = m5::v5::ConnAckProperties {
+                session_expiry_interval: hello.wants_session.then_some(0),
+                receive_max: Some(settings.window),
+                max_qos: Some(1),
+                max_packet_size: Some(settings.packet_max_bytes),
+                assigned_client_identifier: named.clone(),
+                server_keep_alive: (keep_alive != hello.keep_alive).then_some(keep_alive),
+                wildcard_subscription_available: Some(0),
+                subscription_identifiers_available: Some(0),
+                shared_subscription_available: Some(0),
+                ..no_properties()
+            };
+            let _ = connack_v5(m5::v5::ConnectReturnCode::Success, Some(properties)).write(&mut out);
+        }
+    }
+    let client = Client {
+        version: hello.version,
+        token,
+        id: named.unwrap_or_else(|| hello.client_id.clone()),
+        silence_max: Duration::from_secs(u64::from(keep_alive)).mul_f64(1.5),
+    };
+    Ok((client, out))
+}
+
+fn connack_v5(code: m5::v5::ConnectReturnCode, properties: Option<m5::v5::ConnAckProperties>) -> m5::v5::ConnAck {
+    m5::v5::ConnAck { session_present: false, code, properties }
+}
+
+fn no_properties() -> m5::v5::ConnAckProperties {
+    m5::v5::ConnAckProperties {
+        session_expiry_interval: None,
+        receive_max: None,
+        max_qos: None,
+        retain_available: None,
+        max_packet_size: None,
+        assigned_client_identifier: None,
+        topic_alias_max: None,
+        reason_string: None,
+        user_properties: vec![],
+        wildcard_subscription_available: None,
+        subscription_identifiers_available: None,
+        shared_subscription_available: None,
+        server_keep_alive: None,
+        response_information: None,
+        server_reference: None,
+        authentication_method: None,
+        authentication_data: None,
+    }
+}
+
+/// The answer to one that is not let in; empty where it speaks something else. `version` is `None` where it is not known.
+pub(super) fn refuse(version: Option<Version>, refusal: Refusal) -> BytesMut {
+    use m4::v4::ConnectReturnCode as C4;
+    use m5::v5::ConnectReturnCode as C5;
+    let mut out = BytesMut::new();
+    let (v4, v5) = match refusal {
+        Refusal::NotMqtt => return out,
+        Refusal::Version => (C4::RefusedProtocolVersion, C5::UnsupportedProtocolVersion),
+        Refusal::ClientId => (C4::BadClientId, C5::ClientIdentifierNotValid),
+        Refusal::NoCredentials => (C4::NotAuthorized, C5::NotAuthorized),
+        Refusal::WrongCredentials => (C4::BadUserNamePassword, C5::BadUserNamePassword),
+        Refusal::Method => (C4::NotAuthorized, C5::BadAuthenticationMethod),
+    };
+    let _ = match version {
+        Some(Version::V5) => connack_v5(v5, None).write(&mut out),
+        Some(Version::V4) | None => {
+            m4::v4::ConnAck::new(v4, false).write(&mut out).map_err(|_| m5::Error::MalformedPacket)
+        }
+    };
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::ingest::tokens::hash_secret;
+
+    fn tokens() -> Tokens {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), format!("[[tokens]]\nid = \"d1\"\nsha256 = \"{}\"\n", hash_secret("s.1"))).unwrap();
+        Tokens::load("listen.mqtt.tokens_file", file.path()).unwrap()
+    }
+
+    fn hello(user: Option<&str>, password: Option<&str>) -> Hello {
+        Hello {
+            version: Version::V5,
+            client_id: "c".into(),
+            keep_alive: 60,
+            clean: true,
+            user: user.map(str::to_owned),
+            password: password.map(|p| p.as_bytes().to_vec()),
+            has_method: false,
+            wants_session: false,
+        }
+    }
+
+    #[test]
+    fn a_token_is_user_name_and_password_or_the_password_alone() {
+        let tokens = tokens();
+        let id = |user, password| token(&hello(user, password), &tokens);
+        for (user, password) in [
+            (Some("d1"), Some("s.1")),
+            (Some("anyone"), Some("d1.s.1")),
+            (None, Some("d1.s.1")),
+            (Some(""), Some("d1.s.1")),
+            (Some("d1.s.1"), None),
+        ] {
+            assert_eq!(id(user, password), Ok("d1".to_owned()), "{user:?} {password:?}");
+        }
+        for (user, password) in [
+            (Some("d1"), Some("s")),
+            (Some("d2"), Some("s.1")),
+            (Some("d1"), None),
+            (None, Some("x")),
+            (Some("d1"), Some("")),
+        ] {
+            assert_eq!(id(user, password), Err(Refusal::WrongCredentials), "{user:?} {password:?}");
+        }
+        assert_eq!(id(None, None), Err(Refusal::NoCredentials));
+    }
+
+    #[test]
+    fn the_terms_are_ours() {
+        let mut settings = Config::default().listen.mqtt;
+        settings.keep_alive_max = Duration::from_secs(100);
+        let silence = |keep_alive| {
+            let hello = Hello { keep_alive, ..hello(None, None) };
+            admit(&hello, None, &settings, || "x".into()).unwrap().0.silence_max.as_secs()
+        };
+        assert_eq!((silence(60), silence(0), silence(1000)), (90, 150, 150));
+        let nameless = |version, clean| {
+            let hello = Hello { client_id: String::new(), version, clean, ..hello(None, None) };
+            admit(&hello, None, &settings, || "named".into()).map(|(client, _)| client.id)
+        };
+        assert_eq!(nameless(Version::V5, false), Ok("named".into()));
+        assert_eq!(nameless(Version::V4, true), Ok("named".into()));
+        assert_eq!(nameless(Version::V4, false), Err(Refusal::ClientId));
+        let long = Hello { client_id: "x".repeat(257), ..hello(None, None) };
+        assert_eq!(admit(&long, None, &settings, String::new).map(|_| ()), Err(Refusal::ClientId));
+    }
+
+    #[test]
+    fn what_is_no_connect_is_told_by_its_first_bytes() {
+        let v4 = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01c";
+        for cut in 0..v4.len() {
+            assert_eq!(read(&mut BytesMut::from(&v4[..cut])), Ok(None), "{cut}");
+        }
+        let hello = read(&mut BytesMut::from(&v4[..])).unwrap().unwrap();
+        assert_eq!((hello.version, hello.client_id.as_str(), hello.keep_alive), (Version::V4, "c", 60));
+        let mut level_3 = *v4;
+        level_3[8] = 3;
+        for (bytes, refusal) in [
+            (&b"GET / HTTP/1.1"[..], Refusal::NotMqtt),
+            (b"\x16\x03\x01\x02\x00", Refusal::NotMqtt),
+            (b"\x10\x0e\x00\x06MQIsdp\x03", Refusal::Version),
+            (&level_3, Refusal::Version),
+            (b"\x10\xff\xff\xff\xff", Refusal::NotMqtt),
+            (b"\x10\x0d\x00\x04MQTX", Refusal::NotMqtt),
+            (b"\x10\xff\xff\x7f\x00\x04MQTT\x05", Refusal::NotMqtt),
+        ] {
+            assert_eq!(read(&mut BytesMut::from(bytes)), Err(refusal), "{bytes:x?}");
+        }
+        assert_eq!(&refuse(None, Refusal::Version)[..], b"\x20\x02\x00\x01");
+        assert_eq!(&refuse(Some(Version::V5), Refusal::WrongCredentials)[..], b"\x20\x03\x00\x86\x00");
+    }
+}

@@ -1,0 +1,197 @@
+//! Gathers the messages of many connections into parcels, so that ten thousand devices with a reading each do not make
+//! ten thousand entries in the journal.
+//!
+//! A gatherer is one task; each device belongs to one of a few, by its name, so its messages stay in order. It hands over a parcel
+//! when it is full, when fewer than two are on their way (one in work and one behind it keep the next stage busy), or when
+//! its first message has waited for [`LINGER`]. So a quiet service answers at once, and a busy one has large parcels.
+//!
+//! Full: the submit task waits for the next stage, then the gatherer takes nothing more, then its queue is full and the
+//! connections stop reading. Nothing is dropped. Where the next stage is closed for good, what is gathered is not
+//! delivered, and its connections end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::inflight::Word;
+use crate::ack::{Ack, Outcome};
+use crate::ingest::mqtt::collect::{Collector, Gathered};
+use crate::ingest::mqtt::link::Message;
+use crate::ingest::mqtt::submit::submit;
+use crate::intake::{Intake, Parcel};
+use crate::model::Clock;
+use crate::telemetry::metrics::{self, Source};
+
+/// Messages that may wait for a gatherer; their bytes are bounded over all of them ([`super::BYTES_MAX`]).
+pub(super) const QUEUE_MAX: usize = 1024;
+/// Parcels that may wait for the next stage, of 256 KiB each.
+const PARCELS_MAX: usize = 4;
+/// The longest that a message waits for others.
+const LINGER: Duration = Duration::from_millis(5);
+
+/// Where the words on a connection's messages go.
+pub(super) type Words = mpsc::UnboundedSender<Word>;
+
+/// A message on its way to a gatherer.
+pub(super) struct Incoming {
+    pub(super) message: Message,
+    /// Whom to tell, and the message's number there; `None`: QoS 0.
+    pub(super) from: Option<(Words, u64)>,
+    /// Of the bytes that may wait; given back when the message is gathered.
+    pub(super) _permit: OwnedSemaphorePermit,
+}
+
+/// Consecutive messages of one connection in one parcel.
+struct Run {
+    words: Words,
+    first: u64,
+    count: u64,
+}
+
+/// What became of a parcel.
+type Settled = (Vec<Run>, Outcome);
+
+/// See the module's documentation.
+pub(super) struct Gatherer {
+    collector: Collector,
+    clock: Arc<dyn Clock>,
+    incoming: mpsc::Receiver<Incoming>,
+    /// The parcel at hand.
+    runs: Vec<Run>,
+    since: Option<Instant>,
+    /// Does not fit into the parcel at hand.
+    held: Option<Incoming>,
+    /// Handed over and not settled.
+    on_their_way: usize,
+    /// One word a parcel; parcels are bounded by the queue and the intake.
+    settled_tx: mpsc::UnboundedSender<Settled>,
+    settled: mpsc::UnboundedReceiver<Settled>,
+}
+
+impl Gatherer {
+    /// A gatherer, and where messages go in.
+    pub(super) fn new(collector: Collector, clock: Arc<dyn Clock>) -> (mpsc::Sender<Incoming>, Gatherer) {
+        let (tx, incoming) = mpsc::channel(QUEUE_MAX);
+        let (settled_tx, settled) = mpsc::unbounded_channel();
+        let gatherer = Gatherer {
+            collector,
+            clock,
+            incoming,
+            runs: vec![],
+            since: None,
+            held: None,
+            on_their_way: 0,
+            settled_tx,
+            settled,
+        };
+        (tx, gatherer)
+    }
+
+    /// Runs until every connection is gone and everything of theirs is settled.
+    pub(super) async fn run(mut self, intake: Intake) {
+        let taken = Arc::new(Notify::new());
+        let (queue, parcels) = mpsc::channel(PARCELS_MAX);
+        let _submitter = AbortOnDropHandle::new(tokio::spawn(submit(parcels, intake, taken.clone())));
+        let mut open = true;
+        loop {
+            self.hand_over_if_wanted(&queue, open);
+            if !open && self.collector.is_empty() && self.held.is_none() && self.on_their_way == 0 {
+                return;
+            }
+            let has_room = self.held.is_none() && !self.collector.is_full();
+            let late = self.since.unwrap_or_else(Instant::now) + LINGER;
+            tokio::select! {
+                biased;
+                Some(settled) = self.settled.recv() => self.settle(settled),
+                () = taken.notified() => {}
+                incoming = self.incoming.recv(), if open && has_room => match incoming {
+                    Some(incoming) => self.take_what_is_there(incoming),
+                    None => open = false,
+                },
+                () = queue.closed(), if !queue.is_closed() => {}
+                () = tokio::time::sleep_until(late), if self.since.is_some_and(|since| since.elapsed() < LINGER) => {}
+            }
+        }
+    }
+
+    fn take_what_is_there(&mut self, first: Incoming) {
+        self.take(first);
+        while self.held.is_none() && !self.collector.is_full() {
+            match self.incoming.try_recv() {
+                Ok(incoming) => self.take(incoming),
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn take(&mut self, incoming: Incoming) {
+        if self.collector.take(&incoming.message, self.clock.now().wall_ms).is_err() {
+            self.held = Some(incoming);
+            return;
+        }
+        self.since.get_or_insert_with(Instant::now);
+        let Some((words, number)) = incoming.from else { return };
+        match self.runs.last_mut() {
+            Some(run) if run.first + run.count == number && run.words.same_channel(&words) => run.count += 1,
+            _ => self.runs.push(Run { words, first: number, count: 1 }),
+        }
+    }
+
+    fn hand_over_if_wanted(&mut self, queue: &mpsc::Sender<Parcel>, open: bool) {
+        loop {
+            let is_late = self.since.is_some_and(|since| since.elapsed() >= LINGER);
+            let is_wanted =
+                self.collector.is_full() || self.held.is_some() || self.on_their_way < 2 || is_late || !open;
+            if self.collector.is_empty() || !is_wanted {
+                return;
+            }
+            match queue.try_reserve() {
+                Ok(slot) => slot.send(self.parcel()),
+                Err(mpsc::error::TrySendError::Full(())) => return,
+                // The next stage is closed for good: dropped, so not delivered.
+                Err(mpsc::error::TrySendError::Closed(())) => drop(self.parcel()),
+            }
+            // Nothing is gathered now, so it fits.
+            match self.held.take() {
+                Some(held) => self.take(held),
+                None => return,
+            }
+        }
+    }
+
+    fn parcel(&mut self) -> Parcel {
+        let Gathered { batch, dead, rejected, .. } = self.collector.finish();
+        let runs = std::mem::take(&mut self.runs);
+        self.since = None;
+        self.on_their_way += 1;
+        let accepted = batch.len() as u64;
+        metrics::received(Source::MqttDirect, accepted + rejected.total());
+        metrics::acks_pending_change(Source::MqttDirect, messages(&runs) as i64);
+        let settled = self.settled_tx.clone();
+        let ack = Ack::with(move |outcome| {
+            if outcome == Outcome::Delivered {
+                metrics::accepted(Source::MqttDirect, accepted);
+                rejected.0.iter().for_each(|(reason, n)| metrics::rejected(Source::MqttDirect, reason, *n));
+            }
+            // The gatherer has ended: nobody is left to be told.
+            let _ = settled.send((runs, outcome));
+        });
+        Parcel::new(batch, dead, ack)
+    }
+
+    fn settle(&mut self, (runs, outcome): Settled) {
+        self.on_their_way -= 1;
+        metrics::acks_pending_change(Source::MqttDirect, -(messages(&runs) as i64));
+        for run in runs {
+            // The connection is gone; its device sends what was not acknowledged again.
+            let _ = run.words.send(Word { first: run.first, count: run.count, outcome });
+        }
+    }
+}
+
+fn messages(runs: &[Run]) -> u64 {
+    runs.iter().map(|run| run.count).sum()
+}

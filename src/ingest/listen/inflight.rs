@@ -1,0 +1,124 @@
+//! The messages of one connection that wait for their acknowledgement. Pure.
+//!
+//! They are acknowledged in the order in which they came (MQTT-4.6.0-2), however their parcels are settled. One that was
+//! not delivered is not passed: what came before it is acknowledged, then the connection ends and the device sends the
+//! rest again. Bounded by the window, which its owner holds to.
+
+use std::collections::VecDeque;
+
+use crate::ack::Outcome;
+
+/// What became of `count` messages, the first of which is number `first`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Word {
+    pub(super) first: u64,
+    pub(super) count: u64,
+    pub(super) outcome: Outcome,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct InFlight<T> {
+    /// The number of the first that waits.
+    first: u64,
+    waiting: VecDeque<(T, Option<Outcome>)>,
+}
+
+impl<T> Default for InFlight<T> {
+    fn default() -> InFlight<T> {
+        InFlight { first: 0, waiting: VecDeque::new() }
+    }
+}
+
+impl<T> InFlight<T> {
+    /// A message was taken; gives its number.
+    pub(super) fn push(&mut self, receipt: T) -> u64 {
+        self.waiting.push_back((receipt, None));
+        self.first + self.waiting.len() as u64 - 1
+    }
+
+    /// What became of some of them; the first word on each counts.
+    pub(super) fn settle(&mut self, word: Word) {
+        for number in word.first..word.first.saturating_add(word.count) {
+            let at = number.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
+            match at.and_then(|at| self.waiting.get_mut(at)) {
+                Some((_, outcome)) => outcome.get_or_insert(word.outcome),
+                None => continue,
+            };
+        }
+    }
+
+    /// The next to acknowledge, each once.
+    pub(super) fn release(&mut self) -> Option<T> {
+        self.waiting.front().filter(|(_, outcome)| *outcome == Some(Outcome::Delivered))?;
+        self.first += 1;
+        self.waiting.pop_front().map(|(receipt, _)| receipt)
+    }
+
+    /// Whether nothing more will be released.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.waiting.front().is_some_and(|(_, outcome)| *outcome == Some(Outcome::NotDelivered))
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Push,
+        Settle(prop::sample::Index, u64, bool),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            Just(Step::Push),
+            (any::<prop::sample::Index>(), 1..4u64, prop::bool::weighted(0.95))
+                .prop_map(|(i, n, ok)| Step::Settle(i, n, ok)),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1000))]
+        #[test]
+        fn what_is_released_is_the_longest_delivered_beginning(steps in prop::collection::vec(step(), 0..100)) {
+            let mut inflight = InFlight::default();
+            // A naive observer: the outcome of every message ever.
+            let mut all: Vec<Option<Outcome>> = vec![];
+            let mut released = 0;
+            for step in steps {
+                match step {
+                    Step::Push => {
+                        prop_assert_eq!(inflight.push(all.len()), all.len() as u64);
+                        all.push(None);
+                    }
+                    Step::Settle(index, count, ok) if !all.is_empty() => {
+                        let first = index.index(all.len());
+                        let outcome = if ok { Outcome::Delivered } else { Outcome::NotDelivered };
+                        inflight.settle(Word { first: first as u64, count, outcome });
+                        for message in all.iter_mut().skip(first).take(count as usize) {
+                            message.get_or_insert(outcome);
+                        }
+                    }
+                    Step::Settle(..) => {}
+                }
+                while let Some(receipt) = inflight.release() {
+                    prop_assert_eq!(receipt, released);
+                    released += 1;
+                }
+                let delivered = all.iter().take_while(|o| **o == Some(Outcome::Delivered)).count();
+                prop_assert_eq!(released, delivered);
+                prop_assert_eq!(inflight.len(), all.len() - delivered);
+                prop_assert_eq!(inflight.is_blocked(), all.get(delivered) == Some(&Some(Outcome::NotDelivered)));
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What is remembered of the messages taken, so that a retained message is taken once. Pure.
+//!
+//! Of each topic the newest message that was *acknowledged* is remembered (two hashes, not the text). A message that the
+//! broker sends because of a subscription, and not because it was published just now, is left out where it equals that.
+//! One that was taken but never acknowledged is not remembered, so its redelivery is taken.
+//!
+//! Bounded: 65,536 topics a broker, 1 MiB, had when the first is remembered. Where two topics fall on one place the older
+//! is forgotten; what is forgotten is taken once more, nothing is ever left out that was not taken.
+
+use std::hash::{BuildHasher, RandomState};
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+const PLACES: usize = 65_536;
+
+/// A topic and its message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in crate::ingest) struct Note {
+    topic: u64,
+    payload: u64,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Taken {
+    places: Vec<Note>,
+    /// Drawn once, so that nobody can prepare messages that are taken for others.
+    seed: u64,
+}
+
+impl Default for Taken {
+    fn default() -> Taken {
+        Taken { places: vec![], seed: RandomState::new().hash_one(0) }
+    }
+}
+
+impl Taken {
+    /// What would be remembered of a message.
+    pub(super) fn note(&self, topic: &[u8], payload: &[u8]) -> Note {
+        // 0 stands for an empty place.
+        let topic = xxh3_64_with_seed(topic, self.seed).max(1);
+        Note { topic, payload: xxh3_64_with_seed(payload, self.seed) }
+    }
+
+    fn place(note: Note) -> usize {
+        note.topic as usize % PLACES
+    }
+
+    /// Whether it is the newest that was acknowledged on its topic.
+    pub(super) fn contains(&self, note: Note) -> bool {
+        self.places.get(Taken::place(note)) == Some(&note)
+    }
+
+    /// It was acknowledged.
+    pub(super) fn remember(&mut self, note: Note) {
+        if self.places.is_empty() {
+            self.places.resize(PLACES, Note::default());
+        }
+        self.places[Taken::place(note)] = note;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_of_each_topic_is_known() {
+        let mut taken = Taken::default();
+        let [a, b, other] = [(b"t/1", b"a"), (b"t/1", b"b"), (b"t/2", b"a")].map(|(t, p)| taken.note(t, p));
+        assert!(!taken.contains(a));
+        taken.remember(a);
+        taken.remember(other);
+        assert!(taken.contains(a) && taken.contains(other) && !taken.contains(b));
+        taken.remember(b);
+        assert!(taken.contains(b) && !taken.contains(a));
+    }
+
+    #[test]
+    fn more_topics_than_places_forget_and_never_confuse() {
+        let mut taken = Taken::default();
+        for i in 0..2 * PLACES {
+            taken.remember(taken.note(format!("t/{i}").as_bytes(), b"x"));
+        }
+        assert_eq!(taken.places.len(), PLACES);
+        let known = (0..2 * PLACES).filter(|i| taken.contains(taken.note(format!("t/{i}").as_bytes(), b"x"))).count();
+        assert!((PLACES / 2..=PLACES).contains(&known), "{known}");
+        assert!(!(0..1000).any(|i| taken.contains(taken.note(format!("u/{i}").as_bytes(), b"x"))));
+    }
+}

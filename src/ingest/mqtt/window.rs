@@ -1,0 +1,147 @@
+//! How the window of unacknowledged messages stands: how old the oldest is, for how long it has been full, and what the
+//! cause is where that lasts. Pure.
+//!
+//! A full window is where the broker stops sending, so throughput is the window by the time that an acknowledgement
+//! takes. Either that time is too long, for one of a few reasons that can be told apart here, or the window is too small.
+
+use crate::config::AckMode;
+use crate::intake::Refused;
+
+/// How often a sample is given.
+const SAMPLE_MS: u64 = 1000;
+/// An oldest message of this age is worth a line in the log; a full window is when it was so about half of the time.
+const OLD_SECONDS: f64 = 5.0;
+const FULL_SHARE: f64 = 0.5;
+/// What a sample weighs in the share of the time that the window was full.
+const WEIGHT: f64 = 0.2;
+/// Acknowledgements that take less than this are not what is slow.
+const QUICK_SECONDS: f64 = 1.0;
+/// How often it is said.
+const LOG_MS: u64 = 60_000;
+
+/// Since the sample before.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Sample {
+    /// Messages that wait for their acknowledgement.
+    pub(super) pending: usize,
+    /// Age of the oldest of them.
+    pub(super) oldest_seconds: f64,
+    /// Whole seconds for which the window was full; fractions are carried into the next one.
+    pub(super) full_seconds: u64,
+    /// It is time to say something: it stands badly, and nothing was said for a while.
+    pub(super) speak: bool,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Window {
+    size: usize,
+    full_since_ms: Option<u64>,
+    /// Not yet told.
+    full_ms: u64,
+    sampled_ms: u64,
+    /// Share of the recent time that it was full, 0 to 1.
+    share: f64,
+    spoke_ms: Option<u64>,
+}
+
+impl Window {
+    /// A window of `size` messages.
+    pub(super) fn new(size: usize) -> Window {
+        Window { size, full_since_ms: None, full_ms: 0, sampled_ms: 0, share: 0.0, spoke_ms: None }
+    }
+
+    /// How many messages wait and since when the oldest; to be called at changes, and once a second where there are none.
+    pub(super) fn observe(&mut self, pending: usize, oldest_ms: Option<u64>, now_ms: u64) -> Option<Sample> {
+        let is_full = pending >= self.size;
+        if let Some(since) = self.full_since_ms.take() {
+            self.full_ms += now_ms.saturating_sub(since);
+        }
+        self.full_since_ms = is_full.then_some(now_ms);
+        let passed_ms = now_ms.saturating_sub(self.sampled_ms);
+        if passed_ms < SAMPLE_MS {
+            return None;
+        }
+        self.sampled_ms = now_ms;
+        let share = (self.full_ms as f64 / passed_ms as f64).min(1.0);
+        self.share += (share - self.share) * WEIGHT;
+        let full_seconds = self.full_ms / 1000;
+        self.full_ms %= 1000;
+        let oldest_seconds = oldest_ms.map_or(0.0, |since| now_ms.saturating_sub(since) as f64 / 1000.0);
+        let is_bad = oldest_seconds >= OLD_SECONDS || self.share >= FULL_SHARE;
+        let speak = is_bad && self.spoke_ms.is_none_or(|at| now_ms.saturating_sub(at) >= LOG_MS);
+        if speak {
+            self.spoke_ms = Some(now_ms);
+        }
+        Some(Sample { pending, oldest_seconds, full_seconds, speak })
+    }
+}
+
+/// Why messages wait, for a person.
+pub(super) fn cause(door: Result<(), Refused>, ack: AckMode, oldest_seconds: f64) -> &'static str {
+    match (door, ack) {
+        (Err(Refused::Full), _) => {
+            "the journal is full: the store does not keep up, or is away; make it faster, or journal.max_bytes larger"
+        }
+        _ if oldest_seconds < QUICK_SECONDS => {
+            "the window is too small for the broker's rate: acknowledgements are quick; make mqtt.window larger (for \
+             protocol = 4 the broker's own limit)"
+        }
+        (_, AckMode::Stored) => "the store is slow, and ingest.ack = \"stored\" waits for it",
+        (_, AckMode::Journal) => "the disk of the journal is slow (see journal_sync_seconds), or the machine is busy",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_time_is_counted_in_whole_seconds_and_nothing_of_it_is_lost() {
+        let mut window = Window::new(10);
+        let (mut told, mut now) = (0, 0);
+        // 700 ms of each second.
+        for _ in 0..100 {
+            told += window.observe(10, Some(now), now).map_or(0, |s| s.full_seconds);
+            now += 700;
+            told += window.observe(9, Some(now), now).map_or(0, |s| s.full_seconds);
+            now += 300;
+        }
+        assert!((68..=70).contains(&told), "{told}");
+    }
+
+    #[test]
+    fn samples_come_once_a_second_and_lines_once_a_minute() {
+        let mut window = Window::new(2);
+        let samples: Vec<Sample> =
+            (0..=120_000).step_by(100).filter_map(|now| window.observe(2, Some(0), now)).collect();
+        assert_eq!(samples.len(), 120);
+        assert_eq!(samples.iter().filter(|s| s.speak).count(), 2);
+        assert_eq!(samples.iter().map(|s| s.full_seconds).sum::<u64>(), 120);
+        assert_eq!(samples[119].oldest_seconds, 120.0);
+        let mut idle = Window::new(2);
+        assert!((0..=600_000).step_by(500).filter_map(|now| idle.observe(1, Some(now), now)).all(|s| !s.speak));
+    }
+
+    #[test]
+    fn an_old_message_is_told_though_the_window_is_not_full() {
+        let mut window = Window::new(100);
+        let first = (0..).step_by(1000).find(|now| window.observe(1, Some(0), *now).is_some_and(|s| s.speak));
+        assert_eq!(first, Some(5000));
+    }
+
+    #[test]
+    fn causes_are_told_apart() {
+        let journal = AckMode::Journal;
+        for (door, ack, oldest, part) in [
+            (Err(Refused::Full), journal, 9.0, "journal is full"),
+            (Err(Refused::Full), journal, 0.1, "journal is full"),
+            (Ok(()), journal, 9.0, "disk"),
+            (Ok(()), AckMode::Stored, 9.0, "store is slow"),
+            (Ok(()), journal, 0.1, "window is too small"),
+            (Ok(()), AckMode::Stored, 0.1, "window is too small"),
+        ] {
+            assert!(cause(door, ack, oldest).contains(part), "{part}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! TLS from PEM files, with one provider (ring) for all of it. Files are read whenever something is opened, so a renewed
+//! certificate holds from the next connection on.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio_rustls::rustls::client::{ClientConfig, WantsClientCert};
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::{ServerConfig, WebPkiClientVerifier};
+use tokio_rustls::rustls::{self, ConfigBuilder, RootCertStore};
+
+pub(super) use tokio_rustls::TlsAcceptor;
+
+/// Why certificates cannot be used. Nothing of a key is ever shown.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("{path} cannot be read: {error}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A file is not PEM, or holds nothing of what it should.
+    #[error("{path} holds no usable {what} in PEM form")]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        what: &'static str,
+    },
+    /// A certificate and a key that do not belong together, or a kind that rustls does not know.
+    #[error("{cert} and {key} cannot be used together: {error}")]
+    Identity {
+        /// The certificate's file.
+        cert: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+        /// Why.
+        error: rustls::Error,
+    },
+    /// The system's own certificates cannot be had.
+    #[error("the system's root certificates cannot be read: {0}; set ca_file")]
+    Roots(String),
+    /// rustls refuses the settings as such.
+    #[error("TLS cannot be set up: {0}")]
+    Setup(rustls::Error),
+}
+
+/// A certificate with its chain, and its key.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Identity<'a> {
+    pub(super) cert: &'a Path,
+    pub(super) key: &'a Path,
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
+    std::fs::read(path).map_err(|error| TlsError::Read { path: path.to_owned(), error })
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let bad = || TlsError::Pem { path: path.to_owned(), what: "certificate" };
+    let found: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?).collect::<Result<_, _>>().map_err(|_| bad())?;
+    if found.is_empty() { Err(bad()) } else { Ok(found) }
+}
+
+impl Identity<'_> {
+    fn load(&self) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
+        let key = PrivateKeyDer::from_pem_slice(&read(self.key)?)
+            .map_err(|_| TlsError::Pem { path: self.key.to_owned(), what: "private key" })?;
+        Ok((certificates(self.cert)?, key))
+    }
+
+    fn refused(&self, error: rustls::Error) -> TlsError {
+        TlsError::Identity { cert: self.cert.to_owned(), key: self.key.to_owned(), error }
+    }
+}
+
+fn roots(ca: &Path) -> Result<RootCertStore, TlsError> {
+    let mut store = RootCertStore::empty();
+    let (added, _) = store.add_parsable_certificates(certificates(ca)?);
+    if added == 0 {
+        return Err(TlsError::Pem { path: ca.to_owned(), what: "CA certificate" });
+    }
+    Ok(store)
+}
+
+fn system_roots() -> Result<RootCertStore, TlsError> {
+    let mut store = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    let (added, _) = store.add_parsable_certificates(found.certs);
+    if added == 0 {
+        let why = found.errors.first().map_or_else(|| "there are none".to_owned(), ToString::to_string);
+        return Err(TlsError::Roots(why));
+    }
+    Ok(store)
+}
+
+/// To speak to a server: whom to trust (`None`: the system's roots) and who we are. Reads files: it blocks for some
+/// milliseconds.
+pub(super) fn client(ca: Option<&Path>, identity: Option<Identity<'_>>) -> Result<Arc<ClientConfig>, TlsError> {
+    let roots = ca.map_or_else(system_roots, roots)?;
+    let builder: ConfigBuilder<ClientConfig, WantsClientCert> =
+        ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::Setup)?
+            .with_root_certificates(roots);
+    let config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => {
+            let (chain, key) = identity.load()?;
+            builder.with_client_auth_cert(chain, key).map_err(|error| identity.refused(error))?
+        }
+    };
+    Ok(Arc::new(config))
+}
+
+/// To be spoken to: who we are, and whose certificate a client must show (`None`: none). Reads files.
+pub(super) fn server(identity: Identity<'_>, client_ca: Option<&Path>) -> Result<TlsAcceptor, TlsError> {
+    let provider = Arc::new(ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Setup)?;
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(ca) => {
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), provider)
+                .build()
+                .map_err(|_| TlsError::Pem { path: ca.to_owned(), what: "CA certificate" })?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let (chain, key) = identity.load()?;
+    let config = builder.with_single_cert(chain, key).map_err(|error| identity.refused(error))?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}

@@ -1,0 +1,246 @@
+//! Tokens: who may send, over HTTP (`http/tokens`) and MQTT (`listen/connect`).
+//!
+//! A token is written `id.secret`. The file holds the id, which is public, and the SHA-256 of the secret:
+//!
+//! ```toml
+//! [[tokens]]
+//! id = "gw1"
+//! sha256 = "…64 hexadecimal digits…"
+//! ```
+//!
+//! A plain hash is enough because a secret is long and random, not chosen by a person: nothing can be guessed from it,
+//! so a slow password hash would only slow every request down. The hashes are compared in constant time, and an unknown
+//! id costs the same as a wrong secret. The secret, and whatever stands in the file, never appears in an error or a log.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+/// Longest id of a token.
+pub const TOKEN_ID_MAX_BYTES: usize = 64;
+
+type Hash = [u8; 32];
+
+/// Compared with where the id is unknown; the outcome is not used.
+const NO_HASH: Hash = [0; 32];
+
+/// The tokens that are accepted.
+pub struct Tokens {
+    by_id: HashMap<Box<str>, Hash>,
+    /// Whose secret has this hash; `None`: that of several.
+    by_hash: HashMap<Hash, Option<Box<str>>>,
+}
+
+/// Why a file of tokens is not usable. An entry is named by its place, from 1, and its id where it has one.
+#[derive(Debug, thiserror::Error)]
+pub enum TokensError {
+    /// The file cannot be read.
+    #[error("{key}: cannot read {}: {source}", path.display())]
+    Read {
+        /// The setting that names the file.
+        key: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not TOML. The parser's message is left out: it quotes the file.
+    #[error("{key}: {} is not valid TOML near line {line}", path.display())]
+    Syntax {
+        /// The setting that names the file.
+        key: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// Where, from 1.
+        line: usize,
+    },
+    /// A key at the top that is not known.
+    #[error("{key}: {} has a key that is not known; only [[tokens]] tables are", path.display())]
+    UnknownKey {
+        /// The setting that names the file.
+        key: &'static str,
+        /// Which file.
+        path: PathBuf,
+    },
+    /// No entry: nobody could send, which is hardly meant.
+    #[error("{key}: {} has no [[tokens]] table, so nobody could send anything", path.display())]
+    Empty {
+        /// The setting that names the file.
+        key: &'static str,
+        /// Which file.
+        path: PathBuf,
+    },
+    /// An entry is wrong.
+    #[error("{key}: {}: entry {entry}: {problem}", path.display())]
+    Entry {
+        /// The setting that names the file.
+        key: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// Which entry: its place from 1, with the id where it has a valid one.
+        entry: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+/// The SHA-256 of a secret as the file wants it: 64 lower-case hexadecimal digits. The secret should be at least 32
+/// random characters; the sender uses `id.secret`.
+pub fn hash_secret(secret: &str) -> String {
+    Sha256::digest(secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Tokens {
+    /// Reads and checks the file; `key` is the setting that names it.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn load(key: &'static str, path: &Path) -> Result<Tokens, TokensError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| TokensError::Read { key, path: path.to_owned(), source })?;
+        Tokens::parse(key, &text, path)
+    }
+
+    fn parse(key: &'static str, text: &str, path: &Path) -> Result<Tokens, TokensError> {
+        let path = path.to_owned();
+        let table: toml::Table = match text.parse() {
+            Ok(table) => table,
+            Err(e) => {
+                let e: toml::de::Error = e;
+                let before = e.span().map_or(0, |span| span.start.min(text.len()));
+                let line = 1 + text.as_bytes()[..before].iter().filter(|b| **b == b'\n').count();
+                return Err(TokensError::Syntax { key, path, line });
+            }
+        };
+        if table.keys().any(|name| name != "tokens") {
+            return Err(TokensError::UnknownKey { key, path });
+        }
+        let entries = table.get("tokens").and_then(toml::Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        if entries.is_empty() {
+            return Err(TokensError::Empty { key, path });
+        }
+        let (mut by_id, mut by_hash) = (HashMap::new(), HashMap::new());
+        for (i, entry) in entries.iter().enumerate() {
+            let (id, hash) = parse_entry(entry).map_err(|problem| {
+                let id = entry.get("id").and_then(toml::Value::as_str).filter(|id| valid_id(id));
+                let entry = id.map_or(format!("{}", i + 1), |id| format!("{} ({id})", i + 1));
+                TokensError::Entry { key, path: path.clone(), entry, problem }
+            })?;
+            by_hash.entry(hash).and_modify(|owner| *owner = None).or_insert_with(|| Some(Box::from(id)));
+            if by_id.insert(Box::from(id), hash).is_some() {
+                let (entry, problem) = (format!("{} ({id})", i + 1), "another entry has the same id");
+                return Err(TokensError::Entry { key, path, entry, problem });
+            }
+        }
+        Ok(Tokens { by_id, by_hash })
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Whether there is none (never true of a file that was loaded).
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// Whose token this is: `id.secret`, or a secret alone where the devices' were made elsewhere and have no id. (What is
+    /// looked up is a hash, so the time it takes tells nothing of the secrets.)
+    pub(super) fn owner(&self, token: &str) -> Option<&str> {
+        if let Some((id, _)) = token.split_once('.').filter(|(id, secret)| self.matches(id, secret)) {
+            return self.by_id.get_key_value(id).map(|(id, _)| &**id);
+        }
+        let hash: Hash = Sha256::digest(token.as_bytes()).into();
+        self.by_hash.get(&hash)?.as_deref()
+    }
+
+    /// Whether there is a token of this id with this secret. Takes the same time whatever is wrong.
+    pub(super) fn matches(&self, id: &str, secret: &str) -> bool {
+        let known = self.by_id.get(id);
+        let given: Hash = Sha256::digest(secret.as_bytes()).into();
+        let equal = bool::from(given.ct_eq(known.unwrap_or(&NO_HASH)));
+        equal & known.is_some()
+    }
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Tokens({})", self.by_id.len())
+    }
+}
+
+fn valid_id(id: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    !id.is_empty() && id.len() <= TOKEN_ID_MAX_BYTES && id.bytes().all(allowed)
+}
+
+fn parse_entry(entry: &toml::Value) -> Result<(&str, Hash), &'static str> {
+    let entry = entry.as_table().ok_or("is not a table")?;
+    if entry.keys().any(|key| key != "id" && key != "sha256") {
+        return Err("has a key that is not known; known are id and sha256 (never the secret itself)");
+    }
+    let id = entry.get("id").ok_or("has no id")?.as_str().ok_or("id must be a text")?;
+    if !valid_id(id) {
+        return Err("id must be 1 to 64 letters, digits, - or _");
+    }
+    let hex = entry.get("sha256").ok_or("has no sha256")?.as_str().ok_or("sha256 must be a text")?;
+    let hash = parse_hash(hex).ok_or("sha256 must be 64 hexadecimal digits, the SHA-256 of the secret")?;
+    Ok((id, hash))
+}
+
+fn parse_hash(hex: &str) -> Option<Hash> {
+    if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut hash = NO_HASH;
+    for (i, byte) in hash.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).ok()?;
+    }
+    Some(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Tokens, String> {
+        Tokens::parse("x.tokens_file", text, Path::new("t.toml")).map_err(|e| e.to_string())
+    }
+
+    fn file(id: &str, secret: &str) -> String {
+        format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n", hash_secret(secret))
+    }
+
+    #[test]
+    fn the_hash_is_sha256_in_hexadecimal() {
+        // FIPS 180-2, appendix B.1.
+        assert_eq!(hash_secret("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_nothing_of_the_file_is_quoted() {
+        let hash = hash_secret("x");
+        for (text, problem) in [
+            ("", "has no [[tokens]] table"),
+            ("tokens = \"gw1.hunter2\"", "has no [[tokens]] table"),
+            ("token = []", "not known"),
+            ("[[tokens]]\nid = \"gw1\"\nsha256 = hunter2", "near line 3"),
+            ("[[tokens]]\nsha256 = \"hunter2\"", "entry 1: has no id"),
+            ("[[tokens]]\nid = \"a.hunter2\"", "entry 1: id must be 1 to 64"),
+            ("[[tokens]]\nid = \"gw1\"", "entry 1 (gw1): has no sha256"),
+            ("[[tokens]]\nid = \"gw1\"\nsha256 = \"hunter2\"", "entry 1 (gw1): sha256 must be 64"),
+            ("[[tokens]]\nid = \"gw1\"\nsecret = \"hunter2\"", "entry 1 (gw1): has a key that is not known"),
+            (&format!("{0}{0}", file("gw1", "hunter2")), "entry 2 (gw1): another entry has the same id"),
+            (&format!("[[tokens]]\nid = 5\nsha256 = \"{hash}\""), "entry 1: id must be a text"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(problem) && error.contains("t.toml"), "{error}");
+            assert!(!error.contains("hunter2") && !error.contains(&hash), "{error}");
+        }
+        let error = Tokens::load("x.tokens_file", Path::new("/nowhere/t.toml")).unwrap_err().to_string();
+        assert!(error.starts_with("x.tokens_file: ") && error.contains("/nowhere/t.toml"), "{error}");
+    }
+}

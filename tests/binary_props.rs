@@ -1,0 +1,358 @@
+//! Properties of the formats that are not text, and of SenML: nothing panics, every element becomes one reading or one
+//! reject, and what means the same gives the same readings, whichever format it is written in.
+// Clippy takes the helpers of a test program for something else than tests.
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use hourbucket::config::{Config, Limits};
+use hourbucket::decode::{Context, Format, Rejects, decode, reasons};
+use hourbucket::model::{BatchBuilder, Reading, ReadingBatch};
+use proptest::prelude::*;
+
+const NOW: i64 = 1_709_290_800_000;
+const BINARY: [Format; 4] = [Format::Cbor, Format::MessagePack, Format::Senml, Format::SenmlCbor];
+
+fn run(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {
+    let years = Duration::from_secs(125 * 365 * 86_400);
+    let limits = Limits { past: years, future: years, fields_max: 6, tags_max: 3, ..Config::default().limits };
+    let cx = Context {
+        limits: &limits,
+        line: &Config::default().line,
+        received_at_ms: NOW,
+        ts_unit: None,
+        sensor_id: None,
+        field: None,
+        tags: &[],
+    };
+    let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+    decode(format, payload, &cx, &mut out, &mut rejects);
+    let batch = out.finish();
+    let mut bytes = vec![];
+    batch.encode(&mut bytes);
+    assert!(ReadingBatch::decode(&bytes).is_some(), "the batch must be readable again");
+    for reject in rejects.list() {
+        assert!(reasons::ALL.contains(&reject.reason), "{reject:?}");
+    }
+    (batch.to_readings(), rejects)
+}
+
+/// What all formats can say. Keys may come twice.
+#[derive(Debug, Clone)]
+enum Tree {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Double(f64),
+    Text(String),
+    Array(Vec<Tree>),
+    Map(Vec<(String, Tree)>),
+}
+
+impl Tree {
+    fn json(&self) -> String {
+        let quoted = |text: &str| serde_json::to_string(text).unwrap();
+        match self {
+            Tree::Null => "null".to_owned(),
+            Tree::Bool(v) => v.to_string(),
+            Tree::Int(v) => v.to_string(),
+            // Always with a point or an exponent.
+            Tree::Double(v) => format!("{v:?}"),
+            Tree::Text(v) => quoted(v),
+            Tree::Array(list) => format!("[{}]", list.iter().map(Tree::json).collect::<Vec<_>>().join(",")),
+            Tree::Map(pairs) => {
+                let pairs = pairs.iter().map(|(k, v)| format!("{}:{}", quoted(k), v.json()));
+                format!("{{{}}}", pairs.collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+
+    /// `open`: of unknown length, texts in pieces.
+    fn cbor(&self, open: bool, out: &mut Vec<u8>) {
+        match self {
+            Tree::Null => out.push(0xf6),
+            Tree::Bool(v) => out.push(0xf4 + u8::from(*v)),
+            Tree::Int(v) if *v < 0 => cbor_head(1, v.wrapping_neg().wrapping_sub(1) as u64, out),
+            Tree::Int(v) => cbor_head(0, *v as u64, out),
+            Tree::Double(v) if f64::from(*v as f32) == *v => {
+                out.push(0xfa);
+                out.extend((*v as f32).to_be_bytes());
+            }
+            Tree::Double(v) => {
+                out.push(0xfb);
+                out.extend(v.to_be_bytes());
+            }
+            Tree::Text(v) if open => {
+                let at = (0..=v.len() / 2).rev().find(|i| v.is_char_boundary(*i)).unwrap();
+                out.push(0x7f);
+                cbor_text(&v[..at], out);
+                cbor_text(&v[at..], out);
+                out.push(0xff);
+            }
+            Tree::Text(v) => cbor_text(v, out),
+            Tree::Array(list) => {
+                if open {
+                    out.push(0x9f)
+                } else {
+                    cbor_head(4, list.len() as u64, out)
+                }
+                list.iter().for_each(|v| v.cbor(open, out));
+                out.extend(open.then_some(0xff));
+            }
+            Tree::Map(pairs) => {
+                if open {
+                    out.push(0xbf)
+                } else {
+                    cbor_head(5, pairs.len() as u64, out)
+                }
+                for (k, v) in pairs {
+                    cbor_text(k, out);
+                    v.cbor(open, out);
+                }
+                out.extend(open.then_some(0xff));
+            }
+        }
+    }
+
+    fn msgpack(&self, out: &mut Vec<u8>) {
+        let long = |kind: u8, len: usize, out: &mut Vec<u8>| {
+            out.push(kind);
+            out.extend((len as u32).to_be_bytes());
+        };
+        match self {
+            Tree::Null => out.push(0xc0),
+            Tree::Bool(v) => out.push(0xc2 + u8::from(*v)),
+            Tree::Int(v @ 0..=127) => out.push(*v as u8),
+            Tree::Int(v @ -32..0) => out.push(*v as i8 as u8),
+            Tree::Int(v) => {
+                out.push(0xd3);
+                out.extend(v.to_be_bytes());
+            }
+            Tree::Double(v) => {
+                out.push(0xcb);
+                out.extend(v.to_be_bytes());
+            }
+            Tree::Text(v) => {
+                if v.len() < 32 {
+                    out.push(0xa0 + v.len() as u8)
+                } else {
+                    long(0xdb, v.len(), out)
+                }
+                out.extend(v.as_bytes());
+            }
+            Tree::Array(list) => {
+                if list.len() < 16 {
+                    out.push(0x90 + list.len() as u8)
+                } else {
+                    long(0xdd, list.len(), out)
+                }
+                list.iter().for_each(|v| v.msgpack(out));
+            }
+            Tree::Map(pairs) => {
+                if pairs.len() < 16 {
+                    out.push(0x80 + pairs.len() as u8)
+                } else {
+                    long(0xdf, pairs.len(), out)
+                }
+                for (k, v) in pairs {
+                    Tree::Text(k.clone()).msgpack(out);
+                    v.msgpack(out);
+                }
+            }
+        }
+    }
+}
+
+fn cbor_head(major: u8, n: u64, out: &mut Vec<u8>) {
+    match n {
+        0..=23 => out.push(major << 5 | n as u8),
+        24..=0xff => out.extend([major << 5 | 24, n as u8]),
+        _ => {
+            out.push(major << 5 | 27);
+            out.extend(n.to_be_bytes());
+        }
+    }
+}
+
+fn cbor_text(text: &str, out: &mut Vec<u8>) {
+    cbor_head(3, text.len() as u64, out);
+    out.extend(text.as_bytes());
+}
+
+fn all(trees: &[Tree], write: impl Fn(&Tree, &mut Vec<u8>)) -> Vec<u8> {
+    let mut out = vec![];
+    trees.iter().for_each(|tree| write(tree, &mut out));
+    out
+}
+
+fn text() -> impl Strategy<Value = String> {
+    let chars = prop::collection::vec(any::<char>(), 0..6).prop_map(String::from_iter);
+    prop_oneof![4 => "[a-c]{1,3}", 1 => "[ -~]{0,40}", 1 => chars]
+}
+
+fn scalar() -> impl Strategy<Value = Tree> {
+    prop_oneof![
+        1 => Just(Tree::Null),
+        1 => any::<bool>().prop_map(Tree::Bool),
+        2 => any::<i64>().prop_map(Tree::Int),
+        2 => (-300i64..300).prop_map(Tree::Int),
+        2 => any::<f64>().prop_filter("finite", |v| v.is_finite()).prop_map(Tree::Double),
+        1 => any::<f32>().prop_filter("finite", |v| v.is_finite()).prop_map(|v| Tree::Double(v.into())),
+        2 => text().prop_map(Tree::Text),
+    ]
+}
+
+fn anything() -> impl Strategy<Value = Tree> {
+    scalar().prop_recursive(3, 12, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Tree::Array),
+            prop::collection::vec((text(), inner), 0..4).prop_map(Tree::Map),
+        ]
+    })
+}
+
+fn ts() -> impl Strategy<Value = Tree> {
+    prop_oneof![
+        (0i64..4_000_000_000).prop_map(Tree::Int),
+        (0i64..4_000_000_000_000).prop_map(Tree::Int),
+        (0.0..4e9).prop_map(Tree::Double),
+        Just(Tree::Text("2024-03-01T11:00:00+01:00".into())),
+        Just(Tree::Text("1709290800".into())),
+        anything(),
+    ]
+}
+
+/// A map that is a reading, nearly one, or not at all.
+fn reading() -> impl Strategy<Value = Tree> {
+    let id = prop_oneof![6 => Just(Tree::Text("S1".into())), 1 => anything()];
+    let members = || prop::collection::vec((text(), prop_oneof![4 => scalar(), 1 => anything()]), 0..8);
+    let member = prop_oneof![
+        6 => id.prop_map(|v| ("sensor_id".to_owned(), v)),
+        2 => ts().prop_map(|v| ("ts".to_owned(), v)),
+        1 => prop_oneof![Just(Tree::Text("ms".into())), scalar()].prop_map(|v| ("ts_unit".to_owned(), v)),
+        2 => prop_oneof![3 => members().prop_map(Tree::Map), 1 => anything()].prop_map(|v| ("values".to_owned(), v)),
+        2 => prop_oneof![3 => members().prop_map(Tree::Map), 1 => anything()].prop_map(|v| ("tags".to_owned(), v)),
+        4 => (text(), scalar()),
+        1 => (text(), anything()),
+    ];
+    prop_oneof![9 => prop::collection::vec(member, 0..8).prop_map(Tree::Map), 1 => anything()]
+}
+
+/// A record of SenML, mostly good.
+fn record() -> impl Strategy<Value = Vec<(String, Tree)>> {
+    let number = || prop_oneof![(-1000i64..1000).prop_map(Tree::Int), (-1e3..1e3).prop_map(Tree::Double)];
+    let name = || "[a-c:/]{0,3}".prop_map(Tree::Text);
+    let field = prop_oneof![
+        3 => name().prop_map(|v| ("n", v)),
+        1 => name().prop_map(|v| ("bn", v)),
+        1 => prop_oneof![Just(Tree::Int(1_709_290_000)), number()].prop_map(|v| ("bt", v)),
+        1 => text().prop_map(|v| ("bu", Tree::Text(v))),
+        1 => number().prop_map(|v| ("bv", v)),
+        1 => number().prop_map(|v| ("bs", v)),
+        1 => text().prop_map(|v| ("u", Tree::Text(v))),
+        4 => number().prop_map(|v| ("v", v)),
+        1 => text().prop_map(|v| ("vs", Tree::Text(v))),
+        1 => any::<bool>().prop_map(|v| ("vb", Tree::Bool(v))),
+        1 => number().prop_map(|v| ("s", v)),
+        1 => number().prop_map(|v| ("t", v)),
+        1 => (prop::sample::select(vec!["n", "bn", "bt", "v", "s", "u", "foo", "ut"]), scalar()),
+    ];
+    prop::collection::vec(field, 0..5).prop_map(|fields| fields.into_iter().map(|(k, v)| (k.to_owned(), v)).collect())
+}
+
+fn said((readings, rejects): &(Vec<Reading>, Rejects)) -> String {
+    let reasons: Vec<_> = rejects.list().iter().map(|r| (r.index, r.reason)).collect();
+    // As debug text: it tells -0.0 from 0.0 and 1 from 1.0.
+    format!("{readings:?} {reasons:?}")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_bytes_are_readings_or_rejects(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        for format in BINARY {
+            let (readings, rejects) = run(format, &bytes);
+            let empty = matches!(bytes.trim_ascii(), [0x80 | 0x90] | [0x9f, 0xff] | [b'[', .., b']']);
+            prop_assert!(!readings.is_empty() || !rejects.is_empty() || empty, "{format:?} {bytes:x?}");
+        }
+    }
+
+    #[test]
+    fn all_formats_of_a_payload_give_the_same(trees in prop::collection::vec(reading(), 0..5), open in any::<bool>()) {
+        let array = [Tree::Array(trees.clone())];
+        let json = said(&run(Format::Json, array[0].json().as_bytes()));
+        let cbor = all(&array, |tree, out| tree.cbor(open, out));
+        prop_assert_eq!(&said(&run(Format::Cbor, &cbor)), &json, "{}", array[0].json());
+        let msgpack = all(&array, Tree::msgpack);
+        prop_assert_eq!(&said(&run(Format::MessagePack, &msgpack)), &json, "{}", array[0].json());
+        // One after another, as far as they are objects.
+        if trees.iter().all(|tree| matches!(tree, Tree::Map(_))) && !trees.is_empty() {
+            let cbor = all(&trees, |tree, out| tree.cbor(!open, out));
+            prop_assert_eq!(&said(&run(Format::Cbor, &cbor)), &json);
+            let msgpack = all(&trees, Tree::msgpack);
+            prop_assert_eq!(&said(&run(Format::MessagePack, &msgpack)), &json);
+        }
+    }
+
+    /// Cut anywhere, what was whole before the cut is as it was, and the cut is one reject.
+    #[test]
+    fn what_stands_before_a_cut_counts(
+        trees in prop::collection::vec(reading(), 1..5),
+        at in any::<prop::sample::Index>(),
+        open in any::<bool>(),
+    ) {
+        let array = [Tree::Array(trees)];
+        for (format, payload) in [
+            (Format::Cbor, all(&array, |tree, out| tree.cbor(open, out))),
+            (Format::MessagePack, all(&array, Tree::msgpack)),
+        ] {
+            let (whole, _) = run(format, &payload);
+            let (readings, rejects) = run(format, &payload[..at.index(payload.len() - 1) + 1]);
+            prop_assert_eq!(format!("{readings:?}"), format!("{:?}", &whole[..readings.len()]));
+            let broken = [reasons::INVALID_CBOR, reasons::INVALID_MSGPACK];
+            prop_assert_eq!(rejects.list().iter().filter(|r| broken.contains(&r.reason)).count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_damaged_byte_is_survived(
+        trees in prop::collection::vec(reading(), 1..5),
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+    ) {
+        let array = [Tree::Array(trees)];
+        let mut cbor = all(&array, |tree, out| tree.cbor(false, out));
+        let i = at.index(cbor.len());
+        cbor[i] = byte;
+        run(Format::Cbor, &cbor);
+        run(Format::SenmlCbor, &cbor);
+        let mut msgpack = all(&array, Tree::msgpack);
+        let i = at.index(msgpack.len());
+        msgpack[i] = byte;
+        run(Format::MessagePack, &msgpack);
+    }
+
+    #[test]
+    fn a_pack_is_the_same_in_json_and_cbor(records in prop::collection::vec(record(), 0..8), open in any::<bool>()) {
+        let pack = Tree::Array(records.iter().cloned().map(Tree::Map).collect());
+        let json = run(Format::Senml, pack.json().as_bytes());
+        let mut cbor = vec![];
+        pack.cbor(open, &mut cbor);
+        prop_assert_eq!(said(&run(Format::SenmlCbor, &cbor)), said(&json), "{}", pack.json());
+        // Each record is a value of one reading, or one reject; a sum is a value beside it, and those that only give bases
+        // are neither.
+        let (readings, rejects) = json;
+        let measured = |r: &Vec<(String, Tree)>| {
+            let regular = |(k, v): &(String, Tree)| !matches!(v, Tree::Null) && !k.starts_with('b') && k != "foo";
+            r.iter().any(regular) || !r.iter().any(|(k, v)| k.starts_with('b') && !matches!(v, Tree::Null))
+        };
+        let values: usize = readings.iter().map(|r| r.values.len()).sum();
+        let n = records.iter().filter(|r| measured(r)).count();
+        prop_assert!(values + rejects.total() >= n, "{}", pack.json());
+        prop_assert!(readings.len() + rejects.total() <= records.len(), "{}", pack.json());
+        for reject in rejects.list() {
+            prop_assert!(reject.index < records.len());
+        }
+    }
+}

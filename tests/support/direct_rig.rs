@@ -1,0 +1,113 @@
+//! Devices' own port with both ends in the test's hands: what is sent to it, and the next stage after it.
+
+#![allow(clippy::unwrap_used, reason = "only tests use it")]
+#![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hourbucket::config::{AckMode, Config, ListenMqtt, Retained, Subscription};
+use hourbucket::ingest::Env;
+use hourbucket::ingest::listen::MqttListener;
+use hourbucket::intake::{Gate, Parcel, Parcels, door};
+use hourbucket::model::SystemClock;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// No wait in these tests takes this long unless something is wrong.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The defaults, on any port, with `sensors/+/+` as scalars.
+pub fn settings() -> ListenMqtt {
+    let mut settings = Config::default().listen.mqtt;
+    settings.enabled = true;
+    settings.listen.set_port(0);
+    settings.topics = vec![Subscription {
+        filter: "sensors/+/+".into(),
+        qos: 1,
+        topic: "sensors/{sensor_id}/{field}".into(),
+        format: "scalar".into(),
+        ts_unit: None,
+        zone: None,
+        retained: Retained::Always,
+        user_property_tags: vec!["site".into()],
+    }];
+    settings
+}
+
+/// The port, and what the next stage sees of it.
+pub struct Direct {
+    /// What is handed over.
+    pub parcels: Parcels,
+    /// Opens and closes the door.
+    pub gate: Gate,
+    /// Cancelled: take no more.
+    pub stop: CancellationToken,
+    /// Where devices connect.
+    pub port: u16,
+    drained: CancellationToken,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Direct {
+    /// Opens the port.
+    pub async fn start(settings: &ListenMqtt) -> Direct {
+        let gate = Gate::default();
+        let (intake, parcels) = door(1024, 64 * 1024 * 1024, gate.clone());
+        let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
+        let env = Env {
+            decoding: Arc::new(Config::default().decoding()),
+            ack: AckMode::Journal,
+            intake,
+            clock: Arc::new(SystemClock::new()),
+            stop: stop.clone(),
+            drained: drained.clone(),
+        };
+        let listener = MqttListener::bind(settings, env).await.unwrap_or_else(|e| panic!("{e}"));
+        let port = listener.local_addr().port();
+        Direct { parcels, gate, stop, port, drained, task: Some(listener.spawn()) }
+    }
+
+    /// The next parcel.
+    pub async fn parcel(&mut self) -> Parcel {
+        tokio::time::timeout(PATIENCE, self.parcels.recv()).await.expect("no parcel came").expect("the port has ended")
+    }
+
+    /// Says of each parcel that comes that it is safe, until there were `n` readings and dead letters; the sensors.
+    pub async fn deliver(&mut self, n: usize) -> Vec<String> {
+        let (mut sensors, mut dead) = (vec![], 0);
+        while sensors.len() + dead < n {
+            let parcel = self.parcel().await;
+            dead += parcel.dead.len();
+            sensors.extend(parcel.batch.to_readings().into_iter().map(|r| r.sensor_id));
+            parcel.into_parts().2.delivered();
+        }
+        sensors
+    }
+
+    /// Says of all parcels, for as long as this is alive, that they are safe; the readings are counted by the metrics.
+    pub fn deliver_all(mut self) -> JoinHandle<()> {
+        tokio::spawn(async move {
+            while let Some(parcel) = self.parcels.recv().await {
+                parcel.into_parts().2.delivered();
+            }
+        })
+    }
+
+    /// Ends the port as the service does, and waits for it.
+    pub async fn finish(mut self) {
+        self.stop.cancel();
+        let task = self.task.take().unwrap();
+        let ended = tokio::time::timeout(PATIENCE, task).await;
+        assert!(ended.is_ok_and(|e| e.is_ok()), "the port did not end");
+    }
+}
+
+impl Drop for Direct {
+    fn drop(&mut self) {
+        self.drained.cancel();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
