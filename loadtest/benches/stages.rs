@@ -1,7 +1,5 @@
-//! The stages of a reading's way, each by itself, so that a slip is seen: decode, journal, accumulate. Figures, not
-//! tests: `cargo bench -p loadtest -p hourbucket --bench stages`.
-//!
-//! BSON packing is inside the store and has no door of its own; `loadtest run gateway` shows it as a part of the whole.
+//! The stages of a reading's way, each by itself, so that a slip is seen: decode, journal, accumulate, BSON packing.
+//! Figures, not tests: `cargo bench -p loadtest -p hourbucket --bench stages`.
 
 #![allow(missing_docs, reason = "criterion's macro makes an item without")]
 
@@ -20,7 +18,10 @@ use hourbucket::flush::due::DuePolicy;
 use hourbucket::intake::{Gate, Parcel, door};
 use hourbucket::journal::fs::RealFs;
 use hourbucket::journal::{Env, Journal, Opened};
-use hourbucket::model::{BatchBuilder, Now, ReadingBatch, SystemClock, ValueRef, stable_hash};
+use hourbucket::model::{
+    BatchBuilder, Form, Now, PageKind, PageWrite, ReadingBatch, RowFlags, Rows, SystemClock, ValueRef, summary,
+};
+use hourbucket::store::mongo::packed_bytes;
 
 const READINGS: usize = 1000;
 const NAMES: [&str; 7] = ["latitude", "longitude", "elevation", "velocity", "heading", "grade", "fuel_consumption"];
@@ -148,8 +149,7 @@ fn accumulating(c: &mut Criterion) {
     // An hour that began after the shard: nothing has to be loaded first.
     let base_ms = 1_700_006_400_000;
     let batches: Vec<ReadingBatch> = (0..ROUNDS).map(|round| batch(base_ms + round * second)).collect();
-    let picks: Vec<Pick> =
-        batches[0].iter().map(|(offset, reading)| (offset, stable_hash(reading.sensor_id))).collect();
+    let picks: Vec<Pick> = batches[0].places().iter().map(|place| (place.offset, place.hash)).collect();
     let settings = ShardSettings {
         span,
         page: PageLimits { readings: 1000, bytes: 1 << 20 },
@@ -181,5 +181,29 @@ fn accumulating(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(stages, decoding, journal, accumulating);
+/// Twelve whole pages as one command, and 500 appends of fifteen readings each.
+fn packing(c: &mut Criterion) {
+    let span = Config::default().bucket.span;
+    let write = |i: usize, kind: PageKind, readings: usize| {
+        let mut rows = Rows::default();
+        for n in 0..readings {
+            let values: Vec<_> = NAMES.iter().zip(values(n)).map(|(name, v)| (*name, ValueRef::Double(v))).collect();
+            rows.push_named(1_700_006_400_000 + n as i64 * 1000, RowFlags::default(), &values);
+        }
+        let summary = summary::summarise(&rows);
+        let sensor_id = format!("truck_{i:06}").into();
+        let start = span.floor(1_700_006_400_000);
+        PageWrite { sensor_id, start, page: 0, kind, form: Form::Pages, seal: false, tags: None, rows, summary }
+    };
+    let pages: Vec<PageWrite> = (0..12).map(|i| write(i, PageKind::Create, 1000)).collect();
+    let appends: Vec<PageWrite> = (0..500).map(|i| write(i, PageKind::Append { known_count: 100 }, 15)).collect();
+    let mut group = c.benchmark_group("pack");
+    for (name, writes) in [("pages", &pages), ("appends", &appends)] {
+        group.throughput(Throughput::Elements(writes.iter().map(|w| w.rows.len() as u64).sum()));
+        group.bench_function(name, |b| b.iter(|| black_box(packed_bytes(writes, span).expect("BSON"))));
+    }
+    group.finish();
+}
+
+criterion_group!(stages, decoding, journal, accumulating, packing);
 criterion_main!(stages);

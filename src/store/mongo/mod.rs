@@ -43,7 +43,7 @@ pub use dead::{Letter, LetterId};
 pub use detect::READINGS;
 pub use latest::LATEST;
 pub use metadata::META;
-pub use pack::BUCKETS;
+pub use pack::{BUCKETS, packed_bytes};
 pub use patterns::{Patterns, TAGS_INDEX};
 pub use query::{ReadingsForm, raw_readings_pipeline};
 pub use reconcile::ReconcileOptions;

@@ -104,6 +104,16 @@ pub(super) fn command(
     w.finish()
 }
 
+/// The size in bytes of the command for these writes, which is made and dropped: what a benchmark of the packing needs.
+///
+/// # Errors
+/// A mistake in the writing of BSON.
+pub fn packed_bytes(writes: &[PageWrite], span: Span) -> mongodb::bson::error::Result<usize> {
+    let options = CommandOptions { span, write_concern: WriteConcern::Majority, wtimeout_ms: 0 };
+    let writes: Vec<&PageWrite> = writes.iter().collect();
+    Ok(command(&writes, &options, None)?.as_bytes().len())
+}
+
 /// `_id` of a page.
 fn id(w: &mut Writer, write: &PageWrite) {
     let id = w.document("_id");
