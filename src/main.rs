@@ -44,7 +44,7 @@ enum Command {
     },
     /// Show what a payload on standard input becomes; exit code 1 when there is no reading
     Decode {
-        /// json, ndjson, scalar, line, cbor, msgpack, senml, senml-cbor
+        /// json, ndjson, scalar, line, cbor, msgpack, senml, senml-cbor, sparkplug
         #[arg(long)]
         format: String,
         /// The MQTT topic it came on
