@@ -198,7 +198,8 @@ mod tests {
         let line = r#"{"sensor_id":"G/N/D","ts":"1970-01-01T00:00:00.001Z","values":{"v":true},"tags":{}}"#;
         assert!(any && shown == [line], "{shown:?}");
         let config = Config::default();
-        let error = run("sparkplug", None, None, b"", &mut vec![], &config, 0).unwrap_err();
+        let error =
+            run(Question { format: "sparkplug", ..Question::default() }, b"", &mut vec![], &config, 0).unwrap_err();
         assert!(error.to_string().contains("--topic"));
     }
 
