@@ -249,7 +249,9 @@ fn decode_config(path: Option<&std::path::Path>) -> Result<Config, config::Confi
 }
 
 fn list_formats(config: &Config) -> ExitCode {
-    decode::Formats::new(&config.decoding()).names().iter().for_each(|name| say(name));
+    decode::Formats::new(&config.decoding()).names().into_iter().for_each(say);
+    // Which no message is decoded with alone, but for showing it.
+    say(decode::sparkplug::NAME);
     ExitCode::SUCCESS
 }
 

@@ -403,6 +403,13 @@ fn what_cannot_work_together_is_refused() {
     ] {
         one_problem(&place, &DESIGN.replacen(from, to, 1), key, part);
     }
+    // Sparkplug B: its own topics, all of a node's messages, and commands that only a broker can pass on.
+    let sparkplug = DESIGN.replace("\"scalar\"", "\"sparkplug\"").replace("sensors/{sensor_id}/{field}", "spBv1.0/#");
+    let format = "mqtt[0].subscriptions[0].format";
+    one_problem(&place, &sparkplug.replace("sensors/+/+", "+/+/+/+"), format, "spBv1.0/");
+    one_problem(&place, &sparkplug.replace("sensors/+/+", "$share/g/spBv1.0/#"), format, "shared");
+    let good = sparkplug.replace("sensors/+/+", "spBv1.0/#");
+    assert_eq!(place.load(&good, &[]).unwrap().config.mqtt[0].subscriptions[0].format, "sparkplug");
     let page = DESIGN.replace("max_readings = 1000", "max_bytes = \"2MiB\"");
     one_problem(&place, &page.replace("max_age = \"15s\"", "command_max_bytes = \"1MiB\""), "bucket.max_bytes", "fit");
     let broker = &DESIGN[DESIGN.find("[[mqtt]]").unwrap()..];
@@ -454,7 +461,7 @@ fn a_subscription_can_name_a_profile_or_a_format_of_its_own() {
     one_problem(&place, &subscribed("own", None, &own.replace("/id", "{")), "formats.own.id", "without its }");
     one_problem(
         &place,
-        &subscribed("own", None, "\n[formats]\nown = 5\n").replace("\"own\"", "\"json\""),
+        &subscribed("own", Some("sensors/{sensor_id}/+"), "\n[formats]\nown = 5\n").replace("\"own\"", "\"json\""),
         "formats.own",
         "a section",
     );

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hourbucket::config::{Config, Line};
+use hourbucket::decode::sparkplug::Sparkplug;
 use hourbucket::decode::{Captured, Context, Formats, Rejects, Template, TsUnit};
 use hourbucket::model::{BatchBuilder, Reading, Value};
 use serde_json::Value as Json;
@@ -53,6 +54,7 @@ const RULES: &[Rule] = &[
     mapped("05_tts_v3/", "ttn-v3"),
     Rule { held: true, ..rule("06_senml/", &[".json"], "senml") },
     Rule { held: true, ..rule("06_senml/", &[".cbor.bin"], "senml-cbor") },
+    Rule { held: true, ..rule("07_sparkplug_b/", &[".bin", ".json"], "sparkplug") },
     Rule { held: true, ..rule("08_influx_lp/", &[".lp"], "line") },
     mapped("10_plain_esphome_ha/ha_statestream", "home-assistant-statestream"),
     mapped("10_plain_esphome_ha/", "homes"),
@@ -115,12 +117,21 @@ const CHOSEN: &[(&str, &str)] = &[
     ("06_senml/rfc8428_ex7.senml.json", DATA_VALUE),
     ("06_senml/farshidtz_reference.senml.json", DATA_VALUE),
     ("06_senml/farshidtz_reference.senml.cbor.bin", DATA_VALUE),
+    ("07_sparkplug_b/umh_NDATA_GAP.pb.bin", NAMED),
+    ("07_sparkplug_b/umh_NDATA_WRAPAROUND.pb.bin", NAMED),
+    ("07_sparkplug_b/umh_NDATA_BEFORE_BIRTH.pb.bin", NEVER_BORN),
+    ("07_sparkplug_b/trap_int32_negative_no_datatype.pb.bin", NEVER_BORN),
+    ("07_sparkplug_b/umh_NBIRTH_LARGE.pb.bin", "the sample's field is a sentence; 100 metrics come out"),
+    ("07_sparkplug_b/spec_NBIRTH.pb.bin", "bdSeq and Node Control/… are the protocol's, no measurements"),
     ("08_influx_lp/iox_exp_without_sign.lp", "an exponent without a sign is taken, as the sample's note advises"),
     ("08_influx_lp/telegraf_uint_max.lp", "2^64-1 is rejected with a reason: BSON has no integer for it"),
 ];
 
 const SEVERAL_UNITS: &str = "one name with several units: each unit is a field of one reading (%RH, lon, lat, %EL)";
 const DATA_VALUE: &str = "a data value is the field `value` too, as base64url text";
+
+const NAMED: &str = "the field is Temperature, as the birth before it says";
+const NEVER_BORN: &str = "an alias that no birth has defined is rejected, and a rebirth asked for";
 
 fn directory() -> Option<PathBuf> {
     let named = std::env::var_os("HOURBUCKET_PAYLOADS").map(PathBuf::from);
@@ -143,6 +154,9 @@ fn decoded(config: &Config, rule: &Rule, sample: &Json, payload: &[u8]) -> (Vec<
     let topic = sample["topic"].as_str();
     let captured = topic.and_then(|topic| templates.iter().find_map(|template| template.capture(topic)));
     let Captured { sensor_id, field, tags } = captured.unwrap_or_default();
+    if rule.format == "sparkplug" {
+        return sparkplug(sample, payload, config);
+    }
     // What stands in angle brackets only the caller can know: the device that a token belongs to.
     let of_token = sample["readings"][0]["sensor"].as_str().filter(|sensor| sensor.starts_with('<'));
     let of_token = of_token.or((topic == Some("v1/devices/me/telemetry")).then_some("<device>"));
@@ -153,6 +167,24 @@ fn decoded(config: &Config, rule: &Rule, sample: &Json, payload: &[u8]) -> (Vec<
     let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
     decoder.decode(payload, topic, &cx, &mut out, &mut rejects);
     (out.finish().to_readings(), rejects)
+}
+
+/// A message of Sparkplug B; those that are said to follow a birth do.
+fn sparkplug(sample: &Json, payload: &[u8], config: &Config) -> (Vec<Reading>, Rejects) {
+    let (limits, line) = (&config.limits, &config.line);
+    let cx = Context { limits, line, received_at_ms: NOW, ts_unit: None, sensor_id: None, field: None, tags: &[] };
+    let mut state = Sparkplug::new();
+    let mut take = |topic: &str, payload: &[u8]| {
+        let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+        state.decode(topic, payload, &cx, &mut out, &mut rejects);
+        (out.finish().to_readings(), rejects)
+    };
+    let (file, topic) = (sample["file"].as_str().unwrap(), sample["topic"].as_str().unwrap());
+    if file.contains("NDATA_GAP") || file.contains("NDATA_WRAPAROUND") {
+        let birth = std::fs::read(directory().unwrap().join("07_sparkplug_b/umh_NBIRTH_V1.pb.bin")).unwrap();
+        assert_eq!(take("spBv1.0/G/NBIRTH/E1", &birth).0.len(), 1);
+    }
+    take(topic, payload)
 }
 
 /// The precision of the request, where it is one alone.

@@ -12,9 +12,11 @@ use super::tree::{Node, Origin};
 use super::units::{KIB, MIB};
 use super::{Mqtt, MqttProtocol, Retained, Secret, Subscription, uri};
 
-/// The payload formats that `decode::Format` knows; a new one is added in both places.
+/// The payload formats that `decode::Format` knows; a new one is added in both places. And Sparkplug B, which a broker's
+/// connection reads by itself.
 pub(super) const FORMATS: &[&str] =
-    &["json", "ndjson", "scalar", "line", "cbor", "msgpack", "senml", "senml-cbor", "otlp", "otlp-json"];
+    &["json", "ndjson", "scalar", "line", "cbor", "msgpack", "senml", "senml-cbor", "otlp", "otlp-json", SPARKPLUG];
+const SPARKPLUG: &str = "sparkplug";
 const TS_UNITS: [&str; 4] = ["s", "ms", "us", "ns"];
 const RETAINED: [(&str, Retained); 3] =
     [("once", Retained::Once), ("always", Retained::Always), ("never", Retained::Never)];
@@ -184,7 +186,8 @@ fn routes(s: &mut Section<'_>, key: &str, way: Way, formats: &[Arc<Mapping>]) ->
     let mut subscriptions: Vec<Subscription> = Vec::with_capacity(found.len());
     for (path, entries) in found {
         let subscription = subscription(Section::new(path.clone(), entries, s.report), way, formats);
-        check_subscription(&path, &subscription, formats, s.report);
+        check_subscription(&path, &subscription, way, s.report);
+        check_format(&path, &subscription, formats, s.report);
         if subscriptions.iter().any(|other| other.filter == subscription.filter && !other.filter.is_empty()) {
             s.report.impossible(
                 &[&format!("{path}.filter")],
@@ -283,8 +286,22 @@ fn named(node: &Node, names: &[&str]) -> Result<String, Bad> {
     Err(wrong(node, &near.map_or(advice.clone(), |near| format!("did you mean \"{near}\"? {advice}"))))
 }
 
+/// A mapping that never says whose the readings are needs a template that does.
+fn check_format(path: &str, subscription: &Subscription, formats: &[Arc<Mapping>], report: &mut Report) {
+    let (topic, format) = (format!("{path}.topic"), format!("{path}.format"));
+    let Ok(template) = parse_template(&subscription.topic) else { return };
+    let needs_id = mapping::find(formats, &subscription.format).is_some_and(|mapping| mapping.never_names_a_sensor());
+    if needs_id && !template.iter().any(|level| matches!(level, Level::Name("sensor_id") | Level::Names("sensor_id"))) {
+        report.impossible(
+            &[&topic, &format, &format!("formats.{}.id", subscription.format)],
+            "the format has no `id` and no {sensor_id} in `topic` or `each`, and the template has no {sensor_id} either",
+            "write a template such as \"gateway/{sensor_id}\", or give the format an `id`",
+        );
+    }
+}
+
 /// What does not go together within one subscription.
-fn check_subscription(path: &str, subscription: &Subscription, formats: &[Arc<Mapping>], report: &mut Report) {
+fn check_subscription(path: &str, subscription: &Subscription, way: Way, report: &mut Report) {
     let (filter, topic, format) = (format!("{path}.filter"), format!("{path}.topic"), format!("{path}.format"));
     let Ok(template) = parse_template(&subscription.topic) else { return };
     if subscription.format == "scalar" {
@@ -298,17 +315,36 @@ fn check_subscription(path: &str, subscription: &Subscription, formats: &[Arc<Ma
             }
         }
     }
-    let needs_id = mapping::find(formats, &subscription.format).is_some_and(|mapping| mapping.never_names_a_sensor());
-    if needs_id && !template.iter().any(|level| matches!(level, Level::Name("sensor_id") | Level::Names("sensor_id"))) {
-        report.impossible(
-            &[&topic, &format],
-            "the format has no `id` and no {sensor_id} in `topic` or `each`, and the template has no {sensor_id} either",
-            "write a template such as \"gateway/{sensor_id}\", or give the format an `id`",
-        );
+    if subscription.format == SPARKPLUG {
+        check_sparkplug(path, subscription, way, report);
     }
     if let Some(why) = never_meets(&subscription.filter, &template) {
         let advice = "make filter and topic describe the same topics";
         report.impossible(&[&topic, &filter], format!("no message can fit it: {why}"), advice);
+    }
+}
+
+/// Sparkplug B has topics of its own, and what a message means depends on those before it.
+fn check_sparkplug(path: &str, subscription: &Subscription, way: Way, report: &mut Report) {
+    let (filter, format) = (format!("{path}.filter"), format!("{path}.format"));
+    if way == Way::Direct {
+        report.impossible(
+            &[&format],
+            "nodes of Sparkplug B take commands, and devices that connect to us cannot subscribe",
+            "let the nodes connect to a broker, and write this subscription below its [[mqtt]]",
+        );
+    } else if subscription.filter.starts_with("$share/") {
+        report.impossible(
+            &[&format, &filter],
+            "shared, the births of a node would go to one instance and its data to another",
+            "write filter = \"spBv1.0/#\", and share the groups of nodes among the instances by their names",
+        );
+    } else if !subscription.filter.starts_with("spBv1.0/") {
+        report.impossible(
+            &[&format, &filter],
+            "the topics of Sparkplug B begin with spBv1.0/",
+            "write filter = \"spBv1.0/#\" and topic = \"spBv1.0/#\"",
+        );
     }
 }
 

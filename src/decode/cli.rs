@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{Captured, Context, Formats, Rejects, Template, TsUnit, reasons, time};
+use super::{Captured, Context, Formats, Rejects, Template, TsUnit, reasons, sparkplug, time};
 use crate::config::Config;
 use crate::model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
 
@@ -51,6 +51,9 @@ pub fn run(
     config: &Config,
     received_at_ms: i64,
 ) -> io::Result<Shown> {
+    if question.format == sparkplug::NAME {
+        return run_sparkplug(question.topic, payload, out, config, received_at_ms);
+    }
     let decoder = Formats::new(&config.decoding()).get(question.format).map_err(invalid)?;
     let unit = question.ts_unit.map(str::parse::<TsUnit>).transpose().map_err(invalid)?;
     let usual = decoder.usual_templates();
@@ -69,9 +72,29 @@ pub fn run(
         let cx = Context { limits, line, received_at_ms, ts_unit, sensor_id, field, tags: &tags };
         decoder.decode(payload, question.topic, &cx, &mut builder, &mut rejects);
     }
-    let batch = builder.finish();
+    show(&builder.finish(), &rejects, out)
+}
+
+/// A message of Sparkplug B by itself: a birth shows all, data with aliases say that they need one.
+fn run_sparkplug(
+    topic: Option<&str>,
+    payload: &[u8],
+    out: &mut impl Write,
+    config: &Config,
+    received_at_ms: i64,
+) -> io::Result<Shown> {
+    let needs_topic = "format sparkplug needs --topic, such as spBv1.0/group/NDATA/node";
+    let topic = topic.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, needs_topic))?;
+    let (limits, line) = (&config.limits, &config.line);
+    let cx = Context { limits, line, received_at_ms, ts_unit: None, sensor_id: None, field: None, tags: &[] };
+    let (mut rejects, mut builder) = (Rejects::new(), BatchBuilder::new(limits.fields_max));
+    sparkplug::Sparkplug::new().decode(topic, payload, &cx, &mut builder, &mut rejects);
+    show(&builder.finish(), &rejects, out)
+}
+
+fn show(batch: &ReadingBatch, rejects: &Rejects, out: &mut impl Write) -> io::Result<Shown> {
     for (_, reading) in batch.iter() {
-        writeln!(out, "{}", reading_line(&batch, &reading))?;
+        writeln!(out, "{}", reading_line(batch, &reading))?;
     }
     for reject in rejects.list() {
         let line = serde_json::json!({ "index": reject.index, "reason": reject.reason, "detail": reject.detail });
@@ -160,6 +183,24 @@ mod tests {
         assert!(sensor("scalar", Some("x"), Some("a/{sensor_id}/{field}"), "1").contains("topic_mismatch"));
         assert!(sensor("scalar", None, None, "1").contains("missing_sensor_id"));
         assert!(!lines("scalar", None, None, "1").0);
+    }
+
+    #[test]
+    fn a_message_of_sparkplug_needs_its_topic() {
+        let payload = "\u{12}\u{e}\n\u{1}v\u{18}\u{1}\u{70}\u{1}";
+        let (any, shown) = lines("sparkplug", Some("spBv1.0/G/NDATA/N"), None, payload);
+        assert!(
+            !any && shown[0].contains("invalid_sparkplug"),
+            "the metric is said to be longer than it is: {shown:?}"
+        );
+        let payload = "\u{12}\u{7}\n\u{1}v\u{18}\u{1}\u{70}\u{1}";
+        let (any, shown) = lines("sparkplug", Some("spBv1.0/G/DDATA/N/D"), None, payload);
+        let line = r#"{"sensor_id":"G/N/D","ts":"1970-01-01T00:00:00.001Z","values":{"v":true},"tags":{}}"#;
+        assert!(any && shown == [line], "{shown:?}");
+        let config = Config::default();
+        let error =
+            run(Question { format: "sparkplug", ..Question::default() }, b"", &mut vec![], &config, 0).unwrap_err();
+        assert!(error.to_string().contains("--topic"));
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub enum Format {
 
 impl Format {
     /// The name of each, as settings have it.
-    pub const NAMES: &[&str] = &["json", "ndjson", "scalar", "line"];
+    pub const NAMES: &[&str] = &["json", "ndjson", "scalar", "line", "cbor", "msgpack", "senml", "senml-cbor"];
 
     /// The unit of numbers as time where nobody has said another; `None`: by magnitude.
     pub fn ts_unit_usual(self) -> Option<TsUnit> {

@@ -122,6 +122,10 @@ fn describe() {
         "hourbucket_mqtt_left_out_total",
         "Retained messages that were not taken (mqtt.subscriptions.retained)."
     );
+    describe_counter!(
+        "hourbucket_sparkplug_rebirths_total",
+        "Times that a node of Sparkplug B was asked for its births."
+    );
     describe_gauge!("hourbucket_mqtt_direct_connections", "Devices that are connected to us.");
     describe_counter!("hourbucket_mqtt_direct_connects_total", "Tries of devices to connect, by result.");
     describe_counter!("hourbucket_mqtt_direct_disconnects_total", "Connections of devices that ended, by reason.");
@@ -267,6 +271,11 @@ pub fn mqtt_window(broker: &str, unacked: u64, oldest_seconds: f64, full_seconds
 /// Counts messages that were acknowledged and left out: retained ones that were taken before or are not wanted.
 pub fn mqtt_left_out(broker: &str, n: u64) {
     counter!("hourbucket_mqtt_left_out_total", "broker" => broker.to_owned()).increment(n);
+}
+
+/// Counts a command to a node of Sparkplug B to send its births again.
+pub fn sparkplug_rebirth(broker: &str) {
+    counter!("hourbucket_sparkplug_rebirths_total", "broker" => broker.to_owned()).increment(1);
 }
 
 /// Moves the number of devices that are connected to us.

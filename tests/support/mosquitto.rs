@@ -107,6 +107,11 @@ impl Mosquitto {
         }
     }
 
+    /// Loses, while it does not run, what it has saved.
+    pub fn forget(&self) {
+        let _ = fs::remove_file(self.dir.path().join("mosquitto.db"));
+    }
+
     /// Starts it again on the same port, with what it has saved.
     pub fn restart(&mut self) {
         assert!(self.run(), "mosquitto does not start again:\n{}", self.log());

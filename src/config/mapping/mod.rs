@@ -16,6 +16,7 @@
 //! - `values` is a place, a list of places (the first that is there), or a table of names and places. An object or array
 //!   found there is flattened: the names of its members joined by `separator`, elements of arrays as `[0]`. A text that
 //!   holds a JSON object, plain or in base64, counts as that object. A scalar is one value, named by `field`.
+//!   Where the record itself is the values, what `id`, `time` and `tags` take is none of them.
 //! - `include` and `exclude` are globs over these names; `fields` renames, scales and converts what they match.
 //!
 //! **A place** is a JSON Pointer (RFC 6901) from the record, or with `$` before it from the message; `*` as a step is the
@@ -100,6 +101,8 @@ pub struct Rule {
     pub tags: Vec<(String, Vec<Source>)>,
     /// `fields`, the first that matches.
     pub fields: Vec<FieldRule>,
+    /// The names of what `id`, `time` and `tags` take out of a record, which are no values of it too.
+    pub used: Vec<String>,
 }
 
 /// `values`

@@ -104,6 +104,24 @@ impl Place {
     }
 }
 
+impl Place {
+    /// The name that a value there has once its record is flattened; nothing where that is not known.
+    pub(super) fn name(&self, separator: &str) -> Option<String> {
+        let mut name = String::new();
+        for step in &self.steps {
+            match step {
+                Step::Key { index: Some(index), .. } => name += &format!("[{index}]"),
+                Step::Key { key, .. } => {
+                    let gap = if name.is_empty() || key.is_empty() { "" } else { separator };
+                    name.extend([gap, key]);
+                }
+                Step::First => return None,
+            }
+        }
+        (!name.is_empty()).then_some(name)
+    }
+}
+
 impl Each {
     /// Reads where the records are.
     pub(super) fn parse(text: &str) -> Result<Each, String> {
@@ -187,6 +205,11 @@ impl Source {
 }
 
 impl Piece {
+    /// The place in it.
+    pub(super) fn place(&self) -> Option<&Place> {
+        if let Piece::Place(place, _) = self { Some(place) } else { None }
+    }
+
     fn parse(text: &str) -> Result<Piece, String> {
         let (what, filter) = match text.rsplit_once('|') {
             None => (text, None),

@@ -7,7 +7,7 @@ use chrono_tz::Tz;
 use super::super::reader::{Bad, Report, Section, one_of, wrong};
 use super::super::topic::parse_template;
 use super::super::tree::{Entries, Node, Raw};
-use super::place::{Each, Glob, Place, Source};
+use super::place::{Each, Glob, Piece, Place, Source};
 use super::{
     Condition, FORMATS_MAX, FieldRule, Fraction, Kind, LIST_MAX, Mapping, RULES_MAX, Rule, Scalar, Texts, TimeSource,
     TimeUnit, Type, Values,
@@ -125,7 +125,7 @@ impl Keys {
 
     fn rule(self) -> Rule {
         let with_unit = |t: TimeSource| TimeSource { unit: t.unit.or(self.time_unit), ..t };
-        Rule {
+        let mut rule = Rule {
             topics: self.topics.unwrap_or_default(),
             when: self.when.unwrap_or_default(),
             skip: self.skip.unwrap_or(false),
@@ -136,7 +136,7 @@ impl Keys {
             zone: self.zone,
             unreadable_refuses: self.unreadable_refuses.unwrap_or(true),
             values: self.values.unwrap_or_else(|| Values::At(vec![Place { from_message: false, steps: Vec::new() }])),
-            field: self.field.unwrap_or_else(|| vec![Source::Pieces(vec![super::Piece::Name("field".into(), None)])]),
+            field: self.field.unwrap_or_else(|| vec![Source::Pieces(vec![Piece::Name("field".into(), None)])]),
             prefix: self.prefix,
             separator: self.separator.unwrap_or_else(|| "_".to_owned()),
             level_separator: self.level_separator.unwrap_or_else(|| "/".to_owned()),
@@ -146,8 +146,29 @@ impl Keys {
             none: self.none.unwrap_or_default(),
             tags: self.tags.unwrap_or_default(),
             fields: self.fields.unwrap_or_default(),
-        }
+            used: Vec::new(),
+        };
+        rule.used = used(&rule);
+        rule
     }
+}
+
+/// The flattened names of the places in `id`, `time` and `tags`, as far as they are within the record.
+fn used(rule: &Rule) -> Vec<String> {
+    let times = rule.time.iter().map(|time| &time.source);
+    let tags = rule.tags.iter().filter(|(name, _)| name != "*").flat_map(|(_, sources)| sources);
+    let mut names = Vec::new();
+    for source in rule.id.iter().chain(times).chain(tags) {
+        let places: Vec<&Place> = match source {
+            Source::Place(place) => vec![place],
+            Source::Pieces(pieces) => pieces.iter().filter_map(Piece::place).collect(),
+        };
+        let within = places.into_iter().filter(|place| !place.from_message || rule.each.is_empty());
+        names.extend(within.filter_map(|place| place.name(&rule.separator)));
+    }
+    names.sort();
+    names.dedup();
+    names
 }
 
 /// What does not go together within a rule.

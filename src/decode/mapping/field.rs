@@ -22,6 +22,8 @@ pub(super) struct Fields<'x, 'c, 'm, 't> {
     pub(super) cx: &'x Context<'c>,
     pub(super) out: &'x mut BatchBuilder,
     pub(super) tags: &'t mut Tags<'m>,
+    /// The record itself is flattened, and what `id`, `time` and `tags` take of it with it.
+    pub(super) is_whole: bool,
 }
 
 impl Fields<'_, '_, '_, '_> {
@@ -65,6 +67,9 @@ impl Fields<'_, '_, '_, '_> {
         let rule = self.rule;
         let any = |globs: &[crate::config::mapping::Glob]| globs.iter().any(|glob| glob.matches(name));
         if (!rule.include.is_empty() && !any(&rule.include)) || any(&rule.exclude) {
+            return Ok(());
+        }
+        if self.is_whole && rule.include.is_empty() && rule.used.iter().any(|used| used == name) {
             return Ok(());
         }
         let (field, glob) = match rule.fields.iter().find_map(|field| {

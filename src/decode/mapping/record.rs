@@ -50,7 +50,7 @@ pub(super) fn read<'m>(
     let Case { rule, message } = case;
     let around = Around { names, record, message, cx };
     let mut tags = Tags { list: Vec::new() };
-    let fields = Fields { rule, cx, out, tags: &mut tags };
+    let fields = Fields { rule, cx, out, tags: &mut tags, is_whole: false };
     values(rule, around, fields)?;
     if out.value_count() == 0 {
         return Ok(false);
@@ -73,13 +73,16 @@ pub(super) fn read<'m>(
 /// Adds the values to the reading.
 fn values(rule: &Rule, around: Around<'_, '_>, mut fields: Fields<'_, '_, '_, '_>) -> Result<(), Fault> {
     let prefix = rule.prefix.as_ref().and_then(|source| around.source(source)).unwrap_or_default();
-    let first = |places: &[Place]| places.iter().find_map(|place| find(place, around.record, around.message));
+    let at = |place| Some((place, find(place, around.record, around.message)?));
     let missing = || Fault::new(reasons::NO_VALUES, "nothing is where `values` says");
     match &rule.values {
         Values::At(places) => {
             // A place that is there with null in it says that there is no value, which is no error.
             let is_null = || places.iter().any(|place| is_null(place, around));
-            let Some(value) = first(places) else { return if is_null() { Ok(()) } else { Err(missing()) } };
+            let Some((place, value)) = places.iter().find_map(at) else {
+                return if is_null() { Ok(()) } else { Err(missing()) };
+            };
+            fields.is_whole = place.steps.is_empty() && prefix.is_empty();
             match value {
                 Value::Object(_) | Value::Array(_) => fields.flatten(&prefix, value),
                 Value::String(text) => match document::within(text) {

@@ -66,6 +66,16 @@ fn id_time_and_values_stand_where_the_places_say() {
 }
 
 #[test]
+fn what_is_used_for_id_time_and_tags_is_no_value_of_the_whole() {
+    let text = "[formats.x]\nid = \"{/m/id}-{/n}\"\ntime = [\"/t\", \"/u\"]\ntags = { site = \"/place/0\" }\n";
+    let payload = r#"{"m":{"id":"S","v":1},"n":2,"t":1709290000,"u":5,"place":["north","x"],"w":3}"#;
+    assert_eq!(shown(text, None, payload), [r#"S-2@1709290000{m_v=1 place[1]="x" w=3}[site=north]"#]);
+    let include = text.to_owned() + "include = [\"n\", \"w\"]\n";
+    assert_eq!(shown(&include, None, payload), ["S-2@1709290000{n=2 w=3}[site=north]"], "unless it is asked for");
+    assert_eq!(shown(PLAIN, None, r#"{"id":"S","v":{"id":1,"t":2}}"#), ["S@now{id=1 t=2}"], "another one of that name");
+}
+
+#[test]
 fn arrays_streams_and_lines_are_many_messages() {
     let one = r#"{"id":"S","v":{"a":1}}"#;
     for payload in [

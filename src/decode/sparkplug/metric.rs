@@ -76,7 +76,7 @@ impl<'a> Metric<'a> {
                 (9, Wire::Bytes(set)) => metric.quality = quality(set)?,
                 (10, Wire::Varint(v)) => metric.value = Some(Raw::Int(v)),
                 (11, Wire::Varint(v)) => metric.value = Some(Raw::Long(v)),
-                (12, Wire::Fixed32(bits)) => metric.value = Some(Raw::Double(f64::from(f32::from_bits(bits)))),
+                (12, Wire::Fixed32(bits)) => metric.value = Some(Raw::Double(widened(f32::from_bits(bits)))),
                 (13, Wire::Fixed64(bits)) => metric.value = Some(Raw::Double(f64::from_bits(bits))),
                 (14, Wire::Varint(v)) => metric.value = Some(Raw::Bool(v != 0)),
                 (15, Wire::Bytes(text)) => metric.value = Some(Raw::Text(text)),
@@ -118,6 +118,12 @@ impl<'a> Metric<'a> {
             _ => None,
         }
     }
+}
+
+/// A Float as a double: the one of the shortest decimal that is this Float, 12.3 and not 12.300000190734863. A metric of
+/// this type has no more digits, so nothing is lost, and what is stored is what the node shows.
+fn widened(v: f32) -> f64 {
+    format!("{v:e}").parse().unwrap_or(f64::from(v))
 }
 
 /// The payload that asks a node for its births (§6.4.22): the metric `Node Control/Rebirth`, a boolean, true.
@@ -287,6 +293,16 @@ mod tests {
         for raw in [Raw::Int(0xffff_fffb), Raw::Long(u64::MAX)] {
             assert!(matches!(value("v", raw, None), Err(NoValue::UnknownType)));
         }
+    }
+
+    #[test]
+    fn floats_are_what_the_node_shows() {
+        for (v, expected) in
+            [(12.3f32, 12.3), (0.1, 0.1), (-0.0, -0.0), (1e30, 1e30), (f32::MAX, 3.4028235e38), (7.0, 7.0)]
+        {
+            assert_eq!(widened(v).to_bits(), f64::to_bits(expected), "{v}");
+        }
+        assert!(widened(f32::NAN).is_nan() && widened(f32::NEG_INFINITY) == f64::NEG_INFINITY);
     }
 
     #[test]

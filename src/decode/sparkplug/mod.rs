@@ -41,6 +41,8 @@ use super::rejects::{Fault, Rejects};
 use super::{Context, reasons};
 use crate::model::BatchBuilder;
 
+/// The name of the format in settings. It is none of [`super::Format`]: those read a payload by itself.
+pub const NAME: &str = "sparkplug";
 /// Memory for what births define.
 pub const BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Nodes and devices that are remembered. A node is also remembered for when it was last asked for a rebirth; beyond the

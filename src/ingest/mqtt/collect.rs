@@ -7,8 +7,9 @@ use super::link::Message;
 use super::retained::{Note, Taken};
 use super::target::SetupError;
 use crate::config::{Decoding, Limits, Retained, Subscription};
+use crate::decode::sparkplug::{Rebirth, Sparkplug};
 use crate::decode::topic::{Template, filter_matches};
-use crate::decode::{self, Context, Decoder, Formats, Rejects, TsUnit, reasons};
+use crate::decode::{self, Context, Decoder, Formats, Rejects, TsUnit, reasons, sparkplug};
 use crate::model::batch::NAMES_MAX;
 use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
 
@@ -23,8 +24,7 @@ struct Route {
     filter: String,
     topic: String,
     template: Template,
-    /// `None`: not a format that we know.
-    decoder: Option<Decoder>,
+    how: How,
     format_name: String,
     ts_unit: Option<TsUnit>,
     /// With the subscription's own zone, where it has one.
@@ -33,6 +33,34 @@ struct Route {
     is_shared: bool,
     retained: Retained,
     user_property_tags: Vec<String>,
+}
+
+/// How the messages of a subscription are read.
+#[derive(Debug)]
+enum How {
+    /// Each for itself.
+    Alone(Decoder),
+    /// With what was said before (Sparkplug B).
+    Sparkplug,
+    /// Not a format that we know.
+    Unknown,
+}
+
+impl How {
+    fn of(name: &str, formats: &Formats) -> How {
+        match formats.get(name) {
+            _ if name == sparkplug::NAME => How::Sparkplug,
+            Ok(decoder) => How::Alone(decoder),
+            Err(_) => How::Unknown,
+        }
+    }
+
+    fn ts_unit_usual(&self) -> Option<TsUnit> {
+        match self {
+            How::Alone(decoder) => decoder.ts_unit_usual(),
+            How::Sparkplug | How::Unknown => None,
+        }
+    }
 }
 
 /// What holds for all messages of a collector.
@@ -98,6 +126,9 @@ pub(in crate::ingest) struct Collector {
     decoding: Arc<Decoding>,
     settings: Settings,
     taken: Taken,
+    sparkplug: Sparkplug,
+    /// Commands of Sparkplug B that are to be published; one for a message at most.
+    rebirths: Vec<Rebirth>,
     batch: BatchBuilder,
     dead: Vec<DeadLetter>,
     dead_bytes: usize,
@@ -120,7 +151,7 @@ impl Collector {
     ) -> Result<Collector, SetupError> {
         let formats = Formats::new(&decoding);
         let route = |s: &Subscription| {
-            let decoder = formats.get(&s.format).ok();
+            let how = How::of(&s.format, &formats);
             let ts_unit = s.ts_unit.as_deref().and_then(|unit| unit.parse().ok());
             Ok(Route {
                 filter: s.filter.clone(),
@@ -128,8 +159,8 @@ impl Collector {
                 template: Template::parse(&s.topic)
                     .map_err(|error| SetupError::Template { filter: s.filter.clone(), error })?,
                 format_name: s.format.clone(),
-                ts_unit: ts_unit.or(decoder.as_ref().and_then(Decoder::ts_unit_usual)),
-                decoder,
+                ts_unit: ts_unit.or(how.ts_unit_usual()),
+                how,
                 limits: s.zone.map(|zone| Limits { zone: Some(zone), ..decoding.limits.clone() }),
                 is_shared: s.filter.starts_with("$share/"),
                 retained: s.retained,
@@ -140,6 +171,8 @@ impl Collector {
             routes: subscriptions.iter().map(route).collect::<Result<_, SetupError>>()?,
             settings,
             taken: Taken::default(),
+            sparkplug: Sparkplug::new(),
+            rebirths: vec![],
             batch: BatchBuilder::new(decoding.limits.fields_max),
             decoding,
             dead: vec![],
@@ -173,6 +206,19 @@ impl Collector {
             rejected: std::mem::take(&mut self.rejected),
             left_out: std::mem::take(&mut self.left_out),
         }
+    }
+
+    /// A connection is open; whether the broker has kept what came meanwhile.
+    pub(in crate::ingest) fn connected(&mut self, session_present: bool) {
+        self.sparkplug.reconnected();
+        if !session_present {
+            self.sparkplug.forget();
+        }
+    }
+
+    /// The commands that the messages taken so far have called for; to be published now, or never.
+    pub(in crate::ingest) fn rebirths(&mut self) -> impl Iterator<Item = Rebirth> {
+        self.rebirths.drain(..)
     }
 
     /// What was taken is acknowledged.
@@ -250,7 +296,7 @@ impl Collector {
     }
 
     fn decode(&mut self, message: &Message, route: Result<Option<usize>, std::str::Utf8Error>, received_at_ms: i64) {
-        let Collector { routes, decoding, batch, rejects, settings, .. } = self;
+        let Collector { routes, decoding, batch, rejects, settings, sparkplug, rebirths, .. } = self;
         let payload_bytes_max = settings.payload_bytes_max;
         let (Ok(route), Ok(topic)) = (route, std::str::from_utf8(&message.topic)) else {
             return rejects.push(0, reasons::INVALID_UTF8, "the topic is not UTF-8");
@@ -266,13 +312,10 @@ impl Collector {
         let Some(route) = route.map(|at| &routes[at]) else {
             return rejects.push(0, reasons::NO_SUBSCRIPTION, "no configured subscription has this topic");
         };
-        let Some(decoder) = &route.decoder else {
-            return rejects.push(
-                0,
-                reasons::UNKNOWN_FORMAT,
-                format!("the format `{}` is not known", route.format_name),
-            );
-        };
+        if let How::Unknown = route.how {
+            let detail = format!("the format `{}` is not known", route.format_name);
+            return rejects.push(0, reasons::UNKNOWN_FORMAT, detail);
+        }
         let Some(mut captured) = route.template.capture(topic) else {
             let detail = format!("the topic does not fit the template `{}`", route.topic);
             return rejects.push(0, reasons::TOPIC_MISMATCH, detail);
@@ -293,7 +336,11 @@ impl Collector {
             field: captured.field,
             tags: &captured.tags,
         };
-        decoder.decode(&message.payload, Some(topic), &context, batch, rejects);
+        match &route.how {
+            How::Alone(decoder) => decoder.decode(&message.payload, Some(topic), &context, batch, rejects),
+            How::Sparkplug => rebirths.extend(sparkplug.decode(topic, &message.payload, &context, batch, rejects)),
+            How::Unknown => {}
+        }
     }
 }
 

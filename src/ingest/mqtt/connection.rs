@@ -16,6 +16,7 @@ use super::window::cause;
 use crate::ack::{Ack, Outcome};
 use crate::config::Retained;
 use crate::decode::reasons::QUEUE_FULL;
+use crate::decode::sparkplug::Rebirth;
 use crate::intake::Parcel;
 use crate::model::Now;
 use crate::telemetry::metrics::{self, Source};
@@ -151,6 +152,7 @@ impl<'a> Connection<'a> {
         }
         metrics::mqtt_connected(&broker.name, true);
         tracing::info!(broker = %broker.name, session_present, "MQTT connected");
+        broker.collector.connected(session_present);
         // What is retained is sent again only where it is subscribed to again.
         let anew = broker.config.subscriptions.iter().any(|s| s.retained == Retained::Always);
         if !session_present || anew {
@@ -204,6 +206,7 @@ impl<'a> Connection<'a> {
             None => self.stopping || self.queue.capacity() < PARCELS_MAX / 2,
         };
         let take = if refuse { None } else { self.gather(&message, now) };
+        self.ask_for_births();
         let Some(take) = take else {
             match receipt {
                 Some(_) => self.refuse(),
@@ -223,6 +226,17 @@ impl<'a> Connection<'a> {
         }
         if self.broker.collector.is_full() {
             self.hand_over();
+        }
+    }
+
+    /// Sends nodes of Sparkplug B the commands that their messages have called for.
+    fn ask_for_births(&mut self) {
+        let broker = &mut *self.broker;
+        for Rebirth { topic, payload, why } in broker.collector.rebirths() {
+            tracing::info!(broker = %broker.name, topic, "asking a node of Sparkplug B for a rebirth: {why}");
+            metrics::sparkplug_rebirth(&broker.name);
+            // It fails only where the link has ended. What is not known then, is asked for on the next one.
+            let _ = self.sender.publish_command(topic, payload);
         }
     }
 

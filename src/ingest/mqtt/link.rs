@@ -178,6 +178,21 @@ impl Sender {
         }
     }
 
+    /// Publishes a command, with QoS 0 as Sparkplug B wants it.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub(super) fn publish_command(&self, topic: String, payload: Vec<u8>) -> Result<(), Gone> {
+        match &self.client {
+            Client::V4(client) => {
+                client.try_publish(topic, payload, rumqttc_v4::PublishOptions::at_most_once()).map_err(|_| Gone)
+            }
+            Client::V5(client) => {
+                client.try_publish(topic, payload, rumqttc_v5::PublishOptions::at_most_once()).map_err(|_| Gone)
+            }
+        }
+    }
+
     /// Ends the connection in good order: what was acknowledged before goes out, and where there is a `status` (a topic
     /// and a state) to publish that, then DISCONNECT, and then it waits until the broker has read all of it and closes.
     /// What still comes in is not taken; the broker keeps it.
