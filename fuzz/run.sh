@@ -13,7 +13,7 @@ RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
 -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1" \
     cargo build --release --quiet --target-dir target --target x86_64-unknown-linux-gnu
-found=found/$(echo "$formats" | tr , +)
+found=found/$(echo "$formats" | tr , + | cut -c1-60)
 mkdir -p "$found"
 seeds=
 for format in $(echo "$formats" | tr , ' '); do

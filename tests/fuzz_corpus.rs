@@ -79,7 +79,7 @@ fn the_corpus_is_read_by_every_decoder_and_nothing_breaks() {
         look(input);
         let mut bent = input.clone();
         for n in 0..BENDS {
-            if n % 10 == 0 {
+            if n.is_multiple_of(10) {
                 bent.clone_from(input);
             }
             bend(&mut bent, &inputs[rng.usize(..inputs.len())].1, &mut rng);
