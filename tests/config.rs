@@ -429,6 +429,62 @@ fn one_problem(place: &Place, text: &str, key: &str, part: &str) {
     assert!(!shown[0].contains("geheim"), "a secret is shown: {}", shown[0]);
 }
 
+/// A subscription of the DESIGN's broker with another format and, where there is one, a template.
+fn subscribed(format: &str, topic: Option<&str>, formats: &str) -> String {
+    let topic = topic.map(|topic| format!("topic = \"{topic}\"")).unwrap_or_default();
+    let text = DESIGN.replacen("topic = \"sensors/{sensor_id}/{field}\"", &topic, 1);
+    format!("{}{formats}", text.replacen("format = \"scalar\"", &format!("format = \"{format}\""), 1))
+}
+
+#[test]
+fn a_subscription_can_name_a_profile_or_a_format_of_its_own() {
+    let place = Place::new();
+    let config = place.good(&subscribed("zigbee2mqtt", None, ""), &[]);
+    assert_eq!((config.mqtt[0].subscriptions[0].topic.as_str(), config.formats.len()), ("#", 0));
+    let own = "\n[formats.own]\nid = \"/id\"\n[formats.tasmota]\nzone = \"Europe/Berlin\"\n";
+    let config = place.good(&subscribed("own", None, own), &[]);
+    assert_eq!(config.formats.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["own", "tasmota"]);
+    let (format, topic) = ("mqtt[0].subscriptions[0].format", "mqtt[0].subscriptions[0].topic");
+    one_problem(&place, &subscribed("zigbe2mqtt", Some("#"), ""), format, "did you mean \"zigbee2mqtt\"");
+    one_problem(&place, &subscribed("onw", Some("#"), own), format, "did you mean \"own\"");
+    one_problem(&place, &subscribed("json", None, ""), topic, "missing");
+    let bare = "\n[formats.bare]\nvalues = \"/v\"\n";
+    one_problem(&place, &subscribed("bare", None, bare), format, "no `id`");
+    place.good(&subscribed("bare", Some("sensors/{sensor_id}/+"), bare), &[]);
+    one_problem(&place, &subscribed("own", None, &own.replace("/id", "{")), "formats.own.id", "without its }");
+    one_problem(
+        &place,
+        &subscribed("own", None, "\n[formats]\nown = 5\n").replace("\"own\"", "\"json\""),
+        "formats.own",
+        "a section",
+    );
+}
+
+#[test]
+fn times_and_zones_are_read_and_refused() {
+    let place = Place::new();
+    let with = |line: &str| DESIGN.replacen("future = \"10m\"", &format!("future = \"10m\"\n{line}"), 1);
+    let limits = place.good(&with("unset_before = \"1990-06-01\"\nzone = \"Asia/Kolkata\""), &[]).limits;
+    assert_eq!((limits.unset_before_ms, limits.zone.map(|zone| zone.name())), (644_198_400_000, Some("Asia/Kolkata")));
+    assert_eq!(place.good(DESIGN, &[]).limits.unset_before_ms, 978_307_200_000);
+    one_problem(&place, &with("unset_before = \"2001\""), "limits.unset_before", "a date in quotes");
+    one_problem(&place, &with("unset_before = 2001-01-01"), "limits.unset_before", "a date in quotes");
+    one_problem(&place, &with("zone = \"CEST\""), "limits.zone", "IANA");
+    let zone = DESIGN.replacen("qos = 1", "qos = 1\nzone = \"Berlin\"", 1);
+    one_problem(&place, &zone, "mqtt[0].subscriptions[0].zone", "Europe/Berlin");
+}
+
+#[test]
+fn an_id_that_makes_one_sensor_of_all_devices_is_warned_about() {
+    let place = Place::new();
+    let warnings = |text: &str| place.good(text, &[]).warnings();
+    let [id] = &warnings(&subscribed("own", None, "\n[formats.own]\nid = \"weather\"\n"))[..] else { panic!("one") };
+    assert!(id.contains("formats.own") && id.contains("one sensor"), "{id}");
+    let template = DESIGN.replacen("sensors/{sensor_id}/{field}", "{sensor_id}/+/{field}", 1);
+    let [topic] = &warnings(&template)[..] else { panic!("one") };
+    assert!(topic.contains("mqtt[0].subscriptions[0].topic") && topic.contains("`sensors`"), "{topic}");
+}
+
 #[test]
 fn the_dump_hides_secrets_has_every_key_and_reads_back() {
     let place = Place::new();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::config::{Config, Decoding};
+use super::decode::sparkplug::Sparkplug;
 use super::decode::{Context, Decoder, Formats, Rejects, reasons};
 use super::model::{BatchBuilder, ReadingBatch, Value};
 
@@ -21,6 +22,19 @@ const TOPICS: [&str; 8] = [
     "spBv1.0/group/DDATA/node/device",
 ];
 
+/// Sparkplug has a memory, so an input is a series of messages: a byte that chooses the topic, two that are the length, and
+/// the payload.
+const SPARKPLUG: &str = "sparkplug";
+const SPARKPLUG_TOPICS: [&str; 7] = [
+    "spBv1.0/g/NBIRTH/n",
+    "spBv1.0/g/NDATA/n",
+    "spBv1.0/g/DBIRTH/n/d",
+    "spBv1.0/g/DDATA/n/d",
+    "spBv1.0/g/NDEATH/n",
+    "spBv1.0/g/DDEATH/n/d",
+    "spBv1.0/g/NCMD/n",
+];
+
 /// Small limits, so that they are met; a window as wide as the years that can be written.
 fn decoding() -> Decoding {
     let mut decoding = Config::default().decoding();
@@ -35,7 +49,8 @@ fn decoding() -> Decoding {
 /// The decoders to be tried.
 pub(crate) struct Bench {
     decoding: Decoding,
-    decoders: Vec<(String, Decoder)>,
+    /// Without a decoder: Sparkplug.
+    decoders: Vec<(String, Option<Decoder>)>,
 }
 
 impl Bench {
@@ -45,11 +60,11 @@ impl Bench {
         let formats = Formats::new(&decoding);
         let mut names: Vec<String> = names.map(str::to_owned).collect();
         if names.is_empty() {
-            names = formats.names().into_iter().map(|name| name.to_string()).collect();
+            names = formats.names().into_iter().chain([SPARKPLUG]).map(|name| name.to_string()).collect();
         }
         let decoder = |name: String| {
-            let decoder = formats.get(&name).unwrap_or_else(|e| panic!("{e}"));
-            (name, decoder)
+            let found = (name != SPARKPLUG).then(|| formats.get(&name).unwrap_or_else(|e| panic!("{e}")));
+            (name, found)
         };
         let decoders = names.into_iter().map(decoder).collect();
         Bench { decoding, decoders }
@@ -66,24 +81,35 @@ impl Bench {
     /// Something does not hold.
     pub(crate) fn check(&self, payload: &[u8]) {
         for (name, decoder) in &self.decoders {
-            let (batch, rejects) = self.decoded(decoder, payload);
+            let (batch, rejects) = self.decoded(decoder.as_ref(), payload);
             self.good(name, payload, &batch, &rejects);
         }
     }
 
-    fn decoded(&self, decoder: &Decoder, payload: &[u8]) -> (ReadingBatch, Rejects) {
+    fn decoded(&self, decoder: Option<&Decoder>, payload: &[u8]) -> (ReadingBatch, Rejects) {
         let Decoding { limits, line, .. } = &self.decoding;
         let cx = Context {
             limits,
             line,
             received_at_ms: NOW_MS,
-            ts_unit: decoder.ts_unit_usual(),
+            ts_unit: decoder.and_then(Decoder::ts_unit_usual),
             // Now with, now without what a topic gives.
             sensor_id: (payload.len() % 3 == 0).then_some("S"),
             field: (payload.len() % 2 == 0).then_some("field"),
             tags: &[("site", "north")],
         };
         let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+        let Some(decoder) = decoder else {
+            let (mut sparkplug, mut rest) = (Sparkplug::new(), payload);
+            while let [topic, low, high, more @ ..] = rest {
+                let len = usize::from(u16::from_le_bytes([*low, *high])).min(more.len());
+                let (message, after) = more.split_at(len);
+                let topic = SPARKPLUG_TOPICS[usize::from(*topic) % SPARKPLUG_TOPICS.len()];
+                sparkplug.decode(topic, message, &cx, &mut out, &mut rejects);
+                rest = after;
+            }
+            return (out.finish(), rejects);
+        };
         decoder.decode(payload, Some(TOPICS[payload.len() % TOPICS.len()]), &cx, &mut out, &mut rejects);
         (out.finish(), rejects)
     }

@@ -279,6 +279,7 @@ fn mask_route(out: &mut Lines, route: &Subscription) {
     out.text("topic", &route.topic);
     out.text("format", &route.format);
     out.text_opt("ts_unit", route.ts_unit.as_ref());
+    out.text_opt("zone", route.zone.map(|zone| zone.name()));
     if !route.user_property_tags.is_empty() {
         out.plain("user_property_tags", format_args!("{:?}", route.user_property_tags));
     }

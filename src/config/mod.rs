@@ -426,6 +426,8 @@ pub struct Subscription {
     pub format: String,
     /// `ts_unit`: of numbers as time: `s`, `ms`, `us`, `ns`; absent, by magnitude (of `line`: `ns`).
     pub ts_unit: Option<String>,
+    /// `zone` of times that say none; absent, that of `limits.zone`. A format's own counts before it.
+    pub zone: Option<Tz>,
     /// `retained`: which retained messages are taken (default once).
     pub retained: Retained,
     /// `user_property_tags`: names of MQTT 5 user properties that become tags (default none).

@@ -184,7 +184,7 @@ fn routes(s: &mut Section<'_>, key: &str, way: Way, formats: &[Arc<Mapping>]) ->
     let mut subscriptions: Vec<Subscription> = Vec::with_capacity(found.len());
     for (path, entries) in found {
         let subscription = subscription(Section::new(path.clone(), entries, s.report), way, formats);
-        check_subscription(&path, &subscription, s.report);
+        check_subscription(&path, &subscription, formats, s.report);
         if subscriptions.iter().any(|other| other.filter == subscription.filter && !other.filter.is_empty()) {
             s.report.impossible(
                 &[&format!("{path}.filter")],
@@ -224,6 +224,7 @@ fn subscription(mut s: Section<'_>, way: Way, formats: &[Arc<Mapping>]) -> Subsc
             named(node, &names)
         }),
         ts_unit: s.parse("ts_unit", |node| named(node, &TS_UNITS)),
+        zone: s.parse("zone", mapping::zone),
         retained: match way {
             Way::Broker => s.choice("retained", Retained::Once, &RETAINED),
             Way::Direct => Retained::Always,
@@ -283,7 +284,7 @@ fn named(node: &Node, names: &[&str]) -> Result<String, Bad> {
 }
 
 /// What does not go together within one subscription.
-fn check_subscription(path: &str, subscription: &Subscription, report: &mut Report) {
+fn check_subscription(path: &str, subscription: &Subscription, formats: &[Arc<Mapping>], report: &mut Report) {
     let (filter, topic, format) = (format!("{path}.filter"), format!("{path}.topic"), format!("{path}.format"));
     let Ok(template) = parse_template(&subscription.topic) else { return };
     if subscription.format == "scalar" {
@@ -296,6 +297,14 @@ fn check_subscription(path: &str, subscription: &Subscription, report: &mut Repo
                 );
             }
         }
+    }
+    let needs_id = mapping::find(formats, &subscription.format).is_some_and(|mapping| mapping.never_names_a_sensor());
+    if needs_id && !template.iter().any(|level| matches!(level, Level::Name("sensor_id") | Level::Names("sensor_id"))) {
+        report.impossible(
+            &[&topic, &format],
+            "the format has no `id` and no {sensor_id} in `topic` or `each`, and the template has no {sensor_id} either",
+            "write a template such as \"gateway/{sensor_id}\", or give the format an `id`",
+        );
     }
     if let Some(why) = never_meets(&subscription.filter, &template) {
         let advice = "make filter and topic describe the same topics";

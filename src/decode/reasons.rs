@@ -100,8 +100,6 @@ pub const NO_SUBSCRIPTION: &str = "no_subscription";
 pub const TOPIC_TOO_LONG: &str = "topic_too_long";
 /// Of a message: its subscription's `format` is not known to this version.
 pub const UNKNOWN_FORMAT: &str = "unknown_format";
-/// Of a message: it names another sensor than the one that its sender may speak for.
-pub const FOREIGN_SENSOR: &str = "foreign_sensor";
 /// Of a hook: AWS IoT asks to confirm that it may post here; its payload says how.
 pub const DESTINATION_CONFIRMATION: &str = "destination_confirmation";
 /// Of a message with QoS 0: it came faster than it could be taken.
@@ -158,7 +156,6 @@ pub const ALL: &[&str] = &[
     NO_SUBSCRIPTION,
     TOPIC_TOO_LONG,
     UNKNOWN_FORMAT,
-    FOREIGN_SENSOR,
     DESTINATION_CONFIRMATION,
     QUEUE_FULL,
     STORE_REJECTED,

@@ -46,13 +46,6 @@ impl Rejects {
         Rejects::default()
     }
 
-    /// One, of a message as a whole.
-    pub fn of_message(reason: &'static str, detail: &'static str) -> Rejects {
-        let mut rejects = Rejects::new();
-        rejects.push(0, reason, detail);
-        rejects
-    }
-
     /// How many readings were rejected; may be more than [`Rejects::list`] holds.
     pub fn total(&self) -> usize {
         self.total

@@ -28,6 +28,7 @@ pub fn settings() -> ListenMqtt {
         topic: "sensors/{sensor_id}/{field}".into(),
         format: "scalar".into(),
         ts_unit: None,
+        zone: None,
         retained: Retained::Always,
         user_property_tags: vec!["site".into()],
     }];

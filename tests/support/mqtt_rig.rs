@@ -54,6 +54,7 @@ pub fn subscription(filter: &str, topic: &str, format: &str) -> Subscription {
         topic: topic.into(),
         format: format.into(),
         ts_unit: None,
+        zone: None,
         retained: Retained::Once,
         user_property_tags: vec![],
     }

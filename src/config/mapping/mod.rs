@@ -241,6 +241,17 @@ impl Mapping {
         self.rules.iter().any(|rule| !rule.topics.is_empty())
     }
 
+    /// Whether no rule says whose the readings are, so that somebody else must.
+    pub(super) fn never_names_a_sensor(&self) -> bool {
+        let names = |rule: &Rule| {
+            let in_topic =
+                |topic: &String| topic.split('/').any(|level| matches!(level, "{sensor_id}" | "{sensor_id#}"));
+            let in_each = |each: &Each| each.names().any(|name| name == "sensor_id");
+            !rule.id.is_empty() || rule.topics.iter().any(in_topic) || rule.each.iter().any(in_each)
+        };
+        !self.rules.iter().any(|rule| !rule.skip && names(rule))
+    }
+
     /// Rules whose id is the same text for every message: all devices would be one sensor. Counted from 0.
     pub(super) fn constant_ids(&self) -> impl Iterator<Item = usize> {
         let constant = |rule: &Rule| !rule.skip && rule.id.iter().any(Source::is_constant);

@@ -2,8 +2,8 @@
 //!
 //! The token in the URL is the credential and says who the device is: the sensor is the one whose entry in
 //! `http.tokens_file` has that token, as `id.secret` or, for devices that have theirs from ThingsBoard, as the secret alone.
-//! Where no tokens are asked for, the token itself is the sensor. A body that names another sensor is refused, so that a
-//! device can only speak for itself.
+//! Where no tokens are asked for, the token itself is the sensor. The body is read by the mapping `thingsboard-telemetry`; as
+//! it is shipped nothing in a body names a sensor, so that a device can only speak for itself.
 //!
 //! The answers are ThingsBoard's: 200 without a body, 400, 401. Beside them 429 and 503, as everywhere here.
 
@@ -23,12 +23,10 @@ use super::answer;
 use super::encoding::Encoding;
 use super::passage::{self, Decoded, How, Origin};
 use super::refusal::Refusal;
-use crate::decode::{Format, Rejects, reasons};
-use crate::telemetry::metrics::{self, Source};
 
 pub(super) const TELEMETRY: &str = "/api/v1/{token}/telemetry";
 
-/// The format that knows more of ThingsBoard's shapes than the native one, where there is such a mapping.
+/// The mapping, which a configuration can replace by its own of that name.
 const PROFILE: &str = "thingsboard-telemetry";
 
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
@@ -71,20 +69,14 @@ async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
 }
 
 async fn taken(shared: &Shared, parts: &Parts, body: Body, device: String) -> Result<Response, Refusal> {
-    let how = Encoding::of(&parts.headers).map(|encoding| {
-        let decoder = shared.formats.get(PROFILE).unwrap_or_else(|_| Format::Json.into());
+    let how = Encoding::of(&parts.headers).and_then(|encoding| {
+        let decoder = shared.formats.get(PROFILE).map_err(|e| Refusal::NoFormat { detail: e.to_string() })?;
         let (ts_unit, origin) =
             (decoder.ts_unit_usual(), Origin { sensor_id: Some(device.clone()), ..Origin::default() });
-        How { decoder, encoding, ts_unit, quoting: false, origin }
+        Ok(How { decoder, encoding, ts_unit, quoting: false, origin })
     });
     let (how, received) = passage::arrive(shared, parts, body, how).await?;
-    let (Decoded { batch, mut rejects, .. }, held) = passage::decode(shared, received, how).await?;
-    if batch.iter().any(|(_, reading)| reading.sensor_id() != device) {
-        rejects = Rejects::of_message(reasons::FOREIGN_SENSOR, "the body names another sensor than the token is for");
-        metrics::received(Source::Http, 1);
-        metrics::rejected(Source::Http, reasons::FOREIGN_SENSOR, 1);
-        return Ok(answer::readings(0, &rejects));
-    }
+    let (Decoded { batch, rejects, .. }, held) = passage::decode(shared, received, how).await?;
     passage::count(&batch, &rejects);
     let accepted = batch.len();
     passage::deliver(shared, batch, held).await?;

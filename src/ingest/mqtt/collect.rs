@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::link::Message;
 use super::retained::{Note, Taken};
 use super::target::SetupError;
-use crate::config::{Decoding, Retained, Subscription};
+use crate::config::{Decoding, Limits, Retained, Subscription};
 use crate::decode::topic::{Template, filter_matches};
 use crate::decode::{self, Context, Decoder, Formats, Rejects, TsUnit, reasons};
 use crate::model::batch::NAMES_MAX;
@@ -27,6 +27,8 @@ struct Route {
     decoder: Option<Decoder>,
     format_name: String,
     ts_unit: Option<TsUnit>,
+    /// With the subscription's own zone, where it has one.
+    limits: Option<Limits>,
     /// A shared subscription gets no retained messages at all (MQTT 5 §4.8.2), so there is nothing to remember.
     is_shared: bool,
     retained: Retained,
@@ -128,6 +130,7 @@ impl Collector {
                 format_name: s.format.clone(),
                 ts_unit: ts_unit.or(decoder.as_ref().and_then(Decoder::ts_unit_usual)),
                 decoder,
+                limits: s.zone.map(|zone| Limits { zone: Some(zone), ..decoding.limits.clone() }),
                 is_shared: s.filter.starts_with("$share/"),
                 retained: s.retained,
                 user_property_tags: s.user_property_tags.clone(),
@@ -282,7 +285,7 @@ impl Collector {
             }
         }
         let context = Context {
-            limits: &decoding.limits,
+            limits: route.limits.as_ref().unwrap_or(&decoding.limits),
             line: &decoding.line,
             received_at_ms,
             ts_unit: route.ts_unit,
@@ -304,7 +307,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::{Config, Limits};
+    use crate::config::Config;
 
     const NOW_MS: i64 = 1_710_000_000_000;
 
@@ -315,6 +318,7 @@ mod tests {
             topic: (*topic).into(),
             format: (*format).into(),
             ts_unit: None,
+            zone: (*format == "json").then_some(chrono_tz::Tz::Asia__Kolkata),
             retained: Retained::Once,
             user_property_tags: vec!["rack".into(), "site".into()],
         };
@@ -345,6 +349,17 @@ mod tests {
         assert!(readings[0].values.contains_key("temp"));
         assert_eq!(readings[1].sensor_id, "T");
         assert!(collector.is_empty());
+    }
+
+    #[test]
+    fn a_subscription_has_a_zone_of_its_own() {
+        let mut collector = collector(&[("k/+", "k/{sensor_id}", "json"), ("u/+", "u/{sensor_id}", "ndjson")]);
+        let payload = r#"{"ts": "2024-03-01T10:00:00", "v": 1}"#;
+        collector.take(&message("k/S", payload), NOW_MS).unwrap();
+        collector.take(&message("u/S", payload), NOW_MS).unwrap();
+        let gathered = collector.finish();
+        assert_eq!(gathered.batch.to_readings()[0].ts_ms, 1_709_267_400_000);
+        assert_eq!(gathered.rejected.0, [(reasons::BAD_TIMESTAMP, 1)], "limits.zone is not set");
     }
 
     #[test]
