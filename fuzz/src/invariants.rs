@@ -94,8 +94,8 @@ impl Bench {
             received_at_ms: NOW_MS,
             ts_unit: decoder.and_then(Decoder::ts_unit_usual),
             // Now with, now without what a topic gives.
-            sensor_id: (payload.len() % 3 == 0).then_some("S"),
-            field: (payload.len() % 2 == 0).then_some("field"),
+            sensor_id: payload.len().is_multiple_of(3).then_some("S"),
+            field: payload.len().is_multiple_of(2).then_some("field"),
             tags: &[("site", "north")],
         };
         let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());

@@ -301,7 +301,7 @@ fn check_subscription(path: &str, subscription: &Subscription, formats: &[Arc<Ma
     let needs_id = mapping::find(formats, &subscription.format).is_some_and(|mapping| mapping.never_names_a_sensor());
     if needs_id && !template.iter().any(|level| matches!(level, Level::Name("sensor_id") | Level::Names("sensor_id"))) {
         report.impossible(
-            &[&topic, &format],
+            &[&topic, &format, &format!("formats.{}.id", subscription.format)],
             "the format has no `id` and no {sensor_id} in `topic` or `each`, and the template has no {sensor_id} either",
             "write a template such as \"gateway/{sensor_id}\", or give the format an `id`",
         );
