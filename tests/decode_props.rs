@@ -20,6 +20,19 @@ fn limits() -> Limits {
 }
 
 fn run(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {
+    run_with(format, payload, &[])
+}
+
+/// The same without comparing readings with those before them, which is not done where they get tags of the topic.
+fn run_one_by_one(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {
+    let (mut readings, rejects) = run_with(format, payload, &[("of the topic", "")]);
+    for reading in &mut readings {
+        assert_eq!(reading.tags.remove("of the topic").as_deref(), Some(""));
+    }
+    (readings, rejects)
+}
+
+fn run_with(format: Format, payload: &[u8], tags: &[(&str, &str)]) -> (Vec<Reading>, Rejects) {
     let limits = limits();
     let cx = Context {
         limits: &limits,
@@ -28,7 +41,7 @@ fn run(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {
         ts_unit: format.ts_unit_usual(),
         sensor_id: None,
         field: Some("field"),
-        tags: &[],
+        tags,
     };
     let mut out = BatchBuilder::new(64);
     let mut rejects = Rejects::new();
@@ -386,6 +399,39 @@ proptest! {
                 prop_assert_eq!(format!("{:?}", run(Format::Json, &array).0), format!("{readings:?}"));
             }
         }
+    }
+
+    /// The same for the line protocol, whose lines come from a few series in turns.
+    #[test]
+    fn lines_of_the_line_protocol_that_look_alike_are_what_each_of_them_is_alone(
+        sources in prop::collection::vec((line_reading(), 0usize..2), 1..4),
+        picks in prop::collection::vec((any::<prop::sample::Index>(), "[a-z=\\\\]{1,4}", -1000i64..1000, 0u32..4), 1..40),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1u8..127), 0..3),
+    ) {
+        let mut lines: Vec<Vec<u8>> = picks.iter().map(|(source, text, v, places)| {
+            let ((measurement, reading), gap) = &sources[source.index(sources.len())];
+            let mut reading = reading.clone();
+            reading.tags.values_mut().take(1).for_each(|tag| tag.push_str(text.trim_end_matches('\\')));
+            for (i, value) in reading.values.values_mut().enumerate() {
+                match value {
+                    Value::Double(d) if i % 2 == 0 => *d = *v as f64 / 10f64.powi(*places as i32),
+                    Value::Int(n) => *n = n.wrapping_add(*v),
+                    _ => {}
+                }
+            }
+            line(&(measurement.clone(), reading), *gap).into_bytes()
+        }).collect();
+        for (line, at, byte) in damage {
+            let n = line.index(lines.len());
+            let at = at.index(lines[n].len());
+            lines[n][at] = byte;
+        }
+        // A text may go over several lines: only what is a line for itself can be compared.
+        let payload = lines.join(&b"\n"[..]);
+        let (all, rejects) = run(Format::Line, &payload);
+        let (expected, expected_rejects) = run_one_by_one(Format::Line, &payload);
+        prop_assert_eq!(format!("{all:?}"), format!("{expected:?}"));
+        prop_assert_eq!(rejects.list(), expected_rejects.list());
     }
 
     #[test]

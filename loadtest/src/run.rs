@@ -141,6 +141,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failure> {
     let plan = plan(spec);
     let mut rig = Rig::start(spec, &options.binary).await?;
+    let mut waited = Duration::ZERO;
     let (mut lanes, known) = drive::prepare(spec, &plan, rig.target);
     let mut report = Report {
         scenario: spec.name.clone(),
@@ -157,7 +158,7 @@ pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failur
     let (begun, admin_port, pid) = (Instant::now(), rig.service.admin_port, rig.service.pid());
     std::thread::scope(|scope| {
         scope.spawn(|| course.watch(admin_port, pid, begun, options.progress));
-        let driven = phases(spec, &plan, &mut rig, &mut lanes, &course, &mut report);
+        let driven = phases(spec, &plan, &mut rig, &mut lanes, &course, &mut report, &mut waited);
         let settled = driven.and_then(|()| settle(spec, &rig, &mut report, begun));
         course.over.store(true, Ordering::Relaxed);
         settled
@@ -165,7 +166,9 @@ pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failur
     let load = usage::of(std::process::id()).unwrap_or_default().since(before.loadtest);
     let Rig { mongod, broker, service, .. } = rig;
     let ended = service.terminate()?;
-    report.stored_s = begun.elapsed().as_secs_f64() - idle_s(&report, spec, &ended.drain);
+    report.accepted_s -= waited.as_secs_f64();
+    report.stored_s =
+        begun.elapsed().as_secs_f64() - waited.as_secs_f64() - idle_s(&report, spec, &ended.drain, waited);
     report.used = Used {
         service: ended.usage.since(before.service),
         mongod: mongod.usage().since(before.mongod),
@@ -183,9 +186,9 @@ pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failur
 
 /// Time in which nothing was asked of the service: where a scenario waits until all is stored by itself, `flush.max_age`
 /// passes, and would count as slowness.
-fn idle_s(report: &Report, spec: &Spec, drain: &Duration) -> f64 {
+fn idle_s(report: &Report, spec: &Spec, drain: &Duration, waited: Duration) -> f64 {
     match spec.settle {
-        true => (report.stored_s - report.accepted_s).max(0.0) + drain.as_secs_f64(),
+        true => (report.stored_s - waited.as_secs_f64() - report.accepted_s).max(0.0) + drain.as_secs_f64(),
         false => 0.0,
     }
 }
@@ -197,8 +200,12 @@ fn phases(
     lanes: &mut [Lane],
     course: &Course,
     report: &mut Report,
+    waited: &mut Duration,
 ) -> Result<(), Failure> {
     for phase in &spec.phases {
+        if phase.quiet_first {
+            *waited += until_stored(rig, report.readings)?;
+        }
         let reached = report.phases.first().map_or(0.0, |first: &PhaseReport| first.acked_per_s);
         let rate = phase.rate.or(phase.share.map(|share| share * reached));
         let stop = AtomicBool::new(false);
@@ -235,6 +242,18 @@ fn phases(
         });
     }
     Ok(())
+}
+
+/// Waits until all these readings are stored, and says how long it took.
+fn until_stored(rig: &Rig, readings: u64) -> Result<Duration, Failure> {
+    let begun = Instant::now();
+    while rig.service.metrics()?.settled() < readings {
+        if begun.elapsed() > SETTLED_WITHIN {
+            return Err(format!("{readings} readings are not stored after {SETTLED_WITHIN:?}").into());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(begun.elapsed())
 }
 
 /// Kills MongoDB, starts it again, and sees when the backlog is gone; the phase ends then.

@@ -37,6 +37,9 @@ pub(crate) struct Phase {
     pub(crate) rate: Option<f64>,
     /// Open loop: this share of the rate that the first phase has reached.
     pub(crate) share: Option<f64>,
+    /// It begins when everything before it is stored.
+    #[serde(default)]
+    pub(crate) quiet_first: bool,
     /// MongoDB is killed this many seconds after the phase has begun,
     pub(crate) outage_after: Option<f64>,
     /// and started again after as many seconds.

@@ -5,12 +5,14 @@
 //! [`super::token`]), and where it is no JSON at all [`super::split`] finds where the next one begins. Every byte is
 //! looked at a fixed number of times, whatever the payload.
 
+pub(super) mod mould;
+
 use std::borrow::Cow;
 use std::ops::Range;
 
 use memchr::memchr;
 
-use super::mould::Moulds;
+use self::mould::Moulds;
 use super::reading::ReadingDecoder;
 use super::rejects::Rejects;
 use super::split::{self, DEPTH_MAX, Within, skip_space};

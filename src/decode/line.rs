@@ -11,13 +11,16 @@
 //! What InfluxDB refuses is refused: a tag without a value, a line without a field. What it takes on one of its ways is
 //! taken: texts with line breaks, exponents without a sign, `=` in a tag's value, carriage returns, a byte order mark.
 
+mod mould;
 mod scan;
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
 
+use self::mould::{Mould, Slot};
 use self::scan::{FIELD_KEY, MEASUREMENT, TAG_KEY, TAG_VALUE, Word};
+use super::mould::Moulds;
 use super::names::{self, excerpt};
 use super::reading::add_value;
 use super::rejects::{Fault, Rejects};
@@ -78,12 +81,33 @@ struct Walk<'a, 't> {
     /// Where a sensor's id, and a field's name with its prefix, are put together.
     id: String,
     name: String,
+    /// What the lines look like, and where in the one at hand what a mould leaves open stands.
+    moulds: Moulds<Mould>,
+    slots: Vec<(Slot, usize, usize)>,
 }
 
 impl<'a, 't> Walk<'a, 't> {
     fn new(text: &'t str, original: Option<&'t [u8]>, cx: &'a Context<'a>, out: &'a mut BatchBuilder) -> Walk<'a, 't> {
         let (id, name) = (String::new(), String::new());
-        Walk { text, original, cx, out, tags: Vec::new(), sensor: None, measurement: Cow::Borrowed(""), id, name }
+        let (moulds, slots) = (Moulds::default(), Vec::new());
+        let mut walk = Walk {
+            text,
+            original,
+            cx,
+            out,
+            tags: Vec::new(),
+            sensor: None,
+            measurement: "".into(),
+            id,
+            name,
+            moulds,
+            slots,
+        };
+        // Those that get more tags than they have, or that must be looked at for bytes that are no text, are not compared.
+        if original.is_some() || !cx.tags.is_empty() {
+            walk.moulds.give_up();
+        }
+        walk
     }
 
     fn run(&mut self, rejects: &mut Rejects) {
@@ -130,8 +154,13 @@ impl<'a, 't> Walk<'a, 't> {
 
     /// Takes the line at `begin` and gives its end, the place of its line break or of the end of the payload.
     fn reading(&mut self, begin: usize) -> Result<usize, Fault> {
+        let (text, cx, out, id) = (self.text, self.cx, &mut *self.out, &mut self.id);
+        if let Some(end) = self.moulds.find(|mould| mould.fill(text, begin, cx, out, id)) {
+            return Ok(end);
+        }
         self.out.begin();
         self.tags.clear();
+        self.slots.clear();
         self.sensor = None;
         let at = self.series(begin)?;
         let at = self.fields(at)?;
@@ -139,8 +168,37 @@ impl<'a, 't> Walk<'a, 't> {
         if self.original.is_some_and(|bytes| std::str::from_utf8(&bytes[begin..end]).is_err()) {
             return Err(Fault::new(reasons::INVALID_UTF8, "the line is not UTF-8"));
         }
+        // Of the last one nothing needs to be known. The commit puts the tags into another order.
+        let learns = self.moulds.learns() && end < self.text.len();
+        let keys = if learns { self.tags.iter().map(|(key, _)| key.clone()).collect() } else { Vec::new() };
         self.commit(ts_ms, receipt_time)?;
+        if learns {
+            self.learn(begin, keys);
+        }
         Ok(end)
+    }
+
+    /// Keeps what the line at `begin` looked like, which was just committed and has these tags.
+    fn learn(&mut self, begin: usize, keys: Vec<Cow<'t, str>>) {
+        let limits = self.cx.limits;
+        let stored = |raw: Cow<'t, str>| {
+            let stored = names::name(&raw, limits).ok()?.into_owned();
+            Some((raw, Cow::Owned(stored)))
+        };
+        let keys = keys.into_iter().map(stored).collect::<Option<Vec<_>>>();
+        let mould = keys.and_then(|keys| {
+            Mould::of(&mould::Line {
+                text: self.text,
+                begin,
+                slots: &self.slots,
+                measurement: &self.measurement,
+                keys: &keys,
+                sensor_tag: self.sensor.is_some(),
+                topic: self.cx.sensor_id.is_some(),
+                shape: self.out.committed_shape(),
+            })
+        });
+        self.moulds.learn(mould);
     }
 
     /// Measurement and tags; gives the place behind them.
@@ -164,12 +222,14 @@ impl<'a, 't> Walk<'a, 't> {
                 return Err(bad(format!("the tag {} has no value", excerpt(key.raw))));
             }
             at = value.end;
-            let (key, value) = (key.text(&TAG_KEY), value.text(&TAG_VALUE));
+            let (begin, key, value) = (value.start, key.text(&TAG_KEY), value.text(&TAG_VALUE));
             if *key == *self.cx.line.sensor_id_tag {
+                self.slots.push((Slot::Sensor, begin, at));
                 if self.sensor.replace(value).is_some() {
                     return Err(twice(&key));
                 }
             } else if self.tags.len() < tags_max {
+                self.slots.push((Slot::Tag(self.tags.len() as u8), begin, at));
                 self.tags.push((key, value));
             } else {
                 return Err(names::too_many_tags(tags_max));
@@ -211,6 +271,7 @@ impl<'a, 't> Walk<'a, 't> {
                 &key
             };
             add_value(self.out, &names::name(name, limits)?, value, limits.fields_max)?;
+            self.slots.push((Slot::Value, key_end + 1, end));
             if bytes.get(end) != Some(&b',') {
                 return Ok(end);
             }
@@ -219,13 +280,14 @@ impl<'a, 't> Walk<'a, 't> {
     }
 
     /// The time, whether it is that of receipt, and the end of the line.
-    fn time(&self, at: usize) -> Result<(i64, bool, usize), Fault> {
+    fn time(&mut self, at: usize) -> Result<(i64, bool, usize), Fault> {
         let bytes = self.text.as_bytes();
         let begin = scan::skip_blank(bytes, at);
         if matches!(bytes.get(begin), None | Some(b'\n')) {
             return Ok((self.cx.received_at_ms, true, begin));
         }
         let (literal, end) = scan::bare(self.text, begin);
+        self.slots.push((Slot::Time, begin, end));
         let (ts_ms, receipt_time) = time::of_line(literal, self.cx)?;
         let end = scan::skip_blank(bytes, end);
         if matches!(bytes.get(end), None | Some(b'\n')) {
@@ -270,24 +332,26 @@ impl<'a, 't> Walk<'a, 't> {
 
 /// A series as a sensor's id.
 pub(super) fn write_id(id: &mut String, measurement: &str, tags: &[(Cow<'_, str>, Cow<'_, str>)]) {
-    let push = |id: &mut String, text: &str| {
-        if !text.contains(ID_ESCAPED) {
-            return id.push_str(text);
-        }
-        for c in text.chars() {
-            if ID_ESCAPED.contains(&c) {
-                id.push('\\');
-            }
-            id.push(c);
-        }
-    };
     id.clear();
-    push(id, measurement);
+    push_escaped(id, measurement);
     for (key, value) in tags {
         id.push(',');
-        push(id, key);
+        push_escaped(id, key);
         id.push('=');
-        push(id, value);
+        push_escaped(id, value);
+    }
+}
+
+/// Adds a name to a sensor's id.
+fn push_escaped(id: &mut String, text: &str) {
+    if !text.contains(ID_ESCAPED) {
+        return id.push_str(text);
+    }
+    for c in text.chars() {
+        if ID_ESCAPED.contains(&c) {
+            id.push('\\');
+        }
+        id.push(c);
     }
 }
 

@@ -11,7 +11,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::mould::Simple;
+use super::json::mould::Simple;
 use super::names::{self, excerpt};
 use super::rejects::Fault;
 use super::token::{KeySeed, Skip, Token, TokenSeed};

@@ -1,0 +1,185 @@
+//! Moulds of lines: see [`crate::decode::mould`].
+
+use std::borrow::Cow;
+
+use super::push_escaped;
+use super::scan::{self, TAG_VALUE, Word};
+use crate::config::Limits;
+use crate::decode::mould::{Parts, TAGS_MAX};
+use crate::decode::{Context, names, time};
+use crate::model::{BatchBuilder, ValueRef};
+
+/// What stands between two literal parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Slot {
+    /// The tag that names the sensor.
+    Sensor,
+    /// A tag: its place among those of the line, or among the stored ones, sorted by key.
+    Tag(u8),
+    /// A field's value.
+    Value,
+    /// The time.
+    Time,
+    /// Behind the last part.
+    End,
+}
+
+/// Where the sensor's id comes from.
+#[derive(Debug)]
+enum Id {
+    Tag,
+    Topic,
+    /// Measurement and tags: the text before each tag's value (unescaped slots hold nothing that ends a word), by the tags'
+    /// order in the id, with their place among the stored ones.
+    Series {
+        begin: String,
+        tags: Vec<(String, u8)>,
+    },
+}
+
+/// What one line looked like.
+#[derive(Debug)]
+pub(super) struct Mould {
+    parts: Parts<Slot>,
+    tag_keys: Vec<Box<str>>,
+    id: Id,
+    shape: u32,
+}
+
+/// What a line said, as it was decoded: `slots` by place, tags with their index in `tags`, which are as they stand there
+/// with their stored names.
+pub(super) struct Line<'l, 't> {
+    pub(super) text: &'t str,
+    pub(super) begin: usize,
+    pub(super) slots: &'l [(Slot, usize, usize)],
+    pub(super) measurement: &'l str,
+    /// Raw and stored names of the tags, in the order of the line.
+    pub(super) keys: &'l [(Cow<'t, str>, Cow<'t, str>)],
+    pub(super) sensor_tag: bool,
+    pub(super) topic: bool,
+    pub(super) shape: u32,
+}
+
+impl Mould {
+    /// The mould of a line that was just committed; `None` where it is too large for one.
+    pub(super) fn of(line: &Line<'_, '_>) -> Option<Mould> {
+        if line.keys.len() > TAGS_MAX {
+            return None;
+        }
+        let mut stored: Vec<usize> = (0..line.keys.len()).collect();
+        stored.sort_by(|a, b| line.keys[*a].1.cmp(&line.keys[*b].1));
+        let place = |i: usize| stored.iter().position(|s| *s == i).unwrap_or_default() as u8;
+        let (mut parts, mut at) = (Parts::default(), line.begin);
+        for &(slot, begin, end) in line.slots {
+            let slot = match slot {
+                Slot::Tag(i) => Slot::Tag(place(usize::from(i))),
+                other => other,
+            };
+            parts.push(line.text.as_bytes().get(at..begin)?, slot)?;
+            at = end;
+        }
+        parts.push(b"", Slot::End)?;
+        let id = match (line.sensor_tag, line.topic) {
+            (true, _) => Id::Tag,
+            (false, true) => Id::Topic,
+            (false, false) => {
+                let mut by_raw: Vec<usize> = (0..line.keys.len()).collect();
+                by_raw.sort_by(|a, b| line.keys[*a].0.cmp(&line.keys[*b].0));
+                let before = |i: usize| {
+                    let mut text = String::from(",");
+                    push_escaped(&mut text, &line.keys[i].0);
+                    (text + "=", place(i))
+                };
+                let mut begin = String::new();
+                push_escaped(&mut begin, line.measurement);
+                Id::Series { begin, tags: by_raw.into_iter().map(before).collect() }
+            }
+        };
+        let tag_keys = stored.into_iter().map(|i| line.keys[i].1.as_ref().into()).collect();
+        Some(Mould { parts, tag_keys, id, shape: line.shape })
+    }
+
+    /// Commits the line at `begin` if it is like this one, and gives its end; `series` is room for an id.
+    pub(super) fn fill(
+        &self,
+        text: &str,
+        begin: usize,
+        cx: &Context<'_>,
+        out: &mut BatchBuilder,
+        series: &mut String,
+    ) -> Option<usize> {
+        let (bytes, limits, mut at) = (text.as_bytes(), cx.limits, begin);
+        let mut tags: [(&str, &str); TAGS_MAX] = [("", ""); TAGS_MAX];
+        let (mut sensor, mut time) = (None, (cx.received_at_ms, true));
+        out.begin_like(self.shape);
+        for (literal, slot) in self.parts.iter() {
+            if !bytes.get(at..)?.starts_with(literal) {
+                return None;
+            }
+            at += literal.len();
+            match *slot {
+                Slot::Sensor => (sensor, at) = tag_value(text, at).map(|(value, end)| (Some(value), end))?,
+                Slot::Tag(place) => (tags[usize::from(place)].1, at) = tag_value(text, at)?,
+                Slot::Value => {
+                    let (value, end) = value(text, at, limits)?;
+                    out.next_value(value);
+                    at = end;
+                }
+                Slot::Time => {
+                    let (literal, end) = scan::bare(text, at);
+                    time = time::of_line(literal, cx).ok()?;
+                    at = end;
+                }
+                Slot::End => break,
+            }
+        }
+        let end = scan::skip_blank(bytes, at);
+        if !matches!(bytes.get(end), None | Some(b'\n')) {
+            return None;
+        }
+        let tags = &mut tags[..self.tag_keys.len()];
+        for ((key, value), of_mould) in tags.iter_mut().zip(&self.tag_keys) {
+            *key = of_mould;
+            // Beyond that the tags' length together counts.
+            if value.len() > limits.string_max_bytes.min(4096) {
+                return None;
+            }
+        }
+        let id = match &self.id {
+            Id::Tag => sensor?,
+            Id::Topic => cx.sensor_id?,
+            Id::Series { begin, tags: of_id } => {
+                series.clear();
+                series.push_str(begin);
+                for (before, place) in of_id {
+                    series.push_str(before);
+                    push_escaped(series, tags[usize::from(*place)].1);
+                }
+                series
+            }
+        };
+        names::check_sensor_id(id, limits).ok()?;
+        out.commit(id, time.0, time.1, tags);
+        Some(end)
+    }
+}
+
+/// A tag's value without escapes.
+fn tag_value(text: &str, at: usize) -> Option<(&str, usize)> {
+    let word = Word::read(text, at, &TAG_VALUE);
+    (!word.raw.is_empty() && !word.raw.contains('\\')).then_some((word.raw, word.end))
+}
+
+/// A field's value, as far as it is borrowed.
+fn value<'t>(text: &'t str, at: usize, limits: &Limits) -> Option<(ValueRef<'t>, usize)> {
+    if text.as_bytes().get(at) != Some(&b'"') {
+        let (literal, end) = scan::bare(text, at);
+        return Some((scan::value(literal).ok()?, end));
+    }
+    match scan::quoted(text, at)? {
+        (Cow::Borrowed(content), end) if content.len() <= limits.string_max_bytes => {
+            Some((ValueRef::Str(content), end))
+        }
+        _ => None,
+    }
+}
