@@ -454,7 +454,7 @@ fn a_subscription_can_name_a_profile_or_a_format_of_its_own() {
     one_problem(&place, &subscribed("own", None, &own.replace("/id", "{")), "formats.own.id", "without its }");
     one_problem(
         &place,
-        &subscribed("own", None, "\n[formats]\nown = 5\n").replace("\"own\"", "\"json\""),
+        &subscribed("own", Some("#"), "\n[formats]\nown = 5\n").replace("\"own\"", "\"json\""),
         "formats.own",
         "a section",
     );
