@@ -38,7 +38,8 @@ impl Drop for Shared {
     }
 }
 
-/// One part of an acknowledgement. Cloning splits it.
+/// One part of an acknowledgement. Cloning splits it. The default one is [`Ack::none`].
+#[derive(Default)]
 pub struct Ack {
     shared: Option<Arc<Shared>>,
 }
@@ -117,45 +118,61 @@ impl Wait {
     }
 }
 
-/// The parts that wait with one heap of readings; consecutive parts of the same acknowledgement are kept once.
+/// The parts that wait with one heap of readings; consecutive parts of the same acknowledgement are kept once. The last
+/// one stands here itself: a bucket asks for it with every reading.
 #[derive(Debug, Default)]
-pub struct Acks(Vec<Ack>);
+pub struct Acks {
+    last: Ack,
+    earlier: Vec<Ack>,
+}
 
 impl Acks {
     /// Keeps a part of `ack`, unless the last one kept is of the same acknowledgement.
     pub fn join(&mut self, ack: &Ack) {
-        if !self.0.last().is_some_and(|last| last.same(ack)) && ack.shared.is_some() {
-            self.0.push(ack.clone());
+        if !self.last.same(ack) && ack.shared.is_some() {
+            self.push(ack.clone());
+        }
+    }
+
+    fn push(&mut self, ack: Ack) {
+        let before = std::mem::replace(&mut self.last, ack);
+        if before.shared.is_some() {
+            self.earlier.push(before);
         }
     }
 
     /// Takes over all parts of `other`.
     pub fn append(&mut self, other: &mut Acks) {
-        if self.0.is_empty() {
+        if self.is_empty() {
             std::mem::swap(self, other);
-        } else {
-            self.0.append(&mut other.0);
+            return;
+        }
+        for ack in other.earlier.drain(..).chain([std::mem::take(&mut other.last)]) {
+            if ack.shared.is_some() {
+                self.push(ack);
+            }
         }
     }
 
     /// A part of each.
     pub fn split(&self) -> Acks {
-        Acks(self.0.clone())
+        Acks { last: self.last.clone(), earlier: self.earlier.clone() }
     }
 
     /// All parts are safe.
     pub fn delivered(self) {
-        self.0.into_iter().for_each(Ack::delivered);
+        self.earlier.into_iter().for_each(Ack::delivered);
+        self.last.delivered();
     }
 
     /// How many parts.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.earlier.len() + usize::from(!self.is_empty())
     }
 
     /// Whether none waits.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.last.shared.is_none()
     }
 }
 

@@ -35,7 +35,7 @@ use crate::ingest;
 use crate::ingest::http::HttpIngest;
 use crate::ingest::listen::MqttListener;
 use crate::ingest::mqtt::{self, BrokerStatus};
-use crate::intake::{Gate, Parcels, door};
+use crate::intake::{Gate, Intake, Parcels, door};
 use crate::journal::{self, Journal};
 use crate::latest::state::LatestSettings;
 use crate::latest::{LatestGauges, LatestHandle, LatestTask};
@@ -114,6 +114,8 @@ struct Wiring {
     gate: Gate,
     poison: Poison,
     flusher: Flusher,
+    /// Everything that comes may be stored already.
+    repeats: bool,
 }
 
 impl Wiring {
@@ -146,7 +148,7 @@ impl Wiring {
             bytes_max: usize::try_from(config.accumulate.max_bytes).unwrap_or(usize::MAX) / n,
             sensors_max: (config.accumulate.max_sensors / n).max(1),
             seen_max: SEEN_MAX,
-            started_wall_ms: self.clock.now().wall_ms,
+            started_wall_ms: if self.repeats { i64::MAX } else { self.clock.now().wall_ms },
             backoff: backoff(config),
         };
         let mut shards = Shards::default();
@@ -364,6 +366,36 @@ impl Service {
     /// # Errors
     /// A port, the journal or a broker's settings cannot be used; nothing runs then.
     pub async fn start(config: Config, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Result<Service, StartError> {
+        Service::start_with(config, store, clock, false).await.map(|(service, _)| service)
+    }
+
+    /// A second instance for a command, beside a service that runs or not: without ports for senders, brokers and
+    /// journal. The caller hands readings over at the door that it gets, which may be stored already; their
+    /// acknowledgements say that they are stored. When the door's handle is dropped and [`Service::run_until`] is told
+    /// to stop, it ends.
+    ///
+    /// # Errors
+    /// As [`Service::start`].
+    pub async fn start_fed(
+        mut config: Config,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Service, Intake), StartError> {
+        config.ingest.ack = AckMode::Stored;
+        config.http.enabled = false;
+        config.mqtt.clear();
+        config.listen.mqtt.enabled = false;
+        // Beside the one of the service; nobody looks.
+        config.admin.listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        Service::start_with(config, store, clock, true).await
+    }
+
+    async fn start_with(
+        config: Config,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        repeats: bool,
+    ) -> Result<(Service, Intake), StartError> {
         let gate = Gate::default();
         let poison = Poison::new(gate.clone());
         let health = Arc::new(Health::new(config.ingest.ack));
@@ -377,6 +409,7 @@ impl Service {
             gate: gate.clone(),
             poison: poison.clone(),
             flusher: flusher.clone(),
+            repeats,
         });
         // Ports first: they are what fails most often, and nothing else has begun.
         let admin = Admin::bind(&config.admin, health.clone()).await.map_err(start_error)?;
@@ -384,7 +417,7 @@ impl Service {
         let env = ingest::Env {
             decoding: Arc::new(config.decoding()),
             ack: config.ingest.ack,
-            intake,
+            intake: intake.clone(),
             clock: clock.clone(),
             stop: stop.clone(),
             drained: drained.clone(),
@@ -395,7 +428,7 @@ impl Service {
         let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
         let enrichment = wiring.enrichment(&store, &registry);
         let Shards { handles, tasks: shards, gauges, latest, latest_gauges } = wiring.shards(&dead_handle, &registry);
-        let router = Router::new(handles, dead_handle);
+        let router = Router::new(handles, dead_handle).repeating(repeats);
         let (router, journal) = wiring.route(router, parcels, oldest.clone()).await?;
         let dead = wiring.spawn("dead letters", dead);
         let (http_addr, admin_addr) = (ports.http.as_ref().map(HttpIngest::local_addr), admin.local_addr());
@@ -410,7 +443,7 @@ impl Service {
         let admin = wiring.spawn("admin port", logged("admin port", admin.serve(admin_token.clone())));
         let front = start_front(&wiring, ports, env)?;
         health.started();
-        Ok(Service {
+        let service = Service {
             http_addr,
             mqtt_addr,
             admin_addr,
@@ -431,7 +464,8 @@ impl Service {
             side,
             admin,
             gauges,
-        })
+        };
+        Ok((service, intake))
     }
 
     /// Serves until `stop` is done or a part fails, then shuts down in order.

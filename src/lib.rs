@@ -8,6 +8,7 @@
 //! ```
 //!
 //! Beside it, where switched on: [`latest`] keeps the fleet's newest state, [`enrich`] gives pages the tags of a registry.
+//! [`replay`] reads dead letters again, as a second instance.
 //!
 //! An acknowledgement ([`ack`]) goes along with every reading and comes back when it is safe; a channel that is full is
 //! the only other thing that flows back. [`app`] is the only place that knows all stages.
@@ -42,6 +43,7 @@ pub mod journal;
 pub mod latest;
 pub mod maintain;
 pub mod model;
+pub mod replay;
 pub mod route;
 pub mod shutdown;
 pub mod store;

@@ -32,8 +32,9 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("shutdown", &["intake", "telemetry", "config", "model"]),
     ("intake", &["ack", "model"]),
     ("ingest", &["decode", "intake", "ack", "model", "config", "telemetry"]),
-    ("decode", &["model", "config(Limits|Line)"]),
-    ("decode/decoder", &["model", "config(Decoding)"]),
+    ("decode", &["model", "config(Limits|Line|Otlp|PointAttributes)"]),
+    ("decode/decoder", &["model", "config(Decoding|Otlp|mapping|nearest)"]),
+    ("decode/mapping", &["model", "config(mapping)"]),
     ("decode/cli", &["model", "config"]),
     ("journal", &["model", "ack", "intake", "config", "telemetry"]),
     // The router pulls: it follows the journal, and pushes to the shards and to the dead letters' task.
@@ -71,6 +72,8 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("maintain", &["model"]),
     // Both ports are served by the same code, which lives with the larger one.
     ("admin", &["ingest(http)", "telemetry", "config", "model"]),
+    // A second instance for a command.
+    ("replay", &["app", "ingest(letters|mqtt)", "intake", "ack", "maintain", "shutdown", "store", "config", "model"]),
     ("check", &["journal", "store", "ingest(http|mqtt|listen|tokens)", "config", "model"]),
 ];
 

@@ -16,7 +16,7 @@ const NOW: i64 = 1_709_290_800_000;
 fn limits() -> Limits {
     // Back to the year 1900 and as far ahead.
     let years = Duration::from_secs(125 * 365 * 86_400);
-    Limits { past: years, future: years, ..Config::default().limits }
+    Limits { past: years, future: years, unset_before_ms: i64::MIN, ..Config::default().limits }
 }
 
 fn run(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {
@@ -261,6 +261,54 @@ fn line((measurement, reading): &(String, Reading), gap: usize) -> String {
     format!("{blanks}{measurement},sensor_id={id}{tags} {blanks}{}{time}{blanks}", fields.join(","))
 }
 
+/// A line as a gateway's program writes it: of one of a few forms, each with its own keys, and a token in each slot.
+fn alike() -> impl Strategy<Value = String> {
+    let token = prop_oneof![
+        8 => (-100_000i64..100_000, 0u32..4).prop_map(|(v, places)| format!("{:.*}", places as usize, v as f64 / 100.0)),
+        2 => any::<i64>().prop_map(|v| v.to_string()),
+        2 => (100_000_000_000_000i64..1_000_000_000_000_000_000, 1usize..15).prop_map(|(v, places)| {
+            let digits = v.to_string();
+            let (whole, fraction) = digits.split_at(digits.len() - places);
+            format!("{whole}.{fraction}")
+        }),
+        2 => any::<f64>().prop_filter("finite", |v| v.is_finite()).prop_map(|v| serde_json::to_string(&v).unwrap()),
+        2 => text().prop_map(|t| serde_json::to_string(&t).unwrap()),
+        3 => prop::sample::select(vec![
+            "true", "false", "null", "-0", "-0.0", "0", "1e3", "1E-2", "01", "1.", ".5", "+1", "NaN", "[]", "{}", "\"\"",
+            "9007199254740993.5", "123456789012345678", "1234567890123456789", "0.1234567890123456789", "1.5e400", "tru",
+            "\"a\\nb\"", "\"\u{fc}\"", "\"\t\"", "\"open", "",
+        ]).prop_map(str::to_owned),
+    ];
+    let time = prop_oneof![
+        6 => (-3_000_000_000_000i64..3_000_000_000_000).prop_map(|v| v.to_string()),
+        2 => Just("\"2024-03-01T10:00:00.123Z\"".to_owned()),
+        1 => prop::sample::select(vec!["\"1709290800\"", "1709290800.5", "\"noon\"", "null", "true", "99999999999999999", "-0"])
+            .prop_map(str::to_owned),
+    ];
+    let id = prop_oneof![6 => "[a-z]{1,6}", 1 => text()].prop_map(|t| serde_json::to_string(&t).unwrap());
+    let forms = vec![
+        r#"{"sensor_id":ID,"ts":TS,"tags":{"site":ID,"floor":ID},"values":{"a":V,"b":V,"c":V}}"#,
+        r#"{"sensor_id":ID,"ts":TS,"tags":{"site":ID,"floor":ID},"values":{"a":V,"b":V}}"#,
+        r#"{"sensor_id": ID, "ts": TS, "values": {"a": V, "b.x": V}}"#,
+        r#"{"values":{"b":V,"a":V},"sensor_id":ID,"ts":TS}"#,
+        r#"{"sensor_id":ID,"ts":TS,"a":V,"b":V}"#,
+        r#"{"sensor_id":ID,"values":{"a":V},"tags":{"a.b":ID}}"#,
+        r#"{"sensor_id":ID,"values":{"a":V},"tags":{"t":V}}"#,
+        r#"{"sensor_id":ID,"ts":TS,"ts_unit":"s","values":{"a":V}}"#,
+        r#"{"sensor_id":ID,"ts":TS,"values":{"a":V},"a":V}"#,
+        r#"{"sensor_id":ID,"ts":TS,"values":{"a":V},"tags":null}"#,
+    ];
+    let tokens = prop::collection::vec(token, 4);
+    let behind = prop_oneof![9 => Just(""), 1 => prop::sample::select(vec![" ", "}", " 1", ",", "{}"])];
+    (prop::sample::select(forms), id.clone(), id, time, tokens, behind).prop_map(
+        |(form, id, other, time, tokens, behind)| {
+            let mut line = form.replacen("ID", &id, 1).replace("ID", &other).replace("TS", &time);
+            tokens.iter().for_each(|t| line = line.replacen("V", t, 1));
+            line + behind
+        },
+    )
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -310,6 +358,36 @@ proptest! {
     }
 
     /// Cut anywhere, an array loses the reading that is cut, and says so; it gains none.
+    /// A line alone is never compared with another, so it is the measure.
+    #[test]
+    fn lines_that_look_alike_are_what_each_of_them_is_alone(
+        lines in prop::collection::vec(alike(), 1..40),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1u8..127), 0..3),
+    ) {
+        // Good lines again and again, with the odd ones between them.
+        let mut lines: Vec<Vec<u8>> = lines.into_iter().map(String::into_bytes).collect();
+        for (line, at, byte) in damage {
+            let n = line.index(lines.len());
+            let at = at.index(lines[n].len());
+            lines[n][at] = if byte == b'\n' { b' ' } else { byte };
+        }
+        let (mut readings, mut rejects) = (vec![], vec![]);
+        for (i, line) in lines.iter().enumerate() {
+            let (one, none) = run(Format::Ndjson, line);
+            prop_assert_eq!(one.len() + none.total(), 1);
+            readings.extend(one);
+            rejects.extend(none.list().iter().map(|r| (i, r.reason)));
+        }
+        let (all, none) = run(Format::Ndjson, &lines.join(&b"\n"[..]));
+        prop_assert_eq!(format!("{all:?}"), format!("{readings:?}"));
+        prop_assert_eq!(none.list().iter().map(|r| (r.index, r.reason)).collect::<Vec<_>>(), rejects.clone());
+        if rejects.is_empty() {
+            for array in [[&b"["[..], &lines.join(&b", "[..]), b"]"].concat(), lines.concat()] {
+                prop_assert_eq!(format!("{:?}", run(Format::Json, &array).0), format!("{readings:?}"));
+            }
+        }
+    }
+
     #[test]
     fn a_truncated_array_keeps_what_is_whole(
         good in prop::collection::vec((reading(), spelling()), 1..6),

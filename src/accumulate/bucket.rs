@@ -24,8 +24,9 @@ use std::sync::Arc;
 
 use super::seen::{Foreign, Position, Seen};
 use crate::ack::{Ack, Acks};
+use crate::flush::due::DuePolicy;
 use crate::model::{
-    BucketStart, Form, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, Tags, ValueRef, rows, summary,
+    BucketStart, Form, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, Shape, Tags, rows, summary,
 };
 use crate::store::LoadedBucket;
 
@@ -70,8 +71,10 @@ struct Waiting {
     check: bool,
     /// Whether a row is of the journal's replay.
     replayed: bool,
-    /// When the first row came (monotonic ms).
+    /// When the first row came, or earlier (monotonic ms).
     since_ms: u64,
+    /// When the first row came that the page has no room for; of a bucket that is overfull.
+    over_ms: Option<u64>,
 }
 
 /// What is with the store.
@@ -131,21 +134,18 @@ pub(super) struct Settled {
     pub(super) duplicates: u64,
 }
 
-/// Called with each value of a reading.
-pub(super) type EachValue<'a> = dyn FnMut(&Arc<str>, ValueRef<'_>) + 'a;
-
-/// A reading as it arrives: its time, flags and values under interned names.
+/// A reading as it arrives: its values as they stand in its batch, under the names of `shape`.
 pub(super) struct Arriving<'a> {
     pub(super) ts_ms: i64,
     pub(super) flags: RowFlags,
-    pub(super) values: &'a dyn Fn(&mut EachValue<'_>),
+    pub(super) shape: &'a Arc<Shape>,
+    pub(super) numbers: u8,
+    pub(super) payload: &'a [u8],
 }
 
 impl Arriving<'_> {
     fn key(&self) -> ReadingKey {
-        let mut key = ReadingKey::new(self.ts_ms, std::iter::empty());
-        (self.values)(&mut |name, value| key.add(name, value));
-        key
+        ReadingKey::new(self.ts_ms, self.shape.values(self.payload))
     }
 }
 
@@ -213,7 +213,7 @@ impl Bucket {
     }
 
     /// Takes a reading in; `false` where it is a duplicate.
-    pub(super) fn arrive(&mut self, reading: &Arriving<'_>, ack: &Ack, scratch: &mut Vec<u16>, now_ms: u64) -> bool {
+    pub(super) fn arrive(&mut self, reading: &Arriving<'_>, ack: &Ack, now_ms: u64) -> bool {
         let receipt = reading.flags.any(RowFlags::RECEIPT_TIME);
         let replayed = reading.flags.any(RowFlags::REPLAYED);
         if receipt {
@@ -245,7 +245,7 @@ impl Bucket {
             return self.duplicate(ack);
         }
         let waiting = self.waiting.get_or_insert_with(|| Box::new(Waiting::new(now_ms)));
-        waiting.push(reading, scratch);
+        waiting.push(reading);
         waiting.acks.join(ack);
         waiting.check |= check;
         waiting.replayed |= replayed;
@@ -278,13 +278,33 @@ impl Bucket {
     /// Whether more waits than the page has room for: the page can be filled and sealed in one write.
     pub(super) fn overfull(&self, limits: PageLimits) -> bool {
         let Some(waiting) = &self.waiting else { return false };
-        let (count, bytes) = match self.stored {
-            Stored::Page { count, bytes, sealed: false, .. } if self.form != Some(Form::Series) => (count, bytes),
-            _ => (0, 0),
-        };
+        let (count, bytes) = self.page_holds();
         self.flight.is_none()
             && (waiting.rows.len() + count as usize > limits.readings as usize
                 || array_bytes(&waiting.rows) + bytes > limits.bytes)
+    }
+
+    /// The reading that came now was the first that the page has no room for: what is left when the page is taken has
+    /// waited since then only.
+    pub(super) fn overflows(&mut self, now_ms: u64) {
+        if let Some(waiting) = self.waiting.as_mut() {
+            waiting.over_ms.get_or_insert(now_ms);
+        }
+    }
+
+    /// Readings and bytes of the page that the next ones go to.
+    fn page_holds(&self) -> (u32, u64) {
+        match self.stored {
+            Stored::Page { count, bytes, sealed: false, .. } if self.form != Some(Form::Series) => (count, bytes),
+            _ => (0, 0),
+        }
+    }
+
+    /// For a bucket that is due: until when it may wait all the same, see [`DuePolicy::hold_until_ms`].
+    pub(super) fn hold_until_ms(&self, due: DuePolicy, limits: PageLimits, now_ms: u64) -> Option<u64> {
+        let waiting = self.waiting.as_ref().filter(|_| matches!(self.need(), Need::Create | Need::Append))?;
+        let room = limits.readings.saturating_sub(self.page_holds().0) as usize;
+        due.hold_until_ms(now_ms, waiting.since_ms, waiting.rows.len(), room)
     }
 
     /// What it needs next.
@@ -354,6 +374,7 @@ impl Bucket {
         self.horizon = self.horizon.max(last_ts_ms);
         if rest {
             waiting.keys = None;
+            waiting.since_ms = waiting.over_ms.take().unwrap_or(waiting.since_ms);
             self.waiting = Some(waiting);
         }
         let tags = if kind == PageKind::Create || series { tags.cloned() } else { None };
@@ -483,23 +504,12 @@ impl Waiting {
             check: false,
             replayed: false,
             since_ms: now_ms,
+            over_ms: None,
         }
     }
 
-    fn push(&mut self, reading: &Arriving<'_>, scratch: &mut Vec<u16>) {
-        scratch.clear();
-        let rows = &mut self.rows;
-        (reading.values)(&mut |name, _| {
-            let index = rows.field(name, scratch.len());
-            scratch.push(index);
-        });
-        let mut writer = rows.push(reading.ts_ms, reading.flags);
-        let mut at = 0;
-        (reading.values)(&mut |_, value| {
-            writer.value(scratch[at], value);
-            at += 1;
-        });
-        drop(writer);
+    fn push(&mut self, reading: &Arriving<'_>) {
+        self.rows.push(reading.ts_ms, reading.flags, reading.shape, reading.numbers, reading.payload);
         if let Some(keys) = self.keys.as_mut()
             && !reading.flags.any(RowFlags::RECEIPT_TIME)
         {

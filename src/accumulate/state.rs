@@ -13,7 +13,7 @@
 mod sensors;
 mod take;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
@@ -24,7 +24,7 @@ use crate::ack::{Ack, Acks};
 use crate::enrich::Registry;
 use crate::flush::backoff::Backoff;
 use crate::flush::due::{DuePolicy, DueWheel};
-use crate::model::{BucketStart, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags, SensorId, Span, Tags};
+use crate::model::{BucketStart, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags, SensorId, Shapes, Span, Tags};
 use crate::store::{LoadRequest, LoadedBucket, StoreError, Written};
 
 /// What a shard is told at its start.
@@ -51,9 +51,6 @@ pub struct ShardSettings {
     /// For buckets that the store keeps refusing.
     pub backoff: Backoff,
 }
-
-/// Interned field names kept before unused ones are dropped.
-const NAMES_SOFT_MAX: usize = 16_384;
 
 /// Where a reading stands in a batch, and its sensor's hash.
 pub type Pick = (u32, u64);
@@ -133,7 +130,7 @@ pub struct Shard {
     registry: Registry,
     sensors: Slab<Sensor>,
     index: HashTable<u32>,
-    names: HashSet<Arc<str>>,
+    shapes: Shapes,
     wheel: DueWheel<Ticket>,
     loads: VecDeque<Ticket>,
     creates: VecDeque<Ticket>,
@@ -146,8 +143,6 @@ pub struct Shard {
     /// The latest bucket that was forgotten.
     forgotten: Option<BucketStart>,
     sweep_at: usize,
-    batch_names: Vec<Option<Arc<str>>>,
-    scratch: Vec<u16>,
 }
 
 impl Shard {
@@ -159,7 +154,7 @@ impl Shard {
             registry: Registry::default(),
             sensors: Slab::new(),
             index: HashTable::new(),
-            names: HashSet::new(),
+            shapes: Shapes::default(),
             wheel,
             loads: VecDeque::new(),
             creates: VecDeque::new(),
@@ -170,8 +165,6 @@ impl Shard {
             receipt_ts_ms: i64::MIN,
             forgotten: None,
             sweep_at: 0,
-            batch_names: Vec::new(),
-            scratch: Vec::new(),
         }
     }
 
@@ -228,18 +221,13 @@ impl Shard {
 
     /// Takes readings of a batch in. `ack` is delivered, as far as this shard is concerned, when all of them are stored.
     pub fn accept(&mut self, batch: &ReadingBatch, picks: &[Pick], ack: Ack, replayed: bool, now: Now) {
-        self.batch_names.clear();
-        self.batch_names.resize(batch.names().len(), None);
+        self.shapes.begin(batch);
         for &(offset, hash) in picks {
             let Some(reading) = batch.at(offset) else { continue };
-            let slot = self.sensor(hash, reading.sensor_id);
+            let slot = self.sensor(hash, &reading);
             self.set_tags(slot, reading.tags);
-            for (name, _) in reading.values() {
-                self.intern(batch, name);
-            }
             let start = self.settings.span.floor(reading.ts_ms);
             let position = self.bucket(slot, start);
-            let names = &self.batch_names;
             let mut flags = RowFlags::default();
             if reading.receipt_time {
                 flags = RowFlags::RECEIPT_TIME;
@@ -251,18 +239,14 @@ impl Shard {
             let arriving = Arriving {
                 ts_ms: reading.ts_ms,
                 flags,
-                values: &|each| {
-                    for (i, value) in reading.values() {
-                        if let Some(name) = &names[usize::from(i)] {
-                            each(name, value);
-                        }
-                    }
-                },
+                shape: self.shapes.of(batch, reading.shape),
+                numbers: reading.numbers,
+                payload: reading.payload,
             };
             let sensor = &mut self.sensors[slot];
             let bucket = &mut sensor.buckets[position];
             let before = bucket.memory();
-            let kept = bucket.arrive(&arriving, &ack, &mut self.scratch, now.mono_ms);
+            let kept = bucket.arrive(&arriving, &ack, now.mono_ms);
             self.holding.bytes = self.holding.bytes + bucket.memory() - before;
             if kept {
                 self.holding.readings += 1;
@@ -271,23 +255,47 @@ impl Shard {
             }
             let ticket = Ticket { slot: slot as u32, start };
             if !bucket.queued && bucket.overfull(self.settings.page) {
+                bucket.overflows(now.mono_ms);
                 self.enqueue(ticket);
             } else if bucket.due_ms == 0 && !bucket.queued && !bucket.idle() {
-                bucket.due_ms = self.settings.due.due_ms(now.mono_ms, sensor.hash);
+                bucket.due_ms = self.settings.due.due_ms(now.mono_ms, sensor.hash).max(1);
                 self.wheel.push(bucket.due_ms, ticket);
             }
         }
         ack.delivered();
-        if self.names.len() > NAMES_SOFT_MAX {
-            self.batch_names.clear();
-            self.names.retain(|n| Arc::strong_count(n) > 1);
-        }
     }
 
     /// Moves what is due into the queues.
     pub fn promote(&mut self, now: Now) {
         while let Some(due) = self.wheel.pop_due(now.mono_ms) {
-            self.enqueue_all(due);
+            for ticket in due {
+                if self.is_current(ticket, now) {
+                    self.enqueue_or_hold(ticket, now);
+                }
+            }
+        }
+    }
+
+    /// Whether a ticket of the wheel is still the bucket's: one that was queued before it was due (overfull, squeezed
+    /// out) has left a ticket behind, and may be in the wheel again with a later one.
+    fn is_current(&self, ticket: Ticket, now: Now) -> bool {
+        let Some(sensor) = self.sensors.get(ticket.slot as usize) else { return false };
+        let Ok(position) = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start) else { return false };
+        let due_ms = sensor.buckets[position].due_ms;
+        due_ms != 0 && self.wheel.slot_ms(due_ms) <= now.mono_ms
+    }
+
+    /// Puts a bucket that is due into its queue, unless it is worth waiting for the rest of its page.
+    fn enqueue_or_hold(&mut self, ticket: Ticket, now: Now) {
+        let Some(sensor) = self.sensors.get_mut(ticket.slot as usize) else { return };
+        let Ok(position) = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start) else { return };
+        let bucket = &mut sensor.buckets[position];
+        match bucket.hold_until_ms(self.settings.due, self.settings.page, now.mono_ms) {
+            Some(until_ms) if !bucket.queued => {
+                bucket.due_ms = until_ms;
+                self.wheel.push(until_ms, ticket);
+            }
+            _ => self.enqueue(ticket),
         }
     }
 
@@ -392,8 +400,10 @@ impl Shard {
         } else if bucket.due_ms == 0 || bucket.overfull(self.settings.page) {
             let since = bucket.since_ms().unwrap_or(now.mono_ms);
             let due = self.settings.due.due_ms(since, sensor.hash);
-            if bucket.attempts() == 1 || due <= now.mono_ms || bucket.overfull(self.settings.page) {
+            if bucket.attempts() == 1 || bucket.overfull(self.settings.page) {
                 self.enqueue(ticket);
+            } else if due <= now.mono_ms {
+                self.enqueue_or_hold(ticket, now);
             } else {
                 bucket.due_ms = due;
                 self.wheel.push(due, ticket);

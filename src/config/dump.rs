@@ -4,7 +4,9 @@ use std::fmt::{Display, Write};
 use std::time::Duration;
 
 use super::units::{write_duration, write_size};
-use super::{AckMode, Config, ListenMqtt, LogFormat, Mqtt, MqttProtocol, Retained, StoreMode, Subscription, uri};
+use super::{
+    AckMode, Config, ListenMqtt, LogFormat, Mqtt, MqttProtocol, PointAttributes, Retained, StoreMode, Subscription, uri,
+};
 
 /// What stands for a secret.
 const HIDDEN: &str = "***";
@@ -59,6 +61,9 @@ impl Config {
         self.mask_memory(&mut out);
         self.mask_patterns(&mut out);
         self.mask_rest(&mut out);
+        for format in &self.formats {
+            out.push(format_args!("\n{}", format.text.trim_end()));
+        }
         for mqtt in &self.mqtt {
             mask_mqtt(&mut out, mqtt);
         }
@@ -162,6 +167,9 @@ impl Config {
         out.section("[limits]");
         out.duration("past", self.limits.past);
         out.duration("future", self.limits.future);
+        let unset_before = chrono::DateTime::from_timestamp_millis(self.limits.unset_before_ms);
+        out.text_opt("unset_before", unset_before.map(|at| at.format("%Y-%m-%d")));
+        out.text_opt("zone", self.limits.zone.map(|zone| zone.name()));
         out.plain("fields_max", self.limits.fields_max);
         out.plain("name_max_bytes", self.limits.name_max_bytes);
         out.plain("sensor_id_max_bytes", self.limits.sensor_id_max_bytes);
@@ -172,6 +180,13 @@ impl Config {
         out.section("[line]");
         out.text("sensor_id_tag", &self.line.sensor_id_tag);
         out.plain("field_prefix", self.line.field_prefix);
+
+        out.section("[otlp]");
+        let names = self.otlp.sensor_id_attributes.iter().cloned().map(toml::Value::String).collect();
+        out.plain("sensor_id_attributes", toml::Value::Array(names));
+        out.text("sensor_id_default", &self.otlp.sensor_id_default);
+        let place = if self.otlp.point_attributes == PointAttributes::Tags { "tags" } else { "sensor_id" };
+        out.text("point_attributes", place);
 
         out.section("[dead_letters]");
         out.duration("retention", self.dead_letters.retention);

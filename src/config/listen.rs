@@ -1,8 +1,10 @@
 //! Reads `[listen.mqtt]`: devices that connect to hourbucket itself.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::mapping::Mapping;
 use super::mqtt::topics;
 use super::reader::{Report, Section};
 use super::units::{KIB, MIB};
@@ -11,14 +13,14 @@ use super::{Listen, ListenMqtt};
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
-/// Reads the section.
-pub(super) fn read(mut s: Section<'_>) -> Listen {
-    let listen = Listen { mqtt: mqtt(s.section("mqtt")) };
+/// Reads the section; a topic can name one of the `formats`.
+pub(super) fn read(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Listen {
+    let listen = Listen { mqtt: mqtt(s.section("mqtt"), formats) };
     s.end();
     listen
 }
 
-fn mqtt(mut s: Section<'_>) -> ListenMqtt {
+fn mqtt(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> ListenMqtt {
     let mqtt = ListenMqtt {
         enabled: s.flag("enabled", false),
         listen: s.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, 1883))),
@@ -34,7 +36,7 @@ fn mqtt(mut s: Section<'_>) -> ListenMqtt {
         packet_max_bytes: u32::try_from(s.size("packet_max_bytes", 256 * KIB, KIB..=256 * MIB - 1)).unwrap_or(u32::MAX),
         topic_max_bytes: s.count("topic_max_bytes", 1024, 1..=65_535),
         window: s.count("window", 100, 1..=65_535),
-        topics: topics(&mut s),
+        topics: topics(&mut s, formats),
     };
     let path = s.key("");
     check(path.trim_end_matches('.'), &mqtt, s.report);

@@ -15,8 +15,12 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use chrono_tz::Tz;
+
+use self::mapping::Mapping;
 use crate::model::Span;
 
 mod check;
@@ -24,6 +28,7 @@ mod dump;
 mod error;
 mod listen;
 mod load;
+pub mod mapping;
 mod mqtt;
 mod reader;
 mod sections;
@@ -36,6 +41,8 @@ mod warnings;
 
 pub use error::{ConfigErrors, Problem};
 pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
+pub(crate) use suggest::nearest;
+pub use units::parse_duration;
 pub(crate) use units::write_duration;
 
 /// Everything that can be set. The shipped `config/hourbucket.toml` shows each key with its default and a comment.
@@ -65,12 +72,16 @@ pub struct Config {
     pub limits: Limits,
     /// `[line]`
     pub line: Line,
+    /// `[otlp]`
+    pub otlp: Otlp,
     /// `[dead_letters]`
     pub dead_letters: DeadLetters,
     /// `[shutdown]`
     pub shutdown: Shutdown,
     /// `[log]`
     pub log: Log,
+    /// `[formats.NAME]`, in the order of their names.
+    pub formats: Vec<Arc<Mapping>>,
     /// `[[mqtt]]`
     pub mqtt: Vec<Mqtt>,
     /// `[listen]`
@@ -84,12 +95,21 @@ pub struct Decoding {
     pub limits: Limits,
     /// `[line]`
     pub line: Line,
+    /// `[formats.NAME]`
+    pub formats: Vec<Arc<Mapping>>,
+    /// `[otlp]`
+    pub otlp: Otlp,
 }
 
 impl Config {
     /// A copy of what decoding depends on.
     pub fn decoding(&self) -> Decoding {
-        Decoding { limits: self.limits.clone(), line: self.line.clone() }
+        Decoding {
+            limits: self.limits.clone(),
+            line: self.line.clone(),
+            otlp: self.otlp.clone(),
+            formats: self.formats.clone(),
+        }
     }
 }
 
@@ -266,6 +286,11 @@ pub struct Limits {
     pub past: Duration,
     /// `future`: how far ahead a reading may be (default 10m).
     pub future: Duration,
+    /// `unset_before`, in milliseconds since 1970: a device's time before it is that of a clock not set, and counts as
+    /// none (default 2001-01-01).
+    pub unset_before_ms: i64,
+    /// `zone` of times that say none; absent, such times are refused.
+    pub zone: Option<Tz>,
     /// `fields_max`: values of a reading (default 64, at most 255).
     pub fields_max: usize,
     /// `name_max_bytes`: a field's or tag's name (default 128, at most 255).
@@ -287,6 +312,27 @@ pub struct Line {
     pub sensor_id_tag: String,
     /// `field_prefix`: fields are named `measurement_field` (default false).
     pub field_prefix: bool,
+}
+
+/// `[otlp]`: how the metrics of OpenTelemetry are read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Otlp {
+    /// `sensor_id_attributes`: the first of these that a data point or its resource has is the sensor's id (default
+    /// `sensor_id`, `device.id`, `service.instance.id`, `host.name`, `service.name`).
+    pub sensor_id_attributes: Vec<String>,
+    /// `sensor_id_default`: the id where there is none of these; empty: such points are rejected (default `unknown`).
+    pub sensor_id_default: String,
+    /// `point_attributes` (default `tags`).
+    pub point_attributes: PointAttributes,
+}
+
+/// What the attributes of a data point are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PointAttributes {
+    /// Tags of the sensor.
+    Tags,
+    /// Also part of the sensor's id, so that each series is a sensor.
+    SensorId,
 }
 
 /// `[dead_letters]`
@@ -374,9 +420,9 @@ pub struct Subscription {
     pub filter: String,
     /// `qos`: 0, 1 (default), or 2, which is taken as 1 (see [`Subscription::qos_asked`]).
     pub qos: u8,
-    /// `topic`: a template such as `sensors/{sensor_id}/{field}`.
+    /// `topic`: a template such as `sensors/{sensor_id}/{field}` (default `#` where the format reads topics itself).
     pub topic: String,
-    /// `format`: `json`, `ndjson`, `scalar` or `line` (more to come).
+    /// `format`: a built-in one such as `json`, a shipped profile such as `zigbee2mqtt`, or one of `[formats.NAME]`.
     pub format: String,
     /// `ts_unit`: of numbers as time: `s`, `ms`, `us`, `ns`; absent, by magnitude (of `line`: `ns`).
     pub ts_unit: Option<String>,

@@ -1,8 +1,10 @@
 //! Reads `[[mqtt]]` and its subscriptions, and checks what belongs together within one broker.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::mapping::{self, Mapping, profiles};
 use super::reader::{Bad, Report, Section, one_of, read_secret, wrong};
 use super::suggest::nearest;
 use super::topic::{Level, check_filter, check_tag_name, check_topic, never_meets, parse_template};
@@ -12,7 +14,8 @@ use super::{Mqtt, MqttProtocol, Retained, Secret, Subscription, uri};
 
 /// The payload formats that `decode::Format` knows; a new one is added in both places. And Sparkplug B, which a broker's
 /// connection reads by itself.
-const FORMATS: [&str; 9] = ["json", "ndjson", "scalar", "line", "cbor", "msgpack", "senml", "senml-cbor", SPARKPLUG];
+pub(super) const FORMATS: &[&str] =
+    &["json", "ndjson", "scalar", "line", "cbor", "msgpack", "senml", "senml-cbor", "otlp", "otlp-json", SPARKPLUG];
 const SPARKPLUG: &str = "sparkplug";
 const TS_UNITS: [&str; 4] = ["s", "ms", "us", "ns"];
 const RETAINED: [(&str, Retained); 3] =
@@ -27,12 +30,12 @@ const SESSION_EXPIRY_MAX: Duration = Duration::from_secs(u32::MAX as u64);
 /// The largest packet that MQTT can carry (a four-byte variable length).
 const PACKET_MAX_BYTES: u64 = 256 * MIB - 1;
 
-/// Reads every broker.
-pub(super) fn read(root: &mut Section<'_>) -> Vec<Mqtt> {
+/// Reads every broker; a subscription can name one of the `formats`.
+pub(super) fn read(root: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Mqtt> {
     let found = root.sections("mqtt");
     let mut brokers: Vec<Mqtt> = Vec::with_capacity(found.len());
     for (path, entries) in found {
-        let mqtt = broker(Section::new(path.clone(), entries, root.report));
+        let mqtt = broker(Section::new(path.clone(), entries, root.report), formats);
         check_broker(&path, &mqtt, root.report);
         let same = |other: &Mqtt| other.url == mqtt.url && other.client_id == mqtt.client_id && !mqtt.url.is_empty();
         if brokers.iter().any(same) {
@@ -47,7 +50,7 @@ pub(super) fn read(root: &mut Section<'_>) -> Vec<Mqtt> {
     brokers
 }
 
-fn broker(mut s: Section<'_>) -> Mqtt {
+fn broker(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Mqtt {
     let url = required(&mut s, "url", "mqtt://127.0.0.1:1883", url);
     let client_id = required(&mut s, "client_id", "hourbucket-1", client_id);
     let protocol = s.parse("protocol", protocol).unwrap_or(MqttProtocol::V5);
@@ -72,7 +75,7 @@ fn broker(mut s: Section<'_>) -> Mqtt {
         packet_max_bytes: packet_max_bytes(&mut s),
         window: s.count("window", 10_000, 1..=65_535),
         status_topic: s.parse("status_topic", status_topic),
-        subscriptions: subscriptions(&mut s),
+        subscriptions: subscriptions(&mut s, formats),
     };
     s.end();
     mqtt
@@ -162,13 +165,13 @@ fn status_topic(node: &Node) -> Result<String, Bad> {
     Ok(text.to_owned())
 }
 
-fn subscriptions(s: &mut Section<'_>) -> Vec<Subscription> {
-    routes(s, "subscriptions", Way::Broker)
+fn subscriptions(s: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Subscription> {
+    routes(s, "subscriptions", Way::Broker, formats)
 }
 
 /// Reads `[[listen.mqtt.topics]]`: what devices that connect here may send.
-pub(super) fn topics(s: &mut Section<'_>) -> Vec<Subscription> {
-    routes(s, "topics", Way::Direct)
+pub(super) fn topics(s: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Subscription> {
+    routes(s, "topics", Way::Direct, formats)
 }
 
 /// How messages come: what a broker is asked for has no meaning without one.
@@ -178,16 +181,16 @@ enum Way {
     Direct,
 }
 
-fn routes(s: &mut Section<'_>, key: &str, way: Way) -> Vec<Subscription> {
+fn routes(s: &mut Section<'_>, key: &str, way: Way, formats: &[Arc<Mapping>]) -> Vec<Subscription> {
     let found = s.sections(key);
     let mut subscriptions: Vec<Subscription> = Vec::with_capacity(found.len());
     for (path, entries) in found {
-        let subscription = subscription(Section::new(path.clone(), entries, s.report), way);
+        let subscription = subscription(Section::new(path.clone(), entries, s.report), way, formats);
         check_subscription(&path, &subscription, way, s.report);
         if subscriptions.iter().any(|other| other.filter == subscription.filter && !other.filter.is_empty()) {
             s.report.impossible(
                 &[&format!("{path}.filter")],
-                format!("\"{}\" stands in two of them, and only one of them can be meant", subscription.filter),
+                format!("\"{}\" stands there twice, and only one of the two can be meant", subscription.filter),
                 "keep one of the two",
             );
         }
@@ -196,8 +199,8 @@ fn routes(s: &mut Section<'_>, key: &str, way: Way) -> Vec<Subscription> {
     subscriptions
 }
 
-fn subscription(mut s: Section<'_>, way: Way) -> Subscription {
-    let subscription = Subscription {
+fn subscription(mut s: Section<'_>, way: Way, formats: &[Arc<Mapping>]) -> Subscription {
+    let mut subscription = Subscription {
         filter: required(&mut s, "filter", "sensors/+/+", |node| {
             let advice = "write a topic filter such as \"sensors/+/+\" or \"$share/group/sensors/#\"";
             let text = node.text().ok_or_else(|| wrong(node, advice))?;
@@ -208,13 +211,20 @@ fn subscription(mut s: Section<'_>, way: Way) -> Subscription {
             Ok(text.to_owned())
         }),
         qos: if way == Way::Broker { s.parse("qos", qos).unwrap_or(1) } else { 1 },
-        topic: required(&mut s, "topic", "sensors/{sensor_id}/{field}", |node| {
-            let advice = "write a template such as \"sensors/{sensor_id}/{field}\"";
-            let text = node.text().ok_or_else(|| wrong(node, advice))?;
-            parse_template(text).map_err(|what| Bad::new(what, advice))?;
-            Ok(text.to_owned())
+        topic: s
+            .parse("topic", |node| {
+                let advice = "write a template such as \"sensors/{sensor_id}/{field}\"";
+                let text = node.text().ok_or_else(|| wrong(node, advice))?;
+                parse_template(text).map_err(|what| Bad::new(what, advice))?;
+                Ok(text.to_owned())
+            })
+            .unwrap_or_default(),
+        format: required(&mut s, "format", "json", |node| {
+            let configured = formats.iter().map(|mapping| mapping.name.as_str());
+            let shipped = FORMATS.iter().copied().chain(profiles::names()).map(|name| -> &str { name });
+            let names: Vec<&str> = configured.chain(shipped).collect();
+            named(node, &names)
         }),
-        format: required(&mut s, "format", "json", |node| named(node, &FORMATS)),
         ts_unit: s.parse("ts_unit", |node| named(node, &TS_UNITS)),
         retained: match way {
             Way::Broker => s.choice("retained", Retained::Once, &RETAINED),
@@ -222,8 +232,25 @@ fn subscription(mut s: Section<'_>, way: Way) -> Subscription {
         },
         user_property_tags: s.parse("user_property_tags", tag_names).unwrap_or_default(),
     };
+    default_topic(&mut s, &mut subscription, formats);
     s.end();
     subscription
+}
+
+/// A mapping may read topics itself, and Sparkplug B does; any other format needs the template.
+fn default_topic(s: &mut Section<'_>, subscription: &mut Subscription, formats: &[Arc<Mapping>]) {
+    let path = s.key("topic");
+    if s.report.is_set(&path) {
+        return;
+    }
+    if mapping::find(formats, &subscription.format).is_some() {
+        subscription.topic = "#".to_owned();
+    } else if subscription.format == SPARKPLUG {
+        subscription.topic = "spBv1.0/#".to_owned();
+    } else {
+        let advice = "write topic = \"sensors/{sensor_id}/{field}\", for instance";
+        s.report.bad(&path, Bad::new("missing", advice));
+    }
 }
 
 fn qos(node: &Node) -> Result<u8, Bad> {
@@ -302,7 +329,7 @@ fn check_sparkplug(path: &str, subscription: &Subscription, way: Way, report: &m
         report.impossible(
             &[&format, &filter],
             "the topics of Sparkplug B begin with spBv1.0/",
-            "write filter = \"spBv1.0/#\" and topic = \"spBv1.0/#\"",
+            "write filter = \"spBv1.0/#\", and no topic, or one that begins with spBv1.0/",
         );
     }
 }

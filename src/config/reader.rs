@@ -132,6 +132,31 @@ impl<'a> Section<'a> {
         Section::new(path, entries, self.report)
     }
 
+    /// The sections below this one under names of their own: name, path and keys of each.
+    pub(super) fn named(&mut self, key: &str) -> Vec<(String, String, Entries)> {
+        let path = self.key(key);
+        let Some(node) = self.entries.remove(key) else { return Vec::new() };
+        self.report.origins.insert(path.clone(), node.origin.clone());
+        let Raw::Table(entries) = node.value else {
+            let what = format!("{} where sections belong", node.value.kind());
+            self.report.bad(&path, Bad::new(what, format!("write [{path}.NAME] with its keys below")));
+            return Vec::new();
+        };
+        let mut sections = Vec::with_capacity(entries.len());
+        for (name, node) in entries {
+            let path = format!("{path}.{name}");
+            self.report.origins.insert(path.clone(), node.origin);
+            match node.value {
+                Raw::Table(entries) => sections.push((name, path, entries)),
+                other => {
+                    let what = format!("{} where a section belongs", other.kind());
+                    self.report.bad(&path, Bad::new(what, format!("write [{path}] with its keys below")));
+                }
+            }
+        }
+        sections
+    }
+
     /// The elements of a list of sections, each with its path.
     pub(super) fn sections(&mut self, key: &str) -> Vec<(String, Entries)> {
         let path = self.key(key);
@@ -348,6 +373,7 @@ fn shown(node: &Node) -> String {
         Raw::Text(text) => format!("\"{}\"", text.chars().take(100).collect::<String>().escape_debug()),
         Raw::Integer(n) => n.to_string(),
         Raw::Flag(flag) => flag.to_string(),
+        Raw::Fraction(text) => text.clone(),
         other => other.kind().to_owned(),
     }
 }

@@ -9,7 +9,7 @@ use super::tree::{Entries, Node};
 use super::units::{GIB, KIB, MIB, parse_duration};
 use super::{
     Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest, Journal, Latest, Limits,
-    Line, Log, LogFormat, Secret, Shutdown, Store, StoreMode, listen, mqtt, uri,
+    Line, Log, LogFormat, Otlp, PointAttributes, Secret, Shutdown, Store, StoreMode, listen, mapping, mqtt, uri,
 };
 use crate::model::Span;
 
@@ -28,9 +28,13 @@ const PAGE_MAX_BYTES: u64 = 8 * MIB;
 /// A hundred years: an accepted time window wider than that is a unit gone wrong.
 const WINDOW_MAX: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
 
+/// 2001-01-01T00:00:00Z: clocks without a battery begin in 1970, 1980 (GPS) or 2000, and count up from there.
+const UNSET_BEFORE_MS: i64 = 978_307_200_000;
+
 /// Reads the whole tree; what is wrong stands in the report afterwards.
 pub(super) fn read(entries: Entries, report: &mut Report) -> Config {
     let mut root = Section::new(String::new(), entries, report);
+    let formats;
     let config = Config {
         ingest: ingest(root.section("ingest")),
         http: http(root.section("http")),
@@ -44,11 +48,17 @@ pub(super) fn read(entries: Entries, report: &mut Report) -> Config {
         enrich: enrich(root.section("enrich")),
         limits: limits(root.section("limits")),
         line: line(root.section("line")),
+        otlp: otlp(root.section("otlp")),
         dead_letters: dead_letters(root.section("dead_letters")),
         shutdown: shutdown(root.section("shutdown")),
         log: log(root.section("log")),
-        mqtt: mqtt::read(&mut root),
-        listen: listen::read(root.section("listen")),
+        // A subscription names one of the formats.
+        formats: {
+            formats = mapping::read(&mut root);
+            formats.clone()
+        },
+        mqtt: mqtt::read(&mut root, &formats),
+        listen: listen::read(root.section("listen"), &formats),
     };
     root.end();
     config
@@ -257,6 +267,8 @@ fn limits(mut s: Section<'_>) -> Limits {
     let limits = Limits {
         past: s.duration("past", 365 * DAY, MINUTE..=WINDOW_MAX),
         future: s.duration("future", 10 * MINUTE, Duration::ZERO..=WINDOW_MAX),
+        unset_before_ms: s.parse("unset_before", date).unwrap_or(UNSET_BEFORE_MS),
+        zone: s.parse("zone", mapping::zone),
         fields_max: s.count("fields_max", 64, 1..=255),
         name_max_bytes: s.count("name_max_bytes", 128, 1..=255),
         sensor_id_max_bytes: s.count("sensor_id_max_bytes", 256, 1..=1024),
@@ -268,6 +280,14 @@ fn limits(mut s: Section<'_>) -> Limits {
     limits
 }
 
+/// The beginning of a day, in milliseconds since 1970.
+fn date(node: &Node) -> Result<i64, Bad> {
+    let advice = "write a date in quotes such as \"2001-01-01\"; \"0001-01-01\" takes every time as it is";
+    let text = node.text().ok_or_else(|| wrong(node, advice))?;
+    let date = chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d").map_err(|_| wrong(node, advice))?;
+    Ok(i64::from(date.to_epoch_days()) * 86_400_000)
+}
+
 fn line(mut s: Section<'_>) -> Line {
     let line = Line {
         sensor_id_tag: s.text("sensor_id_tag").unwrap_or_else(|| "sensor_id".to_owned()),
@@ -275,6 +295,27 @@ fn line(mut s: Section<'_>) -> Line {
     };
     s.end();
     line
+}
+
+fn otlp(mut s: Section<'_>) -> Otlp {
+    let usual = ["sensor_id", "device.id", "service.instance.id", "host.name", "service.name"];
+    let places = [("tags", PointAttributes::Tags), ("sensor_id", PointAttributes::SensorId)];
+    let otlp = Otlp {
+        sensor_id_attributes: s
+            .parse("sensor_id_attributes", texts)
+            .unwrap_or_else(|| usual.iter().map(|name| (*name).to_owned()).collect()),
+        sensor_id_default: s.text("sensor_id_default").unwrap_or_else(|| "unknown".to_owned()),
+        point_attributes: s.choice("point_attributes", PointAttributes::Tags, &places),
+    };
+    s.end();
+    otlp
+}
+
+/// A few names.
+fn texts(node: &Node) -> Result<Vec<String>, Bad> {
+    let advice = "write a list of names, such as [\"host.name\", \"service.name\"], of 16 at most";
+    let good = |list: &Vec<String>| list.len() <= 16 && list.iter().all(|name| !name.is_empty());
+    node.texts().filter(good).ok_or_else(|| wrong(node, advice))
 }
 
 fn dead_letters(mut s: Section<'_>) -> DeadLetters {

@@ -61,7 +61,7 @@ fn last(key: &str) -> &str {
 }
 
 /// The nearest of `candidates`, where it is near enough to be a slip: a third of the letters, at least one.
-pub(super) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .map(|candidate| (distance(word, candidate), candidate))
         .filter(|(distance, candidate)| *distance <= (candidate.len().min(word.len()) / 3).max(1))

@@ -2,7 +2,7 @@
 //!
 //! A template names the levels of a topic: `sensors/{sensor_id}/{field}`. A level is a text that must be the same, a
 //! `{name}` for a whole level (`sensor_id`, `field`, or any other name, which becomes a tag), a `+` for a level that
-//! is not used, or at the end a `#` for everything that follows. `decode::topic` takes topics apart by the same rules;
+//! is not used, or at the end a `#` for everything that follows; one name may take several levels, `{sensor_id#}`. `decode::topic` takes topics apart by the same rules;
 //! they stand here too because config knows no stage, and a mistake should be told with all the others.
 
 /// MQTT counts the length of a topic in 16 bit.
@@ -76,6 +76,8 @@ pub(super) enum Level<'a> {
     Text(&'a str),
     /// Any level, under this name.
     Name(&'a str),
+    /// One or more levels, under this name.
+    Names(&'a str),
     /// Any level.
     One,
     /// Any number of levels.
@@ -98,6 +100,9 @@ pub(super) fn parse_template(template: &str) -> Result<Vec<Level<'_>>, String> {
                     return Err(format!("`{level}`: the stored documents use this name themselves"));
                 }
                 Some(name) if is_name(name) => Level::Name(name),
+                Some(name) if name.strip_suffix('#').is_some_and(|name| is_name(name) && !RESERVED.contains(&name)) => {
+                    Level::Names(name.trim_end_matches('#'))
+                }
                 Some(_) => {
                     return Err(format!("`{level}`: a name has 1 to {NAME_MAX_BYTES} letters, digits, _ and -"));
                 }
@@ -110,12 +115,17 @@ pub(super) fn parse_template(template: &str) -> Result<Vec<Level<'_>>, String> {
                 None => Level::Text(level),
             },
         };
-        if matches!(level, Level::Name(name) if levels.contains(&Level::Name(name))) {
-            return Err(format!("`{{{}}}` stands in it twice", name_of(level)));
+        if let Level::Name(name) | Level::Names(name) = level
+            && (levels.contains(&Level::Name(name)) || levels.contains(&Level::Names(name)))
+        {
+            return Err(format!("`{{{name}}}` stands in it twice"));
         }
         levels.push(level);
     }
-    let is_tag = |level: &&Level<'_>| matches!(level, Level::Name(name) if !["sensor_id", "field"].contains(name));
+    if levels.iter().filter(|level| matches!(level, Level::Names(_) | Level::Rest)).count() > 1 {
+        return Err("only one level can stand for several: one name with # in its braces, or # at the end".to_owned());
+    }
+    let is_tag = |level: &&Level<'_>| matches!(level, Level::Name(name) | Level::Names(name) if !["sensor_id", "field"].contains(name));
     if levels.iter().filter(is_tag).count() > NAMES_MAX {
         return Err(format!("more than {NAMES_MAX} names"));
     }
@@ -127,8 +137,21 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
 }
 
-fn name_of(level: Level<'_>) -> &str {
-    if let Level::Name(name) = level { name } else { "" }
+/// Why all devices of a subscription become one sensor: the filter fixes the level of `{sensor_id}`, and a level on which
+/// topics do differ is not used.
+pub(super) fn merges_sensors(filter: &str, template: &str) -> Option<String> {
+    let levels = parse_template(template).ok()?;
+    let at = levels.iter().position(|level| *level == Level::Name("sensor_id"))?;
+    let filter: Vec<&str> = unshared(filter).split('/').collect();
+    let fixed = filter.get(at).filter(|level| !matches!(**level, "+" | "#"))?;
+    if filter[..at].contains(&"#") {
+        return None;
+    }
+    let lost = filter.iter().zip(&levels).position(|(f, level)| *f == "+" && *level == Level::One);
+    let rest_lost = filter.last() == Some(&"#") && levels.last() == Some(&Level::Rest);
+    (lost.is_some() || rest_lost).then(|| {
+        format!("{{sensor_id}} is `{fixed}` for every topic of the filter, so all its devices become one sensor")
+    })
 }
 
 /// Why no topic that the filter lets through fits the template; `None` where one can.
@@ -138,6 +161,15 @@ pub(super) fn never_meets(filter: &str, template: &[Level<'_>]) -> Option<String
         Some((&"#", rest)) => (true, rest),
         _ => (false, &filter[..]),
     };
+    // Behind a name that takes several levels it is not known which level is which; only how many there are at least.
+    if let Some(at) = template.iter().position(|level| matches!(level, Level::Names(_))) {
+        let head = [&template[..at], &[Level::Rest]].concat();
+        let too_few = (!open_filter && filter.len() < template.len()).then(|| {
+            format!("topics have {} levels by the filter and at least {} by the template", filter.len(), template.len())
+        });
+        let filter = if open_filter { [filter, &["#"]].concat() } else { filter.to_vec() };
+        return never_meets(&filter.join("/"), &head).or(too_few);
+    }
     let (open_template, template) = match template.split_last() {
         Some((Level::Rest, rest)) => (true, rest),
         _ => (false, template),
@@ -212,16 +244,35 @@ mod tests {
 
     #[test]
     fn reads_templates() {
-        use Level::{Name, One, Rest, Text};
+        use Level::{Name, Names, One, Rest, Text};
         assert_eq!(
             parse_template("sensors/{sensor_id}/+/{field}/#").unwrap(),
             [Text("sensors"), Name("sensor_id"), One, Name("field"), Rest]
         );
+        assert_eq!(parse_template("a/{sensor_id#}/{field}").unwrap(), [Text("a"), Names("sensor_id"), Name("field")]);
+        for template in ["{a#}/{b#}", "{a#}/#", "{a#}/{a}", "{ts#}", "{#}", "{a##}"] {
+            assert!(parse_template(template).is_err(), "{template}");
+        }
         for template in ["", "a/{b", "a/x{b}", "{}", "{a b}", "{a}/{a}", "#/a", "a#", "a+", "{ts}", "{_id}"] {
             assert!(parse_template(template).is_err(), "{template}");
         }
         let tags = |n: usize| (0..n).map(|i| format!("{{t-{i}}}/")).collect::<String>() + "{sensor_id}";
         assert!(parse_template(&tags(NAMES_MAX)).is_ok() && parse_template(&tags(NAMES_MAX + 1)).is_err());
+    }
+
+    #[test]
+    fn sees_where_all_devices_become_one() {
+        for (filter, template, merges) in [
+            ("sensors/+/+", "sensors/{sensor_id}/{field}", false),
+            ("home/+/temp", "{sensor_id}/+/{field}", true),
+            ("$share/g/home/#", "{sensor_id}/#", true),
+            ("home/+/temp", "{sensor_id}/{room}/{field}", false),
+            ("home/temp", "{sensor_id}/{field}", false),
+            ("#", "{sensor_id}/#", false),
+            ("a/+", "+/#", false),
+        ] {
+            assert_eq!(merges_sensors(filter, template).is_some(), merges, "{filter} {template}");
+        }
     }
 
     #[test]
@@ -240,6 +291,11 @@ mod tests {
             ("sensors/+/+", "sensors/{sensor_id}", false),
             ("a/b/#", "a", false),
             ("a", "a/b/#", false),
+            ("z/#", "z/{sensor_id#}", true),
+            ("z/+/+", "z/{sensor_id#}", true),
+            ("z/+/+", "z/{sensor_id#}/{field}", true),
+            ("z/+", "z/{sensor_id#}/{field}", false),
+            ("y/#", "z/{sensor_id#}", false),
         ] {
             let levels = parse_template(template).unwrap();
             assert_eq!(never_meets(filter, &levels).is_none(), meets, "{filter} {template}");

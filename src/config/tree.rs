@@ -48,7 +48,9 @@ pub(super) enum Raw {
     Text(String),
     Integer(i64),
     Flag(bool),
-    /// A number with a fraction, a date, or an integer beyond 64 bit: no key takes one.
+    /// A number with a fraction, as it was written.
+    Fraction(String),
+    /// A date, or an integer beyond 64 bit: no key takes one.
     Other,
 }
 
@@ -61,7 +63,8 @@ impl Raw {
             Raw::Text(_) => "a text",
             Raw::Integer(_) => "a number",
             Raw::Flag(_) => "true or false",
-            Raw::Other => "a fraction, a date or a number too large",
+            Raw::Fraction(_) => "a fraction",
+            Raw::Other => "a date or a number too large",
         }
     }
 }
@@ -94,6 +97,36 @@ impl Node {
             Raw::Integer(n) => Some(*n),
             Raw::Text(text) if self.is_from_env() => text.trim().parse().ok(),
             _ => None,
+        }
+    }
+
+    /// The number, whole or not, where it is one.
+    pub(super) fn number(&self) -> Option<f64> {
+        match &self.value {
+            Raw::Integer(n) => Some(*n as f64),
+            Raw::Fraction(text) => text.parse().ok(),
+            Raw::Text(text) if self.is_from_env() => text.trim().parse().ok(),
+            _ => None,
+        }
+    }
+
+    /// As TOML again, tables inline.
+    pub(super) fn to_toml(&self) -> String {
+        let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+        match &self.value {
+            Raw::Table(entries) => {
+                let members = entries.iter().map(|(key, node)| format!("{} = {}", quoted(key), node.to_toml()));
+                format!("{{ {} }}", members.collect::<Vec<_>>().join(", "))
+            }
+            Raw::List(items) => {
+                format!("[{}]", items.iter().map(Node::to_toml).collect::<Vec<_>>().join(", "))
+            }
+            Raw::Text(text) => quoted(text),
+            Raw::Integer(n) => n.to_string(),
+            Raw::Flag(flag) => flag.to_string(),
+            Raw::Fraction(text) => text.clone(),
+            // Refused wherever it stands.
+            Raw::Other => "0".to_owned(),
         }
     }
 
@@ -157,7 +190,8 @@ impl Lines {
             DeValue::String(text) => Raw::Text(text.to_string()),
             DeValue::Integer(n) => i64::from_str_radix(n.as_str(), n.radix()).map_or(Raw::Other, Raw::Integer),
             DeValue::Boolean(flag) => Raw::Flag(*flag),
-            DeValue::Float(_) | DeValue::Datetime(_) => Raw::Other,
+            DeValue::Float(n) => Raw::Fraction(n.as_str().replace('_', "")),
+            DeValue::Datetime(_) => Raw::Other,
             DeValue::Array(items) => Raw::List(
                 items
                     .iter()

@@ -41,7 +41,7 @@ pub(super) fn parse_size(text: &str) -> Option<u64> {
 }
 
 /// Reads a duration: one or more numbers, each with its unit; `None` where it is none, or does not fit.
-pub(super) fn parse_duration(text: &str) -> Option<Duration> {
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     let mut total_ms: u64 = 0;
     while !rest.is_empty() {

@@ -1,5 +1,7 @@
 //! What can be run but is hardly meant: said at the start and by `check`, refused nowhere.
 
+use super::mapping::Mapping;
+use super::topic::merges_sensors;
 use super::{Config, Mqtt, MqttProtocol, Retained, Subscription};
 
 impl Config {
@@ -14,8 +16,19 @@ impl Config {
              see to it that the network is yours alone"
                 .to_owned()
         });
-        of_brokers.chain(plain).collect()
+        self.formats.iter().flat_map(|mapping| constant_ids(mapping)).chain(of_brokers).chain(plain).collect()
     }
+}
+
+fn constant_ids(mapping: &Mapping) -> Vec<String> {
+    let sentence = |rule| {
+        format!(
+            "formats.{}: the id of rule {rule} is the same text for every message, so all devices become one sensor; put a \
+             {{name}} or a {{/place}} into it",
+            mapping.name
+        )
+    };
+    mapping.constant_ids().map(sentence).collect()
 }
 
 fn mqtt_warnings(path: &str, mqtt: &Mqtt) -> Vec<String> {
@@ -30,6 +43,9 @@ fn subscription(path: &str, s: &Subscription, mqtt: &Mqtt) -> Vec<String> {
         found.push(format!(
             "{path}.qos = {set} is taken as {asked}: nothing is lost with it, and readings that arrive twice are stored once"
         ));
+    }
+    if let Some(why) = merges_sensors(&s.filter, &s.topic) {
+        found.push(format!("{path}.topic: {why}"));
     }
     if !s.filter.starts_with("$share/") {
         return found;

@@ -2,57 +2,75 @@
 
 use std::io::{self, Write};
 
-use super::{Captured, Context, Format, Rejects, Template, decode, reasons, sparkplug, time};
+use super::{Captured, Context, Formats, Rejects, Template, TsUnit, reasons, sparkplug, time};
 use crate::config::Config;
 use crate::model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
 
-/// Reads one payload and writes a JSON line for each reading and each reject; gives whether there was a reading.
+/// What is asked.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Question<'a> {
+    /// The name of a format: built-in, a shipped profile, or one of the settings.
+    pub format: &'a str,
+    /// The MQTT topic that the payload came on.
+    pub topic: Option<&'a str>,
+    /// The subscription's template.
+    pub template: Option<&'a str>,
+    /// The unit of numbers that stand for a time.
+    pub ts_unit: Option<&'a str>,
+}
+
+/// What came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shown {
+    /// Readings.
+    pub readings: usize,
+    /// Rejects, those beyond the ones that are kept counted too.
+    pub rejects: usize,
+}
+
+/// Reads one payload and writes a JSON line for each reading and each reject.
 ///
 /// Each `{"sensor_id", "ts", "values", "tags"}`, where `ts` is absent when it would be the time of receipt, in the order
 /// of the payload; then each `{"reject": {"index", "reason", "detail"}}`.
 ///
 /// Without a `template` the usual ones are tried on the topic: for a scalar `+/{sensor_id}/{field}` (of which
-/// `sensors/{sensor_id}/{field}` is one) and `{sensor_id}/{field}`, for JSON, CBOR and MessagePack the second level is
-/// the sensor (`+/{sensor_id}/#`), unless the payload names one; line protocol and SenML name their series themselves. A topic that does not fit the given template is a reject, as it is
-/// in the service; one that fits none of the usual ones gives nothing.
+/// `sensors/{sensor_id}/{field}` is one) and `{sensor_id}/{field}`; for JSON, CBOR, MessagePack and mappings that read no
+/// topic themselves the second level is the sensor (`+/{sensor_id}/#`), unless the payload names one; line protocol, SenML
+/// and OTLP name their series themselves. A topic that does not fit the given template is a reject, as it is in the
+/// service; one that fits none of the usual ones gives nothing.
 ///
 /// The settings' limits hold as they do in the service, the window of time too: the caller passes one as wide as it wants
 /// to show.
 ///
 /// # Errors
-/// `InvalidInput` for an unknown format or a wrong template; and what writing gives.
+/// `InvalidInput` for an unknown format or unit or a wrong template; and what writing gives.
 pub fn run(
-    format: &str,
-    topic: Option<&str>,
-    template: Option<&str>,
+    question: Question<'_>,
     payload: &[u8],
     out: &mut impl Write,
     config: &Config,
     received_at_ms: i64,
-) -> io::Result<bool> {
-    if format == sparkplug::NAME {
-        return run_sparkplug(topic, payload, out, config, received_at_ms);
+) -> io::Result<Shown> {
+    if question.format == sparkplug::NAME {
+        return run_sparkplug(question.topic, payload, out, config, received_at_ms);
     }
-    let format: Format = format.parse().map_err(invalid)?;
-    let usual: &[&str] = match format {
-        Format::Scalar => &["+/{sensor_id}/{field}", "{sensor_id}/{field}"],
-        Format::Json | Format::Ndjson | Format::Cbor | Format::MessagePack => &["+/{sensor_id}/#"],
-        Format::Line | Format::Senml | Format::SenmlCbor => &[],
-    };
-    let given = template.map(|t| [t]);
+    let decoder = Formats::new(&config.decoding()).get(question.format).map_err(invalid)?;
+    let unit = question.ts_unit.map(str::parse::<TsUnit>).transpose().map_err(invalid)?;
+    let usual = decoder.usual_templates();
+    let given = question.template.map(|t| [t]);
     let templates = given.as_ref().map_or(usual, |t| t.as_slice());
     let templates = templates.iter().map(|t| Template::parse(t)).collect::<Result<Vec<_>, _>>().map_err(invalid)?;
-    let captured = topic.and_then(|topic| templates.iter().find_map(|t| t.capture(topic)));
+    let captured = question.topic.and_then(|topic| templates.iter().find_map(|t| t.capture(topic)));
 
     let mut rejects = Rejects::new();
     let mut builder = BatchBuilder::new(config.limits.fields_max);
-    if captured.is_none() && topic.is_some() && template.is_some() {
+    if captured.is_none() && question.topic.is_some() && question.template.is_some() {
         rejects.push(0, reasons::TOPIC_MISMATCH, "the topic does not fit the template");
     } else {
         let Captured { sensor_id, field, tags } = captured.unwrap_or_default();
-        let (limits, line, ts_unit) = (&config.limits, &config.line, format.ts_unit_usual());
+        let (limits, line, ts_unit) = (&config.limits, &config.line, unit.or(decoder.ts_unit_usual()));
         let cx = Context { limits, line, received_at_ms, ts_unit, sensor_id, field, tags: &tags };
-        decode(format, payload, &cx, &mut builder, &mut rejects);
+        decoder.decode(payload, question.topic, &cx, &mut builder, &mut rejects);
     }
     show(&builder.finish(), &rejects, out)
 }
@@ -64,7 +82,7 @@ fn run_sparkplug(
     out: &mut impl Write,
     config: &Config,
     received_at_ms: i64,
-) -> io::Result<bool> {
+) -> io::Result<Shown> {
     let needs_topic = "format sparkplug needs --topic, such as spBv1.0/group/NDATA/node";
     let topic = topic.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, needs_topic))?;
     let (limits, line) = (&config.limits, &config.line);
@@ -74,7 +92,7 @@ fn run_sparkplug(
     show(&builder.finish(), &rejects, out)
 }
 
-fn show(batch: &ReadingBatch, rejects: &Rejects, out: &mut impl Write) -> io::Result<bool> {
+fn show(batch: &ReadingBatch, rejects: &Rejects, out: &mut impl Write) -> io::Result<Shown> {
     for (_, reading) in batch.iter() {
         writeln!(out, "{}", reading_line(batch, &reading))?;
     }
@@ -83,7 +101,7 @@ fn show(batch: &ReadingBatch, rejects: &Rejects, out: &mut impl Write) -> io::Re
         writeln!(out, "{}", serde_json::json!({ "reject": line }))?;
     }
     out.flush()?;
-    Ok(!batch.is_empty())
+    Ok(Shown { readings: batch.len(), rejects: rejects.total() })
 }
 
 fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
@@ -92,7 +110,7 @@ fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
 
 fn reading_line(batch: &ReadingBatch, reading: &ReadingRef<'_>) -> String {
     let text = |t: &str| serde_json::Value::from(t).to_string();
-    let mut line = format!("{{\"sensor_id\":{}", text(reading.sensor_id));
+    let mut line = format!("{{\"sensor_id\":{}", text(reading.sensor_id()));
     if !reading.receipt_time {
         // Beyond the years that RFC 3339 can write, the number says it.
         let ts = time::to_rfc3339(reading.ts_ms).map_or_else(|| reading.ts_ms.to_string(), |ts| text(&ts));
@@ -121,9 +139,11 @@ mod tests {
     fn lines(format: &str, topic: Option<&str>, template: Option<&str>, payload: &str) -> (bool, Vec<String>) {
         let mut config = Config::default();
         config.limits.past = std::time::Duration::from_secs(100 * 365 * 86_400);
+        config.limits.unset_before_ms = i64::MIN;
         let mut out = vec![];
-        let any = run(format, topic, template, payload.as_bytes(), &mut out, &config, 1_709_290_800_000).unwrap();
-        (any, String::from_utf8(out).unwrap().lines().map(str::to_owned).collect())
+        let question = Question { format, topic, template, ts_unit: None };
+        let shown = run(question, payload.as_bytes(), &mut out, &config, 1_709_290_800_000).unwrap();
+        (shown.readings > 0, String::from_utf8(out).unwrap().lines().map(str::to_owned).collect())
     }
 
     #[test]
@@ -177,8 +197,8 @@ mod tests {
         let (any, shown) = lines("sparkplug", Some("spBv1.0/G/DDATA/N/D"), None, payload);
         let line = r#"{"sensor_id":"G/N/D","ts":"1970-01-01T00:00:00.001Z","values":{"v":true},"tags":{}}"#;
         assert!(any && shown == [line], "{shown:?}");
-        let config = Config::default();
-        let error = run("sparkplug", None, None, b"", &mut vec![], &config, 0).unwrap_err();
+        let question = Question { format: "sparkplug", ..Question::default() };
+        let error = run(question, b"", &mut vec![], &Config::default(), 0).unwrap_err();
         assert!(error.to_string().contains("--topic"));
     }
 
@@ -186,13 +206,39 @@ mod tests {
     fn a_wrong_format_or_template_is_an_error() {
         let mut out = vec![];
         let mut error = |format, template| {
-            let result = run(format, Some("a"), template, b"1", &mut out, &Config::default(), 0);
-            result.unwrap_err().to_string()
+            let question = Question { format, topic: Some("a"), template, ts_unit: None };
+            run(question, b"1", &mut out, &Config::default(), 0).unwrap_err().to_string()
         };
-        assert_eq!(
-            error("yaml", None),
-            "`yaml` is no format; there are json, ndjson, scalar, line, cbor, msgpack, senml and senml-cbor"
-        );
+        let unknown = error("yaml", None);
+        assert!(unknown.starts_with("there is no format `yaml`; there are json, ndjson"), "{unknown}");
+        assert!(error("zigbe2mqtt", None).contains("did you mean `zigbee2mqtt`?"));
         assert!(error("json", Some("a#")).contains("`#`"));
+    }
+
+    #[test]
+    fn a_shipped_profile_needs_no_configuration() {
+        let topic = Some("zigbee2mqtt/kitchen/motion");
+        let (any, shown) = lines("zigbee2mqtt", topic, None, r#"{"occupancy":true,"last_seen":1709290799000}"#);
+        assert!(any);
+        assert_eq!(
+            shown,
+            [r#"{"sensor_id":"kitchen/motion","ts":"2024-03-01T10:59:59.000Z","values":{"occupancy":true},"tags":{}}"#]
+        );
+        let (_, shown) = lines("zigbee2mqtt", None, None, r#"{"occupancy":true}"#);
+        assert!(shown[0].contains("no_rule") && shown[0].contains("need the topic"), "{shown:?}");
+    }
+
+    #[test]
+    fn the_unit_of_numbers_can_be_said() {
+        let shown = |ts_unit| {
+            let question = Question { format: "json", ts_unit, ..Question::default() };
+            let mut out = vec![];
+            let payload = br#"{"sensor_id":"S","ts":1709290799000,"v":1}"#;
+            run(question, payload, &mut out, &Config::default(), 1_709_290_800_000).map_err(|e| e.to_string())?;
+            Ok::<_, String>(String::from_utf8(out).unwrap())
+        };
+        assert!(shown(Some("ms")).unwrap().contains("10:59:59.000Z"));
+        assert!(shown(Some("s")).unwrap().contains("too_far_ahead"));
+        assert!(shown(Some("h")).unwrap_err().contains("s, ms, us and ns"));
     }
 }

@@ -3,8 +3,12 @@
 //! [`Formats`] holds all that there are; a subscription, a hook's route or the command `decode` takes its [`Decoder`]
 //! out of it at the start, a request by its query.
 
-use super::{Context, Format, Rejects, TsUnit};
-use crate::config::Decoding;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::mapping::Mapper;
+use super::{Context, Format, Rejects, TsUnit, otlp};
+use crate::config::{Decoding, Otlp, mapping, nearest};
 use crate::model::BatchBuilder;
 
 /// How payloads of one format are decoded. Cheap to clone.
@@ -14,6 +18,8 @@ pub struct Decoder(Kind);
 #[derive(Debug, Clone)]
 enum Kind {
     BuiltIn(Format),
+    Mapped(Arc<Mapper>),
+    Otlp(otlp::Encoding, Arc<Otlp>),
 }
 
 impl From<Format> for Decoder {
@@ -28,13 +34,15 @@ impl Decoder {
     pub fn decode(
         &self,
         payload: &[u8],
-        _topic: Option<&str>,
+        topic: Option<&str>,
         cx: &Context<'_>,
         out: &mut BatchBuilder,
         rejects: &mut Rejects,
     ) {
         match &self.0 {
             Kind::BuiltIn(format) => super::decode(*format, payload, cx, out, rejects),
+            Kind::Mapped(mapper) => mapper.decode(payload, topic, cx, out, rejects),
+            Kind::Otlp(encoding, otlp) => otlp::decode(*encoding, payload, otlp, cx, out, rejects),
         }
     }
 
@@ -42,26 +50,55 @@ impl Decoder {
     pub fn ts_unit_usual(&self) -> Option<TsUnit> {
         match &self.0 {
             Kind::BuiltIn(format) => format.ts_unit_usual(),
+            Kind::Mapped(_) => None,
+            Kind::Otlp(..) => None,
+        }
+    }
+
+    /// The templates to try on a topic where nobody has given one, for the command `decode`.
+    pub(super) fn usual_templates(&self) -> &'static [&'static str] {
+        match &self.0 {
+            Kind::BuiltIn(Format::Scalar) => &["+/{sensor_id}/{field}", "{sensor_id}/{field}"],
+            Kind::BuiltIn(Format::Json | Format::Ndjson | Format::Cbor | Format::MessagePack) => &["+/{sensor_id}/#"],
+            Kind::BuiltIn(Format::Line | Format::Senml | Format::SenmlCbor) | Kind::Otlp(..) => &[],
+            Kind::Mapped(mapper) if mapper.has_topics() => &[],
+            Kind::Mapped(_) => &["+/{sensor_id}/#"],
         }
     }
 }
 
 /// A format that nobody has made.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no format `{name}`; there are {choices}")]
+#[error("there is no format `{name}`; {near}there are {choices}")]
 pub struct UnknownFormat {
     name: String,
+    near: String,
     choices: String,
 }
 
-/// All formats by name: the built-in ones, the shipped profiles, and those of the configuration.
-#[derive(Debug, Clone, Default)]
-pub struct Formats {}
+/// All formats by name: the built-in ones, the shipped profiles, and those of the configuration, which count before a
+/// profile of the same name.
+#[derive(Debug, Clone)]
+pub struct Formats {
+    otlp: Arc<Otlp>,
+    mapped: Arc<BTreeMap<String, Arc<Mapper>>>,
+}
+
+/// OpenTelemetry's metrics, which have settings of their own.
+const OTLP: [(&str, otlp::Encoding); 2] = [("otlp", otlp::Encoding::Protobuf), ("otlp-json", otlp::Encoding::Json)];
 
 impl Formats {
     /// The formats of a configuration.
-    pub fn new(_decoding: &Decoding) -> Formats {
-        Formats {}
+    pub fn new(decoding: &Decoding) -> Formats {
+        // The configured ones come last and so replace the others.
+        let all = mapping::shipped().iter().chain(&decoding.formats);
+        let mapped = all.map(|spec| (spec.name.clone(), Arc::new(Mapper::new(spec.clone())))).collect();
+        Formats { otlp: Arc::new(decoding.otlp.clone()), mapped: Arc::new(mapped) }
+    }
+
+    /// The decoder of OpenTelemetry's metrics.
+    pub fn otlp(&self, encoding: otlp::Encoding) -> Decoder {
+        Decoder(Kind::Otlp(encoding, self.otlp.clone()))
     }
 
     /// The decoder of a name.
@@ -72,12 +109,23 @@ impl Formats {
         if let Ok(format) = name.parse::<Format>() {
             return Ok(format.into());
         }
-        let choices = self.names().join(", ");
-        Err(UnknownFormat { name: name.chars().take(64).collect(), choices })
+        if let Some((_, encoding)) = OTLP.iter().find(|(n, _)| *n == name) {
+            return Ok(self.otlp(*encoding));
+        }
+        if let Some(mapper) = self.mapped.get(name) {
+            return Ok(Decoder(Kind::Mapped(mapper.clone())));
+        }
+        let near = nearest(name, self.names().into_iter());
+        Err(UnknownFormat {
+            name: name.chars().take(64).collect(),
+            near: near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default(),
+            choices: self.names().join(", "),
+        })
     }
 
     /// Every name, built-in formats first.
     pub fn names(&self) -> Vec<&str> {
-        Format::NAMES.to_vec()
+        let built_in = Format::NAMES.iter().copied().chain(OTLP.iter().map(|(name, _)| *name));
+        built_in.chain(self.mapped.keys().map(String::as_str)).collect()
     }
 }

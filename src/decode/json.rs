@@ -6,7 +6,11 @@
 //! looked at a fixed number of times, whatever the payload.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
+use memchr::memchr;
+
+use super::mould::Moulds;
 use super::reading::ReadingDecoder;
 use super::rejects::Rejects;
 use super::split::{self, DEPTH_MAX, Within, skip_space};
@@ -36,7 +40,7 @@ pub(super) fn decode_lines(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuil
     }
     let mut at = 0;
     while at < bytes.len() {
-        let end = bytes[at..].iter().position(|b| *b == b'\n').map_or(bytes.len(), |n| at + n);
+        let end = memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |n| at + n);
         let begin = skip_space(&bytes[..end], at);
         if begin < end {
             walk.line(begin, begin + bytes[begin..end].trim_ascii_end().len());
@@ -66,6 +70,8 @@ struct Ended {
 struct Walk<'a, 'de> {
     bytes: &'de [u8],
     decoder: ReadingDecoder<'a, 'de>,
+    /// What the readings look like; `None` where they get more than they say themselves.
+    moulds: Option<Moulds<'de>>,
     rejects: &'a mut Rejects,
     readings_max: usize,
     readings: usize,
@@ -85,7 +91,8 @@ impl<'a, 'de> Walk<'a, 'de> {
     ) -> Walk<'a, 'de> {
         let readings_max = cx.limits.batch_max_readings;
         let decoder = ReadingDecoder::new(cx, out);
-        Walk { bytes, decoder, rejects, readings_max, readings: 0, index: 0, beyond: 0, beyond_from: 0 }
+        let moulds = cx.tags.is_empty().then(|| Moulds::new(bytes));
+        Walk { bytes, decoder, moulds, rejects, readings_max, readings: 0, index: 0, beyond: 0, beyond_from: 0 }
     }
 
     fn array(&mut self) {
@@ -157,12 +164,27 @@ impl<'a, 'de> Walk<'a, 'de> {
     }
 
     /// Commits the reading that was just parsed, or rejects it.
-    fn finish(&mut self, guessed: bool) {
+    fn finish(&mut self, element: Range<usize>, guessed: bool) {
         match self.decoder.finish(!guessed) {
-            Ok(()) => self.readings += 1,
+            Ok(()) => {
+                self.readings += 1;
+                // Of the last one nothing needs to be known.
+                let more = element.end < self.bytes.len();
+                if let Some(moulds) = self.moulds.as_mut().filter(|_| more) {
+                    moulds.learn(element, self.decoder.committed_shape());
+                }
+            }
             Err(fault) => self.rejects.fault(self.index, fault),
         }
         self.index += 1;
+    }
+
+    /// Takes the reading at `at` where it looks like one before it and may end where it does.
+    fn take_like(&mut self, at: usize, ends: impl Fn(usize) -> bool) -> Option<usize> {
+        let used = self.moulds.as_mut()?.take(at, &mut self.decoder, ends)?;
+        self.readings += 1;
+        self.index += 1;
+        Some(used)
     }
 
     fn is_full(&mut self) -> bool {
@@ -192,12 +214,15 @@ impl<'a, 'de> Walk<'a, 'de> {
         }
         let bytes = self.bytes;
         let line = &bytes[at..end];
+        if self.take_like(at, |used| used == line.len()).is_some() {
+            return;
+        }
         let mut result = self.decoder.attempt(line, false);
         if result.as_ref().is_err_and(may_be_exact) {
             result = self.decoder.attempt(line, true);
         }
         match result {
-            Ok(used) if used == line.len() && self.depth_allowed(line) => self.finish(false),
+            Ok(used) if used == line.len() && self.depth_allowed(line) => self.finish(at..end, false),
             Ok(used) => self.broken(line, used, None, split::extent(line, Within::Stream).depth),
             Err(e) => self.broken(line, offset(line, &e), Some(&e), split::extent(line, Within::Stream).depth),
         }
@@ -215,6 +240,9 @@ impl<'a, 'de> Walk<'a, 'de> {
             self.reject(reasons::INVALID_JSON, "nothing between two commas, or after the last one");
             return Ended { at, guessed: false, broken: true };
         }
+        if !guessed && let Some(n) = self.take_like(at, |n| ends_well(&rest[n..], within)) {
+            return Ended { at: at + n, guessed: false, broken: false };
+        }
         let mut result = self.decoder.attempt(rest, false);
         if let Err(e) = &result {
             if let Some(n) = split::cut_within_string(rest, offset(rest, e), within) {
@@ -225,8 +253,8 @@ impl<'a, 'de> Walk<'a, 'de> {
             }
         }
         let (error_at, error) = match result {
-            Ok(n) if self.ends_well(at + n, within) && self.depth_allowed(&rest[..n]) => {
-                self.finish(guessed);
+            Ok(n) if ends_well(&rest[n..], within) && self.depth_allowed(&rest[..n]) => {
+                self.finish(at..at + n, guessed);
                 return Ended { at: at + n, guessed: false, broken: false };
             }
             Ok(n) => (n, None),
@@ -254,16 +282,6 @@ impl<'a, 'de> Walk<'a, 'de> {
         !self.decoder.was_exact() || split::extent(element, Within::Stream).depth <= DEPTH_MAX
     }
 
-    /// Whether an element may end at `at`. In an array also before the next object: a forgotten comma changes nothing.
-    fn ends_well(&self, at: usize, within: Within) -> bool {
-        match self.bytes.get(skip_space(self.bytes, at)) {
-            None | Some(b'{') => true,
-            Some(b',' | b']') => within == Within::Array,
-            // The stream says itself what is wrong with what follows; the object is whole.
-            Some(_) => within == Within::Stream,
-        }
-    }
-
     /// Rejects what is no JSON, with the reason that says most about it. Without an error, the reading itself was whole.
     fn broken(&mut self, chunk: &[u8], error_at: usize, error: Option<&serde_json::Error>, depth: usize) {
         if depth > DEPTH_MAX {
@@ -282,6 +300,16 @@ impl<'a, 'de> Walk<'a, 'de> {
             let error = error.map_or_else(|| "unexpected data after the reading".to_owned(), text);
             format!("{error} at byte {error_at}: {}", near(chunk, error_at))
         });
+    }
+}
+
+/// Whether an element may end before `rest`. In an array also before the next object: a forgotten comma changes nothing.
+fn ends_well(rest: &[u8], within: Within) -> bool {
+    match rest.get(skip_space(rest, 0)) {
+        None | Some(b'{') => true,
+        Some(b',' | b']') => within == Within::Array,
+        // The stream says itself what is wrong with what follows; the object is whole.
+        Some(_) => within == Within::Stream,
     }
 }
 

@@ -269,7 +269,7 @@ impl<'a, 't> Walk<'a, 't> {
 }
 
 /// A series as a sensor's id.
-fn write_id(id: &mut String, measurement: &str, tags: &[(Cow<'_, str>, Cow<'_, str>)]) {
+pub(super) fn write_id(id: &mut String, measurement: &str, tags: &[(Cow<'_, str>, Cow<'_, str>)]) {
     let push = |id: &mut String, text: &str| {
         if !text.contains(ID_ESCAPED) {
             return id.push_str(text);

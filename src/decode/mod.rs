@@ -1,10 +1,12 @@
 //! Bytes to readings and rejects. Pure: no IO, no clock (the time of receipt is handed in), and one bad reading never
 //! fails its batch.
 //!
-//! `json`, `scalar`, `line`, `binary` (CBOR, MessagePack) and `senml` are the formats; [`sparkplug`] is another
-//! one that needs a memory of its own; `reading` is one reading in the native shape, `token` one of its members,
-//! `time` and `names` the rules for times and names, `split` finds where a broken element ends. [`topic`] takes a
-//! topic apart, [`reasons`] is the closed list of what can be wrong, [`cli`] the command `decode`.
+//! `json`, `scalar`, `line`, `binary` (CBOR, MessagePack) and `senml` are built-in formats, [`sparkplug`] is one that needs
+//! a memory of its own, [`otlp`] reads the metrics of OpenTelemetry, `mapping` is what a configuration describes, and
+//! [`Decoder`] is any of them by name; `reading` is one reading in the native shape, `token` one of its members, `mould`
+//! the fast way for readings that look alike, `time` and `names` the rules for times and names, `split` finds where a
+//! broken element ends. [`topic`] takes a topic apart, [`reasons`] is the closed list of what can be wrong, [`cli`] the
+//! command `decode`.
 //!
 //! Invariants: every element of a payload becomes one reading or one reject with its index; the readings that `out` held
 //! before stay as they are; the work is linear in the payload, and so is what is kept of it (see [`Rejects`]).
@@ -14,7 +16,10 @@ pub mod cli;
 mod decoder;
 mod json;
 mod line;
+mod mapping;
+mod mould;
 mod names;
+pub mod otlp;
 mod reading;
 pub mod reasons;
 mod rejects;

@@ -11,6 +11,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::mould::Simple;
 use super::names::{self, excerpt};
 use super::rejects::Fault;
 use super::token::{KeySeed, Skip, Token, TokenSeed};
@@ -109,6 +110,42 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         let (ts_ms, receipt_time) = time::resolve(parts.ts.as_ref(), parts.ts_unit, self.cx)?;
         let out = &mut *self.out;
         names::with_tags(&self.tags, self.cx, |tags| out.commit(sensor_id, ts_ms, receipt_time, tags))
+    }
+
+    /// Begins a reading that has a shape which is known: see [`super::mould`]. Its values follow with
+    /// [`ReadingDecoder::next_value`], and it is committed with [`ReadingDecoder::commit_like`].
+    pub(super) fn begin_like(&mut self, shape: u32) {
+        self.out.begin_like(shape);
+    }
+
+    /// Adds the value of the next field; `None` where it is not surely a good one.
+    pub(super) fn next_value(&mut self, value: Simple<'de>) -> Option<()> {
+        let value = match value {
+            Simple::Int(v) => ValueRef::Int(v),
+            Simple::Double(v) => ValueRef::Double(v),
+            Simple::Bool(v) => ValueRef::Bool(v),
+            Simple::Str(v) => ValueRef::Str(v),
+        };
+        let fits = !matches!(value, ValueRef::Str(v) if v.len() > self.cx.limits.string_max_bytes);
+        fits.then(|| self.out.next_value(value))
+    }
+
+    /// Commits a reading whose values were added one by one, with its tags as they are stored; `false` (and nothing
+    /// committed) where it is not surely a good one.
+    pub(super) fn commit_like(&mut self, sensor_id: &str, ts: Option<&Token<'de>>, tags: &[(&str, &str)]) -> bool {
+        let (cx, limits) = (self.cx, self.cx.limits);
+        let text_max = limits.string_max_bytes.min(4096);
+        if names::check_sensor_id(sensor_id, limits).is_err() || tags.iter().any(|(_, text)| text.len() > text_max) {
+            return false;
+        }
+        let Ok((ts_ms, receipt_time)) = time::resolve(ts, None, cx) else { return false };
+        self.out.commit(sensor_id, ts_ms, receipt_time, tags);
+        true
+    }
+
+    /// The shape of the reading that was committed last.
+    pub(super) fn committed_shape(&self) -> u32 {
+        self.out.committed_shape()
     }
 
     /// Whether the last attempt was the exact one, which does not check how deep a skipped member is.

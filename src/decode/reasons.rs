@@ -9,6 +9,8 @@ pub const INVALID_UTF8: &str = "invalid_utf8";
 pub const INVALID_JSON: &str = "invalid_json";
 /// Not InfluxDB's line protocol: no field, a tag without value, a value that is none, a text that is not closed.
 pub const INVALID_LINE: &str = "invalid_line";
+/// Not protobuf, or another message than was announced.
+pub const INVALID_PROTOBUF: &str = "invalid_protobuf";
 /// Not CBOR: it ends within a value, or holds what RFC 8949 reserves. What follows in the payload is not read.
 pub const INVALID_CBOR: &str = "invalid_cbor";
 /// Not MessagePack: it ends within a value, or holds the byte that is never used. What follows is not read.
@@ -40,6 +42,8 @@ pub const TOO_MANY_READINGS: &str = "too_many_readings";
 pub const TOO_MANY_FIELD_NAMES: &str = "too_many_field_names";
 /// The topic of a message does not fit the subscription's template (given by the caller, not by a decoder).
 pub const TOPIC_MISMATCH: &str = "topic_mismatch";
+/// No rule of the configured format fits the message (see `[formats.NAME]`).
+pub const NO_RULE: &str = "no_rule";
 
 /// Neither the payload nor the topic names a sensor.
 pub const MISSING_SENSOR_ID: &str = "missing_sensor_id";
@@ -84,6 +88,8 @@ pub const TOO_OLD: &str = "too_old";
 /// Further ahead than `limits.future`.
 pub const TOO_FAR_AHEAD: &str = "too_far_ahead";
 
+/// A data point of a histogram or summary: not a number, so there is no place for it.
+pub const UNSUPPORTED_METRIC: &str = "unsupported_metric";
 /// A good reading whose sender wanted all or nothing (`accept_partial=false`), and another one was bad.
 pub const NOT_ALL_GOOD: &str = "not_all_good";
 /// Of a message: longer than `mqtt.packet_max_bytes`.
@@ -94,6 +100,10 @@ pub const NO_SUBSCRIPTION: &str = "no_subscription";
 pub const TOPIC_TOO_LONG: &str = "topic_too_long";
 /// Of a message: its subscription's `format` is not known to this version.
 pub const UNKNOWN_FORMAT: &str = "unknown_format";
+/// Of a message: it names another sensor than the one that its sender may speak for.
+pub const FOREIGN_SENSOR: &str = "foreign_sensor";
+/// Of a hook: AWS IoT asks to confirm that it may post here; its payload says how.
+pub const DESTINATION_CONFIRMATION: &str = "destination_confirmation";
 /// Of a message with QoS 0: it came faster than it could be taken.
 pub const QUEUE_FULL: &str = "queue_full";
 /// Of a reading that the store refuses for good.
@@ -105,6 +115,7 @@ pub const ALL: &[&str] = &[
     INVALID_UTF8,
     INVALID_JSON,
     INVALID_LINE,
+    INVALID_PROTOBUF,
     INVALID_CBOR,
     INVALID_MSGPACK,
     INVALID_SENML,
@@ -120,6 +131,7 @@ pub const ALL: &[&str] = &[
     TOO_MANY_READINGS,
     TOO_MANY_FIELD_NAMES,
     TOPIC_MISMATCH,
+    NO_RULE,
     MISSING_SENSOR_ID,
     EMPTY_SENSOR_ID,
     SENSOR_ID_NOT_TEXT,
@@ -140,11 +152,14 @@ pub const ALL: &[&str] = &[
     BAD_TIMESTAMP,
     TOO_OLD,
     TOO_FAR_AHEAD,
+    UNSUPPORTED_METRIC,
     NOT_ALL_GOOD,
     PAYLOAD_TOO_LARGE,
     NO_SUBSCRIPTION,
     TOPIC_TOO_LONG,
     UNKNOWN_FORMAT,
+    FOREIGN_SENSOR,
+    DESTINATION_CONFIRMATION,
     QUEUE_FULL,
     STORE_REJECTED,
 ];

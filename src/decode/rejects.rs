@@ -37,12 +37,20 @@ pub struct Rejects {
     list: Vec<Reject>,
     total: usize,
     by_reason: Vec<(&'static str, usize)>,
+    remark: Option<&'static str>,
 }
 
 impl Rejects {
     /// None yet.
     pub fn new() -> Rejects {
         Rejects::default()
+    }
+
+    /// One, of a message as a whole.
+    pub fn of_message(reason: &'static str, detail: &'static str) -> Rejects {
+        let mut rejects = Rejects::new();
+        rejects.push(0, reason, detail);
+        rejects
     }
 
     /// How many readings were rejected; may be more than [`Rejects::list`] holds.
@@ -63,6 +71,16 @@ impl Rejects {
     /// How many for each reason, complete.
     pub fn by_reason(&self) -> &[(&'static str, usize)] {
         &self.by_reason
+    }
+
+    /// What the sender should know although it is no reject.
+    pub fn remarked(&self) -> Option<&'static str> {
+        self.remark
+    }
+
+    /// Notes what the sender should know; the last one counts.
+    pub(super) fn remark(&mut self, text: &'static str) {
+        self.remark = Some(text);
     }
 
     /// Adds one.
@@ -93,6 +111,7 @@ impl Rejects {
         self.list.clear();
         self.by_reason.clear();
         self.total = 0;
+        self.remark = None;
     }
 
     /// Whether the next one is only counted, so that its detail need not be made.

@@ -1,7 +1,11 @@
 //! One bare value; the sensor and the field come from the topic, and the time is that of receipt.
 //!
 //! Written by people and small devices, so a number may look as they write it: `+5`, `.5`, `007`. But what is not clearly
-//! a number is a text: `21,5` must not become 215, nor `1_000` a thousand.
+//! a number is a text: `21,5` must not become 215, nor `1_000` a thousand. A text in quotes is a JSON string, and a number
+//! in it is a number. What says that there is no value ([`is_no_value`], null) gives neither a reading nor a reject: a
+//! sensor that has gone says so again and again, and nothing is wrong with the message.
+
+use std::borrow::Cow;
 
 use super::names;
 use super::reading::add_value;
@@ -13,16 +17,28 @@ use crate::model::{BatchBuilder, ValueRef};
 
 pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
     out.begin();
-    if let Err(fault) = reading(payload, cx, out) {
-        out.abort();
-        rejects.fault(0, fault);
+    match reading(payload, cx, out) {
+        Ok(true) => {}
+        Ok(false) => out.abort(),
+        Err(fault) => {
+            out.abort();
+            rejects.fault(0, fault);
+        }
     }
 }
 
-fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<(), Fault> {
+/// Whether there was a value.
+fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<bool, Fault> {
     let limits = cx.limits;
     let missing = |reason, what| Fault::new(reason, format!("the topic template has no {what}; a scalar names none"));
-    let value = value(payload)?;
+    let token = value(payload)?;
+    let value = match &token {
+        Token::Bool(v) => ValueRef::Bool(*v),
+        Token::Int(v) => ValueRef::Int(*v),
+        Token::Double(v) => ValueRef::Double(*v),
+        Token::Str(v) => ValueRef::Str(v),
+        _ => return Ok(false),
+    };
     let sensor_id = cx.sensor_id.ok_or_else(|| missing(reasons::MISSING_SENSOR_ID, "{sensor_id}"))?;
     let field = cx.field.ok_or_else(|| missing(reasons::MISSING_FIELD, "{field}"))?;
     names::check_sensor_id(sensor_id, limits)?;
@@ -31,10 +47,18 @@ fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<(
     }
     let name = names::name(field, limits)?;
     add_value(out, &name, value, limits.fields_max)?;
-    names::with_tags(&[], cx, |tags| out.commit(sensor_id, cx.received_at_ms, true, tags))
+    names::with_tags(&[], cx, |tags| out.commit(sensor_id, cx.received_at_ms, true, tags))?;
+    Ok(true)
 }
 
-fn value(payload: &[u8]) -> Result<ValueRef<'_>, Fault> {
+/// Whether a text says that there is no value, in any case: what ESPHome, Home Assistant and printf write for none.
+pub(super) fn is_no_value(text: &str) -> bool {
+    const WORDS: [&str; 8] = ["nan", "+nan", "-nan", "null", "none", "unavailable", "unknown", "undefined"];
+    text.len() <= 11 && WORDS.iter().any(|word| text.eq_ignore_ascii_case(word))
+}
+
+/// A bare value; null where it says that there is none.
+pub(super) fn value(payload: &[u8]) -> Result<Token<'_>, Fault> {
     let text = std::str::from_utf8(payload)
         .map_err(|e| Fault::new(reasons::INVALID_UTF8, format!("not UTF-8 at byte {}", e.valid_up_to())))?;
     let text = text.trim();
@@ -43,32 +67,54 @@ fn value(payload: &[u8]) -> Result<ValueRef<'_>, Fault> {
     if text.is_empty() {
         return Err(Fault::new(reasons::EMPTY_PAYLOAD, "the payload is empty"));
     }
-    if is_number(text) {
-        return match Token::number(text) {
-            Some(Token::Int(v)) => Ok(ValueRef::Int(v)),
-            Some(Token::Double(v)) => Ok(ValueRef::Double(v)),
-            Some(Token::BigInt(_)) => {
-                let detail = format!("{} is beyond 64 bit signed integers", names::excerpt(text));
-                Err(Fault::new(reasons::INTEGER_OUT_OF_RANGE, detail))
-            }
-            _ => Err(Fault::new(
-                reasons::NOT_FINITE,
-                format!("{} is beyond the range of a double", names::excerpt(text)),
-            )),
-        };
+    match number(text)? {
+        Some(token) => return Ok(token),
+        None if is_no_value(text) => return Ok(Token::Null),
+        None => {}
     }
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    if ["nan", "inf", "infinity"].iter().any(|word| unsigned.eq_ignore_ascii_case(word)) {
+    if ["inf", "infinity"].iter().any(|word| unsigned.eq_ignore_ascii_case(word)) {
         return Err(Fault::new(reasons::NOT_FINITE, format!("{} is no value", names::excerpt(text))));
     }
     match text {
-        "true" => Ok(ValueRef::Bool(true)),
-        "false" => Ok(ValueRef::Bool(false)),
-        "null" => Err(Fault::new(reasons::NO_VALUES, "the value is null")),
+        "true" => Ok(Token::Bool(true)),
+        "false" => Ok(Token::Bool(false)),
         // Four bytes of a C struct can be UTF-8 by chance; which ones they are must not be guessed.
         _ if text.contains('\0') => Err(Fault::new(reasons::BINARY_PAYLOAD, "the payload holds NUL bytes")),
-        _ => Ok(ValueRef::Str(text)),
+        _ => match quoted(text) {
+            Some(inner) => Ok(match number(inner.trim()) {
+                Ok(Some(Token::Int(v))) => Token::Int(v),
+                Ok(Some(Token::Double(v))) => Token::Double(v),
+                _ if inner.trim().is_empty() || is_no_value(inner.trim()) => Token::Null,
+                // A number too large stays the text that it is.
+                _ => Token::Str(Cow::Owned(inner)),
+            }),
+            None => Ok(Token::Str(Cow::Borrowed(text))),
+        },
     }
+}
+
+/// The number that a text is, or nothing where it is none.
+fn number(text: &str) -> Result<Option<Token<'_>>, Fault> {
+    if !is_number(text) {
+        return Ok(None);
+    }
+    match Token::number(text) {
+        Some(token @ (Token::Int(_) | Token::Double(_))) => Ok(Some(token)),
+        Some(Token::BigInt(_)) => {
+            let detail = format!("{} is beyond 64 bit signed integers", names::excerpt(text));
+            Err(Fault::new(reasons::INTEGER_OUT_OF_RANGE, detail))
+        }
+        _ => {
+            let detail = format!("{} is beyond the range of a double", names::excerpt(text));
+            Err(Fault::new(reasons::NOT_FINITE, detail))
+        }
+    }
+}
+
+/// What a JSON string holds.
+fn quoted(text: &str) -> Option<String> {
+    text.starts_with('"').then(|| serde_json::from_str(text).ok()).flatten()
 }
 
 #[cfg(test)]
@@ -92,6 +138,9 @@ mod tests {
         let (mut out, mut rejects) = (BatchBuilder::new(64), Rejects::new());
         decode(Format::Scalar, payload, &cx, &mut out, &mut rejects);
         let batch: ReadingBatch = out.finish();
+        if batch.is_empty() && rejects.is_empty() {
+            return Err("nothing");
+        }
         assert_eq!(batch.len() + rejects.total(), 1);
         match batch.to_readings().pop() {
             Some(r) => {
@@ -126,7 +175,20 @@ mod tests {
             (b"9223372036854775808", Err(reasons::INTEGER_OUT_OF_RANGE)),
             (b"123456789012345678901234567890", Err(reasons::INTEGER_OUT_OF_RANGE)),
             (b"1e999", Err(reasons::NOT_FINITE)),
-            (b"nan", Err(reasons::NOT_FINITE)),
+            (b"nan", Err("nothing")),
+            (b"NaN\n", Err("nothing")),
+            (b"-nan", Err("nothing")),
+            (b"unavailable", Err("nothing")),
+            (b"Unknown", Err("nothing")),
+            (b"None", Err("nothing")),
+            (b"unknown command", text("unknown command")),
+            (b"\"10\"", Ok(Value::Int(10))),
+            (b"\" 21.5 \"", Ok(Value::Double(21.5))),
+            (b"\"\\u00b0C\"", text("\u{b0}C")),
+            (b"\"\"", Err("nothing")),
+            (b"\"unavailable\"", Err("nothing")),
+            (b"\"99999999999999999999\"", text("99999999999999999999")),
+            (b"\"open", text("\"open")),
             (b"-Infinity", Err(reasons::NOT_FINITE)),
             (b"+inf", Err(reasons::NOT_FINITE)),
             (b"true", Ok(Value::Bool(true))),
@@ -143,7 +205,7 @@ mod tests {
             (b"", Err(reasons::EMPTY_PAYLOAD)),
             (b"   \n", Err(reasons::EMPTY_PAYLOAD)),
             (b"\0", Err(reasons::EMPTY_PAYLOAD)),
-            (b"null", Err(reasons::NO_VALUES)),
+            (b"null", Err("nothing")),
             (b"\x00\x00\xacA", Err(reasons::INVALID_UTF8)),
             (b"\x00\x00HB", Err(reasons::BINARY_PAYLOAD)),
         ] {

@@ -1,35 +1,88 @@
 //! When a reading was measured, in milliseconds since 1970. What is finer is cut off towards the past, before 1970 too.
 //!
 //! RFC 3339 with what is written for it in the field: a space or lower case instead of `T` and `Z`, a comma before the
-//! fraction, offsets as `+02:00`, `+0200` and `+02`. A time without an offset is nobody's time and refused. Numbers are
-//! seconds, milliseconds, microseconds or nanoseconds, as `ts_unit` says or by magnitude: each unit covers the years up to
-//! 5138 and, in the other direction, nothing that the unit before it would cover after March 1973.
+//! fraction, no seconds, offsets as `+02:00`, `+0200` and `+02`. A time without an offset belongs to the zone that is set, and without
+//! one it is nobody's time and refused. Numbers are seconds, milliseconds, microseconds or nanoseconds, as `ts_unit` says
+//! or by magnitude: each unit covers the years up to 5138 and, in the other direction, nothing that the unit before it
+//! would cover after March 1973.
+//!
+//! **A local time that comes twice**, when clocks go back, is taken as the first of the two; one that is skipped, when
+//! they go forward, is counted with the offset before the change (RFC 5545 §3.3.5): always the same, so that a message
+//! that is sent again is the same reading.
+//!
+//! **A clock that is not set** says a time before `limits.unset_before`: seconds since the start of the device (1970), GPS's
+//! beginning (1980), year 1. Such a time, an empty text and a word such as `unknown` are no time, and the time of receipt
+//! counts. Not so in the line protocol and OTLP, which are written by agents with a clock, and where a time in 1970 is a wrong
+//! `precision`; nor for a number whose unit is said and which would be a good time in another one: those are refused, or
+//! kept where `limits.past` reaches so far.
 
-use chrono::{Datelike, NaiveDate};
+use chrono::{Datelike, NaiveDate, Offset, TimeDelta, TimeZone};
+use chrono_tz::Tz;
 
 use super::names::excerpt;
 use super::rejects::Fault;
+use super::scalar::is_no_value;
 use super::token::Token;
 use super::{Context, TsUnit, reasons};
 
 const MS_PER_DAY: i64 = 86_400_000;
+/// 0001-01-01T00:00:00Z
+const YEAR_1_MS: i128 = -62_135_596_800_000;
 
 /// The time of a reading, and whether it is that of its receipt, which counts where there is none.
 pub(super) fn resolve(ts: Option<&Token<'_>>, unit: Option<TsUnit>, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
+    let ms = ts.map(|token| of_token(token, unit, None, cx)).transpose()?.flatten();
+    Ok(ms.map_or((cx.received_at_ms, true), |ms| (ms, false)))
+}
+
+/// The time that a token says; `None` where it is none: null, an empty text, a clock not set. The `zone` counts before
+/// `limits.zone` for a text without an offset.
+pub(super) fn of_token(
+    token: &Token<'_>,
+    unit: Option<TsUnit>,
+    zone: Option<Tz>,
+    cx: &Context<'_>,
+) -> Result<Option<i64>, Fault> {
     let unit = unit.or(cx.ts_unit);
-    let ms = match ts {
-        None | Some(Token::Null) => return Ok((cx.received_at_ms, true)),
-        Some(Token::Str(text)) => match parse_rfc3339(text) {
-            Some(ms) => Some(i128::from(ms)),
-            None if is_number(text) => Token::number(text).and_then(|token| number_ms(&token, unit)),
-            None => None,
-        },
-        Some(token) => number_ms(token, unit),
+    let ms = match token {
+        Token::Null => return Ok(None),
+        Token::Str(text) => {
+            if text.trim().is_empty() || is_no_value(text) {
+                return Ok(None);
+            }
+            match parse(text) {
+                Some(Parsed { local_ms, offset_minutes: Some(minutes) }) => {
+                    Some(i128::from(local_ms - minutes * 60_000))
+                }
+                Some(Parsed { local_ms, offset_minutes: None }) => match zone.or(cx.limits.zone) {
+                    Some(zone) => in_zone(local_ms, zone).map(i128::from),
+                    None => return Err(no_zone(text)),
+                },
+                None if is_number(text) => Token::number(text).and_then(|token| number_ms(&token, unit)),
+                None => None,
+            }
+        }
+        token => number_ms(token, unit),
     };
-    let Some(ms) = ms else {
-        return Err(bad(ts));
-    };
-    in_window(ms, cx)
+    let ms = ms.ok_or_else(|| bad(Some(token)))?;
+    let is_set = |ms: i128| ms >= i128::from(cx.limits.unset_before_ms);
+    let wrong_unit = unit.is_some() && !is_set(ms) && number_ms(token, None).is_some_and(is_set);
+    let (ms, receipt) = if wrong_unit { accepted(ms, cx)? } else { in_window(ms, cx)? };
+    Ok((!receipt).then_some(ms))
+}
+
+/// A local time in a zone, both in milliseconds since 1970; see the module for those that come twice or not at all.
+fn in_zone(local_ms: i64, zone: Tz) -> Option<i64> {
+    let local = chrono::DateTime::from_timestamp_millis(local_ms)?.naive_utc();
+    if let Some(time) = zone.from_local_datetime(&local).earliest() {
+        return Some(time.timestamp_millis());
+    }
+    // Skipped: the offset before the change. The largest there was skipped a day (Samoa, 2011).
+    let before = (1..=25).find_map(|hours| {
+        let earlier = local.checked_sub_signed(TimeDelta::hours(hours))?;
+        zone.from_local_datetime(&earlier).latest()
+    })?;
+    Some(local_ms - i64::from(before.offset().fix().local_minus_utc()) * 1000)
 }
 
 /// The time at the end of a line of the line protocol. By magnitude, where no unit is set, as InfluxDB 3 does: below 5e9
@@ -50,10 +103,25 @@ pub(super) fn of_line(literal: &str, cx: &Context<'_>) -> Result<(i64, bool), Fa
         TsUnit::Ns => i128::from(v.div_euclid(1_000_000)),
         unit => integer_ms(i128::from(v), Some(unit)),
     };
-    in_window(ms, cx)
+    accepted(ms, cx)
 }
 
+/// A time in nanoseconds since 1970, which OpenTelemetry's agents say as the line protocol's do.
+pub(super) fn of_unix_nanos(ns: u64, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
+    accepted(i128::from(ns / 1_000_000), cx)
+}
+
+/// A time of a device: that of receipt where its clock is not set, else within the window.
 fn in_window(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
+    // No clock begins before the year 1; what says so is no time at all.
+    if ms >= YEAR_1_MS && ms < i128::from(cx.limits.unset_before_ms) {
+        return Ok((cx.received_at_ms, true));
+    }
+    accepted(ms, cx)
+}
+
+/// A time that is meant, within the window.
+pub(super) fn accepted(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
     let received = i128::from(cx.received_at_ms);
     let past = cx.limits.past.as_millis() as i128;
     let future = cx.limits.future.as_millis() as i128;
@@ -81,10 +149,15 @@ pub(super) fn to_rfc3339(ms: i64) -> Option<String> {
     (0..=9999).contains(&time.year()).then(|| time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true))
 }
 
+fn no_zone(text: &str) -> Fault {
+    let detail = format!("ts {} has no offset, and no zone is set for it (limits.zone)", excerpt(text));
+    Fault::new(reasons::BAD_TIMESTAMP, detail)
+}
+
 fn bad(ts: Option<&Token<'_>>) -> Fault {
     let detail = match ts {
         Some(Token::Str(text)) => {
-            format!("ts {} is neither RFC 3339 with an offset or Z nor a number", excerpt(text))
+            format!("ts {} is neither RFC 3339 nor a number", excerpt(text))
         }
         Some(Token::BigInt(text) | Token::NotFinite(text)) => format!("ts {} is no time", excerpt(text)),
         Some(Token::Nested(what)) => format!("ts is an {what}; it must be a string or a number"),
@@ -150,8 +223,16 @@ fn by_magnitude(abs: f64) -> TsUnit {
     }
 }
 
+/// A time as it was written.
+struct Parsed {
+    /// As if it were UTC.
+    local_ms: i64,
+    /// East of Greenwich; `None`: not said.
+    offset_minutes: Option<i64>,
+}
+
 /// `2024-03-01T10:00:00.123Z` and the variants named above; `None` for anything else, days that do not exist included.
-pub(super) fn parse_rfc3339(text: &str) -> Option<i64> {
+fn parse(text: &str) -> Option<Parsed> {
     let mut rest = Text(text.as_bytes());
     let year = rest.number(4)?;
     rest.one_of(b"-")?;
@@ -162,21 +243,21 @@ pub(super) fn parse_rfc3339(text: &str) -> Option<i64> {
     let hour = rest.number(2).filter(|h| *h < 24)?;
     rest.one_of(b":")?;
     let minute = rest.number(2).filter(|m| *m < 60)?;
-    rest.one_of(b":")?;
-    let second = rest.number(2).filter(|s| *s <= 60)?;
-    let fraction_ms = if rest.one_of(b".,").is_some() { rest.fraction_ms()? } else { 0 };
-    let offset_minutes = rest.offset()?;
+    let has_second = rest.one_of(b":").is_some();
+    let second = if has_second { rest.number(2).filter(|s| *s <= 60)? } else { 0 };
+    let fraction_ms = if has_second && rest.one_of(b".,").is_some() { rest.fraction_ms()? } else { 0 };
+    let offset_minutes = if rest.0.is_empty() { None } else { Some(rest.offset()?) };
     if !rest.0.is_empty() {
         return None;
     }
     let days = NaiveDate::from_ymd_opt(i32::try_from(year).ok()?, month, day)?.to_epoch_days();
-    let of_day = i64::from(hour * 3600 + minute * 60 + second) * 1000 - offset_minutes * 60_000;
-    let whole_ms = i64::from(days) * MS_PER_DAY + of_day;
-    if second == 60 && !after_leap_second(whole_ms) {
+    let whole_ms = i64::from(days) * MS_PER_DAY + i64::from(hour * 3600 + minute * 60 + second) * 1000;
+    // Without an offset it cannot be known whether this is a minute with a leap second.
+    if second == 60 && !offset_minutes.is_some_and(|minutes| after_leap_second(whole_ms - minutes * 60_000)) {
         return None;
     }
     // A fraction counts forwards before 1970 too, so adding it to the whole seconds is flooring.
-    Some(whole_ms + fraction_ms)
+    Some(Parsed { local_ms: whole_ms + fraction_ms, offset_minutes })
 }
 
 /// Leap seconds stand at the end of June or December (RFC 3339 §5.7); like POSIX they are counted as the second after.

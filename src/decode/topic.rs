@@ -1,12 +1,15 @@
 //! Topics: what a template reads out of one, and whether a filter matches it (MQTT 5.0 §4.7, §4.8.2).
 
 /// A subscription's template, such as `sensors/{sensor_id}/{field}`. A level is a literal, `+` (anything, not kept), or a
-/// name in braces: `sensor_id` and `field` have their meaning, any other becomes a tag. A last `#` takes the rest.
+/// name in braces: `sensor_id` and `field` have their meaning, any other becomes a tag. A last `#` takes the rest; one
+/// name may take several levels instead, at least one: `{sensor_id#}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     levels: Vec<Level>,
     /// Ends with `#`.
     open: bool,
+    /// The level that takes several.
+    many: Option<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +42,9 @@ pub enum TopicError {
     /// The same name on two levels.
     #[error("`{{{0}}}` stands on two levels")]
     DuplicateName(String),
+    /// Two levels that stand for several.
+    #[error("only one level can stand for several: one name with # in its braces, or # at the end")]
+    SeveralTwice,
     /// More names than a reading has tags.
     #[error("a topic template can have at most {max} names", max = NAMES_MAX)]
     TooManyNames,
@@ -69,12 +75,18 @@ impl Template {
             return Err(TopicError::Empty);
         }
         let (text, open) = match text.strip_suffix('#') {
-            Some("") => return Ok(Template { levels: Vec::new(), open: true }),
+            Some("") => return Ok(Template { levels: Vec::new(), open: true, many: None }),
             Some(head) => (head.strip_suffix('/').ok_or(TopicError::HashNotLast)?, true),
             None => (text, false),
         };
         let mut levels: Vec<Level> = Vec::new();
+        let mut many = None;
         for part in text.split('/') {
+            let single = part.strip_suffix("#}").map(|head| format!("{head}}}"));
+            if single.is_some() && (open || many.replace(levels.len()).is_some()) {
+                return Err(TopicError::SeveralTwice);
+            }
+            let part = single.as_deref().unwrap_or(part);
             let level = Level::parse(part)?;
             if !matches!(level, Level::Literal(_) | Level::Any) && levels.contains(&level) {
                 return Err(TopicError::DuplicateName(part.trim_matches(['{', '}']).to_owned()));
@@ -84,7 +96,7 @@ impl Template {
         if levels.iter().filter(|l| matches!(l, Level::Tag(_))).count() > NAMES_MAX {
             return Err(TopicError::TooManyNames);
         }
-        Ok(Template { levels, open })
+        Ok(Template { levels, open, many })
     }
 
     /// Whether it names the sensor; without, only payloads that do can be read.
@@ -100,9 +112,14 @@ impl Template {
     /// Takes a topic apart; `None` where it does not fit. Allocates only where there are tags.
     pub fn capture<'a>(&'a self, topic: &'a str) -> Option<Captured<'a>> {
         let mut captured = Captured::default();
-        let mut parts = topic.split('/');
-        for level in &self.levels {
-            let part = parts.next()?;
+        // How many levels more than its own the one takes that can take several.
+        let extra = match self.many {
+            Some(_) => (topic.split('/').count()).checked_sub(self.levels.len())?,
+            None => 0,
+        };
+        let mut rest = Some(topic);
+        for (i, level) in self.levels.iter().enumerate() {
+            let part = next_levels(&mut rest, if self.many == Some(i) { extra } else { 0 })?;
             match level {
                 Level::Literal(text) if **text == *part => {}
                 Level::Literal(_) => return None,
@@ -112,7 +129,19 @@ impl Template {
                 Level::Tag(name) => captured.tags.push((name, part)),
             }
         }
-        (self.open || parts.next().is_none()).then_some(captured)
+        (self.open || rest.is_none()).then_some(captured)
+    }
+}
+
+/// Takes the next level and `more` behind it off a topic.
+fn next_levels<'a>(rest: &mut Option<&'a str>, more: usize) -> Option<&'a str> {
+    let topic = rest.take()?;
+    match topic.match_indices('/').nth(more) {
+        Some((at, _)) => {
+            *rest = Some(&topic[at + 1..]);
+            Some(&topic[..at])
+        }
+        None => Some(topic),
     }
 }
 
@@ -193,6 +222,28 @@ mod tests {
         assert!(template.capture("x/north").is_none());
         assert!(Template::parse("#").unwrap().capture("a/b").is_some());
         assert!(Template::parse("/{sensor_id}").unwrap().capture("/S1").is_some());
+    }
+
+    #[test]
+    fn one_name_may_take_several_levels() {
+        let sensor = |template: &str, topic: &str| {
+            let template = Template::parse(template).unwrap();
+            let found = template.capture(topic)?;
+            Some((found.sensor_id.unwrap_or("-").to_owned(), found.field.unwrap_or("-").to_owned()))
+        };
+        let some = |id: &str, field: &str| Some((id.to_owned(), field.to_owned()));
+        assert_eq!(sensor("z/{sensor_id#}", "z/kitchen/motion"), some("kitchen/motion", "-"));
+        assert_eq!(sensor("z/{sensor_id#}", "z/kitchen"), some("kitchen", "-"));
+        assert_eq!(sensor("z/{sensor_id#}", "z"), None);
+        assert_eq!(sensor("z/{sensor_id#}", "z/"), some("", "-"));
+        assert_eq!(sensor("z/{sensor_id#}/{field}", "z/a/b/c"), some("a/b", "c"));
+        assert_eq!(sensor("z/{sensor_id#}/{field}", "z/c"), None);
+        assert_eq!(sensor("{sensor_id#}/x/+", "a//b/x/y"), some("a//b", "-"));
+        assert_eq!(sensor("{sensor_id#}/x/+", "a/y/b"), None);
+        assert_eq!(sensor("N/{sensor_id}/{field#}", "N/p/Ac/L1/Power"), some("p", "Ac/L1/Power"));
+        for text in ["{a#}/{b#}", "{a#}/#"] {
+            assert_eq!(Template::parse(text), Err(TopicError::SeveralTwice), "{text}");
+        }
     }
 
     #[test]

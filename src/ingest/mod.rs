@@ -2,6 +2,7 @@
 //! ([`crate::intake`]) and answers the sender once their acknowledgement is in. Ingest knows protocols, not buckets.
 
 pub mod http;
+pub mod letters;
 pub mod listen;
 pub mod mqtt;
 mod tls;

@@ -27,7 +27,11 @@ type Hash = [u8; 32];
 const NO_HASH: Hash = [0; 32];
 
 /// The tokens that are accepted.
-pub struct Tokens(HashMap<Box<str>, Hash>);
+pub struct Tokens {
+    by_id: HashMap<Box<str>, Hash>,
+    /// Whose secret has this hash; `None`: that of several.
+    by_hash: HashMap<Hash, Option<Box<str>>>,
+}
 
 /// Why a file of tokens is not usable. An entry is named by its place, from 1, and its id where it has one.
 #[derive(Debug, thiserror::Error)]
@@ -117,34 +121,45 @@ impl Tokens {
         if entries.is_empty() {
             return Err(TokensError::Empty { key, path });
         }
-        let mut tokens = HashMap::new();
+        let (mut by_id, mut by_hash) = (HashMap::new(), HashMap::new());
         for (i, entry) in entries.iter().enumerate() {
             let (id, hash) = parse_entry(entry).map_err(|problem| {
                 let id = entry.get("id").and_then(toml::Value::as_str).filter(|id| valid_id(id));
                 let entry = id.map_or(format!("{}", i + 1), |id| format!("{} ({id})", i + 1));
                 TokensError::Entry { key, path: path.clone(), entry, problem }
             })?;
-            if tokens.insert(Box::from(id), hash).is_some() {
+            by_hash.entry(hash).and_modify(|owner| *owner = None).or_insert_with(|| Some(Box::from(id)));
+            if by_id.insert(Box::from(id), hash).is_some() {
                 let (entry, problem) = (format!("{} ({id})", i + 1), "another entry has the same id");
                 return Err(TokensError::Entry { key, path, entry, problem });
             }
         }
-        Ok(Tokens(tokens))
+        Ok(Tokens { by_id, by_hash })
     }
 
     /// How many.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.by_id.len()
     }
 
     /// Whether there is none (never true of a file that was loaded).
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.by_id.is_empty()
+    }
+
+    /// Whose token this is: `id.secret`, or a secret alone where the devices' were made elsewhere and have no id. (What is
+    /// looked up is a hash, so the time it takes tells nothing of the secrets.)
+    pub(super) fn owner(&self, token: &str) -> Option<&str> {
+        if let Some((id, _)) = token.split_once('.').filter(|(id, secret)| self.matches(id, secret)) {
+            return self.by_id.get_key_value(id).map(|(id, _)| &**id);
+        }
+        let hash: Hash = Sha256::digest(token.as_bytes()).into();
+        self.by_hash.get(&hash)?.as_deref()
     }
 
     /// Whether there is a token of this id with this secret. Takes the same time whatever is wrong.
     pub(super) fn matches(&self, id: &str, secret: &str) -> bool {
-        let known = self.0.get(id);
+        let known = self.by_id.get(id);
         let given: Hash = Sha256::digest(secret.as_bytes()).into();
         let equal = bool::from(given.ct_eq(known.unwrap_or(&NO_HASH)));
         equal & known.is_some()
@@ -153,7 +168,7 @@ impl Tokens {
 
 impl std::fmt::Debug for Tokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Tokens({})", self.0.len())
+        write!(f, "Tokens({})", self.by_id.len())
     }
 }
 

@@ -4,12 +4,14 @@
 //! follower reads them from the segments when it is asked again. Memory: one chunk being given out, one being read
 //! ahead, and the tail.
 //!
-//! TODO(issue 5): near the tail each batch is a chunk of its own, and every reading of it then costs its bucket a part of
-//! an acknowledgement (17 % of the service's time in the gateway scenario). Keep a chunk open for 1 MiB or 100 ms of
-//! entries, and keep the last one's identity inline in `ack::Acks`.
+//! Entries go out in *chunks* behind one acknowledgement. One is open for a while, so that the readings which a sensor has
+//! in it cost their bucket one part of an acknowledgement together; it is closed when it is large or old, and when nothing
+//! follows. A crash replays from the begin of the oldest chunk of which something is not stored: that is as much more as
+//! a chunk may be old.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
@@ -20,8 +22,14 @@ use super::shared::{SegmentInfo, Shared};
 use super::tracker::{EntryKind, Item, Place};
 use crate::ack::Ack;
 
-/// Entries behind one acknowledgement, in bytes, and taken from the tail at once.
-const CHUNK_BYTES: usize = 64 << 10;
+/// Taken from the tail at once, in bytes.
+const PULL_BYTES: usize = 64 << 10;
+/// Entries behind one acknowledgement: bytes (and no more than a quarter of a segment), and the time between the first and
+/// the last.
+const CHUNK_BYTES: usize = 8 << 20;
+const CHUNK_MS: i64 = 250;
+/// With nothing to add for this long, a chunk is closed.
+const CHUNK_IDLE: Duration = Duration::from_millis(50);
 /// Read from the segments at once; a larger entry is read whole.
 const READ_BYTES: usize = 1 << 20;
 
@@ -41,8 +49,16 @@ pub struct Entry {
     pub wall_ms: i64,
 }
 
+/// The chunk that further entries go into.
+struct Open {
+    /// The follower's own part: nothing is reported as stored while it is held.
+    ack: Ack,
+    bytes: usize,
+    first_wall_ms: i64,
+}
+
 /// Entries read from the segments.
-struct Chunk {
+struct Read {
     items: Vec<Item>,
     /// Where the next one begins.
     next_seq: u64,
@@ -70,7 +86,9 @@ pub struct Follower {
     place: Place,
     ready: VecDeque<Entry>,
     reader: Option<SegmentReader>,
-    reading: Option<JoinHandle<Result<Chunk, Broken>>>,
+    reading: Option<JoinHandle<Result<Read, Broken>>>,
+    open: Option<Open>,
+    chunk_bytes: usize,
     failed: bool,
 }
 
@@ -82,7 +100,9 @@ impl std::fmt::Debug for Follower {
 
 impl Follower {
     pub(super) fn new(shared: Arc<Shared>, next_seq: u64, place: Place) -> Follower {
-        Follower { shared, next_seq, place, ready: VecDeque::new(), reader: None, reading: None, failed: false }
+        let chunk_bytes = CHUNK_BYTES.min(shared.segment_bytes as usize / 4);
+        let ready = VecDeque::new();
+        Follower { shared, next_seq, place, ready, reader: None, reading: None, open: None, chunk_bytes, failed: false }
     }
 
     /// The next entry; waits for it. `None` when the journal is closed and everything was given, or when it cannot be
@@ -104,9 +124,22 @@ impl Follower {
             match self.pull() {
                 Pulled::Ready => {}
                 Pulled::Behind => self.read_ahead(),
-                Pulled::Nothing => self.shared.data.notified().await,
-                Pulled::Ended => return None,
+                Pulled::Nothing => self.wait().await,
+                Pulled::Ended => {
+                    self.close_chunk();
+                    return None;
+                }
             }
+        }
+    }
+
+    /// Waits for more, and closes the open chunk where that takes long.
+    async fn wait(&mut self) {
+        let more = self.shared.data.notified();
+        if self.open.is_none() {
+            more.await;
+        } else if tokio::time::timeout(CHUNK_IDLE, more).await.is_err() {
+            self.close_chunk();
         }
     }
 
@@ -123,7 +156,10 @@ impl Follower {
                     let chunk = read_chunk(&self.shared, self.next_seq, self.place, self.reader.take());
                     self.took(chunk);
                 }
-                Pulled::Nothing | Pulled::Ended => return None,
+                Pulled::Nothing | Pulled::Ended => {
+                    self.close_chunk();
+                    return None;
+                }
             }
         }
     }
@@ -141,7 +177,7 @@ impl Follower {
             if state.tail.first_seq().is_none_or(|first| first > self.next_seq) {
                 return Pulled::Behind;
             }
-            state.tail.take(self.next_seq, CHUNK_BYTES)
+            state.tail.take(self.next_seq, PULL_BYTES)
         };
         if let Some(last) = items.last() {
             (self.next_seq, self.place) = (last.seq + 1, last.place);
@@ -163,21 +199,11 @@ impl Follower {
         self.reading = Some(tokio::task::spawn_blocking(move || read_chunk(&shared, next_seq, place, reader)));
     }
 
-    fn took(&mut self, chunk: Result<Chunk, Broken>) {
-        match chunk {
-            Ok(chunk) => {
-                (self.next_seq, self.place, self.reader) = (chunk.next_seq, chunk.place, chunk.reader);
-                let mut part = Vec::new();
-                let mut bytes = 0;
-                for item in chunk.items {
-                    bytes += item.bytes;
-                    part.push(item);
-                    if bytes >= CHUNK_BYTES {
-                        self.hand_out(std::mem::take(&mut part));
-                        bytes = 0;
-                    }
-                }
-                self.hand_out(part);
+    fn took(&mut self, read: Result<Read, Broken>) {
+        match read {
+            Ok(read) => {
+                (self.next_seq, self.place, self.reader) = (read.next_seq, read.place, read.reader);
+                self.hand_out(read.items);
                 // Gaps at the end of what was read hold nothing up.
                 self.shared.state().tracker.skip_to(self.next_seq);
             }
@@ -188,24 +214,49 @@ impl Follower {
         }
     }
 
-    /// Puts entries behind one acknowledgement.
+    /// Puts entries behind the open chunk's acknowledgement, or a new one's.
     fn hand_out(&mut self, items: Vec<Item>) {
-        let (Some(first), Some(last)) = (items.first(), items.last()) else { return };
-        let chunk = {
-            let mut state = self.shared.state();
-            state.tracker.skip_to(first.seq);
-            state.tracker.hand_out(last.seq + 1, first.wall_ms, last.wall_ms)
-        };
-        let ack = self.shared.chunk_ack(chunk);
         let new_from = self.shared.replay.1;
-        self.ready.extend(items.into_iter().map(|item| Entry {
-            seq: item.seq,
-            replayed: item.seq < new_from,
-            kind: item.kind,
-            ack: ack.clone(),
-            wall_ms: item.wall_ms,
-        }));
-        ack.delivered();
+        for item in items {
+            let ack = self.chunk_for(&item);
+            let replayed = item.seq < new_from;
+            self.ready.push_back(Entry { seq: item.seq, replayed, kind: item.kind, ack, wall_ms: item.wall_ms });
+        }
+    }
+
+    /// A part of the acknowledgement of the chunk that an entry belongs to.
+    fn chunk_for(&mut self, item: &Item) -> Ack {
+        let goes_on = self
+            .open
+            .as_ref()
+            .is_some_and(|o| o.bytes < self.chunk_bytes && (0..CHUNK_MS).contains(&(item.wall_ms - o.first_wall_ms)));
+        if !goes_on {
+            self.close_chunk();
+        }
+        let mut state = self.shared.state();
+        state.tracker.skip_to(item.seq);
+        if let Some(open) = &mut self.open {
+            state.tracker.extend(item.seq + 1, item.wall_ms);
+            open.bytes += item.bytes;
+            return open.ack.clone();
+        }
+        let chunk = state.tracker.hand_out(item.seq + 1, item.wall_ms, item.wall_ms);
+        drop(state);
+        let ack = self.shared.chunk_ack(chunk);
+        self.open = Some(Open { ack: ack.clone(), bytes: item.bytes, first_wall_ms: item.wall_ms });
+        ack
+    }
+
+    fn close_chunk(&mut self) {
+        if let Some(open) = self.open.take() {
+            open.ack.delivered();
+        }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.close_chunk();
     }
 }
 
@@ -223,7 +274,7 @@ fn read_chunk(
     mut next_seq: u64,
     mut place: Place,
     mut reader: Option<SegmentReader>,
-) -> Result<Chunk, Broken> {
+) -> Result<Read, Broken> {
     let (mut items, mut bytes) = (Vec::new(), 0);
     while bytes < READ_BYTES {
         let Some((segment, offset)) = locate(shared, place) else { break };
@@ -263,5 +314,5 @@ fn read_chunk(
         place = Place { segment: segment.number, offset: frames.offset() };
         reader = Some(SegmentReader { segment: segment.number, frames });
     }
-    Ok(Chunk { items, next_seq, place, reader })
+    Ok(Read { items, next_seq, place, reader })
 }

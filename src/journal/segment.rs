@@ -31,7 +31,7 @@ pub(super) const HEADER_COPY_AT: usize = 2048;
 /// Length of a frame without its payload.
 pub(super) const FRAME_HEAD_BYTES: usize = 40;
 /// The format that this build writes, and the only one it reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// The longest payload: far above what a body may be, far below what the length field holds.
 pub(super) const PAYLOAD_BYTES_MAX: usize = 1 << 30;
 
@@ -404,10 +404,10 @@ mod tests {
         assert_eq!(Header::decode(&page[HEADER_COPY_AT..]), Ok(header));
         page[20] ^= 1;
         assert_eq!(Header::decode(&page), Err(HeaderFault::Crc));
-        page[8] = 2;
+        page[8] = 9;
         let fault = Header::decode(&page).unwrap_err();
-        assert_eq!(fault, HeaderFault::Version(2));
-        assert!(fault.to_string().contains("version 2"), "{fault}");
+        assert_eq!(fault, HeaderFault::Version(9));
+        assert!(fault.to_string().contains("version 9"), "{fault}");
         assert_eq!(Header::decode(b"short"), Err(HeaderFault::Magic));
     }
 

@@ -1,7 +1,7 @@
 //! Which entries are stored, and the entries kept in memory for the follower. Pure: no lock, IO or clock.
 //!
 //! The follower hands entries out in *chunks*, runs of sequences behind one acknowledgement, so that the cost is paid
-//! once for 64 KiB and not once for a reading. Segments are removed from the front only, so all that matters is the
+//! once for many entries and not once for a reading. Segments are removed from the front only, so all that matters is the
 //! first sequence that may be unstored: the begin of the oldest chunk that is out, or else of what comes next. Chunks
 //! may be resolved in any order; one that was given up is never resolved and holds the line for good.
 //!
@@ -51,6 +51,15 @@ impl Tracker {
         self.next = end;
         self.next_wall_ms = last_wall_ms;
         first
+    }
+
+    /// The entries up to `end` go out with the chunk that was handed out last, and is not stored.
+    pub(super) fn extend(&mut self, end: u64, last_wall_ms: i64) {
+        self.next = end;
+        self.next_wall_ms = last_wall_ms;
+        if let Some((_, wall_ms)) = self.recent.back_mut() {
+            *wall_ms = last_wall_ms.max(*wall_ms);
+        }
     }
 
     /// Sequences without entries are passed over.

@@ -4,7 +4,7 @@
 //! On the way of every reading, so little is done with one: its sensor's entry is looked up, and it is appended. Which
 //! readings are the newest is asked when an entry has grown to twice what it can keep, and when it is written.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
@@ -13,7 +13,7 @@ use slab::Slab;
 use crate::ack::{Ack, Acks};
 use crate::flush::due::{DuePolicy, DueWheel};
 use crate::model::latest::{prune, wire_bytes};
-use crate::model::{LatestUpdate, Now, ReadingBatch, RowFlags, Rows, SensorId, stable_hash};
+use crate::model::{LatestUpdate, Now, ReadingBatch, RowFlags, Rows, SensorId, Shapes, stable_hash};
 
 /// What a task is told at its start.
 #[derive(Debug, Clone)]
@@ -70,9 +70,6 @@ impl Entry {
     }
 }
 
-/// Interned field names kept before unused ones are dropped.
-const NAMES_SOFT_MAX: usize = 16_384;
-
 /// The sensors with something to write.
 pub struct Latest {
     settings: LatestSettings,
@@ -83,9 +80,7 @@ pub struct Latest {
     wheel: DueWheel<u32>,
     ready: VecDeque<u32>,
     holding: Holding,
-    names: HashSet<Arc<str>>,
-    batch_names: Vec<Option<Arc<str>>>,
-    scratch: Vec<u16>,
+    shapes: Shapes,
 }
 
 impl Latest {
@@ -100,9 +95,7 @@ impl Latest {
             wheel: DueWheel::new(due.grain_ms()),
             ready: VecDeque::new(),
             holding: Holding::default(),
-            names: HashSet::new(),
-            batch_names: Vec::new(),
-            scratch: Vec::new(),
+            shapes: Shapes::default(),
         }
     }
 
@@ -123,28 +116,14 @@ impl Latest {
 
     /// Takes readings of a batch in. A part of `ack`, where there is one, is held with every sensor concerned.
     pub fn accept(&mut self, batch: &ReadingBatch, picks: &[Pick], ack: Option<Ack>, now: Now) {
-        self.batch_names.clear();
-        self.batch_names.resize(batch.names().len(), None);
+        self.shapes.begin(batch);
         for &(offset, hash) in picks {
             let Some(reading) = batch.at(offset) else { continue };
-            for (name, _) in reading.values() {
-                self.intern(batch, name);
-            }
-            let slot = self.slot(hash, reading.sensor_id, |due| due.due_ms(now.mono_ms, hash));
+            let slot = self.slot(hash, reading.sensor_id(), |due| due.due_ms(now.mono_ms, hash));
             let entry = &mut self.entries[slot as usize];
             let before = entry.memory();
-            // The names first: a row that is being written holds the rows.
-            self.scratch.clear();
-            for (at, (name, _)) in reading.values().enumerate() {
-                if let Some(name) = &self.batch_names[usize::from(name)] {
-                    self.scratch.push(entry.rows.field(name, at));
-                }
-            }
-            let mut row = entry.rows.push(reading.ts_ms, RowFlags::default());
-            for (field, (_, value)) in self.scratch.iter().zip(reading.values()) {
-                row.value(*field, value);
-            }
-            drop(row);
+            let shape = self.shapes.of(batch, reading.shape);
+            entry.rows.push(reading.ts_ms, RowFlags::default(), shape, reading.numbers, reading.payload);
             if let Some(ack) = &ack {
                 entry.acks.join(ack);
             }
@@ -154,10 +133,6 @@ impl Latest {
             ack.delivered();
         }
         self.squeeze();
-        if self.names.len() > NAMES_SOFT_MAX {
-            self.batch_names.clear();
-            self.names.retain(|n| Arc::strong_count(n) > 1);
-        }
     }
 
     /// When something will be due, in monotonic ms; in the past when something is.
@@ -250,20 +225,6 @@ impl Latest {
             && let Some(early) = self.wheel.pop_first()
         {
             self.ready.extend(early);
-        }
-    }
-
-    /// Fills the translation from a batch's name to ours.
-    fn intern(&mut self, batch: &ReadingBatch, index: u16) {
-        let slot = &mut self.batch_names[usize::from(index)];
-        if slot.is_none() {
-            let name = batch.name(index);
-            let known = self.names.get(name).cloned().unwrap_or_else(|| {
-                let new: Arc<str> = Arc::from(name);
-                self.names.insert(new.clone());
-                new
-            });
-            *slot = Some(known);
         }
     }
 }

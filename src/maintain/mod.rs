@@ -4,6 +4,7 @@
 
 pub mod audit;
 pub mod bucket;
+pub mod letters;
 pub mod report;
 
 use std::collections::HashMap;

@@ -2,30 +2,32 @@
 //!
 //! Constraints: a gateway's body holds a thousand readings of a thousand sensors, a broker's message one. No allocation
 //! per reading; the journal must be able to write the batch as it is and read it back; a shard must be able to start at
-//! any reading. So: field names are interned once a batch, everything else stands in line.
+//! any reading, and to take its values over without looking at each. So: field names are interned once a batch, and so
+//! are the combinations of them (*shapes*: few, since the readings of one kind of sensor have the same fields);
+//! everything else stands in line.
 //!
-//! A record: flags (u8), time (i64 ms), sensor id (u16 length, bytes), tags where flagged (u16 length, bytes), number
-//! of values (u8), then each value: name (u16, an index into the batch's names) and the value ([`super::value`]). All
-//! little-endian. [`ReadingBatch::encode`] puts the names before the records.
+//! A record: flags (u8), time (i64 ms), length of the sensor id (u16), length of the tags (u16), shape (u32), how many of
+//! the values are numbers (u8), length of the values (u32); then sensor id, tags and values ([`super::value`]), one for
+//! each name of the shape. All little-endian. [`ReadingBatch::encode`] puts names and shapes before the records. Where
+//! each record begins, and its sensor's hash, is kept beside them, for the router.
 
-use std::hash::{BuildHasher, RandomState};
+mod builder;
 
-use hashbrown::HashTable;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
+use super::ids::stable_hash;
 use super::reading::Reading;
 use super::value::{Cursor, ValueRef};
 
+pub use builder::{BatchBuilder, BuildError, Mark};
+
 const FLAG_RECEIPT_TIME: u8 = 1;
-const FLAG_TAGS: u8 = 2;
+
+/// Bytes of a record before its sensor id.
+const HEAD_BYTES: usize = 1 + 8 + 2 + 2 + 4 + 1 + 4;
 
 /// Most values a record can hold (`limits.fields_max` cannot be set higher): their number is one byte.
 pub const VALUES_MAX: usize = 255;
 /// Most names a batch can hold: an index is two bytes. A builder that is full says so, and the batch is sent on.
 pub const NAMES_MAX: usize = 4096;
-/// Up to this many names are found by comparing, which is faster than hashing; more are found in a table, so that a
-/// payload full of distinct names costs linear time.
-const NAMES_COMPARED_MAX: usize = 16;
 
 /// A sensor's tags in canonical form: `(u8 key length, key, u16 value length, value)*`, sorted by key. Compared as bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -62,37 +64,61 @@ fn tags_iter(bytes: &[u8]) -> impl Iterator<Item = (&str, &str)> {
 #[derive(Debug, Clone, Default)]
 pub struct ReadingBatch {
     names: Vec<Box<str>>,
+    shapes: Vec<Box<[u16]>>,
     records: Vec<u8>,
-    count: u32,
+    places: Vec<Place>,
+}
+
+/// Where a reading stands in its batch, and the hash of its sensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// For [`ReadingBatch::at`].
+    pub offset: u32,
+    /// [`stable_hash`] of the sensor id.
+    pub hash: u64,
 }
 
 /// A reading within a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadingRef<'a> {
-    /// The series.
-    pub sensor_id: &'a str,
+    id: &'a [u8],
     /// Milliseconds since 1970.
     pub ts_ms: i64,
     /// See [`Reading::receipt_time`].
     pub receipt_time: bool,
     /// The tags in canonical form; empty where there are none.
     pub tags: &'a [u8],
-    /// How many values.
-    pub value_count: u8,
-    values: &'a [u8],
+    /// Its shape: see [`ReadingBatch::shape`].
+    pub shape: u32,
+    /// How many of its values are numbers.
+    pub numbers: u8,
+    /// Its values in compact form ([`super::value`]), one for each name of its shape.
+    pub payload: &'a [u8],
+    names: &'a [u16],
 }
 
 impl<'a> ReadingRef<'a> {
+    /// The series.
+    pub fn sensor_id(&self) -> &'a str {
+        // Checked when the batch was built or decoded.
+        std::str::from_utf8(self.id).unwrap_or_default()
+    }
+
+    /// The bytes of the series' name, which cost nothing to compare.
+    pub fn sensor_id_bytes(&self) -> &'a [u8] {
+        self.id
+    }
+
     /// Index into the batch's names, and the value.
     pub fn values(&self) -> impl Iterator<Item = (u16, ValueRef<'a>)> + use<'a> {
-        let mut cursor = Cursor { rest: self.values };
-        (0..self.value_count).map_while(move |_| Some((cursor.u16()?, cursor.value()?)))
+        let mut cursor = Cursor { rest: self.payload };
+        self.names.iter().map_while(move |&name| Some((name, cursor.value()?)))
     }
 
     /// An owned copy.
     pub fn to_reading(&self, batch: &ReadingBatch) -> Reading {
         Reading {
-            sensor_id: self.sensor_id.to_owned(),
+            sensor_id: self.sensor_id().to_owned(),
             ts_ms: self.ts_ms,
             receipt_time: self.receipt_time,
             tags: tags_iter(self.tags).map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
@@ -104,12 +130,12 @@ impl<'a> ReadingRef<'a> {
 impl ReadingBatch {
     /// How many readings.
     pub fn len(&self) -> usize {
-        self.count as usize
+        self.places.len()
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.places.is_empty()
     }
 
     /// The interned field names.
@@ -122,23 +148,37 @@ impl ReadingBatch {
         &self.names[usize::from(index)]
     }
 
+    /// How many shapes there are.
+    pub fn shape_count(&self) -> usize {
+        self.shapes.len()
+    }
+
+    /// The names of a shape, as indexes of [`ReadingBatch::name`].
+    pub fn shape(&self, index: u32) -> &[u16] {
+        &self.shapes[index as usize]
+    }
+
     /// Bytes held.
     pub fn memory_bytes(&self) -> usize {
-        self.records.len() + self.names.iter().map(|n| n.len() + 16).sum::<usize>()
+        self.records.len()
+            + self.places.len() * size_of::<Place>()
+            + self.names.iter().map(|n| n.len() + 16).sum::<usize>()
+            + self.shapes.iter().map(|s| s.len() * 2 + 16).sum::<usize>()
+    }
+
+    /// Where the readings stand, in order.
+    pub fn places(&self) -> &[Place] {
+        &self.places
     }
 
     /// Each reading with the offset at which [`ReadingBatch::at`] finds it again.
     pub fn iter(&self) -> impl Iterator<Item = (u32, ReadingRef<'_>)> {
-        let mut at = 0;
-        std::iter::from_fn(move || {
-            let (reading, next) = parse(&self.records, at)?;
-            Some((std::mem::replace(&mut at, next) as u32, reading))
-        })
+        self.places.iter().filter_map(|place| Some((place.offset, self.at(place.offset)?)))
     }
 
-    /// The reading at an offset that [`ReadingBatch::iter`] gave; `None` elsewhere.
+    /// The reading at an offset of [`ReadingBatch::places`]; `None` elsewhere, as far as that can be told.
     pub fn at(&self, offset: u32) -> Option<ReadingRef<'_>> {
-        parse(&self.records, offset as usize).map(|(reading, _)| reading)
+        self.parse(offset as usize).map(|(reading, _)| reading)
     }
 
     /// Owned copies of all readings (tests and tools).
@@ -147,14 +187,20 @@ impl ReadingBatch {
     }
 
     /// Appends the whole batch in a form that [`ReadingBatch::decode`] reads back: number of readings (u32), number of
-    /// names (u16), each name (u16 length, bytes), then the records.
+    /// names (u16), each name (u16 length, bytes), number of shapes (u32), each shape (u8 length, names as u16), then the
+    /// records.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.reserve(self.memory_bytes() + 8);
-        out.extend_from_slice(&self.count.to_le_bytes());
+        out.reserve(self.memory_bytes() + 16);
+        out.extend_from_slice(&(self.len() as u32).to_le_bytes());
         out.extend_from_slice(&(self.names.len() as u16).to_le_bytes());
         for name in &self.names {
             out.extend_from_slice(&(name.len() as u16).to_le_bytes());
             out.extend_from_slice(name.as_bytes());
+        }
+        out.extend_from_slice(&(self.shapes.len() as u32).to_le_bytes());
+        for shape in &self.shapes {
+            out.push(shape.len() as u8);
+            shape.iter().for_each(|name| out.extend_from_slice(&name.to_le_bytes()));
         }
         out.extend_from_slice(&self.records);
     }
@@ -162,254 +208,59 @@ impl ReadingBatch {
     /// Reads what [`ReadingBatch::encode`] wrote, checking every record; `None` where it is not whole.
     pub fn decode(bytes: &[u8]) -> Option<ReadingBatch> {
         let mut cursor = Cursor { rest: bytes };
-        let count = cursor.u32()?;
-        let names = cursor.u16()?;
-        let name = |cursor: &mut Cursor<'_>| {
+        let count = cursor.u32()? as usize;
+        let mut names = vec![];
+        for _ in 0..cursor.u16()? {
             let n = usize::from(cursor.u16()?);
-            cursor.text(n).map(Box::from)
+            names.push(cursor.text(n).map(Box::from)?);
+        }
+        let mut shapes: Vec<Box<[u16]>> = vec![];
+        for _ in 0..cursor.u32()? {
+            let n = cursor.u8()?;
+            let shape = (0..n).map(|_| cursor.u16().filter(|name| usize::from(*name) < names.len()));
+            shapes.push(shape.collect::<Option<_>>()?);
+        }
+        let mut batch = ReadingBatch { names, shapes, records: cursor.rest.to_vec(), places: vec![] };
+        let (mut at, mut places) = (0, Vec::with_capacity(count.min(batch.records.len() / HEAD_BYTES)));
+        while at < batch.records.len() {
+            let (reading, next) = batch.parse(at)?;
+            let hash = stable_hash(reading.checked()?);
+            places.push(Place { offset: at as u32, hash });
+            at = next;
+        }
+        batch.places = places;
+        (batch.len() == count).then_some(batch)
+    }
+
+    fn parse(&self, at: usize) -> Option<(ReadingRef<'_>, usize)> {
+        let mut cursor = Cursor { rest: self.records.get(at..).filter(|rest| !rest.is_empty())? };
+        let (flags, ts_ms) = (cursor.u8()?, cursor.i64()?);
+        let (id, tags) = (usize::from(cursor.u16()?), usize::from(cursor.u16()?));
+        let (shape, numbers, payload) = (cursor.u32()?, cursor.u8()?, cursor.u32()? as usize);
+        let reading = ReadingRef {
+            ts_ms,
+            receipt_time: flags & FLAG_RECEIPT_TIME != 0,
+            shape,
+            numbers,
+            id: cursor.take(id)?,
+            tags: cursor.take(tags)?,
+            payload: cursor.take(payload)?,
+            names: self.shapes.get(shape as usize)?,
         };
-        let names = (0..names).map(|_| name(&mut cursor)).collect::<Option<Vec<Box<str>>>>()?;
-        let batch = ReadingBatch { names, records: cursor.rest.to_vec(), count };
-        let (mut at, mut seen) = (0, 0);
-        while let Some((reading, next)) = parse(&batch.records, at) {
-            if !reading.values().all(|(i, _)| usize::from(i) < batch.names.len()) {
-                return None;
-            }
-            (at, seen) = (next, seen + 1);
-        }
-        (at == batch.records.len() && seen == count).then_some(batch)
+        Some((reading, self.records.len() - cursor.rest.len()))
     }
 }
 
-fn parse(records: &[u8], at: usize) -> Option<(ReadingRef<'_>, usize)> {
-    let mut cursor = Cursor { rest: records.get(at..).filter(|rest| !rest.is_empty())? };
-    let (flags, ts_ms) = (cursor.u8()?, cursor.i64()?);
-    let n = usize::from(cursor.u16()?);
-    let sensor_id = cursor.text(n)?;
-    let tags = if flags & FLAG_TAGS != 0 {
-        let n = usize::from(cursor.u16()?);
-        cursor.take(n)?
-    } else {
-        &[]
-    };
-    let value_count = cursor.u8()?;
-    let values = cursor.rest;
-    for _ in 0..value_count {
-        cursor.u16()?;
-        cursor.value()?;
-    }
-    let values = &values[..values.len() - cursor.rest.len()];
-    let receipt_time = flags & FLAG_RECEIPT_TIME != 0;
-    let reading = ReadingRef { sensor_id, ts_ms, receipt_time, tags, value_count, values };
-    Some((reading, records.len() - cursor.rest.len()))
-}
-
-/// What a builder could not take; the decoder makes a reject of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BuildError {
-    /// The reading has this name already.
-    DuplicateField,
-    /// More than the allowed number of values, [`VALUES_MAX`] at most.
-    TooManyFields,
-    /// More than [`NAMES_MAX`] names in one batch.
-    TooManyNames,
-}
-
-/// A place in a batch that is being built.
-#[derive(Debug, Clone, Copy)]
-pub struct Mark {
-    bytes: usize,
-    count: u32,
-}
-
-/// Writes a batch, reading by reading: [`begin`](BatchBuilder::begin), values, then [`commit`](BatchBuilder::commit) or
-/// [`abort`](BatchBuilder::abort). Nothing of an aborted reading stays but its names.
-///
-/// The sensor id, time and tags are given at the commit, since in JSON they may come after the values.
-#[derive(Debug, Default)]
-pub struct BatchBuilder {
-    batch: ReadingBatch,
-    values: Vec<u8>,
-    used: Vec<u16>,
-    values_max: usize,
-    last: Vec<u16>,
-    index: NameIndex,
-}
-
-/// Finds names by hash, once there are more than [`NAMES_COMPARED_MAX`]. The seed is drawn once a process: nobody can
-/// prepare names that all collide.
-#[derive(Debug, Default)]
-struct NameIndex {
-    table: HashTable<u16>,
-    seed: u64,
-}
-
-impl NameIndex {
-    fn find(&self, names: &[Box<str>], name: &str) -> Option<u16> {
-        let hash = xxh3_64_with_seed(name.as_bytes(), self.seed);
-        self.table.find(hash, |&i| *names[usize::from(i)] == *name).copied()
-    }
-
-    /// Takes in the names that were added since the last time.
-    fn grow(&mut self, names: &[Box<str>]) {
-        if self.table.is_empty() {
-            self.seed = RandomState::new().hash_one(0);
+impl<'a> ReadingRef<'a> {
+    /// The sensor id, where the whole record holds together: what comes from a file may not.
+    fn checked(&self) -> Option<&'a str> {
+        let mut cursor = Cursor { rest: self.payload };
+        let mut numbers = 0;
+        for _ in self.names {
+            numbers += usize::from(cursor.value()?.is_number());
         }
-        let seed = self.seed;
-        let hash = |&i: &u16| xxh3_64_with_seed(names[usize::from(i)].as_bytes(), seed);
-        for i in self.table.len() as u16..names.len() as u16 {
-            self.table.insert_unique(hash(&i), i, hash);
-        }
-    }
-}
-
-impl BatchBuilder {
-    /// A builder that takes at most `values_max` values a reading.
-    pub fn new(values_max: usize) -> BatchBuilder {
-        BatchBuilder { values_max: values_max.min(VALUES_MAX), ..BatchBuilder::default() }
-    }
-
-    /// Drops what an unfinished reading left and starts the next.
-    pub fn begin(&mut self) {
-        self.values.clear();
-        self.used.clear();
-    }
-
-    /// How many values the current reading has.
-    pub fn value_count(&self) -> usize {
-        self.used.len()
-    }
-
-    /// How many readings are committed.
-    pub fn len(&self) -> usize {
-        self.batch.len()
-    }
-
-    /// Whether none is.
-    pub fn is_empty(&self) -> bool {
-        self.batch.is_empty()
-    }
-
-    /// Bytes held so far.
-    pub fn memory_bytes(&self) -> usize {
-        self.batch.records.len()
-    }
-
-    /// Adds a value to the current reading.
-    ///
-    /// # Errors
-    /// A name twice, or too many values or names; the reading can still be committed without this value or aborted.
-    pub fn value(&mut self, name: &str, value: ValueRef<'_>) -> Result<(), BuildError> {
-        if self.used.len() >= self.values_max {
-            return Err(BuildError::TooManyFields);
-        }
-        let index = self.intern(name)?;
-        if self.used.contains(&index) {
-            return Err(BuildError::DuplicateField);
-        }
-        self.used.push(index);
-        self.values.extend_from_slice(&index.to_le_bytes());
-        value.encode(&mut self.values);
-        Ok(())
-    }
-
-    /// Ends the current reading. `tags` must be sorted by key, keys at most 255 and values at most 65,535 bytes, 65,535
-    /// in all; `sensor_id` at most 65,535 bytes. The decoders' limits are far below.
-    pub fn commit(&mut self, sensor_id: &str, ts_ms: i64, receipt_time: bool, tags: &[(&str, &str)]) {
-        let records = &mut self.batch.records;
-        let mut flags = if receipt_time { FLAG_RECEIPT_TIME } else { 0 };
-        if !tags.is_empty() {
-            flags |= FLAG_TAGS;
-        }
-        records.push(flags);
-        records.extend_from_slice(&ts_ms.to_le_bytes());
-        records.extend_from_slice(&(sensor_id.len() as u16).to_le_bytes());
-        records.extend_from_slice(sensor_id.as_bytes());
-        if !tags.is_empty() {
-            let bytes: usize = tags.iter().map(|(k, v)| 3 + k.len() + v.len()).sum();
-            records.extend_from_slice(&(bytes as u16).to_le_bytes());
-            for (key, value) in tags {
-                records.push(key.len() as u8);
-                records.extend_from_slice(key.as_bytes());
-                records.extend_from_slice(&(value.len() as u16).to_le_bytes());
-                records.extend_from_slice(value.as_bytes());
-            }
-        }
-        records.push(self.used.len() as u8);
-        records.extend_from_slice(&self.values);
-        self.batch.count += 1;
-        std::mem::swap(&mut self.last, &mut self.used);
-        self.begin();
-    }
-
-    /// Drops the current reading.
-    pub fn abort(&mut self) {
-        self.begin();
-    }
-
-    /// How many names are interned; at [`NAMES_MAX`] the batch should be sent on.
-    pub fn names_len(&self) -> usize {
-        self.batch.names.len()
-    }
-
-    /// Where the batch stands, for [`BatchBuilder::rollback`].
-    pub fn mark(&self) -> Mark {
-        Mark { bytes: self.batch.records.len(), count: self.batch.count }
-    }
-
-    /// Takes back every reading committed since `mark`.
-    pub fn rollback(&mut self, mark: Mark) {
-        self.batch.records.truncate(mark.bytes);
-        self.batch.count = mark.count;
-        self.begin();
-    }
-
-    /// Adds an owned reading (tests and tools).
-    ///
-    /// # Errors
-    /// As [`BatchBuilder::value`].
-    pub fn push(&mut self, reading: &Reading) -> Result<(), BuildError> {
-        self.begin();
-        for (name, value) in &reading.values {
-            self.value(name, value.as_ref())?;
-        }
-        let tags: Vec<(&str, &str)> = reading.tags.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        self.commit(&reading.sensor_id, reading.ts_ms, reading.receipt_time, &tags);
-        Ok(())
-    }
-
-    /// The batch; the builder is as new.
-    pub fn finish(&mut self) -> ReadingBatch {
-        self.begin();
-        self.last.clear();
-        self.index.table.clear();
-        std::mem::take(&mut self.batch)
-    }
-
-    /// Interns a name. The value at the same place of the reading before nearly always has the same one.
-    fn intern(&mut self, name: &str) -> Result<u16, BuildError> {
-        let names = &self.batch.names;
-        if let Some(&guess) = self.last.get(self.used.len())
-            && names.get(usize::from(guess)).is_some_and(|n| **n == *name)
-        {
-            return Ok(guess);
-        }
-        let found = if names.len() <= NAMES_COMPARED_MAX {
-            names.iter().position(|n| **n == *name).map(|i| i as u16)
-        } else {
-            self.index.find(names, name)
-        };
-        if let Some(i) = found {
-            return Ok(i);
-        }
-        if names.len() >= NAMES_MAX {
-            return Err(BuildError::TooManyNames);
-        }
-        self.batch.names.push(name.into());
-        if self.batch.names.len() > NAMES_COMPARED_MAX {
-            self.index.grow(&self.batch.names);
-        }
-        Ok((self.batch.names.len() - 1) as u16)
+        let whole = cursor.rest.is_empty() && numbers == usize::from(self.numbers);
+        std::str::from_utf8(self.id).ok().filter(|_| whole)
     }
 }
 

@@ -173,12 +173,12 @@ fn pick_values(rows: &Rows) -> Vec<Option<(NewestValue<'_>, usize)>> {
     let mut best: Vec<Option<(NewestValue<'_>, usize)>> = vec![None; rows.fields().len()];
     for (i, row) in rows.iter().enumerate() {
         for (field, value) in row.values() {
-            let slot = &mut best[usize::from(field)];
+            let slot = &mut best[field as usize];
             let newer = slot.as_ref().is_none_or(|(held, _)| {
                 row.ts_ms.cmp(&held.ts_ms).then_with(|| order_values(value, held.value)) == Ordering::Greater
             });
             if newer {
-                let name = &*rows.fields()[usize::from(field)];
+                let name = &*rows.fields()[field as usize];
                 *slot = Some((NewestValue { name, ts_ms: row.ts_ms, value }, i));
             }
         }

@@ -72,7 +72,7 @@ impl PageWrite {
     /// About how many bytes the statement takes on the wire: the readings, the summary (three operators with the field's
     /// name each, or one sub-document), the id in the filter or document, tags and fixed parts.
     pub fn wire_bytes(&self) -> u64 {
-        let names: usize = self.summary.iter().map(|(i, _)| self.rows.fields()[usize::from(*i)].len()).sum();
+        let names: usize = self.summary.iter().map(|(i, _)| self.rows.fields()[*i as usize].len()).sum();
         let tags = self.tags.as_ref().map_or(0, |t| t.as_bytes().len() * 2);
         let rows = self.rows.stored_bytes() + self.rows.len() as u64 * super::rows::ARRAY_KEY_BYTES_MAX;
         rows + (names * 4 + self.summary.len() * 100 + self.sensor_id.len() * 3 + tags + 512) as u64

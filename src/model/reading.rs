@@ -35,14 +35,8 @@ impl ReadingKey {
     /// The key of the reading at `ts_ms` with these values. Integers and doubles differ, also where they are equal in
     /// value; 0.0 and -0.0 do too.
     pub fn new<'a>(ts_ms: i64, values: impl Iterator<Item = (&'a str, ValueRef<'a>)>) -> ReadingKey {
-        let mut key = ReadingKey { ts_ms, values_hash: 0 };
-        values.for_each(|(name, value)| key.add(name, value));
-        key
-    }
-
-    /// Adds a value; the order in which they are added does not matter.
-    pub fn add(&mut self, name: &str, value: ValueRef<'_>) {
-        self.values_hash = self.values_hash.wrapping_add(value_hash(name, value));
+        let values_hash = values.fold(0, |sum: u64, (name, value)| sum.wrapping_add(value_hash(name, value)));
+        ReadingKey { ts_ms, values_hash }
     }
 }
 

@@ -1,11 +1,15 @@
-//! Readings of one bucket in compact form, waiting to be written: field names once, then one run of bytes.
+//! Readings of one bucket in compact form, waiting to be written: the shapes of the readings once, nearly always one, then
+//! one run of bytes.
 //!
-//! A row: time (i64 ms), flags (u8), number of values (u8), then for each value its field (u16, an index into the
-//! names) and the value in compact form ([`super::value`]). About 30 bytes for two numbers, one allocation for a bucket.
+//! A row: time (i64 ms), flags (u8), how many values are numbers (u8), shape (u32), length of the values (u32), then the
+//! values in compact form ([`super::value`]), as they stand in a batch. 36 bytes for two numbers, one allocation for a
+//! bucket.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::reading::{Reading, ReadingKey};
+use super::shape::Shape;
 use super::value::{Cursor, ValueRef};
 
 /// What is known of a row beside its values; survives being moved from one [`Rows`] to another.
@@ -41,7 +45,7 @@ impl RowFlags {
 /// The rows and the names of their fields.
 #[derive(Debug, Clone, Default)]
 pub struct Rows {
-    fields: Vec<Arc<str>>,
+    shapes: RowShapes,
     data: Vec<u8>,
     /// Where the first row begins: those before it were taken.
     head: usize,
@@ -51,6 +55,27 @@ pub struct Rows {
     last_ts_ms: i64,
 }
 
+/// The shapes of rows.
+#[derive(Debug, Clone, Default)]
+enum RowShapes {
+    #[default]
+    None,
+    /// All rows have this one: the fields of the rows are its names.
+    One(Arc<Shape>),
+    Many(Box<Many>),
+}
+
+/// Several shapes.
+#[derive(Debug, Clone)]
+struct Many {
+    /// Each with the place of its names in `fields`.
+    shapes: Vec<(Arc<Shape>, Box<[u32]>)>,
+    fields: Vec<Arc<str>>,
+    /// Shapes by address. The same names may stand in two shapes.
+    index: HashMap<usize, u32>,
+    last: u32,
+}
+
 /// One row.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
@@ -58,22 +83,25 @@ pub struct Row<'a> {
     pub ts_ms: i64,
     /// What is known of it.
     pub flags: RowFlags,
-    fields: &'a [Arc<str>],
-    count: u8,
-    values: &'a [u8],
+    numbers: u8,
+    shape: &'a Arc<Shape>,
+    /// Where its fields are in those of the rows; `None`: in the same order.
+    fields: Option<&'a [u32]>,
+    payload: &'a [u8],
 }
 
 impl<'a> Row<'a> {
-    /// Field index and value, in the order they came.
-    pub fn values(&self) -> impl Iterator<Item = (u16, ValueRef<'a>)> + use<'a> {
-        let mut cursor = Cursor { rest: self.values };
-        (0..self.count).map_while(move |_| Some((cursor.u16()?, cursor.value()?)))
+    /// Field (index into [`Rows::fields`]) and value, in the order they came.
+    pub fn values(&self) -> impl Iterator<Item = (u32, ValueRef<'a>)> + use<'a> {
+        let mut cursor = Cursor { rest: self.payload };
+        let fields = self.fields;
+        let field = move |i: usize| fields.map_or(i as u32, |f| f[i]);
+        (0..self.shape.names().len()).map_while(move |i| Some((field(i), cursor.value()?)))
     }
 
     /// Field name and value, in the order they came.
     pub fn named(&self) -> impl Iterator<Item = (&'a str, ValueRef<'a>)> + use<'a> {
-        let fields = self.fields;
-        self.values().map(move |(i, v)| (&*fields[usize::from(i)], v))
+        self.shape.values(self.payload)
     }
 
     /// The identity of this reading within its sensor.
@@ -83,52 +111,110 @@ impl<'a> Row<'a> {
 
     /// Bytes that this row takes as a BSON document.
     pub fn stored_bytes(&self) -> u64 {
-        ROW_BYTES + self.values().map(|(i, v)| element_bytes(self.fields[usize::from(i)].len(), v)).sum::<u64>()
+        stored_bytes(self.shape, self.numbers, self.payload)
     }
 }
 
 /// What a row takes as a BSON document beside its values: length, `ts` (type, "ts\0", 8 bytes), terminator.
 const ROW_BYTES: u64 = 4 + (1 + 3 + 8) + 1;
 
-/// What a value takes as a BSON element: type, name, NUL, payload.
-fn element_bytes(name_len: usize, value: ValueRef<'_>) -> u64 {
-    let payload = match value {
-        ValueRef::Double(_) | ValueRef::Int(_) => 8,
-        ValueRef::Bool(_) => 1,
-        ValueRef::Str(s) => 4 + s.len() + 1,
-    };
-    (1 + name_len + 1 + payload) as u64
+/// A value takes as many bytes in compact form as in BSON, a number one more: its kind stands in the element's type there.
+/// (A string's kind makes up for its terminator, and a boolean is its kind.)
+fn stored_bytes(shape: &Shape, numbers: u8, payload: &[u8]) -> u64 {
+    ROW_BYTES + u64::from(shape.element_bytes()) + payload.len() as u64 - u64::from(numbers)
 }
 
-/// Appends one row; values go in with [`RowWriter::value`], and dropping it ends the row.
-pub struct RowWriter<'a> {
-    rows: &'a mut Rows,
-    start: usize,
-    ts_ms: i64,
-    bytes: u64,
-}
+/// Bytes of a row before its values.
+const HEAD_BYTES: usize = 8 + 1 + 1 + 4 + 4;
+/// Where a row's flags are.
+const FLAGS_AT: usize = 8;
 
-impl RowWriter<'_> {
-    /// Adds a value of field `field` (an index that [`Rows::field`] gave).
-    pub fn value(&mut self, field: u16, value: ValueRef<'_>) {
-        self.rows.data.extend_from_slice(&field.to_le_bytes());
-        value.encode(&mut self.rows.data);
-        self.rows.data[self.start + 9] += 1;
-        self.bytes += element_bytes(self.rows.fields[usize::from(field)].len(), value);
+impl RowShapes {
+    fn fields(&self) -> &[Arc<str>] {
+        match self {
+            RowShapes::None => &[],
+            RowShapes::One(shape) => shape.names(),
+            RowShapes::Many(many) => &many.fields,
+        }
+    }
+
+    fn get(&self, index: u32) -> Option<(&Arc<Shape>, Option<&[u32]>)> {
+        match self {
+            RowShapes::One(shape) if index == 0 => Some((shape, None)),
+            RowShapes::Many(many) => many.shapes.get(index as usize).map(|(shape, fields)| (shape, Some(&**fields))),
+            _ => None,
+        }
+    }
+
+    /// The index of a shape, added where it is new.
+    fn index(&mut self, shape: &Arc<Shape>) -> u32 {
+        match self {
+            RowShapes::None => {
+                *self = RowShapes::One(shape.clone());
+                0
+            }
+            RowShapes::One(one) if Arc::ptr_eq(one, shape) => 0,
+            RowShapes::One(one) => {
+                let mut many = Many { shapes: vec![], fields: vec![], index: HashMap::new(), last: 0 };
+                many.index(one);
+                let index = many.index(shape);
+                *self = RowShapes::Many(Box::new(many));
+                index
+            }
+            RowShapes::Many(many) => many.index(shape),
+        }
+    }
+
+    /// A shape with these names, an earlier one where there is one.
+    fn named(&self, names: &[&str]) -> Arc<Shape> {
+        let is = |shape: &&Arc<Shape>| shape.is(names.iter().copied());
+        let known = match self {
+            RowShapes::None => None,
+            RowShapes::One(one) => Some(one).filter(is),
+            RowShapes::Many(many) => {
+                many.shapes.get(many.last as usize).into_iter().chain(&many.shapes).map(|(shape, _)| shape).find(is)
+            }
+        };
+        known.cloned().unwrap_or_else(|| Arc::new(Shape::new(names.iter().map(|n| Arc::from(*n)))))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        match self {
+            RowShapes::None | RowShapes::One(_) => 0,
+            RowShapes::Many(many) => {
+                many.fields.capacity() * size_of::<Arc<str>>()
+                    + many.shapes.iter().map(|(_, fields)| 64 + fields.len() * 4).sum::<usize>()
+            }
+        }
     }
 }
 
-impl Drop for RowWriter<'_> {
-    fn drop(&mut self) {
-        let rows = &mut *self.rows;
-        rows.note(self.ts_ms, self.bytes);
+impl Many {
+    fn index(&mut self, shape: &Arc<Shape>) -> u32 {
+        if self.shapes.get(self.last as usize).is_some_and(|(last, _)| Arc::ptr_eq(last, shape)) {
+            return self.last;
+        }
+        let (shapes, fields) = (&mut self.shapes, &mut self.fields);
+        self.last = *self.index.entry(Arc::as_ptr(shape) as usize).or_insert_with(|| {
+            let mut place = |name: &Arc<str>| match fields.iter().position(|f| f == name) {
+                Some(place) => place as u32,
+                None => {
+                    fields.push(name.clone());
+                    fields.len() as u32 - 1
+                }
+            };
+            let places = shape.names().iter().map(&mut place).collect();
+            shapes.push((shape.clone(), places));
+            shapes.len() as u32 - 1
+        });
+        self.last
     }
 }
 
 impl Rows {
     /// The names, in the order in which they were first seen.
     pub fn fields(&self) -> &[Arc<str>] {
-        &self.fields
+        self.shapes.fields()
     }
 
     /// How many rows.
@@ -143,7 +229,7 @@ impl Rows {
 
     /// Bytes held in memory by the rows.
     pub fn memory_bytes(&self) -> usize {
-        self.data.capacity() + self.fields.capacity() * size_of::<Arc<str>>()
+        self.data.capacity() + self.shapes.memory_bytes()
     }
 
     /// Bytes of the rows as BSON documents (without the array's keys).
@@ -163,52 +249,48 @@ impl Rows {
         self.last_ts_ms
     }
 
-    /// The index of `name`, looked for at `hint` first: the next reading of a sensor has nearly always the same fields
-    /// in the same order, and interned names are the same pointer.
-    pub fn field(&mut self, name: &Arc<str>, hint: usize) -> u16 {
-        if self.fields.get(hint).is_some_and(|f| Arc::ptr_eq(f, name)) {
-            return hint as u16;
-        }
-        match self.fields.iter().position(|f| f == name) {
-            Some(i) => i as u16,
-            None => {
-                self.fields.push(name.clone());
-                (self.fields.len() - 1) as u16
-            }
-        }
+    /// Adds a row: a reading's values as they stand in its batch, under the names of `shape`.
+    pub fn push(&mut self, ts_ms: i64, flags: RowFlags, shape: &Arc<Shape>, numbers: u8, payload: &[u8]) {
+        let index = self.shapes.index(shape);
+        self.reserve(HEAD_BYTES + payload.len());
+        self.data.extend_from_slice(&ts_ms.to_le_bytes());
+        self.data.extend_from_slice(&[flags.0, numbers]);
+        self.data.extend_from_slice(&index.to_le_bytes());
+        self.data.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        self.data.extend_from_slice(payload);
+        self.note(ts_ms, stored_bytes(shape, numbers, payload));
     }
 
-    /// Begins a row.
-    pub fn push(&mut self, ts_ms: i64, flags: RowFlags) -> RowWriter<'_> {
-        let start = self.data.len();
-        self.data.extend_from_slice(&ts_ms.to_le_bytes());
-        self.data.push(flags.0);
-        self.data.push(0);
-        RowWriter { rows: self, start, ts_ms, bytes: ROW_BYTES }
+    /// Grows by a half and not to the double: a shard's memory is mostly this.
+    fn reserve(&mut self, bytes: usize) {
+        let (len, capacity) = (self.data.len(), self.data.capacity());
+        if len + bytes > capacity && capacity > 0 {
+            self.data.reserve_exact(bytes.max(capacity / 2));
+        }
     }
 
     /// Copies a row of other rows to the end of these.
     pub fn push_row(&mut self, row: &Row<'_>) {
-        self.push_row_as(row, row.flags);
+        self.push(row.ts_ms, row.flags, row.shape, row.numbers, row.payload);
     }
 
-    fn push_row_as(&mut self, row: &Row<'_>, flags: RowFlags) {
-        let indexes: Vec<u16> =
-            row.values().map(|(i, _)| self.field(&row.fields[usize::from(i)], usize::from(i))).collect();
-        let mut writer = self.push(row.ts_ms, flags);
-        for (i, (_, value)) in indexes.into_iter().zip(row.values()) {
-            writer.value(i, value);
+    /// Adds a row of values with their names (what is read back from the store, tools and tests).
+    pub fn push_named(&mut self, ts_ms: i64, flags: RowFlags, values: &[(&str, ValueRef<'_>)]) {
+        let names: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
+        let shape = self.shapes.named(&names);
+        let (mut payload, mut numbers) = (vec![], 0);
+        for (_, value) in values {
+            value.encode(&mut payload);
+            numbers += u8::from(value.is_number());
         }
+        self.push(ts_ms, flags, &shape, numbers, &payload);
     }
 
     /// Adds a reading (tests and tools).
     pub fn push_reading(&mut self, reading: &Reading) {
-        let indexes: Vec<u16> = reading.values.keys().map(|n| self.field(&Arc::from(n.as_str()), usize::MAX)).collect();
         let flags = if reading.receipt_time { RowFlags::RECEIPT_TIME } else { RowFlags::default() };
-        let mut writer = self.push(reading.ts_ms, flags);
-        for (i, value) in indexes.into_iter().zip(reading.values.values()) {
-            writer.value(i, value.as_ref());
-        }
+        let values: Vec<_> = reading.values.iter().map(|(name, value)| (name.as_str(), value.as_ref())).collect();
+        self.push_named(reading.ts_ms, flags, &values);
     }
 
     /// The rows in the order they were added.
@@ -225,7 +307,7 @@ impl Rows {
     /// first row always goes). Returns them; the rest stays. Costs by what is taken, whatever is left: a bucket far
     /// behind is written page by page.
     pub fn take_front(&mut self, rows_max: usize, bytes_max: u64) -> Rows {
-        let mut front = Rows { fields: self.fields.clone(), ..Rows::default() };
+        let mut front = Rows { shapes: self.shapes.clone(), ..Rows::default() };
         let (mut at, mut array_bytes) = (self.head, 0);
         while let Some((row, next)) = self.row_at(at) {
             let bytes = row.stored_bytes();
@@ -242,8 +324,16 @@ impl Rows {
             *self = Rows::default();
             return front;
         }
-        front.data = self.data[self.head..at].to_vec();
-        self.head = at;
+        let left = self.data.len() - at;
+        if left < at - self.head {
+            // The larger part goes as it is, the smaller one is copied.
+            let rest = self.data.split_off(at);
+            front.data = std::mem::replace(&mut self.data, rest);
+            front.head = std::mem::take(&mut self.head);
+        } else {
+            front.data = self.data[self.head..at].to_vec();
+            self.head = at;
+        }
         self.count -= front.count;
         self.stored_bytes -= front.stored_bytes;
         if self.head > self.data.len() / 2 {
@@ -277,11 +367,11 @@ impl Rows {
 
     /// Marks every row with `flags`, beside what it has.
     pub fn mark(&mut self, flags: RowFlags) {
-        let mut marked = Rows { fields: self.fields.clone(), ..Rows::default() };
-        for row in self.iter() {
-            marked.push_row_as(&row, row.flags.with(flags));
+        let mut at = self.head;
+        while let Some((_, next)) = self.row_at(at) {
+            self.data[at + FLAGS_AT] |= flags.0;
+            at = next;
         }
-        *self = marked;
     }
 
     /// A row as an owned reading of `sensor_id` (tests, tools and dead letters).
@@ -306,14 +396,11 @@ impl Rows {
 
     fn row_at(&self, at: usize) -> Option<(Row<'_>, usize)> {
         let mut cursor = Cursor { rest: self.data.get(at..).filter(|rest| !rest.is_empty())? };
-        let (ts_ms, flags, count) = (cursor.i64()?, cursor.u8()?, cursor.u8()?);
-        let values = cursor.rest;
-        for _ in 0..count {
-            cursor.u16()?;
-            cursor.value()?;
-        }
-        let values = &values[..values.len() - cursor.rest.len()];
-        let row = Row { ts_ms, flags: RowFlags(flags), fields: &self.fields, count, values };
+        let (ts_ms, flags, numbers) = (cursor.i64()?, cursor.u8()?, cursor.u8()?);
+        let (shape, payload) = (cursor.u32()?, cursor.u32()? as usize);
+        let (shape, fields) = self.shapes.get(shape)?;
+        let payload = cursor.take(payload)?;
+        let row = Row { ts_ms, flags: RowFlags(flags), numbers, shape, fields, payload };
         Some((row, self.data.len() - cursor.rest.len()))
     }
 }
@@ -338,9 +425,20 @@ mod tests {
         let mut rows = Rows::default();
         rows.push_reading(&a);
         rows.push_reading(&b);
+        rows.push_reading(&a);
         let keys: Vec<_> = rows.iter().map(|r| r.key()).collect();
-        assert_eq!(keys, [a.key(), b.key()]);
-        assert_eq!((rows.first_ts_ms(), rows.last_ts_ms(), rows.len()), (-3, 5, 2));
+        assert_eq!(keys, [a.key(), b.key(), a.key()]);
+        assert_eq!((rows.first_ts_ms(), rows.last_ts_ms(), rows.len()), (-3, 5, 3));
+        let fields: Vec<&str> = rows.fields().iter().map(|f| &**f).collect();
+        assert_eq!(fields, ["on", "t", "n", "s"], "each once, as they were first seen");
+        for row in rows.iter() {
+            assert!(row.named().eq(row.values().map(|(field, value)| (fields[field as usize], value))));
+        }
+        let before = rows.clone();
+        rows.mark(RowFlags::LOST);
+        assert!(rows.iter().all(|r| r.flags.any(RowFlags::LOST)) && !before.iter().any(|r| r.flags.suspect()));
+        assert_eq!(rows.retain(|r| r.ts_ms == 5), 1);
+        assert_eq!(rows.iter().map(|r| r.key()).collect::<Vec<_>>(), [a.key(), a.key()]);
     }
 
     #[test]

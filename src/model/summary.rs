@@ -24,7 +24,7 @@ pub struct FieldSummary {
 }
 
 /// The summaries of a run of readings: index into [`Rows::fields`] and its numbers, only for fields with numbers.
-pub type Summary = Vec<(u16, FieldSummary)>;
+pub type Summary = Vec<(u32, FieldSummary)>;
 
 /// One field's summary while it is being added up.
 #[derive(Clone, Copy)]
@@ -75,13 +75,13 @@ pub fn summarise(rows: &Rows) -> Summary {
     for row in rows.iter() {
         for (field, value) in row.values() {
             let Some(v) = value.num() else { continue };
-            match &mut running[usize::from(field)] {
+            match &mut running[field as usize] {
                 Some(r) => r.add(v),
                 slot => *slot = Some(Running::first(v)),
             }
         }
     }
-    let finish = |(i, r): (usize, Option<Running>)| r.map(|r| (i as u16, r.finish()));
+    let finish = |(i, r): (usize, Option<Running>)| r.map(|r| (i as u32, r.finish()));
     running.into_iter().enumerate().filter_map(finish).collect()
 }
 
@@ -99,5 +99,5 @@ impl FieldSummary {
 
 /// The summary by field name, for comparing and printing.
 pub fn by_name(fields: &[Arc<str>], summary: &Summary) -> std::collections::BTreeMap<String, FieldSummary> {
-    summary.iter().map(|(i, s)| (fields[usize::from(*i)].to_string(), *s)).collect()
+    summary.iter().map(|(i, s)| (fields[*i as usize].to_string(), *s)).collect()
 }

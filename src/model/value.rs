@@ -67,6 +67,11 @@ impl ValueRef<'_> {
     pub(super) const TAG_TRUE: u8 = 3;
     pub(super) const TAG_STR: u8 = 4;
 
+    /// Whether it is a number.
+    pub(super) fn is_number(self) -> bool {
+        matches!(self, ValueRef::Double(_) | ValueRef::Int(_))
+    }
+
     /// Appends the compact form: a kind byte, then 8 bytes for a number, none for a boolean, length (u32) and bytes for
     /// a string. All little-endian.
     pub(super) fn encode(self, out: &mut Vec<u8>) {

@@ -14,7 +14,7 @@ use crate::ack::Ack;
 use crate::flush::dead::DeadLetters;
 use crate::intake::Parcels;
 use crate::journal::{EntryKind, Follower};
-use crate::model::{Clock, DeadLetter, ReadingBatch, stable_hash};
+use crate::model::{Clock, DeadLetter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
 use oldest::Oldest;
 
@@ -23,6 +23,7 @@ use oldest::Oldest;
 pub struct Router {
     shards: Vec<ShardHandle>,
     dead: DeadLetters,
+    repeats: bool,
 }
 
 /// Why the router ended before its source did.
@@ -36,7 +37,14 @@ pub enum RouteError {
 impl Router {
     /// A router to these shards.
     pub fn new(shards: Vec<ShardHandle>, dead: DeadLetters) -> Router {
-        Router { shards, dead }
+        Router { shards, dead, repeats: false }
+    }
+
+    /// The same router for readings that may have been stored before, those without a time of their own too, so that all
+    /// are compared as the journal's replay is.
+    #[must_use]
+    pub fn repeating(self, repeats: bool) -> Router {
+        Router { repeats, ..self }
     }
 
     /// Follows the journal until it is closed and everything of it is handed over.
@@ -73,7 +81,7 @@ impl Router {
             let (batch, dead, ack) = parcel.into_parts();
             let ack = oldest.watch(ack, clock.now().mono_ms);
             if !batch.is_empty() {
-                self.readings(Arc::new(batch), &ack, false).await?;
+                self.readings(Arc::new(batch), &ack, self.repeats).await?;
             }
             if dead.is_empty() {
                 ack.delivered();
@@ -102,9 +110,8 @@ impl Router {
 pub fn picks(batch: &ReadingBatch, shards: usize) -> Vec<Vec<(u32, u64)>> {
     let expected = batch.len() / shards.max(1) + 1;
     let mut picks: Vec<Vec<(u32, u64)>> = (0..shards).map(|_| Vec::with_capacity(expected)).collect();
-    for (offset, reading) in batch.iter() {
-        let hash = stable_hash(reading.sensor_id);
-        picks[shard_of(hash, shards)].push((offset, hash));
+    for place in batch.places() {
+        picks[shard_of(place.hash, shards)].push((place.offset, place.hash));
     }
     picks
 }
@@ -118,6 +125,7 @@ pub fn shard_of(hash: u64, shards: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::stable_hash;
 
     #[test]
     fn sensors_are_spread_evenly_and_stay_where_they_are() {

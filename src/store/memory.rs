@@ -103,7 +103,7 @@ impl Pages {
         }
         page.sealed |= write.seal;
         for (i, summary) in &write.summary {
-            let name = write.rows.fields()[usize::from(*i)].to_string();
+            let name = write.rows.fields()[*i as usize].to_string();
             let merged = page.summary.get(&name).map_or(*summary, |s| s.merge(*summary));
             page.summary.insert(name, merged);
         }

@@ -50,11 +50,19 @@ impl Service {
             let entry = self.follower.next().await.unwrap();
             if let hourbucket::journal::EntryKind::Readings(batch) = &entry.kind {
                 let (_, reading) = batch.iter().next().unwrap();
-                ids.push(reading.sensor_id[1..].parse().unwrap());
+                ids.push(reading.sensor_id()[1..].parse().unwrap());
             }
             if store { entry.ack.delivered() } else { acks.push(entry.ack) }
         }
         (ids, acks)
+    }
+}
+
+impl Service {
+    /// Asks for more when there is nothing: the chunk of what was taken is closed then.
+    async fn idle(&mut self) {
+        let more = tokio::time::timeout(std::time::Duration::from_millis(500), self.follower.next()).await;
+        assert!(more.is_err(), "{more:?}");
     }
 }
 
@@ -85,11 +93,12 @@ async fn rotates_removes_and_replays_only_what_is_not_stored() {
 
     let mut service = open(dir.path(), 100_000).unwrap();
     let stats = service.journal.handle().stats();
-    assert!((100..200).contains(&stats.replay_total), "chunks of 64 KiB: {stats:?}");
+    assert!((100..200).contains(&stats.replay_total), "chunks of a quarter of a second: {stats:?}");
     assert!(stats.oldest_unstored_ms.unwrap() > 1_600_000_000_000);
     let (ids, _) = service.take(stats.replay_total as usize, true).await;
     assert_eq!(ids.last(), Some(&199));
     assert!(ids.is_sorted() && ids[0] <= 150);
+    service.idle().await;
     let stats = service.journal.handle().stats();
     assert_eq!((stats.unstored_entries, stats.oldest_unstored_ms), (0, None));
     service.journal.finish().await;
@@ -135,7 +144,7 @@ async fn ids_after_salvage(dir: &Path) -> (hourbucket::journal::Salvaged, Vec<u6
     let mut ids = vec![];
     while let Some(entry) = service.follower.next().await {
         if let hourbucket::journal::EntryKind::Readings(batch) = &entry.kind {
-            ids.push(batch.iter().next().unwrap().1.sensor_id[1..].parse().unwrap());
+            ids.push(batch.iter().next().unwrap().1.sensor_id()[1..].parse().unwrap());
         }
         entry.ack.delivered();
     }
@@ -248,5 +257,6 @@ async fn many_callers_while_the_follower_reads_and_while_it_does_not() {
         let own: Vec<u64> = ids.iter().copied().filter(|id| id / 1000 == caller).collect();
         assert_eq!(own, (caller * 1000..caller * 1000 + 100).collect::<Vec<_>>());
     }
+    service.idle().await;
     assert_eq!(service.journal.handle().stats().unstored_entries, 0);
 }

@@ -191,7 +191,7 @@ fn the_stock_is_within_max_bytes_and_gives_way() {
     assert_eq!(full, [(16 * SEGMENT, 16); 3], "what is in stock takes no room from the readings");
     // One that needs a file of its own, for which the stock has to go.
     let before = stats(&world).segments;
-    world.append(&[(3000, false)]);
+    world.append(&[(2400, false)]);
     assert_eq!(world.due.len(), 1, "it was taken");
     assert_eq!(world.gate.check(), Ok(()));
     assert_eq!(stats(&world).segments, before + 1);

@@ -66,7 +66,7 @@ pub(crate) fn key_of(entry: &Entry, sizes: &BTreeMap<u64, usize>) -> Key {
     match &entry.kind {
         EntryKind::Readings(got) => {
             let (_, first) = got.iter().next().expect("never empty");
-            let id: u64 = first.sensor_id[1..].parse().unwrap();
+            let id: u64 = first.sensor_id()[1..].parse().unwrap();
             assert_eq!(got.to_readings(), batch(id, sizes[&id]).to_readings());
             (id, false)
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::bucket::Bucket;
 use super::{Sensor, Shard};
-use crate::model::{BucketStart, Now, ReadingBatch, Tags};
+use crate::model::{BucketStart, Now, ReadingRef, Tags};
 
 /// Sensors looked at in one sweep for idle ones, unless room is needed.
 const SWEEP_STEP: usize = 4096;
@@ -26,11 +26,12 @@ struct Sweep {
 
 impl Shard {
     /// The slot of a sensor, made where there is none.
-    pub(super) fn sensor(&mut self, hash: u64, id: &str) -> usize {
-        if let Some(slot) = self.index.find(hash, |&slot| *self.sensors[slot as usize].id == *id) {
+    pub(super) fn sensor(&mut self, hash: u64, reading: &ReadingRef<'_>) -> usize {
+        let id = reading.sensor_id_bytes();
+        if let Some(slot) = self.index.find(hash, |&slot| self.sensors[slot as usize].id.as_bytes() == id) {
             return *slot as usize;
         }
-        let sensor = Sensor { id: Arc::from(id), hash, tags: None, buckets: Vec::with_capacity(1) };
+        let sensor = Sensor { id: Arc::from(reading.sensor_id()), hash, tags: None, buckets: Vec::with_capacity(1) };
         self.holding.bytes += sensor.memory();
         self.holding.sensors += 1;
         let slot = self.sensors.insert(sensor);
@@ -72,24 +73,6 @@ impl Shard {
         self.holding.bytes -= sensor.memory();
         sensor.tags = Some(Arc::new(Tags::from_canonical(tags)));
         self.holding.bytes += sensor.memory();
-    }
-
-    /// Fills the translation from a batch's name to the shard's.
-    pub(super) fn intern(&mut self, batch: &ReadingBatch, index: u16) {
-        let slot = &mut self.batch_names[usize::from(index)];
-        if slot.is_some() {
-            return;
-        }
-        let name = batch.name(index);
-        let interned = match self.names.get(name) {
-            Some(known) => known.clone(),
-            None => {
-                let new: Arc<str> = Arc::from(name);
-                self.names.insert(new.clone());
-                new
-            }
-        };
-        *slot = Some(interned);
     }
 
     /// Makes room: idle buckets whose time is over are forgotten always, a few sensors at a time; when the shard is full,

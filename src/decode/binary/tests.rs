@@ -110,8 +110,9 @@ fn times_that_say_their_unit_themselves() {
     assert_eq!(ts(&tag(1, &as_int)), Ok((NOW, false)));
     assert_eq!(ts(&tag(1, &as_double)), Ok((NOW - 250, false)));
     assert_eq!(ts(&tag(0, &[&[0x74][..], b"2024-03-01T11:00:00Z"].concat())), Ok((NOW, false)));
-    // Small numbers are seconds by their tag, not by magnitude: 1970 is too old.
-    assert_eq!(ts(&tag(1, &[0])), Err(reasons::TOO_OLD));
+    // Small numbers are seconds by their tag, not by magnitude: 1970 is a clock not set.
+    assert_eq!(ts(&tag(1, &[0])), Ok((NOW, true)));
+    assert_eq!(ts(&tag(1, &[0x1a, 0x40, 0, 0, 0])), Err(reasons::TOO_OLD));
     assert_eq!(ts(&tag(1, &[0xf9, 0x7e, 0])), Err(reasons::BAD_TIMESTAMP));
     assert_eq!(ts(&[0x41, 1]), Err(reasons::BAD_TIMESTAMP));
     assert_eq!(ts(&[0xf5]), Err(reasons::BAD_TIMESTAMP));

@@ -81,8 +81,10 @@ fn times_below_two_to_the_28_are_relative_to_the_receipt() {
     }
     for (pack, reason) in [
         (r#"[{"n":"a","t":268435455,"v":1}]"#, reasons::TOO_FAR_AHEAD),
-        (r#"[{"n":"a","t":268435456,"v":1}]"#, reasons::TOO_OLD),
+        (r#"[{"n":"a","t":1000000000,"v":1}]"#, reasons::TOO_OLD),
         (r#"[{"n":"a","t":-1e12,"v":1}]"#, reasons::TOO_OLD),
+        // Relative, so no clock that is not set.
+        (r#"[{"n":"a","t":-1000000000,"v":1}]"#, reasons::TOO_OLD),
         (r#"[{"n":"a","t":1e300,"v":1}]"#, reasons::TOO_FAR_AHEAD),
         (r#"[{"n":"a","t":1e999,"v":1}]"#, reasons::BAD_TIMESTAMP),
         (r#"[{"n":"a","t":99999999999999999999999999999999999999999,"v":1}]"#, reasons::BAD_TIMESTAMP),
@@ -90,6 +92,9 @@ fn times_below_two_to_the_28_are_relative_to_the_receipt() {
     ] {
         assert_eq!(senml(pack), (vec![], vec![(0, reason)]), "{pack}");
     }
+    // 1978: absolute, and a clock not set.
+    let (readings, rejects) = senml(r#"[{"n":"a","t":268435456,"v":1}]"#);
+    assert_eq!((readings[0].receipt_time, rejects.len()), (true, 0));
 }
 
 #[test]

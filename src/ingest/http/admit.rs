@@ -4,7 +4,7 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::HeaderMap;
@@ -28,6 +28,9 @@ const UNMATCHED: &str = "unmatched";
 
 /// The status in the metrics of a request whose sender left before the answer (nginx's 499; nobody receives it).
 const SENDER_LEFT: u16 = 499;
+
+/// How often a closed door is tried again.
+const DOOR_EVERY: Duration = Duration::from_millis(50);
 
 /// What all requests share.
 pub(super) struct Shared {
@@ -60,6 +63,32 @@ impl Shared {
         self.intake.check()?;
         self.running.clone().try_acquire_owned().map_err(|_| Refusal::Concurrency)
     }
+
+    /// Whether the sender may send, where there are tokens.
+    pub(super) fn may_send(&self, check: impl FnOnce(&Tokens) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        self.tokens.as_ref().map_or(Ok(()), check)
+    }
+
+    /// As [`Shared::admit`], once [`Shared::may_send`] was asked, for senders that send only once: waits up to
+    /// `patience` while there is no room. Permits that come back go to those who wait, so those who try again by
+    /// themselves, and do not wait here, come second.
+    pub(super) async fn admit_patiently(&self, patience: Duration) -> Result<OwnedSemaphorePermit, Refusal> {
+        if self.stopping.load(Ordering::Acquire) {
+            return Err(Refusal::Door(Refused::Stopping));
+        }
+        let open = async {
+            while let Err(Refused::Busy | Refused::Full) = self.intake.check() {
+                tokio::time::sleep(DOOR_EVERY).await;
+            }
+            self.intake.check()
+        };
+        let admitted = async {
+            open.await?;
+            self.running.clone().acquire_owned().await.map_err(|_| Refusal::Concurrency)
+        };
+        let late = |_| Err(self.intake.check().err().map_or(Refusal::Concurrency, Refusal::from));
+        tokio::time::timeout(patience, admitted).await.unwrap_or_else(late)
+    }
 }
 
 /// Whether the sender waits for "100 Continue" before it sends the body.
@@ -90,7 +119,8 @@ pub(super) async fn drained(request: Request) {
 /// Around everything: counts the request, and makes a panic an answer instead of a broken connection.
 pub(super) async fn observe(request: Request, next: Next) -> Response {
     let matched = request.extensions().get::<MatchedPath>();
-    let route = matched.and_then(|path| super::ROUTES.into_iter().find(|route| *route == path.as_str()));
+    let route =
+        matched.and_then(|path| super::ROUTES.into_iter().find(|route| *route == path.as_str().trim_end_matches('/')));
     let mut seen = Seen { route: route.unwrap_or(UNMATCHED), status: SENDER_LEFT, since: Instant::now() };
     let response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,

@@ -27,14 +27,24 @@ struct Error<'a> {
 ///
 /// A body without a reading in it (`[]`, an empty NDJSON) is 400 as well, with `rejected` 0 and the error `no_readings`:
 /// 2xx says that readings are safe, and a sender that believes it sent some should not be told so.
-pub(super) fn readings<'a>(accepted: usize, rejects: &'a Rejects) -> Response {
-    let error = |r: &'a Reject| Error { index: r.index, reason: r.reason, detail: &r.detail };
-    let mut errors: Vec<Error<'a>> = rejects.list().iter().map(error).collect();
+pub(super) fn readings(accepted: usize, rejects: &Rejects) -> Response {
+    let mut errors = errors(rejects);
     if accepted == 0 && rejects.is_empty() {
         errors.push(Error { index: 0, reason: "no_readings", detail: "the body holds no reading" });
     }
     let status = if accepted > 0 { StatusCode::OK } else { StatusCode::BAD_REQUEST };
     json(status, &Answer { accepted, rejected: rejects.total(), errors })
+}
+
+/// The answer to a hook: 2xx in any case, since nobody would send again; 202 where nothing was taken and the body is kept
+/// as a dead letter.
+pub(super) fn hook(accepted: usize, rejects: &Rejects, kept: bool) -> Response {
+    let status = if accepted == 0 && kept { StatusCode::ACCEPTED } else { StatusCode::OK };
+    json(status, &Answer { accepted, rejected: rejects.total(), errors: errors(rejects) })
+}
+
+fn errors(rejects: &Rejects) -> Vec<Error<'_>> {
+    rejects.list().iter().map(|r: &Reject| Error { index: r.index, reason: r.reason, detail: &r.detail }).collect()
 }
 
 /// A response with a JSON body.

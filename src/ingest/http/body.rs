@@ -36,6 +36,15 @@ pub(super) struct Held {
     permit: Option<OwnedSemaphorePermit>,
 }
 
+impl Received {
+    /// What is no body, but is read as one.
+    pub(super) fn of(bytes: Vec<u8>, budget: &Budget) -> Result<Received, Refusal> {
+        let mut held = budget.hold();
+        held.grow_to(bytes.len() as u64)?;
+        Ok(Received { bytes, held })
+    }
+}
+
 impl Budget {
     pub(super) fn new(body_max_bytes: u64) -> Budget {
         let units = BUDGET_BYTES.max(body_max_bytes.saturating_mul(4)).div_ceil(UNIT_BYTES);

@@ -24,7 +24,7 @@ use self::dialect::Dialect;
 use super::admit::{Shared, asks_before_sending, drained};
 use super::body::receive;
 use super::encoding::Encoding;
-use super::passage::{self, How};
+use super::passage::{self, How, Origin};
 use super::refusal::Refusal;
 use crate::decode::{Format, Rejects, TsUnit, reasons};
 use crate::telemetry::metrics::{self, Source};
@@ -111,7 +111,7 @@ fn how(dialect: Dialect, parts: &Parts) -> Result<(How, bool), Refusal> {
     })?;
     let all_or_nothing = dialect == Dialect::V3 && params.accept_partial == Some(false);
     let (encoding, quoting) = (Encoding::of(&parts.headers)?, dialect == Dialect::V3);
-    Ok((How { decoder: Format::Line.into(), encoding, ts_unit, quoting }, all_or_nothing))
+    Ok((How { decoder: Format::Line.into(), encoding, ts_unit, quoting, origin: Origin::default() }, all_or_nothing))
 }
 
 impl Dialect {

@@ -1,7 +1,7 @@
 //! Readings over HTTP: the port that gateways post to.
 //!
 //! A request passes, in this order: `admit` (observed, token, open door, concurrency), the route's handler
-//! (`readings`, `influx`: headers and query), `body` within its limits, and `passage`: `encoding`, decode, the door
+//! (`readings`, `hooks`, `otlp`, `thingsboard`, `influx`: headers and query), `body` within its limits, and `passage`: `encoding`, decode, the door
 //! ([`crate::intake`]), and the wait for its acknowledgement. Every refusal is one variant of `Refusal` with its status.
 //!
 //! Invariants:
@@ -20,12 +20,15 @@ mod admit;
 pub(crate) mod answer;
 mod body;
 mod encoding;
+mod hooks;
 mod influx;
 mod media;
+mod otlp;
 mod passage;
 mod readings;
 mod refusal;
 pub(crate) mod server;
+mod thingsboard;
 pub mod tokens;
 
 #[cfg(test)]
@@ -52,16 +55,35 @@ use crate::decode::Formats;
 use crate::intake::Intake;
 use crate::model::Clock;
 
+pub(in crate::ingest) use self::hooks::Hooks;
 pub use self::server::BindError;
 
 const READINGS: &str = "/v1/readings";
 
 /// Every route, as in the label `route` of the metrics and in the description of the API.
-pub const ROUTES: [&str; 7] =
-    [READINGS, influx::WRITE_V2, influx::WRITE_V1, influx::WRITE_V3, influx::QUERY, influx::PING, influx::HEALTH];
+pub const ROUTES: [&str; 10] = [
+    READINGS,
+    hooks::HOOKS,
+    otlp::METRICS,
+    thingsboard::TELEMETRY,
+    influx::WRITE_V2,
+    influx::WRITE_V1,
+    influx::WRITE_V3,
+    influx::QUERY,
+    influx::PING,
+    influx::HEALTH,
+];
 
 /// Those that take readings, for messages.
-const WRITE_ROUTES: [&str; 4] = [READINGS, influx::WRITE_V2, influx::WRITE_V1, influx::WRITE_V3];
+const WRITE_ROUTES: [&str; 7] = [
+    READINGS,
+    hooks::HOOKS,
+    otlp::METRICS,
+    thingsboard::TELEMETRY,
+    influx::WRITE_V2,
+    influx::WRITE_V1,
+    influx::WRITE_V3,
+];
 
 /// How long connections may take, once the last request is answered, to carry the answers away.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -154,6 +176,9 @@ impl HttpIngest {
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
         .route(READINGS, post(readings::post).route_layer(from_fn_with_state(shared.clone(), admit::admit)))
+        .merge(hooks::routes(&shared))
+        .merge(otlp::routes(&shared))
+        .merge(thingsboard::routes(&shared))
         .merge(influx::routes(&shared))
         .fallback(admit::not_found)
         .method_not_allowed_fallback(admit::method_not_allowed)

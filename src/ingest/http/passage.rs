@@ -5,6 +5,7 @@
 //! else.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::request::Parts;
@@ -17,7 +18,7 @@ use crate::ack::{Ack, Outcome, Wait};
 use crate::config::Decoding;
 use crate::decode::{self, Context, Decoder, Rejects, TsUnit};
 use crate::intake::{Parcel, Refused};
-use crate::model::{BatchBuilder, ReadingBatch};
+use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
 
 /// Bodies up to this size, decompressed, are decoded where the request is; at some 200 MB/s that is about a
@@ -35,6 +36,21 @@ pub(super) struct How {
     pub(super) ts_unit: Option<TsUnit>,
     /// The answer quotes the lines of rejects.
     pub(super) quoting: bool,
+    /// What the URL says beside that; most routes say nothing.
+    pub(super) origin: Origin,
+}
+
+/// Where the readings of a body are from, as far as the request says it outside of the body.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Origin {
+    /// In place of an MQTT topic, for mappings.
+    pub(super) topic: Option<String>,
+    /// Where the body names no sensor.
+    pub(super) sensor_id: Option<String>,
+    /// The field of a bare value.
+    pub(super) field: Option<String>,
+    /// A body of which something is rejected comes back, decompressed.
+    pub(super) keeping: bool,
 }
 
 /// What became of a body.
@@ -43,6 +59,10 @@ pub(super) struct Decoded {
     pub(super) rejects: Rejects,
     /// The lines of the rejects that are kept, where they were asked for.
     pub(super) quoted: Vec<String>,
+    /// When it was received, in milliseconds since 1970.
+    pub(super) received_at_ms: i64,
+    /// See [`Origin::keeping`].
+    pub(super) kept: Option<Vec<u8>>,
 }
 
 /// The body of a request, once its head is understood; a body that nobody wants is let pass, so that its sender reads why.
@@ -68,8 +88,18 @@ pub(super) async fn arrive<T>(
 /// Decodes a body that has arrived, here or, if it is large, in a thread for such work. What it holds of the budget of all
 /// bodies comes back, to be dropped when its readings count elsewhere.
 pub(super) async fn decode(shared: &Shared, received: Received, how: How) -> Result<(Decoded, Held), Refusal> {
+    decode_within(shared, received, how, shared.cfg.body_max_bytes).await
+}
+
+/// The same for a body that may have `bytes_max` bytes decompressed.
+pub(super) async fn decode_within(
+    shared: &Shared,
+    received: Received,
+    how: How,
+    bytes_max: u64,
+) -> Result<(Decoded, Held), Refusal> {
     let received_at_ms = shared.clock.now().wall_ms;
-    let (decoding, bytes_max) = (shared.decoding.clone(), shared.cfg.body_max_bytes);
+    let decoding = shared.decoding.clone();
     let work = Work { body: received.bytes, how, received_at_ms, decoding, bytes_max };
     work.run(received.held).await
 }
@@ -113,16 +143,18 @@ impl Work {
             line: &self.decoding.line,
             received_at_ms: self.received_at_ms,
             ts_unit: self.how.ts_unit,
-            sensor_id: None,
-            field: None,
+            sensor_id: self.how.origin.sensor_id.as_deref(),
+            field: self.how.origin.field.as_deref(),
             tags: &[],
         };
+        let topic = self.how.origin.topic.as_deref();
         let mut builder = BatchBuilder::new(self.decoding.limits.fields_max);
         let mut rejects = Rejects::new();
-        self.how.decoder.decode(&payload, None, &context, &mut builder, &mut rejects);
+        self.how.decoder.decode(&payload, topic, &context, &mut builder, &mut rejects);
         let indexes = rejects.list().iter().map(|reject| reject.index);
         let quoted = if self.how.quoting { decode::quote_lines(&payload, indexes, QUOTED_CHARS_MAX) } else { vec![] };
-        Ok(Decoded { batch: builder.finish(), rejects, quoted })
+        let kept = (self.how.origin.keeping && !rejects.is_empty()).then(|| payload.into_owned());
+        Ok(Decoded { batch: builder.finish(), rejects, quoted, received_at_ms: self.received_at_ms, kept })
     }
 }
 
@@ -143,16 +175,32 @@ pub(super) fn count(batch: &ReadingBatch, rejects: &Rejects) {
 
 /// Hands the readings over, all or none, and waits until they are safe. Nothing to do for none.
 pub(super) async fn deliver(shared: &Shared, batch: ReadingBatch, held: Held) -> Result<(), Refusal> {
-    if batch.is_empty() {
+    deliver_with(shared, batch, vec![], held, shared.cfg.queue_timeout).await
+}
+
+/// The same with dead letters, and with more patience where the door is narrow.
+pub(super) async fn deliver_with(
+    shared: &Shared,
+    batch: ReadingBatch,
+    dead: Vec<DeadLetter>,
+    held: Held,
+    patience: Duration,
+) -> Result<(), Refusal> {
+    if batch.is_empty() && dead.is_empty() {
         return Ok(());
     }
-    let wait = hand_over(shared, batch).await?;
+    let wait = hand_over(shared, batch, dead, patience).await?;
     // From here on the readings count against the next stage's memory, not against that of the bodies.
     drop(held);
     acknowledged(shared, wait).await
 }
 
-async fn hand_over(shared: &Shared, batch: ReadingBatch) -> Result<Wait, Refusal> {
+async fn hand_over(
+    shared: &Shared,
+    batch: ReadingBatch,
+    dead: Vec<DeadLetter>,
+    patience: Duration,
+) -> Result<Wait, Refusal> {
     // Counted with the outcome and not by this request, which may be gone by then: at rest what is accepted must be what is
     // stored, whether its sender has waited or not, and what the journal had no room for is neither.
     let readings = batch.len() as u64;
@@ -161,8 +209,8 @@ async fn hand_over(shared: &Shared, batch: ReadingBatch) -> Result<Wait, Refusal
             metrics::accepted(Source::Http, readings);
         }
     });
-    let submit = shared.intake.submit(Parcel::new(batch, Vec::new(), ack));
-    tokio::time::timeout(shared.cfg.queue_timeout, submit).await.unwrap_or(Err(Refused::Busy))?;
+    let submit = shared.intake.submit(Parcel::new(batch, dead, ack));
+    tokio::time::timeout(patience, submit).await.unwrap_or(Err(Refused::Busy))?;
     Ok(wait)
 }
 

@@ -15,7 +15,7 @@ use super::admit::Shared;
 use super::answer;
 use super::encoding::Encoding;
 use super::media;
-use super::passage::{self, Decoded, How};
+use super::passage::{self, Decoded, How, Origin};
 use super::refusal::Refusal;
 use crate::decode::{UnknownFormat, UnknownName};
 
@@ -54,5 +54,5 @@ fn how(shared: &Shared, parts: &Parts) -> Result<How, Refusal> {
         None => media::format_of(&parts.headers)?.into(),
     };
     let ts_unit = ts_unit.or(decoder.ts_unit_usual());
-    Ok(How { decoder, encoding: Encoding::of(&parts.headers)?, ts_unit, quoting: false })
+    Ok(How { decoder, encoding: Encoding::of(&parts.headers)?, ts_unit, quoting: false, origin: Origin::default() })
 }

@@ -29,6 +29,10 @@ pub(super) enum Refusal {
     WrongToken,
     #[error("there is nothing at {path}; readings go to POST {}", super::WRITE_ROUTES.join(" or POST "))]
     NotFound { path: String },
+    #[error("{detail}; the path is /v1/hooks/FORMAT")]
+    NoFormat { detail: String },
+    #[error("Content-Type {given:?} is not supported here; accepted are application/x-protobuf and application/json")]
+    NotOtlp { given: String },
     #[error("{method} is not possible at {path}; the header Allow lists what is")]
     Method { method: String, path: String },
     #[error("the query of the URL is not understood: {detail}; {known}")]
@@ -79,11 +83,13 @@ impl Refusal {
     pub(super) fn status(&self) -> StatusCode {
         match self {
             Refusal::NoToken | Refusal::MalformedToken | Refusal::WrongToken => StatusCode::UNAUTHORIZED,
-            Refusal::NotFound { .. } => StatusCode::NOT_FOUND,
+            Refusal::NotFound { .. } | Refusal::NoFormat { .. } => StatusCode::NOT_FOUND,
             Refusal::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Refusal::Query { .. } | Refusal::NoQueries => StatusCode::BAD_REQUEST,
             Refusal::Corrupt { .. } | Refusal::BodyBroken { .. } => StatusCode::BAD_REQUEST,
-            Refusal::MediaType { .. } | Refusal::Encoding { .. } => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Refusal::MediaType { .. } | Refusal::NotOtlp { .. } | Refusal::Encoding { .. } => {
+                StatusCode::UNSUPPORTED_MEDIA_TYPE
+            }
             Refusal::TooLarge { .. } | Refusal::TooLargeDecompressed { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
             Refusal::Concurrency | Refusal::Memory => StatusCode::TOO_MANY_REQUESTS,
@@ -101,9 +107,10 @@ impl Refusal {
             Refusal::MalformedToken => "malformed_token",
             Refusal::WrongToken => "invalid_token",
             Refusal::NotFound { .. } => "not_found",
+            Refusal::NoFormat { .. } => "unknown_format",
             Refusal::Method { .. } => "method_not_allowed",
             Refusal::Query { .. } | Refusal::NoQueries => "bad_query",
-            Refusal::MediaType { .. } => "unsupported_content_type",
+            Refusal::MediaType { .. } | Refusal::NotOtlp { .. } => "unsupported_content_type",
             Refusal::Encoding { .. } => "unsupported_content_encoding",
             Refusal::TooLarge { .. } | Refusal::TooLargeDecompressed { .. } => "body_too_large",
             Refusal::Corrupt { .. } => "bad_compression",

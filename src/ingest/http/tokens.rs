@@ -36,6 +36,15 @@ impl Tokens {
         self.check_text(token)
     }
 
+    /// The same for webhooks, many of which cannot set `Authorization`: the token may also stand in the query, or in the
+    /// header `X-Api-Key`.
+    pub(super) fn check_hook(&self, headers: &HeaderMap, in_query: Option<&str>) -> Result<(), Refusal> {
+        match in_query.map(Ok).or_else(|| headers.get("x-api-key").map(|value| value.to_str())) {
+            Some(token) => self.check_text(token.map_err(|_| Refusal::MalformedToken)?),
+            None => self.check_influx(headers),
+        }
+    }
+
     /// Looks at a token, `id.secret`.
     pub(super) fn check_text(&self, token: &str) -> Result<(), Refusal> {
         let (id, secret) = token.split_once('.').ok_or(Refusal::MalformedToken)?;

@@ -1,7 +1,7 @@
 //! Gathers the messages of many connections into parcels, so that ten thousand devices with a reading each do not make
 //! ten thousand entries in the journal.
 //!
-//! A gatherer is one task; each connection belongs to one of a few, so its messages stay in order. It hands over a parcel
+//! A gatherer is one task; each device belongs to one of a few, by its name, so its messages stay in order. It hands over a parcel
 //! when it is full, when fewer than two are on their way (one in work and one behind it keep the next stage busy), or when
 //! its first message has waited for [`LINGER`]. So a quiet service answers at once, and a busy one has large parcels.
 //!

@@ -61,7 +61,7 @@ use tokio_util::task::TaskTracker;
 use self::clients::Clients;
 use self::gather::{Gatherer, Incoming};
 pub use self::port::ListenError;
-use self::port::Port;
+use self::port::{Gatherers, Port};
 use super::Env;
 use super::mqtt::collect::{Collector, Settings};
 use super::tokens::Tokens;
@@ -160,7 +160,7 @@ impl MqttListener {
                 gathering.spawn(gatherer.run(shared.env.intake.clone()));
                 tx
             });
-            let gatherers: Vec<_> = gatherers.collect();
+            let gatherers: Gatherers = gatherers.collect();
             let drained = shared.env.drained.clone();
             // It ends with `stop`; then only the connections hold the gatherers, and those end when the last one has.
             let served = async {

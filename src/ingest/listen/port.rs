@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::task::TaskTracker;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::Shared;
 use super::connect::{self, Refusal};
@@ -56,6 +57,9 @@ pub enum ListenError {
         source: std::io::Error,
     },
 }
+
+/// The ways in to all of them.
+pub(super) type Gatherers = Arc<[mpsc::Sender<Incoming>]>;
 
 /// Certificates, and how their files looked when they were read.
 struct Tls {
@@ -142,12 +146,7 @@ impl Port {
     }
 
     /// Accepts connections until `stop`; each becomes a task.
-    pub(super) async fn serve(
-        mut self,
-        shared: Arc<Shared>,
-        gatherers: Vec<mpsc::Sender<Incoming>>,
-        tasks: &TaskTracker,
-    ) {
+    pub(super) async fn serve(mut self, shared: Arc<Shared>, gatherers: Gatherers, tasks: &TaskTracker) {
         let (tokens, is_tls) = (shared.tokens.as_ref().map(|tokens| tokens.len()), self.tls.is_some());
         tracing::info!(addr = %self.addr, tokens, tls = is_tls, "taking readings over MQTT from devices");
         let places = Arc::new(Semaphore::new(shared.settings.connections_max));
@@ -174,11 +173,12 @@ impl Port {
                 metrics::mqtt_direct_connect("too_many");
                 continue;
             };
-            // By their number, so that each gatherer has as many.
-            let gatherer = gatherers[n as usize % gatherers.len()].clone();
+            let gatherers = gatherers.clone();
             let (shared, acceptor) = (shared.clone(), self.tls.as_ref().map(|tls| tls.acceptor.clone()));
             tasks.spawn(async move {
-                welcome(stream, acceptor, shared, gatherer, n).await;
+                welcome(stream, acceptor, shared, &gatherers, n).await;
+                // With the last of these the gatherers end.
+                drop(gatherers);
                 drop(place);
             });
         }
@@ -213,15 +213,15 @@ async fn welcome(
     stream: TcpStream,
     acceptor: Option<TlsAcceptor>,
     shared: Arc<Shared>,
-    gatherer: mpsc::Sender<Incoming>,
+    gatherers: &[mpsc::Sender<Incoming>],
     n: u64,
 ) {
     // PUBACKs are small and must not wait for one another; an error means that the device is gone, which a read will say.
     let _ = stream.set_nodelay(true);
     let deadline = tokio::time::Instant::now() + shared.settings.connect_timeout;
-    let Some(acceptor) = acceptor else { return connected(stream, shared, gatherer, n, deadline).await };
+    let Some(acceptor) = acceptor else { return connected(stream, shared, gatherers, n, deadline).await };
     match tokio::time::timeout_at(deadline, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => connected(Box::new(stream), shared, gatherer, n, deadline).await,
+        Ok(Ok(stream)) => connected(Box::new(stream), shared, gatherers, n, deadline).await,
         Ok(Err(error)) => {
             metrics::mqtt_direct_connect("tls");
             tracing::debug!("listen.mqtt: no TLS: {error}");
@@ -234,7 +234,7 @@ async fn welcome(
 async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     shared: Arc<Shared>,
-    gatherer: mpsc::Sender<Incoming>,
+    gatherers: &[mpsc::Sender<Incoming>],
     n: u64,
     deadline: tokio::time::Instant,
 ) {
@@ -272,6 +272,9 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
     metrics::mqtt_direct_connect("accepted");
     let place = shared.clients.enter(&client.token, &client.id);
     let _counted = Counted::new();
+    // By its name, so that what a device sends on one connection and the next goes the same way, in order.
+    let at = xxh3_64(client.id.as_bytes()) as usize % gatherers.len();
+    let gatherer = gatherers[at].clone();
     let end = Connection::new(stream, shared, client, gatherer, buf, out).serve(place).await;
     metrics::mqtt_direct_disconnect(end.label());
 }
@@ -304,5 +307,57 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         metrics::mqtt_direct_connections_change(-1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::config::Config;
+
+    #[tokio::test]
+    async fn certificates_are_read_again_and_broken_ones_change_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut settings = Config::default().listen.mqtt;
+        settings.cert_file = Some(dir.path().join("server.pem"));
+        settings.key_file = Some(dir.path().join("server.key"));
+        let mut age = 100;
+        let mut write = |cert: &str, key: &str| {
+            for (name, text) in [("server.pem", cert), ("server.key", key)] {
+                let path = dir.path().join(name);
+                std::fs::write(&path, text).unwrap();
+                // Two writes within one tick of the file system's clock must differ all the same.
+                let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000 - age);
+                File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+            }
+            age -= 1;
+        };
+        let [first, second] = [
+            (
+                include_str!("../../../tests/support/mqtt_tls/server.pem"),
+                include_str!("../../../tests/support/mqtt_tls/server.key"),
+            ),
+            (
+                include_str!("../../../tests/support/mqtt_tls/mutual/server.pem"),
+                include_str!("../../../tests/support/mqtt_tls/mutual/server.key"),
+            ),
+        ];
+        write(first.0, first.1);
+        let mut tls = Tls::load(&settings).unwrap().unwrap();
+        let config = |tls: &Tls| Arc::as_ptr(tls.acceptor.config());
+        let before = config(&tls);
+        tls.look().await;
+        assert_eq!(config(&tls), before, "nothing has changed");
+        // A certificate whose key has not been written yet.
+        write(second.0, first.1);
+        tls.look().await;
+        assert_eq!(config(&tls), before);
+        write(second.0, second.1);
+        tls.look().await;
+        assert_ne!(config(&tls), before);
+        (settings.cert_file, settings.key_file) = (None, None);
+        assert!(Tls::load(&settings).unwrap().is_none());
     }
 }

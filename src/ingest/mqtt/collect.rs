@@ -17,8 +17,6 @@ use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
 pub(in crate::ingest) const MESSAGES_MAX: usize = 512;
 /// Bytes in one parcel; the message that passes it is the last.
 pub(in crate::ingest) const PARCEL_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of a payload that a dead letter keeps (a document has at most 16 MiB, and a dead letter is there to be read).
-const DEAD_PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
 
 /// A subscription, ready for use.
 #[derive(Debug)]
@@ -344,19 +342,8 @@ impl Collector {
 }
 
 fn dead_letter(source: &str, message: &Message, received_at_ms: i64, first: &decode::Reject) -> DeadLetter {
-    let mut detail = first.detail.clone();
-    let kept = message.payload.len().min(DEAD_PAYLOAD_BYTES_MAX);
-    if kept < message.payload.len() {
-        detail.push_str(&format!("; the first {kept} of {} bytes are kept", message.payload.len()));
-    }
-    DeadLetter {
-        received_at_ms,
-        source: source.into(),
-        topic: String::from_utf8_lossy(&message.topic).into_owned(),
-        payload: message.payload[..kept].to_vec(),
-        reason: first.reason.into(),
-        detail,
-    }
+    let topic = String::from_utf8_lossy(&message.topic);
+    DeadLetter::keep(received_at_ms, source, topic, &message.payload, first.reason, &first.detail)
 }
 
 #[cfg(test)]
@@ -380,17 +367,11 @@ mod tests {
         };
         let settings = Settings { source: "mqtt", payload_bytes_max: 100_000, status_topic: Some("own/status".into()) };
         let subscriptions: Vec<_> = subscriptions.iter().map(subscription).collect();
-        let limits = Limits {
-            past: Duration::from_secs(1 << 40),
-            future: Duration::from_secs(1 << 40),
-            fields_max: 255,
-            name_max_bytes: 128,
-            sensor_id_max_bytes: 256,
-            string_max_bytes: 1024,
-            tags_max: 32,
-            batch_max_readings: 1000,
-        };
-        Collector::new(&subscriptions, settings, Arc::new(Decoding { limits, line: Config::default().line })).unwrap()
+        let ever = Duration::from_secs(1 << 40);
+        let mut decoding = Config::default().decoding();
+        decoding.limits =
+            Limits { past: ever, future: ever, fields_max: 255, batch_max_readings: 1000, ..decoding.limits };
+        Collector::new(&subscriptions, settings, Arc::new(decoding)).unwrap()
     }
 
     fn message(topic: &str, payload: impl Into<Vec<u8>>) -> Message {
@@ -411,6 +392,16 @@ mod tests {
         assert!(readings[0].values.contains_key("temp"));
         assert_eq!(readings[1].sensor_id, "T");
         assert!(collector.is_empty());
+    }
+
+    #[test]
+    fn a_mapping_reads_the_topic_itself() {
+        let mut collector = collector(&[("zigbee2mqtt/#", "#", "zigbee2mqtt")]);
+        collector.take(&message("zigbee2mqtt/attic/door", r#"{"contact": true, "power": null}"#), NOW_MS).unwrap();
+        collector.take(&message("zigbee2mqtt/bridge/state", r#"{"state": "online"}"#), NOW_MS).unwrap();
+        let gathered = collector.finish();
+        let [reading] = &gathered.batch.to_readings()[..] else { panic!("{gathered:?}") };
+        assert_eq!((reading.sensor_id.as_str(), reading.values.len(), gathered.dead.len()), ("attic/door", 1, 0));
     }
 
     #[test]

@@ -19,6 +19,7 @@
 //! - `acks` knows which messages may be acknowledged.
 //! - `link`, with `v4` and `v5`, is one connection; `socket` and `target` lie under it, `files` holds certificates and
 //!   password.
+//! - `letters` reads dead letters again.
 //! - `retained` knows which retained messages were taken, `window` how the unacknowledged ones stand.
 //!
 //! Full: with MQTT 5 no more than `window` messages are un-acknowledged (receive maximum), with 3.1.1 the broker's own
@@ -61,6 +62,7 @@ mod client;
 pub(in crate::ingest) mod collect;
 mod connection;
 mod files;
+pub(in crate::ingest) mod letters;
 pub(in crate::ingest) mod link;
 pub(in crate::ingest) mod retained;
 mod socket;

@@ -9,6 +9,7 @@
 mod advisories;
 mod bson;
 mod convert;
+mod dead;
 mod detect;
 mod error;
 mod fence;
@@ -33,11 +34,12 @@ mod swap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use mongodb::bson::{Binary, DateTime, Document, RawDocumentBuf, doc, spec::BinarySubtype};
+use mongodb::bson::{Document, RawDocumentBuf, doc};
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Collection, Database};
 
 pub use convert::{ConvertOptions, Hook};
+pub use dead::{Letter, LetterId};
 pub use detect::READINGS;
 pub use latest::LATEST;
 pub use metadata::META;
@@ -294,17 +296,7 @@ impl Store for MongoStore {
 
     fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
-            let document = |d: &DeadLetter| {
-                doc! {
-                    "received_at": DateTime::from_millis(d.received_at_ms),
-                    "source": &d.source,
-                    "topic": &d.topic,
-                    "payload": Binary { subtype: BinarySubtype::Generic, bytes: d.payload.clone() },
-                    "reason": &d.reason,
-                    "detail": &d.detail,
-                }
-            };
-            let (dead, documents) = (self.dead.clone(), letters.iter().map(document).collect::<Vec<_>>());
+            let (dead, documents) = (self.dead.clone(), letters.iter().map(dead::document).collect::<Vec<_>>());
             let concern = self.options.write_concern.driver();
             let begun = Instant::now();
             let insert = async move { dead.insert_many(documents).ordered(false).write_concern(concern).await };

@@ -134,7 +134,7 @@ fn document(w: &mut Writer, write: &PageWrite, span: Span) {
     w.date("last_ts", write.rows.last_ts_ms());
     let summary = w.document("summary");
     for (field, s) in &write.summary {
-        let open = w.document(&write.rows.fields()[usize::from(*field)]);
+        let open = w.document(&write.rows.fields()[*field as usize]);
         w.num("min", s.min);
         w.num("max", s.max);
         w.num("sum", s.sum);
@@ -221,7 +221,7 @@ fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
 }
 
 fn append_readings(w: &mut Writer, write: &PageWrite) {
-    let name = |i: &u16| &*write.rows.fields()[usize::from(*i)];
+    let name = |i: &u32| &*write.rows.fields()[*i as usize];
     if write.form == Form::Pages {
         let push = w.document("$push");
         let field = w.document("readings");

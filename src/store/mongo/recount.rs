@@ -124,12 +124,8 @@ async fn add_up(series: &Series, bucket: &BucketKey) -> mongodb::error::Result<T
 
 fn add_row(rows: &mut Rows, document: &RawDocument) {
     let Ok(ts) = document.get_datetime("ts") else { return };
-    let fields: Vec<u16> =
-        values(document).enumerate().map(|(i, (name, _))| rows.field(&std::sync::Arc::from(name), i)).collect();
-    let mut writer = rows.push(ts.timestamp_millis(), RowFlags::default());
-    for (field, (_, value)) in fields.into_iter().zip(values(document)) {
-        writer.value(field, value);
-    }
+    let values: Vec<_> = values(document).collect();
+    rows.push_named(ts.timestamp_millis(), RowFlags::default(), &values);
 }
 
 /// Sets the summary; `false` where it is not what it was.

@@ -142,7 +142,7 @@ struct Packer<'a> {
     /// The statements of the rows of the last command.
     last: Vec<usize>,
     /// For the statement at hand: its fields' places in the order of their names.
-    order: Vec<u16>,
+    order: Vec<u32>,
     order_of: Option<usize>,
 }
 
@@ -196,14 +196,14 @@ impl<'a> Packer<'a> {
         w.close(meta);
         if self.order_of != Some(write) {
             let fields = page.rows.fields();
-            let mut by_name: Vec<u16> = (0..fields.len() as u16).collect();
-            by_name.sort_by_key(|i| &fields[usize::from(*i)]);
+            let mut by_name: Vec<u32> = (0..fields.len() as u32).collect();
+            by_name.sort_by_key(|i| &fields[*i as usize]);
             self.order.resize(fields.len(), 0);
-            (0u16..).zip(by_name).for_each(|(place, i)| self.order[usize::from(i)] = place);
+            (0u32..).zip(by_name).for_each(|(place, i)| self.order[i as usize] = place);
             self.order_of = Some(write);
         }
-        let place = |i: u16| self.order[usize::from(i)];
-        let name = |i: u16| &*page.rows.fields()[usize::from(i)];
+        let place = |i: u32| self.order[i as usize];
+        let name = |i: u32| &*page.rows.fields()[i as usize];
         if row.values().map(|(i, _)| place(i)).is_sorted() {
             row.values().for_each(|(i, v)| w.value(name(i), v));
         } else {

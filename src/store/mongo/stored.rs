@@ -235,17 +235,12 @@ fn push(rows: &mut Rows, reading: &RawDocument, skip: &[&str]) -> bool {
             continue;
         }
         let Some(value) = value_of(value) else { return false };
-        let hint = values.len();
-        // The fields are nearly always the same in the same order: no name is copied then.
-        let known = rows.fields().get(hint).is_some_and(|f| **f == *name);
-        let field = if known { hint as u16 } else { rows.field(&Arc::from(name), usize::MAX) };
-        values.push((field, value));
+        values.push((name, value));
     }
     if values.len() > VALUES_MAX {
         return false;
     }
-    let mut row = rows.push(ts.timestamp_millis(), RowFlags::default());
-    values.into_iter().for_each(|(field, value)| row.value(field, value));
+    rows.push_named(ts.timestamp_millis(), RowFlags::default(), &values);
     true
 }
 

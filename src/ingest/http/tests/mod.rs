@@ -2,8 +2,10 @@
 //! is what is tested.
 
 mod encodings;
+mod hooks;
 mod influx;
 mod lifecycle;
 mod limits;
+mod otlp;
 mod readings;
 mod rig;

@@ -34,6 +34,19 @@ async fn an_object_an_array_and_lines_are_taken_and_answered_once_they_are_safe(
 }
 
 #[tokio::test]
+async fn the_query_can_name_any_format() {
+    let mut rig = Rig::new(|_| {}).await;
+    let uplink = r#"{"deviceInfo":{"devEui":"0102030405060708"},"object":{"temp":22.5}}"#;
+    let request = post(uplink).to("/v1/readings?format=chirpstack-v4").header("content-type", "text/plain");
+    let (answer, readings) = rig.delivered(request).await;
+    assert_eq!((answer.status, readings[0].sensor_id.as_str()), (200, "0102030405060708"));
+    let answer = post(uplink).to("/v1/readings?format=chirpstack").send(rig.addr).await;
+    let message = answer.json()["error"]["detail"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(answer.status, 400);
+    assert!(message.contains("there is no format `chirpstack`") && message.contains("chirpstack-v4"), "{message}");
+}
+
+#[tokio::test]
 async fn the_content_type_says_the_format() {
     let mut rig = Rig::new(|_| {}).await;
     // {"sensor_id": "S1", "temp": 22.5} with a half float, and {"sensor_id": "S1", "temp": 22.5} in MessagePack.

@@ -150,6 +150,8 @@ impl Request {
 pub(super) struct Answer {
     pub(super) status: u16,
     headers: Vec<(String, String)>,
+    pub(super) body: Vec<u8>,
+    /// The same, as far as it is text.
     pub(super) text: String,
 }
 
@@ -169,10 +171,11 @@ impl Answer {
         let status = lines.next()?.split(' ').nth(1)?.parse().unwrap();
         let header = |line: &str| line.split_once(": ").map(|(n, v)| (n.to_lowercase(), v.to_owned()));
         let headers = lines.filter_map(header).collect();
-        let mut answer = Answer { status, headers, text: String::new() };
+        let mut answer = Answer { status, headers, body: vec![], text: String::new() };
         let mut body = vec![0; answer.header("content-length").unwrap_or("0").parse().unwrap()];
         stream.read_exact(&mut body).await.unwrap();
-        answer.text = String::from_utf8(body).unwrap();
+        answer.text = String::from_utf8_lossy(&body).into_owned();
+        answer.body = body;
         Some(answer)
     }
 

@@ -1,0 +1,23 @@
+#!/bin/sh
+# Fuzzes decoders for some seconds: fuzz/run.sh FORMAT[,FORMAT...] SECONDS [libFuzzer's options]
+#
+# With the stable compiler and without sanitizers: the decoders are safe Rust, so what can go wrong is a panic, an
+# invariant of src/invariants.rs, too much memory, or a hang. With cargo-fuzz the same is
+#   HOURBUCKET_FUZZ=json cargo +nightly fuzz run decode fuzz/corpus/json -- -max_total_time=600
+# New inputs go to fuzz/found/FORMAT (not committed); a crash leaves its input in fuzz/found/.
+set -eu
+cd "$(dirname "$0")"
+formats=$1 seconds=$2
+shift 2
+RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+-Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1" \
+    cargo build --release --quiet --target-dir target --target x86_64-unknown-linux-gnu
+found=found/$(echo "$formats" | tr , +)
+mkdir -p "$found"
+seeds=
+for format in $(echo "$formats" | tr , ' '); do
+    [ -d "corpus/$format" ] && seeds="$seeds corpus/$format"
+done
+HOURBUCKET_FUZZ=$formats exec target/x86_64-unknown-linux-gnu/release/decode "$found" $seeds \
+    -max_total_time="$seconds" -max_len=4096 -timeout=10 -rss_limit_mb=1024 -artifact_prefix=found/crash- "$@"

@@ -1,0 +1,266 @@
+//! Places in a payload, sources made of them, and globs over names: from text to what cannot be wrong any more.
+
+/// Longer ones are a mistake.
+const TEXT_MAX_BYTES: usize = 4096;
+
+/// A step of a place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// This member; in an array the element of that number.
+    Key {
+        /// As it stands in the JSON.
+        key: Box<str>,
+        /// The same as a number, where it is one.
+        index: Option<usize>,
+    },
+    /// `*`: the first member or element.
+    First,
+}
+
+/// A JSON Pointer (RFC 6901): `/rx/0/rssi` from the record, `$/gw_mac` from the message; `` and `$` are these themselves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// From the message, not from the record.
+    pub from_message: bool,
+    /// The way.
+    pub steps: Vec<Step>,
+}
+
+/// A step of `each`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EachStep {
+    /// This member alone.
+    One(Step),
+    /// Every member or element; its key, or number, is known by the name.
+    All(Option<Box<str>>),
+}
+
+/// Where the records are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Each(pub Vec<EachStep>);
+
+/// What is done to a text in a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Filter {
+    /// `lower`
+    Lower,
+    /// `upper`
+    Upper,
+    /// `eui`: eight bytes, as 16 hex digits (with `-` or `:` between them or not) or as base64, to lower-case hex.
+    Eui,
+}
+
+/// A part of a source that is made of several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Piece {
+    /// As it stands.
+    Text(Box<str>),
+    /// `{name}`
+    Name(Box<str>, Option<Filter>),
+    /// `{/place}`
+    Place(Place, Option<Filter>),
+}
+
+/// Where a text comes from: a place, or pieces put together, which are there only if all of them are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// The scalar at a place.
+    Place(Place),
+    /// Put together.
+    Pieces(Vec<Piece>),
+}
+
+impl Step {
+    fn parse(text: &str) -> Result<Step, String> {
+        if text == "*" {
+            return Ok(Step::First);
+        }
+        // RFC 6901 §3: `~` only in `~0` and `~1`; §4: `~1` is replaced before `~0`.
+        if text.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1'])) {
+            return Err(format!("`{text}`: ~ stands only in ~0 (for ~) and ~1 (for /)"));
+        }
+        let key = text.replace("~1", "/").replace("~0", "~");
+        let is_number = key.bytes().all(|b| b.is_ascii_digit()) && (key == "0" || !key.starts_with('0'));
+        let index = if is_number { key.parse().ok() } else { None };
+        Ok(Step::Key { key: key.into(), index })
+    }
+}
+
+impl Place {
+    /// Reads a place.
+    pub(super) fn parse(text: &str) -> Result<Place, String> {
+        let (from_message, rest) = text.strip_prefix('$').map_or((false, text), |rest| (true, rest));
+        if text.len() > TEXT_MAX_BYTES {
+            return Err(format!("longer than {TEXT_MAX_BYTES} bytes"));
+        }
+        if rest.is_empty() {
+            return Ok(Place { from_message, steps: Vec::new() });
+        }
+        let steps = rest.strip_prefix('/').ok_or_else(|| format!("`{text}` does not begin with / or $/"))?;
+        if steps.contains(['{', '}']) {
+            return Err(format!("`{text}`: braces have no meaning in a place (only in `each`)"));
+        }
+        Ok(Place { from_message, steps: steps.split('/').map(Step::parse).collect::<Result<_, _>>()? })
+    }
+}
+
+impl Each {
+    /// Reads where the records are.
+    pub(super) fn parse(text: &str) -> Result<Each, String> {
+        if text.len() > TEXT_MAX_BYTES {
+            return Err(format!("longer than {TEXT_MAX_BYTES} bytes"));
+        }
+        if text.is_empty() {
+            return Ok(Each(Vec::new()));
+        }
+        let rest = text.strip_prefix('/').ok_or_else(|| format!("`{text}` does not begin with /"))?;
+        let mut steps = Vec::new();
+        for part in rest.split('/') {
+            let name = part.strip_prefix('{').and_then(|part| part.strip_suffix('}'));
+            steps.push(match name {
+                Some(name) if is_name(name) => EachStep::All(Some(name.into())),
+                Some(_) => return Err(format!("`{part}`: {NAME_RULE}")),
+                None if part == "*" => EachStep::All(None),
+                None if part.contains(['{', '}']) => {
+                    return Err(format!("`{part}`: a name in braces takes a whole step"));
+                }
+                None => EachStep::One(Step::parse(part)?),
+            });
+        }
+        Ok(Each(steps))
+    }
+
+    /// The names that it gives.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|step| match step {
+            EachStep::All(Some(name)) => Some(&**name),
+            _ => None,
+        })
+    }
+}
+
+const NAME_RULE: &str = "a name has 1 to 64 letters, digits, _ and -, and is none of ts, meta, _id";
+
+fn is_name(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && !matches!(name, "ts" | "meta" | "_id")
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+}
+
+impl Source {
+    /// Reads a source.
+    pub(super) fn parse(text: &str) -> Result<Source, String> {
+        if text.starts_with('/') || text.is_empty() || text == "$" || text.starts_with("$/") {
+            return Place::parse(text).map(Source::Place);
+        }
+        if text.len() > TEXT_MAX_BYTES {
+            return Err(format!("longer than {TEXT_MAX_BYTES} bytes"));
+        }
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while !rest.is_empty() {
+            let Some(open) = rest.find('{') else {
+                if rest.contains('}') {
+                    return Err(format!("`{text}`: a }} without its {{"));
+                }
+                pieces.push(Piece::Text(rest.into()));
+                break;
+            };
+            let (before, after) = rest.split_at(open);
+            let close = after.find('}').ok_or_else(|| format!("`{text}`: a {{ without its }}"))?;
+            if before.contains('}') {
+                return Err(format!("`{text}`: a }} without its {{"));
+            }
+            if !before.is_empty() {
+                pieces.push(Piece::Text(before.into()));
+            }
+            pieces.push(Piece::parse(&after[1..close])?);
+            rest = &after[close + 1..];
+        }
+        Ok(Source::Pieces(pieces))
+    }
+
+    /// Whether it is the same for every message.
+    pub fn is_constant(&self) -> bool {
+        matches!(self, Source::Pieces(pieces) if pieces.iter().all(|piece| matches!(piece, Piece::Text(_))))
+    }
+}
+
+impl Piece {
+    fn parse(text: &str) -> Result<Piece, String> {
+        let (what, filter) = match text.rsplit_once('|') {
+            None => (text, None),
+            Some((what, "lower")) => (what, Some(Filter::Lower)),
+            Some((what, "upper")) => (what, Some(Filter::Upper)),
+            Some((what, "eui")) => (what, Some(Filter::Eui)),
+            Some((_, other)) => return Err(format!("`|{other}` is none of |lower, |upper and |eui")),
+        };
+        if what.starts_with(['/', '$']) {
+            return Ok(Piece::Place(Place::parse(what)?, filter));
+        }
+        if is_name(what) { Ok(Piece::Name(what.into(), filter)) } else { Err(format!("`{{{text}}}`: {NAME_RULE}")) }
+    }
+}
+
+/// A pattern over names: `*` is any text, `?` one character, everything else itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Glob(Box<str>);
+
+impl Glob {
+    /// Reads a glob.
+    pub(super) fn parse(text: &str) -> Result<Glob, String> {
+        if text.is_empty() || text.len() > 255 {
+            return Err("a glob has 1 to 255 bytes".to_owned());
+        }
+        if text.bytes().filter(|b| *b == b'*').count() > 8 {
+            return Err(format!("`{text}` has more than 8 *"));
+        }
+        Ok(Glob(text.into()))
+    }
+
+    /// Whether it has exactly one `*` and no `?`, so that what it matches can be named.
+    pub(super) fn has_one_star(&self) -> bool {
+        self.0.matches(['*', '?']).eq(["*"])
+    }
+
+    /// Whether a name fits. At most 8 `*`, and after each only the last is tried again: linear in the name times the glob.
+    pub fn matches(&self, name: &str) -> bool {
+        let (mut glob, mut text) = (&*self.0, name);
+        let mut retry: Option<(&str, &str)> = None;
+        loop {
+            let mut chars = glob.chars();
+            match chars.next() {
+                Some('*') => {
+                    glob = chars.as_str();
+                    retry = Some((glob, text));
+                    continue;
+                }
+                Some(c) => {
+                    let mut rest = text.chars();
+                    match rest.next() {
+                        Some(t) if c == '?' || c == t => {
+                            (glob, text) = (chars.as_str(), rest.as_str());
+                            continue;
+                        }
+                        _ => {}
+                    }
+                }
+                None if text.is_empty() => return true,
+                None => {}
+            }
+            let Some((after_star, tried)) = retry else { return false };
+            let mut rest = tried.chars();
+            if rest.next().is_none() {
+                return false;
+            }
+            (glob, text) = (after_star, rest.as_str());
+            retry = Some((after_star, text));
+        }
+    }
+
+    /// What the one `*` matches in a name that fits.
+    pub fn star<'n>(&self, name: &'n str) -> &'n str {
+        let (head, tail) = self.0.split_once('*').unwrap_or((&self.0, ""));
+        name.get(head.len()..name.len().saturating_sub(tail.len())).unwrap_or("")
+    }
+}

@@ -1,0 +1,214 @@
+//! The messages in a payload: an object, the elements of an array, documents one after another, or a payload that is no
+//! JSON and counts as one scalar. The array is walked here, so that only one element is held as a tree at a time.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use crate::decode::names::excerpt;
+use crate::decode::reasons;
+use crate::decode::rejects::Fault;
+use crate::decode::scalar;
+use crate::decode::split::{self, Within, skip_space};
+use crate::decode::token::Token;
+
+/// Members and elements of one message, those of all levels together: a tree of them is many times larger than its text.
+pub(super) const MEMBERS_MAX: usize = 500_000;
+const TOO_MANY: &str = "more than 500000 members in one message";
+
+/// Hands over each message, or what is wrong where one should be.
+pub(super) fn read(payload: &[u8], mut take: impl FnMut(Result<Value, Fault>)) {
+    // A byte order mark, and the NUL that ends a C program's text.
+    let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
+    let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes).trim_ascii_end();
+    let at = skip_space(bytes, 0);
+    match bytes.get(at) {
+        Some(b'[') => array(bytes, at + 1, &mut take),
+        Some(b'{') => stream(bytes, at, &mut take),
+        // Nothing for a word such as `nan`: there is no value, and nothing wrong.
+        Some(_) => match scalar::value(bytes) {
+            Ok(Token::Null) => {}
+            Ok(token) => take(Ok(of_token(&token))),
+            Err(fault) => take(Err(fault)),
+        },
+        None => take(Err(Fault::new(reasons::EMPTY_PAYLOAD, "the payload is empty"))),
+    }
+}
+
+/// The object that a text holds, plain or in base64, where it holds one: some clouds send JSON within JSON.
+pub(super) fn within(text: &str) -> Option<Value> {
+    let text = text.trim();
+    if text.starts_with('{') {
+        return object(text.as_bytes());
+    }
+    // `{"` and `{` with white space behind it, in base64.
+    if text.starts_with("ey") || text.starts_with("ew") {
+        return object(&STANDARD.decode(text).ok()?);
+    }
+    None
+}
+
+fn object(bytes: &[u8]) -> Option<Value> {
+    let mut parser = serde_json::Deserializer::from_slice(bytes);
+    let value = Tree { left: &mut MEMBERS_MAX.clone() }.deserialize(&mut parser).ok()?;
+    (parser.end().is_ok() && value.is_object()).then_some(value)
+}
+
+fn array(bytes: &[u8], at: usize, take: &mut impl FnMut(Result<Value, Fault>)) {
+    let mut at = skip_space(bytes, at);
+    if bytes.get(at) == Some(&b']') {
+        return trailing(bytes, at + 1, take);
+    }
+    loop {
+        let Some(next) = element(bytes, at, Within::Array, take) else { return };
+        at = skip_space(bytes, next);
+        match bytes.get(at) {
+            Some(b',') => at = skip_space(bytes, at + 1),
+            Some(b']') => return trailing(bytes, at + 1, take),
+            _ => {
+                let what = "the array is not closed or a comma is missing; what follows is not read";
+                return take(Err(Fault::new(reasons::INVALID_JSON, what)));
+            }
+        }
+    }
+}
+
+fn stream(bytes: &[u8], mut at: usize, take: &mut impl FnMut(Result<Value, Fault>)) {
+    while at < bytes.len() {
+        if bytes[at] != b'{' {
+            return trailing(bytes, at, take);
+        }
+        let Some(next) = element(bytes, at, Within::Stream, take) else { return };
+        at = skip_space(bytes, next);
+    }
+}
+
+fn trailing(bytes: &[u8], at: usize, take: &mut impl FnMut(Result<Value, Fault>)) {
+    let at = skip_space(bytes, at);
+    if at < bytes.len() {
+        let detail = format!("unexpected data at byte {at}: {}", near(&bytes[at..], 0));
+        take(Err(Fault::new(reasons::TRAILING_DATA, detail)));
+    }
+}
+
+/// Reads the element at `at` and gives where it ends; `None` where that cannot be known.
+fn element(bytes: &[u8], at: usize, within: Within, take: &mut impl FnMut(Result<Value, Fault>)) -> Option<usize> {
+    let rest = &bytes[at..];
+    let mut parser = serde_json::Deserializer::from_slice(rest);
+    match (Tree { left: &mut MEMBERS_MAX.clone() }).deserialize(&mut parser) {
+        Ok(value) => {
+            take(Ok(value));
+            Some(at + parser.into_iter::<serde::de::IgnoredAny>().byte_offset())
+        }
+        Err(error) => {
+            let extent = split::extent(rest, within);
+            take(Err(fault(&rest[..extent.end.min(rest.len())], &error, extent.depth)));
+            (!extent.guessed && extent.end > 0).then_some(at + extent.end)
+        }
+    }
+}
+
+/// What is wrong with an element.
+fn fault(element: &[u8], error: &serde_json::Error, depth: usize) -> Fault {
+    if depth > split::DEPTH_MAX {
+        return Fault::new(reasons::TOO_DEEP, format!("nested {depth} levels deep, {} are allowed", split::DEPTH_MAX));
+    }
+    if let Err(e) = std::str::from_utf8(element) {
+        return Fault::new(reasons::INVALID_UTF8, format!("not UTF-8 at byte {} of it", e.valid_up_to()));
+    }
+    let text = error.to_string();
+    // Line and column count from the element and not from the payload.
+    let text = text.split(" at line ").next().unwrap_or_default();
+    if text == TOO_MANY {
+        return Fault::new(reasons::TOO_MANY_FIELDS, TOO_MANY);
+    }
+    let before = element.split(|b| *b == b'\n').take(error.line().saturating_sub(1)).map(|line| line.len() + 1);
+    let at = (before.sum::<usize>() + error.column().saturating_sub(1)).min(element.len());
+    let around = String::from_utf8_lossy(&element[at.saturating_sub(8)..element.len().min(at + 8)]).to_lowercase();
+    let is_number = text == "number out of range" || ["nan", "inf"].iter().any(|word| around.contains(word));
+    let reason = if is_number { reasons::NOT_FINITE } else { reasons::INVALID_JSON };
+    Fault::new(reason, format!("{text} at byte {at}: {}", near(element, at)))
+}
+
+/// The bytes around a place, for a person.
+fn near(bytes: &[u8], at: usize) -> String {
+    let part = &bytes[at.saturating_sub(12).min(bytes.len())..bytes.len().min(at + 28)];
+    excerpt(&String::from_utf8_lossy(part))
+}
+
+fn of_token(token: &Token<'_>) -> Value {
+    match token {
+        Token::Bool(flag) => Value::Bool(*flag),
+        Token::Int(n) => Value::from(*n),
+        Token::Double(n) => Value::from(*n),
+        Token::Str(text) => Value::String(text.clone().into_owned()),
+        Token::Null | Token::BigInt(_) | Token::NotFinite(_) | Token::Nested(_) => Value::Null,
+    }
+}
+
+/// Builds a tree, counting its members. Integers beyond 64 bit signed become doubles; of a key that comes twice the last
+/// counts, as in most parsers that the devices' makers have tried.
+struct Tree<'l> {
+    left: &'l mut usize,
+}
+
+impl<'de> DeserializeSeed<'de> for Tree<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        *self.left = self.left.checked_sub(1).ok_or_else(|| D::Error::custom(TOO_MANY))?;
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Tree<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E: Error>(self, v: bool) -> Result<Value, E> {
+        Ok(Value::Bool(v))
+    }
+
+    fn visit_i64<E: Error>(self, v: i64) -> Result<Value, E> {
+        Ok(Value::from(v))
+    }
+
+    fn visit_u64<E: Error>(self, v: u64) -> Result<Value, E> {
+        Ok(i64::try_from(v).map_or_else(|_| Value::from(v as f64), Value::from))
+    }
+
+    fn visit_f64<E: Error>(self, v: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(v).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E: Error>(self, v: &str) -> Result<Value, E> {
+        Ok(Value::String(v.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut elements = Vec::new();
+        while let Some(value) = seq.next_element_seed(Tree { left: &mut *self.left })? {
+            elements.push(value);
+        }
+        Ok(Value::Array(elements))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut members = Map::new();
+        while let Some(key) = map.next_key::<String>()? {
+            let value = map.next_value_seed(Tree { left: &mut *self.left })?;
+            members.insert(key, value);
+        }
+        Ok(Value::Object(members))
+    }
+}

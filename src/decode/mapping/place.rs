@@ -1,0 +1,228 @@
+//! Looks things up: places, names and what is put together of them, and whether a condition holds.
+
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use crate::config::mapping::{Condition, Filter, Kind, Piece, Place, Scalar, Source, Step};
+use crate::decode::Context;
+use crate::decode::token::Token;
+use crate::decode::topic::Captured;
+
+/// Longer texts are no part of an id or a tag: `limits.string_max_bytes` is at most this, and a text of the whole message
+/// must not be copied for each of its records.
+const TEXT_MAX_BYTES: usize = 16_384;
+
+/// One step down.
+pub(super) fn step<'v>(step: &Step, value: &'v Value) -> Option<&'v Value> {
+    match (step, value) {
+        (Step::Key { key, .. }, Value::Object(members)) => members.get(&**key),
+        (Step::Key { index, .. }, Value::Array(elements)) => elements.get((*index)?),
+        (Step::First, Value::Object(members)) => members.values().next(),
+        (Step::First, Value::Array(elements)) => elements.first(),
+        _ => None,
+    }
+}
+
+/// What is at a place; null is as if absent.
+pub(super) fn find<'v>(place: &Place, record: &'v Value, message: &'v Value) -> Option<&'v Value> {
+    let from = if place.from_message { message } else { record };
+    place.steps.iter().try_fold(from, |value, s| step(s, value)).filter(|value| !value.is_null())
+}
+
+/// Whether a condition holds.
+pub(super) fn holds(condition: &Condition, record: &Value, message: &Value) -> bool {
+    let found = condition.at.iter().find_map(|place| find(place, record, message));
+    if condition.there.is_some_and(|there| there != found.is_some()) {
+        return false;
+    }
+    if found.is_some_and(|value| condition.not.iter().any(|scalar| equal(scalar, value))) {
+        return false;
+    }
+    let is =
+        condition.is.is_empty() || found.is_some_and(|value| condition.is.iter().any(|scalar| equal(scalar, value)));
+    let kind = condition.kinds.is_empty()
+        || found.is_some_and(|value| condition.kinds.iter().any(|kind| is_kind(*kind, value)));
+    is && kind
+}
+
+fn is_kind(kind: Kind, value: &Value) -> bool {
+    match kind {
+        Kind::Object => value.is_object(),
+        Kind::Array => value.is_array(),
+        Kind::Text => value.is_string(),
+        Kind::Number => value.is_number(),
+        Kind::Bool => value.is_boolean(),
+        Kind::Scalar => value.is_string() || value.is_number() || value.is_boolean(),
+    }
+}
+
+/// Whether a value is the one that the configuration says; 1 and 1.0 are the same.
+pub(super) fn equal(scalar: &Scalar, value: &Value) -> bool {
+    match scalar {
+        Scalar::Text(text) => value.as_str() == Some(text),
+        Scalar::Int(n) => value.as_i64() == Some(*n) || value.as_f64() == Some(*n as f64),
+        Scalar::Fraction(n) => value.as_f64() == Some(n.0),
+        Scalar::Bool(flag) => value.as_bool() == Some(*flag),
+    }
+}
+
+/// What the names in braces stand for: the keys that `each` has gone through, then what the subscription's template
+/// says, then the rule's own.
+pub(super) struct Names<'m> {
+    sensor_id: Option<&'m str>,
+    field: Option<&'m str>,
+    /// Of the rule's template, with its level separator.
+    topic: Vec<(&'m str, Cow<'m, str>)>,
+    keys: Vec<(String, Cow<'m, str>)>,
+}
+
+impl<'m> Names<'m> {
+    pub(super) fn new(captured: Option<Captured<'m>>, separator: &str, cx: &Context<'m>) -> Names<'m> {
+        let mut topic = Vec::new();
+        if let Some(captured) = captured {
+            let joined = |text: &'m str| match separator {
+                "/" => Cow::Borrowed(text),
+                // Only a name that takes several levels has a `/` in it.
+                _ if text.contains('/') => Cow::Owned(text.replace('/', separator)),
+                _ => Cow::Borrowed(text),
+            };
+            topic.extend(captured.sensor_id.map(|text| ("sensor_id", joined(text))));
+            topic.extend(captured.field.map(|text| ("field", joined(text))));
+            topic.extend(captured.tags.into_iter().map(|(name, text)| (name, joined(text))));
+        }
+        Names { sensor_id: cx.sensor_id, field: cx.field, topic, keys: Vec::new() }
+    }
+
+    /// A key that `each` goes through.
+    pub(super) fn push(&mut self, name: Option<&str>, key: Cow<'m, str>) {
+        if let Some(name) = name {
+            self.keys.push((name.to_owned(), key));
+        }
+    }
+
+    /// Back from it.
+    pub(super) fn pop(&mut self, name: Option<&str>) {
+        if name.is_some() {
+            self.keys.pop();
+        }
+    }
+
+    pub(super) fn get(&self, name: &str, cx: &Context<'m>) -> Option<&str> {
+        let key = self.keys.iter().rev().find(|(n, _)| n == name).map(|(_, key)| &**key);
+        let subscribed = || match name {
+            "sensor_id" => self.sensor_id,
+            "field" => self.field,
+            _ => cx.tags.iter().find(|(n, _)| *n == name).map(|(_, text)| *text),
+        };
+        let of_topic = || self.topic.iter().find(|(n, _)| *n == name).map(|(_, text)| &**text);
+        key.or_else(subscribed).or_else(of_topic)
+    }
+
+    /// Those that become tags: all but the sensor's id and the field.
+    pub(super) fn tags(&self) -> impl Iterator<Item = (&str, &str)> {
+        let keys = self.keys.iter().rev().map(|(name, text)| (name.as_str(), &**text));
+        let topic = self.topic.iter().map(|(name, text)| (*name, &**text));
+        keys.chain(topic).filter(|(name, _)| !matches!(*name, "sensor_id" | "field"))
+    }
+}
+
+/// A record and what is around it.
+#[derive(Clone, Copy)]
+pub(super) struct Around<'x, 'm> {
+    pub(super) names: &'x Names<'m>,
+    pub(super) record: &'m Value,
+    pub(super) message: &'m Value,
+    pub(super) cx: &'x Context<'m>,
+}
+
+impl<'x, 'm> Around<'x, 'm> {
+    /// The first source that is there and not empty, as text.
+    pub(super) fn text(self, sources: &'x [Source]) -> Option<Cow<'x, str>>
+    where
+        'm: 'x,
+    {
+        sources.iter().find_map(|source| self.source(source)).filter(|text| text.len() <= TEXT_MAX_BYTES)
+    }
+
+    /// What a source says, as text.
+    pub(super) fn source(self, source: &'x Source) -> Option<Cow<'x, str>>
+    where
+        'm: 'x,
+    {
+        let text = match source {
+            Source::Place(place) => scalar_text(find(place, self.record, self.message)?)?,
+            Source::Pieces(pieces) => match &pieces[..] {
+                [piece] => self.piece(piece)?,
+                pieces => {
+                    let mut text = String::new();
+                    for piece in pieces {
+                        text.push_str(&self.piece(piece)?);
+                    }
+                    Cow::Owned(text)
+                }
+            },
+        };
+        (!text.is_empty()).then_some(text)
+    }
+
+    fn piece(self, piece: &'x Piece) -> Option<Cow<'x, str>>
+    where
+        'm: 'x,
+    {
+        let (text, filter) = match piece {
+            Piece::Text(text) => (Cow::Borrowed(&**text), None),
+            Piece::Name(name, filter) => (Cow::Borrowed(self.names.get(name, self.cx)?), *filter),
+            Piece::Place(place, filter) => (scalar_text(find(place, self.record, self.message)?)?, *filter),
+        };
+        if text.is_empty() || text.len() > TEXT_MAX_BYTES {
+            return None;
+        }
+        match filter {
+            None => Some(text),
+            Some(Filter::Lower) => Some(text.to_lowercase().into()),
+            Some(Filter::Upper) => Some(text.to_uppercase().into()),
+            Some(Filter::Eui) => eui(&text).map(Cow::Owned),
+        }
+    }
+
+    /// What a source says, for a time: numbers stay numbers.
+    pub(super) fn token(self, source: &'x Source) -> Option<Token<'x>>
+    where
+        'm: 'x,
+    {
+        match source {
+            Source::Place(place) => Some(match find(place, self.record, self.message)? {
+                Value::String(text) => Token::Str(Cow::Borrowed(text)),
+                Value::Bool(flag) => Token::Bool(*flag),
+                Value::Number(n) => n.as_i64().map_or_else(|| Token::Double(n.as_f64().unwrap_or(0.0)), Token::Int),
+                Value::Object(_) => Token::Nested("object"),
+                Value::Array(_) => Token::Nested("array"),
+                Value::Null => return None,
+            }),
+            Source::Pieces(_) => self.source(source).map(Token::Str),
+        }
+    }
+}
+
+/// A scalar as text; nothing for null, objects and arrays.
+pub(super) fn scalar_text(value: &Value) -> Option<Cow<'_, str>> {
+    match value {
+        Value::String(text) => Some(Cow::Borrowed(text)),
+        Value::Bool(flag) => Some(Cow::Borrowed(if *flag { "true" } else { "false" })),
+        Value::Number(n) => Some(n.to_string().into()),
+        Value::Null | Value::Object(_) | Value::Array(_) => None,
+    }
+}
+
+/// The eight bytes of an EUI-64 as lower-case hex: from hex, with `-` or `:` between the bytes or not, or from base64.
+fn eui(text: &str) -> Option<String> {
+    let hex: String = text.chars().filter(|c| !matches!(c, '-' | ':')).collect();
+    if hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Some(hex.to_ascii_lowercase());
+    }
+    let bytes: [u8; 8] = STANDARD.decode(text).ok()?.try_into().ok()?;
+    Some(format!("{:016x}", u64::from_be_bytes(bytes)))
+}

@@ -1,0 +1,189 @@
+//! One record to one reading: its values first, since a record without any is no reading whatever else is wrong with it,
+//! then the sensor, the time and the tags.
+
+use std::borrow::Cow;
+
+use serde_json::Value;
+
+use super::Case;
+use super::document;
+use super::field::Fields;
+use super::place::{Around, Names, find, scalar_text};
+use crate::config::mapping::{Place, Rule, Source, TimeUnit, Values};
+use crate::decode::names::{self, excerpt};
+use crate::decode::rejects::Fault;
+use crate::decode::{Context, TsUnit, reasons, time};
+use crate::model::BatchBuilder;
+
+/// Members of an object of labels that are looked at for tags; few are more than a reading may have.
+const LABELS_MAX: usize = 256;
+
+/// The tags of a reading, names as they are stored, no name twice: who comes first stays.
+pub(super) struct Tags<'m> {
+    list: Vec<(Cow<'m, str>, Cow<'m, str>)>,
+}
+
+impl<'m> Tags<'m> {
+    pub(super) fn push(&mut self, name: &str, text: Cow<'m, str>, cx: &Context<'_>) -> Result<(), Fault> {
+        names::check_text(name, &text, cx.limits)?;
+        let name = names::name(name, cx.limits)?;
+        if self.list.iter().any(|(other, _)| *other == name) {
+            return Ok(());
+        }
+        let max = cx.limits.tags_max.min(names::TAGS_MAX);
+        if self.list.len() >= max {
+            return Err(names::too_many_tags(max));
+        }
+        self.list.push((Cow::Owned(name.into_owned()), text));
+        Ok(())
+    }
+}
+
+/// Reads a record into the builder's current reading and commits it; false where no value is left.
+pub(super) fn read<'m>(
+    case: Case<'_, 'm>,
+    names: &Names<'m>,
+    record: &'m Value,
+    cx: &Context<'_>,
+    out: &mut BatchBuilder,
+) -> Result<bool, Fault> {
+    let Case { rule, message } = case;
+    let around = Around { names, record, message, cx };
+    let mut tags = Tags { list: Vec::new() };
+    let fields = Fields { rule, cx, out, tags: &mut tags };
+    values(rule, around, fields)?;
+    if out.value_count() == 0 {
+        return Ok(false);
+    }
+    let sensor_id = match &rule.id[..] {
+        [] => names.get("sensor_id", cx).map(Cow::Borrowed),
+        sources => around.text(sources),
+    };
+    let sensor_id = sensor_id.ok_or_else(|| {
+        let what = if rule.id.is_empty() { "no template names the sensor" } else { "nothing is where `id` says" };
+        Fault::new(reasons::MISSING_SENSOR_ID, what)
+    })?;
+    names::check_sensor_id(&sensor_id, cx.limits)?;
+    let (ts_ms, receipt_time) = when(rule, around)?;
+    labels(rule, around, &mut tags)?;
+    names::with_tags(&tags.list, cx, |tags| out.commit(&sensor_id, ts_ms, receipt_time, tags))?;
+    Ok(true)
+}
+
+/// Adds the values to the reading.
+fn values(rule: &Rule, around: Around<'_, '_>, mut fields: Fields<'_, '_, '_, '_>) -> Result<(), Fault> {
+    let prefix = rule.prefix.as_ref().and_then(|source| around.source(source)).unwrap_or_default();
+    let first = |places: &[Place]| places.iter().find_map(|place| find(place, around.record, around.message));
+    let missing = || Fault::new(reasons::NO_VALUES, "nothing is where `values` says");
+    match &rule.values {
+        Values::At(places) => {
+            // A place that is there with null in it says that there is no value, which is no error.
+            let is_null = || places.iter().any(|place| is_null(place, around));
+            let Some(value) = first(places) else { return if is_null() { Ok(()) } else { Err(missing()) } };
+            match value {
+                Value::Object(_) | Value::Array(_) => fields.flatten(&prefix, value),
+                Value::String(text) => match document::within(text) {
+                    Some(value) => fields.flatten(&prefix, &value),
+                    None => scalar(rule, around, &prefix, value, &mut fields),
+                },
+                _ => scalar(rule, around, &prefix, value, &mut fields),
+            }
+        }
+        Values::Named(list) => {
+            let mut any = false;
+            for (name, places) in list {
+                let found = places.iter().find_map(|place| {
+                    let value = find(place, around.record, around.message)?;
+                    // Those of the message are looked at for every record, so nothing large is taken from there.
+                    (!place.from_message || scalar_text(value).is_some()).then_some(value)
+                });
+                any |= found.is_some() || places.iter().any(|place| is_null(place, around));
+                if let Some(value) = found {
+                    fields.flatten(&rule.joined(&prefix, name), value)?;
+                }
+            }
+            if any { Ok(()) } else { Err(missing()) }
+        }
+    }
+}
+
+fn is_null(place: &Place, around: Around<'_, '_>) -> bool {
+    let from = if place.from_message { around.message } else { around.record };
+    place.steps.iter().try_fold(from, |value, step| super::place::step(step, value)).is_some_and(Value::is_null)
+}
+
+/// A value that has no name of its own.
+fn scalar(
+    rule: &Rule,
+    around: Around<'_, '_>,
+    prefix: &str,
+    value: &Value,
+    fields: &mut Fields<'_, '_, '_, '_>,
+) -> Result<(), Fault> {
+    let name = around.text(&rule.field).ok_or_else(|| {
+        let what = "a value without a name: no template has {field}, and nothing is where `field` says";
+        Fault::new(reasons::MISSING_FIELD, what)
+    })?;
+    fields.flatten(&rule.joined(prefix, &name), value)
+}
+
+impl Rule {
+    /// Two parts of a name, with the separator where both are there.
+    pub(super) fn joined<'n>(&self, prefix: &str, name: &'n str) -> Cow<'n, str> {
+        if prefix.is_empty() { Cow::Borrowed(name) } else { format!("{prefix}{}{name}", self.separator).into() }
+    }
+}
+
+/// The time: the first candidate that says one. One that cannot be understood counts only where none does.
+fn when(rule: &Rule, around: Around<'_, '_>) -> Result<(i64, bool), Fault> {
+    let cx = around.cx;
+    let mut unreadable = None;
+    for candidate in &rule.time {
+        let Some(token) = around.token(&candidate.source) else { continue };
+        let unit = candidate.unit.map(|unit| match unit {
+            TimeUnit::S => TsUnit::S,
+            TimeUnit::Ms => TsUnit::Ms,
+            TimeUnit::Us => TsUnit::Us,
+            TimeUnit::Ns => TsUnit::Ns,
+        });
+        match time::of_token(&token, unit, rule.zone, cx) {
+            Ok(Some(ms)) => return Ok((ms, false)),
+            Ok(None) => {}
+            Err(fault) if fault.reason == reasons::BAD_TIMESTAMP => {
+                unreadable.get_or_insert(fault);
+            }
+            Err(fault) => return Err(fault),
+        }
+    }
+    match unreadable {
+        Some(fault) if rule.unreadable_refuses => Err(fault),
+        _ => Ok((cx.received_at_ms, true)),
+    }
+}
+
+/// Adds the tags: those of the rule, then those that the templates and `each` name.
+fn labels(rule: &Rule, around: Around<'_, '_>, tags: &mut Tags<'_>) -> Result<(), Fault> {
+    let cx = around.cx;
+    for (name, sources) in rule.tags.iter().filter(|(name, _)| name != "*") {
+        if let Some(text) = around.text(sources) {
+            tags.push(name, Cow::Owned(text.into_owned()), cx)?;
+        }
+    }
+    for source in rule.tags.iter().filter(|(name, _)| name == "*").flat_map(|(_, sources)| sources) {
+        let Source::Place(place) = source else { continue };
+        let Some(Value::Object(members)) = find(place, around.record, around.message) else { continue };
+        if members.len() > LABELS_MAX {
+            let detail = format!("{} members where {} has tags", members.len(), excerpt("*"));
+            return Err(Fault::new(reasons::TOO_MANY_TAGS, detail));
+        }
+        for (name, value) in members {
+            if let Some(text) = scalar_text(value) {
+                tags.push(name, Cow::Owned(text.into_owned()), cx)?;
+            }
+        }
+    }
+    for (name, text) in around.names.tags() {
+        tags.push(name, Cow::Owned(text.to_owned()), cx)?;
+    }
+    Ok(())
+}

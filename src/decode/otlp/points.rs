@@ -1,0 +1,229 @@
+//! Data points to readings: one reading each, its field named after the metric.
+
+use std::borrow::Cow;
+
+use super::super::names::{self, TAGS_MAX, excerpt};
+use super::super::reading::add_value;
+use super::super::rejects::{Fault, Rejects};
+use super::super::{Context, line, reasons, time};
+use crate::config::{Otlp, PointAttributes};
+use crate::model::{BatchBuilder, ValueRef};
+
+/// Attributes of one list that are looked at. Those beyond could be no tags anyway.
+const ATTRIBUTES_MAX: usize = 128;
+
+/// `DataPointFlags.NO_RECORDED_VALUE_MASK`: the series has ended, and there is no value.
+const NO_RECORDED_VALUE: u64 = 1;
+
+/// Told where two points could not be told apart.
+const INDISTINCT: &str = "points of one metric and time differ in their attributes alone, which are tags here, so they \
+                          are readings of one sensor that cannot be told apart; to make each a sensor of its own set \
+                          otlp.point_attributes = \"sensor_id\"";
+
+/// The value of a point.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Number {
+    Int(i64),
+    Double(f64),
+}
+
+/// `NumberDataPoint`.
+#[derive(Debug, Default)]
+pub(super) struct Point<'d> {
+    /// 0: not known.
+    pub(super) time_ns: u64,
+    pub(super) value: Option<Number>,
+    pub(super) flags: u64,
+    pub(super) attributes: Attributes<'d>,
+}
+
+/// Attributes whose values can be texts, in their order.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Attributes<'d> {
+    list: Vec<(Cow<'d, str>, Cow<'d, str>)>,
+    /// There were more.
+    beyond: bool,
+}
+
+impl<'d> Attributes<'d> {
+    pub(super) fn add(&mut self, key: impl Into<Cow<'d, str>>, value: impl Into<Cow<'d, str>>) {
+        if self.list.len() < ATTRIBUTES_MAX {
+            self.list.push((key.into(), value.into()));
+        } else {
+            self.beyond = true;
+        }
+    }
+
+    fn get(&self, key: &str) -> Option<&str> {
+        let found = self.list.iter().find(|(k, v)| k == key && !v.is_empty());
+        found.map(|(_, value)| &**value)
+    }
+}
+
+/// Where points go.
+pub(super) struct Points<'a> {
+    otlp: &'a Otlp,
+    cx: &'a Context<'a>,
+    out: &'a mut BatchBuilder,
+    rejects: &'a mut Rejects,
+    /// Points so far.
+    index: usize,
+    /// Readings so far, and those that were too many.
+    readings: usize,
+    beyond: usize,
+    metric: String,
+    /// Sensor, time and hash of attributes of the metric's last point.
+    id: String,
+    last: Option<(i64, String)>,
+}
+
+impl<'a> Points<'a> {
+    pub(super) fn new(
+        otlp: &'a Otlp,
+        cx: &'a Context<'a>,
+        out: &'a mut BatchBuilder,
+        rejects: &'a mut Rejects,
+    ) -> Points<'a> {
+        let (metric, id, last) = Default::default();
+        Points { otlp, cx, out, rejects, index: 0, readings: 0, beyond: 0, metric, id, last }
+    }
+
+    /// The metric that the points from here on belong to.
+    pub(super) fn metric(&mut self, name: &str) {
+        self.metric.clear();
+        self.metric.push_str(name);
+        self.last = None;
+    }
+
+    /// Takes a point of a gauge or sum.
+    pub(super) fn take(&mut self, resource: &Attributes<'_>, point: &Point<'_>) {
+        let index = self.index;
+        self.index += 1;
+        if point.flags & NO_RECORDED_VALUE != 0 {
+            return;
+        }
+        if self.readings >= self.cx.limits.batch_max_readings {
+            self.beyond += 1;
+            return;
+        }
+        self.out.begin();
+        match self.reading(resource, point) {
+            Ok(()) => self.readings += 1,
+            Err(fault) => {
+                self.out.abort();
+                self.rejects.fault(index, fault);
+            }
+        }
+    }
+
+    /// Points of a metric that is no number: they count as rejected.
+    pub(super) fn unsupported(&mut self, what: &'static str, points: usize) {
+        if points > 0 {
+            let detail = format!("{} is {what}; gauges and sums are stored", excerpt(&self.metric));
+            self.rejects.push_many(self.index, points, reasons::UNSUPPORTED_METRIC, detail);
+            self.index += points;
+        }
+    }
+
+    /// A point that is none.
+    pub(super) fn unreadable(&mut self, error: &serde_json::Error) {
+        let detail = format!("a point of {}: {}", excerpt(&self.metric), super::message(error));
+        self.rejects.push(self.index, reasons::INVALID_JSON, detail);
+        self.index += 1;
+    }
+
+    /// Says what must be said at the end.
+    pub(super) fn finish(self) {
+        if self.beyond > 0 {
+            let max = self.cx.limits.batch_max_readings;
+            let detail = format!("{} points are beyond the {max} of one request", self.beyond);
+            self.rejects.push_many(max, self.beyond, reasons::TOO_MANY_READINGS, detail);
+        }
+    }
+
+    fn reading(&mut self, resource: &Attributes<'_>, point: &Point<'_>) -> Result<(), Fault> {
+        let limits = self.cx.limits;
+        if self.metric.is_empty() {
+            return Err(Fault::new(reasons::MISSING_FIELD, "the metric has no name"));
+        }
+        let value = match point.value {
+            Some(Number::Int(v)) => ValueRef::Int(v),
+            Some(Number::Double(v)) if v.is_finite() => ValueRef::Double(v),
+            Some(Number::Double(v)) => {
+                let detail = format!("{} is {v}, which is no finite number", excerpt(&self.metric));
+                return Err(Fault::new(reasons::NOT_FINITE, detail));
+            }
+            None => {
+                let detail = format!("{} has a point without asDouble or asInt", excerpt(&self.metric));
+                return Err(Fault::new(reasons::NO_VALUES, detail));
+            }
+        };
+        add_value(self.out, &names::name(&self.metric, limits)?, value, limits.fields_max)?;
+        let (ts_ms, receipt_time) = match point.time_ns {
+            0 => (self.cx.received_at_ms, true),
+            ns => time::of_unix_nanos(ns, self.cx)?,
+        };
+        self.sensor_id(resource, &point.attributes)?;
+        self.compare(ts_ms, &point.attributes);
+        let tags = tags(&point.attributes, resource, self.cx);
+        let (out, id) = (&mut *self.out, &self.id);
+        names::with_tags(&tags, self.cx, |tags| out.commit(id, ts_ms, receipt_time, tags))
+    }
+
+    fn sensor_id(&mut self, resource: &Attributes<'_>, own: &Attributes<'_>) -> Result<(), Fault> {
+        let keys = || self.otlp.sensor_id_attributes.iter();
+        let named = keys().find_map(|key| Some((key, own.get(key).or_else(|| resource.get(key))?)));
+        let default = Some(self.otlp.sensor_id_default.as_str()).filter(|id| !id.is_empty());
+        let Some(id) = named.map(|(_, id)| id).or(self.cx.sensor_id).or(default) else {
+            let keys = keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let detail =
+                format!("none of otlp.sensor_id_attributes ({keys}) is there, and otlp.sensor_id_default is empty");
+            return Err(Fault::new(reasons::MISSING_SENSOR_ID, detail));
+        };
+        self.id.clear();
+        match self.otlp.point_attributes {
+            PointAttributes::Tags => self.id.push_str(id),
+            PointAttributes::SensorId if own.beyond => return Err(names::too_many_tags(ATTRIBUTES_MAX)),
+            PointAttributes::SensorId => {
+                let mut rest: Vec<_> =
+                    own.list.iter().filter(|(k, _)| named.is_none_or(|(key, _)| k != key)).cloned().collect();
+                rest.sort_unstable();
+                line::write_id(&mut self.id, id, &rest);
+            }
+        }
+        names::check_sensor_id(&self.id, self.cx.limits)
+    }
+
+    /// Remarks points that cannot be told apart once they are readings.
+    fn compare(&mut self, ts_ms: i64, own: &Attributes<'_>) {
+        if own.list.is_empty() || self.otlp.point_attributes == PointAttributes::SensorId {
+            return;
+        }
+        if self.last.as_ref().is_some_and(|(ts, id)| *ts == ts_ms && *id == self.id) {
+            self.rejects.remark(INDISTINCT);
+        }
+        let mut id = self.last.take().map(|(_, id)| id).unwrap_or_default();
+        id.clone_from(&self.id);
+        self.last = Some((ts_ms, id));
+    }
+}
+
+/// The point's attributes, then the resource's, as far as they can be tags: what is too long for one, or one too many,
+/// is left out, since the value counts for more. Of two with one name the first stays.
+fn tags<'t>(
+    own: &'t Attributes<'_>,
+    resource: &'t Attributes<'_>,
+    cx: &Context<'_>,
+) -> Vec<(Cow<'t, str>, Cow<'t, str>)> {
+    let mut tags: Vec<(Cow<'t, str>, Cow<'t, str>)> = vec![];
+    let max = cx.limits.tags_max.min(TAGS_MAX).saturating_sub(cx.tags.len());
+    for (key, value) in own.list.iter().chain(&resource.list) {
+        let Ok(name) = names::name(key, cx.limits) else { continue };
+        let too_long = value.len() > cx.limits.string_max_bytes;
+        if tags.len() >= max || too_long || tags.iter().any(|(taken, _)| *taken == name) {
+            continue;
+        }
+        tags.push((name, Cow::Borrowed(value)));
+    }
+    tags
+}

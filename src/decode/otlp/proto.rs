@@ -1,0 +1,120 @@
+//! `ExportMetricsServiceRequest` in protobuf; the numbers of fields are those of opentelemetry-proto 1.x,
+//! `collector/metrics/v1`, `metrics/v1`, `resource/v1` and `common/v1`.
+//!
+//! A message may have its fields in any order, so what belongs to all parts of it (the resource, the metric's name) is
+//! looked for first, in a walk of its own.
+
+use super::points::{Attributes, Number, Point, Points};
+use super::wire::{Field, Fields, Malformed};
+
+/// Reads a request.
+pub(super) fn read(payload: &[u8], points: &mut Points<'_>) -> Result<(), Malformed> {
+    for field in Fields(payload) {
+        if let (1, resource_metrics) = field? {
+            resource_metrics.bytes().and_then(|bytes| read_resource(bytes, points))?;
+        }
+    }
+    Ok(())
+}
+
+fn read_resource(bytes: &[u8], points: &mut Points<'_>) -> Result<(), Malformed> {
+    let mut resource = Attributes::default();
+    for field in Fields(bytes) {
+        match field? {
+            (1, message) => attributes(message.bytes()?, 1, &mut resource)?,
+            // `instrumentation_library_metrics`, gone since 0.15: a sender of that age would be told that all is well.
+            (1000, _) => return Err(Malformed("metrics in the shape of before OTLP 0.15; update the sender")),
+            _ => {}
+        }
+    }
+    for field in Fields(bytes) {
+        if let (2, scope) = field? {
+            for field in Fields(scope.bytes()?) {
+                if let (2, metric) = field? {
+                    read_metric(metric.bytes()?, &resource, points)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read_metric(bytes: &[u8], resource: &Attributes<'_>, points: &mut Points<'_>) -> Result<(), Malformed> {
+    let mut name = "";
+    for field in Fields(bytes) {
+        if let (1, text) = field? {
+            name = text.text()?;
+        }
+    }
+    points.metric(name);
+    for field in Fields(bytes) {
+        let (number, data) = field?;
+        let unsupported = match number {
+            5 | 7 => None,
+            9 => Some("a histogram"),
+            10 => Some("an exponential histogram"),
+            11 => Some("a summary"),
+            _ => continue,
+        };
+        let mut others = 0;
+        for field in Fields(data.bytes()?) {
+            match (field?, unsupported) {
+                ((1, point), None) => points.take(resource, &read_point(point.bytes()?)?),
+                ((1, _), Some(_)) => others += 1,
+                _ => {}
+            }
+        }
+        points.unsupported(unsupported.unwrap_or_default(), others);
+    }
+    Ok(())
+}
+
+fn read_point(bytes: &[u8]) -> Result<Point<'_>, Malformed> {
+    let mut point = Point::default();
+    for field in Fields(bytes) {
+        match field? {
+            (3, time) => point.time_ns = time.fixed64()?,
+            (4, double) => point.value = Some(Number::Double(f64::from_bits(double.fixed64()?))),
+            (6, int) => point.value = Some(Number::Int(int.fixed64()?.cast_signed())),
+            (7, pair) => attribute(pair.bytes()?, &mut point.attributes)?,
+            (8, flags) => point.flags = flags.varint()?,
+            _ => {}
+        }
+    }
+    Ok(point)
+}
+
+/// The attributes of a message that has them in the field `number`.
+fn attributes<'d>(bytes: &'d [u8], number: u64, into: &mut Attributes<'d>) -> Result<(), Malformed> {
+    for field in Fields(bytes) {
+        let (n, pair) = field?;
+        if n == number {
+            attribute(pair.bytes()?, into)?;
+        }
+    }
+    Ok(())
+}
+
+fn attribute<'d>(pair: &'d [u8], into: &mut Attributes<'d>) -> Result<(), Malformed> {
+    let (mut key, mut value) = ("", None);
+    for field in Fields(pair) {
+        match field? {
+            (1, text) => key = text.text()?,
+            (2, any) => {
+                for field in Fields(any.bytes()?) {
+                    value = Some(field?);
+                }
+            }
+            _ => {}
+        }
+    }
+    match value {
+        Some((1, text)) => into.add(key, text.text()?),
+        Some((2, Field::Varint(v))) => into.add(key, if v == 0 { "false" } else { "true" }),
+        Some((3, Field::Varint(v))) => into.add(key, v.cast_signed().to_string()),
+        Some((4, Field::Fixed64(v))) => into.add(key, f64::from_bits(v).to_string()),
+        // An array, a map, bytes, or nothing: no tag can hold it.
+        _ => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! Requests as senders write them, in both encodings, and such as they should not.
+
+use super::*;
+use crate::config::{Config, PointAttributes};
+use crate::decode::tests::{NOW, bare, limits, line};
+use crate::model::{Reading, Value};
+
+fn settings() -> Otlp {
+    Config::default().otlp
+}
+
+fn read_with(otlp: &Otlp, encoding: Encoding, payload: &[u8]) -> (Vec<Reading>, Rejects) {
+    let (mut limits, line) = (limits(), line());
+    limits.batch_max_readings = 5;
+    let cx = bare(&limits, &line);
+    let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+    decode(encoding, payload, otlp, &cx, &mut out, &mut rejects);
+    for reject in rejects.list() {
+        assert!(reasons::ALL.contains(&reject.reason), "{reject:?}");
+        assert!(!reject.detail.is_empty() && reject.detail.len() < 700, "{reject:?}");
+    }
+    (out.finish().to_readings(), rejects)
+}
+
+fn json(payload: &str) -> (Vec<Reading>, Rejects) {
+    read_with(&settings(), Encoding::Json, payload.as_bytes())
+}
+
+fn reasons_of(rejects: &Rejects) -> Vec<(usize, &'static str)> {
+    rejects.list().iter().map(|r| (r.index, r.reason)).collect()
+}
+
+const T_NS: u64 = 1_709_290_799_123_999_999;
+
+/// A request of one resource and scope.
+fn request(resource: &str, metrics: &str) -> String {
+    format!(
+        "{{\"resourceMetrics\":[{{\"resource\":{{\"attributes\":[{resource}]}},\"scopeMetrics\":[{{\"metrics\":[{metrics}]}}]}}]}}"
+    )
+}
+
+fn attribute(key: &str, value: &str) -> String {
+    format!("{{\"key\":\"{key}\",\"value\":{{\"stringValue\":\"{value}\"}}}}")
+}
+
+fn gauge(name: &str, points: &str) -> String {
+    format!("{{\"name\":\"{name}\",\"gauge\":{{\"dataPoints\":[{points}]}}}}")
+}
+
+/// Bytes of a protobuf field that has a length.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut all = vec![number << 3 | 2];
+    let mut len = bytes.len();
+    while len >= 0x80 {
+        all.push(len as u8 | 0x80);
+        len >>= 7;
+    }
+    all.push(len as u8);
+    all.extend_from_slice(bytes);
+    all
+}
+
+fn fixed(number: u8, value: u64) -> Vec<u8> {
+    [&[number << 3 | 1][..], &value.to_le_bytes()].concat()
+}
+
+fn pair(key: &str, any: &[u8]) -> Vec<u8> {
+    [field(1, key.as_bytes()), field(2, any)].concat()
+}
+
+/// The same as [`in_json`]; the resource stands behind its metrics and the name behind its data, as they may.
+fn in_protobuf() -> Vec<u8> {
+    let text = |text: &str| field(1, text.as_bytes());
+    let resource = field(1, &pair("host.name", &text("edge-7")));
+    let resource = [resource, field(1, &pair("cores", &[0x18, 4])), field(1, &pair("x", &field(5, b"")))].concat();
+    let own = field(7, &pair("room", &text("north")));
+    let temperature = [fixed(3, T_NS), fixed(4, 21.5f64.to_bits()), own].concat();
+    let gauge = [field(5, &field(1, &temperature)), field(1, b"room.temperature")].concat();
+    let count = [fixed(3, T_NS), fixed(6, (-7i64).cast_unsigned())].concat();
+    let ended = [fixed(3, T_NS), vec![0x40, 0x01]].concat();
+    let sum = [field(1, &count), field(1, &ended), vec![0x10, 2, 0x18, 1]].concat();
+    let sum = [field(1, b"door.count"), field(2, b"how often"), field(7, &sum)].concat();
+    let others = [
+        [field(1, b"h"), field(9, &[field(1, b""), field(1, b"")].concat())].concat(),
+        [field(1, b"e"), field(10, &field(1, b""))].concat(),
+        [field(1, b"s"), field(11, &field(1, b""))].concat(),
+    ];
+    let mut metrics = vec![gauge, sum];
+    metrics.extend(others);
+    let scope: Vec<u8> = metrics.iter().flat_map(|metric| field(2, metric)).collect();
+    field(1, &[field(2, &[field(1, b""), scope].concat()), field(1, &resource), field(3, b"schema")].concat())
+}
+
+fn in_json() -> String {
+    format!(
+        r#"{{"resourceMetrics":[{{"scopeMetrics":[{{"scope":{{}},"metrics":[
+            {{"gauge":{{"dataPoints":[{{"attributes":[{room}],"timeUnixNano":"{T_NS}","asDouble":21.5}}]}},
+              "name":"room.temperature"}},
+            {{"name":"door.count","description":"how often","sum":{{"aggregationTemporality":2,"isMonotonic":true,
+              "dataPoints":[{{"timeUnixNano":{T_NS},"asInt":"-7"}},{{"timeUnixNano":"{T_NS}","flags":1}}]}}}},
+            {{"name":"h","histogram":{{"dataPoints":[{{}},{{}}]}}}},
+            {{"name":"e","exponentialHistogram":{{"dataPoints":[{{}}]}}}},
+            {{"name":"s","summary":{{"dataPoints":[{{}}]}}}}
+        ]}}],"resource":{{"attributes":[{host},{{"key":"cores","value":{{"intValue":"4"}}}},
+            {{"key":"x","value":{{"arrayValue":{{"values":[]}}}}}}]}},"schemaUrl":"schema"}}]}}"#,
+        room = attribute("room", "north"),
+        host = attribute("host.name", "edge-7"),
+    )
+}
+
+#[test]
+fn gauges_and_sums_are_the_same_readings_in_both_encodings() {
+    let (readings, rejects) = json(&in_json());
+    let [temperature, door] = &readings[..] else { panic!("{readings:?}") };
+    assert_eq!((temperature.sensor_id.as_str(), temperature.ts_ms), ("edge-7", (T_NS / 1_000_000) as i64));
+    assert_eq!(temperature.values["room_temperature"], Value::Double(21.5));
+    assert_eq!(
+        temperature.tags.clone().into_iter().collect::<Vec<_>>(),
+        [
+            ("cores".to_owned(), "4".to_owned()),
+            ("host_name".to_owned(), "edge-7".to_owned()),
+            ("room".to_owned(), "north".to_owned()),
+        ]
+    );
+    assert_eq!((&door.values["door_count"], door.receipt_time), (&Value::Int(-7), false));
+    assert_eq!(reasons_of(&rejects), [(3, "unsupported_metric"), (5, "unsupported_metric"), (6, "unsupported_metric")]);
+    assert_eq!((rejects.total(), rejects.remarked()), (4, None));
+    assert!(rejects.list()[1].detail.contains("`e` is an exponential histogram"), "{rejects:?}");
+
+    let (same, same_rejects) = read_with(&settings(), Encoding::Protobuf, &in_protobuf());
+    assert_eq!((same, reasons_of(&same_rejects)), (readings, reasons_of(&rejects)));
+}
+
+#[test]
+fn the_sensor_is_the_first_attribute_that_is_there() {
+    let point = |attributes: &str| format!("{{\"attributes\":[{attributes}],\"asInt\":1}}");
+    let id = |otlp: &Otlp, resource: &str, own: &str| {
+        let payload = request(resource, &gauge("m", &point(own)));
+        let (mut readings, rejects) = read_with(otlp, Encoding::Json, payload.as_bytes());
+        readings.pop().map_or_else(|| rejects.list()[0].reason.to_owned(), |r| r.sensor_id)
+    };
+    let (host, service) = (attribute("host.name", "edge"), attribute("service.name", "meter"));
+    let mut otlp = settings();
+    assert_eq!(id(&otlp, &format!("{service},{host}"), ""), "edge");
+    assert_eq!(id(&otlp, &service, ""), "meter");
+    assert_eq!(id(&otlp, &host, &attribute("sensor_id", "S1")), "S1");
+    assert_eq!(id(&otlp, &attribute("host.name", ""), ""), "unknown");
+    otlp.sensor_id_default.clear();
+    assert_eq!(id(&otlp, "", ""), "missing_sensor_id");
+    otlp.point_attributes = PointAttributes::SensorId;
+    let own = [attribute("state", "idle"), attribute("cpu", "0,1")].join(",");
+    assert_eq!(id(&otlp, &host, &own), "edge,cpu=0\\,1,state=idle");
+    assert_eq!(id(&otlp, &host, &[attribute("sensor_id", "S1"), attribute("cpu", "0")].join(",")), "S1,cpu=0");
+    let many: Vec<String> = (0..129).map(|i| attribute(&format!("k{i}"), "")).collect();
+    assert_eq!(id(&otlp, &host, &many.join(",")), "too_many_tags");
+}
+
+#[test]
+fn points_that_cannot_be_told_apart_are_remarked() {
+    let point = |cpu: &str, ns: u64| {
+        format!("{{\"attributes\":[{}],\"timeUnixNano\":\"{ns}\",\"asInt\":1}}", attribute("cpu", cpu))
+    };
+    let remark = |otlp: &Otlp, points: &[String]| {
+        let payload = request("", &gauge("m", &points.join(",")));
+        let (readings, rejects) = read_with(otlp, Encoding::Json, payload.as_bytes());
+        assert_eq!((readings.len(), rejects.total()), (points.len(), 0));
+        rejects.remarked()
+    };
+    let mut otlp = settings();
+    assert!(remark(&otlp, &[point("0", T_NS), point("1", T_NS)]).is_some_and(|r| r.contains("otlp.point_attributes")));
+    assert_eq!(remark(&otlp, &[point("0", T_NS), point("0", T_NS + 1_000_000)]), None);
+    otlp.point_attributes = PointAttributes::SensorId;
+    assert_eq!(remark(&otlp, &[point("0", T_NS), point("1", T_NS)]), None);
+}
+
+#[test]
+fn one_bad_point_costs_only_itself() {
+    let points = [
+        r#"{"asDouble":"NaN"}"#,
+        r#"{"asDouble":1e999}"#,
+        "{}",
+        r#"{"asInt":"9223372036854775808"}"#,
+        "[1]",
+        r#"{"timeUnixNano":"1","asInt":1}"#,
+        r#"{"timeUnixNano":"soon","asInt":1}"#,
+        r#"{"attributes":{},"asInt":1}"#,
+        r#"{"asInt":2,"timeUnixNano":null,"exemplars":[{"asInt":5}],"unknown":[[{}]]}"#,
+        r#"{"asInt":3,"timeUnixNano":1.709290799e18}"#,
+    ];
+    let (readings, rejects) = json(&request("", &gauge("m", &points.join(","))));
+    assert_eq!(
+        readings.iter().map(|r| (&r.values["m"], r.ts_ms)).collect::<Vec<_>>(),
+        [(&Value::Int(2), NOW), (&Value::Int(3), NOW - 1000)]
+    );
+    let expected = [
+        "not_finite",
+        "not_finite",
+        "no_values",
+        "invalid_json",
+        "invalid_json",
+        "too_old",
+        "invalid_json",
+        "invalid_json",
+    ];
+    assert_eq!(reasons_of(&rejects), expected.into_iter().enumerate().collect::<Vec<_>>());
+
+    let long = "v".repeat(2000);
+    let (readings, rejects) = json(&request(&attribute("cmd", &long), &gauge("m", r#"{"asInt":1}"#)));
+    assert!(rejects.is_empty() && readings[0].tags.is_empty(), "what is no tag costs no reading: {rejects:?}");
+    let (readings, rejects) =
+        json(&request("", &[gauge("", r#"{"asInt":1}"#), gauge("m", &[r#"{"asInt":1}"#; 7].join(","))].join(",")));
+    assert_eq!((readings.len(), reasons_of(&rejects)), (5, vec![(0, "missing_field"), (5, "too_many_readings")]));
+    assert_eq!(rejects.total(), 3);
+}
+
+#[test]
+fn what_is_not_well_formed_gives_nothing_and_what_is_empty_is_fine() {
+    for empty in [
+        "{}",
+        r#"{"other":true}"#,
+        r#"{"resourceMetrics":[]}"#,
+        r#"{"resourceMetrics":null}"#,
+        r#"{"resourceMetrics":[{"scopeMetrics":[{}]}]}"#,
+    ] {
+        let (readings, rejects) = json(empty);
+        assert!(readings.is_empty() && rejects.is_empty(), "{empty}: {rejects:?}");
+    }
+    let good = gauge("m", r#"{"asInt":1}"#);
+    for (bad, reason) in [
+        ("", "invalid_json"),
+        ("[]", "invalid_json"),
+        (r#"{"resourceMetrics":"x"}"#, "invalid_json"),
+        (r#"{"resourceMetrics":[{"instrumentationLibraryMetrics":[]}]}"#, "invalid_json"),
+        (&request("", &format!("{good},{{\"name\":5}}")), "invalid_json"),
+        (&request("", &format!("{good},{{\"name\":\"n\",\"sum\":[]}}")), "invalid_json"),
+        (&request("", &good)[1..], "invalid_json"),
+        (&format!("{{\"resourceMetrics\":\"{}\"}}", "x".repeat(5000)), "invalid_json"),
+    ] {
+        let (readings, rejects) = json(bad);
+        assert_eq!((readings.len(), reasons_of(&rejects)), (0, vec![(0, reason)]), "{bad}");
+    }
+    let (readings, rejects) = read_with(&settings(), Encoding::Json, b"{\"a\":\"\xff\"}");
+    assert_eq!((readings.len(), reasons_of(&rejects)), (0, vec![(0, "invalid_utf8")]));
+
+    let whole = in_protobuf();
+    for end in 1..whole.len() {
+        let (readings, rejects) = read_with(&settings(), Encoding::Protobuf, &whole[..end]);
+        assert_eq!((readings.len(), reasons_of(&rejects)), (0, vec![(0, "invalid_protobuf")]), "{end}");
+    }
+    let (readings, rejects) = read_with(&settings(), Encoding::Protobuf, &field(1, &[0xc2, 0x3e, 0]));
+    assert!(readings.is_empty() && rejects.list()[0].detail.contains("0.15"), "{rejects:?}");
+    assert!(read_with(&settings(), Encoding::Protobuf, b"").1.is_empty());
+}

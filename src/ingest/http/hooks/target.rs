@@ -1,0 +1,214 @@
+//! What the URL of a hook says: the format, and what the body cannot know.
+//!
+//! `/v1/hooks/{format}?sensor_id=…&field=…&topic=…&ts_unit=…&token=…`; what else stands in the query is left alone (some
+//! senders add the kind of event), except for `GET`, where it is the values. Pure.
+
+use axum::extract::Query;
+use axum::http::Uri;
+
+use super::super::encoding::Encoding;
+use super::super::passage::{How, Origin};
+use super::super::refusal::Refusal;
+use crate::config::Decoding;
+use crate::decode::{Context, Formats, Rejects, TsUnit, UnknownName, reasons};
+use crate::ingest::letters::Reread;
+use crate::model::{BatchBuilder, DeadLetter};
+
+const PREFIX: &str = "/v1/hooks/";
+
+/// What an `enableUrl`'s sender appends to a URL that has a query already.
+const AWS_SUFFIX: &str = "/?confirmationToken=";
+
+/// The native shape, where a Shelly's `id` is the sensor.
+const NATIVE: &str = "json";
+
+/// What a URL says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Target {
+    format: String,
+    sensor_id: Option<String>,
+    field: Option<String>,
+    topic: Option<String>,
+    ts_unit: Option<TsUnit>,
+    /// What else is there, in its order.
+    values: Vec<(String, String)>,
+}
+
+fn pairs(uri: &Uri) -> Option<Vec<(String, String)>> {
+    Query::<Vec<(String, String)>>::try_from_uri(uri).ok().map(|query| query.0)
+}
+
+/// The token in the query.
+pub(super) fn token(uri: &Uri) -> Option<String> {
+    let token = pairs(uri)?.into_iter().find(|(key, _)| key == "token")?.1;
+    Some(token.split(AWS_SUFFIX).next().unwrap_or_default().to_owned())
+}
+
+impl Target {
+    pub(super) fn of(format: &str, uri: &Uri) -> Result<Target, Refusal> {
+        let known = "known are sensor_id, field, topic, token, and ts_unit, one of s, ms, us, ns";
+        let refusal = |detail: String| Refusal::Query { detail, known };
+        let mut target = Target { format: format.to_owned(), ..Target::default() };
+        for (key, value) in pairs(uri).ok_or_else(|| refusal("it is no form".to_owned()))? {
+            match key.as_str() {
+                "token" => {}
+                "sensor_id" => target.sensor_id = Some(value),
+                "field" => target.field = Some(value),
+                "topic" => target.topic = Some(value),
+                "ts_unit" => target.ts_unit = Some(value.parse().map_err(|e: UnknownName| refusal(e.to_string()))?),
+                _ => target.values.push((key, value)),
+            }
+        }
+        Ok(target)
+    }
+
+    /// How a body that was sent there is read.
+    pub(super) fn how(&self, formats: &Formats, encoding: Encoding) -> Result<How, Refusal> {
+        let decoder = formats.get(&self.format).map_err(|e| Refusal::NoFormat { detail: e.to_string() })?;
+        let ts_unit = self.ts_unit.or(decoder.ts_unit_usual());
+        let Target { sensor_id, field, topic, .. } = self.clone();
+        let sensor_id = sensor_id.or_else(|| self.id().map(str::to_owned));
+        Ok(How {
+            decoder,
+            encoding,
+            ts_unit,
+            quoting: false,
+            origin: Origin { topic, sensor_id, field, keeping: true },
+        })
+    }
+
+    /// A Shelly's name for itself.
+    fn id(&self) -> Option<&str> {
+        self.values.iter().find(|(key, _)| key == "id").map(|(_, value)| value.as_str())
+    }
+
+    /// The values of a `GET` as an object: numbers and booleans as such, the rest as texts.
+    pub(super) fn values_as_json(&self) -> Vec<u8> {
+        let text = |text: &str| serde_json::Value::from(text).to_string();
+        let is_id = |key: &str| key == "id" && self.format == NATIVE;
+        let member = |(key, value): &(String, String)| {
+            let bare = serde_json::from_str(value).ok().filter(|v: &serde_json::Value| v.is_number() || v.is_boolean());
+            format!("{}:{}", text(key), bare.map_or_else(|| text(value), |_| value.trim().to_owned()))
+        };
+        let members: Vec<String> = self.values.iter().filter(|(key, _)| !is_id(key)).map(member).collect();
+        format!("{{{}}}", members.join(",")).into_bytes()
+    }
+
+    /// The URL again, without token and values: the `topic` of a dead letter.
+    pub(super) fn written(&self) -> String {
+        let unit = self.ts_unit.map(|unit| match unit {
+            TsUnit::S => "s",
+            TsUnit::Ms => "ms",
+            TsUnit::Us => "us",
+            _ => "ns",
+        });
+        let sensor_id = self.sensor_id.as_deref().or(self.id());
+        let pairs = [
+            ("sensor_id", sensor_id),
+            ("field", self.field.as_deref()),
+            ("topic", self.topic.as_deref()),
+            ("ts_unit", unit),
+        ];
+        let mut written = format!("{PREFIX}{}", escaped(&self.format));
+        let mut before = '?';
+        for (key, value) in pairs {
+            if let Some(value) = value {
+                written.extend([before.to_string().as_str(), key, "=", &escaped(value)]);
+                before = '&';
+            }
+        }
+        written
+    }
+
+    fn read_back(written: &str) -> Option<Target> {
+        let uri: Uri = written.parse().ok()?;
+        let format = pairs(&format!("/?f={}", uri.path().strip_prefix(PREFIX)?).parse().ok()?)?.pop()?.1;
+        Target::of(&format, &uri).ok()
+    }
+}
+
+/// For a URL's query; slashes and colons are read more easily as they are, and are allowed there.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' | b':' => {
+                escaped.push(char::from(byte));
+            }
+            _ => escaped += &format!("%{byte:02X}"),
+        }
+    }
+    escaped
+}
+
+/// Reads the dead letters of hooks again.
+#[derive(Debug)]
+pub(in crate::ingest) struct Hooks(Formats);
+
+impl Hooks {
+    pub(in crate::ingest) fn new(decoding: &Decoding) -> Hooks {
+        Hooks(Formats::new(decoding))
+    }
+
+    pub(in crate::ingest) fn read(&self, letter: &DeadLetter, decoding: &Decoding) -> Reread {
+        if letter.reason == reasons::DESTINATION_CONFIRMATION {
+            return Reread::rejected(&letter.reason, "open its enableUrl, then purge it");
+        }
+        let how = Target::read_back(&letter.topic)
+            .ok_or_else(|| "its topic is no URL of a hook".to_owned())
+            .and_then(|target| target.how(&self.0, Encoding::Identity).map_err(|e| e.to_string()));
+        let how = match how {
+            Ok(how) => how,
+            Err(why) => return Reread::rejected(reasons::UNKNOWN_FORMAT, why),
+        };
+        let Decoding { limits, line, .. } = decoding;
+        let cx = Context {
+            limits,
+            line,
+            received_at_ms: letter.received_at_ms,
+            ts_unit: how.ts_unit,
+            sensor_id: how.origin.sensor_id.as_deref(),
+            field: how.origin.field.as_deref(),
+            tags: &[],
+        };
+        let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+        how.decoder.decode(&letter.payload, how.origin.topic.as_deref(), &cx, &mut out, &mut rejects);
+        Reread::of(out.finish(), &rejects)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(uri: &str) -> Target {
+        let uri: Uri = uri.parse().unwrap();
+        let format = uri.path().strip_prefix(PREFIX).unwrap().to_owned();
+        Target::of(&format, &uri).unwrap()
+    }
+
+    #[test]
+    fn what_is_kept_of_a_url_leads_back_to_it_without_its_secrets() {
+        let uri = "/v1/hooks/json?token=gw1.secret&sensor_id=S%261&topic=a/b%20c&ts_unit=ms&field=t&event=up";
+        let here = target(uri);
+        assert_eq!(here.written(), "/v1/hooks/json?sensor_id=S%261&field=t&topic=a/b%20c&ts_unit=ms");
+        let back = Target::read_back(&here.written()).unwrap();
+        assert_eq!(back, Target { values: vec![], ..here });
+        assert_eq!(Target::read_back("/v1/hooks/a%20b").unwrap().format, "a b");
+        assert_eq!(Target::read_back("fleet/S1"), None);
+        assert_eq!(token(&uri.parse().unwrap()).as_deref(), Some("gw1.secret"));
+        let aws = "/v1/hooks/json?token=gw1.secret/?confirmationToken=AYAD";
+        assert_eq!(token(&aws.parse().unwrap()).as_deref(), Some("gw1.secret"));
+    }
+
+    #[test]
+    fn the_values_of_a_query_are_what_they_look_like() {
+        let json = |uri: &str| String::from_utf8(target(uri).values_as_json()).unwrap();
+        let values = "hum=53&temp=-2.50&on=true&id=shellyht-1&name=a%22b&x=&n=NaN&zip=01234";
+        let rest = r#""hum":53,"temp":-2.50,"on":true,"name":"a\"b","x":"","n":"NaN","zip":"01234""#;
+        assert_eq!(json(&format!("/v1/hooks/json?{values}")), format!("{{{rest}}}"));
+        assert!(json(&format!("/v1/hooks/other?{values}")).contains(r#""id":"shellyht-1""#));
+        assert_eq!(target(&format!("/v1/hooks/json?{values}")).written(), "/v1/hooks/json?sensor_id=shellyht-1");
+        assert_eq!(json("/v1/hooks/json?token=a.b&sensor_id=S"), "{}");
+    }
+}

@@ -1,0 +1,184 @@
+//! `POST /v1/metrics`: OpenTelemetry's metrics (OTLP/HTTP, opentelemetry.io/docs/specs/otlp/#otlphttp).
+//!
+//! The answers are the specification's: 200 with an empty `ExportMetricsServiceResponse`, or one that tells how many data
+//! points were rejected and why; 400 with a `google.rpc.Status` for a body that is no request at all, which the sender
+//! drops; 429 and 503 with Retry-After, which it sends again, and nothing else, so a body that came too slowly is 503
+//! here. Each in the encoding of the request.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
+use axum::routing::post;
+use serde_json::json;
+
+use super::admit::{Shared, drained};
+use super::encoding;
+use super::passage::{self, Decoded, How, Origin};
+use super::refusal::{RETRY_BUSY_S, Refusal};
+use crate::decode::otlp::Encoding;
+use crate::decode::{Rejects, reasons};
+
+pub(super) const METRICS: &str = "/v1/metrics";
+
+/// Rejects that an answer tells of; the others are counted.
+const TOLD_MAX: usize = 3;
+
+/// What says that a body is no request.
+const MALFORMED: [&str; 3] = [reasons::INVALID_PROTOBUF, reasons::INVALID_JSON, reasons::INVALID_UTF8];
+
+pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
+    Router::new().route(METRICS, post(take).route_layer(from_fn_with_state(shared.clone(), admit)))
+}
+
+/// Around the route, as [`super::admit::admit`]; exporters write `Basic` as well as `Bearer`.
+async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    match shared.admit(|tokens| tokens.check_influx(request.headers())) {
+        Ok(_permit) => next.run(request).await,
+        Err(refusal) => {
+            let encoding = encoding_of(request.headers());
+            drained(request).await;
+            refuse(encoding.unwrap_or(Encoding::Json), &refusal)
+        }
+    }
+}
+
+async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let encoding = encoding_of(&parts.headers);
+    let answered = taken(&shared, &parts, body, encoding).await;
+    let encoding = encoding.unwrap_or(Encoding::Json);
+    match answered {
+        Ok(decoded) => answer(encoding, &decoded),
+        Err(refusal) => refuse(encoding, &refusal),
+    }
+}
+
+/// Nothing is read that does not say what it is.
+fn encoding_of(headers: &HeaderMap) -> Option<Encoding> {
+    let essence = headers.get(CONTENT_TYPE)?.to_str().ok()?.split(';').next()?.trim();
+    match essence.to_ascii_lowercase().as_str() {
+        "application/x-protobuf" | "application/protobuf" => Some(Encoding::Protobuf),
+        "application/json" => Some(Encoding::Json),
+        _ => None,
+    }
+}
+
+/// What became of the points.
+struct Taken {
+    accepted: usize,
+    rejects: Rejects,
+}
+
+async fn taken(shared: &Shared, parts: &Parts, body: Body, encoding: Option<Encoding>) -> Result<Taken, Refusal> {
+    let given = || String::from_utf8_lossy(parts.headers.get(CONTENT_TYPE).map_or(b"", |v| v.as_bytes())).into_owned();
+    let how = || {
+        let decoder = shared.formats.otlp(encoding.ok_or_else(|| Refusal::NotOtlp { given: given() })?);
+        let (encoding, origin) = (encoding::Encoding::of(&parts.headers)?, Origin::default());
+        Ok(How { decoder, encoding, ts_unit: None, quoting: false, origin })
+    };
+    let (how, received) = passage::arrive(shared, parts, body, how()).await?;
+    let (Decoded { batch, rejects, .. }, held) = passage::decode(shared, received, how).await?;
+    passage::count(&batch, &rejects);
+    let accepted = batch.len();
+    passage::deliver(shared, batch, held).await?;
+    Ok(Taken { accepted, rejects })
+}
+
+fn answer(encoding: Encoding, taken: &Taken) -> Response {
+    let Taken { accepted, rejects } = taken;
+    let is_malformed = rejects.by_reason().iter().any(|(reason, _)| MALFORMED.contains(reason));
+    if *accepted == 0 && is_malformed {
+        return status(encoding, StatusCode::BAD_REQUEST, &told(rejects));
+    }
+    // With nothing rejected it is a warning (opentelemetry-proto, ExportMetricsPartialSuccess).
+    let message = rejects.remarked().map(str::to_owned).filter(|_| rejects.is_empty());
+    let message = message.unwrap_or_else(|| told(rejects));
+    if rejects.is_empty() && message.is_empty() {
+        return match encoding {
+            Encoding::Json => response(encoding, StatusCode::OK, b"{}".to_vec()),
+            Encoding::Protobuf => response(encoding, StatusCode::OK, vec![]),
+        };
+    }
+    let body = match encoding {
+        Encoding::Json => {
+            let partial = json!({ "rejectedDataPoints": rejects.total().to_string(), "errorMessage": message });
+            json!({ "partialSuccess": partial }).to_string().into_bytes()
+        }
+        Encoding::Protobuf => field(1, &[number(1, rejects.total() as u64), field(2, message.as_bytes())].concat()),
+    };
+    response(encoding, StatusCode::OK, body)
+}
+
+fn refuse(encoding: Encoding, refusal: &Refusal) -> Response {
+    let code = match refusal.status() {
+        StatusCode::REQUEST_TIMEOUT => StatusCode::SERVICE_UNAVAILABLE,
+        code => code,
+    };
+    let mut response = status(encoding, code, &refusal.to_string());
+    refusal.add_headers(response.headers_mut());
+    if code == StatusCode::SERVICE_UNAVAILABLE && !response.headers().contains_key(RETRY_AFTER) {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_BUSY_S));
+    }
+    response
+}
+
+/// A `google.rpc.Status`; its codes are those of gRPC.
+fn status(encoding: Encoding, code: StatusCode, message: &str) -> Response {
+    let grpc = match code {
+        StatusCode::UNAUTHORIZED => 16,
+        StatusCode::TOO_MANY_REQUESTS => 8,
+        StatusCode::SERVICE_UNAVAILABLE => 14,
+        code if code.is_server_error() => 13,
+        _ => 3,
+    };
+    let body = match encoding {
+        Encoding::Json => json!({ "code": grpc, "message": message }).to_string().into_bytes(),
+        Encoding::Protobuf => [number(1, grpc), field(2, message.as_bytes())].concat(),
+    };
+    response(encoding, code, body)
+}
+
+fn response(encoding: Encoding, code: StatusCode, body: Vec<u8>) -> Response {
+    let content_type = match encoding {
+        Encoding::Json => "application/json",
+        Encoding::Protobuf => "application/x-protobuf",
+    };
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = code;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// The first rejects, in one line of text.
+fn told(rejects: &Rejects) -> String {
+    let told: Vec<&str> = rejects.list().iter().take(TOLD_MAX).map(|reject| reject.detail.as_str()).collect();
+    let more = if rejects.list().len() > told.len() { "; and others" } else { "" };
+    format!("{}{more}", told.join("; "))
+}
+
+/// A protobuf field with a length.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    [&[number << 3 | 2][..], &varint(bytes.len() as u64), bytes].concat()
+}
+
+/// A protobuf field with a number.
+fn number(field: u8, value: u64) -> Vec<u8> {
+    [&[field << 3][..], &varint(value)].concat()
+}
+
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut bytes = vec![];
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+    bytes
+}

@@ -1,0 +1,94 @@
+//! `POST /api/v1/{token}/telemetry`: ThingsBoard's device interface.
+//!
+//! The token in the URL is the credential and says who the device is: the sensor is the one whose entry in
+//! `http.tokens_file` has that token, as `id.secret` or, for devices that have theirs from ThingsBoard, as the secret alone.
+//! Where no tokens are asked for, the token itself is the sensor. A body that names another sensor is refused, so that a
+//! device can only speak for itself.
+//!
+//! The answers are ThingsBoard's: 200 without a body, 400, 401. Beside them 429 and 503, as everywhere here.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::request::Parts;
+use axum::middleware::Next;
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+
+use super::admit::{Shared, refuse};
+use super::answer;
+use super::encoding::Encoding;
+use super::passage::{self, Decoded, How, Origin};
+use super::refusal::Refusal;
+use crate::decode::{Format, Rejects, reasons};
+use crate::telemetry::metrics::{self, Source};
+
+pub(super) const TELEMETRY: &str = "/api/v1/{token}/telemetry";
+
+/// The format that knows more of ThingsBoard's shapes than the native one, where there is such a mapping.
+const PROFILE: &str = "thingsboard-telemetry";
+
+pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
+    Router::new().route(TELEMETRY, post(take).route_layer(from_fn_with_state(shared.clone(), admit)))
+}
+
+/// The sensor that the request is from.
+#[derive(Debug, Clone)]
+struct Device(String);
+
+/// Around the route, as [`super::admit::admit`]; the token is taken from the path.
+async fn admit(
+    State(shared): State<Arc<Shared>>,
+    Path(token): Path<String>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let mut device = None;
+    let admitted = shared.admit(|tokens| {
+        device = Some(tokens.owner(&token).ok_or(Refusal::WrongToken)?.to_owned());
+        Ok(())
+    });
+    match admitted {
+        Ok(_permit) => {
+            request.extensions_mut().insert(Device(device.unwrap_or(token)));
+            next.run(request).await
+        }
+        Err(refusal) => refuse(request, refusal).await,
+    }
+}
+
+async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let device = parts.extensions.remove::<Device>();
+    match device {
+        Some(Device(device)) => taken(&shared, &parts, body, device).await.unwrap_or_else(IntoResponse::into_response),
+        // `admit` has put it there.
+        None => Refusal::Internal.into_response(),
+    }
+}
+
+async fn taken(shared: &Shared, parts: &Parts, body: Body, device: String) -> Result<Response, Refusal> {
+    let how = Encoding::of(&parts.headers).map(|encoding| {
+        let decoder = shared.formats.get(PROFILE).unwrap_or_else(|_| Format::Json.into());
+        let (ts_unit, origin) =
+            (decoder.ts_unit_usual(), Origin { sensor_id: Some(device.clone()), ..Origin::default() });
+        How { decoder, encoding, ts_unit, quoting: false, origin }
+    });
+    let (how, received) = passage::arrive(shared, parts, body, how).await?;
+    let (Decoded { batch, mut rejects, .. }, held) = passage::decode(shared, received, how).await?;
+    if batch.iter().any(|(_, reading)| reading.sensor_id() != device) {
+        rejects = Rejects::of_message(reasons::FOREIGN_SENSOR, "the body names another sensor than the token is for");
+        metrics::received(Source::Http, 1);
+        metrics::rejected(Source::Http, reasons::FOREIGN_SENSOR, 1);
+        return Ok(answer::readings(0, &rejects));
+    }
+    passage::count(&batch, &rejects);
+    let accepted = batch.len();
+    passage::deliver(shared, batch, held).await?;
+    // An empty object or list is nothing to say, and no error.
+    let is_fine = accepted > 0 || rejects.is_empty();
+    Ok(if is_fine { Response::new(Body::empty()) } else { answer::readings(0, &rejects) })
+}

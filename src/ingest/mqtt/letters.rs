@@ -1,0 +1,64 @@
+//! Dead letters read again: as the subscription reads them that fits their topic today. A letter does not say which broker
+//! it came from, so those of all brokers are asked, in the order of the configuration; those of devices that connect to
+//! the service itself have topics of their own. Pure.
+
+use std::sync::Arc;
+
+use super::collect::{Collector, Settings};
+use super::link::Message;
+use super::target::SetupError;
+use crate::config::{Decoding, Mqtt, Subscription};
+use crate::decode::reasons;
+use crate::ingest::letters::Reread;
+use crate::model::DeadLetter;
+use crate::telemetry::metrics::Source;
+
+/// The subscriptions of all brokers, and the topics of devices.
+#[derive(Debug)]
+pub(in crate::ingest) struct Subscriptions {
+    brokers: Vec<Collector>,
+    devices: [Collector; 1],
+}
+
+impl Subscriptions {
+    pub(in crate::ingest) fn new(
+        brokers: &[Mqtt],
+        devices: &[Subscription],
+        decoding: &Arc<Decoding>,
+    ) -> Result<Subscriptions, SetupError> {
+        let collector = |subscriptions: &[Subscription]| {
+            // What was kept is no longer than what is taken today.
+            let settings = Settings { source: "", payload_bytes_max: usize::MAX, status_topic: None };
+            Collector::new(subscriptions, settings, decoding.clone())
+        };
+        let brokers = brokers.iter().map(|broker| collector(&broker.subscriptions)).collect::<Result<_, _>>()?;
+        Ok(Subscriptions { brokers, devices: [collector(devices)?] })
+    }
+
+    pub(in crate::ingest) fn read(&mut self, letter: &DeadLetter) -> Reread {
+        let of_devices = letter.source == Source::MqttDirect.label();
+        let collectors: &mut [Collector] = if of_devices { &mut self.devices } else { &mut self.brokers };
+        let mut reread = Reread::rejected(reasons::NO_SUBSCRIPTION, "no configured subscription has this topic");
+        for collector in collectors {
+            reread = take(collector, letter);
+            if reread.reason() != Some(reasons::NO_SUBSCRIPTION) {
+                break;
+            }
+        }
+        reread
+    }
+}
+
+fn take(collector: &mut Collector, letter: &DeadLetter) -> Reread {
+    let (topic, payload) = (letter.topic.clone().into(), letter.payload.clone().into());
+    // Its user properties are not kept.
+    let message = Message { topic, payload, receipt: None, is_retained: false, is_again: true, properties: vec![] };
+    // It is alone in the collector, so there is room for it.
+    let _ = collector.take(&message, letter.received_at_ms);
+    // A letter is of another time: no node of Sparkplug B is asked because of it.
+    collector.rebirths().for_each(drop);
+    let gathered = collector.finish();
+    let rejected = gathered.rejected.total();
+    let why = gathered.dead.into_iter().next().map(|dead| (dead.reason, dead.detail));
+    Reread { batch: gathered.batch, rejected, why }
+}

@@ -1,0 +1,168 @@
+//! The commands `dead-letters list`, `replay` and `purge`: their arguments, what they print, their exit codes.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use hourbucket::config::Config;
+use hourbucket::maintain::letters::{LetterFilter, line};
+use hourbucket::maintain::moment;
+use hourbucket::model::{Clock, SystemClock};
+use hourbucket::replay::replay;
+use hourbucket::store::mongo::MongoStore;
+use hourbucket::telemetry::log;
+
+/// What could not be done at all; 1 says that letters are left.
+const ERROR: u8 = 2;
+
+/// Payloads that one `list` shows at most.
+const LISTED_BYTES_MAX: usize = 256 << 20;
+
+#[derive(Subcommand)]
+pub(crate) enum DeadLetters {
+    /// Print dead letters, the newest first, one JSON object a line
+    List {
+        #[command(flatten)]
+        which: Which,
+        /// At most so many
+        #[arg(long, value_name = "N", default_value_t = 100)]
+        limit: usize,
+    },
+    /// Read dead letters again with the settings as they are now, store their readings, and remove the letters that gave
+    /// some and were taken whole; the service may run; exit code 0: none is left, 1: some are (each is told on standard
+    /// error), 2: failed. May be stopped and given again: readings are stored once
+    Replay {
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Remove dead letters, those that pass all the filters given
+    Purge {
+        #[command(flatten)]
+        which: Which,
+        /// Only those that are older, such as 7d or 12h
+        #[arg(long, value_name = "AGE", value_parser = age, conflicts_with = "until")]
+        older_than: Option<Duration>,
+        /// All of them; asks for --yes as well
+        #[arg(long)]
+        all: bool,
+        /// Yes, all of them
+        #[arg(long, requires = "all")]
+        yes: bool,
+    },
+}
+
+/// Which letters are meant: those that pass all of it.
+#[derive(Args)]
+pub(crate) struct Which {
+    /// With this reason, such as too_old; may be given several times
+    #[arg(long = "reason", value_name = "REASON")]
+    reasons: Vec<String>,
+    /// From mqtt, http or store; may be given several times
+    #[arg(long = "source", value_name = "SOURCE")]
+    sources: Vec<String>,
+    /// With such a topic; * stands for any text, ? for one character
+    #[arg(long, value_name = "GLOB")]
+    topic: Option<String>,
+    /// Received at or after this moment: RFC 3339, or a date in UTC
+    #[arg(long, value_parser = moment)]
+    since: Option<i64>,
+    /// Received before this moment
+    #[arg(long, value_parser = moment)]
+    until: Option<i64>,
+}
+
+impl Which {
+    fn filter(self) -> LetterFilter {
+        let Which { reasons, sources, topic, since, until } = self;
+        LetterFilter { reasons, sources, topic, since_ms: since, until_ms: until }
+    }
+}
+
+fn age(text: &str) -> Result<Duration, String> {
+    hourbucket::config::parse_duration(text).ok_or_else(|| "write a duration, such as 7d or 12h".to_owned())
+}
+
+/// Runs the command.
+pub(crate) async fn run(config: &Config, store: Result<MongoStore, String>, command: DeadLetters) -> ExitCode {
+    let store = match store {
+        Ok(store) => store,
+        Err(failure) => return error(failure),
+    };
+    match command {
+        DeadLetters::List { which, limit } => list(&store, &which.filter(), limit).await,
+        DeadLetters::Replay { which } => replay_letters(config, store, &which.filter()).await,
+        DeadLetters::Purge { which, older_than, all, yes } => {
+            let mut filter = which.filter();
+            if let Some(age) = older_than {
+                let age_ms = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+                filter.until_ms = Some(SystemClock::new().now().wall_ms.saturating_sub(age_ms));
+            }
+            match (filter.is_all(), all, yes) {
+                (true, false, _) => {
+                    error("say which: --older-than, --reason, --source, --topic, --since, --until; or --all")
+                }
+                (false, true, _) => error("--all is all of them: give no other filter with it"),
+                (true, true, false) => error("--all removes every dead letter; give --yes as well if that is meant"),
+                _ => purge(&store, &filter).await,
+            }
+        }
+    }
+}
+
+async fn list(store: &MongoStore, filter: &LetterFilter, limit: usize) -> ExitCode {
+    match store.newest_letters(filter, limit, LISTED_BYTES_MAX).await {
+        Ok(letters) => {
+            let mut out = std::io::stdout().lock();
+            for found in &letters {
+                // A reader that has gone is no error.
+                let _ = writeln!(out, "{}", line(&found.id.to_string(), &found.letter));
+            }
+            ExitCode::SUCCESS
+        }
+        Err(failure) => error(failure),
+    }
+}
+
+async fn replay_letters(config: &Config, store: MongoStore, filter: &LetterFilter) -> ExitCode {
+    // What the store says where it fails; the rest of the service's life is of no interest here.
+    let mut settings = config.log.clone();
+    settings.level = "warn,hourbucket::replay=info".to_owned();
+    if let Err(failure) = log::init(&settings) {
+        return error(failure);
+    }
+    let tell = |letter: &hourbucket::store::mongo::Letter, reason: &str, detail: &str| {
+        eprintln!("stays: {} {}: {reason}: {detail}", letter.id, letter.letter.topic);
+    };
+    match replay(config.clone(), store, filter, Arc::new(SystemClock::new()), tell).await {
+        Ok(replayed) => {
+            say(&replayed.to_string());
+            match (replayed.failed, replayed.is_complete()) {
+                (0, true) => ExitCode::SUCCESS,
+                (0, false) => ExitCode::FAILURE,
+                _ => ExitCode::from(ERROR),
+            }
+        }
+        Err(failure) => error(format!("{failure}; what was replayed is stored, and the next replay goes on")),
+    }
+}
+
+async fn purge(store: &MongoStore, filter: &LetterFilter) -> ExitCode {
+    match store.purge_letters(filter).await {
+        Ok(removed) => {
+            say(&format!("{removed} dead letters removed"));
+            ExitCode::SUCCESS
+        }
+        Err(failure) => error(failure),
+    }
+}
+
+fn error(error: impl std::fmt::Display) -> ExitCode {
+    eprintln!("hourbucket: {error}");
+    ExitCode::from(ERROR)
+}
+
+fn say(text: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
+}

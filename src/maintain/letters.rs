@@ -1,0 +1,128 @@
+//! Dead letters as the commands see them: which are meant ([`LetterFilter`]), and how one is shown ([`line`]). Pure.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD as BASE64;
+
+use super::report;
+use crate::model::DeadLetter;
+
+/// Which dead letters a command is about: those that pass all of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LetterFilter {
+    /// With one of these reasons; empty: any.
+    pub reasons: Vec<String>,
+    /// From one of these sources; empty: any.
+    pub sources: Vec<String>,
+    /// Whose topic is like this: `*` stands for any text, `?` for one character.
+    pub topic: Option<String>,
+    /// Received at or after this, in milliseconds since 1970.
+    pub since_ms: Option<i64>,
+    /// Received before this, in milliseconds since 1970.
+    pub until_ms: Option<i64>,
+}
+
+impl LetterFilter {
+    /// Whether it lets all pass.
+    pub fn is_all(&self) -> bool {
+        *self == LetterFilter::default()
+    }
+}
+
+/// The regular expression, as MongoDB reads it, of a text with `*` and `?`.
+pub fn pattern_of(glob: &str) -> String {
+    let mut pattern = String::from("^");
+    for c in glob.chars() {
+        match c {
+            '*' => pattern.push_str(".*"),
+            '?' => pattern.push('.'),
+            c => {
+                if c.is_ascii() && !c.is_ascii_alphanumeric() {
+                    pattern.push('\\');
+                }
+                pattern.push(c);
+            }
+        }
+    }
+    pattern + "$"
+}
+
+/// A letter as a line of JSON: `{"id", "received_at", "source", "topic", "reason", "detail", "bytes"}` and `payload`
+/// where it is text, otherwise `payload_base64`.
+pub fn line(id: &str, letter: &DeadLetter) -> String {
+    let mut shown = serde_json::json!({
+        "id": id,
+        "received_at": report::time(letter.received_at_ms),
+        "source": letter.source,
+        "topic": letter.topic,
+        "reason": letter.reason,
+        "detail": letter.detail,
+        "bytes": letter.payload.len(),
+    });
+    match std::str::from_utf8(&letter.payload) {
+        Ok(text) => shown["payload"] = text.into(),
+        Err(_) => shown["payload_base64"] = BASE64.encode(&letter.payload).into(),
+    }
+    shown.to_string()
+}
+
+/// What a replay did, in letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Replayed {
+    /// Looked at.
+    pub letters: u64,
+    /// Became readings, all of which are stored, and are gone.
+    pub replayed: u64,
+    /// Became some readings, which are stored, and are still there for the rest.
+    pub in_part: u64,
+    /// Are rejected as before.
+    pub rejected: u64,
+    /// Hold no reading by the settings of today, which may be a wrong mapping: they are still there.
+    pub empty: u64,
+    /// Could not be stored now.
+    pub failed: u64,
+    /// The readings of all of them; those that were stored before are among them.
+    pub readings: u64,
+}
+
+impl Replayed {
+    /// Whether no letter is left of those looked at.
+    pub fn is_complete(&self) -> bool {
+        self.replayed == self.letters
+    }
+}
+
+impl std::fmt::Display for Replayed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Replayed { letters, replayed, in_part, rejected, empty, failed, readings } = self;
+        write!(
+            f,
+            "{letters} dead letters: {replayed} replayed, {in_part} in part, {rejected} still rejected, {empty} without \
+             a reading, {failed} not stored; {readings} readings"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs_become_patterns_that_match_nothing_else() {
+        for (glob, pattern) in [
+            ("a/b", "^a\\/b$"),
+            ("sensors/*/te?p", "^sensors\\/.*\\/te.p$"),
+            ("a.b+c^(\\", "^a\\.b\\+c\\^\\(\\\\$"),
+            ("ü_*", "^ü\\_.*$"),
+        ] {
+            assert_eq!(pattern_of(glob), pattern);
+        }
+    }
+
+    #[test]
+    fn payloads_are_shown_as_text_where_they_are() {
+        let letter = |payload: &[u8]| DeadLetter::keep(1_709_290_800_000, "mqtt", "a", payload, "r", "d");
+        let text = line("7", &letter(b"21,5"));
+        assert!(text.contains(r#""payload":"21,5""#) && text.contains("2024-03-01T11:00:00Z"), "{text}");
+        assert!(line("7", &letter(&[0xff, 0])).contains(r#""payload_base64":"/wA=""#));
+    }
+}

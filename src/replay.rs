@@ -1,0 +1,178 @@
+//! Replay of dead letters: read again with the settings of today, stored, and only then removed.
+//!
+//! Why as a second instance, with shards of its own straight on the store, and not through the running service: a letter
+//! knows its topic, which no HTTP request has, it must not be journaled twice, and it works while the service is stopped.
+//! Two instances on one sensor are allowed anyway: every write is gated by the version of its page, so the two find out
+//! about each other and load again.
+//!
+//! The life of a letter: read from the collection, decoded ([`crate::ingest::letters`]), handed over as a parcel of its
+//! own, stored (majority) and acknowledged, removed. A crash in between leaves the letter, and the next replay does the
+//! same again: its readings are compared with the stored ones like those of the journal's replay, so they are found there.
+//! That holds for readings without a time of their own as well, since they get the letter's time of receipt each time.
+//! A letter of which anything is still rejected stays; so does one that gives nothing at all, since that may be a mapping
+//! which is wrong in another way.
+//!
+//! In time-series mode a measurement has no version that could refuse it (DESIGN §2). The good readings of a message
+//! stay in the service's memory for up to `flush.max_age` while its letter for the bad ones is there already, so what
+//! came just now is waited for twice as long.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::ack::{Ack, Outcome};
+use crate::app::{Service, StartError};
+use crate::config::Config;
+use crate::ingest::letters::{Reader, Reread};
+use crate::ingest::mqtt::SetupError;
+use crate::intake::{Intake, Parcel, Refused};
+use crate::maintain::MaintainError;
+use crate::maintain::letters::{LetterFilter, Replayed};
+use crate::model::{Clock, Form};
+use crate::shutdown::Ended;
+use crate::store::Store;
+use crate::store::mongo::{Letter, LetterId, MongoStore};
+
+/// Letters that are worked on at once, and bytes of them after which no more are added.
+const LETTERS_MAX: usize = 1000;
+const BYTES_MAX: usize = 8 << 20;
+
+/// Why a replay ended early; what it has removed is stored, and the next one goes on.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// A subscription cannot be used.
+    #[error(transparent)]
+    Settings(#[from] SetupError),
+    /// The store failed at reading or removing letters.
+    #[error(transparent)]
+    Letters(#[from] MaintainError),
+    /// The store cannot be used.
+    #[error("the store cannot be prepared: {0}")]
+    Prepare(String),
+    /// The instance cannot be started.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The instance has ended by itself.
+    #[error(transparent)]
+    Door(#[from] Refused),
+    /// The instance has failed.
+    #[error("{0}")]
+    Broken(String),
+}
+
+/// Replays the letters that pass the filter and were received before now, oldest first. `tell` is called with each
+/// letter that stays, and why.
+///
+/// # Errors
+/// It ended early.
+pub async fn replay(
+    config: Config,
+    store: MongoStore,
+    filter: &LetterFilter,
+    clock: Arc<dyn Clock>,
+    mut tell: impl FnMut(&Letter, &str, &str) + Send,
+) -> Result<Replayed, ReplayError> {
+    let mut reader = Reader::new(&config)?;
+    // Asked once here, so that a store that is away is an error and not a command that waits for ever.
+    store.prepare().await.map_err(|e| ReplayError::Prepare(e.detail))?;
+    // What comes from now on is of the next replay: letters that the replay itself makes would never end.
+    let now_ms = clock.now().wall_ms;
+    let until_ms = filter.until_ms.map_or(now_ms, |until| until.min(now_ms));
+    let filter = LetterFilter { until_ms: Some(until_ms), ..filter.clone() };
+    settle(&config, &store, &filter, now_ms).await?;
+    let (service, intake) = Service::start_fed(config, Arc::new(store.clone()), clock).await?;
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let service = tokio::spawn(service.run_until(async {
+        let _ = stopped.await;
+        "replayed"
+    }));
+    let done = all(&store, &filter, &mut reader, &intake, &mut tell).await;
+    drop(intake);
+    let _ = stop.send(());
+    match (service.await, done) {
+        (Ok(Ended::Broken(why)), _) => Err(ReplayError::Broken(why)),
+        (Err(panic), _) => Err(ReplayError::Broken(panic.to_string())),
+        (_, done) => done,
+    }
+}
+
+/// Waits until the service, if one runs, has stored the good readings of the messages whose letters are the newest.
+async fn settle(config: &Config, store: &MongoStore, filter: &LetterFilter, now_ms: i64) -> Result<(), ReplayError> {
+    if store.form() != Form::Series {
+        return Ok(());
+    }
+    let newest = store.newest_letters(filter, 1, 1).await?;
+    let settled_ms = i64::try_from(config.flush.max_age.as_millis()).unwrap_or(i64::MAX).saturating_mul(2);
+    let left_ms = newest.first().map_or(0, |letter| letter.letter.received_at_ms + settled_ms - now_ms);
+    if left_ms > 0 {
+        tracing::info!(left_ms, "waiting until a running service has stored what came with the newest letters");
+        tokio::time::sleep(Duration::from_millis(left_ms.unsigned_abs())).await;
+    }
+    Ok(())
+}
+
+async fn all(
+    store: &MongoStore,
+    filter: &LetterFilter,
+    reader: &mut Reader,
+    intake: &Intake,
+    tell: &mut (impl FnMut(&Letter, &str, &str) + Send),
+) -> Result<Replayed, ReplayError> {
+    let mut sum = Replayed::default();
+    let mut last: Option<Letter> = None;
+    loop {
+        let letters = store.letters_after(filter, last.as_ref(), LETTERS_MAX, BYTES_MAX).await?;
+        if letters.is_empty() {
+            return Ok(sum);
+        }
+        let gone = portion(&letters, reader, intake, &mut sum, tell).await?;
+        if !gone.is_empty() {
+            store.remove_letters(&gone).await?;
+        }
+        last = letters.into_iter().next_back();
+    }
+}
+
+/// Takes in what these letters give, and returns those that are done with, all of whose readings are stored.
+async fn portion(
+    letters: &[Letter],
+    reader: &mut Reader,
+    intake: &Intake,
+    sum: &mut Replayed,
+    tell: &mut (impl FnMut(&Letter, &str, &str) + Send),
+) -> Result<Vec<LetterId>, ReplayError> {
+    let mut waits = vec![];
+    for letter in letters {
+        sum.letters += 1;
+        let Reread { batch, rejected, why } = reader.read(&letter.letter);
+        match &why {
+            Some((reason, detail)) => tell(letter, reason, detail),
+            None if batch.is_empty() => tell(letter, "no_readings", "by the settings of today it holds no reading"),
+            None => {}
+        }
+        if batch.is_empty() {
+            let count = if rejected > 0 { &mut sum.rejected } else { &mut sum.empty };
+            *count += 1;
+            continue;
+        }
+        let (ack, wait) = Ack::channel();
+        let readings = batch.len() as u64;
+        intake.submit(Parcel::new(batch, vec![], ack)).await?;
+        waits.push((letter, readings, rejected, wait));
+    }
+    let mut gone = vec![];
+    for (letter, readings, rejected, wait) in waits {
+        if wait.outcome().await != Outcome::Delivered {
+            sum.failed += 1;
+            tell(letter, "not_stored", "its readings could not be stored now");
+            continue;
+        }
+        sum.readings += readings;
+        if rejected > 0 {
+            sum.in_part += 1;
+        } else {
+            sum.replayed += 1;
+            gone.push(letter.id.clone());
+        }
+    }
+    Ok(gone)
+}

@@ -1,0 +1,168 @@
+//! The collection `dead_letters`, for the commands that look at it: letters in the order of their receipt, and without
+//! those that were replayed or are not wanted any more. (They are written by [`crate::store::Store::dead_letters`].)
+
+use mongodb::bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype};
+use mongodb::options::ReadConcern;
+
+use super::MongoStore;
+use super::error::describe;
+use crate::maintain::MaintainError;
+use crate::maintain::letters::{LetterFilter, pattern_of};
+use crate::model::DeadLetter;
+
+/// The `_id` of a letter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LetterId(Bson);
+
+impl std::fmt::Display for LetterId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            Bson::ObjectId(id) => f.write_str(&id.to_hex()),
+            other => other.fmt(f),
+        }
+    }
+}
+
+/// A stored letter.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Letter {
+    /// Which one.
+    pub id: LetterId,
+    /// What it says.
+    pub letter: DeadLetter,
+}
+
+/// A letter as it is stored.
+pub(super) fn document(letter: &DeadLetter) -> Document {
+    doc! {
+        "received_at": DateTime::from_millis(letter.received_at_ms),
+        "source": &letter.source,
+        "topic": &letter.topic,
+        "payload": Binary { subtype: BinarySubtype::Generic, bytes: letter.payload.clone() },
+        "reason": &letter.reason,
+        "detail": &letter.detail,
+    }
+}
+
+/// The reverse. What somebody else has put there may lack something; it is shown all the same.
+fn letter(mut document: Document) -> Letter {
+    let mut text = |name: &str| match document.remove(name) {
+        Some(Bson::String(text)) => text,
+        _ => String::new(),
+    };
+    let (source, topic, reason, detail) = (text("source"), text("topic"), text("reason"), text("detail"));
+    let received_at_ms = document.get_datetime("received_at").map_or(0, |t| t.timestamp_millis());
+    let payload = match document.remove("payload") {
+        Some(Bson::Binary(binary)) => binary.bytes,
+        Some(Bson::String(text)) => text.into_bytes(),
+        _ => vec![],
+    };
+    let id = LetterId(document.remove("_id").unwrap_or(Bson::Null));
+    Letter { id, letter: DeadLetter { received_at_ms, source, topic, payload, reason, detail } }
+}
+
+fn query(filter: &LetterFilter) -> Document {
+    let mut query = Document::new();
+    if !filter.reasons.is_empty() {
+        query.insert("reason", doc! { "$in": &filter.reasons });
+    }
+    if !filter.sources.is_empty() {
+        query.insert("source", doc! { "$in": &filter.sources });
+    }
+    if let Some(topic) = &filter.topic {
+        query.insert("topic", doc! { "$regex": pattern_of(topic) });
+    }
+    let mut received = Document::new();
+    for (operator, at_ms) in [("$gte", filter.since_ms), ("$lt", filter.until_ms)] {
+        if let Some(at_ms) = at_ms {
+            received.insert(operator, DateTime::from_millis(at_ms));
+        }
+    }
+    if !received.is_empty() {
+        query.insert("received_at", received);
+    }
+    query
+}
+
+fn failed(error: mongodb::error::Error) -> MaintainError {
+    MaintainError::Server(describe(&error))
+}
+
+impl MongoStore {
+    /// The next letters: oldest first from the one behind `after` on, at most `letters_max`, and no more once they have
+    /// `bytes_max` bytes of payload.
+    ///
+    /// # Errors
+    /// The server failed.
+    pub async fn letters_after(
+        &self,
+        filter: &LetterFilter,
+        after: Option<&Letter>,
+        letters_max: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<Letter>, MaintainError> {
+        let mut query = query(filter);
+        if let Some(Letter { id, letter }) = after {
+            let at = DateTime::from_millis(letter.received_at_ms);
+            let later = doc! { "received_at": { "$gt": at } };
+            let behind = doc! { "received_at": at, "_id": { "$gt": &id.0 } };
+            query = doc! { "$and": [query, { "$or": [later, behind] }] };
+        }
+        self.letters(query, 1, letters_max, bytes_max).await
+    }
+
+    /// The newest letters, newest first.
+    ///
+    /// # Errors
+    /// The server failed.
+    pub async fn newest_letters(
+        &self,
+        filter: &LetterFilter,
+        letters_max: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<Letter>, MaintainError> {
+        self.letters(query(filter), -1, letters_max, bytes_max).await
+    }
+
+    async fn letters(
+        &self,
+        query: Document,
+        order: i32,
+        letters_max: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<Letter>, MaintainError> {
+        let limit = i64::try_from(letters_max).unwrap_or(i64::MAX);
+        let find = self.dead.find(query).sort(doc! { "received_at": order, "_id": order }).limit(limit);
+        let mut cursor = find.read_concern(ReadConcern::majority()).await.map_err(failed)?;
+        let (mut letters, mut bytes) = (vec![], 0);
+        while bytes < bytes_max && cursor.advance().await.map_err(failed)? {
+            let found = letter(cursor.deserialize_current().map_err(failed)?);
+            bytes += found.letter.payload.len();
+            letters.push(found);
+        }
+        Ok(letters)
+    }
+
+    /// Removes these letters; what is gone already is no error. Gives how many were there.
+    ///
+    /// # Errors
+    /// The server failed; some of them may be gone.
+    pub async fn remove_letters(&self, letters: &[LetterId]) -> Result<u64, MaintainError> {
+        let ids: Vec<Bson> = letters.iter().map(|id| id.0.clone()).collect();
+        self.delete(doc! { "_id": { "$in": ids } }).await
+    }
+
+    /// Removes all letters that pass the filter, and gives how many those were.
+    ///
+    /// # Errors
+    /// The server failed; some of them may be gone.
+    pub async fn purge_letters(&self, filter: &LetterFilter) -> Result<u64, MaintainError> {
+        self.delete(query(filter)).await
+    }
+
+    async fn delete(&self, query: Document) -> Result<u64, MaintainError> {
+        let concern = self.options.write_concern.driver();
+        let deleted = self.dead.delete_many(query).write_concern(concern).await;
+        deleted.map(|d| d.deleted_count).map_err(failed)
+    }
+}
