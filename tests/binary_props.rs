@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use hourbucket::config::{Config, Limits};
+use hourbucket::decode::sparkplug::Sparkplug;
 use hourbucket::decode::{Context, Format, Rejects, decode, reasons};
 use hourbucket::model::{BatchBuilder, Reading, ReadingBatch};
 use proptest::prelude::*;
@@ -35,6 +36,33 @@ fn run(format: Format, payload: &[u8]) -> (Vec<Reading>, Rejects) {
         assert!(reasons::ALL.contains(&reject.reason), "{reject:?}");
     }
     (batch.to_readings(), rejects)
+}
+
+/// Protocol Buffers: what a metric of Sparkplug B may hold, and what it may not.
+fn metric() -> impl Strategy<Value = Vec<u8>> {
+    let bytes = |n: u8| {
+        prop::collection::vec(any::<u8>(), 0..5).prop_map(move |v| [&[n << 3 | 2, v.len() as u8][..], &v].concat())
+    };
+    let number = |n: u8| (0u8..128).prop_map(move |v| vec![n << 3, v]);
+    let field = prop_oneof![
+        3 => prop::sample::select(vec!["a", "b", "bdSeq"]).prop_map(|n| [&[0x0a, n.len() as u8][..], n.as_bytes()].concat()),
+        3 => (0u8..4).prop_map(|alias| vec![0x10, alias]),
+        1 => (1u8..15).prop_map(|datatype| vec![0x20, datatype]),
+        1 => prop::sample::select(vec![3, 6, 7]).prop_flat_map(number),
+        2 => any::<u32>().prop_map(|v| {
+            let (mut out, mut rest) = (vec![0x50], v);
+            while rest >= 0x80 {
+                out.push(rest as u8 | 0x80);
+                rest >>= 7;
+            }
+            out.push(rest as u8);
+            out
+        }),
+        2 => any::<f64>().prop_map(|v| [&[0x69][..], &v.to_le_bytes()].concat()),
+        1 => any::<f32>().prop_map(|v| [&[0x65][..], &v.to_le_bytes()].concat()),
+        1 => prop::sample::select(vec![1, 9, 15]).prop_flat_map(bytes),
+    ];
+    prop::collection::vec(field, 0..6).prop_map(|fields| fields.concat())
 }
 
 /// What all formats can say. Keys may come twice.
@@ -273,7 +301,8 @@ proptest! {
     fn any_bytes_are_readings_or_rejects(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         for format in BINARY {
             let (readings, rejects) = run(format, &bytes);
-            let empty = matches!(bytes.trim_ascii(), [0x80 | 0x90] | [0x9f, 0xff] | [b'[', .., b']']);
+            // An empty array gives neither, with tags before it or not.
+            let empty = matches!(bytes.trim_ascii(), [0x80..=0x9f | 0xc0..=0xdf | b'[', ..]);
             prop_assert!(!readings.is_empty() || !rejects.is_empty() || empty, "{format:?} {bytes:x?}");
         }
     }
@@ -354,5 +383,48 @@ proptest! {
         for reject in rejects.list() {
             prop_assert!(reject.index < records.len());
         }
+    }
+
+    /// A session of any messages: each metric is a value, a reject or nothing, and a node is asked once.
+    #[test]
+    fn any_session_of_sparkplug_is_survived(
+        messages in prop::collection::vec(
+            (
+                prop::sample::select(vec!["NBIRTH/N", "NDATA/N", "NDEATH/N", "DBIRTH/N/D", "DDATA/N/D", "DDEATH/N/D", "NCMD/N"]),
+                prop::collection::vec(metric(), 0..5),
+                0u8..6,
+                prop::option::weighted(0.1, any::<u8>()),
+            ),
+            0..12,
+        ),
+    ) {
+        let limits = Config::default().limits;
+        let line = Config::default().line;
+        let cx = Context {
+            limits: &limits, line: &line, received_at_ms: NOW, ts_unit: None, sensor_id: None, field: None, tags: &[],
+        };
+        let mut state = Sparkplug::new();
+        let mut asked = 0;
+        for (kind, metrics, seq, damage) in messages {
+            let mut payload: Vec<u8> = metrics.iter().flat_map(|m| [&[0x12, m.len() as u8][..], m].concat()).collect();
+            payload.extend([0x18, seq]);
+            if let Some(byte) = damage {
+                let at = usize::from(byte) % payload.len();
+                payload[at] = byte;
+            }
+            let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+            let rebirth = state.decode(&format!("spBv1.0/G/{kind}"), &payload, &cx, &mut out, &mut rejects);
+            asked += usize::from(rebirth.is_some());
+            let readings = out.finish().to_readings();
+            let values: usize = readings.iter().map(|r| r.values.len()).sum();
+            prop_assert!(damage.is_some() || values + rejects.total() <= metrics.len(), "{kind} {payload:x?}");
+            for reading in &readings {
+                prop_assert_eq!(&*reading.sensor_id, if kind.ends_with('D') { "G/N/D" } else { "G/N" });
+            }
+            for reject in rejects.list() {
+                prop_assert!(reasons::ALL.contains(&reject.reason) && reject.reason != reasons::TOO_MANY_METRICS);
+            }
+        }
+        prop_assert!(asked <= 1);
     }
 }

@@ -409,7 +409,9 @@ fn what_cannot_work_together_is_refused() {
     one_problem(&place, &sparkplug.replace("sensors/+/+", "+/+/+/+"), format, "spBv1.0/");
     one_problem(&place, &sparkplug.replace("sensors/+/+", "$share/g/spBv1.0/#"), format, "shared");
     let good = sparkplug.replace("sensors/+/+", "spBv1.0/#");
-    assert_eq!(place.load(&good, &[]).unwrap().config.mqtt[0].subscriptions[0].format, "sparkplug");
+    assert_eq!(place.good(&good, &[]).mqtt[0].subscriptions[0].format, "sparkplug");
+    let usual = place.good(&good.replace("topic = \"spBv1.0/#\"", ""), &[]);
+    assert_eq!(usual.mqtt[0].subscriptions[0].topic, "spBv1.0/#");
     let page = DESIGN.replace("max_readings = 1000", "max_bytes = \"2MiB\"");
     one_problem(&place, &page.replace("max_age = \"15s\"", "command_max_bytes = \"1MiB\""), "bucket.max_bytes", "fit");
     let broker = &DESIGN[DESIGN.find("[[mqtt]]").unwrap()..];

@@ -239,7 +239,7 @@ fn subscription(mut s: Section<'_>, way: Way, formats: &[Arc<Mapping>]) -> Subsc
     subscription
 }
 
-/// A mapping may read topics itself; any other format needs the template.
+/// A mapping may read topics itself, and Sparkplug B does; any other format needs the template.
 fn default_topic(s: &mut Section<'_>, subscription: &mut Subscription, formats: &[Arc<Mapping>]) {
     let path = s.key("topic");
     if s.report.is_set(&path) {
@@ -247,6 +247,8 @@ fn default_topic(s: &mut Section<'_>, subscription: &mut Subscription, formats: 
     }
     if mapping::find(formats, &subscription.format).is_some() {
         subscription.topic = "#".to_owned();
+    } else if subscription.format == SPARKPLUG {
+        subscription.topic = "spBv1.0/#".to_owned();
     } else {
         let advice = "write topic = \"sensors/{sensor_id}/{field}\", for instance";
         s.report.bad(&path, Bad::new("missing", advice));
@@ -343,7 +345,7 @@ fn check_sparkplug(path: &str, subscription: &Subscription, way: Way, report: &m
         report.impossible(
             &[&format, &filter],
             "the topics of Sparkplug B begin with spBv1.0/",
-            "write filter = \"spBv1.0/#\" and topic = \"spBv1.0/#\"",
+            "write filter = \"spBv1.0/#\", and no topic, or one that begins with spBv1.0/",
         );
     }
 }

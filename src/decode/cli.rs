@@ -197,9 +197,8 @@ mod tests {
         let (any, shown) = lines("sparkplug", Some("spBv1.0/G/DDATA/N/D"), None, payload);
         let line = r#"{"sensor_id":"G/N/D","ts":"1970-01-01T00:00:00.001Z","values":{"v":true},"tags":{}}"#;
         assert!(any && shown == [line], "{shown:?}");
-        let config = Config::default();
-        let error =
-            run(Question { format: "sparkplug", ..Question::default() }, b"", &mut vec![], &config, 0).unwrap_err();
+        let question = Question { format: "sparkplug", ..Question::default() };
+        let error = run(question, b"", &mut vec![], &Config::default(), 0).unwrap_err();
         assert!(error.to_string().contains("--topic"));
     }
 

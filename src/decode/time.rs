@@ -121,7 +121,7 @@ fn in_window(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
 }
 
 /// A time that is meant, within the window.
-fn accepted(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
+pub(super) fn accepted(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
     let received = i128::from(cx.received_at_ms);
     let past = cx.limits.past.as_millis() as i128;
     let future = cx.limits.future.as_millis() as i128;

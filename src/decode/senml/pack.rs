@@ -287,14 +287,16 @@ impl<'a, 'de> Pack<'a, 'de> {
     }
 
     fn time(&self, sum_us: i128) -> Result<(i64, bool), Fault> {
-        let us = match sum_us {
-            0 => return Ok((self.cx.received_at_ms, true)),
-            us if us < RELATIVE_BELOW_US => us.saturating_add(i128::from(self.cx.received_at_ms) * 1000),
-            us => us,
-        };
-        match i64::try_from(us) {
-            Ok(us) => time::resolve(Some(&Token::Int(us)), Some(TsUnit::Us), self.cx),
-            Err(_) => time::resolve(Some(&Token::BigInt(&us.to_string())), Some(TsUnit::Us), self.cx),
+        match sum_us {
+            0 => Ok((self.cx.received_at_ms, true)),
+            us if us < RELATIVE_BELOW_US => {
+                let ms = us.saturating_add(i128::from(self.cx.received_at_ms) * 1000).div_euclid(1000);
+                time::accepted(ms, self.cx)
+            }
+            us => match i64::try_from(us) {
+                Ok(us) => time::resolve(Some(&Token::Int(us)), Some(TsUnit::Us), self.cx),
+                Err(_) => time::resolve(Some(&Token::BigInt(&us.to_string())), Some(TsUnit::Us), self.cx),
+            },
         }
     }
 

@@ -83,6 +83,8 @@ fn times_below_two_to_the_28_are_relative_to_the_receipt() {
         (r#"[{"n":"a","t":268435455,"v":1}]"#, reasons::TOO_FAR_AHEAD),
         (r#"[{"n":"a","t":1000000000,"v":1}]"#, reasons::TOO_OLD),
         (r#"[{"n":"a","t":-1e12,"v":1}]"#, reasons::TOO_OLD),
+        // Relative, so no clock that is not set.
+        (r#"[{"n":"a","t":-1000000000,"v":1}]"#, reasons::TOO_OLD),
         (r#"[{"n":"a","t":1e300,"v":1}]"#, reasons::TOO_FAR_AHEAD),
         (r#"[{"n":"a","t":1e999,"v":1}]"#, reasons::BAD_TIMESTAMP),
         (r#"[{"n":"a","t":99999999999999999999999999999999999999999,"v":1}]"#, reasons::BAD_TIMESTAMP),

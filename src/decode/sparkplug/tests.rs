@@ -252,7 +252,7 @@ fn times_of_metrics_and_of_the_message() {
         M::named("c").at(0).double(3.0),
         M::named("b").at(NOW - 5).double(4.0),
         M::named("d").at(NOW - 86_400_000).double(5.0),
-        M::named("old").at(NOW - 400 * 86_400_000).double(5.0),
+        M::named("old").at(1_000_000_000_000).double(5.0),
         M::named("b").double(6.0),
     ];
     let (readings, rejects, _) = rig.send("NDATA", 1, &metrics);

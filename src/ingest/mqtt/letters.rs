@@ -55,6 +55,8 @@ fn take(collector: &mut Collector, letter: &DeadLetter) -> Reread {
     let message = Message { topic, payload, receipt: None, is_retained: false, is_again: true, properties: vec![] };
     // It is alone in the collector, so there is room for it.
     let _ = collector.take(&message, letter.received_at_ms);
+    // A letter is of another time: no node of Sparkplug B is asked because of it.
+    collector.rebirths().for_each(drop);
     let gathered = collector.finish();
     let rejected = gathered.rejected.total();
     let why = gathered.dead.into_iter().next().map(|dead| (dead.reason, dead.detail));
