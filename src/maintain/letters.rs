@@ -1,4 +1,4 @@
-//! Dead letters as the commands see them: which are meant ([`LetterFilter`]), and how one is shown ([`line`]). Pure.
+//! Dead letters as the commands see them: which are meant ([`LetterFilter`]), and how one is shown ([`line()`]). Pure.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
