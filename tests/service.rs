@@ -134,7 +134,7 @@ fn bad_readings_are_named_and_their_neighbours_are_kept() {
     let now = now_ms();
     let body = format!(
         "[{{\"sensor_id\":\"ok1\",\"ts\":{now},\"t\":1}},{{\"ts\":{now},\"t\":1}},{{\"sensor_id\":\"a\",\"ts\":{now},\"t\":NaN}},\
-         {{\"sensor_id\":\"a\",\"ts\":\"1969-12-31T23:59:59Z\",\"t\":1}},{{\"sensor_id\":\"a\",\"ts\":{now},\"t\":null}},\
+         {{\"sensor_id\":\"a\",\"ts\":\"2010-12-31T23:59:59Z\",\"t\":1}},{{\"sensor_id\":\"a\",\"ts\":{now},\"t\":null}},\
          {{\"sensor_id\":\"ok2\",\"ts\":{now},\"a.b\":1,\"$c\":2}},{{\"sensor_id\":\"a\""
     );
     let (status, answer) = json(&service, &body);
