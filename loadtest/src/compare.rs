@@ -15,8 +15,6 @@ use crate::spec::Spec;
 /// Seconds for each baseline.
 const BASELINE_S: f64 = 10.0;
 const BASELINE_SHORT_S: f64 = 0.5;
-/// Readings before the run at half the rate, to know the rate.
-const CALIBRATION_READINGS: u64 = 2_000_000;
 
 /// What can be compared, in the order in which it is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
@@ -163,11 +161,7 @@ async fn one(part: Part, short: bool, options: &Options) -> Result<Shown, Failur
         Part::Sorted => baseline(Way::Sorted).await,
         Part::Pages => baseline(Way::Pages).await,
         Part::Gateway | Part::GatewayLine | Part::GatewayTimeseries => service(first_phase(&name(part))?).await,
-        Part::GatewayHalf => {
-            let mut spec = spec("gateway")?;
-            spec.phases[0].readings = spec.phases[0].readings.map(|n| n.min(CALIBRATION_READINGS));
-            service(spec).await
-        }
+        Part::GatewayHalf => service(spec("gateway")?).await,
         Part::Acknowledge => Ok(Shown::Acknowledge(acknowledge::run(&spec("fleet")?)?)),
         Part::Fleet | Part::Wide | Part::Wide1k | Part::Outage => service(spec(&name(part))?).await,
     }

@@ -31,6 +31,8 @@ pub(crate) struct PhaseReport {
     pub(crate) readings: u64,
     pub(crate) seconds: f64,
     pub(crate) acked_per_s: f64,
+    /// What was stored meanwhile, where that is less: the journal takes more than MongoDB for as long as it has room.
+    pub(crate) lasting_per_s: f64,
     /// Of an open loop: what was asked for.
     pub(crate) rate: Option<f64>,
     /// Messages sent again.

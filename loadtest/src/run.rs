@@ -206,7 +206,7 @@ fn phases(
         if phase.quiet_first {
             *waited += until_stored(rig, report.readings)?;
         }
-        let reached = report.phases.first().map_or(0.0, |first: &PhaseReport| first.acked_per_s);
+        let reached = report.phases.first().map_or(0.0, |first: &PhaseReport| first.lasting_per_s);
         let rate = phase.rate.or(phase.share.map(|share| share * reached));
         let stop = AtomicBool::new(false);
         let (target, mongod) = (rig.target, &mut rig.mongod);
@@ -230,11 +230,14 @@ fn phases(
         let driven = driven?;
         report.acked_s += driven.seconds;
         report.readings += driven.readings;
+        let acked_per_s = driven.readings as f64 / driven.seconds;
+        let stored_per_s = rig.service.metrics()?.settled() as f64 / report.acked_s;
         report.phases.push(PhaseReport {
             name: phase.name.clone(),
             readings: driven.readings,
             seconds: driven.seconds,
-            acked_per_s: driven.readings as f64 / driven.seconds,
+            acked_per_s,
+            lasting_per_s: acked_per_s.min(stored_per_s),
             rate,
             again: driven.again,
             latency_ms: Latency::of(&driven.latency_us),

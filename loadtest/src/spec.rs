@@ -35,7 +35,7 @@ pub(crate) struct Phase {
     pub(crate) readings: Option<u64>,
     /// Open loop: readings a second. Without `rate` and `share` the next message is sent when one is acknowledged.
     pub(crate) rate: Option<f64>,
-    /// Open loop: this share of the rate that the first phase has reached.
+    /// Open loop: this share of the rate that the first phase has reached and that MongoDB has kept up with.
     pub(crate) share: Option<f64>,
     /// It begins when everything before it is stored.
     #[serde(default)]
