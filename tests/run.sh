@@ -39,6 +39,13 @@ for option in "$@"; do
     [[ $option == -p || $option == -p* || $option == --package* || $option == --manifest-path* ]] && SCOPE=
 done
 
+# A test program that hangs would hang everything behind it. The longest takes some three minutes; only the runs that are
+# asked for with --ignored may take hours. libtest has named the test that is still running by then.
+if [[ " $* " != *" --ignored "* && " $* " != *" --include-ignored "* ]]; then
+    RUNNER=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
+    export "CARGO_TARGET_${RUNNER}_RUNNER=timeout --verbose --kill-after=10 ${HOURBUCKET_TEST_LIMIT:-900}"
+fi
+
 step "cargo test"
 # A pipe hides the terminal from cargo; on one, its colours are kept.
 [[ -t 1 && -n $BOLD ]] && export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-always}

@@ -133,6 +133,15 @@ impl Course {
     }
 }
 
+/// Ends the watching however the run ends: the scope waits for its threads after a panic too.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
@@ -158,10 +167,9 @@ pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failur
     let (begun, admin_port, pid) = (Instant::now(), rig.service.admin_port, rig.service.pid());
     std::thread::scope(|scope| {
         scope.spawn(|| course.watch(admin_port, pid, begun, options.progress));
-        let driven = phases(spec, &plan, &mut rig, &mut lanes, &course, &mut report, &mut waited);
-        let settled = driven.and_then(|()| settle(spec, &rig, &mut report, begun));
-        course.over.store(true, Ordering::Relaxed);
-        settled
+        let _over = Over(&course.over);
+        phases(spec, &plan, &mut rig, &mut lanes, &course, &mut report, &mut waited)?;
+        settle(spec, &rig, &mut report, begun)
     })?;
     let load = usage::of(std::process::id()).unwrap_or_default().since(before.loadtest);
     let Rig { mongod, broker, service, .. } = rig;
@@ -208,9 +216,13 @@ fn phases(
         }
         let reached = report.phases.first().map_or(0.0, |first: &PhaseReport| first.lasting_per_s);
         let rate = phase.rate.or(phase.share.map(|share| share * reached));
+        if let Some(rate) = rate.filter(|rate| !(1.0..=1e9).contains(rate)) {
+            return Err(format!("phase {}: {rate} readings a second cannot be sent", phase.name).into());
+        }
         let stop = AtomicBool::new(false);
         let (target, mongod) = (rig.target, &mut rig.mongod);
         let (driven, outage) = std::thread::scope(|scope| {
+            let over = Over(&stop);
             let outage = phase.outage_after.map(|after| {
                 let (stop, phase) = (&stop, phase.clone());
                 scope.spawn(move || self::outage(mongod, &phase, after, course, stop))
@@ -223,7 +235,7 @@ fn phases(
                 stop: &stop,
             };
             let driven = drive::phase(lanes, plan, target, spec.window, &pace);
-            stop.store(true, Ordering::Relaxed);
+            drop(over);
             let outage = outage.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             (driven, outage)
         });
@@ -231,7 +243,11 @@ fn phases(
         report.acked_s += driven.seconds;
         report.readings += driven.readings;
         let acked_per_s = driven.readings as f64 / driven.seconds;
-        let stored_per_s = rig.service.metrics()?.settled() as f64 / report.acked_s;
+        let stored_per_s = match rig.service.metrics()?.settled() {
+            // It was over before a page was full: nothing is known of MongoDB yet.
+            0 => f64::INFINITY,
+            settled => settled as f64 / report.acked_s,
+        };
         report.phases.push(PhaseReport {
             name: phase.name.clone(),
             readings: driven.readings,

@@ -30,7 +30,9 @@ fn mongod() -> PathBuf {
 
 fn loadtest(arguments: &[&str]) -> (Output, PathBuf) {
     let out = tempfile::tempdir().unwrap().keep();
-    let output = Command::new(env!("CARGO_BIN_EXE_loadtest"))
+    // A run that hangs is a failure that says so, not a test that never ends.
+    let output = Command::new("timeout")
+        .args(["--kill-after=10", "300", env!("CARGO_BIN_EXE_loadtest")])
         .args(arguments)
         .args(["--short", "--binary"])
         .arg(service())
