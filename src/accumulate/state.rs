@@ -278,18 +278,14 @@ impl Shard {
 
     /// Whether a ticket of the wheel is still the bucket's: one that was queued before it was due (overfull, squeezed
     /// out) has left a ticket behind, and may be in the wheel again with a later one.
-    fn is_current(&self, ticket: Ticket, now: Now) -> bool {
-        let Some(sensor) = self.sensors.get(ticket.slot as usize) else { return false };
-        let Ok(position) = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start) else { return false };
-        let due_ms = sensor.buckets[position].due_ms;
+    fn is_current(&mut self, ticket: Ticket, now: Now) -> bool {
+        let due_ms = bucket_of(&mut self.sensors, ticket).map_or(0, |(bucket, _)| bucket.due_ms);
         due_ms != 0 && self.wheel.slot_ms(due_ms) <= now.mono_ms
     }
 
     /// Puts a bucket that is due into its queue, unless it is worth waiting for the rest of its page.
     fn enqueue_or_hold(&mut self, ticket: Ticket, now: Now) {
-        let Some(sensor) = self.sensors.get_mut(ticket.slot as usize) else { return };
-        let Ok(position) = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start) else { return };
-        let bucket = &mut sensor.buckets[position];
+        let Some((bucket, _)) = bucket_of(&mut self.sensors, ticket) else { return };
         match bucket.hold_until_ms(self.settings.due, self.settings.page, now.mono_ms) {
             Some(until_ms) if !bucket.queued => {
                 bucket.due_ms = until_ms;
@@ -380,9 +376,7 @@ impl Shard {
 
     /// Applies an answer to its bucket, keeps the books, and puts the bucket where it belongs next.
     fn settle(&mut self, ticket: Ticket, now: Now, apply: impl FnOnce(&mut Bucket, &mut Vec<Refused>) -> (u64, u64)) {
-        let Some(sensor) = self.sensors.get_mut(ticket.slot as usize) else { return };
-        let Ok(position) = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start) else { return };
-        let bucket = &mut sensor.buckets[position];
+        let Some((bucket, hash)) = bucket_of(&mut self.sensors, ticket) else { return };
         let before = bucket.memory();
         let (stored, duplicates) = apply(bucket, &mut self.refused);
         self.holding.bytes = self.holding.bytes + bucket.memory() - before;
@@ -394,12 +388,12 @@ impl Shard {
         }
         // The first failure is most likely a race and is looked into at once; after that, wait longer each time.
         if bucket.attempts() > 1 {
-            let wait = self.settings.backoff.wait(bucket.attempts() - 1, fraction(sensor.hash));
+            let wait = self.settings.backoff.wait(bucket.attempts() - 1, fraction(hash));
             bucket.due_ms = now.mono_ms + wait.as_millis() as u64;
             self.wheel.push(bucket.due_ms, ticket);
         } else if bucket.due_ms == 0 || bucket.overfull(self.settings.page) {
             let since = bucket.since_ms().unwrap_or(now.mono_ms);
-            let due = self.settings.due.due_ms(since, sensor.hash);
+            let due = self.settings.due.due_ms(since, hash);
             if bucket.attempts() == 1 || bucket.overfull(self.settings.page) {
                 self.enqueue(ticket);
             } else if due <= now.mono_ms {
@@ -420,9 +414,7 @@ impl Shard {
     /// Puts a bucket into the queue of its need. Tickets of the wheel may be stale: the bucket may be queued already, in
     /// flight (it comes back by its answer) or gone.
     fn enqueue(&mut self, ticket: Ticket) {
-        let Some(sensor) = self.sensors.get_mut(ticket.slot as usize) else { return };
-        let Ok(position) = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start) else { return };
-        let bucket = &mut sensor.buckets[position];
+        let Some((bucket, _)) = bucket_of(&mut self.sensors, ticket) else { return };
         bucket.due_ms = 0;
         if bucket.queued {
             return;
@@ -450,6 +442,13 @@ impl Shard {
             self.enqueue_all(early);
         }
     }
+}
+
+/// The bucket of a ticket, if it is still there, and its sensor's hash.
+fn bucket_of(sensors: &mut Slab<Sensor>, ticket: Ticket) -> Option<(&mut Bucket, u64)> {
+    let sensor = sensors.get_mut(ticket.slot as usize)?;
+    let position = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start).ok()?;
+    Some((&mut sensor.buckets[position], sensor.hash))
 }
 
 /// A point in `[0, 1)` that is the sensor's own.

@@ -13,6 +13,7 @@ use std::ops::Range;
 use memchr::memchr;
 
 use self::mould::Moulds;
+use super::quota::Quota;
 use super::reading::ReadingDecoder;
 use super::rejects::Rejects;
 use super::split::{self, DEPTH_MAX, Within, skip_space};
@@ -75,13 +76,9 @@ struct Walk<'a, 'de> {
     /// What the readings look like; `None` where they get more than they say themselves.
     moulds: Option<Moulds<'de>>,
     rejects: &'a mut Rejects,
-    readings_max: usize,
-    readings: usize,
+    quota: Quota,
     /// The next element's place.
     index: usize,
-    /// Elements beyond the limit, and the place of the first.
-    beyond: usize,
-    beyond_from: usize,
 }
 
 impl<'a, 'de> Walk<'a, 'de> {
@@ -91,10 +88,9 @@ impl<'a, 'de> Walk<'a, 'de> {
         out: &'a mut BatchBuilder,
         rejects: &'a mut Rejects,
     ) -> Walk<'a, 'de> {
-        let readings_max = cx.limits.batch_max_readings;
         let decoder = ReadingDecoder::new(cx, out);
         let moulds = cx.tags.is_empty().then(|| Moulds::new(bytes));
-        Walk { bytes, decoder, moulds, rejects, readings_max, readings: 0, index: 0, beyond: 0, beyond_from: 0 }
+        Walk { bytes, decoder, moulds, rejects, quota: Quota::new(cx.limits), index: 0 }
     }
 
     fn array(&mut self) {
@@ -169,7 +165,7 @@ impl<'a, 'de> Walk<'a, 'de> {
     fn finish(&mut self, element: Range<usize>, guessed: bool) {
         match self.decoder.finish(!guessed) {
             Ok(()) => {
-                self.readings += 1;
+                self.quota.took();
                 // Of the last one nothing needs to be known.
                 let more = element.end < self.bytes.len();
                 if let Some(moulds) = self.moulds.as_mut().filter(|_| more) {
@@ -184,29 +180,19 @@ impl<'a, 'de> Walk<'a, 'de> {
     /// Takes the reading at `at` where it looks like one before it and may end where it does.
     fn take_like(&mut self, at: usize, ends: impl Fn(usize) -> bool) -> Option<usize> {
         let used = self.moulds.as_mut()?.take(at, &mut self.decoder, ends)?;
-        self.readings += 1;
+        self.quota.took();
         self.index += 1;
         Some(used)
     }
 
     fn is_full(&mut self) -> bool {
-        if self.readings < self.readings_max {
-            return false;
-        }
-        if self.beyond == 0 {
-            self.beyond_from = self.index;
-        }
-        self.beyond += 1;
-        self.index += 1;
-        true
+        let full = self.quota.refuses(self.index);
+        self.index += usize::from(full);
+        full
     }
 
     fn close(self) {
-        if self.beyond > 0 {
-            let (n, max) = (self.beyond, self.readings_max);
-            let detail = format!("{n} readings, from this one on, are beyond the {max} that one payload may have");
-            self.rejects.push_many(self.beyond_from, n, reasons::TOO_MANY_READINGS, detail);
-        }
+        self.quota.close("readings", self.rejects);
     }
 
     /// One line, which must be one reading.

@@ -22,6 +22,7 @@ use self::mould::{Mould, Slot};
 use self::scan::{FIELD_KEY, MEASUREMENT, TAG_KEY, TAG_VALUE, Word};
 use super::mould::Moulds;
 use super::names::{self, excerpt};
+use super::quota::Quota;
 use super::reading::add_value;
 use super::rejects::{Fault, Rejects};
 use super::{Context, reasons, time};
@@ -112,8 +113,7 @@ impl<'a, 't> Walk<'a, 't> {
 
     fn run(&mut self, rejects: &mut Rejects) {
         let bytes = self.text.as_bytes();
-        let readings_max = self.cx.limits.batch_max_readings;
-        let (mut readings, mut beyond, mut beyond_from) = (0, 0, 0);
+        let mut quota = Quota::new(self.cx.limits);
         let (mut at, mut line) = (0, 0);
         loop {
             let begin = scan::skip_blank(bytes, at);
@@ -121,16 +121,10 @@ impl<'a, 't> Walk<'a, 't> {
                 None => break,
                 Some(b'\n') => begin,
                 Some(b'#') => scan::newline(bytes, begin),
-                Some(_) if readings >= readings_max => {
-                    if beyond == 0 {
-                        beyond_from = line;
-                    }
-                    beyond += 1;
-                    scan::line_end(bytes, begin)
-                }
+                Some(_) if quota.refuses(line) => scan::line_end(bytes, begin),
                 Some(_) => match self.reading(begin) {
                     Ok(end) => {
-                        readings += 1;
+                        quota.took();
                         end
                     }
                     Err(fault) => {
@@ -145,11 +139,9 @@ impl<'a, 't> Walk<'a, 't> {
             line += 1 + scan::newlines(&bytes[begin..end]);
             at = end + 1;
         }
-        if beyond > 0 {
-            let detail = format!("{beyond} lines, from this one on, are beyond the {readings_max} of one payload");
-            let detail = format!("line {}: {detail}", beyond_from + 1);
-            rejects.push_many(beyond_from, beyond, reasons::TOO_MANY_READINGS, detail);
-        }
+        quota.close_with(rejects, |n, from, max| {
+            format!("line {}: {n} lines, from this one on, are beyond the {max} of one payload", from + 1)
+        });
     }
 
     /// Takes the line at `begin` and gives its end, the place of its line break or of the end of the payload.
@@ -181,10 +173,7 @@ impl<'a, 't> Walk<'a, 't> {
     /// Keeps what the line at `begin` looked like, which was just committed and has these tags.
     fn learn(&mut self, begin: usize, keys: Vec<Cow<'t, str>>) {
         let limits = self.cx.limits;
-        let stored = |raw: Cow<'t, str>| {
-            let stored = names::name(&raw, limits).ok()?.into_owned();
-            Some((raw, Cow::Owned(stored)))
-        };
+        let stored = |raw: Cow<'t, str>| Some((raw.clone(), names::stored(raw, limits).ok()?));
         let keys = keys.into_iter().map(stored).collect::<Option<Vec<_>>>();
         let mould = keys.and_then(|keys| {
             Mould::of(&mould::Line {
@@ -316,13 +305,7 @@ impl<'a, 't> Walk<'a, 't> {
         })?;
         for (key, value) in &mut self.tags {
             names::check_text(key, value, limits)?;
-            let renamed = match names::name(key, limits)? {
-                Cow::Owned(name) => Some(name),
-                Cow::Borrowed(_) => None,
-            };
-            if let Some(name) = renamed {
-                *key = Cow::Owned(name);
-            }
+            *key = names::stored(std::mem::take(key), limits)?;
         }
         unique(&self.tags)?;
         let out = &mut *self.out;

@@ -4,7 +4,8 @@
 //! `json`, `scalar`, `line`, `binary` (CBOR, MessagePack) and `senml` are built-in formats, [`sparkplug`] is one that needs
 //! a memory of its own, [`otlp`] reads the metrics of OpenTelemetry, `mapping` is what a configuration describes, and
 //! [`Decoder`] is any of them by name; `reading` is one reading in the native shape, `token` one of its members, `mould`
-//! the fast way for readings that look alike, `time` and `names` the rules for times and names, `split` finds where a
+//! the fast way for readings that look alike, `time` and `names` the rules for times and names, `quota`
+//! the most readings of a payload, `decimal` plain numbers, `split` finds where a
 //! broken element ends. [`topic`] takes a topic apart, [`reasons`] is the closed list of what can be wrong, [`cli`] the
 //! command `decode`.
 //!
@@ -13,6 +14,7 @@
 
 mod binary;
 pub mod cli;
+mod decimal;
 mod decoder;
 mod json;
 mod line;
@@ -20,6 +22,7 @@ mod mapping;
 mod mould;
 mod names;
 pub mod otlp;
+mod quota;
 mod reading;
 pub mod reasons;
 mod rejects;

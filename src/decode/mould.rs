@@ -12,6 +12,8 @@
 //! A gateway with two kinds of devices sends two kinds of lines, often in turns: a few moulds are kept, and each remembers
 //! which one came after it. Payloads whose readings never look alike are soon left alone.
 
+use crate::config::Limits;
+
 /// Moulds kept of one payload.
 const MOULDS_MAX: usize = 4;
 /// Misses in a row after which a payload's readings are not compared any more.
@@ -63,6 +65,26 @@ impl<S> Parts<S> {
             (literal, slot)
         })
     }
+}
+
+/// The longest text of a tag, whatever `limits.string_max_bytes` says: so all of them together are never too long.
+const TAG_TEXT_BYTES_MAX: usize = 4096;
+
+/// The tags of a reading as they are stored: `tags` holds the texts, in the order of `keys`. `None` where one is not surely
+/// short enough.
+pub(super) fn keyed<'l, 't>(
+    tags: &'l mut [(&'t str, &'t str)],
+    keys: &'t [Box<str>],
+    limits: &Limits,
+) -> Option<&'l [(&'t str, &'t str)]> {
+    let tags = &mut tags[..keys.len()];
+    for ((key, text), of_mould) in tags.iter_mut().zip(keys) {
+        *key = of_mould;
+        if text.len() > limits.string_max_bytes.min(TAG_TEXT_BYTES_MAX) {
+            return None;
+        }
+    }
+    Some(tags)
 }
 
 /// The moulds of one payload.

@@ -44,6 +44,35 @@ pub(super) fn name<'n>(raw: &'n str, limits: &Limits) -> Result<Cow<'n, str>, Fa
     Ok(name)
 }
 
+/// The same of a name that is kept: it is borrowed as it was, unless it is stored under another.
+pub(super) fn stored<'n>(raw: Cow<'n, str>, limits: &Limits) -> Result<Cow<'n, str>, Fault> {
+    let renamed = match name(&raw, limits)? {
+        Cow::Owned(name) => Some(name),
+        Cow::Borrowed(_) => None,
+    };
+    Ok(renamed.map_or(raw, Cow::Owned))
+}
+
+/// Adds a tag to those of a reading in the native shape, under the name that it is stored with.
+pub(super) fn add_tag<'n>(
+    tags: &mut Vec<(Cow<'n, str>, Cow<'n, str>)>,
+    key: Cow<'n, str>,
+    text: Cow<'n, str>,
+    limits: &Limits,
+) -> Result<(), Fault> {
+    check_text(&key, &text, limits)?;
+    let key = stored(key, limits)?;
+    if tags.iter().any(|(k, _)| *k == key) {
+        return Err(Fault::new(reasons::DUPLICATE_KEY, format!("the tag {} comes twice", excerpt(&key))));
+    }
+    let max = limits.tags_max.min(TAGS_MAX);
+    if tags.len() >= max {
+        return Err(too_many_tags(max));
+    }
+    tags.push((key, text));
+    Ok(())
+}
+
 /// A text that is a value or a tag's value.
 pub(super) fn check_text(name: &str, text: &str, limits: &Limits) -> Result<(), Fault> {
     if text.len() <= limits.string_max_bytes {

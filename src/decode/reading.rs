@@ -15,7 +15,7 @@ use super::json::mould::Simple;
 use super::names::{self, excerpt};
 use super::rejects::Fault;
 use super::token::{KeySeed, Skip, Token, TokenSeed};
-use super::{Context, TsUnit, reasons, time};
+use super::{Context, TsUnit, mould, reasons, time};
 use crate::model::batch::BuildError;
 use crate::model::{BatchBuilder, ValueRef};
 
@@ -130,15 +130,21 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         fits.then(|| self.out.next_value(value))
     }
 
-    /// Commits a reading whose values were added one by one, with its tags as they are stored; `false` (and nothing
-    /// committed) where it is not surely a good one.
-    pub(super) fn commit_like(&mut self, sensor_id: &str, ts: Option<&Token<'de>>, tags: &[(&str, &str)]) -> bool {
+    /// Commits a reading whose values were added one by one; of its tags (see [`mould::keyed`]) `tags` holds the texts.
+    /// `false` (and nothing committed) where it is not surely a good one.
+    pub(super) fn commit_like<'t>(
+        &mut self,
+        sensor_id: &str,
+        ts: Option<&Token<'de>>,
+        tags: &mut [(&'t str, &'t str)],
+        keys: &'t [Box<str>],
+    ) -> bool {
         let (cx, limits) = (self.cx, self.cx.limits);
-        let text_max = limits.string_max_bytes.min(4096);
-        if names::check_sensor_id(sensor_id, limits).is_err() || tags.iter().any(|(_, text)| text.len() > text_max) {
+        let Some(tags) = mould::keyed(tags, keys, limits) else { return false };
+        let Ok((ts_ms, receipt_time)) = time::resolve(ts, None, cx) else { return false };
+        if names::check_sensor_id(sensor_id, limits).is_err() {
             return false;
         }
-        let Ok((ts_ms, receipt_time)) = time::resolve(ts, None, cx) else { return false };
         self.out.commit(sensor_id, ts_ms, receipt_time, tags);
         true
     }
@@ -233,7 +239,6 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
 
     /// Adds a tag under the key that was remembered last.
     fn tag(&mut self, token: Token<'de>) -> Result<(), Fault> {
-        let limits = self.cx.limits;
         let key = self.keys.last().map_or(Cow::Borrowed(""), |(_, key)| key.clone());
         let text = match token {
             Token::Null => return Ok(()),
@@ -246,34 +251,17 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             Token::BigInt(literal) => Cow::Borrowed(literal),
             Token::NotFinite(_) | Token::Nested(_) => return Err(unusable(&key, &token)),
         };
-        names::check_text(&key, &text, limits)?;
-        let renamed = match names::name(&key, limits)? {
-            Cow::Owned(name) => Some(name),
-            Cow::Borrowed(_) => None,
-        };
-        let key = renamed.map_or(key, Cow::Owned);
-        if self.tags.iter().any(|(k, _)| *k == key) {
-            return Err(Fault::new(reasons::DUPLICATE_KEY, format!("the tag {} comes twice", excerpt(&key))));
-        }
-        let max = limits.tags_max.min(names::TAGS_MAX);
-        if self.tags.len() >= max {
-            return Err(names::too_many_tags(max));
-        }
-        self.tags.push((key, text));
-        Ok(())
+        names::add_tag(&mut self.tags, key, text, self.cx.limits)
     }
 
     fn ts_unit(&mut self, token: &Token<'de>) {
         match token {
             Token::Null => {}
-            Token::Str(name) => match name.parse() {
+            Token::Str(name) => match time::unit(name) {
                 Ok(unit) => self.parts.ts_unit = Some(unit),
-                Err(_) => {
-                    let detail = format!("ts_unit {} is none of s, ms, us, ns", excerpt(name));
-                    self.fail(Fault::new(reasons::BAD_TIMESTAMP, detail));
-                }
+                Err(fault) => self.fail(fault),
             },
-            _ => self.fail(Fault::new(reasons::BAD_TIMESTAMP, "ts_unit must be one of s, ms, us, ns")),
+            _ => self.fail(time::no_unit()),
         }
     }
 

@@ -85,6 +85,19 @@ fn in_zone(local_ms: i64, zone: Tz) -> Option<i64> {
     Some(local_ms - i64::from(before.offset().fix().local_minus_utc()) * 1000)
 }
 
+/// The unit that a member `ts_unit` names.
+pub(super) fn unit(name: &str) -> Result<TsUnit, Fault> {
+    name.parse().map_err(|_| {
+        let detail = format!("ts_unit {} is none of s, ms, us, ns", excerpt(name));
+        Fault::new(reasons::BAD_TIMESTAMP, detail)
+    })
+}
+
+/// The fault of a member `ts_unit` that is no text.
+pub(super) fn no_unit() -> Fault {
+    Fault::new(reasons::BAD_TIMESTAMP, "ts_unit must be one of s, ms, us, ns")
+}
+
 /// The time at the end of a line of the line protocol. By magnitude, where no unit is set, as InfluxDB 3 does: below 5e9
 /// seconds, below 5e12 milliseconds, below 5e15 microseconds, else nanoseconds.
 pub(super) fn of_line(literal: &str, cx: &Context<'_>) -> Result<(i64, bool), Fault> {

@@ -21,6 +21,7 @@ pub(super) use self::cbor::Cbor;
 pub(super) use self::item::{Item, Items, Time};
 use self::msgpack::MessagePack;
 use self::native::ReadingDecoder;
+use super::quota::Quota;
 use super::rejects::{Fault, Rejects};
 use super::{Context, reasons};
 use crate::model::BatchBuilder;
@@ -127,21 +128,16 @@ struct Walk<'a, 'de, S> {
     items: Items<'de, S>,
     decoder: ReadingDecoder<'a, 'de>,
     rejects: &'a mut Rejects,
-    readings_max: usize,
-    readings: usize,
+    quota: Quota,
     /// The next element's place.
     index: usize,
-    /// Elements beyond the limit, and the place of the first.
-    beyond: usize,
-    beyond_from: usize,
 }
 
 impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
     fn new(source: S, cx: &'a Context<'a>, out: &'a mut BatchBuilder, rejects: &'a mut Rejects) -> Walk<'a, 'de, S> {
         let decoder = ReadingDecoder::new(cx, out);
-        let readings_max = cx.limits.batch_max_readings;
         let items = Items::new(source);
-        Walk { items, decoder, rejects, readings_max, readings: 0, index: 0, beyond: 0, beyond_from: 0 }
+        Walk { items, decoder, rejects, quota: Quota::new(cx.limits), index: 0 }
     }
 
     fn run(mut self) {
@@ -150,11 +146,7 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
             let detail = format!("no {} at byte {}: {}; nothing from here on is read", S::NAME, e.at, e.what);
             self.rejects.push(self.index, S::REASON, detail);
         }
-        if self.beyond > 0 {
-            let (n, max) = (self.beyond, self.readings_max);
-            let detail = format!("{n} readings, from this one on, are beyond the {max} that one payload may have");
-            self.rejects.push_many(self.beyond_from, n, reasons::TOO_MANY_READINGS, detail);
-        }
+        self.quota.close("readings", self.rejects);
     }
 
     fn payload(&mut self) -> Result<(), Malformed> {
@@ -234,18 +226,14 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
     }
 
     fn object(&mut self, len: Option<u64>) -> Result<(), Malformed> {
-        if self.readings >= self.readings_max {
-            if self.beyond == 0 {
-                self.beyond_from = self.index;
-            }
-            self.beyond += 1;
+        if self.quota.refuses(self.index) {
             self.index += 1;
             return self.items.finish(Head::Map(len)).map(drop);
         }
         self.decoder.read(&mut self.items, len)?;
         match self.decoder.finish() {
             Ok(()) => {
-                self.readings += 1;
+                self.quota.took();
                 self.index += 1;
             }
             Err(fault) => self.reject(fault),

@@ -241,7 +241,6 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
     }
 
     fn tag(&mut self, key: Cow<'de, str>, item: Item<'de>) -> Result<(), Fault> {
-        let limits = self.cx.limits;
         let text = match item {
             Item::Null => return Ok(()),
             Item::Bool(v) => Cow::Borrowed(if v { "true" } else { "false" }),
@@ -252,35 +251,17 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             Item::Time(Time::Nanos(v)) => Cow::Owned(spoken_time(v).ok_or_else(|| unusable(&key, &item))?),
             _ => return Err(unusable(&key, &item)),
         };
-        names::check_text(&key, &text, limits)?;
-        let renamed = match names::name(&key, limits)? {
-            Cow::Owned(name) => Some(name),
-            Cow::Borrowed(_) => None,
-        };
-        let key = renamed.map_or(key, Cow::Owned);
-        if self.tags.iter().any(|(k, _)| *k == key) {
-            return Err(Fault::new(reasons::DUPLICATE_KEY, format!("the tag {} comes twice", excerpt(&key))));
-        }
-        let max = limits.tags_max.min(names::TAGS_MAX);
-        if self.tags.len() >= max {
-            return Err(names::too_many_tags(max));
-        }
-        self.tags.push((key, text));
-        Ok(())
+        names::add_tag(&mut self.tags, key, text, self.cx.limits)
     }
 
     fn ts_unit(&mut self, item: &Item<'_>) -> Result<(), Fault> {
         match item {
             Item::Null => Ok(()),
             Item::Text(name) => {
-                let unit = name.parse().map_err(|_| {
-                    let detail = format!("ts_unit {} is none of s, ms, us, ns", excerpt(name));
-                    Fault::new(reasons::BAD_TIMESTAMP, detail)
-                })?;
-                self.parts.ts_unit = Some(unit);
+                self.parts.ts_unit = Some(time::unit(name)?);
                 Ok(())
             }
-            _ => Err(Fault::new(reasons::BAD_TIMESTAMP, "ts_unit must be one of s, ms, us, ns")),
+            _ => Err(time::no_unit()),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::decode::decimal;
 use crate::decode::mould::{self, Parts, TAGS_MAX};
 use crate::decode::reading::ReadingDecoder;
 use crate::decode::split::skip_space;
@@ -102,11 +103,7 @@ impl Mould {
                 _ => return None,
             }
         }
-        let tags = &mut tags[..self.tag_keys.len()];
-        for ((key, _), of_mould) in tags.iter_mut().zip(&self.tag_keys) {
-            *key = of_mould;
-        }
-        (ends(at) && decoder.commit_like(sensor_id?, ts.as_ref(), tags)).then_some(at)
+        (ends(at) && decoder.commit_like(sensor_id?, ts.as_ref(), &mut tags, &self.tag_keys)).then_some(at)
     }
 }
 
@@ -149,14 +146,8 @@ const PLAIN: [bool; 256] = {
     plain
 };
 
-/// Integers below this are doubles without loss.
-const EXACT_MAX: u64 = 1 << 53;
-/// Powers of ten that are doubles without loss, as far as they are needed.
-const POWERS: [f64; 19] =
-    [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18];
-
-/// A number of at most 18 digits without an exponent, and how long it is. Where it has a point its digits are an integer
-/// below 2^53: that and the power of ten are exact, so their quotient is the double next to what is written.
+/// A number of at most 18 digits without an exponent, and how long it is. Where it has a point it is one that
+/// [`decimal::exact`] knows.
 fn number(bytes: &[u8]) -> Option<(Simple<'_>, usize)> {
     let negative = bytes[0] == b'-';
     let begin = usize::from(negative);
@@ -185,10 +176,10 @@ fn number(bytes: &[u8]) -> Option<(Simple<'_>, usize)> {
     }
     let fraction = at - point;
     let ends = matches!(bytes.get(at), Some(b',' | b'}' | b' '));
-    if fraction == 0 || whole + fraction > 18 || digits >= EXACT_MAX || !ends || (negative && digits == 0) {
+    if fraction == 0 || whole + fraction > 18 || !ends || (negative && digits == 0) {
         return None;
     }
-    let value = digits as f64 / POWERS[fraction];
+    let value = decimal::exact(digits, fraction)?;
     Some((Simple::Double(if negative { -value } else { value }), at))
 }
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::push_escaped;
 use super::scan::{self, TAG_VALUE, Word};
 use crate::config::Limits;
-use crate::decode::mould::{Parts, TAGS_MAX};
+use crate::decode::mould::{Parts, TAGS_MAX, keyed};
 use crate::decode::{Context, names, time};
 use crate::model::{BatchBuilder, ValueRef};
 
@@ -137,14 +137,7 @@ impl Mould {
         if !matches!(bytes.get(end), None | Some(b'\n')) {
             return None;
         }
-        let tags = &mut tags[..self.tag_keys.len()];
-        for ((key, value), of_mould) in tags.iter_mut().zip(&self.tag_keys) {
-            *key = of_mould;
-            // Beyond that the tags' length together counts.
-            if value.len() > limits.string_max_bytes.min(4096) {
-                return None;
-            }
-        }
+        let tags = keyed(&mut tags, &self.tag_keys, limits)?;
         let id = match &self.id {
             Id::Tag => sensor?,
             Id::Topic => cx.sensor_id?,

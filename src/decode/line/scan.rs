@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use crate::decode::reasons;
+use crate::decode::{decimal, reasons};
 use crate::model::ValueRef;
 
 /// What ends a word, and what a backslash can take that from (or could elsewhere in the line).
@@ -141,12 +141,9 @@ pub(super) fn value(literal: &str) -> Result<ValueRef<'static>, &'static str> {
     }
 }
 
-/// A decimal of up to fifteen digits, as sensors send them: both the digits and the power of ten are exact doubles then, so
-/// that one division gives the double nearest to what was written. Anything else is for the library.
+/// A decimal of up to fifteen digits, as sensors send them. Anything else is for the library.
 fn short_decimal(literal: &[u8]) -> Option<f64> {
     const DIGITS_MAX: usize = 15;
-    const POWERS: [f64; DIGITS_MAX + 1] =
-        [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15];
     let (digits, negative) = match literal.split_first()? {
         (b'-', rest) => (rest, true),
         _ => (literal, false),
@@ -168,7 +165,7 @@ fn short_decimal(literal: &[u8]) -> Option<f64> {
     if point.is_none() && digits.len() > DIGITS_MAX {
         return None;
     }
-    let v = n as f64 / POWERS[decimals];
+    let v = decimal::exact(n, decimals)?;
     Some(if negative { -v } else { v })
 }
 

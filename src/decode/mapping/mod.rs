@@ -21,6 +21,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use self::place::{Names, holds};
+use super::quota::Quota;
 use super::rejects::Fault;
 use super::topic::Template;
 use super::{Context, Rejects, reasons};
@@ -60,7 +61,7 @@ impl Mapper {
         out: &mut BatchBuilder,
         rejects: &mut Rejects,
     ) {
-        let mut run = Run { mapper: self, topic, cx, out, rejects, index: 0, readings: 0, beyond: 0, beyond_from: 0 };
+        let mut run = Run { mapper: self, topic, cx, out, rejects, index: 0, quota: Quota::new(cx.limits) };
         document::read(payload, |message| match message {
             Ok(message) => run.message(&message),
             Err(fault) => run.reject(fault),
@@ -78,10 +79,7 @@ struct Run<'a, 'c> {
     rejects: &'a mut Rejects,
     /// The next record's place, for rejects.
     index: usize,
-    readings: usize,
-    /// Records beyond the limit, and the place of the first.
-    beyond: usize,
-    beyond_from: usize,
+    quota: Quota,
 }
 
 /// A rule and the message that it fits.
@@ -163,11 +161,7 @@ impl Run<'_, '_> {
     }
 
     fn record<'m>(&mut self, case: Case<'_, 'm>, names: &Names<'m>, record: &'m Value) {
-        if self.readings >= self.cx.limits.batch_max_readings {
-            if self.beyond == 0 {
-                self.beyond_from = self.index;
-            }
-            self.beyond += 1;
+        if self.quota.refuses(self.index) {
             self.index += 1;
             return;
         }
@@ -178,7 +172,7 @@ impl Run<'_, '_> {
         }
         self.out.begin();
         match record::read(case, names, record, self.cx, self.out) {
-            Ok(true) => self.readings += 1,
+            Ok(true) => self.quota.took(),
             Ok(false) => self.out.abort(),
             Err(fault) => {
                 self.out.abort();
@@ -194,11 +188,7 @@ impl Run<'_, '_> {
     }
 
     fn close(self) {
-        if self.beyond > 0 {
-            let (n, max) = (self.beyond, self.cx.limits.batch_max_readings);
-            let detail = format!("{n} readings, from this one on, are beyond the {max} that one payload may have");
-            self.rejects.push_many(self.beyond_from, n, reasons::TOO_MANY_READINGS, detail);
-        }
+        self.quota.close("readings", self.rejects);
     }
 }
 

@@ -10,6 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::record::{Label, Record};
 use crate::decode::binary::Item;
 use crate::decode::names::{self, excerpt};
+use crate::decode::quota::Quota;
 use crate::decode::reading::add_value;
 use crate::decode::rejects::{Fault, Rejects};
 use crate::decode::token::Token;
@@ -92,9 +93,7 @@ pub(super) struct Pack<'a, 'de> {
     /// Why nothing of the pack can be used, and how many records said so themselves.
     refused: Option<Fault>,
     refusing: usize,
-    /// Records beyond the limit, and the place of the first.
-    beyond: usize,
-    beyond_from: usize,
+    quota: Quota,
 }
 
 impl<'a, 'de> Pack<'a, 'de> {
@@ -113,8 +112,7 @@ impl<'a, 'de> Pack<'a, 'de> {
             index: 0,
             refused: None,
             refusing: 0,
-            beyond: 0,
-            beyond_from: 0,
+            quota: Quota::new(cx.limits),
         }
     }
 
@@ -135,7 +133,6 @@ impl<'a, 'de> Pack<'a, 'de> {
 
     /// Takes the next record.
     pub(super) fn take(&mut self, record: &mut Record<'de>) {
-        let index = self.index;
         if let Err(fault) = understood(record) {
             self.refused.get_or_insert(fault);
             self.refusing += 1;
@@ -152,17 +149,14 @@ impl<'a, 'de> Pack<'a, 'de> {
             self.index += 1;
             return;
         }
-        if self.records.len() >= self.cx.limits.batch_max_readings {
-            if self.beyond == 0 {
-                self.beyond_from = index;
-            }
-            self.beyond += 1;
+        if self.quota.refuses(self.index) {
             self.index += 1;
             return;
         }
         match self.resolve(record) {
             Ok(resolved) => {
                 self.records.push(resolved);
+                self.quota.took();
                 self.index += 1;
             }
             Err(fault) => self.reject(fault),
@@ -172,16 +166,12 @@ impl<'a, 'de> Pack<'a, 'de> {
     /// Ends the pack: its readings go out.
     pub(super) fn finish(mut self) {
         if let Some(fault) = self.refused {
-            let n = self.records.len() + self.refusing + self.beyond;
+            let n = self.records.len() + self.refusing + self.quota.beyond();
             self.rejects.push_many(0, n, fault.reason, fault.detail);
             return;
         }
         self.commit();
-        if self.beyond > 0 {
-            let (n, max) = (self.beyond, self.cx.limits.batch_max_readings);
-            let detail = format!("{n} records, from this one on, are beyond the {max} that one payload may have");
-            self.rejects.push_many(self.beyond_from, n, reasons::TOO_MANY_READINGS, detail);
-        }
+        self.quota.close("records", self.rejects);
     }
 
     /// The bases that a record gives hold from it on, whatever else is wrong with it.
