@@ -11,6 +11,8 @@
 //! prepared, and the first permit is given when they are. End: the phases of [`crate::shutdown`], from the front to the
 //! back, so that every stage ends because the one before it did.
 
+mod upkeep;
+
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -24,13 +26,13 @@ use tokio_util::sync::CancellationToken;
 use crate::accumulate::state::ShardSettings;
 use crate::accumulate::task::{Gauges, ShardTask};
 use crate::accumulate::{PageLimits, ShardHandle};
-use crate::admin::{Admin, Health, JournalState};
+use crate::admin::{Admin, Health};
 use crate::config::{AckMode, Config};
 use crate::enrich::{Enrichment, Registry};
+use crate::flush::Flusher;
 use crate::flush::backoff::Backoff;
 use crate::flush::dead::DeadLetters;
 use crate::flush::due::DuePolicy;
-use crate::flush::{Flusher, OnStore};
 use crate::ingest;
 use crate::ingest::http::HttpIngest;
 use crate::ingest::listen::MqttListener;
@@ -45,16 +47,11 @@ use crate::route::oldest::Oldest;
 use crate::shutdown::{Ended, Poison};
 use crate::store::Store;
 use crate::store::registry::Query;
-use crate::telemetry::metrics;
 
 /// Deliveries of dead letters that wait for their task.
 const DEAD_QUEUE_MAX: usize = 64;
 /// Stored readings that a bucket remembers to know duplicates: 128 KiB, or 64 readings under pressure.
 const SEEN_MAX: usize = 8192;
-/// How often gauges and health are brought up to date.
-const UPKEEP: Duration = Duration::from_secs(1);
-/// The store is asked whether it is there when nothing else was asked of it for this many upkeeps.
-const PING_EVERY: u32 = 5;
 /// Time for the admin port's last answers, beyond the deadline.
 const ADMIN_GRACE: Duration = Duration::from_secs(1);
 
@@ -235,129 +232,10 @@ impl Wiring {
         let task = self.spawn("router", async move { ended(router.follow(opened.follower).await) });
         Ok((task, Some(opened.journal)))
     }
-
-    /// Prepares the collections, for as long as it takes, reads the registry, opens the way to the store, and keeps the
-    /// registry up to date from then on.
-    async fn prepare(self: Arc<Self>, store: Arc<dyn Store>, enrichment: Option<Enrichment>) {
-        if !self.prepared(&*store).await {
-            return;
-        }
-        let Some(mut enrichment) = enrichment else { return self.flusher.open(self.config.flush.commands_max) };
-        enrichment.refresh().await;
-        self.flusher.open(self.config.flush.commands_max);
-        enrichment.run().await;
-    }
-
-    /// Whether the collections are prepared at last; where they never will be, the service ends.
-    async fn prepared(&self, store: &dyn Store) -> bool {
-        let mut failures = 0;
-        loop {
-            match store.prepare().await {
-                Ok(prepared) => {
-                    prepared.changes.iter().for_each(|change| tracing::info!("{change}"));
-                    prepared.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-                    tracing::info!(
-                        mode = store.mode(),
-                        server = prepared.server_version,
-                        "store ready: {}",
-                        prepared.mode_reason
-                    );
-                    self.health.mode(store.mode(), prepared.mode_reason, prepared.server_version);
-                    self.health.store_ok(self.clock.now().wall_ms);
-                    metrics::store_mode(store.mode());
-                    return true;
-                }
-                Err(error) if error.transient => {
-                    if failures == 0 {
-                        tracing::warn!("the store is not there yet, trying on: {error}");
-                    }
-                    failures += 1;
-                    self.health.store_failed(error.detail);
-                    tokio::time::sleep(backoff(&self.config).wait(failures, fastrand::f64())).await;
-                }
-                Err(error) => {
-                    self.poison.poison(format!("the store cannot be prepared: {error}"));
-                    return false;
-                }
-            }
-        }
-    }
-
-    /// Gauges, health, and a ping where nothing else asks the store.
-    async fn upkeep(
-        self: Arc<Self>,
-        store: Arc<dyn Store>,
-        gauges: Vec<Arc<Gauges>>,
-        latest: Vec<Arc<LatestGauges>>,
-        journal: Option<journal::Handle>,
-        oldest: Arc<Oldest>,
-    ) {
-        let mut ticks = tokio::time::interval(UPKEEP);
-        for n in 1u32.. {
-            ticks.tick().await;
-            self.report(&gauges, journal.as_ref(), &oldest);
-            if self.config.latest.enabled {
-                let waiting: Vec<_> = latest.iter().map(|g| g.get()).collect();
-                let sum = |f: fn(&crate::latest::state::Holding) -> usize| waiting.iter().map(f).sum::<usize>() as u64;
-                metrics::latest_waiting(sum(|h| h.sensors), sum(|h| h.bytes));
-            }
-            if n.is_multiple_of(PING_EVERY) {
-                metrics::run_upkeep();
-                match store.ping().await {
-                    Ok(()) => self.health.store_ok(self.clock.now().wall_ms),
-                    Err(error) => self.health.store_failed(error.to_string()),
-                }
-            }
-        }
-    }
-
-    fn report(&self, gauges: &[Arc<Gauges>], journal: Option<&journal::Handle>, oldest: &Oldest) {
-        let now = self.clock.now();
-        let holding: Vec<_> = gauges.iter().map(|g| g.get()).collect();
-        let sum = |f: fn(&crate::accumulate::state::Holding) -> usize| holding.iter().map(f).sum::<usize>() as u64;
-        metrics::accumulate(sum(|h| h.buckets), sum(|h| h.bytes));
-        metrics::readings_in_flight(sum(|h| h.readings));
-        let Some(journal) = journal else {
-            let age_ms = oldest.since_ms().map_or(0, |since| now.mono_ms.saturating_sub(since));
-            return metrics::oldest_unstored_seconds(age_ms as f64 / 1000.0);
-        };
-        let stats = journal.stats();
-        let age_ms = stats.oldest_unstored_ms.map_or(0, |since| now.wall_ms.saturating_sub(since).max(0));
-        metrics::oldest_unstored_seconds(age_ms as f64 / 1000.0);
-        metrics::journal_bytes(stats.bytes);
-        let full = self.gate.check() == Err(crate::intake::Refused::Full);
-        self.health.journal(JournalState {
-            bytes: stats.bytes,
-            max_bytes: stats.bytes_max,
-            full,
-            unstored_entries: stats.unstored_entries,
-            replayed: stats.replay_done,
-            replay_total: stats.replay_total,
-        });
-    }
 }
 
 fn backoff(config: &Config) -> Backoff {
     Backoff { min: config.flush.backoff_min, max: config.flush.backoff_max }
-}
-
-/// Says in the health and the log when the store goes and when it comes back; nothing in between.
-fn on_store(health: Arc<Health>, clock: Arc<dyn Clock>) -> OnStore {
-    let well = std::sync::atomic::AtomicBool::new(true);
-    Arc::new(move |result| match result {
-        Ok(()) => {
-            health.store_ok(clock.now().wall_ms);
-            if !well.swap(true, std::sync::atomic::Ordering::Relaxed) {
-                tracing::info!("the store takes writes again");
-            }
-        }
-        Err(error) => {
-            health.store_failed(error.to_string());
-            if well.swap(false, std::sync::atomic::Ordering::Relaxed) {
-                tracing::warn!("the store fails, trying on: {error}");
-            }
-        }
-    })
 }
 
 impl Service {
@@ -399,7 +277,7 @@ impl Service {
         let gate = Gate::default();
         let poison = Poison::new(gate.clone());
         let health = Arc::new(Health::new(config.ingest.ack));
-        let flusher = Flusher::new(store.clone(), backoff(&config), on_store(health.clone(), clock.clone()));
+        let flusher = Flusher::new(store.clone(), backoff(&config), upkeep::on_store(health.clone(), clock.clone()));
         let bytes_max = u32::try_from(config.ingest.queue_max_bytes).unwrap_or(u32::MAX);
         let (intake, parcels) = door(config.ingest.queue_max, bytes_max, gate.clone());
         let wiring = Arc::new(Wiring {

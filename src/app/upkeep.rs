@@ -1,0 +1,144 @@
+//! What goes on beside the way of a reading: the store is prepared, asked whether it is there, and what is seen stands in
+//! the gauges and the health.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::{Wiring, backoff};
+use crate::accumulate::task::Gauges;
+use crate::admin::{Health, JournalState};
+use crate::enrich::Enrichment;
+use crate::flush::OnStore;
+use crate::journal;
+use crate::latest::LatestGauges;
+use crate::model::Clock;
+use crate::route::oldest::Oldest;
+use crate::store::Store;
+use crate::telemetry::metrics;
+
+/// How often gauges and health are brought up to date.
+const UPKEEP: Duration = Duration::from_secs(1);
+/// The store is asked whether it is there when nothing else was asked of it for this many upkeeps.
+const PING_EVERY: u32 = 5;
+
+impl Wiring {
+    /// Prepares the collections, for as long as it takes, reads the registry, opens the way to the store, and keeps the
+    /// registry up to date from then on.
+    pub(super) async fn prepare(self: Arc<Self>, store: Arc<dyn Store>, enrichment: Option<Enrichment>) {
+        if !self.prepared(&*store).await {
+            return;
+        }
+        let Some(mut enrichment) = enrichment else { return self.flusher.open(self.config.flush.commands_max) };
+        enrichment.refresh().await;
+        self.flusher.open(self.config.flush.commands_max);
+        enrichment.run().await;
+    }
+
+    /// Whether the collections are prepared at last; where they never will be, the service ends.
+    async fn prepared(&self, store: &dyn Store) -> bool {
+        let mut failures = 0;
+        loop {
+            match store.prepare().await {
+                Ok(prepared) => {
+                    prepared.changes.iter().for_each(|change| tracing::info!("{change}"));
+                    prepared.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+                    tracing::info!(
+                        mode = store.mode(),
+                        server = prepared.server_version,
+                        "store ready: {}",
+                        prepared.mode_reason
+                    );
+                    self.health.mode(store.mode(), prepared.mode_reason, prepared.server_version);
+                    self.health.store_ok(self.clock.now().wall_ms);
+                    metrics::store_mode(store.mode());
+                    return true;
+                }
+                Err(error) if error.transient => {
+                    if failures == 0 {
+                        tracing::warn!("the store is not there yet, trying on: {error}");
+                    }
+                    failures += 1;
+                    self.health.store_failed(error.detail);
+                    tokio::time::sleep(backoff(&self.config).wait(failures, fastrand::f64())).await;
+                }
+                Err(error) => {
+                    self.poison.poison(format!("the store cannot be prepared: {error}"));
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Gauges, health, and a ping where nothing else asks the store.
+    pub(super) async fn upkeep(
+        self: Arc<Self>,
+        store: Arc<dyn Store>,
+        gauges: Vec<Arc<Gauges>>,
+        latest: Vec<Arc<LatestGauges>>,
+        journal: Option<journal::Handle>,
+        oldest: Arc<Oldest>,
+    ) {
+        let mut ticks = tokio::time::interval(UPKEEP);
+        for n in 1u32.. {
+            ticks.tick().await;
+            self.report(&gauges, journal.as_ref(), &oldest);
+            if self.config.latest.enabled {
+                let waiting: Vec<_> = latest.iter().map(|g| g.get()).collect();
+                let sum = |f: fn(&crate::latest::state::Holding) -> usize| waiting.iter().map(f).sum::<usize>() as u64;
+                metrics::latest_waiting(sum(|h| h.sensors), sum(|h| h.bytes));
+            }
+            if n.is_multiple_of(PING_EVERY) {
+                metrics::run_upkeep();
+                match store.ping().await {
+                    Ok(()) => self.health.store_ok(self.clock.now().wall_ms),
+                    Err(error) => self.health.store_failed(error.to_string()),
+                }
+            }
+        }
+    }
+
+    fn report(&self, gauges: &[Arc<Gauges>], journal: Option<&journal::Handle>, oldest: &Oldest) {
+        let now = self.clock.now();
+        let holding: Vec<_> = gauges.iter().map(|g| g.get()).collect();
+        let sum = |f: fn(&crate::accumulate::state::Holding) -> usize| holding.iter().map(f).sum::<usize>() as u64;
+        metrics::accumulate(sum(|h| h.buckets), sum(|h| h.bytes));
+        metrics::readings_in_flight(sum(|h| h.readings));
+        let Some(journal) = journal else {
+            let age_ms = oldest.since_ms().map_or(0, |since| now.mono_ms.saturating_sub(since));
+            return metrics::oldest_unstored_seconds(age_ms as f64 / 1000.0);
+        };
+        let stats = journal.stats();
+        let age_ms = stats.oldest_unstored_ms.map_or(0, |since| now.wall_ms.saturating_sub(since).max(0));
+        metrics::oldest_unstored_seconds(age_ms as f64 / 1000.0);
+        metrics::journal_bytes(stats.bytes);
+        let full = self.gate.check() == Err(crate::intake::Refused::Full);
+        self.health.journal(JournalState {
+            bytes: stats.bytes,
+            max_bytes: stats.bytes_max,
+            full,
+            unstored_entries: stats.unstored_entries,
+            replayed: stats.replay_done,
+            replay_total: stats.replay_total,
+        });
+    }
+}
+
+/// Says in the health and the log when the store goes and when it comes back; nothing in between.
+pub(super) fn on_store(health: Arc<Health>, clock: Arc<dyn Clock>) -> OnStore {
+    let well = AtomicBool::new(true);
+    Arc::new(move |result| match result {
+        Ok(()) => {
+            health.store_ok(clock.now().wall_ms);
+            if !well.swap(true, Ordering::Relaxed) {
+                tracing::info!("the store takes writes again");
+            }
+        }
+        Err(error) => {
+            health.store_failed(error.to_string());
+            if well.swap(false, Ordering::Relaxed) {
+                tracing::warn!("the store fails, trying on: {error}");
+            }
+        }
+    })
+}
