@@ -18,13 +18,16 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 use slab::Slab;
+use smallvec::SmallVec;
 
 use super::bucket::{Arriving, Bucket, Need, PageLimits};
 use crate::ack::{Ack, Acks};
 use crate::enrich::Registry;
 use crate::flush::backoff::Backoff;
 use crate::flush::due::{DuePolicy, DueWheel};
-use crate::model::{BucketStart, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags, SensorId, Shapes, Span, Tags};
+use crate::model::{
+    BucketStart, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags, SensorId, Shapes, Span, TagSets, Tags,
+};
 use crate::store::{LoadRequest, LoadedBucket, StoreError, Written};
 
 /// What a shard is told at its start.
@@ -119,8 +122,8 @@ struct Sensor {
     id: SensorId,
     hash: u64,
     tags: Option<Arc<Tags>>,
-    /// Sorted by start.
-    buckets: Vec<Bucket>,
+    /// Sorted by start. Nearly always one, which stands here: a sensor is then one allocation beside its slot, its id.
+    buckets: SmallVec<[Bucket; 1]>,
 }
 
 /// One shard.
@@ -131,6 +134,7 @@ pub struct Shard {
     sensors: Slab<Sensor>,
     index: HashTable<u32>,
     shapes: Shapes,
+    tags: TagSets,
     wheel: DueWheel<Ticket>,
     loads: VecDeque<Ticket>,
     creates: VecDeque<Ticket>,
@@ -155,6 +159,7 @@ impl Shard {
             sensors: Slab::new(),
             index: HashTable::new(),
             shapes: Shapes::default(),
+            tags: TagSets::default(),
             wheel,
             loads: VecDeque::new(),
             creates: VecDeque::new(),

@@ -1,10 +1,10 @@
 //! The tags by sensor, shared by all shards. Pure, but for a lock.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::config::Limits;
-use crate::model::Tags;
+use crate::model::{TagSets, Tags};
 use crate::store::registry::Record;
 
 /// The shards' handle; the default one knows no sensor and costs nothing.
@@ -47,8 +47,7 @@ impl Registry {
 #[derive(Debug, Default)]
 pub struct TagMap {
     sensors: HashMap<Box<str>, Arc<Tags>>,
-    /// Every distinct set of tags once: a site's thousand sensors of one model share theirs.
-    shared: HashSet<Arc<Tags>>,
+    shared: TagSets,
     /// Sensors for which there was no room.
     pub(super) left_out: u64,
     /// Fields that cannot be tags.
@@ -75,15 +74,7 @@ impl TagMap {
         }
         let (tags, bad) = tags_of(&record.fields, limits);
         self.bad_fields += bad;
-        let tags = match self.shared.get(&tags) {
-            Some(shared) => shared.clone(),
-            None => {
-                let new = Arc::new(tags);
-                self.shared.insert(new.clone());
-                new
-            }
-        };
-        self.sensors.insert(record.sensor_id.into(), tags);
+        self.sensors.insert(record.sensor_id.into(), self.shared.shared(tags.as_bytes()));
     }
 
     /// Forgets a sensor.

@@ -12,6 +12,7 @@ pub mod reading;
 pub mod rows;
 pub mod shape;
 pub mod summary;
+pub mod tags;
 pub mod value;
 
 pub use batch::{BatchBuilder, ReadingBatch, ReadingRef, Tags};
@@ -25,4 +26,5 @@ pub use reading::{Reading, ReadingKey};
 pub use rows::{RowFlags, Rows};
 pub use shape::{Shape, Shapes};
 pub use summary::{FieldSummary, Summary};
+pub use tags::TagSets;
 pub use value::{Num, Value, ValueRef};

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::super::bucket::Bucket;
 use super::{Sensor, Shard};
-use crate::model::{BucketStart, Now, ReadingRef, Tags};
+use crate::model::{BucketStart, Now, ReadingRef};
 
 /// Sensors looked at in one sweep for idle ones, unless room is needed.
 const SWEEP_STEP: usize = 4096;
 /// About what a sensor takes beside its buckets.
-const SENSOR_BYTES: usize = 200;
+const SENSOR_BYTES: usize = 100;
 
 /// Readings come in the order of their times of receipt, give or take this.
 const RECEIPT_ORDER_MS: i64 = 2000;
@@ -31,7 +33,7 @@ impl Shard {
         if let Some(slot) = self.index.find(hash, |&slot| self.sensors[slot as usize].id.as_bytes() == id) {
             return *slot as usize;
         }
-        let sensor = Sensor { id: Arc::from(reading.sensor_id()), hash, tags: None, buckets: Vec::with_capacity(1) };
+        let sensor = Sensor { id: Arc::from(reading.sensor_id()), hash, tags: None, buckets: SmallVec::new() };
         self.holding.bytes += sensor.memory();
         self.holding.sensors += 1;
         let slot = self.sensors.insert(sensor);
@@ -70,9 +72,9 @@ impl Shard {
         if tags.is_empty() || sensor.tags.as_ref().is_some_and(|t| t.as_bytes() == tags) {
             return;
         }
-        self.holding.bytes -= sensor.memory();
-        sensor.tags = Some(Arc::new(Tags::from_canonical(tags)));
-        self.holding.bytes += sensor.memory();
+        let before = self.tags.memory_bytes();
+        sensor.tags = Some(self.tags.shared(tags));
+        self.holding.bytes = self.holding.bytes + self.tags.memory_bytes() - before;
     }
 
     /// Makes room: idle buckets whose time is over are forgotten always, a few sensors at a time; when the shard is full,
@@ -117,6 +119,10 @@ impl Shard {
                 }
                 !drop
             });
+            if gone > 0 && sensor.buckets.len() == 1 {
+                // Back into the slot.
+                sensor.buckets.shrink_to_fit();
+            }
             self.holding.bytes -= freed;
             self.holding.buckets -= gone;
             if sensor.buckets.is_empty() {
@@ -133,8 +139,8 @@ impl Shard {
 }
 
 impl Sensor {
-    /// Bytes of the sensor itself: the slab's entry, the shared id, the index and the tags.
+    /// Bytes of the sensor beside its buckets: the slab's entry without the room for the first one, the id, the index.
     pub(super) fn memory(&self) -> usize {
-        size_of::<Sensor>() + 16 + self.id.len() + 8 + self.tags.as_ref().map_or(0, |t| 32 + t.as_bytes().len())
+        size_of::<Sensor>() - size_of::<Bucket>() + 16 + self.id.len() + 8
     }
 }

@@ -1,0 +1,100 @@
+//! What a sensor takes in memory when everything of it is stored: a million sensors in two shards, two readings each, in
+//! turns with the flush, as the service does it. Resident memory of the process beside the shards' own books. Figures,
+//! not a test.
+//!
+//!     cargo bench --bench sensors [-- SENSORS]
+
+use std::time::Duration;
+
+use hourbucket::accumulate::PageLimits;
+use hourbucket::accumulate::state::{Done, Job, Shard, ShardSettings};
+use hourbucket::ack::Ack;
+use hourbucket::flush::backoff::Backoff;
+use hourbucket::flush::due::DuePolicy;
+use hourbucket::model::{BatchBuilder, Form, Now, PageWrite, ReadingBatch, Span, ValueRef};
+use hourbucket::route::picks;
+use hourbucket::store::Written;
+
+/// As the service has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const SHARDS: usize = 2;
+const BATCH: usize = 1000;
+const NAMES: [&str; 7] = ["latitude", "longitude", "elevation", "velocity", "heading", "grade", "fuel_consumption"];
+const HOUR_MS: i64 = 3_600_000;
+
+fn shard() -> Shard {
+    Shard::new(ShardSettings {
+        span: Span::HOUR,
+        page: PageLimits { readings: 1000, bytes: 1 << 20 },
+        due: DuePolicy::Age(15_000),
+        command_bytes_max: 12 << 20,
+        command_statements_max: 5000,
+        bytes_max: 256 << 20,
+        sensors_max: 1_000_000,
+        seen_max: 8192,
+        started_wall_ms: 0,
+        backoff: Backoff { min: Duration::from_millis(100), max: Duration::from_secs(30) },
+    })
+}
+
+/// Readings of a thousand sensors, with the tags of trucks: few distinct ones, as fleets have them.
+fn batch(first: usize, ts_ms: i64) -> ReadingBatch {
+    let mut builder = BatchBuilder::new(64);
+    for i in first..first + BATCH {
+        builder.begin();
+        for name in NAMES {
+            builder.value(name, ValueRef::Double(i as f64 / 7.0)).expect("fits");
+        }
+        let driver = ["Trish", "Derek", "Andy", "Rodney", "Seth"][i % 5];
+        let tags = [("device_version", "v2.3"), ("driver", driver), ("fleet", "South"), ("model", "H-2")];
+        builder.commit(&format!("truck_{i:07}"), ts_ms, false, &tags);
+    }
+    builder.finish()
+}
+
+fn stored(shard: &mut Shard, now: Now) {
+    while let Some(job) = shard.take(Form::Pages) {
+        let Job::Write(tickets, writes) = job else { unreachable!("these buckets are new") };
+        let count = |w: &PageWrite| Written::Done { count: w.count_after() };
+        let answers = writes.iter().map(count).collect();
+        shard.finished(Done::Write(tickets, writes, Ok(answers)), now);
+    }
+}
+
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc is there");
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("a number of pages") * 4096
+}
+
+#[allow(clippy::print_stdout, reason = "what it is for")]
+fn main() {
+    let sensors = std::env::args().skip(1).find_map(|a| a.parse().ok()).unwrap_or(1_000_000usize);
+    let before = resident();
+    let mut shards: Vec<Shard> = (0..SHARDS).map(|_| shard()).collect();
+    let mut now = Now { wall_ms: 10 * HOUR_MS, mono_ms: 1 };
+    for round in 0..2 {
+        for first in (0..sensors).step_by(BATCH) {
+            let batch = batch(first, now.wall_ms);
+            for (shard, picks) in shards.iter_mut().zip(picks(&batch, SHARDS)) {
+                shard.accept(&batch, &picks, Ack::none(), false, now);
+            }
+            // A million readings a minute.
+            now = Now { wall_ms: now.wall_ms + 60, mono_ms: now.mono_ms + 60 };
+            for shard in &mut shards {
+                shard.tick(now);
+                stored(shard, now);
+            }
+        }
+        println!("round {round}: {} bytes a sensor resident", (resident() - before) / sensors as u64);
+    }
+    for shard in &mut shards {
+        shard.drain();
+        stored(shard, now);
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    let books: usize = shards.iter().map(|s| s.holding().bytes).sum();
+    let (resident, held) = (resident() - before, shards.iter().map(|s| s.holding().sensors).sum::<usize>());
+    println!("{held} idle sensors: {} bytes each resident, {} in the books", resident / held as u64, books / held);
+}

@@ -1,0 +1,94 @@
+//! Sets of tags, each kept once: a site's thousand sensors of one model share theirs.
+
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::batch::Tags;
+
+/// Below this many sets nobody looks for unused ones.
+const SWEEP_MIN: usize = 64;
+
+/// Every distinct set of tags that somebody holds, once. One that nobody holds any more goes when the sets have doubled
+/// since the last look, so that looking costs a constant for each new one.
+#[derive(Debug)]
+pub struct TagSets {
+    sets: HashTable<Arc<Tags>>,
+    sweep_at: usize,
+    bytes: usize,
+}
+
+impl Default for TagSets {
+    fn default() -> TagSets {
+        TagSets { sets: HashTable::new(), sweep_at: SWEEP_MIN, bytes: 0 }
+    }
+}
+
+impl TagSets {
+    /// The set with this canonical form (see [`Tags`]).
+    pub fn shared(&mut self, canonical: &[u8]) -> Arc<Tags> {
+        let hash = xxh3_64(canonical);
+        if let Some(set) = self.sets.find(hash, |set| set.as_bytes() == canonical) {
+            return set.clone();
+        }
+        if self.sets.len() >= self.sweep_at {
+            self.sweep();
+        }
+        let set = Arc::new(Tags::from_canonical(canonical));
+        self.bytes += memory(&set);
+        self.sets.insert_unique(hash, set.clone(), |set| xxh3_64(set.as_bytes()));
+        set
+    }
+
+    fn sweep(&mut self) {
+        let bytes = &mut self.bytes;
+        self.sets.retain(|set| {
+            let held = Arc::strong_count(set) > 1;
+            if !held {
+                *bytes -= memory(set);
+            }
+            held
+        });
+        self.sweep_at = (self.sets.len() * 2).max(SWEEP_MIN);
+    }
+
+    /// Bytes held.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// The counted block, the bytes, and the table's entry.
+fn memory(set: &Arc<Tags>) -> usize {
+    16 + size_of::<Tags>() + set.as_bytes().len() + 2 * size_of::<Arc<Tags>>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn canonical(value: u32) -> Vec<u8> {
+        let value = value.to_string();
+        [&[1, b'k', value.len() as u8, 0], value.as_bytes()].concat()
+    }
+
+    #[test]
+    fn equal_sets_are_one_and_what_nobody_holds_goes() {
+        let mut sets = TagSets::default();
+        let first = sets.shared(&canonical(0));
+        assert!(Arc::ptr_eq(&first, &sets.shared(&canonical(0))));
+        assert_eq!(first.iter().collect::<Vec<_>>(), [("k", "0")]);
+        let one = sets.memory_bytes();
+        for value in 1..10_000 {
+            sets.shared(&canonical(value));
+        }
+        assert!(sets.memory_bytes() < (SWEEP_MIN + 2) * (one + 8), "{} bytes", sets.memory_bytes());
+        let held: Vec<_> = (0..10_000).map(|value| sets.shared(&canonical(value))).collect();
+        assert!(sets.memory_bytes() >= 10_000 * one);
+        for (value, set) in held.iter().enumerate() {
+            assert!(Arc::ptr_eq(set, &sets.shared(&canonical(value as u32))));
+        }
+        assert!(Arc::ptr_eq(&first, &held[0]));
+    }
+}
