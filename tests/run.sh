@@ -29,6 +29,7 @@ ensure_build_tools
 ensure_mongod
 ensure_mongod44
 ensure_mosquitto
+ensure_prometheus
 ensure_python
 ensure_influxdb_client
 

@@ -6,9 +6,9 @@
 # there whole, under a lock, so that neither an interrupted run nor two at once can leave half of it. System packages
 # come from apt-get, as root or through sudo; without either, the message says what to install.
 #
-# After ensure_mongod, ensure_mongod44, ensure_mosquitto, ensure_python and ensure_influxdb_client: HOURBUCKET_MONGOD,
-# HOURBUCKET_MONGOD44 with HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_PYTHONPATH and
-# HOURBUCKET_INFLUXDB_PYTHONPATH are set and exported.
+# After ensure_mongod, ensure_mongod44, ensure_mosquitto, ensure_prometheus, ensure_python and ensure_influxdb_client:
+# HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44 with HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_PROMETHEUS and
+# HOURBUCKET_PROMTOOL, HOURBUCKET_PYTHONPATH and HOURBUCKET_INFLUXDB_PYTHONPATH are set and exported.
 
 REPO=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TOOLS=${HOURBUCKET_TOOLS:-$REPO/.tools}
@@ -26,6 +26,12 @@ LIBSSL11=libssl1.1_1.1.1w-0+deb11u1_amd64.deb
 LIBSSL11_SHA256=aadf8b4b197335645b230c2839b4517aa444fd2e8f434e5438c48a18857988f7
 # The second is where Debian moves a release that has left the first.
 LIBSSL11_POOLS=(http://deb.debian.org/debian/pool/main/o/openssl http://archive.debian.org/debian/pool/main/o/openssl)
+# For the tests of dashboard and alerts: the two programs out of Debian 12's package, beside which nothing is installed, so
+# that no service is started and a Prometheus on the machine stays as it is.
+PROMETHEUS_VERSION=2.42.0
+PROMETHEUS_DEB=prometheus_2.42.0+ds-5+deb12u1_amd64.deb
+PROMETHEUS_DEB_SHA256=81d59a24fce84f7fbe97a45a4f2914b6a5881b5cd1db2a6a0e129e515e1a5f55
+PROMETHEUS_POOLS=(http://deb.debian.org/debian/pool/main/p/prometheus http://archive.debian.org/debian/pool/main/p/prometheus)
 # The demo's own client side: it recounts in MongoDB and counts the broker's acknowledgements itself.
 PYTHON_PACKAGES=(pymongo==4.20.0 paho-mqtt==2.2.0)
 # InfluxDB's own client, for the test that writes with it, and what it needs at run time.
@@ -318,23 +324,37 @@ Set HOURBUCKET_MONGOD44 to a mongod 4.4 that does."
 
 # fetch_libssl11 DIR: the two libraries out of Debian 11's package. The lock is held.
 fetch_libssl11() {
-    local deb=$TOOLS/partial/libssl11.deb log=$TOOLS/partial/libssl11.log pool helper=/usr/lib/apt/apt-helper
     step "downloading $LIBSSL11 (for MongoDB $MONGOD44_VERSION) into $TOOLS"
-    for pool in "${LIBSSL11_POOLS[@]}"; do
+    fetch_deb "$LIBSSL11" "$LIBSSL11_SHA256" "${LIBSSL11_POOLS[@]}" ||
+        fail "could not download $LIBSSL11 (above); or set HOURBUCKET_MONGOD44 to a mongod 4.4 that runs here"
+    unpack_deb "$TOOLS/partial/$LIBSSL11" "$1" libssl.so.1.1 libcrypto.so.1.1
+}
+
+# fetch_deb FILE SHA256 POOL...: a Debian package into $TOOLS/partial, not installed. The lock is held.
+fetch_deb() {
+    local file=$1 sha256=$2 deb=$TOOLS/partial/$1 log=$TOOLS/partial/deb.log pool helper=/usr/lib/apt/apt-helper
+    shift 2
+    for pool in "$@"; do
         # apt's own downloader goes where apt goes, through its proxy too.
         if [[ -x $helper ]]; then
-            run_child "$helper" -q download-file "$pool/$LIBSSL11" "$deb" >>"$log" 2>&1 && break
+            run_child "$helper" -q download-file "$pool/$file" "$deb" >>"$log" 2>&1 && break
         else
-            run_child curl -fsSL --retry 2 -o "$deb" "$pool/$LIBSSL11" >>"$log" 2>&1 && break
+            run_child curl -fsSL --retry 2 -o "$deb" "$pool/$file" >>"$log" 2>&1 && break
         fi
         rm -f "$deb"
     done
     if [[ ! -s $deb ]]; then
         tail -n 15 "$log" >&2
-        fail "could not download $LIBSSL11 (above); or set HOURBUCKET_MONGOD44 to a mongod 4.4 that runs here"
+        return 1
     fi
-    echo "$LIBSSL11_SHA256  $deb" | sha256sum --check --status ||
-        fail "$LIBSSL11 is not the file that it was (SHA-256 differs); nothing of it is used"
+    echo "$sha256  $deb" | sha256sum --check --status ||
+        fail "$file is not the file that it was (SHA-256 differs); nothing of it is used"
+}
+
+# unpack_deb DEB DIR NAME...: the files of these names into DIR, wherever they stand in the package.
+unpack_deb() {
+    local deb=$1 dir=$2 name
+    shift 2
     # A package is an ar archive of tarballs; python3 is needed for the wheel anyway, dpkg is not everywhere.
     run_child python3 -c '
 import io, os, sys, tarfile
@@ -349,11 +369,14 @@ while at < len(data):
     with tarfile.open(fileobj=io.BytesIO(body)) as tar:
         for member in tar:
             base = os.path.basename(member.name)
-            if member.isfile() and base in ("libssl.so.1.1", "libcrypto.so.1.1"):
+            if member.isfile() and base in sys.argv[3:]:
                 with open(os.path.join(sys.argv[2], base), "wb") as out:
                     out.write(tar.extractfile(member).read())
-' "$deb" "$1" || fail "could not unpack $LIBSSL11"
-    [[ -s $1/libssl.so.1.1 && -s $1/libcrypto.so.1.1 ]] || fail "$LIBSSL11 does not hold the two libraries"
+                os.chmod(out.name, member.mode)
+' "$deb" "$dir" "$@" || fail "could not unpack ${deb##*/}"
+    for name in "$@"; do
+        [[ -s $dir/$name ]] || fail "${deb##*/} does not hold $name"
+    done
 }
 
 unpack_mongod() {
@@ -381,4 +404,40 @@ ensure_mosquitto() {
     fi
     HOURBUCKET_MOSQUITTO=$(find_program mosquitto) || fail "mosquitto was installed, but is not found"
     export HOURBUCKET_MOSQUITTO
+}
+
+# Order: HOURBUCKET_PROMETHEUS with HOURBUCKET_PROMTOOL, the two in the cache, both on the path (elsewhere than on x86-64
+# Debian's package does not run), else they are fetched.
+ensure_prometheus() {
+    local dir=$TOOLS/prometheus-$PROMETHEUS_VERSION
+    if [[ -n ${HOURBUCKET_PROMETHEUS:-} && -n ${HOURBUCKET_PROMTOOL:-} ]]; then
+        "$HOURBUCKET_PROMETHEUS" --version >/dev/null 2>&1 ||
+            fail "HOURBUCKET_PROMETHEUS=$HOURBUCKET_PROMETHEUS does not run"
+        return
+    fi
+    if [[ ! -x $dir/promtool && $(uname -sm) != "Linux x86_64" ]]; then
+        HOURBUCKET_PROMETHEUS=$(find_program prometheus) && HOURBUCKET_PROMTOOL=$(find_program promtool) ||
+            fail "there is no Prometheus to download for $(uname -sm); install one, or set HOURBUCKET_PROMETHEUS and HOURBUCKET_PROMTOOL"
+    else
+        [[ -x $dir/promtool ]] || fetch_prometheus "$dir"
+        HOURBUCKET_PROMETHEUS=$dir/prometheus HOURBUCKET_PROMTOOL=$dir/promtool
+    fi
+    export HOURBUCKET_PROMETHEUS HOURBUCKET_PROMTOOL
+}
+
+fetch_prometheus() {
+    local dir=$1 partial=$TOOLS/partial/prometheus
+    lock_tools
+    if [[ ! -x $dir/promtool ]]; then
+        command -v python3 >/dev/null || apt_install "Python 3" python3
+        step "downloading Prometheus $PROMETHEUS_VERSION (the package $PROMETHEUS_DEB, 19 MB) into $TOOLS"
+        fetch_deb "$PROMETHEUS_DEB" "$PROMETHEUS_DEB_SHA256" "${PROMETHEUS_POOLS[@]}" ||
+            fail "could not download $PROMETHEUS_DEB (above); or set HOURBUCKET_PROMETHEUS and HOURBUCKET_PROMTOOL"
+        mkdir -p "$partial"
+        unpack_deb "$TOOLS/partial/$PROMETHEUS_DEB" "$partial" prometheus promtool
+        "$partial/prometheus" --version >/dev/null 2>&1 || fail "the downloaded Prometheus does not run here"
+        rm -rf "$dir"
+        mv "$partial" "$dir"
+    fi
+    unlock_tools
 }

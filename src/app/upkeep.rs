@@ -10,12 +10,13 @@ use crate::accumulate::task::Gauges;
 use crate::admin::{Health, JournalState};
 use crate::enrich::Enrichment;
 use crate::flush::OnStore;
+use crate::intake::Refused;
 use crate::journal;
 use crate::latest::LatestGauges;
-use crate::model::Clock;
+use crate::model::{Clock, Now};
 use crate::route::oldest::Oldest;
 use crate::store::Store;
-use crate::telemetry::metrics;
+use crate::telemetry::metrics::{self, Closed};
 
 /// How often gauges and health are brought up to date.
 const UPKEEP: Duration = Duration::from_secs(1);
@@ -103,7 +104,21 @@ impl Wiring {
         let holding: Vec<_> = gauges.iter().map(|g| g.get()).collect();
         let sum = |f: fn(&crate::accumulate::state::Holding) -> usize| holding.iter().map(f).sum::<usize>() as u64;
         metrics::accumulate(sum(|h| h.buckets), sum(|h| h.bytes));
+        metrics::accumulate_max_bytes(self.config.accumulate.max_bytes);
         metrics::readings_in_flight(sum(|h| h.readings));
+        let closed = self.gate.check().err();
+        metrics::intake_closed(closed.map(|why| match why {
+            Refused::Full | Refused::Busy => Closed::Full,
+            Refused::Stopping => Closed::Stopping,
+            Refused::Broken => Closed::Broken,
+        }));
+        self.report_journal(now, journal, oldest, closed == Some(Refused::Full));
+        let health = self.health.report();
+        metrics::ready(health.ready);
+        metrics::store_up(health.store.ok);
+    }
+
+    fn report_journal(&self, now: Now, journal: Option<&journal::Handle>, oldest: &Oldest, full: bool) {
         let Some(journal) = journal else {
             let age_ms = oldest.since_ms().map_or(0, |since| now.mono_ms.saturating_sub(since));
             return metrics::oldest_unstored_seconds(age_ms as f64 / 1000.0);
@@ -112,7 +127,7 @@ impl Wiring {
         let age_ms = stats.oldest_unstored_ms.map_or(0, |since| now.wall_ms.saturating_sub(since).max(0));
         metrics::oldest_unstored_seconds(age_ms as f64 / 1000.0);
         metrics::journal_bytes(stats.bytes);
-        let full = self.gate.check() == Err(crate::intake::Refused::Full);
+        metrics::journal(stats.bytes_max, stats.unstored_entries);
         self.health.journal(JournalState {
             bytes: stats.bytes,
             max_bytes: stats.bytes_max,

@@ -6,6 +6,10 @@ use std::sync::OnceLock;
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
+use super::catalog::{Kind, METRICS, Metric};
+use super::process;
+use crate::model::{Clock, SystemClock};
+
 /// Where readings come from, the label `source`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Source {
@@ -59,7 +63,12 @@ pub fn install() -> Result<&'static PrometheusHandle, metrics_exporter_prometheu
 
 /// The text that Prometheus scrapes; empty before [`install`].
 pub fn render() -> String {
-    HANDLE.get().map(PrometheusHandle::render).unwrap_or_default()
+    let Some(handle) = HANDLE.get() else { return String::new() };
+    // At the moment of the scrape: the scraper compares it with its own.
+    gauge!("hourbucket_clock_seconds").set(SystemClock::new().now().wall_ms as f64 / 1000.0);
+    let mut text = handle.render();
+    process::render(&mut text);
+    text
 }
 
 /// Folds what has been recorded; the exporter needs it called every few seconds.
@@ -81,58 +90,26 @@ fn start_at_zero() {
     duplicate(0);
     store_conflicts(0);
     counter!("hourbucket_store_retries_total").increment(0);
+    // The one reason that loses a message which nobody sends again, and the one that concerns what was acknowledged.
+    rejected(Source::Mqtt, "queue_full", 0);
+    rejected(Source::Store, "store_rejected", 0);
     readings_in_flight(0);
     oldest_unstored_seconds(0.0);
     accumulate(0, 0);
     journal_bytes(0);
+    ready(false);
+    intake_closed(None);
+    store_up(false);
 }
 
 fn describe() {
-    describe_counter!("hourbucket_readings_received_total", "Readings that arrived, good or bad.");
-    describe_counter!("hourbucket_readings_accepted_total", "Readings taken over; at rest, stored plus duplicate.");
-    describe_counter!("hourbucket_readings_rejected_total", "Readings or messages refused, by reason.");
-    describe_counter!("hourbucket_readings_duplicate_total", "Accepted readings that were stored already.");
-    describe_counter!("hourbucket_readings_stored_total", "Readings that MongoDB has stored, with the write concern.");
-    describe_gauge!("hourbucket_readings_in_flight", "Readings in memory that are not stored yet.");
-    describe_gauge!("hourbucket_acks_pending", "Messages or requests that wait for their acknowledgement.");
-    describe_gauge!("hourbucket_oldest_unstored_seconds", "Age of the oldest accepted reading that is not stored yet.");
-    describe_gauge!("hourbucket_open_buckets", "Buckets held by the shards.");
-    describe_gauge!("hourbucket_accumulate_bytes", "Memory held by the shards, against accumulate.max_bytes.");
-    describe_gauge!("hourbucket_journal_bytes", "Size of the journal on disk, against journal.max_bytes.");
-    describe_histogram!("hourbucket_journal_sync_seconds", "Time of one fdatasync of the journal.");
-    describe_counter!("hourbucket_store_statements_total", "Statements sent to the store, by kind.");
-    describe_histogram!("hourbucket_store_write_seconds", "Time of one command to the store, by kind.");
-    describe_counter!("hourbucket_store_errors_total", "Commands or statements that failed, by kind of error.");
-    describe_counter!("hourbucket_store_retries_total", "Commands sent again.");
-    describe_counter!("hourbucket_store_conflicts_total", "Statements that found another version of their page.");
-    describe_counter!("hourbucket_dead_letters_total", "Messages and readings kept as dead letters, by reason.");
-    describe_counter!("hourbucket_latest_updates_total", "Updates of sensor_latest, by result.");
-    describe_gauge!("hourbucket_latest_sensors", "Sensors whose document in sensor_latest is to be updated.");
-    describe_gauge!("hourbucket_latest_bytes", "Memory held for them, against latest.max_bytes.");
-    describe_gauge!("hourbucket_registry_sensors", "Sensors of the registry collection that are known.");
-    describe_gauge!("hourbucket_registry_left_out", "Sensors of it beyond enrich.max_sensors, which get no tags.");
-    describe_counter!("hourbucket_registry_loads_total", "Times that the registry was read whole, by result.");
-    describe_counter!("hourbucket_registry_changes_total", "Changes taken over from the registry's change stream.");
-    describe_gauge!("hourbucket_mqtt_connected", "1 while connected to the broker.");
-    describe_counter!("hourbucket_mqtt_reconnects_total", "Connections to the broker after the first.");
-    describe_gauge!("hourbucket_mqtt_unacked", "Messages of the broker that wait for their PUBACK.");
-    describe_gauge!("hourbucket_mqtt_oldest_unacked_seconds", "Age of the oldest of them.");
-    describe_counter!("hourbucket_mqtt_window_full_seconds_total", "Seconds for which mqtt.window was full (MQTT 5).");
-    describe_counter!(
-        "hourbucket_mqtt_left_out_total",
-        "Retained messages that were not taken (mqtt.subscriptions.retained)."
-    );
-    describe_counter!(
-        "hourbucket_sparkplug_rebirths_total",
-        "Times that a node of Sparkplug B was asked for its births."
-    );
-    describe_gauge!("hourbucket_mqtt_direct_connections", "Devices that are connected to us.");
-    describe_counter!("hourbucket_mqtt_direct_connects_total", "Tries of devices to connect, by result.");
-    describe_counter!("hourbucket_mqtt_direct_disconnects_total", "Connections of devices that ended, by reason.");
-    describe_counter!("hourbucket_http_requests_total", "Requests answered, by route and status.");
-    describe_histogram!("hourbucket_http_request_seconds", "Time from the request's head to its answer, by route.");
-    describe_gauge!("hourbucket_store_mode", "1 for the mode in use.");
-    describe_gauge!("hourbucket_build_info", "1, with the version as label.");
+    for Metric { name, kind, help, .. } in METRICS {
+        match kind {
+            Kind::Counter => describe_counter!(*name, *help),
+            Kind::Gauge => describe_gauge!(*name, *help),
+            Kind::Histogram => describe_histogram!(*name, *help),
+        }
+    }
 }
 
 /// Counts readings that arrived.
@@ -175,6 +152,39 @@ pub fn acks_pending_change(source: Source, change: i64) {
     gauge!("hourbucket_acks_pending", "source" => source.label()).increment(change as f64);
 }
 
+/// Records how long the sender of a request, or of the first of a group of messages, has waited until all of it was safe.
+pub fn acknowledged(source: Source, seconds: f64) {
+    histogram!("hourbucket_ack_seconds", "source" => source.label()).record(seconds);
+}
+
+/// Sets whether readings sent now would be taken.
+pub fn ready(ready: bool) {
+    gauge!("hourbucket_ready").set(f64::from(u8::from(ready)));
+}
+
+/// Why the door is closed, the label `reason`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// The journal has no room.
+    Full,
+    /// The service is shutting down.
+    Stopping,
+    /// A part has failed.
+    Broken,
+}
+
+/// Sets why the door is closed; `None`: it is open.
+pub fn intake_closed(why: Option<Closed>) {
+    for (reason, label) in [(Closed::Full, "full"), (Closed::Stopping, "stopping"), (Closed::Broken, "broken")] {
+        gauge!("hourbucket_intake_closed", "reason" => label).set(f64::from(u8::from(why == Some(reason))));
+    }
+}
+
+/// Sets whether the store answers.
+pub fn store_up(up: bool) {
+    gauge!("hourbucket_store_up").set(f64::from(u8::from(up)));
+}
+
 /// Sets the age of the oldest accepted reading that is not stored.
 pub fn oldest_unstored_seconds(seconds: f64) {
     gauge!("hourbucket_oldest_unstored_seconds").set(seconds);
@@ -184,6 +194,17 @@ pub fn oldest_unstored_seconds(seconds: f64) {
 pub fn accumulate(open_buckets: u64, bytes: u64) {
     gauge!("hourbucket_open_buckets").set(open_buckets as f64);
     gauge!("hourbucket_accumulate_bytes").set(bytes as f64);
+}
+
+/// Sets the limit of the shards' memory.
+pub fn accumulate_max_bytes(bytes: u64) {
+    gauge!("hourbucket_accumulate_max_bytes").set(bytes as f64);
+}
+
+/// Sets the journal's limit, and how many of its entries wait for the store.
+pub fn journal(max_bytes: u64, unstored_entries: u64) {
+    gauge!("hourbucket_journal_max_bytes").set(max_bytes as f64);
+    gauge!("hourbucket_journal_unstored_entries").set(unstored_entries as f64);
 }
 
 /// Sets the size of the journal.

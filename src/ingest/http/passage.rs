@@ -5,7 +5,7 @@
 //! else.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::request::Parts;
@@ -204,9 +204,11 @@ async fn hand_over(
     // Counted with the outcome and not by this request, which may be gone by then: at rest what is accepted must be what is
     // stored, whether its sender has waited or not, and what the journal had no room for is neither.
     let readings = batch.len() as u64;
+    let since = Instant::now();
     let (ack, wait) = Ack::observed(move |outcome| {
         if outcome == Outcome::Delivered {
             metrics::accepted(Source::Http, readings);
+            metrics::acknowledged(Source::Http, since.elapsed().as_secs_f64());
         }
     });
     let submit = shared.intake.submit(Parcel::new(batch, dead, ack));

@@ -165,15 +165,16 @@ impl Gatherer {
     fn parcel(&mut self) -> Parcel {
         let Gathered { batch, dead, rejected, .. } = self.collector.finish();
         let runs = std::mem::take(&mut self.runs);
-        self.since = None;
         self.on_their_way += 1;
         let accepted = batch.len() as u64;
         metrics::received(Source::MqttDirect, accepted + rejected.total());
         metrics::acks_pending_change(Source::MqttDirect, messages(&runs) as i64);
+        let since = self.since.take().unwrap_or_else(Instant::now);
         let settled = self.settled_tx.clone();
         let ack = Ack::with(move |outcome| {
             if outcome == Outcome::Delivered {
                 metrics::accepted(Source::MqttDirect, accepted);
+                metrics::acknowledged(Source::MqttDirect, since.elapsed().as_secs_f64());
                 rejected.0.iter().for_each(|(reason, n)| metrics::rejected(Source::MqttDirect, reason, *n));
             }
             // The gatherer has ended: nobody is left to be told.

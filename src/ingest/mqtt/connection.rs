@@ -305,10 +305,11 @@ impl<'a> Connection<'a> {
         if gathered.left_out > 0 {
             metrics::mqtt_left_out(&broker.name, gathered.left_out);
         }
-        let settled = broker.settled_tx.clone();
+        let (settled, since) = (broker.settled_tx.clone(), Instant::now());
         let ack = Ack::with(move |outcome| {
             if outcome == Outcome::Delivered {
                 metrics::accepted(Source::Mqtt, accepted);
+                metrics::acknowledged(Source::Mqtt, since.elapsed().as_secs_f64());
                 rejected.0.iter().for_each(|(reason, n)| metrics::rejected(Source::Mqtt, reason, *n));
             }
             // The broker's task has ended: nobody is left to be told.

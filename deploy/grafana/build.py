@@ -1,0 +1,542 @@
+#!/usr/bin/env python3
+"""Makes dashboards/hourbucket.json: `build.py` writes it, `build.py --check` fails where the file differs.
+
+The dashboard is kept here, a panel a call, because positions, ids and the two hundred keys of each panel in the JSON
+are not for people. After a change in Grafana's editor, bring it over here and compare the two files.
+"""
+
+import json
+import pathlib
+import sys
+
+FILE = pathlib.Path(__file__).parent / "dashboards" / "hourbucket.json"
+# Where the runbooks can be read; the same in deploy/prometheus/rules/hourbucket.yml. docs/monitoring.md tells how to change both.
+RUNBOOKS = "https://hourbucket.example/docs/runbooks.md"
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+WIDTH = 24
+S = '{instance=~"$instance"}'
+GREEN, YELLOW, RED, BLUE = "green", "yellow", "red", "blue"
+
+
+def only(matcher):
+    """The selected instances, and a matcher more."""
+    return '{instance=~"$instance",' + matcher + "}"
+
+
+# The process_* metrics are those of every exporter.
+OWN = only('job="hourbucket"')
+
+
+def rate(metric, by="", where=S):
+    """A sum of rates for each instance, and for each value of `by`."""
+    return f"sum by (instance{', ' + by if by else ''}) (rate({metric}{where}[$__rate_interval]))"
+
+
+def quantile(q, metric, by="", where=S):
+    return (
+        f"histogram_quantile({q}, sum by (instance{', ' + by if by else ''}, le) "
+        f"(rate({metric}_bucket{where}[$__rate_interval])))"
+    )
+
+
+class Board:
+    """Panels from left to right and from top to bottom, in rows with a title."""
+
+    def __init__(self):
+        self.panels, self.id, self.x, self.y, self.height = [], 0, 0, 0, 0
+
+    def row(self, title):
+        self.y, self.x, self.height = self.y + self.height, 0, 0
+        self.add({"type": "row", "title": title, "collapsed": False, "panels": []}, WIDTH, 1)
+
+    def add(self, panel, width, height):
+        if self.x + width > WIDTH:
+            self.y, self.x, self.height = self.y + self.height, 0, 0
+        self.id += 1
+        place = {"h": height, "w": width, "x": self.x, "y": self.y}
+        self.panels.append({"id": self.id, **panel, "gridPos": place})
+        self.x, self.height = self.x + width, max(self.height, height)
+
+    def panel(self, kind, title, description, queries, unit, width, height, **more):
+        targets = []
+        for i, query in enumerate(queries):
+            expr, legend, *form = query
+            target = {"refId": chr(ord("A") + i), "datasource": SOURCE, "editorMode": "code", "expr": expr}
+            target |= {"legendFormat": legend, "range": kind not in ("stat", "table")}
+            target |= {"instant": kind in ("stat", "table")}
+            targets.append(target | {"format": form[0] if form else "time_series"})
+        steps = [{"color": GREEN, "value": None}] + [{"color": c, "value": v} for v, c in more.get("steps", [])]
+        defaults = {
+            "unit": unit,
+            "color": {"mode": "thresholds" if kind == "stat" else "palette-classic"},
+            "thresholds": {"mode": "absolute", "steps": more.get("all_steps", steps)},
+            "mappings": more.get("mappings", []),
+        }
+        defaults |= {key: more[key] for key in ("min", "max", "decimals") if key in more}
+        if kind == "timeseries":
+            defaults["custom"] = {
+                "drawStyle": "line",
+                "lineWidth": 1,
+                "fillOpacity": 10,
+                "showPoints": "never",
+                "spanNulls": False,
+                "stacking": {"mode": "normal" if more.get("stack") else "none", "group": "A"},
+                "thresholdsStyle": {"mode": "dashed" if "steps" in more else "off"},
+                "scaleDistribution": {"type": "linear"},
+            }
+        panel = {
+            "type": kind,
+            "title": title,
+            "description": description,
+            "datasource": SOURCE,
+            "targets": targets,
+            "fieldConfig": {"defaults": defaults, "overrides": more.get("overrides", [])},
+            "options": OPTIONS[kind],
+            "links": [
+                {"title": f"Runbook: {alert}", "url": f"{RUNBOOKS}#{alert.lower()}", "targetBlank": True}
+                for alert in more.get("alerts", [])
+            ],
+        }
+        if "transformations" in more:
+            panel["transformations"] = more["transformations"]
+        self.add(panel, width, height)
+
+    def stat(self, title, description, expr, unit, legend="{{instance}}", width=4, **more):
+        self.panel("stat", title, description, [(expr, legend)], unit, width, 4, **more)
+
+    def graph(self, title, description, queries, unit, width=8, **more):
+        self.panel("timeseries", title, description, queries, unit, width, 8, **more)
+
+    def heatmap(self, title, description, metric, where=S, width=12, **more):
+        expr = f"sum by (le) (increase({metric}_bucket{where}[$__rate_interval]))"
+        self.panel("heatmap", title, description, [(expr, "{{le}}", "heatmap")], "s", width, 8, **more)
+
+
+OPTIONS = {
+    "stat": {
+        "colorMode": "background",
+        "graphMode": "none",
+        "justifyMode": "auto",
+        "orientation": "auto",
+        "textMode": "auto",
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+    },
+    "timeseries": {
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    },
+    "heatmap": {
+        "calculate": False,
+        "cellGap": 1,
+        "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64, "exponent": 0.5, "fill": "dark-orange"},
+        "exemplars": {"color": "rgba(255,0,255,0.7)"},
+        "filterValues": {"le": 1e-9},
+        "legend": {"show": True},
+        "rowsFrame": {"layout": "auto"},
+        "tooltip": {"mode": "single", "yHistogram": False, "showColorScale": True},
+        "yAxis": {"axisPlacement": "left", "reverse": False, "unit": "s"},
+    },
+    "table": {"cellHeight": "sm", "showHeader": True, "footer": {"show": False, "reducer": ["sum"], "countRows": False}},
+}
+
+YES_NO = [{"type": "value", "options": {"0": {"text": "no", "color": RED}, "1": {"text": "yes", "color": GREEN}}}]
+BAD_BELOW_ONE = [{"color": RED, "value": None}, {"color": GREEN, "value": 1}]
+
+
+def now(board):
+    board.row("Now")
+    board.stat(
+        "Ready", "Whether readings sent now would be taken; /readyz of the admin port says why not.",
+        f"hourbucket_ready{S}", "bool_yes_no", mappings=YES_NO, all_steps=BAD_BELOW_ONE,
+        alerts=["HourbucketNotReady", "HourbucketDown", "HourbucketBroken"], width=3,
+    )
+    board.stat(
+        "MongoDB answers", "Whether the last answer of MongoDB was good. While it is away the journal keeps the readings.",
+        f"hourbucket_store_up{S}", "bool_yes_no", mappings=YES_NO, all_steps=BAD_BELOW_ONE,
+        alerts=["HourbucketStoreUnreachable"], width=3,
+    )
+    board.stat(
+        "Brokers connected", "Whether connected to the broker and subscribed.",
+        f"hourbucket_mqtt_connected{S}", "bool_yes_no", legend="{{instance}} {{broker}}", mappings=YES_NO,
+        all_steps=BAD_BELOW_ONE, alerts=["HourbucketMqttDisconnected"], width=3,
+    )
+    board.stat(
+        "Oldest unstored", "Age of the oldest accepted reading that MongoDB has not stored. At rest about flush.max_age at most.",
+        f"hourbucket_oldest_unstored_seconds{S}", "s", steps=[(60, YELLOW), (120, RED)], alerts=["HourbucketNotFresh"], width=3,
+    )
+    board.stat(
+        "Journal in use", "Size of the journal against journal.max_bytes. Empty with ingest.ack = \"stored\".",
+        f"hourbucket_journal_bytes{S} / hourbucket_journal_max_bytes{S}", "percentunit", min=0, max=1,
+        steps=[(0.5, YELLOW), (0.8, RED)], alerts=["HourbucketJournalNearlyFull", "HourbucketJournalFilling"], width=3,
+    )
+    board.stat(
+        "Accepted", "Readings taken over a second, all sources.",
+        rate("hourbucket_readings_accepted_total"), "cps", all_steps=[{"color": BLUE, "value": None}], width=3,
+    )
+    board.stat(
+        "Rejected share", "Part of the readings of the last minutes that was rejected.",
+        f'{rate("hourbucket_readings_rejected_total")} / ({rate("hourbucket_readings_received_total")} > 0)', "percentunit",
+        min=0, max=1, steps=[(0.01, YELLOW), (0.05, RED)], alerts=["HourbucketRejectedHigh"], width=3,
+    )
+    board.stat(
+        "Alerts firing", "How many alerts of hourbucket fire in this Prometheus.",
+        'count(ALERTS{alertname=~"Hourbucket.*",alertstate="firing"}) or vector(0)', "none", legend="firing",
+        steps=[(1, RED)], width=3,
+    )
+    hide = {"id": "organize", "options": {"excludeByName": {"Time": True, "Value": True, "__name__": True, "job": True}}}
+    board.panel(
+        "table", "Build, and where readings go",
+        "The version of each instance, and whether its readings go into pages (bucket) or into native time-series "
+        "(timeseries). One job should not have both for long.",
+        [(f"hourbucket_build_info{S} * on (instance) group_left (mode) (hourbucket_store_mode{S} == 1)", "", "table")],
+        "none", 12, 5, transformations=[hide],
+    )
+    board.panel(
+        "table", "What fires", "The alerts of hourbucket that fire or are about to.",
+        [('ALERTS{alertname=~"Hourbucket.*"}', "", "table")], "none", 12, 5, transformations=[hide],
+    )
+
+
+def traffic(board):
+    board.row("Traffic")
+    board.graph(
+        "Received by source", "Readings that arrived, good or bad.",
+        [(rate("hourbucket_readings_received_total", "source"), "{{instance}} {{source}}")], "cps", stack=True,
+    )
+    board.graph(
+        "Accepted by source", "Readings taken over. \"replay\" are those of the journal, read again after a start.",
+        [(rate("hourbucket_readings_accepted_total", "source"), "{{instance}} {{source}}")], "cps", stack=True,
+    )
+    board.graph(
+        "Rejected by reason", "Readings and messages refused. Source \"store\": MongoDB has refused what was acknowledged.",
+        [(rate("hourbucket_readings_rejected_total", "source, reason") + " > 0", "{{instance}} {{source}} {{reason}}")], "cps",
+        alerts=["HourbucketRejectedHigh", "HourbucketStoreRejected", "HourbucketSensorClocks", "HourbucketQos0Dropped"],
+    )
+    board.graph(
+        "Stored and duplicate", "What became of the accepted readings: stored, or known from before. At rest the two add up to what was accepted.",
+        [
+            (rate("hourbucket_readings_stored_total", "mode"), "{{instance}} stored ({{mode}})"),
+            (rate("hourbucket_readings_duplicate_total"), "{{instance}} duplicate"),
+        ],
+        "cps", stack=True, alerts=["HourbucketDuplicatesHigh"],
+    )
+    board.graph(
+        "Dead letters by reason", "Messages and readings that were kept in dead_letters, within an hour.",
+        [(f"sum by (instance, reason) (increase(hourbucket_dead_letters_total{S}[1h]))", "{{instance}} {{reason}}")], "short",
+        alerts=["HourbucketDeadLetters"], min=0,
+    )
+    board.graph(
+        "HTTP requests by route and status", "429 and 503 are overload, a full journal or a service that stops; 400 to 415 are the sender's.",
+        [(rate("hourbucket_http_requests_total", "route, status"), "{{instance}} {{route}} {{status}}")], "reqps",
+        alerts=["HourbucketHttpFailing"],
+    )
+
+
+def senders(board):
+    board.row("Acknowledgements")
+    board.heatmap(
+        "Acknowledgement latency", "From decoded to acknowledged, for requests and groups of messages of all sources.",
+        "hourbucket_ack_seconds", alerts=["HourbucketAcksSlow"],
+    )
+    board.heatmap(
+        "HTTP latency", "From the head of a request to its answer, all routes.", "hourbucket_http_request_seconds",
+    )
+    board.graph(
+        "Acknowledgement latency by source", "Median and 99th percentile.",
+        [
+            (quantile(0.5, "hourbucket_ack_seconds", "source"), "{{instance}} {{source}} p50"),
+            (quantile(0.99, "hourbucket_ack_seconds", "source"), "{{instance}} {{source}} p99"),
+        ],
+        "s", steps=[(1, RED)], alerts=["HourbucketAcksSlow"],
+    )
+    board.graph(
+        "Waiting for their acknowledgement", "Messages and requests by source.",
+        [(f"hourbucket_acks_pending{S}", "{{instance}} {{source}}")], "short", min=0,
+    )
+    board.graph(
+        "HTTP latency by route", "99th percentile.",
+        [(quantile(0.99, "hourbucket_http_request_seconds", "route"), "{{instance}} {{route}}")], "s",
+    )
+
+
+def backlog(board):
+    board.row("Freshness and backlog")
+    board.graph(
+        "Oldest unstored reading", "Age of the oldest accepted reading that is not in MongoDB.",
+        [(f"hourbucket_oldest_unstored_seconds{S}", "{{instance}}")], "s", min=0, steps=[(120, RED)],
+        alerts=["HourbucketNotFresh"],
+    )
+    board.graph(
+        "Oldest message without PUBACK", "For each broker.",
+        [(f"hourbucket_mqtt_oldest_unacked_seconds{S}", "{{instance}} {{broker}}")], "s", min=0, steps=[(30, RED)],
+        alerts=["HourbucketAcksOld"],
+    )
+    board.graph(
+        "Intake closed", "1 while nothing is taken for this reason.",
+        [(f"hourbucket_intake_closed{S}", "{{instance}} {{reason}}")], "short", min=0, max=1,
+        alerts=["HourbucketJournalFull", "HourbucketBroken"],
+    )
+    board.graph(
+        "Journal", "Its size on disk, and journal.max_bytes. It includes up to four segments kept for use again.",
+        [
+            (f"hourbucket_journal_bytes{S}", "{{instance}}"),
+            (f"hourbucket_journal_max_bytes{S}", "{{instance}} limit"),
+        ],
+        "bytes", min=0, alerts=["HourbucketJournalFilling", "HourbucketJournalNearlyFull"],
+    )
+    board.graph(
+        "Journal entries that are not stored", "One is a request or a group of messages.",
+        [(f"hourbucket_journal_unstored_entries{S}", "{{instance}}")], "short", min=0,
+    )
+    board.graph(
+        "Readings in flight", "In memory and not stored. What is behind the tail of the journal is not in memory.",
+        [(f"hourbucket_readings_in_flight{S}", "{{instance}}")], "short", min=0,
+    )
+    board.heatmap(
+        "Journal fdatasync", "Time of one fdatasync. Every acknowledgement waits for one.", "hourbucket_journal_sync_seconds",
+        alerts=["HourbucketJournalSlow"],
+    )
+    board.graph(
+        "Journal fdatasync, 99th percentile", "Rising: the disk of journal.dir is busy or failing.",
+        [(quantile(0.99, "hourbucket_journal_sync_seconds"), "{{instance}}")], "s", width=12, steps=[(0.1, RED)],
+        alerts=["HourbucketJournalSlow"],
+    )
+
+
+def store(board):
+    board.row("MongoDB")
+    writes = only('kind=~"insert|update|measurement"')
+    board.graph(
+        "Readings a statement", "What each insert, update and measurement carries. More is cheaper: it grows with flush.max_age and with the load.",
+        [(f'{rate("hourbucket_readings_stored_total")} / {rate("hourbucket_store_statements_total", where=writes)}', "{{instance}}")],
+        "short", min=0,
+    )
+    every = rate("hourbucket_store_statements_total")
+    board.graph(
+        "Statements a reading", "All statements, loads too, for one stored reading: what the server has to do for it.",
+        [(f'{every} / {rate("hourbucket_readings_stored_total")}', "{{instance}}")], "short", min=0,
+    )
+    board.graph(
+        "Statements a command", "How full the commands are; up to flush.command_max_statements.",
+        [(f'{rate("hourbucket_store_statements_total", "kind")} / {rate("hourbucket_store_write_seconds_count", "kind")}', "{{instance}} {{kind}}")],
+        "short", min=0,
+    )
+    board.graph(
+        "Statements by kind", "insert: a new page; update: more readings for a page; load: a bucket looked up; measurement: native time-series; recount: a summary made of stored measurements.",
+        [(rate("hourbucket_store_statements_total", "kind"), "{{instance}} {{kind}}")], "ops", stack=True,
+    )
+    board.graph(
+        "Latency by kind", "99th percentile of one command.",
+        [(quantile(0.99, "hourbucket_store_write_seconds", "kind"), "{{instance}} {{kind}}")], "s",
+    )
+    board.heatmap("Latency", "Time of one command, all kinds.", "hourbucket_store_write_seconds", width=8)
+    board.graph(
+        "Errors by kind", "Commands and statements that failed. Each is tried again, or what is stored is looked up.",
+        [(rate("hourbucket_store_errors_total", "kind"), "{{instance}} {{kind}}")], "ops",
+        alerts=["HourbucketStoreErrors", "HourbucketStoreUnreachable"], min=0,
+    )
+    board.graph(
+        "Conflicts and retries", "Conflicts: statements that found another version of their page. Retries: commands sent again.",
+        [
+            (rate("hourbucket_store_conflicts_total"), "{{instance}} conflicts"),
+            (rate("hourbucket_store_retries_total"), "{{instance}} retries"),
+        ],
+        "ops", alerts=["HourbucketConflictsHigh"], min=0,
+    )
+    board.graph(
+        "Open buckets", "Sensors and hours that are held in memory.",
+        [(f"hourbucket_open_buckets{S}", "{{instance}}")], "short", min=0,
+    )
+
+
+def mqtt(board):
+    board.row("MQTT")
+    board.graph(
+        "Connected", "1 while connected to the broker and subscribed.",
+        [(f"hourbucket_mqtt_connected{S}", "{{instance}} {{broker}}")], "short", min=0, max=1,
+        alerts=["HourbucketMqttDisconnected"],
+    )
+    board.graph(
+        "Reconnects", "Connections to the broker after the first, within five minutes.",
+        [(f"sum by (instance, broker) (increase(hourbucket_mqtt_reconnects_total{S}[5m]))", "{{instance}} {{broker}}")], "short",
+        min=0, alerts=["HourbucketMqttFlapping"],
+    )
+    board.graph(
+        "Waiting for their PUBACK", "Messages of the broker; up to mqtt.window.",
+        [(f"hourbucket_mqtt_unacked{S}", "{{instance}} {{broker}}")], "short", min=0,
+    )
+    board.graph(
+        "Window full", "Part of the time in which mqtt.window was full (MQTT 5) and the broker held messages back.",
+        [(rate("hourbucket_mqtt_window_full_seconds_total", "broker"), "{{instance}} {{broker}}")], "percentunit", min=0, max=1,
+        steps=[(0.5, RED)], alerts=["HourbucketMqttWindowFull"],
+    )
+    board.graph(
+        "Retained left out, births asked for", "Retained messages that were not taken, and Sparkplug B nodes asked for their births.",
+        [
+            (rate("hourbucket_mqtt_left_out_total", "broker"), "{{instance}} {{broker}} left out"),
+            (rate("hourbucket_sparkplug_rebirths_total", "broker"), "{{instance}} {{broker}} births"),
+        ],
+        "cps", min=0,
+    )
+    board.graph(
+        "Devices connected", "On the service's own port ([listen.mqtt]).",
+        [(f"hourbucket_mqtt_direct_connections{S}", "{{instance}}")], "short", min=0,
+    )
+    board.graph(
+        "Devices: tries to connect", "By result. \"accepted\" is the good one.",
+        [(rate("hourbucket_mqtt_direct_connects_total", "result"), "{{instance}} {{result}}")], "cps", width=12, min=0,
+    )
+    board.graph(
+        "Devices: connections that ended", "By reason.",
+        [(rate("hourbucket_mqtt_direct_disconnects_total", "reason"), "{{instance}} {{reason}}")], "cps", width=12, min=0,
+    )
+
+
+def process(board):
+    board.row("Memory and process")
+    board.graph(
+        "Memory of open buckets", "Against accumulate.max_bytes. Near it, buckets are written early.",
+        [
+            (f"hourbucket_accumulate_bytes{S}", "{{instance}}"),
+            (f"hourbucket_accumulate_max_bytes{S}", "{{instance}} limit"),
+        ],
+        "bytes", min=0, alerts=["HourbucketMemoryNearLimit"],
+    )
+    board.graph(
+        "Memory of the process", "Resident: what counts against a container's limit. Virtual: address space, mostly not used.",
+        [
+            (f"process_resident_memory_bytes{OWN}", "{{instance}} resident"),
+            (f"process_virtual_memory_bytes{OWN}", "{{instance}} virtual"),
+        ],
+        "bytes", min=0,
+        overrides=[
+            {
+                "matcher": {"id": "byRegexp", "options": ".* virtual"},
+                "properties": [{"id": "custom.hideFrom", "value": {"legend": False, "tooltip": False, "viz": True}}],
+            }
+        ],
+    )
+    board.graph(
+        "CPU", "Cores in use.", [(f"rate(process_cpu_seconds_total{OWN}[$__rate_interval])", "{{instance}}")], "short", min=0,
+    )
+    board.graph(
+        "File descriptors", "Files and connections, against the limit (ulimit -n).",
+        [(f"process_open_fds{OWN}", "{{instance}}"), (f"process_max_fds{OWN}", "{{instance}} limit")], "short", min=0,
+        alerts=["HourbucketFewDescriptors"],
+    )
+    board.graph(
+        "Clock", "How far the machine's clock is behind that of Prometheus.",
+        [(f"timestamp(hourbucket_clock_seconds{S}) - hourbucket_clock_seconds{S}", "{{instance}}")], "s",
+        alerts=["HourbucketClockOff"],
+    )
+    board.graph(
+        "Up for", "Time since the process was started.",
+        [(f"time() - process_start_time_seconds{OWN}", "{{instance}}")], "s", min=0, alerts=["HourbucketRestarting"],
+    )
+
+
+def side(board):
+    board.row("Newest state and registry (where switched on)")
+    board.graph(
+        "Updates of sensor_latest", "By result; \"refused\" are those that MongoDB does not take for what they are.",
+        [(rate("hourbucket_latest_updates_total", "result"), "{{instance}} {{result}}")], "ops", min=0, width=6,
+    )
+    board.graph(
+        "Sensors waiting for it", "Sensors whose document in sensor_latest is to be updated.",
+        [(f"hourbucket_latest_sensors{S}", "{{instance}}")], "short", min=0, width=6,
+    )
+    board.graph(
+        "Memory for it", "Against latest.max_bytes.", [(f"hourbucket_latest_bytes{S}", "{{instance}}")], "bytes", min=0, width=6,
+    )
+    board.graph(
+        "Sensors of the registry", "Known, and left out for want of room (enrich.max_sensors).",
+        [
+            (f"hourbucket_registry_sensors{S}", "{{instance}} known"),
+            (f"hourbucket_registry_left_out{S}", "{{instance}} left out"),
+        ],
+        "short", min=0, width=6,
+    )
+    board.graph(
+        "Registry read whole", "By result. It is read at the start, and where its change stream ends.",
+        [(rate("hourbucket_registry_loads_total", "result"), "{{instance}} {{result}}")], "ops", min=0, width=12,
+    )
+    board.graph(
+        "Changes of the registry", "Taken over from its change stream.",
+        [(rate("hourbucket_registry_changes_total"), "{{instance}}")], "ops", min=0, width=12,
+    )
+
+
+def dashboard():
+    board = Board()
+    for part in (now, traffic, senders, backlog, store, mqtt, process, side):
+        part(board)
+    instances = "label_values(hourbucket_build_info, instance)"
+    return {
+        "uid": "hourbucket",
+        "title": "hourbucket",
+        "description": "Sensor readings over MQTT and HTTP into MongoDB as hourly buckets. Made by deploy/grafana/build.py.",
+        "tags": ["hourbucket", "mongodb", "mqtt", "iot"],
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "schemaVersion": 39,
+        "time": {"from": "now-6h", "to": "now"},
+        "timepicker": {},
+        "timezone": "browser",
+        "weekStart": "",
+        "fiscalYearStartMonth": 0,
+        "liveNow": False,
+        "version": 1,
+        "annotations": {
+            "list": [
+                {
+                    "builtIn": 1,
+                    "datasource": {"type": "grafana", "uid": "-- Grafana --"},
+                    "enable": True,
+                    "hide": True,
+                    "iconColor": "rgba(0, 211, 255, 1)",
+                    "name": "Annotations & Alerts",
+                    "type": "dashboard",
+                },
+                {
+                    "datasource": SOURCE,
+                    "enable": True,
+                    "expr": f"changes(process_start_time_seconds{OWN}[2m]) > 0",
+                    "iconColor": "purple",
+                    "name": "Starts",
+                    "step": "60s",
+                    "titleFormat": "{{instance}} was started",
+                },
+            ]
+        },
+        "links": [
+            {"title": "Runbooks", "type": "link", "icon": "doc", "url": RUNBOOKS, "targetBlank": True, "asDropdown": False,
+             "includeVars": False, "keepTime": False, "tags": [], "tooltip": "What each alert means and what to do"},
+        ],
+        "templating": {
+            "list": [
+                {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "regex": "",
+                 "current": {}, "hide": 0, "includeAll": False, "multi": False, "options": [], "refresh": 1},
+                {"name": "instance", "label": "Instance", "type": "query", "datasource": SOURCE, "definition": instances,
+                 "query": {"qryType": 1, "query": instances, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
+                 "current": {"selected": True, "text": ["All"], "value": ["$__all"]}, "hide": 0, "includeAll": True,
+                 "multi": True, "options": [], "refresh": 2, "regex": "", "sort": 1},
+            ]
+        },
+        "panels": board.panels,
+    }
+
+
+def main():
+    text = json.dumps(dashboard(), indent=2) + "\n"
+    if sys.argv[1:] == ["--check"]:
+        if not FILE.exists() or FILE.read_text(encoding="utf-8") != text:
+            sys.exit(f"{FILE} is not what build.py makes; run deploy/grafana/build.py")
+    elif sys.argv[1:]:
+        sys.exit("usage: build.py [--check]")
+    else:
+        FILE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

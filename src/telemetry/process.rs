@@ -1,0 +1,112 @@
+//! What Prometheus' client libraries tell of every process (memory, CPU time, descriptors), read from /proc when it is
+//! scraped; nothing where there is no /proc. Written as text here: the recorder has no counters with a fraction.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use super::catalog;
+
+/// What `/proc/self` says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Usage {
+    cpu_seconds: f64,
+    resident_bytes: u64,
+    virtual_bytes: u64,
+    open_fds: u64,
+    /// `None`: unlimited.
+    max_fds: Option<u64>,
+    start_seconds: f64,
+}
+
+/// Adds the metrics of this process to a scrape.
+pub(super) fn render(text: &mut String) {
+    let Some(usage) = read() else { return };
+    let mut add = |name: &str, value: f64| {
+        let metric = catalog::find(name);
+        let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {}\n{name} {value}\n", metric.help, metric.kind.label());
+    };
+    add("process_cpu_seconds_total", usage.cpu_seconds);
+    add("process_resident_memory_bytes", usage.resident_bytes as f64);
+    add("process_virtual_memory_bytes", usage.virtual_bytes as f64);
+    add("process_open_fds", usage.open_fds as f64);
+    if let Some(max) = usage.max_fds {
+        add("process_max_fds", max as f64);
+    }
+    add("process_start_time_seconds", usage.start_seconds);
+}
+
+fn read() -> Option<Usage> {
+    let text = |path: &str| fs::read_to_string(path).ok();
+    let (stat, status) = (text("/proc/self/stat")?, text("/proc/self/status")?);
+    let (limits, machine) = (text("/proc/self/limits")?, text("/proc/stat")?);
+    parse(&stat, &status, &limits, &machine, rustix::param::clock_ticks_per_second() as f64, open_fds()?)
+}
+
+/// Since Linux 6.2 the directory's size is their number; before it is 0, and they are counted.
+fn open_fds() -> Option<u64> {
+    match fs::metadata("/proc/self/fd").ok()?.len() {
+        0 => Some(fs::read_dir("/proc/self/fd").ok()?.count() as u64),
+        n => Some(n),
+    }
+}
+
+fn parse(stat: &str, status: &str, limits: &str, machine: &str, ticks: f64, open_fds: u64) -> Option<Usage> {
+    // The name, in parentheses, may hold spaces and parentheses itself; the third field of proc_pid_stat(5) follows it.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let seconds = |number: usize| Some(fields.get(number - 3)?.parse::<f64>().ok()? / ticks);
+    let kib = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+        Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+    };
+    let max_fds = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let booted: f64 = machine.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
+    Some(Usage {
+        cpu_seconds: seconds(14)? + seconds(15)?,
+        resident_bytes: kib("VmRSS:")?,
+        virtual_bytes: kib("VmSize:")?,
+        open_fds,
+        max_fds: max_fds.split_ascii_whitespace().next()?.parse().ok(),
+        start_seconds: booted + seconds(22)?,
+    })
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_spaces_and_parentheses_shifts_nothing() {
+        let rest: Vec<String> = (4..=30).map(|n| n.to_string()).collect();
+        let stat = format!("77 (a b) c) S {}", rest.join(" "));
+        let status = "Name:\ta b) c\nVmSize:\t    2000 kB\nVmRSS:\t     300 kB\n";
+        let limits = "Limit                     Soft Limit           Hard Limit           Units\n\
+                      Max open files            1024                 unlimited            files\n";
+        let usage = parse(&stat, status, limits, "cpu 1 2\nbtime 1000\n", 10.0, 5).unwrap();
+        let expected = Usage {
+            cpu_seconds: 2.9,
+            resident_bytes: 307_200,
+            virtual_bytes: 2_048_000,
+            open_fds: 5,
+            max_fds: Some(1024),
+            start_seconds: 1002.2,
+        };
+        assert_eq!(usage, expected);
+        let unlimited = limits.replace("1024 ", "unlimited ");
+        assert_eq!(parse(&stat, status, &unlimited, "btime 1000\n", 10.0, 5).unwrap().max_fds, None);
+        assert_eq!(parse("77 (x", status, limits, "btime 1000\n", 10.0, 5), None);
+    }
+
+    #[test]
+    fn this_process_is_seen() {
+        let usage = read().expect("/proc");
+        assert!(usage.resident_bytes > 1 << 20 && usage.resident_bytes < usage.virtual_bytes, "{usage:?}");
+        assert!(usage.cpu_seconds >= 0.0 && usage.open_fds >= 3, "{usage:?}");
+        let open: Vec<_> = (0..50).map(|_| fs::File::open("/proc/self/stat").unwrap()).collect();
+        // Other tests open and close theirs meanwhile.
+        assert!(open_fds().unwrap() >= 50, "{} open", open.len());
+        let mut text = String::new();
+        render(&mut text);
+        assert!(text.contains("# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total "), "{text}");
+    }
+}
