@@ -212,6 +212,11 @@ fn a_full_journal_refuses_and_opens_again_by_itself() {
     wait_until("a full journal is not ready", PATIENCE, || {
         service.get_admin("/readyz").filter(|(status, text)| *status == 503 && text.contains("journal"))
     });
+    wait_until("its metrics say so too", PATIENCE, || {
+        let metrics = service.metrics();
+        let full = metrics.labelled("intake_closed", "reason", "full") == 1.0 && metrics.get("intake_closed") == 1.0;
+        (full && metrics.get("ready") == 0.0 && metrics.get("journal_max_bytes") == 4_194_304.0).then_some(())
+    });
     mongod.restart();
     wait_until("it takes readings again", PATIENCE, || {
         batch += 1;

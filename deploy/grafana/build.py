@@ -387,7 +387,7 @@ def mqtt(board):
         [(rate("hourbucket_mqtt_direct_connects_total", "result"), "{{instance}} {{result}}")], "cps", width=12, min=0,
     )
     board.graph(
-        "Devices: connections that ended", "By reason.",
+        "Devices: connections that ended", "By reason; \"left\" is the device's own DISCONNECT.",
         [(rate("hourbucket_mqtt_direct_disconnects_total", "reason"), "{{instance}} {{reason}}")], "cps", width=12, min=0,
     )
 

@@ -431,10 +431,14 @@ fetch_prometheus() {
     if [[ ! -x $dir/promtool ]]; then
         command -v python3 >/dev/null || apt_install "Python 3" python3
         step "downloading Prometheus $PROMETHEUS_VERSION (the package $PROMETHEUS_DEB, 19 MB) into $TOOLS"
-        fetch_deb "$PROMETHEUS_DEB" "$PROMETHEUS_DEB_SHA256" "${PROMETHEUS_POOLS[@]}" ||
-            fail "could not download $PROMETHEUS_DEB (above); or set HOURBUCKET_PROMETHEUS and HOURBUCKET_PROMTOOL"
+        if ! fetch_deb "$PROMETHEUS_DEB" "$PROMETHEUS_DEB_SHA256" "${PROMETHEUS_POOLS[@]}" 2>/dev/null; then
+            # Debian takes a version out of its pool when it has a newer one. apt knows that one and checks its signature.
+            as_root apt-get -q update >/dev/null 2>&1
+            run_child bash -c 'cd "$1" && exec apt-get -q download prometheus' - "$TOOLS/partial" >/dev/null 2>&1 ||
+                fail "could not download $PROMETHEUS_DEB, nor apt-get another; set HOURBUCKET_PROMETHEUS and HOURBUCKET_PROMTOOL"
+        fi
         mkdir -p "$partial"
-        unpack_deb "$TOOLS/partial/$PROMETHEUS_DEB" "$partial" prometheus promtool
+        unpack_deb "$(echo "$TOOLS"/partial/prometheus_*.deb)" "$partial" prometheus promtool
         "$partial/prometheus" --version >/dev/null 2>&1 || fail "the downloaded Prometheus does not run here"
         rm -rf "$dir"
         mv "$partial" "$dir"

@@ -23,7 +23,8 @@ pub(super) fn render(text: &mut String) {
     let Some(usage) = read() else { return };
     let mut add = |name: &str, value: f64| {
         let metric = catalog::find(name);
-        let _ = writeln!(text, "# HELP {name} {}\n# TYPE {name} {}\n{name} {value}\n", metric.help, metric.kind.label());
+        let _ =
+            writeln!(text, "# HELP {name} {}\n# TYPE {name} {}\n{name} {value}\n", metric.help, metric.kind.label());
     };
     add("process_cpu_seconds_total", usage.cpu_seconds);
     add("process_resident_memory_bytes", usage.resident_bytes as f64);
