@@ -31,7 +31,8 @@ const SCRAPE_EVERY: &str = "1s";
 const RATE_INTERVAL: &str = "15s";
 
 /// Panels that may be empty after the traffic below, each with the reason.
-const MAY_BE_EMPTY: [(&str, &str); 1] = [("What fires", "no alert fires while all is well")];
+const MAY_BE_EMPTY: [(&str, &str); 2] =
+    [("What fires", "no alert fires while all is well"), ("Starts", "the service was started before the first scrape")];
 
 /// Metrics that the traffic below does not bring about, each with the reason.
 const NOT_SCRAPED: [(&str, &str); 0] = [];
@@ -215,6 +216,10 @@ fn every_query_and_every_alert_works_on_a_running_service() {
     let mut world = World::start();
     let prometheus = Prometheus::start(&world.instance());
     world.traffic(Duration::from_secs(1));
+    // Once it has been read whole, its changes are followed.
+    wait_until("the registry is read", PATIENCE, || {
+        (world.service.metrics().get("registry_sensors") == 1.0).then_some(())
+    });
     register(&world.mongod, "S2");
     world.traffic(Duration::from_secs(3));
     world.trouble();
@@ -231,6 +236,7 @@ fn every_query_and_every_alert_works_on_a_running_service() {
     let mut wrong = vec![];
     let mut asked = 0;
     for (_, dashboard) in dashboards() {
+        variables_have_values(&prometheus, &dashboard, &world.instance());
         for query in queries(&dashboard) {
             let expr = substituted(&query.expr, &world.instance());
             match prometheus.series(&expr, query.instant) {
@@ -262,6 +268,19 @@ fn every_query_and_every_alert_works_on_a_running_service() {
         let pending = prometheus.series("ALERTS{alertname=\"HourbucketDown\",alertstate=\"pending\"}", true).unwrap();
         (!pending.is_empty()).then_some(())
     });
+}
+
+/// `label_values(metric, label)` gives the instance.
+fn variables_have_values(prometheus: &Prometheus, dashboard: &Value, instance: &str) {
+    let variables = dashboard["templating"]["list"].as_array().unwrap().iter().filter(|v| v["type"] == "query");
+    for variable in variables {
+        let query = variable["query"]["query"].as_str().unwrap();
+        assert_eq!(variable["definition"], query);
+        let inside = query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')')).unwrap();
+        let (metric, label) = inside.split_once(", ").unwrap();
+        let values = prometheus.ask(&format!("label/{label}/values"), &[("match[]", metric.to_owned())]).unwrap();
+        assert_eq!(values, serde_json::json!([instance]), "{query}");
+    }
 }
 
 /// What is wrong with the alerts as Prometheus has loaded them.

@@ -98,9 +98,15 @@ pub struct Query {
     pub instant: bool,
 }
 
-/// Every query of a dashboard's panels with a Prometheus data source.
+/// Every query of a dashboard's panels and annotations with a Prometheus data source.
 pub fn queries(dashboard: &Value) -> Vec<Query> {
     let is_prometheus = |panel: &&Value| panel["datasource"]["type"] == "prometheus";
+    let annotations = dashboard["annotations"]["list"].as_array().unwrap().iter().filter(is_prometheus);
+    let annotations = annotations.map(|annotation| Query {
+        panel: annotation["name"].as_str().unwrap().to_owned(),
+        expr: annotation["expr"].as_str().unwrap().to_owned(),
+        instant: false,
+    });
     let panels = dashboard["panels"].as_array().unwrap().iter().filter(is_prometheus);
     panels
         .flat_map(|panel| {
@@ -111,5 +117,6 @@ pub fn queries(dashboard: &Value) -> Vec<Query> {
                 instant: target["instant"] == true,
             })
         })
+        .chain(annotations)
         .collect()
 }
