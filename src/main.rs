@@ -16,8 +16,8 @@ use hourbucket::model::{Clock, SystemClock};
 use hourbucket::shutdown;
 use hourbucket::store::Store;
 use hourbucket::store::mongo::{MongoStore, Patterns};
-use hourbucket::telemetry::{log, metrics};
 use hourbucket::systemd::Notifier;
+use hourbucket::telemetry::{log, metrics};
 use hourbucket::{decode, journal, probe};
 
 /// A gateway's bodies, batches and pages come and go by the hundred kilobytes: with the C library's allocator the service

@@ -66,7 +66,12 @@ impl Gauges {
         (!self.waits.load(Ordering::Relaxed)).then(|| self.rounds.load(Ordering::Relaxed))
     }
 
-    async fn waiting<T>(&self, stage_behind: impl Future<Output = T>) -> T {
+    /// The task has gone round once more.
+    pub(crate) fn turned(&self) {
+        self.rounds.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) async fn waiting<T>(&self, stage_behind: impl Future<Output = T>) -> T {
         self.waits.store(true, Ordering::Relaxed);
         let done = stage_behind.await;
         self.waits.store(false, Ordering::Relaxed);
@@ -74,7 +79,7 @@ impl Gauges {
     }
 
     fn set(&self, holding: Holding) {
-        self.rounds.fetch_add(1, Ordering::Relaxed);
+        self.turned();
         self.bytes.store(holding.bytes, Ordering::Relaxed);
         self.buckets.store(holding.buckets, Ordering::Relaxed);
         self.sensors.store(holding.sensors, Ordering::Relaxed);

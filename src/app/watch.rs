@@ -104,3 +104,71 @@ impl Parts {
 pub(super) fn door(ack: AckMode, intake: Intake) -> Option<Intake> {
     (ack == AckMode::Journal).then_some(intake)
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixDatagram;
+
+    use super::*;
+    use crate::config::Manager;
+    use crate::intake::{Gate, door};
+
+    const WATCHDOG: Duration = Duration::from_millis(150);
+
+    /// A manager that listens, and the way to it.
+    fn manager(dir: &std::path::Path) -> (UnixDatagram, Arc<Notifier>) {
+        let path = dir.join("notify");
+        let listener = UnixDatagram::bind(&path).unwrap();
+        let manager = Manager { notify_socket: Some(path.into()), watchdog: Some(WATCHDOG) };
+        (listener, Arc::new(Notifier::new(&manager).unwrap()))
+    }
+
+    /// What is heard within a good time for several signs.
+    async fn heard(listener: &UnixDatagram) -> Option<String> {
+        let mut buf = [0; 256];
+        let n = tokio::time::timeout(WATCHDOG * 4, listener.recv(&mut buf)).await.ok()?.unwrap();
+        Some(String::from_utf8(buf[..n].to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn no_sign_of_life_until_the_writer_has_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        let (listener, notifier) = manager(dir.path());
+        let (intake, mut parcels) = door(8, 1 << 20, Gate::default());
+        let health = Arc::new(Health::new(AckMode::Journal));
+        let parts = Parts { gauges: vec![], journal: None, door: Some(intake) };
+        let watching = tokio::spawn(watch(notifier, health.clone(), parts));
+        let parcel = parcels.recv().await.unwrap();
+        assert_eq!(heard(&listener).await, None, "the writer hangs");
+        parcel.into_parts().2.delivered();
+        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
+        let _hangs = parcels.recv().await.unwrap();
+        assert_eq!(heard(&listener).await, None, "it hangs again");
+        watching.abort();
+    }
+
+    #[tokio::test]
+    async fn no_sign_of_life_from_a_shard_that_stands_still() {
+        let dir = tempfile::tempdir().unwrap();
+        let (listener, notifier) = manager(dir.path());
+        let (turning, still) = (Arc::new(Gauges::default()), Arc::new(Gauges::default()));
+        let health = Arc::new(Health::new(AckMode::Stored));
+        let parts = Parts { gauges: vec![turning.clone(), still.clone()], journal: None, door: None };
+        let watching = tokio::spawn(watch(notifier, health.clone(), parts));
+        let turns = tokio::spawn(async move {
+            loop {
+                turning.turned();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        assert_eq!(heard(&listener).await, None, "one shard stands still");
+        still.turned();
+        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
+        assert_eq!(heard(&listener).await, None, "once is not for ever");
+        let waits = tokio::spawn(async move { still.waiting(std::future::pending::<()>()).await });
+        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"), "it waits for the stage behind it");
+        health.stopping();
+        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
+        [watching, turns, waits].iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
