@@ -135,8 +135,12 @@ class Stack:
 
     def inner_pid(self, name):
         """The service's process itself, as this machine counts: the child of unshare."""
-        with open(f"/proc/{self.processes[name].pid}/task/{self.processes[name].pid}/children", encoding="ascii") as file:
-            return int(file.read().split()[0])
+        def child():
+            pid = self.processes[name].pid
+            with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+                return file.read().split()
+
+        return int(wait_until(f"{name} runs", 10, child)[0])
 
     def root(self, name, *parts):
         """An empty root with this machine's programs in it, for images that are not here."""
@@ -314,10 +318,11 @@ def whole_run(stack):
           "Uid:\t10001\t10001" in status and "CapBnd:\t0000000000000000" in status and "NoNewPrivs:\t1" in status, status)
     write = subprocess.run(["nsenter", "--target", str(pid), "--mount", "--root", "touch", "/etc/x"], capture_output=True, check=False)
     check("nothing but its volume can be written", b"Read-only" in write.stderr, write.stderr)
-    code, text = get("http://127.0.0.1:8081/readyz")
-    ready = json.loads(text)
-    check("/readyz: ready, MongoDB with its password, the broker connected",
-          code == 200 and ready["reasons"] == [] and ready["mqtt"][0]["connected"], text)
+    ready = lambda: json.loads(get("http://127.0.0.1:8081/readyz")[1])
+    wait_until("nothing is wrong by /readyz", 30, lambda: ready()["reasons"] == [])
+    state = ready()
+    check(f"/readyz: MongoDB {state['server_version']} with its password, the broker connected",
+          state["ready"] and state["mqtt"][0]["connected"], state)
     reading = b'{"sensor_id":"S1","temp":21.5}'
     check("HTTP without a token is refused", get("http://127.0.0.1:8080/v1/readings", None, reading)[0] == 401)
     check("HTTP with the token of the script is taken",
