@@ -5,7 +5,7 @@ set -uo pipefail
 # shellcheck source=deploy/lib/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
 
-PARTS=(scripts systemd dockerfile manifests compose kustomize deb stack)
+PARTS=(scripts systemd dockerfile manifests compose kustomize image deb stack)
 CHEAP=(scripts systemd dockerfile manifests)
 
 usage() {
@@ -20,6 +20,7 @@ Without PART: the four that take seconds, which CI runs.
 Further ones (all: everything):
   compose      compose.yaml as Docker Compose loads it (its own loader, compose-go); needs Go
   kustomize    base, components and example are built and validated, the operator's objects by their CRDs; needs Go
+  image        the build stage of the Dockerfile is run without Docker, with the profile dev: deploy/lib/image.py tells how
   deb          the Debian package: built, lintian, installed in a Debian of its own, run by its unit's lines, removed, purged;
                needs root
   stack        compose.yaml is run without Docker, with real servers: deploy/lib/stack.py tells how; needs root and Node.js
@@ -131,6 +132,13 @@ need_debian() {
     }
     mv "$TOOLS/partial/debian" "$DEBIAN"
     unlock_tools
+}
+
+part_image() {
+    ensure_build_tools
+    run_child python3 -B deploy/lib/image.py "$WORK/image" "${HOURBUCKET_PROFILE:-dev}" || return
+    "$WORK/image/usr/local/bin/hourbucket" --version || return
+    DONE+=("Dockerfile: its build stage run without Docker, profile ${HOURBUCKET_PROFILE:-dev}")
 }
 
 part_deb() {

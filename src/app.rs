@@ -379,6 +379,11 @@ impl Service {
         self.side.push(tokio::spawn(watch::watch(self.notifier.clone(), self.health.clone(), parts)));
     }
 
+    /// The way to the service manager, for who reads the settings again.
+    pub fn notifier(&self) -> Arc<Notifier> {
+        self.notifier.clone()
+    }
+
     /// Serves until `stop` is done or a part fails, then shuts down in order.
     pub async fn run_until(self, stop: impl Future<Output = &'static str>) -> Ended {
         let poison = self.poison.clone();

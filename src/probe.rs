@@ -64,9 +64,10 @@ mod tests {
     #[tokio::test]
     async fn alive_before_ready_and_neither_where_nobody_listens() {
         let health = Arc::new(Health::new(AckMode::Journal));
-        let listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let port = Admin::bind(&config::Admin { listen }, health.clone()).await.unwrap();
-        let admin = config::Admin { listen: SocketAddr::new(listen.ip(), port.local_addr().port()) };
+        let mut admin = config::Config::default().admin;
+        admin.listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let port = Admin::bind(&admin, health.clone()).await.unwrap();
+        admin.listen.set_port(port.local_addr().port());
         let stop = CancellationToken::new();
         let serving = tokio::spawn(port.serve(stop.clone()));
         assert_eq!(probe(&admin, false).await.unwrap(), "ok");
@@ -83,7 +84,8 @@ mod tests {
     #[tokio::test]
     async fn somebody_else_on_the_port_is_no_service() {
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let admin = config::Admin { listen: listener.local_addr().unwrap() };
+        let mut admin = config::Config::default().admin;
+        admin.listen = listener.local_addr().unwrap();
         let other = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let _ = stream.read(&mut [0; 256]).await.unwrap();

@@ -215,6 +215,20 @@ fn alert_rules_are_the_same_everywhere() {
 }
 
 #[test]
+fn what_compose_mounts_is_there() {
+    let dir = Path::new(ROOT).join("deploy");
+    let mounts = lines(COMPOSE).into_iter().filter_map(|line| {
+        let source = line.trim_start().strip_prefix("- ./")?.split(':').next()?.to_owned();
+        Some(source)
+    });
+    let mounts: Vec<String> = mounts.collect();
+    assert!(mounts.len() >= 7, "{mounts:?}");
+    for source in mounts {
+        assert!(dir.join(&source).exists(), "{COMPOSE}: {source}");
+    }
+}
+
+#[test]
 fn versions_are_pinned_and_ours_is_the_crates() {
     let version = env!("CARGO_PKG_VERSION");
     let images = values(COMPOSE, "image:").into_iter();
