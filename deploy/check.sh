@@ -5,7 +5,7 @@ set -uo pipefail
 # shellcheck source=deploy/lib/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
 
-PARTS=(scripts systemd dockerfile manifests compose kustomize image deb stack)
+PARTS=(scripts systemd dockerfile manifests compose kustomize image deb boot stack)
 CHEAP=(scripts systemd dockerfile manifests)
 
 usage() {
@@ -23,6 +23,7 @@ Further ones (all: everything):
   image        the build stage of the Dockerfile is run without Docker, with the profile dev: deploy/lib/image.py tells how
   deb          the Debian package: built, lintian, installed in a Debian of its own, run by its unit's lines, removed, purged;
                needs root
+  boot         a systemd of its own starts, watches and stops the packaged unit: deploy/lib/boot.sh tells how; needs root
   stack        compose.yaml is run without Docker, with real servers: deploy/lib/stack.py tells how; needs root and Node.js
 
 Environment:
@@ -141,22 +142,39 @@ part_image() {
     DONE+=("Dockerfile: its build stage run without Docker, profile ${HOURBUCKET_PROFILE:-dev}")
 }
 
-part_deb() {
-    need_binary && need_debian
+# The package in DEB, made of what is built, and a Debian with it in tmp/ in NEW.
+need_package() {
+    need_binary && need_debian || return
     ensure_cargo_deb
+    ensure_packages "the package" strip=binutils
+    DEB=$WORK/hourbucket.deb
+    if [[ ! -e $DEB ]]; then
+        mkdir -p "$WORK/target/release"
+        strip -o "$WORK/target/release/hourbucket" "$BIN" || return
+        CARGO_TARGET_DIR=$WORK/target "$CARGO_DEB" --no-build --no-strip --fast -o "$DEB" >/dev/null || return
+    fi
+    NEW=$(mktemp -d -p "$WORK")
+    chmod 755 "$NEW"
+    cp -a "$DEBIAN/." "$NEW/" && cp "$DEB" "$NEW/tmp/" && cp /etc/resolv.conf "$NEW/etc/" && cp -r /etc/apt/apt.conf.d "$NEW/etc/apt/"
+}
+
+part_deb() {
+    need_package || return
     ensure_packages "the checker of packages" lintian=lintian
     ensure_mongod
-    local deb=$WORK/hourbucket.deb said
-    mkdir -p "$WORK/target/release"
-    cp "$BIN" "$WORK/target/release/hourbucket" && strip "$WORK/target/release/hourbucket" || return
-    CARGO_TARGET_DIR=$WORK/target "$CARGO_DEB" --no-build --no-strip --fast -o "$deb" >/dev/null || return
+    ensure_python
+    local said
     # No Debian bug asks for a package that is not Debian's.
-    said=$(lintian --allow-root --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "$deb" 2>&1) || { say "$said"; return 1; }
+    said=$(lintian --allow-root --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "$DEB" 2>&1) || { say "$said"; return 1; }
     [[ -z $said ]] || say "$said"
-    cp -a "$DEBIAN" "$WORK/debian" && cp "$deb" "$WORK/debian/tmp/" && cp /etc/resolv.conf "$WORK/debian/etc/" || return
-    cp -r /etc/apt/apt.conf.d "$WORK/debian/etc/apt/"
-    run_child unshare --mount --pid --fork --kill-child bash deploy/lib/deb.sh "$WORK/debian" "$HOURBUCKET_MONGOD" || return
+    run_child unshare --mount --pid --fork --kill-child bash deploy/lib/deb.sh "$NEW" "$HOURBUCKET_MONGOD" || return
     DONE+=("Debian package: cargo-deb $CARGO_DEB_VERSION, lintian without errors and warnings, installed, run by its unit's lines, upgraded, removed, purged")
+}
+
+part_boot() {
+    need_package || return
+    run_child bash deploy/lib/boot.sh "$NEW" || return
+    DONE+=("systemd unit: started, watched and stopped by a real systemd, with its sandbox, credentials and watchdog")
 }
 
 part_stack() {
@@ -209,5 +227,5 @@ printf '  %s\n' "${DONE[@]}"
 for part in "${PARTS[@]}"; do
     [[ " ${ASKED[*]} " == *" $part "* ]] || say "  not run: $part"
 done
-say "  never run here: the images themselves (no Docker daemon), a cluster, systemd as process 1"
+say "  never run here: the images themselves (no Docker daemon), a cluster"
 ((${#FAILED[@]} == 0)) || fail "failed: ${FAILED[*]}"
