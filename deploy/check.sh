@@ -188,7 +188,7 @@ part_stack() {
     # With a network of its own, so that the ports of compose.yaml are free.
     run_child unshare --net sh -c 'ip link set lo up && exec "$@"' - env PYTHONPATH="$MANIFEST_PYTHONPATH" python3 -B deploy/lib/stack.py \
         --binary "$WORK/hourbucket" --debian "$DEBIAN" --mongosh "$MONGOSH_DIR" || return
-    DONE+=("compose.yaml: run without Docker ($("$HOURBUCKET_MONGOD" --version | head -n 1), $(mosquitto -h | head -n 1), mongosh $MONGOSH_VERSION)")
+    DONE+=("compose.yaml: run without Docker ($("$HOURBUCKET_MONGOD" --version | head -n 1), $(mosquitto -h | sed -n 1p || true), mongosh $MONGOSH_VERSION)")
 }
 
 ASKED=()
