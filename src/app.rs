@@ -12,6 +12,7 @@
 //! back, so that every stage ends because the one before it did.
 
 mod upkeep;
+mod watch;
 
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
@@ -47,6 +48,7 @@ use crate::route::oldest::Oldest;
 use crate::shutdown::{Ended, Poison};
 use crate::store::Store;
 use crate::store::registry::Query;
+use crate::systemd::Notifier;
 
 /// Deliveries of dead letters that wait for their task.
 const DEAD_QUEUE_MAX: usize = 64;
@@ -90,6 +92,7 @@ pub struct Service {
     side: Vec<JoinHandle<()>>,
     admin: JoinHandle<()>,
     gauges: Vec<Arc<Gauges>>,
+    notifier: Arc<Notifier>,
 }
 
 /// The shards and the tasks beside them.
@@ -247,6 +250,21 @@ impl Service {
         Service::start_with(config, store, clock, false).await.map(|(service, _)| service)
     }
 
+    /// As [`Service::start`], and tells the service manager.
+    ///
+    /// # Errors
+    /// As [`Service::start`].
+    pub async fn start_watched(
+        config: Config,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        notifier: Notifier,
+    ) -> Result<Service, StartError> {
+        let (mut service, door) = Service::start_with(config, store, clock, false).await?;
+        service.tell(notifier, door).await;
+        Ok(service)
+    }
+
     /// A second instance for a command, beside a service that runs or not: without ports for senders, brokers and
     /// journal. The caller hands readings over at the door that it gets, which may be stored already; their
     /// acknowledgements say that they are stored. When the door's handle is dropped and [`Service::run_until`] is told
@@ -342,8 +360,28 @@ impl Service {
             side,
             admin,
             gauges,
+            notifier: Arc::default(),
         };
         Ok((service, intake))
+    }
+
+    /// Tells the service manager that the service takes readings, and from then on how it is; `door` is the handle that
+    /// [`Service::start_watched`] gave.
+    async fn tell(&mut self, notifier: Notifier, door: Intake) {
+        self.notifier = Arc::new(notifier);
+        self.notifier.ready(&watch::line(&self.health.report())).await;
+        if !self.notifier.is_open() {
+            return;
+        }
+        let journal = self.journal.as_ref().map(Journal::handle);
+        let door = watch::door(self.config.ingest.ack, door);
+        let parts = watch::Parts { gauges: self.gauges.clone(), journal, door };
+        self.side.push(tokio::spawn(watch::watch(self.notifier.clone(), self.health.clone(), parts)));
+    }
+
+    /// The way to the service manager, for who reads the settings again.
+    pub fn notifier(&self) -> Arc<Notifier> {
+        self.notifier.clone()
     }
 
     /// Serves until `stop` is done or a part fails, then shuts down in order.
@@ -372,6 +410,7 @@ impl Service {
         let begun = self.clock.now().mono_ms;
         self.gate.stop();
         self.health.stopping();
+        self.notifier.stopping(self.config.shutdown.deadline).await;
         self.stop.cancel();
         let mut in_time = true;
         for task in &mut self.front {

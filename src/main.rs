@@ -16,8 +16,9 @@ use hourbucket::model::{Clock, SystemClock};
 use hourbucket::shutdown;
 use hourbucket::store::Store;
 use hourbucket::store::mongo::{MongoStore, Patterns};
+use hourbucket::systemd::Notifier;
 use hourbucket::telemetry::{log, metrics};
-use hourbucket::{decode, journal};
+use hourbucket::{decode, journal, probe};
 
 /// A gateway's bodies, batches and pages come and go by the hundred kilobytes: with the C library's allocator the service
 /// took an eighth more CPU time a reading.
@@ -38,8 +39,14 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Take readings until SIGTERM or SIGINT; exit code 0: all that was acknowledged is stored, 1: failed, 3: the
-    /// journal keeps what was not stored in time
+    /// journal keeps what was not stored in time, 78: the configuration cannot be used, and a restart would not help
     Run,
+    /// Ask the running service on admin.listen whether it lives; exit code 1: it does not
+    Probe {
+        /// Whether it would take readings now
+        #[arg(long)]
+        ready: bool,
+    },
     /// Check configuration, connections, server and journal; exit code 1 on a problem
     Check,
     /// Make the collections, indexes, validator and view, or bring them up to date; exit code 1 on a problem
@@ -118,6 +125,9 @@ fn main() -> ExitCode {
     }
 }
 
+/// EX_CONFIG of sysexits.h, for whoever decides about a restart.
+const CONFIG_UNUSABLE: u8 = 78;
+
 /// Of commands whose exit code 1 says that something differs, a failure is 2.
 fn command_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode {
     let failed = fail(error);
@@ -125,6 +135,7 @@ fn command_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode 
         Command::Reconcile(_) | Command::Convert(_) | Command::DeadLetters { .. } => {
             ExitCode::from(maintain_cli::ERROR)
         }
+        Command::Run => ExitCode::from(CONFIG_UNUSABLE),
         _ => failed,
     }
 }
@@ -144,6 +155,13 @@ fn with_config(command: Command, loaded: config::Loaded) -> ExitCode {
     };
     let code = match command {
         Command::Run => runtime.block_on(run(loaded)),
+        Command::Probe { ready } => match runtime.block_on(probe::probe(&loaded.config.admin, ready)) {
+            Ok(answer) => {
+                say(&answer);
+                ExitCode::SUCCESS
+            }
+            Err(error) => fail(error),
+        },
         Command::Init { shard } => runtime.block_on(init(&loaded.config, shard)),
         Command::Reconcile(arguments) => runtime.block_on(async {
             let config = &loaded.config;
@@ -190,7 +208,11 @@ async fn run(loaded: config::Loaded) -> ExitCode {
         Ok(store) => Arc::new(store),
         Err(error) => return fail(error),
     };
-    match Service::start(config, store, clock).await {
+    let notifier = Notifier::new(&config::manager()).unwrap_or_else(|error| {
+        tracing::warn!("the service manager cannot be told anything (NOTIFY_SOCKET): {error}");
+        Notifier::default()
+    });
+    match Service::start_watched(config, store, clock, notifier).await {
         Ok(service) => ExitCode::from(service.run_until(signal).await.exit_code()),
         Err(error) => {
             tracing::error!("cannot start: {error}");

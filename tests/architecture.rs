@@ -31,6 +31,8 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("telemetry", &["config", "model"]),
     ("shutdown", &["intake", "telemetry", "config", "model"]),
     ("intake", &["ack", "model"]),
+    ("systemd", &["config(Manager)"]),
+    ("probe", &["config"]),
     ("ingest", &["decode", "intake", "ack", "model", "config", "telemetry"]),
     ("decode", &["model", "config(Limits|Line|Otlp|PointAttributes)"]),
     ("decode/decoder", &["model", "config(Decoding|Otlp|mapping|nearest)"]),

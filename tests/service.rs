@@ -270,6 +270,6 @@ fn the_other_commands_and_a_journal_in_use() {
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("journal") && text.contains("in use"), "{text}");
     let (code, text) = run(&["run", "--config", "nowhere.toml"]);
-    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(code, Some(78), "{text}");
     assert!(text.contains("nowhere.toml"), "{text}");
 }

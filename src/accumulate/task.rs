@@ -1,7 +1,7 @@
 //! The task around a shard: carries events to the state and its jobs to the flush stage. No decisions here.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -48,17 +48,38 @@ impl ShardHandle {
 #[error("a shard has ended")]
 pub struct ShardGone;
 
-/// What a shard holds, for the metrics.
+/// What a shard holds, for the metrics, and that it lives, for the watchdog.
 #[derive(Debug, Default)]
 pub struct Gauges {
     bytes: AtomicUsize,
     buckets: AtomicUsize,
     sensors: AtomicUsize,
     readings: AtomicUsize,
+    rounds: AtomicU64,
+    waits: AtomicBool,
 }
 
 impl Gauges {
+    /// A number that changes every [`TICK`] while the shard lives; `None` while it waits for the stage behind it, which
+    /// may take as long as the store is away.
+    pub fn rounds(&self) -> Option<u64> {
+        (!self.waits.load(Ordering::Relaxed)).then(|| self.rounds.load(Ordering::Relaxed))
+    }
+
+    /// The task has gone round once more.
+    pub(crate) fn turned(&self) {
+        self.rounds.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) async fn waiting<T>(&self, stage_behind: impl Future<Output = T>) -> T {
+        self.waits.store(true, Ordering::Relaxed);
+        let done = stage_behind.await;
+        self.waits.store(false, Ordering::Relaxed);
+        done
+    }
+
     fn set(&self, holding: Holding) {
+        self.turned();
         self.bytes.store(holding.bytes, Ordering::Relaxed);
         self.buckets.store(holding.buckets, Ordering::Relaxed);
         self.sensors.store(holding.sensors, Ordering::Relaxed);
@@ -149,7 +170,7 @@ impl ShardTask {
         let held = self.latest.as_ref().and_then(|latest| latest.hold(&ack));
         self.state.accept(&batch, &picks, ack, replayed, self.clock.now());
         if let Some(latest) = &self.latest {
-            latest.send(batch, picks, held).await;
+            self.gauges.waiting(latest.send(batch, picks, held)).await;
         }
     }
 
@@ -199,7 +220,8 @@ impl ShardTask {
             reason: STORE_REJECTED.into(),
             detail: detail.clone(),
         };
-        self.dead.send(as_lines(&write).into_iter().map(letter).collect(), acks).await;
+        let letters = as_lines(&write).into_iter().map(letter).collect();
+        self.gauges.waiting(self.dead.send(letters, acks)).await;
     }
 
     fn report(&mut self) {

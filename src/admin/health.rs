@@ -127,6 +127,11 @@ impl Health {
         self.write().stopping = true;
     }
 
+    /// Whether [`Health::stopping`] was called.
+    pub fn is_stopping(&self) -> bool {
+        self.read().stopping
+    }
+
     /// A part has failed for good; the first reason stays, since the later ones mostly follow from it.
     pub fn broken(&self, reason: impl Into<String>) {
         self.write().broken.get_or_insert_with(|| reason.into());

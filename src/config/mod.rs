@@ -28,6 +28,7 @@ mod dump;
 mod error;
 mod listen;
 mod load;
+mod manager;
 pub mod mapping;
 mod mqtt;
 mod reader;
@@ -41,6 +42,7 @@ mod warnings;
 
 pub use error::{ConfigErrors, Problem};
 pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
+pub use manager::{Manager, manager};
 pub(crate) use suggest::nearest;
 pub use units::parse_duration;
 pub(crate) use units::write_duration;

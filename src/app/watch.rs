@@ -1,0 +1,174 @@
+//! What the service manager is told while the service runs: a line about its state, and that it lives.
+//!
+//! A sign of life is a proof, not a timer: before each one the journal's writer has answered a parcel that holds nothing,
+//! every shard has gone round, and the journal's lock could be had. Whatever of that never comes keeps the sign from being
+//! sent, and the manager ends the process; the journal has what was acknowledged. A store that is away is no reason:
+//! shards go round without it, and a restart would not bring it back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Gauges;
+use crate::ack::Ack;
+use crate::admin::Health;
+use crate::admin::health::Report;
+use crate::config::AckMode;
+use crate::intake::{Intake, Parcel};
+use crate::journal;
+use crate::model::ReadingBatch;
+use crate::systemd::Notifier;
+
+/// How often the state is looked at for the manager's line.
+const STATUS_EVERY: Duration = Duration::from_secs(2);
+/// How often a shard that has not gone round yet is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// Signs of life within the time of the watchdog: one may come late without an end.
+const SIGNS: u32 = 3;
+
+/// What the proof is taken from.
+pub(super) struct Parts {
+    pub(super) gauges: Vec<Arc<Gauges>>,
+    pub(super) journal: Option<journal::Handle>,
+    /// With a journal; without one, what waits at the door may wait for the store.
+    pub(super) door: Option<Intake>,
+}
+
+/// The line for `systemctl status`.
+pub(super) fn line(report: &Report) -> String {
+    let state = if report.ready { "taking readings" } else { "taking no readings" };
+    let store = match (&report.server_version, report.mode) {
+        (Some(version), Some(mode)) => format!(", MongoDB {version} ({mode})"),
+        _ => String::new(),
+    };
+    match report.reasons.as_slice() {
+        [] => format!("{state}{store}"),
+        reasons => format!("{state}{store}; {}", reasons.join("; ")),
+    }
+}
+
+/// Tells until it is aborted.
+pub(super) async fn watch(notifier: Arc<Notifier>, health: Arc<Health>, parts: Parts) {
+    tokio::join!(tell(&notifier, &health), signs(&notifier, &health, &parts));
+}
+
+async fn tell(notifier: &Notifier, health: &Health) {
+    let mut told = line(&health.report());
+    loop {
+        tokio::time::sleep(STATUS_EVERY).await;
+        let now = line(&health.report());
+        // While it stops, the line of the shutdown stands.
+        if now != told && !health.is_stopping() {
+            notifier.status(&now).await;
+            told = now;
+        }
+    }
+}
+
+async fn signs(notifier: &Notifier, health: &Health, parts: &Parts) {
+    let Some(within) = notifier.watchdog() else { return };
+    loop {
+        let before: Vec<_> = parts.gauges.iter().map(|g| g.rounds()).collect();
+        tokio::time::sleep(within / SIGNS).await;
+        // A shutdown has a deadline of its own, and stages end in it.
+        if !health.is_stopping() {
+            parts.proof(&before, health).await;
+        }
+        notifier.alive().await;
+    }
+}
+
+impl Parts {
+    /// Comes back when everything has shown that it lives, or the service stops.
+    async fn proof(&self, before: &[Option<u64>], health: &Health) {
+        if let Some(journal) = &self.journal {
+            // Takes its lock.
+            let _ = journal.stats();
+        }
+        if let Some(door) = &self.door {
+            let (ack, answer) = Ack::channel();
+            let parcel = Parcel::new(ReadingBatch::default(), vec![], ack);
+            // A door that is closed has answered as well.
+            if door.submit(parcel).await.is_ok() {
+                answer.outcome().await;
+            }
+        }
+        for (gauges, before) in self.gauges.iter().zip(before) {
+            while gauges.rounds().is_some_and(|now| Some(now) == *before) && !health.is_stopping() {
+                tokio::time::sleep(ASK_AGAIN).await;
+            }
+        }
+    }
+}
+
+/// The door for the proof, where what waits there waits for the journal alone.
+pub(super) fn door(ack: AckMode, intake: Intake) -> Option<Intake> {
+    (ack == AckMode::Journal).then_some(intake)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixDatagram;
+
+    use super::*;
+    use crate::config::Manager;
+    use crate::intake::{Gate, door};
+
+    const WATCHDOG: Duration = Duration::from_millis(150);
+
+    /// A manager that listens, and the way to it.
+    fn manager(dir: &std::path::Path) -> (UnixDatagram, Arc<Notifier>) {
+        let path = dir.join("notify");
+        let listener = UnixDatagram::bind(&path).unwrap();
+        let manager = Manager { notify_socket: Some(path.into()), watchdog: Some(WATCHDOG) };
+        (listener, Arc::new(Notifier::new(&manager).unwrap()))
+    }
+
+    /// What is heard within a good time for several signs.
+    async fn heard(listener: &UnixDatagram) -> Option<String> {
+        let mut buf = [0; 256];
+        let n = tokio::time::timeout(WATCHDOG * 4, listener.recv(&mut buf)).await.ok()?.unwrap();
+        Some(String::from_utf8(buf[..n].to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn no_sign_of_life_until_the_writer_has_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        let (listener, notifier) = manager(dir.path());
+        let (intake, mut parcels) = door(8, 1 << 20, Gate::default());
+        let health = Arc::new(Health::new(AckMode::Journal));
+        let parts = Parts { gauges: vec![], journal: None, door: Some(intake) };
+        let watching = tokio::spawn(watch(notifier, health.clone(), parts));
+        let parcel = parcels.recv().await.unwrap();
+        assert_eq!(heard(&listener).await, None, "the writer hangs");
+        parcel.into_parts().2.delivered();
+        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
+        let _hangs = parcels.recv().await.unwrap();
+        assert_eq!(heard(&listener).await, None, "it hangs again");
+        watching.abort();
+    }
+
+    #[tokio::test]
+    async fn no_sign_of_life_from_a_shard_that_stands_still() {
+        let dir = tempfile::tempdir().unwrap();
+        let (listener, notifier) = manager(dir.path());
+        let (turning, still) = (Arc::new(Gauges::default()), Arc::new(Gauges::default()));
+        let health = Arc::new(Health::new(AckMode::Stored));
+        let parts = Parts { gauges: vec![turning.clone(), still.clone()], journal: None, door: None };
+        let watching = tokio::spawn(watch(notifier, health.clone(), parts));
+        let turns = tokio::spawn(async move {
+            loop {
+                turning.turned();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        assert_eq!(heard(&listener).await, None, "one shard stands still");
+        still.turned();
+        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
+        assert_eq!(heard(&listener).await, None, "once is not for ever");
+        let waits = tokio::spawn(async move { still.waiting(std::future::pending::<()>()).await });
+        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"), "it waits for the stage behind it");
+        health.stopping();
+        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
+        [watching, turns, waits].iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}

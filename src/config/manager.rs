@@ -1,0 +1,60 @@
+//! What a service manager (systemd) that started the process says in the environment: sd_notify(3), sd_watchdog_enabled(3).
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// Empty where nobody asks to be told anything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Manager {
+    /// `NOTIFY_SOCKET`: where it listens; a path, or with `@` in front a name in Linux's abstract namespace.
+    pub notify_socket: Option<OsString>,
+    /// `WATCHDOG_USEC`: how long it waits for a sign of life before it ends the process; for this process only
+    /// (`WATCHDOG_PID`).
+    pub watchdog: Option<Duration>,
+}
+
+/// What the environment of this process says.
+pub fn manager() -> Manager {
+    read(|name| std::env::var_os(name), std::process::id())
+}
+
+fn read(variable: impl Fn(&str) -> Option<OsString>, pid: u32) -> Manager {
+    let number = |name| variable(name).and_then(|text| text.to_str()?.parse::<u64>().ok());
+    // A child that inherits the variables is not who is meant.
+    let is_ours = variable("WATCHDOG_PID").is_none() || number("WATCHDOG_PID") == Some(u64::from(pid));
+    Manager {
+        notify_socket: variable("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()),
+        watchdog: number("WATCHDOG_USEC").filter(|usec| is_ours && *usec > 0).map(Duration::from_micros),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(variables: &[(&str, &str)]) -> Manager {
+        read(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).into()), 42)
+    }
+
+    #[test]
+    fn the_watchdog_is_for_the_process_that_it_names() {
+        let second = Some(Duration::from_secs(1));
+        for (variables, watchdog) in [
+            (&[("WATCHDOG_USEC", "1000000")][..], second),
+            (&[("WATCHDOG_USEC", "1000000"), ("WATCHDOG_PID", "42")], second),
+            (&[("WATCHDOG_USEC", "1000000"), ("WATCHDOG_PID", "43")], None),
+            (&[("WATCHDOG_USEC", "1000000"), ("WATCHDOG_PID", "x")], None),
+            (&[("WATCHDOG_USEC", "0")], None),
+            (&[("WATCHDOG_USEC", "soon")], None),
+            (&[], None),
+        ] {
+            assert_eq!(with(variables).watchdog, watchdog, "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn an_empty_socket_is_none() {
+        assert_eq!(with(&[("NOTIFY_SOCKET", "")]), Manager::default());
+        assert_eq!(with(&[("NOTIFY_SOCKET", "@x")]).notify_socket, Some("@x".into()));
+    }
+}

@@ -1,0 +1,97 @@
+//! `hourbucket probe`: asks the running service on `admin.listen` how it is, for containers without curl.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::config;
+
+/// For connection and answer together.
+const WITHIN: Duration = Duration::from_secs(5);
+/// `/readyz` names every broker; nobody has that many.
+const ANSWER_MAX_BYTES: u64 = 1 << 20;
+
+/// Asks `/livez`, or with `ready` `/readyz`. The body of an answer of 200.
+///
+/// # Errors
+/// Nobody answers, or not with 200; for a person, with the body.
+pub async fn probe(admin: &config::Admin, ready: bool) -> Result<String, String> {
+    let (addr, path) = (reachable(admin.listen), if ready { "/readyz" } else { "/livez" });
+    let wrong = |what: String| format!("http://{addr}{path}: {what}");
+    match tokio::time::timeout(WITHIN, ask(addr, path)).await {
+        Ok(Ok((200, body))) => Ok(body),
+        Ok(Ok((status, body))) => Err(wrong(format!("{status}: {body}"))),
+        Ok(Err(error)) => Err(wrong(format!("{error}; is the service running, with this admin.listen?"))),
+        Err(_) => Err(wrong(format!("no answer within {WITHIN:?}"))),
+    }
+}
+
+/// Every address is a place to listen at, not one to connect to.
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
+
+/// Status and body. HTTP/1.0: the answer ends with the connection, and comes in one piece.
+async fn ask(addr: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {
+    let mut stream = TcpStream::connect(addr).await?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: {addr}\r\n\r\n").as_bytes()).await?;
+    let mut answer = vec![];
+    stream.take(ANSWER_MAX_BYTES).read_to_end(&mut answer).await?;
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
+    let status = status.ok_or_else(|| std::io::Error::other("the answer is no HTTP"))?;
+    Ok((status, body.trim_end().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::admin::{Admin, Health};
+    use crate::config::AckMode;
+
+    #[tokio::test]
+    async fn alive_before_ready_and_neither_where_nobody_listens() {
+        let health = Arc::new(Health::new(AckMode::Journal));
+        let mut admin = config::Config::default().admin;
+        admin.listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let port = Admin::bind(&admin, health.clone()).await.unwrap();
+        admin.listen.set_port(port.local_addr().port());
+        let stop = CancellationToken::new();
+        let serving = tokio::spawn(port.serve(stop.clone()));
+        assert_eq!(probe(&admin, false).await.unwrap(), "ok");
+        let error = probe(&admin, true).await.unwrap_err();
+        assert!(error.contains("503") && error.contains("starting"), "{error}");
+        health.started();
+        assert!(probe(&admin, true).await.unwrap().contains("\"ready\":true"));
+        stop.cancel();
+        serving.await.unwrap().unwrap();
+        let error = probe(&admin, false).await.unwrap_err();
+        assert!(error.contains("is the service running"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn somebody_else_on_the_port_is_no_service() {
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let mut admin = config::Config::default().admin;
+        admin.listen = listener.local_addr().unwrap();
+        let other = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 256]).await.unwrap();
+            stream.write_all(b"220 smtp.example ready\r\n").await.unwrap();
+        });
+        assert!(probe(&admin, false).await.unwrap_err().contains("no HTTP"));
+        other.await.unwrap();
+    }
+}
