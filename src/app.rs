@@ -11,7 +11,10 @@
 //! prepared, and the first permit is given when they are. End: the phases of [`crate::shutdown`], from the front to the
 //! back, so that every stage ends because the one before it did.
 
+mod reload;
 mod upkeep;
+
+pub use self::reload::{Reloaded, Reloader};
 
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
@@ -23,11 +26,12 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::reload::Running;
 use crate::accumulate::state::ShardSettings;
 use crate::accumulate::task::{Gauges, ShardTask};
 use crate::accumulate::{PageLimits, ShardHandle};
 use crate::admin::{Admin, Health};
-use crate::config::{AckMode, Config};
+use crate::config::{AckMode, Config, Live};
 use crate::enrich::{Enrichment, Registry};
 use crate::flush::Flusher;
 use crate::flush::backoff::Backoff;
@@ -90,6 +94,7 @@ pub struct Service {
     side: Vec<JoinHandle<()>>,
     admin: JoinHandle<()>,
     gauges: Vec<Arc<Gauges>>,
+    reloader: Reloader,
 }
 
 /// The shards and the tasks beside them.
@@ -290,10 +295,12 @@ impl Service {
             repeats,
         });
         // Ports first: they are what fails most often, and nothing else has begun.
-        let admin = Admin::bind(&config.admin, health.clone()).await.map_err(start_error)?;
+        let admin = Admin::bind(&config.admin, health.clone(), clock.clone()).await.map_err(start_error)?;
         let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
+        let ((setter, decoding), of_ports) = (Live::new(config.decoding()), health.clone());
         let env = ingest::Env {
-            decoding: Arc::new(config.decoding()),
+            decoding,
+            on_tls: Arc::new(move |status| of_ports.tls(status)),
             ack: config.ingest.ack,
             intake: intake.clone(),
             clock: clock.clone(),
@@ -301,6 +308,15 @@ impl Service {
             drained: drained.clone(),
         };
         let ports = Ports::bind(&config, &env).await?;
+        let reloader = Reloader::new(Running {
+            config: config.clone(),
+            clock: clock.clone(),
+            health: health.clone(),
+            decoding: setter,
+            http: ports.http.as_ref().map(HttpIngest::renewal),
+            admin: admin.certificates().cloned(),
+            devices: ports.devices.as_ref().map(MqttListener::renewal),
+        });
         let oldest = Arc::new(Oldest::default());
         let (dead_handle, dead) = DeadLetters::new(flusher, DEAD_QUEUE_MAX);
         let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
@@ -342,8 +358,14 @@ impl Service {
             side,
             admin,
             gauges,
+            reloader,
         };
         Ok((service, intake))
+    }
+
+    /// Where settings are replaced while it runs.
+    pub fn reloader(&self) -> Reloader {
+        self.reloader.clone()
     }
 
     /// Serves until `stop` is done or a part fails, then shuts down in order.
@@ -423,8 +445,8 @@ impl Ports {
     async fn bind(config: &Config, env: &ingest::Env) -> Result<Ports, StartError> {
         let mut ports = Ports { http: None, devices: None };
         if config.http.enabled {
-            let (decoding, intake, clock) = (env.decoding.clone(), env.intake.clone(), env.clock.clone());
-            let http = HttpIngest::bind(&config.http, decoding, intake, clock).await;
+            let (decoding, intake, clock) = (env.decoding.now(), env.intake.clone(), env.clock.clone());
+            let http = HttpIngest::bind(&config.http, decoding, intake, clock, &env.on_tls).await;
             ports.http = Some(http.map_err(start_error)?);
         }
         if config.listen.mqtt.enabled {

@@ -37,7 +37,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Take readings until SIGTERM or SIGINT; exit code 0: all that was acknowledged is stored, 1: failed, 3: the
+    /// Take readings until SIGTERM or SIGINT, and read the settings again on SIGHUP; exit code 0: all that was acknowledged is stored, 1: failed, 3: the
     /// journal keeps what was not stored in time
     Run,
     /// Check configuration, connections, server and journal; exit code 1 on a problem
@@ -84,6 +84,9 @@ enum Command {
     },
     /// Print the line for http.tokens_file of a secret on standard input
     HashToken,
+    /// Print docs/configuration.md
+    #[command(hide = true)]
+    ConfigReference,
 }
 
 #[derive(Subcommand)]
@@ -111,8 +114,12 @@ fn main() -> ExitCode {
             }
         }
         Command::HashToken => hash_token(),
+        Command::ConfigReference => {
+            say(config::reference().trim_end());
+            ExitCode::SUCCESS
+        }
         _ => match config::load(arguments.config.as_deref(), config::environment()) {
-            Ok(loaded) => with_config(arguments.command, loaded),
+            Ok(loaded) => with_config(arguments.command, loaded, arguments.config),
             Err(errors) => command_failed(&arguments.command, errors),
         },
     }
@@ -134,7 +141,7 @@ fn fail(error: impl std::fmt::Display) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn with_config(command: Command, loaded: config::Loaded) -> ExitCode {
+fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) -> ExitCode {
     if let Command::Journal { command } = command {
         return journal_command(&command, &loaded.config);
     }
@@ -143,7 +150,7 @@ fn with_config(command: Command, loaded: config::Loaded) -> ExitCode {
         Err(error) => return fail(format!("the runtime cannot be started: {error}")),
     };
     let code = match command {
-        Command::Run => runtime.block_on(run(loaded)),
+        Command::Run => runtime.block_on(run(loaded, path)),
         Command::Init { shard } => runtime.block_on(init(&loaded.config, shard)),
         Command::Reconcile(arguments) => runtime.block_on(async {
             let config = &loaded.config;
@@ -170,7 +177,7 @@ async fn store(config: &Config) -> Result<MongoStore, String> {
     Ok(store.with_patterns(patterns))
 }
 
-async fn run(loaded: config::Loaded) -> ExitCode {
+async fn run(loaded: config::Loaded, path: Option<PathBuf>) -> ExitCode {
     let config = loaded.config;
     if let Err(error) = log::init(&config.log) {
         return fail(error);
@@ -178,8 +185,8 @@ async fn run(loaded: config::Loaded) -> ExitCode {
     if let Err(error) = metrics::install() {
         return fail(error);
     }
-    let signal = match shutdown::signal() {
-        Ok(signal) => signal,
+    let (signal, mut hangups) = match shutdown::signal().and_then(|signal| Ok((signal, shutdown::hangups()?))) {
+        Ok(both) => both,
         Err(error) => return fail(format!("signal handlers: {error}")),
     };
     let file = loaded.file.map_or_else(|| "none, defaults".to_owned(), |f| f.display().to_string());
@@ -191,7 +198,16 @@ async fn run(loaded: config::Loaded) -> ExitCode {
         Err(error) => return fail(error),
     };
     match Service::start(config, store, clock).await {
-        Ok(service) => ExitCode::from(service.run_until(signal).await.exit_code()),
+        Ok(service) => {
+            let reloader = service.reloader();
+            tokio::spawn(async move {
+                while hangups.recv().await.is_some() {
+                    let path = path.clone();
+                    reloader.reload(move || config::load(path.as_deref(), config::environment())).await;
+                }
+            });
+            ExitCode::from(service.run_until(signal).await.exit_code())
+        }
         Err(error) => {
             tracing::error!("cannot start: {error}");
             ExitCode::FAILURE

@@ -593,3 +593,25 @@ fn a_password_file_is_read_again() {
     let from_env = place.good(DESIGN, &[("HOURBUCKET_MQTT__0__PASSWORD", "env")]).mqtt.remove(0);
     assert_eq!(from_env.password_now().unwrap().unwrap().reveal(), "env");
 }
+
+/// `UPDATE=1 cargo test --test config` writes it anew.
+#[test]
+fn the_reference_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
+    let reference = config::reference();
+    for key in config::known_keys().iter().filter(|key| *key != "mqtt.password") {
+        let name = key.rsplit('.').next().unwrap();
+        assert!(reference.contains(&format!("| `{name}` | ")), "{key} is missing");
+    }
+    assert!(!reference.contains("` |  |"), "a key without a type");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &reference).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    let differing = committed.lines().zip(reference.lines()).enumerate().find(|(_, (a, b))| a != b);
+    assert!(
+        committed == reference,
+        "docs/configuration.md is out of date; write it anew with UPDATE=1 cargo test --test config. First: {differing:?}"
+    );
+}

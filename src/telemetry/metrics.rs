@@ -85,6 +85,9 @@ fn start_at_zero() {
     oldest_unstored_seconds(0.0);
     accumulate(0, 0);
     journal_bytes(0);
+    for result in ["applied", "restart_needed", "invalid"] {
+        config_reload(result, 0);
+    }
 }
 
 fn describe() {
@@ -131,6 +134,21 @@ fn describe() {
     describe_counter!("hourbucket_mqtt_direct_disconnects_total", "Connections of devices that ended, by reason.");
     describe_counter!("hourbucket_http_requests_total", "Requests answered, by route and status.");
     describe_histogram!("hourbucket_http_request_seconds", "Time from the request's head to its answer, by route.");
+    describe_gauge!("hourbucket_tls_not_after_seconds", "When the port's certificate expires, in seconds since 1970.");
+    describe_gauge!(
+        "hourbucket_tls_files_ok",
+        "0 while the port's certificate files cannot be used and older ones hold."
+    );
+    describe_counter!("hourbucket_tls_reads_total", "Times that a port's certificates were read, by result.");
+    describe_counter!("hourbucket_tls_handshakes_total", "TLS handshakes of the ports for HTTP, by result.");
+    describe_counter!(
+        "hourbucket_config_reloads_total",
+        "Times that the settings were read again (SIGHUP), by result."
+    );
+    describe_gauge!(
+        "hourbucket_config_last_reload_success_timestamp_seconds",
+        "When settings were last taken over, at the start or by SIGHUP, in seconds since 1970."
+    );
     describe_gauge!("hourbucket_store_mode", "1 for the mode in use.");
     describe_gauge!("hourbucket_build_info", "1, with the version as label.");
 }
@@ -297,6 +315,33 @@ pub fn mqtt_direct_disconnect(reason: &'static str) {
 pub fn http_request(route: &'static str, status: u16, seconds: f64) {
     counter!("hourbucket_http_requests_total", "route" => route, "status" => status.to_string()).increment(1);
     histogram!("hourbucket_http_request_seconds", "route" => route).record(seconds);
+}
+
+/// Says until when the certificate of a port is good, and whether its files can be used.
+pub fn tls(port: &'static str, not_after_s: i64, ok: bool) {
+    gauge!("hourbucket_tls_not_after_seconds", "port" => port).set(not_after_s as f64);
+    gauge!("hourbucket_tls_files_ok", "port" => port).set(f64::from(u8::from(ok)));
+}
+
+/// Counts a try to read the certificates of a port.
+pub fn tls_read(port: &'static str, ok: bool) {
+    let result = if ok { "ok" } else { "failed" };
+    counter!("hourbucket_tls_reads_total", "port" => port, "result" => result).increment(1);
+}
+
+/// Counts a handshake by what became of it.
+pub fn tls_handshake(port: &'static str, result: &'static str) {
+    counter!("hourbucket_tls_handshakes_total", "port" => port, "result" => result).increment(1);
+}
+
+/// Counts a try to read the settings again.
+pub fn config_reload(result: &'static str, n: u64) {
+    counter!("hourbucket_config_reloads_total", "result" => result).increment(n);
+}
+
+/// Says when settings were taken over.
+pub fn config_taken_over(at_s: i64) {
+    gauge!("hourbucket_config_last_reload_success_timestamp_seconds").set(at_s as f64);
 }
 
 /// Says which mode is in use.

@@ -44,7 +44,7 @@ pub(super) struct Shared {
     /// A permit for each request being worked on, `http.concurrency_max` in all.
     pub(super) running: Arc<Semaphore>,
     pub(super) bodies: Budget,
-    pub(super) stopping: AtomicBool,
+    pub(super) stopping: Arc<AtomicBool>,
 }
 
 impl Shared {
