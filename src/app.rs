@@ -31,7 +31,7 @@ use crate::accumulate::state::ShardSettings;
 use crate::accumulate::task::{Gauges, ShardTask};
 use crate::accumulate::{PageLimits, ShardHandle};
 use crate::admin::{Admin, Health};
-use crate::config::{AckMode, Config, Live};
+use crate::config::{AckMode, Config, Decoding, Live};
 use crate::enrich::{Enrichment, Registry};
 use crate::flush::Flusher;
 use crate::flush::backoff::Backoff;
@@ -194,15 +194,15 @@ impl Wiring {
     }
 
     /// What fills the registry of tags; `None` where it is off.
-    fn enrichment(&self, store: &Arc<dyn Store>, registry: &Registry) -> Option<Enrichment> {
+    fn enrichment(&self, store: &Arc<dyn Store>, registry: &Registry, decoding: Live<Decoding>) -> Option<Enrichment> {
         let settings = &self.config.enrich;
         let query = Query {
             collection: settings.collection.clone()?,
             id_field: settings.id_field.clone(),
             fields: settings.fields.clone(),
         };
-        let (limits, interval) = (self.config.limits.clone(), settings.interval);
-        Some(Enrichment::new(store.registry(query)?, registry.clone(), limits, interval, settings.max_sensors))
+        let (reader, interval) = (store.registry(query)?, settings.interval);
+        Some(Enrichment::new(reader, registry.clone(), decoding, interval, settings.max_sensors))
     }
 
     /// The journal between door and router, or nothing.
@@ -320,7 +320,7 @@ impl Service {
         let oldest = Arc::new(Oldest::default());
         let (dead_handle, dead) = DeadLetters::new(flusher, DEAD_QUEUE_MAX);
         let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
-        let enrichment = wiring.enrichment(&store, &registry);
+        let enrichment = wiring.enrichment(&store, &registry, env.decoding.clone());
         let Shards { handles, tasks: shards, gauges, latest, latest_gauges } = wiring.shards(&dead_handle, &registry);
         let router = Router::new(handles, dead_handle).repeating(repeats);
         let (router, journal) = wiring.route(router, parcels, oldest.clone()).await?;

@@ -104,7 +104,7 @@ fn sender(
                 match post(&agent, &format!("{url}/v1/readings"), token, &body) {
                     (200, _) => break,
                     // The token was replaced a moment ago.
-                    (403, _) => std::thread::sleep(Duration::from_millis(5)),
+                    (401, _) => std::thread::sleep(Duration::from_millis(5)),
                     other => panic!("{other:?}"),
                 }
             }
@@ -132,7 +132,7 @@ fn under_load_everything_is_taken_over_or_refused_and_nothing_is_lost() {
     rig.tokens(&[("gw1", "two")]);
     assert_eq!(rig.post("/v1/readings", "gw1.one", "x").0, 400, "nothing was read again yet");
     assert_eq!(rig.reload().0, "applied");
-    assert_eq!((rig.post("/v1/readings", "gw1.one", "x").0, rig.post("/v1/readings", "gw1.two", "x").0), (403, 400));
+    assert_eq!((rig.post("/v1/readings", "gw1.one", "x").0, rig.post("/v1/readings", "gw1.two", "x").0), (401, 400));
     *token.lock().unwrap() = "gw1.two";
 
     // A mapping comes, changes and goes.

@@ -17,6 +17,7 @@ use crate::admin::Health;
 use crate::config::reload::{Change, changes, fits, taken_over};
 use crate::config::{Config, ConfigErrors, Decoding, Loaded, Setter};
 use crate::ingest::tls::{Certificates, Files, Loaded as LoadedTls};
+use crate::ingest::tokens::Tokens;
 use crate::ingest::{http, listen};
 use crate::model::Clock;
 use crate::telemetry::{log, metrics};
@@ -39,8 +40,8 @@ pub(super) struct Running {
 /// What was read and can be used.
 struct Ready {
     config: Config,
-    http_tokens: Option<crate::ingest::tokens::Tokens>,
-    device_tokens: Option<crate::ingest::tokens::Tokens>,
+    http_tokens: Option<Arc<Tokens>>,
+    device_tokens: Option<Tokens>,
     certificates: Vec<(Certificates, LoadedTls)>,
 }
 
@@ -120,9 +121,9 @@ impl Running {
             (self.admin.clone(), Files::of_http(&config.admin.tls)),
             (devices, Files::of_devices(&config.listen.mqtt)),
         ];
-        let (has_http, has_devices) = (self.http.is_some(), self.devices.is_some());
+        let has_devices = self.devices.is_some();
         let read = tokio::task::spawn_blocking(move || {
-            let http_tokens = if has_http { http::tokens(&config.http).map_err(start_error)? } else { None };
+            let http_tokens = http::tokens(&config.http).map_err(start_error)?;
             let device_tokens =
                 if has_devices { listen::tokens(&config.listen.mqtt).map_err(start_error)? } else { None };
             let mut certificates = vec![];

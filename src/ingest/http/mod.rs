@@ -130,7 +130,7 @@ pub(crate) struct Renewal {
 impl Renewal {
     /// From the next request on, these hold. Those in work keep what they began with. How many requests are worked on at
     /// once, and how long a head may take, stay as they are.
-    pub(crate) fn put(&mut self, cfg: &config::Http, decoding: Arc<config::Decoding>, tokens: Option<Tokens>) {
+    pub(crate) fn put(&mut self, cfg: &config::Http, decoding: Arc<config::Decoding>, tokens: Option<Arc<Tokens>>) {
         let before = &self.shared;
         // Bodies in work hold parts of the budget that they were counted in.
         let is_same = before.cfg.body_max_bytes == cfg.body_max_bytes;
@@ -155,8 +155,9 @@ impl Renewal {
 ///
 /// # Errors
 /// What is wrong with their file.
-pub(crate) fn tokens(cfg: &config::Http) -> Result<Option<Tokens>, TokensError> {
-    cfg.tokens_file.as_deref().map(|path| Tokens::load("http.tokens_file", path)).transpose()
+pub(crate) fn tokens(cfg: &config::Http) -> Result<Option<Arc<Tokens>>, TokensError> {
+    let path = cfg.tokens_file.as_deref();
+    path.map(|path| Tokens::load("http.tokens_file", path).map(Arc::new)).transpose()
 }
 
 /// Whether the certificates of a port can be used; until when, in a few words. `None`: the port is plain. `now_s`: seconds
@@ -227,7 +228,7 @@ impl HttpIngest {
     /// The socket failed.
     pub async fn serve(self, shutdown: CancellationToken, deadline: Duration) -> std::io::Result<()> {
         let HttpIngest { listener, addr, shared, routes, certificates } = self;
-        let (tokens, tls) = (shared.tokens.as_ref().map(Tokens::len), certificates.is_some());
+        let (tokens, tls) = (shared.tokens.as_deref().map(Tokens::len), certificates.is_some());
         tracing::info!(%addr, tokens, tls, "taking readings over HTTP");
         if let Some(certificates) = certificates.clone() {
             tokio::spawn(certificates.watch(shutdown.clone()));
