@@ -119,16 +119,11 @@ async fn raw(addr: SocketAddr, bytes: &[u8]) -> String {
 }
 
 fn reading(sender: u64, n: u64) -> String {
-    format!("{{\"sensor_id\":\"s{sender}\",\"ts\":{},\"n\":{n}}}", SystemClockMs::now() + n)
+    format!("{{\"sensor_id\":\"s{sender}\",\"ts\":{},\"n\":{n}}}", now_ms() + n)
 }
 
-/// Milliseconds since 1970, in one place of the test.
-struct SystemClockMs;
-
-impl SystemClockMs {
-    fn now() -> u64 {
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64
-    }
+fn now_ms() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64
 }
 
 #[tokio::test(flavor = "multi_thread")]

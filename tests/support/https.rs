@@ -1,4 +1,7 @@
-//! A client for HTTPS that keeps its connection and can show which certificate it was shown.
+//! A client for HTTPS that keeps its connection.
+
+#![allow(unreachable_pub, reason = "public for the tests alone")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::io;
 use std::net::SocketAddr;

@@ -147,7 +147,8 @@ impl Renewal {
             stopping: before.stopping.clone(),
         };
         self.shared = Arc::new(shared);
-        self.routes.send_replace(router(self.shared.clone()));
+        // Requests in work hold the ones before.
+        drop(self.routes.send_replace(router(self.shared.clone())));
     }
 }
 
