@@ -18,12 +18,15 @@ use axum::response::Response;
 use axum::routing::get;
 use axum_server::Handle;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use self::health::{Health, JournalState};
 use crate::config;
 use crate::ingest::http::answer::json;
-use crate::ingest::http::{BindError, server};
+use crate::ingest::http::{BindError, open_tls, server};
+use crate::ingest::tls::{Certificates, OnTls, TlsError};
+use crate::model::Clock;
 use crate::telemetry::metrics;
 
 /// Every route.
@@ -38,22 +41,44 @@ const LAST_ANSWERS: Duration = Duration::from_millis(500);
 /// The description of the requests of both ports, OpenAPI 3.1, kept by hand.
 const OPENAPI: &str = include_str!("admin/openapi.json");
 
+/// Why the port cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// The certificates are not usable.
+    #[error("admin.tls: {0}")]
+    Tls(#[from] TlsError),
+    /// The address is taken or not ours.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+}
+
 /// The port, open but not served yet.
 pub struct Admin {
     listener: TcpListener,
     addr: SocketAddr,
     health: Arc<Health>,
+    certificates: Option<Certificates>,
 }
 
 impl Admin {
     /// Opens the port.
     ///
     /// # Errors
-    /// The address cannot be used.
-    pub async fn bind(cfg: &config::Admin, health: Arc<Health>) -> Result<Admin, BindError> {
+    /// The address or the certificates cannot be used.
+    pub async fn bind(cfg: &config::Admin, health: Arc<Health>, clock: Arc<dyn Clock>) -> Result<Admin, AdminError> {
+        let on_tls: OnTls = {
+            let health = health.clone();
+            Arc::new(move |status| health.tls(status))
+        };
+        let certificates = open_tls("admin", &cfg.tls, &clock, &on_tls).await?;
         let listener = server::bind(cfg.listen, "admin.listen").await?;
         let addr = listener.local_addr().unwrap_or(cfg.listen);
-        Ok(Admin { listener, addr, health })
+        Ok(Admin { listener, addr, health, certificates })
+    }
+
+    /// Where the certificates are replaced.
+    pub(crate) fn certificates(&self) -> Option<&Certificates> {
+        self.certificates.as_ref()
     }
 
     /// The address in use; differs from the setting where that says port 0.
@@ -66,9 +91,13 @@ impl Admin {
     /// # Errors
     /// The socket failed.
     pub async fn serve(self, shutdown: CancellationToken) -> std::io::Result<()> {
-        tracing::info!(addr = %self.addr, "metrics and health");
+        tracing::info!(addr = %self.addr, tls = self.certificates.is_some(), "metrics and health");
+        if let Some(certificates) = self.certificates.clone() {
+            tokio::spawn(certificates.watch(shutdown.clone()));
+        }
         let handle = Handle::new();
-        let server = server::serve(self.listener, router(self.health), HEADER_TIMEOUT, handle.clone());
+        let routes = watch::Sender::new(router(self.health)).subscribe();
+        let server = server::serve(self.listener, routes, HEADER_TIMEOUT, handle.clone(), self.certificates);
         tokio::pin!(server);
         tokio::select! {
             ended = &mut server => ended,
@@ -137,8 +166,10 @@ mod tests {
     async fn every_route_answers_in_its_form_and_the_port_closes() {
         metrics::install().unwrap();
         let health = Arc::new(Health::new(AckMode::Journal));
-        let cfg = config::Admin { listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) };
-        let admin = Admin::bind(&cfg, health.clone()).await.unwrap();
+        let mut cfg = config::Config::default().admin;
+        cfg.listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let clock = Arc::new(crate::model::SystemClock::new());
+        let admin = Admin::bind(&cfg, health.clone(), clock).await.unwrap();
         let (addr, shutdown) = (admin.local_addr(), CancellationToken::new());
         let task = tokio::spawn(admin.serve(shutdown.clone()));
 

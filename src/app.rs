@@ -11,8 +11,11 @@
 //! prepared, and the first permit is given when they are. End: the phases of [`crate::shutdown`], from the front to the
 //! back, so that every stage ends because the one before it did.
 
+mod reload;
 mod upkeep;
 mod watch;
+
+pub use self::reload::{Reloaded, Reloader};
 
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
@@ -24,11 +27,12 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::reload::Running;
 use crate::accumulate::state::ShardSettings;
 use crate::accumulate::task::{Gauges, ShardTask};
 use crate::accumulate::{PageLimits, ShardHandle};
 use crate::admin::{Admin, Health};
-use crate::config::{AckMode, Config};
+use crate::config::{AckMode, Config, Decoding, Live};
 use crate::enrich::{Enrichment, Registry};
 use crate::flush::Flusher;
 use crate::flush::backoff::Backoff;
@@ -93,6 +97,7 @@ pub struct Service {
     admin: JoinHandle<()>,
     gauges: Vec<Arc<Gauges>>,
     notifier: Arc<Notifier>,
+    reloader: Reloader,
 }
 
 /// The shards and the tasks beside them.
@@ -192,15 +197,15 @@ impl Wiring {
     }
 
     /// What fills the registry of tags; `None` where it is off.
-    fn enrichment(&self, store: &Arc<dyn Store>, registry: &Registry) -> Option<Enrichment> {
+    fn enrichment(&self, store: &Arc<dyn Store>, registry: &Registry, decoding: Live<Decoding>) -> Option<Enrichment> {
         let settings = &self.config.enrich;
         let query = Query {
             collection: settings.collection.clone()?,
             id_field: settings.id_field.clone(),
             fields: settings.fields.clone(),
         };
-        let (limits, interval) = (self.config.limits.clone(), settings.interval);
-        Some(Enrichment::new(store.registry(query)?, registry.clone(), limits, interval, settings.max_sensors))
+        let (reader, interval) = (store.registry(query)?, settings.interval);
+        Some(Enrichment::new(reader, registry.clone(), decoding, interval, settings.max_sensors))
     }
 
     /// The journal between door and router, or nothing.
@@ -308,10 +313,12 @@ impl Service {
             repeats,
         });
         // Ports first: they are what fails most often, and nothing else has begun.
-        let admin = Admin::bind(&config.admin, health.clone()).await.map_err(start_error)?;
+        let admin = Admin::bind(&config.admin, health.clone(), clock.clone()).await.map_err(start_error)?;
         let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
+        let ((setter, decoding), of_ports) = (Live::new(config.decoding()), health.clone());
         let env = ingest::Env {
-            decoding: Arc::new(config.decoding()),
+            decoding,
+            on_tls: Arc::new(move |status| of_ports.tls(status)),
             ack: config.ingest.ack,
             intake: intake.clone(),
             clock: clock.clone(),
@@ -319,10 +326,19 @@ impl Service {
             drained: drained.clone(),
         };
         let ports = Ports::bind(&config, &env).await?;
+        let reloader = Reloader::new(Running {
+            config: config.clone(),
+            clock: clock.clone(),
+            health: health.clone(),
+            decoding: setter,
+            http: ports.http.as_ref().map(HttpIngest::renewal),
+            admin: admin.certificates().cloned(),
+            devices: ports.devices.as_ref().map(MqttListener::renewal),
+        });
         let oldest = Arc::new(Oldest::default());
         let (dead_handle, dead) = DeadLetters::new(flusher, DEAD_QUEUE_MAX);
         let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
-        let enrichment = wiring.enrichment(&store, &registry);
+        let enrichment = wiring.enrichment(&store, &registry, env.decoding.clone());
         let Shards { handles, tasks: shards, gauges, latest, latest_gauges } = wiring.shards(&dead_handle, &registry);
         let router = Router::new(handles, dead_handle).repeating(repeats);
         let (router, journal) = wiring.route(router, parcels, oldest.clone()).await?;
@@ -361,6 +377,7 @@ impl Service {
             admin,
             gauges,
             notifier: Arc::default(),
+            reloader,
         };
         Ok((service, intake))
     }
@@ -382,6 +399,11 @@ impl Service {
     /// The way to the service manager, for who reads the settings again.
     pub fn notifier(&self) -> Arc<Notifier> {
         self.notifier.clone()
+    }
+
+    /// Where settings are replaced while it runs.
+    pub fn reloader(&self) -> Reloader {
+        self.reloader.clone()
     }
 
     /// Serves until `stop` is done or a part fails, then shuts down in order.
@@ -462,8 +484,8 @@ impl Ports {
     async fn bind(config: &Config, env: &ingest::Env) -> Result<Ports, StartError> {
         let mut ports = Ports { http: None, devices: None };
         if config.http.enabled {
-            let (decoding, intake, clock) = (env.decoding.clone(), env.intake.clone(), env.clock.clone());
-            let http = HttpIngest::bind(&config.http, decoding, intake, clock).await;
+            let (decoding, intake, clock) = (env.decoding.now(), env.intake.clone(), env.clock.clone());
+            let http = HttpIngest::bind(&config.http, decoding, intake, clock, &env.on_tls).await;
             ports.http = Some(http.map_err(start_error)?);
         }
         if config.listen.mqtt.enabled {

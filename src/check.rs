@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use crate::config::{AckMode, Config};
 use crate::ingest::mqtt;
 use crate::journal::{self, Report, Salvaged, SegmentReport};
+use crate::model::{Clock, SystemClock};
 use crate::store::mongo::MongoStore;
 
 /// Time for a broker to accept a connection.
@@ -69,8 +70,15 @@ pub async fn check(config: &Config, store: Result<MongoStore, String>) -> Vec<Fi
         let result = result.map(|t| format!("{} tokens", t.len())).map_err(|e| e.to_string());
         findings.push(Finding { what: "http tokens".into(), result });
     }
+    let now_s = SystemClock::new().now().wall_ms / 1000;
+    let ports = [("http tls", config.http.enabled.then_some(&config.http.tls)), ("admin tls", Some(&config.admin.tls))];
+    for (what, tls) in ports {
+        if let Some(result) = tls.and_then(|tls| crate::ingest::http::check_tls(tls, now_s)) {
+            findings.push(Finding { what: what.into(), result });
+        }
+    }
     if config.listen.mqtt.enabled {
-        let result = crate::ingest::listen::check(&config.listen.mqtt).map_err(|e| e.to_string());
+        let result = crate::ingest::listen::check(&config.listen.mqtt, now_s);
         findings.push(Finding { what: "listen.mqtt".into(), result });
     }
     findings

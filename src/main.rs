@@ -38,8 +38,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Take readings until SIGTERM or SIGINT; exit code 0: all that was acknowledged is stored, 1: failed, 3: the
-    /// journal keeps what was not stored in time, 78: the configuration cannot be used, and a restart would not help
+    /// Take readings until SIGTERM or SIGINT, and read the settings again on SIGHUP; exit code 0: all that was
+    /// acknowledged is stored, 1: failed, 3: the journal keeps what was not stored in time, 78: the configuration cannot
+    /// be used, and a restart would not help
     Run,
     /// Ask the running service on admin.listen whether it lives; exit code 1: it does not
     Probe {
@@ -91,6 +92,9 @@ enum Command {
     },
     /// Print the line for http.tokens_file of a secret on standard input
     HashToken,
+    /// Print docs/configuration.md
+    #[command(hide = true)]
+    ConfigReference,
 }
 
 #[derive(Subcommand)]
@@ -118,8 +122,12 @@ fn main() -> ExitCode {
             }
         }
         Command::HashToken => hash_token(),
+        Command::ConfigReference => {
+            say(config::reference().trim_end());
+            ExitCode::SUCCESS
+        }
         _ => match config::load(arguments.config.as_deref(), config::environment()) {
-            Ok(loaded) => with_config(arguments.command, loaded),
+            Ok(loaded) => with_config(arguments.command, loaded, arguments.config),
             Err(errors) => command_failed(&arguments.command, errors),
         },
     }
@@ -145,7 +153,7 @@ fn fail(error: impl std::fmt::Display) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn with_config(command: Command, loaded: config::Loaded) -> ExitCode {
+fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) -> ExitCode {
     if let Command::Journal { command } = command {
         return journal_command(&command, &loaded.config);
     }
@@ -154,7 +162,7 @@ fn with_config(command: Command, loaded: config::Loaded) -> ExitCode {
         Err(error) => return fail(format!("the runtime cannot be started: {error}")),
     };
     let code = match command {
-        Command::Run => runtime.block_on(run(loaded)),
+        Command::Run => runtime.block_on(run(loaded, path)),
         Command::Probe { ready } => match runtime.block_on(probe::probe(&loaded.config.admin, ready)) {
             Ok(answer) => {
                 say(&answer);
@@ -188,7 +196,7 @@ async fn store(config: &Config) -> Result<MongoStore, String> {
     Ok(store.with_patterns(patterns))
 }
 
-async fn run(loaded: config::Loaded) -> ExitCode {
+async fn run(loaded: config::Loaded, path: Option<PathBuf>) -> ExitCode {
     let config = loaded.config;
     if let Err(error) = log::init(&config.log) {
         return fail(error);
@@ -196,8 +204,8 @@ async fn run(loaded: config::Loaded) -> ExitCode {
     if let Err(error) = metrics::install() {
         return fail(error);
     }
-    let signal = match shutdown::signal() {
-        Ok(signal) => signal,
+    let (signal, mut hangups) = match shutdown::signal().and_then(|signal| Ok((signal, shutdown::hangups()?))) {
+        Ok(both) => both,
         Err(error) => return fail(format!("signal handlers: {error}")),
     };
     let file = loaded.file.map_or_else(|| "none, defaults".to_owned(), |f| f.display().to_string());
@@ -213,7 +221,18 @@ async fn run(loaded: config::Loaded) -> ExitCode {
         Notifier::default()
     });
     match Service::start_watched(config, store, clock, notifier).await {
-        Ok(service) => ExitCode::from(service.run_until(signal).await.exit_code()),
+        Ok(service) => {
+            let (reloader, notifier) = (service.reloader(), service.notifier());
+            tokio::spawn(async move {
+                while hangups.recv().await.is_some() {
+                    notifier.reloading().await;
+                    let path = path.clone();
+                    let done = reloader.reload(move || config::load(path.as_deref(), config::environment())).await;
+                    notifier.ready(done.status()).await;
+                }
+            });
+            ExitCode::from(service.run_until(signal).await.exit_code())
+        }
         Err(error) => {
             tracing::error!("cannot start: {error}");
             ExitCode::FAILURE

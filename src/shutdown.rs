@@ -79,6 +79,14 @@ impl Poison {
     }
 }
 
+/// SIGHUP, as often as it comes; several that come while one is worked on are one.
+///
+/// # Errors
+/// The handler cannot be installed.
+pub fn hangups() -> std::io::Result<tokio::signal::unix::Signal> {
+    tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())
+}
+
 /// Waits for SIGTERM or SIGINT; returns its name.
 ///
 /// # Errors

@@ -73,7 +73,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("store", &["model", "maintain", "config", "telemetry"]),
     ("maintain", &["model"]),
     // Both ports are served by the same code, which lives with the larger one.
-    ("admin", &["ingest(http)", "telemetry", "config", "model"]),
+    ("admin", &["ingest(http|tls|TlsStatus)", "telemetry", "config", "model"]),
     // A second instance for a command.
     ("replay", &["app", "ingest(letters|mqtt)", "intake", "ack", "maintain", "shutdown", "store", "config", "model"]),
     ("check", &["journal", "store", "ingest(http|mqtt|listen|tokens)", "config", "model"]),

@@ -593,3 +593,55 @@ fn a_password_file_is_read_again() {
     let from_env = place.good(DESIGN, &[("HOURBUCKET_MQTT__0__PASSWORD", "env")]).mqtt.remove(0);
     assert_eq!(from_env.password_now().unwrap().unwrap().reveal(), "env");
 }
+
+/// `UPDATE=1 cargo test --test config` writes it anew.
+#[test]
+fn the_reference_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
+    let reference = config::reference();
+    for key in config::known_keys().iter().filter(|key| *key != "mqtt.password") {
+        let name = key.rsplit('.').next().unwrap();
+        assert!(reference.contains(&format!("| `{name}` | ")), "{key} is missing");
+    }
+    assert!(!reference.contains("` |  |"), "a key without a type");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &reference).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    let differing = committed.lines().zip(reference.lines()).enumerate().find(|(_, (a, b))| a != b);
+    assert!(
+        committed == reference,
+        "docs/configuration.md is out of date; write it anew with UPDATE=1 cargo test --test config. First: {differing:?}"
+    );
+}
+
+#[test]
+fn a_port_for_https_needs_what_it_needs() {
+    let place = Place::new();
+    let tls = "[http.tls]\ncert_file = \"server.pem\"\nkey_file = \"server.key\"\n";
+    let outside = "[http]\nlisten = \"0.0.0.0:8080\"\n";
+    let tokens = "tokens_file = \"tokens.toml\"\n";
+    let ca = "client_ca_file = \"ca.pem\"\n";
+    for (text, in_clear) in [
+        (format!("{outside}{tokens}"), true),
+        (format!("{outside}{tokens}{tls}"), false),
+        (format!("{outside}{tls}{ca}"), false),
+    ] {
+        let warnings = place.good(&text, &[]).warnings();
+        assert_eq!(warnings.iter().any(|warning| warning.contains("in clear")), in_clear, "{text}: {warnings:?}");
+    }
+    for (text, key, part) in [
+        (format!("{outside}{tls}"), "http.listen", "anyone could write"),
+        (format!("{outside}{tls}{ca}client_auth = \"optional\"\n"), "http.listen", "anyone could write"),
+        ("[admin.tls]\ncert_file = \"server.pem\"\n".into(), "admin.tls.cert_file", "key_file is not set"),
+        ("[http.tls]\nkey_file = \"server.key\"\n".into(), "http.tls.key_file", "cert_file is not set"),
+        (format!("[admin.tls]\n{ca}"), "admin.tls.client_ca_file", "without TLS"),
+        (format!("{tls}client_auth = \"required\"\n"), "http.tls.client_auth", "without client_ca_file"),
+        (format!("{tls}{ca}client_auth = \"maybe\"\n"), "http.tls.client_auth", "\"required\" or \"optional\""),
+        (format!("{tls}min_version = \"1.1\"\n"), "http.tls.min_version", "\"1.2\" or \"1.3\""),
+        (format!("{tls}ca_file = \"ca.pem\"\n"), "http.tls.ca_file", "no such key"),
+    ] {
+        one_problem(&place, &text, key, part);
+    }
+}

@@ -11,6 +11,7 @@ use chrono::{DateTime, SecondsFormat};
 use serde::Serialize;
 
 use crate::config::AckMode;
+use crate::ingest::TlsStatus;
 
 /// The state of the service, shared.
 #[derive(Debug)]
@@ -28,6 +29,8 @@ struct State {
     store: StoreState,
     mqtt: BTreeMap<String, BrokerState>,
     journal: Option<JournalState>,
+    tls: BTreeMap<&'static str, TlsStatus>,
+    config: ConfigState,
 }
 
 #[derive(Debug, Clone)]
@@ -49,6 +52,15 @@ struct StoreState {
 struct BrokerState {
     connected: bool,
     detail: Option<String>,
+}
+
+/// What became of the settings since the start. Times in milliseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ConfigState {
+    /// When settings were last taken over.
+    pub taken_over_ms: Option<i64>,
+    /// The last time that they were read again (SIGHUP): when, what came of it, and why.
+    pub reload: Option<(i64, &'static str, String)>,
 }
 
 /// How the journal stands.
@@ -87,6 +99,41 @@ pub struct Report {
     pub mqtt: Vec<BrokerReport>,
     /// The journal; absent with `ack = "stored"`.
     pub journal: Option<JournalState>,
+    /// The ports that speak TLS.
+    pub tls: Vec<TlsReport>,
+    /// The settings.
+    pub config: ConfigReport,
+}
+
+/// A port that speaks TLS in [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TlsReport {
+    /// The section of its settings.
+    pub port: &'static str,
+    /// When its certificate expires (RFC 3339).
+    pub not_after: Option<String>,
+    /// What is wrong.
+    pub problem: Option<String>,
+}
+
+/// The settings in [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ConfigReport {
+    /// When settings were last taken over (RFC 3339).
+    pub taken_over: Option<String>,
+    /// The last time that they were read again, since the start.
+    pub last_reload: Option<ReloadReport>,
+}
+
+/// A reload in [`ConfigReport`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReloadReport {
+    /// When (RFC 3339).
+    pub at: Option<String>,
+    /// `applied`; `restart_needed`: in part, the rest has to wait for a restart; `invalid`: nothing was changed.
+    pub result: &'static str,
+    /// What was taken over and what was not, or why nothing was.
+    pub detail: String,
 }
 
 /// The store in [`Report`].
@@ -158,6 +205,21 @@ impl Health {
         self.write().mqtt.insert(broker.to_owned(), BrokerState { connected, detail });
     }
 
+    /// How the certificates of a port stand.
+    pub fn tls(&self, status: TlsStatus) {
+        self.write().tls.insert(status.port, status);
+    }
+
+    /// What became of the settings.
+    pub fn config(&self, config: ConfigState) {
+        self.write().config = config;
+    }
+
+    /// What became of the settings so far.
+    pub fn config_state(&self) -> ConfigState {
+        self.read().config.clone()
+    }
+
     /// How the journal stands.
     pub fn journal(&self, journal: JournalState) {
         self.write().journal = Some(journal);
@@ -176,8 +238,7 @@ impl Health {
             Some(m) => (Some(m.mode), Some(m.reason.clone()), Some(m.server_version.clone())),
             None => (None, None, None),
         };
-        let last_ok = state.store.last_ok_ms.and_then(DateTime::from_timestamp_millis);
-        let last_ok = last_ok.map(|t| t.to_rfc3339_opts(SecondsFormat::Millis, true));
+        let last_ok = state.store.last_ok_ms.and_then(rfc3339);
         let store = StoreReport { ok: state.store.ok == Some(true), error: state.store.error.clone(), last_ok };
         let broker = |(broker, b): (&String, &BrokerState)| BrokerReport {
             broker: broker.clone(),
@@ -185,9 +246,25 @@ impl Health {
             detail: b.detail.clone(),
         };
         let mqtt = state.mqtt.iter().map(broker).collect();
+        let tls = |status: &TlsStatus| TlsReport {
+            port: status.port,
+            not_after: rfc3339(status.not_after_s.saturating_mul(1000)),
+            problem: status.problem.clone(),
+        };
+        let reload = |(at_ms, result, detail): &(i64, &'static str, String)| ReloadReport {
+            at: rfc3339(*at_ms),
+            result,
+            detail: detail.clone(),
+        };
+        let config = ConfigReport {
+            taken_over: state.config.taken_over_ms.and_then(rfc3339),
+            last_reload: state.config.reload.as_ref().map(reload),
+        };
+        let tls = state.tls.values().map(tls).collect();
         let ready = blocking.is_empty();
         let reasons = blocking.into_iter().chain(degraded).collect();
-        Report { ready, reasons, mode, mode_reason, server_version, store, mqtt, journal: state.journal }
+        let journal = state.journal;
+        Report { ready, reasons, mode, mode_reason, server_version, store, mqtt, journal, tls, config }
     }
 
     // A poisoned lock means that a thread panicked while it set a field; each field is whole in itself.
@@ -198,6 +275,11 @@ impl Health {
     fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A time as people and programs read it.
+fn rfc3339(at_ms: i64) -> Option<String> {
+    DateTime::from_timestamp_millis(at_ms).map(|at| at.to_rfc3339_opts(SecondsFormat::Millis, true))
 }
 
 impl State {
@@ -230,6 +312,12 @@ impl State {
         for (broker, state) in self.mqtt.iter().filter(|(_, state)| !state.connected) {
             let detail = state.detail.as_deref().unwrap_or("not connected");
             reasons.push(format!("mqtt {broker}: {detail}"));
+        }
+        for (port, problem) in self.tls.values().filter_map(|tls| Some((tls.port, tls.problem.as_ref()?))) {
+            reasons.push(format!("tls {port}: {problem}"));
+        }
+        if let Some((_, "invalid", why)) = &self.config.reload {
+            reasons.push(format!("config: not taken over, the settings before hold: {why}"));
         }
         reasons
     }

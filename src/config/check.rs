@@ -13,7 +13,7 @@ pub(super) fn combinations(config: &Config, report: &mut Report) {
 
 fn listening(config: &Config, report: &mut Report) {
     let http = &config.http;
-    if http.enabled && !http.listen.ip().is_loopback() && http.tokens_file.is_none() && !http.allow_anonymous {
+    if http.enabled && !http.listen.ip().is_loopback() && !http.is_guarded() {
         report.impossible(
             &["http.listen", "http.tokens_file", "http.allow_anonymous"],
             format!("{} can be reached from elsewhere, and without tokens anyone could write", http.listen),

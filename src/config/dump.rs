@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::units::{write_duration, write_size};
 use super::{
-    AckMode, Config, ListenMqtt, LogFormat, Mqtt, MqttProtocol, PointAttributes, Retained, StoreMode, Subscription, uri,
+    AckMode, ClientAuth, Config, ListenMqtt, LogFormat, Mqtt, MqttProtocol, PointAttributes, Retained, StoreMode,
+    Subscription, Tls, TlsVersion, uri,
 };
 
 /// What stands for a secret.
@@ -94,9 +95,11 @@ impl Config {
         out.plain("concurrency_max", self.http.concurrency_max);
         out.duration("queue_timeout", self.http.queue_timeout);
         out.duration("ack_timeout", self.http.ack_timeout);
+        mask_tls(out, "[http.tls]", &self.http.tls);
 
         out.section("[admin]");
         out.text("listen", self.admin.listen);
+        mask_tls(out, "[admin.tls]", &self.admin.tls);
     }
 
     fn mask_store(&self, out: &mut Lines) {
@@ -204,6 +207,24 @@ impl Config {
             },
         );
     }
+}
+
+fn mask_tls(out: &mut Lines, header: &str, tls: &Tls) {
+    out.section(header);
+    out.text_opt("cert_file", tls.cert_file.as_ref().map(|path| path.display()));
+    out.text_opt("key_file", tls.key_file.as_ref().map(|path| path.display()));
+    out.text_opt("client_ca_file", tls.client_ca_file.as_ref().map(|path| path.display()));
+    // Without a CA it has no meaning, and is refused where it is read.
+    let auth = match tls.client_auth {
+        ClientAuth::Required => "required",
+        ClientAuth::Optional => "optional",
+    };
+    out.text_opt("client_auth", tls.client_ca_file.as_ref().map(|_| auth));
+    let version = match tls.min_version {
+        TlsVersion::V12 => "1.2",
+        TlsVersion::V13 => "1.3",
+    };
+    out.text("min_version", version);
 }
 
 fn mask_mqtt(out: &mut Lines, mqtt: &Mqtt) {

@@ -54,11 +54,16 @@ pub fn load(path: Option<&Path>, env: impl Iterator<Item = (String, String)>) ->
 /// Every key that can be set, such as `store.uri` and `mqtt.subscriptions.filter`, in the order of the shipped file. Those
 /// of a format are named `formats.example`; its rules have the same ones.
 pub fn known_keys() -> Vec<String> {
+    one_of_each().known
+}
+
+/// What is known after every key was asked for.
+pub(super) fn one_of_each() -> Report {
     let mut report = Report::default();
     let one_of_each = "[formats.example]\n[[mqtt]]\n[[mqtt.subscriptions]]\n[[listen.mqtt.topics]]";
     let one_of_each = tree::parse(&Rc::from(""), one_of_each).unwrap_or_default();
     sections::read(one_of_each, &mut report);
-    report.known
+    report
 }
 
 impl Default for Config {

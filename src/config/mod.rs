@@ -27,13 +27,17 @@ mod check;
 mod dump;
 mod error;
 mod listen;
+mod live;
 mod load;
 mod manager;
 pub mod mapping;
 mod mqtt;
 mod reader;
+mod reference;
+pub mod reload;
 mod sections;
 mod suggest;
+mod tls;
 mod topic;
 mod tree;
 mod units;
@@ -41,9 +45,12 @@ mod uri;
 mod warnings;
 
 pub use error::{ConfigErrors, Problem};
+pub use live::{Live, Setter};
 pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
 pub use manager::{Manager, manager};
+pub use reference::reference;
 pub(crate) use suggest::nearest;
+pub use tls::{ClientAuth, Tls, TlsVersion};
 pub use units::parse_duration;
 pub(crate) use units::write_duration;
 
@@ -158,6 +165,15 @@ pub struct Http {
     pub queue_timeout: Duration,
     /// `ack_timeout`: how long a request waits to be durable before 503 (default 60s).
     pub ack_timeout: Duration,
+    /// `[http.tls]`
+    pub tls: Tls,
+}
+
+impl Http {
+    /// Whether it may be reached from elsewhere: not everybody can write, or that is meant.
+    pub fn is_guarded(&self) -> bool {
+        self.tokens_file.is_some() || self.allow_anonymous || self.tls.is_gate()
+    }
 }
 
 /// `[admin]`
@@ -165,6 +181,8 @@ pub struct Http {
 pub struct Admin {
     /// `listen` (default 127.0.0.1:8081).
     pub listen: SocketAddr,
+    /// `[admin.tls]`
+    pub tls: Tls,
 }
 
 /// How readings are stored.

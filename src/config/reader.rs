@@ -25,6 +25,8 @@ pub(super) struct Report {
     pub(super) problems: Vec<Problem>,
     /// Every key that a getter has asked for, without the numbers of list elements, in that order.
     pub(super) known: Vec<String>,
+    /// What the getters that have a type and a range of their own say of a key: both, and the default.
+    pub(super) described: BTreeMap<String, (String, Option<String>)>,
     /// Where each value that was set comes from.
     origins: BTreeMap<String, Origin>,
     /// Keys whose value was refused, so that a default stands in its place.
@@ -235,13 +237,22 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// For the reference: what a key takes, and its default.
+    fn describe(&mut self, key: &str, kind: impl Into<String>, default: Option<String>) {
+        let path = pattern(&self.key(key));
+        self.report.described.insert(path, (kind.into(), default));
+    }
+
     /// `true` or `false`.
     pub(super) fn flag(&mut self, key: &str, default: bool) -> bool {
+        self.describe(key, "`true` or `false`", Some(default.to_string()));
         self.parse(key, |node| node.flag().ok_or_else(|| wrong(node, "write true or false"))).unwrap_or(default)
     }
 
     /// A whole number.
-    pub(super) fn count<T: TryFrom<u64>>(&mut self, key: &str, default: T, range: RangeInclusive<u64>) -> T {
+    pub(super) fn count<T: TryFrom<u64> + Display>(&mut self, key: &str, default: T, range: RangeInclusive<u64>) -> T {
+        let kind = format!("whole number, {} to {}", range.start(), range.end());
+        self.describe(key, kind, Some(default.to_string()));
         self.parse(key, |node| {
             let advice = format!("write a whole number from {} to {}", range.start(), range.end());
             let n = node.integer().ok_or_else(|| wrong(node, &advice))?;
@@ -253,6 +264,8 @@ impl<'a> Section<'a> {
 
     /// A size in bytes: a number, or a text such as `512MiB`.
     pub(super) fn size(&mut self, key: &str, default: u64, range: RangeInclusive<u64>) -> u64 {
+        let kind = format!("size in bytes, {} to {}", write_size(*range.start()), write_size(*range.end()));
+        self.describe(key, kind, Some(format!("\"{}\"", write_size(default))));
         self.parse(key, |node| {
             let (least, most) = (write_size(*range.start()), write_size(*range.end()));
             let advice =
@@ -269,6 +282,8 @@ impl<'a> Section<'a> {
 
     /// A duration, such as `15s`; absent where it is not set.
     pub(super) fn duration_opt(&mut self, key: &str, range: RangeInclusive<Duration>) -> Option<Duration> {
+        let kind = format!("duration, {} to {}", write_duration(*range.start()), write_duration(*range.end()));
+        self.describe(key, kind, None);
         self.parse(key, |node| {
             let (least, most) = (write_duration(*range.start()), write_duration(*range.end()));
             let advice =
@@ -280,11 +295,17 @@ impl<'a> Section<'a> {
 
     /// A duration, such as `15s`.
     pub(super) fn duration(&mut self, key: &str, default: Duration, range: RangeInclusive<Duration>) -> Duration {
-        self.duration_opt(key, range).unwrap_or(default)
+        let duration = self.duration_opt(key, range);
+        let shown = Some(format!("\"{}\"", write_duration(default)));
+        if let Some(described) = self.report.described.get_mut(&pattern(&self.key(key))) {
+            described.1 = shown;
+        }
+        duration.unwrap_or(default)
     }
 
     /// A text that is not empty.
     pub(super) fn text(&mut self, key: &str) -> Option<String> {
+        self.describe(key, "text", None);
         self.parse(key, |node| match node.text() {
             Some("") => Err(Bad::new("empty", "write a text, or leave the key out")),
             Some(text) => Ok(text.to_owned()),
@@ -294,6 +315,7 @@ impl<'a> Section<'a> {
 
     /// A text that is never repeated in a message.
     pub(super) fn secret(&mut self, key: &str) -> Option<Secret> {
+        self.describe(key, "text, a secret", None);
         self.parse(key, |node| match node.text() {
             Some(text) if !text.is_empty() => Ok(Secret::new(text.to_owned())),
             Some(_) => Err(Bad::new("empty", "write a text, or leave the key out")),
@@ -303,6 +325,8 @@ impl<'a> Section<'a> {
 
     /// One of a few names.
     pub(super) fn choice<T: Copy>(&mut self, key: &str, default: T, choices: &[(&str, T)]) -> T {
+        let names: Vec<String> = choices.iter().map(|(name, _)| format!("`\"{name}\"`")).collect();
+        self.describe(key, names.join(", "), None);
         self.parse(key, |node| {
             let found = choices.iter().find(|(name, _)| node.text() == Some(name));
             found.map(|(_, value)| *value).ok_or_else(|| wrong(node, &one_of(choices.iter().map(|(name, _)| *name))))
@@ -312,6 +336,7 @@ impl<'a> Section<'a> {
 
     /// An address to listen on.
     pub(super) fn address(&mut self, key: &str, default: SocketAddr) -> SocketAddr {
+        self.describe(key, "IP address and port", Some(format!("\"{default}\"")));
         self.parse(key, |node| {
             let advice = match node.text() {
                 Some(text) if text.starts_with(':') => format!("write \"0.0.0.0{text}\" for all interfaces"),
@@ -324,6 +349,7 @@ impl<'a> Section<'a> {
 
     /// A file that must be there and readable; its path is taken as it is, relative to the working directory.
     pub(super) fn file(&mut self, key: &str) -> Option<PathBuf> {
+        self.describe(key, "path of a readable file", None);
         self.parse(key, |node| {
             let path = PathBuf::from(node.text().ok_or_else(|| wrong(node, "write a path in quotes"))?);
             match std::fs::File::open(&path).and_then(|file| file.metadata()) {

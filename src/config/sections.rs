@@ -9,7 +9,7 @@ use super::tree::{Entries, Node};
 use super::units::{GIB, KIB, MIB, parse_duration};
 use super::{
     Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest, Journal, Latest, Limits,
-    Line, Log, LogFormat, Otlp, PointAttributes, Secret, Shutdown, Store, StoreMode, listen, mapping, mqtt, uri,
+    Line, Log, LogFormat, Otlp, PointAttributes, Secret, Shutdown, Store, StoreMode, listen, mapping, mqtt, tls, uri,
 };
 use crate::model::Span;
 
@@ -87,13 +87,17 @@ fn http(mut s: Section<'_>) -> Http {
         concurrency_max: s.count("concurrency_max", 256, 1..=65_536),
         queue_timeout: s.duration("queue_timeout", SECOND, MS..=10 * MINUTE),
         ack_timeout: s.duration("ack_timeout", MINUTE, MS..=HOUR),
+        tls: tls::read(s.section("tls")),
     };
     s.end();
     http
 }
 
 fn admin(mut s: Section<'_>) -> Admin {
-    let admin = Admin { listen: s.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, 8081))) };
+    let admin = Admin {
+        listen: s.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, 8081))),
+        tls: tls::read(s.section("tls")),
+    };
     s.end();
     admin
 }

@@ -9,6 +9,13 @@ impl Config {
     pub fn warnings(&self) -> Vec<String> {
         let brokers = self.mqtt.iter().enumerate();
         let of_brokers = brokers.flat_map(|(i, mqtt)| mqtt_warnings(&format!("mqtt[{i}]"), mqtt));
+        let http = &self.http;
+        let in_clear = http.enabled && !http.tls.is_on() && !http.listen.ip().is_loopback();
+        let in_clear = in_clear.then(|| {
+            "http.tls.cert_file is not set, so senders' tokens and readings travel in clear; set it and key_file, or see to it \
+             that something in front speaks TLS, or that the network is yours alone"
+                .to_owned()
+        });
         let direct = &self.listen.mqtt;
         let is_plain = direct.enabled && direct.cert_file.is_none() && !direct.listen.ip().is_loopback();
         let plain = is_plain.then(|| {
@@ -16,7 +23,13 @@ impl Config {
              see to it that the network is yours alone"
                 .to_owned()
         });
-        self.formats.iter().flat_map(|mapping| constant_ids(mapping)).chain(of_brokers).chain(plain).collect()
+        self.formats
+            .iter()
+            .flat_map(|mapping| constant_ids(mapping))
+            .chain(of_brokers)
+            .chain(in_clear)
+            .chain(plain)
+            .collect()
     }
 }
 

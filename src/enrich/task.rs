@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::registry::{Registry, TagMap};
-use crate::config::Limits;
+use crate::config::{Decoding, Live};
 use crate::store::StoreError;
 use crate::store::registry::{Change, Changes, Reader, Watch};
 use crate::telemetry::metrics;
@@ -16,7 +16,8 @@ use crate::telemetry::metrics;
 pub struct Enrichment {
     reader: Arc<dyn Reader>,
     registry: Registry,
-    limits: Limits,
+    /// Of which the limits hold for tags.
+    decoding: Live<Decoding>,
     interval: Duration,
     sensors_max: usize,
     changes: Option<Box<dyn Changes>>,
@@ -29,11 +30,11 @@ impl Enrichment {
     pub fn new(
         reader: Arc<dyn Reader>,
         registry: Registry,
-        limits: Limits,
+        decoding: Live<Decoding>,
         interval: Duration,
         sensors_max: usize,
     ) -> Enrichment {
-        Enrichment { reader, registry, limits, interval, sensors_max, changes: None, said: HashSet::new() }
+        Enrichment { reader, registry, decoding, interval, sensors_max, changes: None, said: HashSet::new() }
     }
 
     /// Opens the change stream where there is one, and reads the whole: so no change is missed between the two. Once,
@@ -98,9 +99,10 @@ impl Enrichment {
     }
 
     fn take_over(&self, change: Change) {
+        let decoding = self.decoding.now();
         let counts = self.registry.change(|map| {
             match change {
-                Change::Set(record) => map.set(record, &self.limits, self.sensors_max),
+                Change::Set(record) => map.set(record, &decoding.limits, self.sensors_max),
                 Change::Remove(sensor_id) => map.remove(&sensor_id),
                 Change::Unclear => {}
             }
@@ -114,7 +116,8 @@ impl Enrichment {
 
     async fn load(&mut self) -> Result<(), StoreError> {
         let (mut map, begun) = (TagMap::default(), Instant::now());
-        let read = self.reader.read(&mut |record| map.set(record, &self.limits, self.sensors_max)).await;
+        let decoding = self.decoding.now();
+        let read = self.reader.read(&mut |record| map.set(record, &decoding.limits, self.sensors_max)).await;
         metrics::registry_load(read.is_ok());
         read?;
         let (sensors, left_out, bad) = (map.len(), map.left_out, map.bad_fields);

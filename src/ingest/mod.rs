@@ -5,16 +5,16 @@ pub mod http;
 pub mod letters;
 pub mod listen;
 pub mod mqtt;
-mod tls;
+pub(crate) mod tls;
 pub mod tokens;
 
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-pub use tls::TlsError;
+pub use tls::{OnTls, TlsError, TlsStatus};
 
-use crate::config::{AckMode, Decoding};
+use crate::config::{AckMode, Decoding, Live};
 use crate::intake::Intake;
 use crate::model::Clock;
 
@@ -22,13 +22,15 @@ use crate::model::Clock;
 #[derive(Clone)]
 pub struct Env {
     /// What decoding depends on.
-    pub decoding: Arc<Decoding>,
+    pub decoding: Live<Decoding>,
     /// What an acknowledgement waits for, to name it where that is slow.
     pub ack: AckMode,
     /// The next stage.
     pub intake: Intake,
     /// The time.
     pub clock: Arc<dyn Clock>,
+    /// Told how the certificates of a port stand.
+    pub on_tls: OnTls,
     /// Cancelled: take no more, and see that what was taken is acknowledged.
     pub stop: CancellationToken,
     /// Cancelled: end, whatever is left.

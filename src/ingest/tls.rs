@@ -1,5 +1,8 @@
-//! TLS from PEM files, with one provider (ring) for all of it. Files are read whenever something is opened, so a renewed
-//! certificate holds from the next connection on.
+//! TLS from PEM files, with one provider (ring) for all of it. Brokers' files are read for each connection; those of our
+//! own ports are watched ([`Certificates`]). Either way a renewed certificate holds from the next connection on.
+
+mod certificates;
+mod x509;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,9 +12,11 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{ServerConfig, WebPkiClientVerifier};
-use tokio_rustls::rustls::{self, ConfigBuilder, RootCertStore};
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{self, ConfigBuilder, RootCertStore, SupportedProtocolVersion};
 
-pub(super) use tokio_rustls::TlsAcceptor;
+pub(crate) use self::certificates::{Certificates, Files, Loaded, TlsStream};
+pub use self::certificates::{OnTls, TlsStatus};
 
 /// Why certificates cannot be used. Nothing of a key is ever shown.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +38,7 @@ pub enum TlsError {
         what: &'static str,
     },
     /// A certificate and a key that do not belong together, or a kind that rustls does not know.
-    #[error("{cert} and {key} cannot be used together: {error}")]
+    #[error("{cert} and {key} cannot be used together: {error} (our own certificate must be the first in its file)")]
     Identity {
         /// The certificate's file.
         cert: PathBuf,
@@ -118,22 +123,43 @@ pub(super) fn client(ca: Option<&Path>, identity: Option<Identity<'_>>) -> Resul
     Ok(Arc::new(config))
 }
 
-/// To be spoken to: who we are, and whose certificate a client must show (`None`: none). Reads files.
-pub(super) fn server(identity: Identity<'_>, client_ca: Option<&Path>) -> Result<TlsAcceptor, TlsError> {
+/// What a port of ours speaks.
+#[derive(Debug, Clone, Copy)]
+struct Speech<'a> {
+    identity: Identity<'a>,
+    /// Whose certificates clients show; `None`: nobody is asked.
+    client_ca: Option<&'a Path>,
+    /// A client may show none.
+    client_optional: bool,
+    /// No TLS 1.2.
+    only_13: bool,
+    /// What is spoken within, by ALPN; empty: not said.
+    protocols: &'static [&'static [u8]],
+}
+
+/// Both versions, and 1.3 alone.
+const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
+
+/// To be spoken to. Reads files. Gives the chain too.
+fn server(speech: Speech<'_>) -> Result<(ServerConfig, Vec<CertificateDer<'static>>), TlsError> {
     let provider = Arc::new(ring::default_provider());
+    let versions = if speech.only_13 { &VERSIONS[..1] } else { &VERSIONS };
     let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions)
         .map_err(TlsError::Setup)?;
-    let builder = match client_ca {
+    let builder = match speech.client_ca {
         None => builder.with_no_client_auth(),
         Some(ca) => {
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), provider)
-                .build()
-                .map_err(|_| TlsError::Pem { path: ca.to_owned(), what: "CA certificate" })?;
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), provider);
+            let verifier = if speech.client_optional { verifier.allow_unauthenticated() } else { verifier };
+            let verifier =
+                verifier.build().map_err(|_| TlsError::Pem { path: ca.to_owned(), what: "CA certificate" })?;
             builder.with_client_cert_verifier(verifier)
         }
     };
+    let identity = speech.identity;
     let (chain, key) = identity.load()?;
-    let config = builder.with_single_cert(chain, key).map_err(|error| identity.refused(error))?;
-    Ok(TlsAcceptor::from(Arc::new(config)))
+    let mut config = builder.with_single_cert(chain.clone(), key).map_err(|error| identity.refused(error))?;
+    config.alpn_protocols = speech.protocols.iter().map(|name| name.to_vec()).collect();
+    Ok((config, chain))
 }

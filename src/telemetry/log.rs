@@ -1,6 +1,7 @@
 //! The log: to standard error, for people or as one JSON object a line, filtered as `[log]` says.
 
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::TryInitError;
@@ -20,7 +21,15 @@ pub enum LogError {
     /// Another log is installed already.
     #[error("the log cannot be installed: {0}")]
     Installed(#[from] TryInitError),
+    /// The filter cannot be replaced.
+    #[error("log.level cannot be changed: {0}")]
+    Reload(#[from] tracing_subscriber::reload::Error),
 }
+
+/// Replaces the filter of the log that was started.
+type SetFilter = Box<dyn Fn(EnvFilter) -> Result<(), tracing_subscriber::reload::Error> + Send + Sync>;
+
+static SET_FILTER: OnceLock<SetFilter> = OnceLock::new();
 
 /// Starts the log; once a process.
 ///
@@ -31,11 +40,32 @@ pub fn init(log: &Log) -> Result<(), LogError> {
 
     let filter = EnvFilter::try_new(directives(&log.level))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match log.format {
-        LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).finish().try_init()?,
-        LogFormat::Json => builder.json().flatten_event(true).finish().try_init()?,
-    }
+    let set: SetFilter = match log.format {
+        LogFormat::Text => {
+            let builder = builder.with_ansi(std::io::stderr().is_terminal()).with_filter_reloading();
+            let handle = builder.reload_handle();
+            builder.finish().try_init()?;
+            Box::new(move |filter| handle.reload(filter))
+        }
+        LogFormat::Json => {
+            let builder = builder.json().flatten_event(true).with_filter_reloading();
+            let handle = builder.reload_handle();
+            builder.finish().try_init()?;
+            Box::new(move |filter| handle.reload(filter))
+        }
+    };
+    // Set before only where a log was installed before, which was refused.
+    let _ = SET_FILTER.set(set);
     Ok(())
+}
+
+/// From now on the log tells so much; nothing where there is no log of ours.
+///
+/// # Errors
+/// The filter is no filter.
+pub fn set_level(level: &str) -> Result<(), LogError> {
+    let filter = EnvFilter::try_new(directives(level))?;
+    SET_FILTER.get().map_or(Ok(()), |set| set(filter)).map_err(LogError::from)
 }
 
 /// The filter with the libraries held at `warn`. What the setting says itself stands behind and wins: by name for one

@@ -100,6 +100,9 @@ fn start_at_zero() {
     ready(false);
     intake_closed(None);
     store_up(false);
+    for result in ["applied", "restart_needed", "invalid"] {
+        config_reload(result, 0);
+    }
 }
 
 fn describe() {
@@ -318,6 +321,33 @@ pub fn mqtt_direct_disconnect(reason: &'static str) {
 pub fn http_request(route: &'static str, status: u16, seconds: f64) {
     counter!("hourbucket_http_requests_total", "route" => route, "status" => status.to_string()).increment(1);
     histogram!("hourbucket_http_request_seconds", "route" => route).record(seconds);
+}
+
+/// Says until when the certificate of a port is good, and whether its files can be used.
+pub fn tls(port: &'static str, not_after_s: i64, ok: bool) {
+    gauge!("hourbucket_tls_not_after_seconds", "port" => port).set(not_after_s as f64);
+    gauge!("hourbucket_tls_files_ok", "port" => port).set(f64::from(u8::from(ok)));
+}
+
+/// Counts a try to read the certificates of a port.
+pub fn tls_read(port: &'static str, ok: bool) {
+    let result = if ok { "ok" } else { "failed" };
+    counter!("hourbucket_tls_reads_total", "port" => port, "result" => result).increment(1);
+}
+
+/// Counts a handshake by what became of it.
+pub fn tls_handshake(port: &'static str, result: &'static str) {
+    counter!("hourbucket_tls_handshakes_total", "port" => port, "result" => result).increment(1);
+}
+
+/// Counts a try to read the settings again.
+pub fn config_reload(result: &'static str, n: u64) {
+    counter!("hourbucket_config_reloads_total", "result" => result).increment(n);
+}
+
+/// Says when settings were taken over.
+pub fn config_taken_over(at_s: i64) {
+    gauge!("hourbucket_config_last_reload_success_timestamp_seconds").set(at_s as f64);
 }
 
 /// Says which mode is in use.

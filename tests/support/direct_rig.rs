@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hourbucket::config::{AckMode, Config, ListenMqtt, Retained, Subscription};
+use hourbucket::config::{AckMode, Config, ListenMqtt, Live, Retained, Subscription};
 use hourbucket::ingest::Env;
 use hourbucket::ingest::listen::MqttListener;
 use hourbucket::intake::{Gate, Parcel, Parcels, door};
@@ -56,7 +56,8 @@ impl Direct {
         let (intake, parcels) = door(1024, 64 * 1024 * 1024, gate.clone());
         let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
         let env = Env {
-            decoding: Arc::new(Config::default().decoding()),
+            decoding: Live::fixed(Config::default().decoding()),
+            on_tls: Arc::new(|_| {}),
             ack: AckMode::Journal,
             intake,
             clock: Arc::new(SystemClock::new()),

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hourbucket::config::{AckMode, Decoding, Mqtt, MqttProtocol, Retained, Subscription};
+use hourbucket::config::{AckMode, Decoding, Live, Mqtt, MqttProtocol, Retained, Subscription};
 use hourbucket::ingest::Env;
 use hourbucket::ingest::mqtt::{BrokerStatus, spawn};
 use hourbucket::intake::{Gate, Parcel, Parcels, door};
@@ -91,7 +91,8 @@ impl Ingest {
         let (tx, status) = watch::channel(none);
         let on_status = Arc::new(move |status| drop(tx.send(status)));
         let env = Env {
-            decoding: Arc::new(decoding()),
+            decoding: Live::fixed(decoding()),
+            on_tls: Arc::new(|_| {}),
             ack: AckMode::Journal,
             intake,
             clock: Arc::new(SystemClock::new()),

@@ -40,11 +40,11 @@ pub(super) struct Shared {
     pub(super) formats: Formats,
     pub(super) intake: Intake,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) tokens: Option<Tokens>,
+    pub(super) tokens: Option<Arc<Tokens>>,
     /// A permit for each request being worked on, `http.concurrency_max` in all.
     pub(super) running: Arc<Semaphore>,
     pub(super) bodies: Budget,
-    pub(super) stopping: AtomicBool,
+    pub(super) stopping: Arc<AtomicBool>,
 }
 
 impl Shared {
@@ -66,7 +66,7 @@ impl Shared {
 
     /// Whether the sender may send, where there are tokens.
     pub(super) fn may_send(&self, check: impl FnOnce(&Tokens) -> Result<(), Refusal>) -> Result<(), Refusal> {
-        self.tokens.as_ref().map_or(Ok(()), check)
+        self.tokens.as_deref().map_or(Ok(()), check)
     }
 
     /// As [`Shared::admit`], once [`Shared::may_send`] was asked, for senders that send only once: waits up to

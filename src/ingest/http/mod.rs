@@ -27,6 +27,7 @@ mod otlp;
 mod passage;
 mod readings;
 mod refusal;
+mod secure;
 pub(crate) mod server;
 mod thingsboard;
 pub mod tokens;
@@ -44,7 +45,7 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::post;
 use axum_server::Handle;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::admit::Shared;
@@ -52,6 +53,7 @@ use self::body::Budget;
 use self::tokens::{Tokens, TokensError};
 use crate::config;
 use crate::decode::Formats;
+use crate::ingest::tls::{Certificates, Files, OnTls, TlsError};
 use crate::intake::Intake;
 use crate::model::Clock;
 
@@ -97,9 +99,13 @@ pub enum HttpError {
     /// Readings would be taken from anybody who can reach the machine.
     #[error(
         "http.listen: {0} is not a loopback address and there are no tokens; set http.tokens_file, listen on 127.0.0.1, \
-         or set http.allow_anonymous = true to take readings from anybody"
+         ask for certificates of clients (http.tls.client_ca_file), or set http.allow_anonymous = true to take readings \
+         from anybody"
     )]
     Anonymous(SocketAddr),
+    /// The certificates are not usable.
+    #[error("http.tls: {0}")]
+    Tls(#[from] TlsError),
     /// The address is taken or not ours.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -110,6 +116,71 @@ pub struct HttpIngest {
     listener: TcpListener,
     addr: SocketAddr,
     shared: Arc<Shared>,
+    routes: watch::Sender<Router>,
+    certificates: Option<Certificates>,
+}
+
+/// Where settings, tokens and certificates of a port that is served are replaced.
+pub(crate) struct Renewal {
+    shared: Arc<Shared>,
+    routes: watch::Sender<Router>,
+    pub(crate) certificates: Option<Certificates>,
+}
+
+impl Renewal {
+    /// From the next request on, these hold. Those in work keep what they began with. How many requests are worked on at
+    /// once, and how long a head may take, stay as they are.
+    pub(crate) fn put(&mut self, cfg: &config::Http, decoding: Arc<config::Decoding>, tokens: Option<Arc<Tokens>>) {
+        let before = &self.shared;
+        // Bodies in work hold parts of the budget that they were counted in.
+        let is_same = before.cfg.body_max_bytes == cfg.body_max_bytes;
+        let bodies = if is_same { before.bodies.clone() } else { Budget::new(cfg.body_max_bytes) };
+        let shared = Shared {
+            cfg: cfg.clone(),
+            formats: Formats::new(&decoding),
+            decoding,
+            intake: before.intake.clone(),
+            clock: before.clock.clone(),
+            tokens,
+            running: before.running.clone(),
+            bodies,
+            stopping: before.stopping.clone(),
+        };
+        self.shared = Arc::new(shared);
+        // Requests in work hold the ones before.
+        drop(self.routes.send_replace(router(self.shared.clone())));
+    }
+}
+
+/// The tokens of the port, where there are any.
+///
+/// # Errors
+/// What is wrong with their file.
+pub(crate) fn tokens(cfg: &config::Http) -> Result<Option<Arc<Tokens>>, TokensError> {
+    let path = cfg.tokens_file.as_deref();
+    path.map(|path| Tokens::load("http.tokens_file", path).map(Arc::new)).transpose()
+}
+
+/// Whether the certificates of a port can be used; until when, in a few words. `None`: the port is plain. `now_s`: seconds
+/// since 1970.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn check_tls(tls: &config::Tls, now_s: i64) -> Option<Result<String, String>> {
+    Files::of_http(tls).map(|files| files.check(now_s))
+}
+
+/// Reads the certificates of a port, where it has any.
+pub(crate) async fn open_tls(
+    port: &'static str,
+    tls: &config::Tls,
+    clock: &Arc<dyn Clock>,
+    on_tls: &OnTls,
+) -> Result<Option<Certificates>, TlsError> {
+    match Files::of_http(tls) {
+        Some(files) => Certificates::open(port, files, clock.clone(), on_tls.clone()).await.map(Some),
+        None => Ok(None),
+    }
 }
 
 impl HttpIngest {
@@ -122,24 +193,32 @@ impl HttpIngest {
         decoding: Arc<config::Decoding>,
         intake: Intake,
         clock: Arc<dyn Clock>,
+        on_tls: &OnTls,
     ) -> Result<HttpIngest, HttpError> {
-        let tokens = cfg.tokens_file.as_deref().map(|path| Tokens::load("http.tokens_file", path)).transpose()?;
-        if tokens.is_none() && !cfg.allow_anonymous && !cfg.listen.ip().to_canonical().is_loopback() {
+        let tokens = tokens(cfg)?;
+        if !cfg.is_guarded() && !cfg.listen.ip().to_canonical().is_loopback() {
             return Err(HttpError::Anonymous(cfg.listen));
         }
+        let certificates = open_tls("http", &cfg.tls, &clock, on_tls).await?;
         let listener = server::bind(cfg.listen, "http.listen").await?;
         let addr = listener.local_addr().unwrap_or(cfg.listen);
         let running = Arc::new(Semaphore::new(cfg.concurrency_max));
-        let (bodies, stopping) = (Budget::new(cfg.body_max_bytes), AtomicBool::new(false));
+        let (bodies, stopping) = (Budget::new(cfg.body_max_bytes), Arc::new(AtomicBool::new(false)));
         let cfg = cfg.clone();
         let formats = Formats::new(&decoding);
         let shared = Arc::new(Shared { cfg, decoding, formats, intake, clock, tokens, running, bodies, stopping });
-        Ok(HttpIngest { listener, addr, shared })
+        let routes = watch::Sender::new(router(shared.clone()));
+        Ok(HttpIngest { listener, addr, shared, routes, certificates })
     }
 
     /// The address in use; differs from the setting where that says port 0.
     pub fn local_addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    pub(crate) fn renewal(&self) -> Renewal {
+        let (shared, routes) = (self.shared.clone(), self.routes.clone());
+        Renewal { shared, routes, certificates: self.certificates.clone() }
     }
 
     /// Serves until `shutdown` is cancelled, then answers the running requests for at most `deadline`, then closes the
@@ -149,10 +228,15 @@ impl HttpIngest {
     /// # Errors
     /// The socket failed.
     pub async fn serve(self, shutdown: CancellationToken, deadline: Duration) -> std::io::Result<()> {
-        let HttpIngest { listener, addr, shared } = self;
-        tracing::info!(%addr, tokens = shared.tokens.as_ref().map(Tokens::len), "taking readings over HTTP");
+        let HttpIngest { listener, addr, shared, routes, certificates } = self;
+        let (tokens, tls) = (shared.tokens.as_deref().map(Tokens::len), certificates.is_some());
+        tracing::info!(%addr, tokens, tls, "taking readings over HTTP");
+        if let Some(certificates) = certificates.clone() {
+            tokio::spawn(certificates.watch(shutdown.clone()));
+        }
+        let (routes, header_timeout) = (routes.subscribe(), shared.cfg.header_timeout);
         let handle = Handle::new();
-        let server = server::serve(listener, router(shared.clone()), shared.cfg.header_timeout, handle.clone());
+        let server = server::serve(listener, routes, header_timeout, handle.clone(), certificates);
         let stop = async {
             shutdown.cancelled().await;
             shared.stopping.store(true, Ordering::Release);

@@ -18,6 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::inflight::Word;
 use crate::ack::{Ack, Outcome};
+use crate::config::{Decoding, Live};
 use crate::ingest::mqtt::collect::{Collector, Gathered};
 use crate::ingest::mqtt::link::Message;
 use crate::ingest::mqtt::submit::submit;
@@ -57,6 +58,7 @@ type Settled = (Vec<Run>, Outcome);
 /// See the module's documentation.
 pub(super) struct Gatherer {
     collector: Collector,
+    decoding: Live<Decoding>,
     clock: Arc<dyn Clock>,
     incoming: mpsc::Receiver<Incoming>,
     /// The parcel at hand.
@@ -73,11 +75,16 @@ pub(super) struct Gatherer {
 
 impl Gatherer {
     /// A gatherer, and where messages go in.
-    pub(super) fn new(collector: Collector, clock: Arc<dyn Clock>) -> (mpsc::Sender<Incoming>, Gatherer) {
+    pub(super) fn new(
+        collector: Collector,
+        decoding: Live<Decoding>,
+        clock: Arc<dyn Clock>,
+    ) -> (mpsc::Sender<Incoming>, Gatherer) {
         let (tx, incoming) = mpsc::channel(QUEUE_MAX);
         let (settled_tx, settled) = mpsc::unbounded_channel();
         let gatherer = Gatherer {
             collector,
+            decoding,
             clock,
             incoming,
             runs: vec![],
@@ -128,6 +135,12 @@ impl Gatherer {
     }
 
     fn take(&mut self, incoming: Incoming) {
+        // A parcel is decoded by the settings that it began with.
+        if self.collector.is_empty()
+            && let Some(decoding) = self.decoding.changed()
+        {
+            self.collector.renew(decoding);
+        }
         if self.collector.take(&incoming.message, self.clock.now().wall_ms).is_err() {
             self.held = Some(incoming);
             return;

@@ -64,8 +64,9 @@ pub use self::port::ListenError;
 use self::port::{Gatherers, Port};
 use super::Env;
 use super::mqtt::collect::{Collector, Settings};
-use super::tokens::Tokens;
-use crate::config::ListenMqtt;
+use super::tls::{Certificates, Files};
+use super::tokens::{Tokens, TokensError};
+use crate::config::{ListenMqtt, Live, Setter};
 use crate::decode::topic::filter_matches;
 use crate::telemetry::metrics::Source;
 
@@ -82,7 +83,7 @@ const LOG_EVERY_MS: u64 = 60_000;
 struct Shared {
     settings: ListenMqtt,
     env: Env,
-    tokens: Option<Tokens>,
+    tokens: Live<Option<Tokens>>,
     clients: Clients,
     /// [`BYTES_MAX`].
     bytes: Arc<Semaphore>,
@@ -112,6 +113,13 @@ pub struct MqttListener {
     port: Port,
     shared: Arc<Shared>,
     gatherers: Vec<(mpsc::Sender<Incoming>, Gatherer)>,
+    tokens: Setter<Option<Tokens>>,
+}
+
+/// Where tokens and certificates of a port that is served are replaced.
+pub(crate) struct Renewal {
+    pub(crate) tokens: Setter<Option<Tokens>>,
+    pub(crate) certificates: Option<Certificates>,
 }
 
 impl MqttListener {
@@ -120,8 +128,7 @@ impl MqttListener {
     /// # Errors
     /// The tokens, the certificates, a topic template or the address cannot be used; nothing is open then.
     pub async fn bind(settings: &ListenMqtt, env: Env) -> Result<MqttListener, ListenError> {
-        let tokens = settings.tokens_file.as_deref();
-        let tokens = tokens.map(|path| Tokens::load(TOKENS_KEY, path)).transpose()?;
+        let tokens = tokens(settings)?;
         let n = std::thread::available_parallelism().map_or(1, usize::from).min(GATHERERS_MAX);
         let gatherers = (0..n).map(|_| {
             let of_all = Settings {
@@ -129,11 +136,12 @@ impl MqttListener {
                 payload_bytes_max: settings.packet_max_bytes as usize,
                 status_topic: None,
             };
-            let collector = Collector::new(&settings.topics, of_all, env.decoding.clone())?;
-            Ok(Gatherer::new(collector, env.clock.clone()))
+            let collector = Collector::new(&settings.topics, of_all, env.decoding.now())?;
+            Ok(Gatherer::new(collector, env.decoding.clone(), env.clock.clone()))
         });
         let gatherers = gatherers.collect::<Result<Vec<_>, ListenError>>()?;
-        let port = Port::open(settings, tokens.is_some()).await?;
+        let port = Port::open(settings, &env, tokens.is_some()).await?;
+        let (setter, tokens) = Live::new(tokens);
         let shared = Shared {
             settings: settings.clone(),
             env,
@@ -142,7 +150,7 @@ impl MqttListener {
             bytes: Arc::new(Semaphore::new(BYTES_MAX)),
             logged_ms: AtomicU64::new(0),
         };
-        Ok(MqttListener { port, shared: Arc::new(shared), gatherers })
+        Ok(MqttListener { port, shared: Arc::new(shared), gatherers, tokens: setter })
     }
 
     /// The address in use; differs from the setting where that says port 0.
@@ -150,11 +158,15 @@ impl MqttListener {
         self.port.local_addr()
     }
 
+    pub(crate) fn renewal(&self) -> Renewal {
+        Renewal { tokens: self.tokens.clone(), certificates: self.port.certificates().cloned() }
+    }
+
     /// Serves until `stop`, then until what was taken is acknowledged, or until `drained`. A gatherer that panics makes this
     /// task panic.
     pub fn spawn(self) -> JoinHandle<()> {
         tokio::spawn(async move {
-            let MqttListener { port, shared, gatherers } = self;
+            let MqttListener { port, shared, gatherers, .. } = self;
             let (connections, mut gathering) = (TaskTracker::new(), JoinSet::new());
             let gatherers = gatherers.into_iter().map(|(tx, gatherer)| {
                 gathering.spawn(gatherer.run(shared.env.intake.clone()));
@@ -190,13 +202,21 @@ async fn ended(tasks: &mut JoinSet<()>) {
     }
 }
 
-/// Whether tokens and certificates can be used; what they are, in a few words.
+/// The tokens of the port, where there are any.
+///
+/// # Errors
+/// What is wrong with their file.
+pub(crate) fn tokens(settings: &ListenMqtt) -> Result<Option<Tokens>, TokensError> {
+    settings.tokens_file.as_deref().map(|path| Tokens::load(TOKENS_KEY, path)).transpose()
+}
+
+/// Whether tokens and certificates can be used; what they are, in a few words. `now_s`: seconds since 1970.
 ///
 /// # Errors
 /// What is wrong with them.
-pub fn check(settings: &ListenMqtt) -> Result<String, ListenError> {
-    let tokens = settings.tokens_file.as_deref().map(|path| Tokens::load(TOKENS_KEY, path)).transpose()?;
+pub fn check(settings: &ListenMqtt, now_s: i64) -> Result<String, String> {
+    let tokens = tokens(settings).map_err(|error| error.to_string())?;
     let tokens = tokens.map_or_else(|| "no tokens".to_owned(), |tokens| format!("{} tokens", tokens.len()));
-    let tls = if port::has_tls(settings)? { "TLS" } else { "no TLS" };
+    let tls = Files::of_devices(settings).map_or_else(|| Ok("no TLS".to_owned()), |files| files.check(now_s))?;
     Ok(format!("{tokens}, {tls}"))
 }

@@ -1,11 +1,9 @@
 //! The port: accepts connections up to their number, with TLS where there are certificates, and brings each to its
-//! CONNACK. Certificates are looked at every few seconds and read again when a file has changed; connections stay, and
-//! files that cannot be used leave those before in force.
+//! CONNACK.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -19,13 +17,12 @@ use super::connect::{self, Refusal};
 use super::connection::Connection;
 use super::gather::Incoming;
 use crate::config::ListenMqtt;
+use crate::ingest::Env;
 use crate::ingest::mqtt::SetupError;
-use crate::ingest::tls::{self, Identity, TlsAcceptor, TlsError};
-use crate::ingest::tokens::TokensError;
+use crate::ingest::tls::{Certificates, Files, TlsError};
+use crate::ingest::tokens::{Tokens, TokensError};
 use crate::telemetry::metrics;
 
-/// How often the certificates' files are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// After an error of the port itself (no file handle left, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Open files that the process needs beside the connections: journal, store, HTTP.
@@ -61,102 +58,52 @@ pub enum ListenError {
 /// The ways in to all of them.
 pub(super) type Gatherers = Arc<[mpsc::Sender<Incoming>]>;
 
-/// Certificates, and how their files looked when they were read.
-struct Tls {
-    settings: ListenMqtt,
-    acceptor: TlsAcceptor,
-    seen: Vec<Option<SystemTime>>,
-}
-
-impl Tls {
-    fn load(settings: &ListenMqtt) -> Result<Option<Tls>, TlsError> {
-        let seen = changed(settings);
-        let acceptor = acceptor(settings)?;
-        Ok(acceptor.map(|acceptor| Tls { settings: settings.clone(), acceptor, seen }))
-    }
-
-    /// Reads the files again where one has changed.
-    async fn look(&mut self) {
-        let settings = self.settings.clone();
-        let before = self.seen.clone();
-        // Files may lie on a slow disk.
-        let read = tokio::task::spawn_blocking(move || {
-            let seen = changed(&settings);
-            (seen != before).then(|| (seen, acceptor(&settings)))
-        });
-        let Ok(Some((seen, acceptor))) = read.await else { return };
-        self.seen = seen;
-        match acceptor {
-            Ok(Some(acceptor)) => {
-                self.acceptor = acceptor;
-                tracing::info!("listen.mqtt: the certificates were read again");
-            }
-            Ok(None) => {}
-            Err(error) => tracing::warn!("listen.mqtt: {error}; the certificates before stay in force"),
-        }
-    }
-}
-
-fn acceptor(settings: &ListenMqtt) -> Result<Option<TlsAcceptor>, TlsError> {
-    let identity = settings.cert_file.as_deref().zip(settings.key_file.as_deref());
-    let Some((cert, key)) = identity else { return Ok(None) };
-    tls::server(Identity { cert, key }, settings.client_ca_file.as_deref()).map(Some)
-}
-
-/// Whether TLS is spoken; reads the certificates.
-///
-/// # Errors
-/// They cannot be used.
-pub(super) fn has_tls(settings: &ListenMqtt) -> Result<bool, TlsError> {
-    acceptor(settings).map(|acceptor| acceptor.is_some())
-}
-
-/// When each of the files was changed last.
-fn changed(settings: &ListenMqtt) -> Vec<Option<SystemTime>> {
-    let files: [&Option<PathBuf>; 3] = [&settings.cert_file, &settings.key_file, &settings.client_ca_file];
-    let at = |path: &PathBuf| std::fs::metadata(path).and_then(|found| found.modified()).ok();
-    files.into_iter().map(|file| file.as_ref().and_then(at)).collect()
-}
-
 /// See the module's documentation.
 pub(super) struct Port {
     listener: TcpListener,
     addr: SocketAddr,
-    tls: Option<Tls>,
+    certificates: Option<Certificates>,
 }
 
 impl Port {
     /// Opens it.
-    pub(super) async fn open(settings: &ListenMqtt, has_tokens: bool) -> Result<Port, ListenError> {
+    pub(super) async fn open(settings: &ListenMqtt, env: &Env, has_tokens: bool) -> Result<Port, ListenError> {
         let is_guarded = has_tokens || settings.client_ca_file.is_some() || settings.allow_anonymous;
         if !is_guarded && !settings.listen.ip().to_canonical().is_loopback() {
             return Err(ListenError::Anonymous(settings.listen));
         }
-        let of_tls = settings.clone();
-        let tls = tokio::task::spawn_blocking(move || Tls::load(&of_tls)).await;
-        let tls = tls.map_err(|error| bind_error(settings.listen, std::io::Error::other(error)))??;
+        let certificates = match Files::of_devices(settings) {
+            Some(files) => Some(Certificates::open("listen.mqtt", files, env.clock.clone(), env.on_tls.clone()).await?),
+            None => None,
+        };
         let listener = TcpListener::bind(settings.listen).await.map_err(|error| bind_error(settings.listen, error))?;
         let addr = listener.local_addr().unwrap_or(settings.listen);
         allow_files(settings.connections_max as u64 + FILES_BESIDE);
-        Ok(Port { listener, addr, tls })
+        Ok(Port { listener, addr, certificates })
     }
 
     pub(super) fn local_addr(&self) -> SocketAddr {
         self.addr
     }
 
+    pub(super) fn certificates(&self) -> Option<&Certificates> {
+        self.certificates.as_ref()
+    }
+
     /// Accepts connections until `stop`; each becomes a task.
-    pub(super) async fn serve(mut self, shared: Arc<Shared>, gatherers: Gatherers, tasks: &TaskTracker) {
-        let (tokens, is_tls) = (shared.tokens.as_ref().map(|tokens| tokens.len()), self.tls.is_some());
+    pub(super) async fn serve(self, shared: Arc<Shared>, gatherers: Gatherers, tasks: &TaskTracker) {
+        let tokens = shared.tokens.now().as_ref().as_ref().map(Tokens::len);
+        let is_tls = self.certificates.is_some();
         tracing::info!(addr = %self.addr, tokens, tls = is_tls, "taking readings over MQTT from devices");
         let places = Arc::new(Semaphore::new(shared.settings.connections_max));
-        let mut look = tokio::time::interval(LOOK_EVERY);
+        if let Some(certificates) = self.certificates.clone() {
+            tasks.spawn(certificates.watch(shared.env.stop.clone()));
+        }
         for n in 0u64.. {
             let accepted = loop {
                 tokio::select! {
                     biased;
                     () = shared.env.stop.cancelled() => return,
-                    _ = look.tick() => if let Some(tls) = &mut self.tls { tls.look().await },
                     accepted = self.listener.accept() => break accepted,
                 }
             };
@@ -174,9 +121,9 @@ impl Port {
                 continue;
             };
             let gatherers = gatherers.clone();
-            let (shared, acceptor) = (shared.clone(), self.tls.as_ref().map(|tls| tls.acceptor.clone()));
+            let (shared, certificates) = (shared.clone(), self.certificates.clone());
             tasks.spawn(async move {
-                welcome(stream, acceptor, shared, &gatherers, n).await;
+                welcome(stream, certificates, shared, &gatherers, n).await;
                 // With the last of these the gatherers end.
                 drop(gatherers);
                 drop(place);
@@ -211,7 +158,7 @@ fn allow_files(needed: u64) {
 /// TLS where it is spoken, then CONNECT, within the time for both.
 async fn welcome(
     stream: TcpStream,
-    acceptor: Option<TlsAcceptor>,
+    certificates: Option<Certificates>,
     shared: Arc<Shared>,
     gatherers: &[mpsc::Sender<Incoming>],
     n: u64,
@@ -219,8 +166,8 @@ async fn welcome(
     // PUBACKs are small and must not wait for one another; an error means that the device is gone, which a read will say.
     let _ = stream.set_nodelay(true);
     let deadline = tokio::time::Instant::now() + shared.settings.connect_timeout;
-    let Some(acceptor) = acceptor else { return connected(stream, shared, gatherers, n, deadline).await };
-    match tokio::time::timeout_at(deadline, acceptor.accept(stream)).await {
+    let Some(certificates) = certificates else { return connected(stream, shared, gatherers, n, deadline).await };
+    match tokio::time::timeout_at(deadline, certificates.accept(stream, std::future::ready(()))).await {
         Ok(Ok(stream)) => connected(Box::new(stream), shared, gatherers, n, deadline).await,
         Ok(Err(error)) => {
             metrics::mqtt_direct_connect("tls");
@@ -251,7 +198,7 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
         Some(Ok(hello)) => {
             // Drawn, so that the names of two instances and of two runs differ.
             let name = || format!("hourbucket-{n}-{:08x}", fastrand::u32(..));
-            connect::admit(&hello, shared.tokens.as_ref(), &shared.settings, name)
+            connect::admit(&hello, shared.tokens.now().as_ref().as_ref(), &shared.settings, name)
                 .map_err(|refusal| (Some(hello.version), refusal))
         }
     };
@@ -307,57 +254,5 @@ impl Counted {
 impl Drop for Counted {
     fn drop(&mut self) {
         metrics::mqtt_direct_connections_change(-1);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs::File;
-
-    use super::*;
-    use crate::config::Config;
-
-    #[tokio::test]
-    async fn certificates_are_read_again_and_broken_ones_change_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut settings = Config::default().listen.mqtt;
-        settings.cert_file = Some(dir.path().join("server.pem"));
-        settings.key_file = Some(dir.path().join("server.key"));
-        let mut age = 100;
-        let mut write = |cert: &str, key: &str| {
-            for (name, text) in [("server.pem", cert), ("server.key", key)] {
-                let path = dir.path().join(name);
-                std::fs::write(&path, text).unwrap();
-                // Two writes within one tick of the file system's clock must differ all the same.
-                let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000 - age);
-                File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
-            }
-            age -= 1;
-        };
-        let [first, second] = [
-            (
-                include_str!("../../../tests/support/mqtt_tls/server.pem"),
-                include_str!("../../../tests/support/mqtt_tls/server.key"),
-            ),
-            (
-                include_str!("../../../tests/support/mqtt_tls/mutual/server.pem"),
-                include_str!("../../../tests/support/mqtt_tls/mutual/server.key"),
-            ),
-        ];
-        write(first.0, first.1);
-        let mut tls = Tls::load(&settings).unwrap().unwrap();
-        let config = |tls: &Tls| Arc::as_ptr(tls.acceptor.config());
-        let before = config(&tls);
-        tls.look().await;
-        assert_eq!(config(&tls), before, "nothing has changed");
-        // A certificate whose key has not been written yet.
-        write(second.0, first.1);
-        tls.look().await;
-        assert_eq!(config(&tls), before);
-        write(second.0, second.1);
-        tls.look().await;
-        assert_ne!(config(&tls), before);
-        (settings.cert_file, settings.key_file) = (None, None);
-        assert!(Tls::load(&settings).unwrap().is_none());
     }
 }

@@ -20,7 +20,7 @@ use super::submit;
 use super::target::{SetupError, Target};
 use super::window::Window;
 use crate::ack::Outcome;
-use crate::config::{AckMode, Mqtt, MqttProtocol};
+use crate::config::{AckMode, Decoding, Live, Mqtt, MqttProtocol};
 use crate::ingest::Env;
 use crate::intake::{Intake, Refused};
 use crate::model::Clock;
@@ -67,6 +67,7 @@ pub(super) struct Broker {
     pub(super) stop: CancellationToken,
     pub(super) drained: CancellationToken,
     pub(super) collector: Collector,
+    pub(super) decoding: Live<Decoding>,
     pub(super) ledger: Ledger<Pending>,
     pub(super) window: Window,
     pub(super) ack: AckMode,
@@ -93,14 +94,14 @@ pub(super) struct Broker {
 /// # Errors
 /// The URL or a topic template cannot be used (the configuration's check should have found it).
 pub fn spawn(config: Mqtt, env: Env, on_status: OnStatus) -> Result<JoinHandle<()>, SetupError> {
-    let Env { decoding, ack, intake, clock, stop, drained } = env;
+    let Env { decoding, ack, intake, clock, stop, drained, .. } = env;
     let target = Target::parse(&config.url)?;
     let settings = Settings {
         source: Source::Mqtt.label(),
         payload_bytes_max: config.packet_max_bytes as usize,
         status_topic: config.status_topic.clone(),
     };
-    let collector = Collector::new(&config.subscriptions, settings, decoding)?;
+    let collector = Collector::new(&config.subscriptions, settings, decoding.now())?;
     // With 3.1.1 the broker's limit holds and it does not tell it; packet ids have 16 bits.
     let window = if config.protocol == MqttProtocol::V5 { config.window } else { u16::MAX };
     let name = target.label();
@@ -113,6 +114,7 @@ pub fn spawn(config: Mqtt, env: Env, on_status: OnStatus) -> Result<JoinHandle<(
         stop,
         drained,
         collector,
+        decoding,
         ledger: Ledger::default(),
         window: Window::new(usize::from(window)),
         ack,

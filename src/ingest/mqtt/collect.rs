@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use chrono_tz::Tz;
+
 use super::link::Message;
 use super::retained::{Note, Taken};
 use super::target::SetupError;
@@ -26,13 +28,25 @@ struct Route {
     template: Template,
     how: How,
     format_name: String,
+    /// The subscription's own, or the format's usual one.
     ts_unit: Option<TsUnit>,
+    ts_unit_own: Option<TsUnit>,
+    zone: Option<Tz>,
     /// With the subscription's own zone, where it has one.
     limits: Option<Limits>,
     /// A shared subscription gets no retained messages at all (MQTT 5 §4.8.2), so there is nothing to remember.
     is_shared: bool,
     retained: Retained,
     user_property_tags: Vec<String>,
+}
+
+impl Route {
+    /// Makes ready what follows from the settings.
+    fn renew(&mut self, formats: &Formats, decoding: &Decoding) {
+        self.how = How::of(&self.format_name, formats);
+        self.ts_unit = self.ts_unit_own.or(self.how.ts_unit_usual());
+        self.limits = self.zone.map(|zone| Limits { zone: Some(zone), ..decoding.limits.clone() });
+    }
 }
 
 /// How the messages of a subscription are read.
@@ -151,21 +165,23 @@ impl Collector {
     ) -> Result<Collector, SetupError> {
         let formats = Formats::new(&decoding);
         let route = |s: &Subscription| {
-            let how = How::of(&s.format, &formats);
-            let ts_unit = s.ts_unit.as_deref().and_then(|unit| unit.parse().ok());
-            Ok(Route {
+            let mut route = Route {
                 filter: s.filter.clone(),
                 topic: s.topic.clone(),
                 template: Template::parse(&s.topic)
                     .map_err(|error| SetupError::Template { filter: s.filter.clone(), error })?,
                 format_name: s.format.clone(),
-                ts_unit: ts_unit.or(how.ts_unit_usual()),
-                how,
-                limits: s.zone.map(|zone| Limits { zone: Some(zone), ..decoding.limits.clone() }),
+                ts_unit: None,
+                ts_unit_own: s.ts_unit.as_deref().and_then(|unit| unit.parse().ok()),
+                zone: s.zone,
+                how: How::Unknown,
+                limits: None,
                 is_shared: s.filter.starts_with("$share/"),
                 retained: s.retained,
                 user_property_tags: s.user_property_tags.clone(),
-            })
+            };
+            route.renew(&formats, &decoding);
+            Ok(route)
         };
         Ok(Collector {
             routes: subscriptions.iter().map(route).collect::<Result<_, SetupError>>()?,
@@ -182,6 +198,16 @@ impl Collector {
             left_out: 0,
             rejects: Rejects::new(),
         })
+    }
+
+    /// From now on messages are decoded by these settings. To be called where nothing is gathered; what is remembered of
+    /// earlier messages stays.
+    pub(in crate::ingest) fn renew(&mut self, decoding: Arc<Decoding>) {
+        debug_assert!(self.is_empty());
+        let formats = Formats::new(&decoding);
+        self.routes.iter_mut().for_each(|route| route.renew(&formats, &decoding));
+        self.batch = BatchBuilder::new(decoding.limits.fields_max);
+        self.decoding = decoding;
     }
 
     /// Whether nothing is gathered.

@@ -265,6 +265,12 @@ impl<'a> Connection<'a> {
     }
 
     fn gather(&mut self, message: &Message, now: Now) -> Option<Take> {
+        // A parcel is decoded by the settings that it began with.
+        if self.broker.collector.is_empty()
+            && let Some(decoding) = self.broker.decoding.changed()
+        {
+            self.broker.collector.renew(decoding);
+        }
         if self.broker.collector.is_full() {
             self.hand_over();
             if self.broker.collector.is_full() {

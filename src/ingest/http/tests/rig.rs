@@ -30,6 +30,7 @@ pub(super) fn http() -> config::Http {
         concurrency_max: 16,
         queue_timeout: LONG,
         ack_timeout: LONG,
+        tls: config::Config::default().http.tls,
     }
 }
 
@@ -63,7 +64,8 @@ impl Rig {
         let gate = Gate::default();
         let (intake, parcels) = door(PARCELS_MAX, 64 << 20, gate.clone());
         let clock = Arc::new(SystemClock::new());
-        let ingest = HttpIngest::bind(&cfg, Arc::new(decoding()), intake.clone(), clock).await?;
+        let on_tls: crate::ingest::OnTls = Arc::new(|_| {});
+        let ingest = HttpIngest::bind(&cfg, Arc::new(decoding()), intake.clone(), clock, &on_tls).await?;
         let (addr, shutdown) = (ingest.local_addr(), CancellationToken::new());
         let task = tokio::spawn(ingest.serve(shutdown.clone(), LONG));
         Ok(Rig { addr, gate, intake, parcels, shutdown, task })

@@ -1,0 +1,269 @@
+//! The reference of every key, `docs/configuration.md`: what a key means stands in the shipped file, its type, range and
+//! default in the code that reads it, and whether it can be reloaded in [`super::reload`]. Nothing is written twice; what
+//! the getters cannot know of a key stands in [`TYPES`].
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::{Config, load, reload};
+
+/// The shipped file.
+const SHIPPED: &str = include_str!("../../config/hourbucket.toml");
+
+const INTRODUCTION: &str = "\
+# Configuration
+
+This page is made from the code that reads the settings and from the comments of `config/hourbucket.toml`, by
+`hourbucket config-reference`; a test fails when it is out of date. Do not edit it: edit those, and write it anew with
+`UPDATE=1 cargo test --test config`.
+
+**Where settings come from.** Environment over file over default. The file is TOML: the path given by `--config`, or else
+`config/hourbucket.toml`, which may be missing. Relative paths start in the working directory of the process, not beside
+the file. Unknown keys, values out of range and impossible combinations are refused at the start, all at once, each with
+its key and line. `hourbucket check --config FILE` tries the settings out and changes nothing.
+
+**Environment.** Each key has a variable. The text is read by the key's type: `true`, `5000`, `15s`, `512MiB`; the names of
+a list with commas between them. The number in a name is that of a list's element, from 0; the number after the last adds
+one. With `_FILE` behind the name the value is read from that file, without its last line ending, such as
+`HOURBUCKET_STORE__URI_FILE=/run/secrets/uri`. An empty variable counts as not set.
+
+**Units.** Sizes: `8388608`, `\"512MiB\"` (1024-based), `\"10MB\"` (1000-based). Durations: `\"250ms\"`, `\"15s\"`, `\"10m\"`,
+`\"1h30m\"`, `\"365d\"`, `\"2w\"`.
+
+**Reload.** On SIGHUP (`systemctl reload hourbucket`, `kill -HUP`) everything is read again: the file, the files that
+variables name, tokens and certificates. Where anything is wrong nothing at all is changed. Else the keys marked *yes* in
+the column *reload* hold from the next request, message, connection or handshake on; what is in work keeps what it began
+with, and no connection is closed (a device whose token is gone stays connected until it leaves). Keys marked *restart*
+stay as they are; each one that differs is named in the log with the reason. The variables of a running process cannot
+change, and stand over the file as ever. The result is in the log, in `/readyz` under `config`, in
+`hourbucket_config_reloads_total{result=\"applied|restart_needed|invalid\"}` and in
+`hourbucket_config_last_reload_success_timestamp_seconds`.
+";
+
+/// Key, type and default of what is read by rules of its own. A default of `None` is looked up in [`Config::default`].
+const TYPES: &[(&str, &str, Option<&str>)] = &[
+    ("store.database", "name of a database, up to 63 bytes", None),
+    ("store.write_concern", "`\"majority\"`, or a number of members, 1 to 50", None),
+    ("bucket.span", "duration that divides a day, 1m to 1d", None),
+    ("enrich.collection", "name of a collection", None),
+    ("enrich.id_field", "name of a field", None),
+    ("enrich.fields", "list of names of fields", None),
+    ("limits.unset_before", "date", None),
+    ("limits.zone", "zone of the IANA database", None),
+    ("otlp.sensor_id_attributes", "list of names, up to 16", None),
+    ("log.level", "filter: levels, with commas between them", None),
+    ("mqtt.url", "URL: `mqtt`, `mqtts`, `ws` or `wss`", REQUIRED),
+    ("mqtt.client_id", "text, up to 256 characters", REQUIRED),
+    ("mqtt.protocol", "`4` or `5`", Some("`5`")),
+    ("mqtt.password_file", "path of a file with a secret", None),
+    ("mqtt.status_topic", "topic", None),
+    ("mqtt.subscriptions.filter", "topic filter", REQUIRED),
+    ("mqtt.subscriptions.qos", "`0`, `1` or `2`", Some("`1`")),
+    ("mqtt.subscriptions.topic", "topic template", Some("required, but where the format reads topics itself")),
+    ("mqtt.subscriptions.format", "name of a format", REQUIRED),
+    ("mqtt.subscriptions.ts_unit", "`\"s\"`, `\"ms\"`, `\"us\"`, `\"ns\"`", None),
+    ("mqtt.subscriptions.zone", "zone of the IANA database", None),
+    ("mqtt.subscriptions.retained", "`\"once\"`, `\"always\"`, `\"never\"`", Some("`\"once\"`")),
+    ("mqtt.subscriptions.user_property_tags", "list of names, up to 16", None),
+    ("listen.mqtt.topics.filter", "topic filter", REQUIRED),
+    ("listen.mqtt.topics.topic", "topic template", Some("required, but where the format reads topics itself")),
+    ("listen.mqtt.topics.format", "name of a format", REQUIRED),
+    ("listen.mqtt.topics.ts_unit", "`\"s\"`, `\"ms\"`, `\"us\"`, `\"ns\"`", None),
+    ("listen.mqtt.topics.zone", "zone of the IANA database", None),
+    ("listen.mqtt.topics.user_property_tags", "list of names, up to 16", None),
+    ("formats.example.topic", "topic template, or a list of them", None),
+    ("formats.example.when", "list of conditions", None),
+    ("formats.example.skip", "`true` or `false`", Some("`false`")),
+    ("formats.example.each", "place, or a list of them", None),
+    ("formats.example.where", "list of conditions", None),
+    ("formats.example.id", "source, or a list of them", None),
+    ("formats.example.time", "place, or a list in which one can be `{ at, unit }`", None),
+    ("formats.example.time_unit", "`\"s\"`, `\"ms\"`, `\"us\"`, `\"ns\"`", None),
+    ("formats.example.zone", "zone of the IANA database", None),
+    ("formats.example.time_unreadable", "`\"reject\"`, `\"receive\"`", Some("`\"reject\"`")),
+    ("formats.example.values", "place, a list of them, or a table", Some("`\"\"`, the whole record")),
+    ("formats.example.field", "source, or a list of them", Some("`\"{field}\"`")),
+    ("formats.example.prefix", "source", None),
+    ("formats.example.separator", "text, up to 8 bytes", Some("`\"_\"`")),
+    ("formats.example.level_separator", "text, up to 8 bytes", Some("`\"/\"`")),
+    ("formats.example.include", "list of globs", None),
+    ("formats.example.exclude", "list of globs", None),
+    ("formats.example.texts", "`\"keep\"`, `\"numbers\"`, `\"only-numbers\"`, `\"drop\"`", Some("`\"keep\"`")),
+    ("formats.example.none", "list of texts and numbers", None),
+    ("formats.example.tags", "table of sources", None),
+    ("formats.example.fields", "list of rules", None),
+];
+const REQUIRED: Option<&str> = Some("required");
+
+/// The page, in Markdown.
+pub fn reference() -> String {
+    let keys = Keys::new();
+    let (mut out, mut section) = (INTRODUCTION.to_owned(), String::new());
+    let (mut text, mut rows): (Vec<&str>, Vec<String>) = (vec![], vec![]);
+    // What stands before the first section is about the whole file, and said above.
+    let body = SHIPPED.split_once("\n\n").map_or(SHIPPED, |(_, body)| body);
+    for line in body.lines() {
+        let (bare, is_comment) = line.strip_prefix('#').map_or((line, false), |bare| (bare, true));
+        match setting(bare.strip_prefix(' ').unwrap_or(bare)) {
+            Some(Setting::Section(name)) => {
+                table(&mut out, &mut rows);
+                section = name.trim_matches(['[', ']']).to_owned();
+                let _ = write!(out, "\n## `{name}`\n");
+                paragraphs(&mut out, &mut text);
+            }
+            Some(Setting::Key(key)) => {
+                if !text.is_empty() {
+                    table(&mut out, &mut rows);
+                    paragraphs(&mut out, &mut text);
+                }
+                rows.push(keys.row(&format!("{section}.{key}"), key));
+            }
+            None if is_comment => text.push(bare),
+            None => {
+                table(&mut out, &mut rows);
+                paragraphs(&mut out, &mut text);
+            }
+        }
+    }
+    table(&mut out, &mut rows);
+    paragraphs(&mut out, &mut text);
+    out
+}
+
+/// A line of the shipped file that is no remark, commented out or not.
+enum Setting<'a> {
+    Section(&'a str),
+    Key(&'a str),
+}
+
+fn setting(line: &str) -> Option<Setting<'_>> {
+    if line.starts_with('[') && line.ends_with(']') {
+        return Some(Setting::Section(line));
+    }
+    let key = line.split_once(" = ")?.0;
+    let is_key = !key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    is_key.then_some(Setting::Key(key))
+}
+
+/// What is known of the keys.
+struct Keys {
+    described: BTreeMap<String, (String, Option<String>)>,
+    defaults: toml::Table,
+}
+
+impl Keys {
+    fn new() -> Keys {
+        let mut described = load::one_of_each().described;
+        for (key, kind, default) in TYPES {
+            described.insert((*key).to_owned(), ((*kind).to_owned(), default.map(str::to_owned)));
+        }
+        Keys { described, defaults: Config::default().masked().parse().unwrap_or_default() }
+    }
+
+    fn row(&self, path: &str, key: &str) -> String {
+        let (kind, default) = self.described.get(path).cloned().unwrap_or_default();
+        let default = match default {
+            Some(text) if text.starts_with('`') || text.starts_with("required") => text,
+            Some(text) => format!("`{text}`"),
+            None => self.default(path).map_or_else(|| "none".to_owned(), |value| format!("`{value}`")),
+        };
+        let reload = if reload::waits(path).is_none() { "yes" } else { "restart" };
+        format!("| `{key}` | {kind} | {default} | {reload} | {} |", variable(path))
+    }
+
+    fn default(&self, path: &str) -> Option<String> {
+        let mut steps = path.split('.');
+        let mut value = self.defaults.get(steps.next()?)?;
+        for step in steps {
+            value = value.get(step)?;
+        }
+        Some(value.to_string())
+    }
+}
+
+/// The variable of a key.
+fn variable(path: &str) -> String {
+    // Tables cannot be written in a variable.
+    if path.starts_with("formats.") {
+        return "in the file".to_owned();
+    }
+    let path = path.replace("mqtt.subscriptions.", "mqtt.subscriptions.0.").replace("mqtt.topics.", "mqtt.topics.0.");
+    let path = path.strip_prefix("mqtt.").map_or(path.clone(), |rest| format!("mqtt.0.{rest}"));
+    format!("`HOURBUCKET_{}`", path.to_uppercase().replace('.', "__"))
+}
+
+fn table(out: &mut String, rows: &mut Vec<String>) {
+    if rows.is_empty() {
+        return;
+    }
+    out.push_str("\n| key | type and range | default | reload | environment |\n|---|---|---|---|---|\n");
+    rows.drain(..).for_each(|row| {
+        let _ = writeln!(out, "{row}");
+    });
+}
+
+/// Remarks as paragraphs; what is indented is code.
+fn paragraphs(out: &mut String, text: &mut Vec<&str>) {
+    let mut before = "";
+    for line in text.drain(..) {
+        let is_code = line.starts_with("   ");
+        let was_code = before.starts_with("   ");
+        if before.trim().is_empty() || is_code != was_code {
+            out.push('\n');
+        }
+        if is_code {
+            let _ = writeln!(out, "    {}", line.trim());
+        } else if !line.trim().is_empty() {
+            let _ = writeln!(out, "{}", plain(line.trim()));
+        }
+        before = line;
+    }
+}
+
+/// Text that Markdown shows as it is.
+fn plain(line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    let bytes = line.as_bytes();
+    for (i, c) in line.char_indices() {
+        let beside = |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_alphanumeric);
+        let is_inner = beside(i.checked_sub(1)) && beside(Some(i + 1));
+        if matches!(c, '*' | '<' | '|' | '[' | ']' | '`') || (c == '_' && !is_inner) || (c == '#' && i == 0) {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_has_a_type_and_no_other_is_spoken_of() {
+        let keys = load::known_keys();
+        let described = load::one_of_each().described;
+        for key in keys.iter().filter(|key| *key != "mqtt.password") {
+            let typed = TYPES.iter().any(|(name, ..)| name == key);
+            assert!(typed || described.contains_key(key), "{key}: say in TYPES what it takes");
+        }
+        for (key, ..) in TYPES {
+            assert!(keys.iter().any(|known| known == key), "{key} is no key");
+        }
+    }
+
+    #[test]
+    fn variables_are_named_as_they_are_read() {
+        for (path, name) in [
+            ("store.uri", "`HOURBUCKET_STORE__URI`"),
+            ("http.tls.cert_file", "`HOURBUCKET_HTTP__TLS__CERT_FILE`"),
+            ("mqtt.url", "`HOURBUCKET_MQTT__0__URL`"),
+            ("mqtt.subscriptions.qos", "`HOURBUCKET_MQTT__0__SUBSCRIPTIONS__0__QOS`"),
+            ("listen.mqtt.window", "`HOURBUCKET_LISTEN__MQTT__WINDOW`"),
+            ("listen.mqtt.topics.filter", "`HOURBUCKET_LISTEN__MQTT__TOPICS__0__FILTER`"),
+        ] {
+            assert_eq!(variable(path), name);
+        }
+        assert_eq!(plain("_id and sensor_id * <b>"), "\\_id and sensor_id \\* \\<b>");
+    }
+}

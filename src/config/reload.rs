@@ -1,0 +1,296 @@
+//! What can change while the service runs: which keys differ between two configurations, which of them are taken over,
+//! and why the others have to wait for a restart. A key that nobody has thought of has to wait.
+
+use std::collections::BTreeMap;
+
+use super::reader::pattern;
+use super::{Config, Decoding, Mqtt, mapping};
+
+/// A key that differs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The key, such as `limits.past` or `mqtt[0].url`; a format or a broker that is new or gone stands for its keys.
+    pub key: String,
+    /// Why it has to wait for a restart; `None`: it is taken over.
+    pub waits: Option<&'static str>,
+}
+
+const PORT: &str = "a port is opened at the start, and keeps its size";
+const TLS: &str = "whether a port speaks TLS is settled when it is opened";
+const BROKER: &str = "a broker's connection and subscriptions are settled at the start (password and certificate files are \
+                      read again at each connection)";
+
+/// Keys that are taken over, by their beginnings.
+const TAKEN_OVER: &[&str] = &[
+    "http.tokens_file",
+    "http.allow_anonymous",
+    "http.body_max_bytes",
+    "http.body_timeout",
+    "http.queue_timeout",
+    "http.ack_timeout",
+    "http.tls.",
+    "admin.tls.",
+    "limits.",
+    "line.",
+    "otlp.",
+    "formats.",
+    "log.level",
+    "listen.mqtt.tokens_file",
+    "listen.mqtt.cert_file",
+    "listen.mqtt.key_file",
+    "listen.mqtt.client_ca_file",
+];
+
+/// Why keys are not, by their beginnings; the first counts.
+const WAITING: &[(&str, &str)] = &[
+    ("ingest.", "the way of a reading is laid out at the start"),
+    ("http.", PORT),
+    ("admin.", PORT),
+    ("listen.", PORT),
+    ("store.", "the store is opened and its collections are prepared at the start"),
+    ("bucket.", "the shards and the store are made for it at the start"),
+    ("flush.", "the shards are made with it at the start"),
+    ("accumulate.", "the shards are made with it at the start"),
+    ("journal.", "the journal is opened at the start"),
+    ("latest.", "its tasks are started with the service"),
+    ("enrich.", "the registry is followed from the start on"),
+    ("dead_letters.", "the collection is prepared at the start"),
+    ("shutdown.", "it is settled at the start"),
+    ("log.", "the log is opened at the start"),
+    ("mqtt.", BROKER),
+];
+
+/// Why a key, without the numbers of lists, has to wait for a restart; `None`: it is taken over.
+pub(super) fn waits(key: &str) -> Option<&'static str> {
+    if TAKEN_OVER.iter().any(|beginning| key.starts_with(beginning)) {
+        return None;
+    }
+    let why = WAITING.iter().find(|(beginning, _)| key.starts_with(beginning));
+    Some(why.map_or("it is read at the start only", |(_, why)| why))
+}
+
+/// The keys in which two configurations differ, in alphabetical order.
+pub fn changes(old: &Config, new: &Config) -> Vec<Change> {
+    let (before, after) = (flat(old), flat(new));
+    let mut keys: Vec<&String> = before.keys().chain(after.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    let differing = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
+    let mut found: Vec<Change> = Vec::new();
+    for key in differing.map(|key| whole(key, &before, &after)) {
+        if found.iter().all(|change| change.key != key) {
+            // With a dot, so that a section that is there or not goes as its keys do.
+            let waits = switched(&key, old, new).or_else(|| waits(&format!("{}.", pattern(&key))));
+            found.push(Change { key, waits });
+        }
+    }
+    found
+}
+
+/// The new settings as far as they are taken over, and the old ones for the rest.
+pub fn taken_over(old: &Config, new: &Config) -> Config {
+    let mut config = old.clone();
+    let (http, from) = (&mut config.http, &new.http);
+    (http.tokens_file, http.allow_anonymous) = (from.tokens_file.clone(), from.allow_anonymous);
+    (http.body_max_bytes, http.body_timeout) = (from.body_max_bytes, from.body_timeout);
+    (http.queue_timeout, http.ack_timeout) = (from.queue_timeout, from.ack_timeout);
+    for (tls, from) in [(&mut config.http.tls, &new.http.tls), (&mut config.admin.tls, &new.admin.tls)] {
+        if tls.is_on() == from.is_on() {
+            *tls = from.clone();
+        }
+    }
+    let (mqtt, from) = (&mut config.listen.mqtt, &new.listen.mqtt);
+    mqtt.tokens_file = from.tokens_file.clone();
+    if mqtt.cert_file.is_some() == from.cert_file.is_some() {
+        (mqtt.cert_file, mqtt.key_file) = (from.cert_file.clone(), from.key_file.clone());
+        mqtt.client_ca_file = from.client_ca_file.clone();
+    }
+    let Decoding { limits, line, formats, otlp } = new.decoding();
+    (config.limits, config.line, config.formats, config.otlp) = (limits, line, formats, otlp);
+    config.log.level = new.log.level.clone();
+    config
+}
+
+/// What the settings that are taken over lack for those that stay: both were right by themselves.
+///
+/// # Errors
+/// Key and reason.
+pub fn fits(config: &Config) -> Result<(), String> {
+    let of_brokers = config.mqtt.iter().flat_map(|mqtt| &mqtt.subscriptions);
+    for route in of_brokers.chain(&config.listen.mqtt.topics) {
+        let built_in = super::mqtt::FORMATS.contains(&route.format.as_str());
+        if !built_in && mapping::find(&config.formats, &route.format).is_none() {
+            return Err(format!(
+                "formats.{} is gone, and until a restart the messages of {} are read with it; leave it there and restart first",
+                route.format, route.filter
+            ));
+        }
+    }
+    let http = &config.http;
+    if http.enabled && !http.listen.ip().is_loopback() && !http.is_guarded() {
+        return Err(format!(
+            "http listens on {} until a restart, and without tokens anyone could write; keep http.tokens_file, or restart",
+            http.listen
+        ));
+    }
+    let mqtt = &config.listen.mqtt;
+    let is_guarded = mqtt.tokens_file.is_some() || mqtt.client_ca_file.is_some() || mqtt.allow_anonymous;
+    if mqtt.enabled && !mqtt.listen.ip().is_loopback() && !is_guarded {
+        return Err(format!(
+            "listen.mqtt listens on {} until a restart, and without tokens anyone could write; keep \
+             listen.mqtt.tokens_file, or restart",
+            mqtt.listen
+        ));
+    }
+    Ok(())
+}
+
+/// A port that would begin or end to speak TLS.
+fn switched(key: &str, old: &Config, new: &Config) -> Option<&'static str> {
+    let (a, b) = (&old.listen.mqtt, &new.listen.mqtt);
+    let is_switched = match key {
+        _ if key.starts_with("http.tls.") => old.http.tls.is_on() != new.http.tls.is_on(),
+        _ if key.starts_with("admin.tls.") => old.admin.tls.is_on() != new.admin.tls.is_on(),
+        "listen.mqtt.cert_file" | "listen.mqtt.key_file" | "listen.mqtt.client_ca_file" => {
+            a.cert_file.is_some() != b.cert_file.is_some()
+        }
+        _ => false,
+    };
+    is_switched.then_some(TLS)
+}
+
+/// The broker or subscription that a key belongs to, where only one of the two configurations has that.
+fn whole(key: &str, before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> String {
+    for (at, _) in key.match_indices(']') {
+        let section = &key[..=at];
+        let has = |keys: &BTreeMap<String, String>| keys.keys().any(|key| key.starts_with(section));
+        if has(before) != has(after) {
+            return section.to_owned();
+        }
+    }
+    key.to_owned()
+}
+
+/// Every key with its value. Secrets stand among them as what they are, so none of it is ever shown.
+fn flat(config: &Config) -> BTreeMap<String, String> {
+    let mut keys = BTreeMap::new();
+    // The dump is TOML, and shows every key; a test sees to that.
+    let table: toml::Table = config.masked().parse().unwrap_or_default();
+    walk("", &toml::Value::Table(table), &mut keys);
+    keys.insert("store.uri".to_owned(), config.store.uri.reveal().to_owned());
+    for (i, mqtt) in config.mqtt.iter().enumerate() {
+        // What stands in a file is read again at each connection.
+        if let Mqtt { password: Some(password), password_file: None, .. } = mqtt {
+            keys.insert(format!("mqtt[{i}].password"), password.reveal().to_owned());
+        }
+    }
+    keys
+}
+
+fn walk(path: &str, value: &toml::Value, keys: &mut BTreeMap<String, String>) {
+    // A format is taken over as a whole.
+    let is_format = path.strip_prefix("formats.").is_some_and(|name| !name.is_empty());
+    match value {
+        toml::Value::Table(table) if !is_format => {
+            let dot = if path.is_empty() { "" } else { "." };
+            table.iter().for_each(|(key, value)| walk(&format!("{path}{dot}{key}"), value, keys));
+        }
+        toml::Value::Array(items) if items.iter().any(toml::Value::is_table) && !is_format => {
+            items.iter().enumerate().for_each(|(i, item)| walk(&format!("{path}[{i}]"), item, keys));
+        }
+        other => {
+            keys.insert(path.to_owned(), other.to_string());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::load;
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        load(Some(file.path()), std::iter::empty()).unwrap_or_else(|e| panic!("{e}")).config
+    }
+
+    const BROKER: &str = "[[mqtt]]\nurl = \"mqtt://b\"\nclient_id = \"c\"\n[[mqtt.subscriptions]]\nfilter = \"a/#\"\ntopic = \"a/#\"\nformat = \"own\"\n[formats.own]\nid = \"/id\"\n";
+
+    #[test]
+    fn what_differs_is_named_with_why_it_waits() {
+        let old = config("");
+        for (text, key, waits) in [
+            ("[limits]\npast = \"2d\"", "limits.past", false),
+            ("[limits]\nzone = \"UTC\"", "limits.zone", false),
+            ("[log]\nlevel = \"debug\"", "log.level", false),
+            ("[log]\nformat = \"json\"", "log.format", true),
+            ("[store]\nuri = \"mongodb://u:p@127.0.0.1:27017/?replicaSet=rs0\"", "store.uri", true),
+            ("[http]\nbody_max_bytes = 4096", "http.body_max_bytes", false),
+            ("[http]\nlisten = \"127.0.0.1:1\"", "http.listen", true),
+            ("[formats.own]\nid = \"/id\"", "formats.own", false),
+            ("[line]\nfield_prefix = true", "line.field_prefix", false),
+            ("[flush]\nmax_age = \"1s\"", "flush.max_age", true),
+        ] {
+            let new = config(text);
+            let found = changes(&old, &new);
+            assert_eq!(found.len(), 1, "{text}: {found:?}");
+            assert_eq!((found[0].key.as_str(), found[0].waits.is_some()), (key, waits), "{text}");
+            let left = changes(&taken_over(&old, &new), &new);
+            assert_eq!(left.is_empty(), !waits, "{text}: what waits is what stays: {left:?}");
+        }
+        assert_eq!(changes(&old, &config("")), []);
+        let added: Vec<_> = changes(&config("[formats.own]\nid = \"/id\""), &config(BROKER));
+        assert_eq!(added.len(), 1, "{added:?}");
+        assert_eq!((added[0].key.as_str(), added[0].waits.is_some()), ("mqtt[0]", true));
+    }
+
+    #[test]
+    fn what_waits_after_taking_over_is_exactly_what_was_said_to_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, "").unwrap();
+            path.display().to_string()
+        };
+        let (a, b) = (path("a"), path("b"));
+        let text = |file: &str, n: u32, extra: &str| {
+            let tls = format!("cert_file = {file:?}\nkey_file = {file:?}\nclient_ca_file = {file:?}");
+            format!(
+                "[http]\ntokens_file = {file:?}\nbody_max_bytes = {n}\nack_timeout = \"{n}ms\"\nheader_timeout = \"{n}ms\"\n[http.tls]\n{tls}\n\
+                 [admin.tls]\n{tls}\n[listen.mqtt]\ntokens_file = {file:?}\n{tls}\nwindow = {n}\n[limits]\ntags_max = {}\n\
+                 [otlp]\nsensor_id_default = \"{n}\"\n[journal]\ndir = \"j{n}\"\n{extra}",
+                n % 64
+            )
+        };
+        let (old, new) = (config(&text(&a, 2000, BROKER)), config(&text(&b, 3000, &BROKER.replace("/id", "/i"))));
+        let all = changes(&old, &new);
+        let waiting: Vec<_> = all.iter().filter(|change| change.waits.is_some()).cloned().collect();
+        let keys: Vec<&str> = waiting.iter().map(|change| change.key.as_str()).collect();
+        assert_eq!(keys, ["http.header_timeout", "journal.dir", "listen.mqtt.window"]);
+        assert_eq!(changes(&taken_over(&old, &new), &new), waiting);
+        assert!(all.iter().any(|change| change.key == "formats.own" && change.waits.is_none()), "{all:?}");
+    }
+
+    #[test]
+    fn a_port_neither_begins_nor_ends_to_speak_tls() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let plain = config("");
+        for section in ["http.tls", "admin.tls", "listen.mqtt"] {
+            let tls = config(&format!("[{section}]\ncert_file = {0:?}\nkey_file = {0:?}", file.path()));
+            for (old, new) in [(&plain, &tls), (&tls, &plain)] {
+                let found = changes(old, new);
+                assert_eq!(found.iter().filter(|change| change.waits == Some(TLS)).count(), 2, "{found:?}");
+                assert_eq!(changes(&taken_over(old, new), new), found);
+            }
+        }
+    }
+
+    #[test]
+    fn a_format_in_use_until_a_restart_cannot_go() {
+        let old = config(BROKER);
+        let merged = taken_over(&old, &config(""));
+        assert!(fits(&merged).unwrap_err().contains("formats.own"), "{:?}", fits(&merged));
+        assert_eq!(fits(&old), Ok(()));
+    }
+}

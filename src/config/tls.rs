@@ -1,0 +1,94 @@
+//! Reads `[http.tls]` and `[admin.tls]`: what a port needs that speaks HTTPS.
+
+use std::path::PathBuf;
+
+use super::reader::{Report, Section};
+
+/// `[http.tls]` and `[admin.tls]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// `cert_file`: PEM, with its chain; the port speaks HTTPS where it is set. Read again when it changes.
+    pub cert_file: Option<PathBuf>,
+    /// `key_file`: PEM, its key.
+    pub key_file: Option<PathBuf>,
+    /// `client_ca_file`: PEM; a certificate that a client shows must be of this CA.
+    pub client_ca_file: Option<PathBuf>,
+    /// `client_auth`: whether a client must show one (default required).
+    pub client_auth: ClientAuth,
+    /// `min_version` (default 1.2).
+    pub min_version: TlsVersion,
+}
+
+/// Whether a client has to show a certificate, where `client_ca_file` is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// Without one there is no connection.
+    Required,
+    /// One that is shown must be good.
+    Optional,
+}
+
+/// A version of TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// TLS 1.2.
+    V12,
+    /// TLS 1.3.
+    V13,
+}
+
+impl Tls {
+    /// Whether the port speaks HTTPS.
+    pub fn is_on(&self) -> bool {
+        self.cert_file.is_some()
+    }
+
+    /// Whether nobody gets in without a certificate.
+    pub fn is_gate(&self) -> bool {
+        self.is_on() && self.client_ca_file.is_some() && self.client_auth == ClientAuth::Required
+    }
+}
+
+/// Reads the section.
+pub(super) fn read(mut s: Section<'_>) -> Tls {
+    let auth = [("required", ClientAuth::Required), ("optional", ClientAuth::Optional)];
+    let tls = Tls {
+        cert_file: s.file("cert_file"),
+        key_file: s.file("key_file"),
+        client_ca_file: s.file("client_ca_file"),
+        client_auth: s.choice("client_auth", ClientAuth::Required, &auth),
+        min_version: s.choice("min_version", TlsVersion::V12, &[("1.2", TlsVersion::V12), ("1.3", TlsVersion::V13)]),
+    };
+    let path = s.key("");
+    check(path.trim_end_matches('.'), &tls, s.report);
+    s.end();
+    tls
+}
+
+/// What does not go together within the section.
+fn check(path: &str, tls: &Tls, report: &mut Report) {
+    let key = |name: &str| format!("{path}.{name}");
+    if tls.cert_file.is_some() != tls.key_file.is_some() {
+        let (there, missing) =
+            if tls.cert_file.is_some() { ("cert_file", "key_file") } else { ("key_file", "cert_file") };
+        report.impossible(
+            &[&key(there), &key(missing)],
+            format!("TLS needs a certificate and its key, and {missing} is not set"),
+            format!("set {missing} too, or remove {there}"),
+        );
+    }
+    if tls.client_ca_file.is_some() && tls.cert_file.is_none() {
+        report.impossible(
+            &[&key("client_ca_file"), &key("cert_file")],
+            "without TLS no client can show a certificate",
+            "set cert_file and key_file, or remove client_ca_file",
+        );
+    }
+    if report.is_set(&key("client_auth")) && tls.client_ca_file.is_none() {
+        report.impossible(
+            &[&key("client_auth"), &key("client_ca_file")],
+            "without client_ca_file no certificate of a client can be judged",
+            "set client_ca_file, or remove client_auth",
+        );
+    }
+}

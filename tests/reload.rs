@@ -1,0 +1,228 @@
+//! The settings read again on SIGHUP while readings come in: what changes, what is refused, and that nothing is lost.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod support;
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use hourbucket::ingest::tokens::hash_secret;
+use support::fleet::now_ms;
+use support::mongod::{Mongod, unique_database};
+use support::service::Service;
+use support::truth::{self, Stored};
+use support::wait_until;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn agent() -> ureq::Agent {
+    let builder = ureq::Agent::config_builder().http_status_as_error(false).proxy(None);
+    builder.timeout_global(Some(Duration::from_secs(90))).build().new_agent()
+}
+
+/// Status and text of a POST with a token.
+fn post(agent: &ureq::Agent, url: &str, token: &str, body: &str) -> (u16, String) {
+    let request = agent.post(url).header("content-type", "application/json");
+    let mut answer = request.header("authorization", format!("Bearer {token}")).send(body).expect("an answer");
+    (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
+}
+
+/// A service with its own file of settings and tokens.
+struct Rig {
+    service: Service,
+    settings: String,
+    agent: ureq::Agent,
+}
+
+impl Rig {
+    fn start(test: &str, more: &str) -> (Rig, String) {
+        let (uri, database) = (Mongod::shared().uri(), unique_database(test));
+        let settings = format!(
+            "[store]\nuri = \"{uri}\"\ndatabase = \"{database}\"\nmode = \"bucket\"\n[flush]\nmax_age = \"200ms\"\n{more}"
+        );
+        let service = Service::start(&settings, &[]);
+        (Rig { service, settings, agent: agent() }, database)
+    }
+
+    /// Puts the settings with what follows them into the file.
+    fn write(&self, settings: &str) {
+        std::fs::write(self.service.dir().join("hourbucket.toml"), settings).unwrap();
+    }
+
+    fn tokens(&self, tokens: &[(&str, &str)]) {
+        let entry =
+            |(id, secret): &(&str, &str)| format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n", hash_secret(secret));
+        let text: String = tokens.iter().map(entry).collect();
+        std::fs::write(self.service.dir().join("tokens.toml"), text).unwrap();
+    }
+
+    fn hangup(&self) {
+        let pid = self.service.pid().to_string();
+        assert!(Command::new("sh").args(["-c", "kill -HUP \"$0\"", &pid]).status().unwrap().success());
+    }
+
+    fn reloads(&self) -> f64 {
+        self.service.metrics().get("config_reloads_total")
+    }
+
+    fn last(&self) -> serde_json::Value {
+        let (_, text) = self.service.get_admin("/readyz").unwrap();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["config"]["last_reload"].clone()
+    }
+
+    /// SIGHUP, and waits for what comes of it: result and detail.
+    fn reload(&self) -> (String, String) {
+        let before = self.reloads();
+        self.hangup();
+        wait_until("the settings are read again", PATIENCE, || (self.reloads() > before).then_some(()));
+        let last = self.last();
+        (last["result"].as_str().unwrap().to_owned(), last["detail"].as_str().unwrap().to_owned())
+    }
+
+    fn post(&self, path: &str, token: &str, body: &str) -> (u16, String) {
+        post(&self.agent, &format!("{}{path}", self.service.http()), token, body)
+    }
+}
+
+/// Sends until it is told to stop, each reading until it is acknowledged; by the token that holds now.
+fn sender(
+    url: String,
+    name: String,
+    token: Arc<Mutex<&'static str>>,
+    stop: Arc<AtomicBool>,
+) -> std::thread::JoinHandle<Vec<Stored>> {
+    std::thread::spawn(move || {
+        let (agent, mut sent) = (agent(), vec![]);
+        while !stop.load(Ordering::Relaxed) {
+            let reading = (name.clone(), now_ms(), sent.len() as i64);
+            let body = format!("{{\"sensor_id\":\"{name}\",\"ts\":{},\"n\":{}}}", reading.1, reading.2);
+            loop {
+                let token = *token.lock().unwrap();
+                match post(&agent, &format!("{url}/v1/readings"), token, &body) {
+                    (200, _) => break,
+                    // The token was replaced a moment ago.
+                    (401, _) => std::thread::sleep(Duration::from_millis(5)),
+                    other => panic!("{other:?}"),
+                }
+            }
+            sent.push(reading);
+        }
+        sent
+    })
+}
+
+#[test]
+fn under_load_everything_is_taken_over_or_refused_and_nothing_is_lost() {
+    let (rig, database) = Rig::start("reload", "");
+    rig.tokens(&[("gw1", "one")]);
+    let with_tokens = format!("{}[http]\ntokens_file = \"tokens.toml\"\n", rig.settings);
+    rig.write(&with_tokens);
+    let (result, detail) = rig.reload();
+    assert_eq!(result, "applied", "{detail}");
+    assert!(detail.contains("taken over: http.tokens_file,"), "{detail}");
+
+    let (token, stop) = (Arc::new(Mutex::new("gw1.one")), Arc::new(AtomicBool::new(false)));
+    let senders: Vec<_> =
+        (0..6).map(|i| sender(rig.service.http(), format!("s{i}"), token.clone(), stop.clone())).collect();
+
+    // Tokens: the old one is refused, the new one holds.
+    rig.tokens(&[("gw1", "two")]);
+    assert_eq!(rig.post("/v1/readings", "gw1.one", "x").0, 400, "nothing was read again yet");
+    assert_eq!(rig.reload().0, "applied");
+    assert_eq!((rig.post("/v1/readings", "gw1.one", "x").0, rig.post("/v1/readings", "gw1.two", "x").0), (401, 400));
+    *token.lock().unwrap() = "gw1.two";
+
+    // A mapping comes, changes and goes.
+    let hook = |scale: &str| {
+        format!(
+            "{with_tokens}[formats.own]\nid = \"/dev\"\nvalues = {{ n = \"/v\" }}\nfields = [{{ match = \"n\", scale = {scale} }}]\n"
+        )
+    };
+    let payload = |v: i64| format!("{{\"dev\":\"mapped\",\"v\":{v}}}");
+    assert_eq!(rig.post("/v1/readings?format=own", "gw1.two", &payload(1)).0, 400);
+    for (v, scale) in [(1, "10"), (2, "100")] {
+        rig.write(&hook(scale));
+        let (result, detail) = rig.reload();
+        assert_eq!(result, "applied");
+        assert!(detail.contains("formats.own"), "{detail}");
+        let (status, answer) = rig.post("/v1/readings?format=own", "gw1.two", &payload(v));
+        assert_eq!(status, 200, "{answer}");
+    }
+
+    // Limits, and the size of bodies.
+    rig.write(&format!("{with_tokens}body_max_bytes = 2000\n[limits]\nfields_max = 2\n"));
+    let (_, detail) = rig.reload();
+    assert!(detail.contains("taken over: formats.own, http.body_max_bytes, limits.fields_max"), "{detail}");
+    let (status, answer) = rig.post("/v1/readings", "gw1.two", "{\"sensor_id\":\"wide\",\"a\":1,\"b\":2,\"c\":3}");
+    assert_eq!((status, answer.contains("too_many_fields")), (400, true), "{answer}");
+    assert_eq!(rig.post("/v1/readings", "gw1.two", &" ".repeat(2001)).0, 413);
+
+    // What needs a restart is named, and the rest is taken over.
+    let elsewhere = with_tokens.replace("mongodb://127.0.0.1", "mongodb://zoe:geheim@127.0.0.9");
+    rig.write(&format!("{elsewhere}queue_timeout = \"2s\"\n[journal]\nmax_bytes = \"1GiB\"\n"));
+    let (result, detail) = rig.reload();
+    assert_eq!(result, "restart_needed");
+    assert!(
+        detail.contains("http.queue_timeout") && detail.ends_with("restart for journal.max_bytes, store.uri"),
+        "{detail}"
+    );
+    let log = rig.service.log();
+    let line = log.lines().find(|line| line.contains("store.uri") && line.contains("restart for it")).expect("a line");
+    assert!(line.contains("the store is opened"), "{line}");
+    assert!(!log.contains("geheim") && !log.contains("zoe"), "a secret is in the log");
+
+    // Wrong anywhere: nothing is changed, not even what is right.
+    for wrong in [
+        "[limits]\nfields_max = 3\npast = \"soon\"\n",
+        "[limits]\nfields_max = 3\n[http.tls]\nkey_file = \"nowhere\"\n",
+    ] {
+        rig.write(&format!("{with_tokens}{wrong}"));
+        let (result, detail) = rig.reload();
+        assert_eq!(result, "invalid", "{detail}");
+        assert!(detail.contains("limits.past (hourbucket.toml:") || detail.contains("http.tls.key_file"), "{detail}");
+    }
+    rig.write(&with_tokens);
+    std::fs::write(rig.service.dir().join("tokens.toml"), "[[tokens]]\nid = \"gw1\"\nsha256 = \"geheim\"\n").unwrap();
+    let (result, detail) = rig.reload();
+    assert!(result == "invalid" && detail.contains("entry 1 (gw1)") && !detail.contains("geheim"), "{detail}");
+    assert_eq!(rig.post("/v1/readings", "gw1.two", "x").0, 400, "the token before holds");
+    let (_, ready) = rig.service.get_admin("/readyz").unwrap();
+    assert!(ready.contains("\"ready\":true") && ready.contains("the settings before hold"), "{ready}");
+
+    // Many at once; the last state of the files counts.
+    rig.tokens(&[("gw1", "two"), ("gw2", "three")]);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..5).for_each(|_| rig.hangup()));
+        }
+    });
+    wait_until("the last of them", PATIENCE, || (rig.post("/v1/readings", "gw2.three", "x").0 == 400).then_some(()));
+
+    stop.store(true, Ordering::Relaxed);
+    let sent: Vec<Stored> = senders.into_iter().flat_map(|sender| sender.join().unwrap()).collect();
+    assert!(sent.len() > 100, "{} readings are no load", sent.len());
+    rig.service.wait_settled(sent.len() as u64 + 2, PATIENCE);
+    let stored = truth::readings(&Mongod::shared().uri(), &database);
+    let mapped: Vec<i64> = stored.keys().filter(|(name, ..)| name == "mapped").map(|(.., n)| *n).collect();
+    assert_eq!(mapped, [10, 200], "each by the mapping of its time");
+    truth::exactly_once(&stored, sent.into_iter().chain(stored.keys().filter(|(name, ..)| name == "mapped").cloned()));
+}
+
+#[test]
+fn the_log_says_more_or_less_and_sighup_never_ends_the_service() {
+    let (mut rig, _) = Rig::start("reload-log", "");
+    rig.write(&format!("{}[log]\nlevel = \"error\"\n", rig.settings));
+    assert_eq!(rig.reload().0, "applied");
+    let before = rig.service.log();
+    let slower = rig.settings.replace("200ms", "300ms");
+    rig.write(&format!("{slower}[log]\nlevel = \"error\"\n"));
+    assert_eq!(rig.reload().0, "restart_needed");
+    assert_eq!(rig.service.log(), before, "the level is error");
+    rig.write(&rig.settings);
+    assert_eq!(rig.reload().0, "applied");
+    assert_eq!(rig.service.terminate(PATIENCE), 0);
+    assert!(rig.service.log()[before.len()..].contains("SIGTERM: stopping"), "the level is info again");
+}
