@@ -18,13 +18,14 @@ mkdir -p "$out"
 [[ -z $(git status --porcelain 2>/dev/null) ]] || say "note: the tree has changes that are in no commit"
 
 # Rust's paths by flags of its own, the C compiler's (zstd, ring, mimalloc) by its; each part of the path that is another
-# one elsewhere. Cargo's own flags for the linker stay: RUSTFLAGS replaces only what configuration files say.
+# one elsewhere.
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 sysroot=$(rustc --print sysroot)
 remap="--remap-path-prefix=$REPO=/hourbucket --remap-path-prefix=$target=/target"
 remap+=" --remap-path-prefix=$cargo_home=/cargo --remap-path-prefix=$sysroot=/rust"
 export RUSTFLAGS="$remap"
-export CFLAGS="-ffile-prefix-map=$cargo_home=/cargo -ffile-prefix-map=$target=/target -ffile-prefix-map=$REPO=/hourbucket"
+# Of two that fit the last counts, for rustc and the C compiler alike.
+export CFLAGS="-ffile-prefix-map=$REPO=/hourbucket -ffile-prefix-map=$target=/target -ffile-prefix-map=$cargo_home=/cargo"
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0)
 export SOURCE_DATE_EPOCH CARGO_INCREMENTAL=0 CARGO_PROFILE_RELEASE_STRIP=debuginfo LC_ALL=C TZ=UTC
 
