@@ -187,7 +187,7 @@ part_stack() {
     strip -o "$WORK/hourbucket" "$BIN" || return
     # With a network of its own, so that the ports of compose.yaml are free.
     run_child unshare --net sh -c 'ip link set lo up && exec "$@"' - env PYTHONPATH="$MANIFEST_PYTHONPATH" python3 -B deploy/lib/stack.py \
-        --binary "$WORK/hourbucket" --debian "$DEBIAN" --mongosh "$MONGOSH_DIR" || return
+        --binary "$WORK/hourbucket" --debian "$DEBIAN" --mongosh "$(dirname "$HOURBUCKET_MONGOSH")" || return
     DONE+=("compose.yaml: run without Docker ($("$HOURBUCKET_MONGOD" --version | head -n 1), $(mosquitto -h | sed -n 1p || true), mongosh $MONGOSH_VERSION)")
 }
 

@@ -32,6 +32,8 @@ ensure_mosquitto
 ensure_prometheus
 ensure_python
 ensure_influxdb_client
+ensure_guide_tools
+ensure_mongosh
 
 # Everything of the workspace, unless the caller chose a package.
 SCOPE=--workspace

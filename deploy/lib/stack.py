@@ -168,7 +168,7 @@ class Stack:
 set -e
 if [ ! -e /data/db/WiredTiger ]; then
     /opt/mongod --dbpath /data/db --port 27017 --bind_ip 127.0.0.1 --fork --logpath /tmp/init.log >/dev/null
-    /opt/mongosh/node_modules/.bin/mongosh --quiet --norc mongodb://127.0.0.1:27017/admin --eval '
+    /opt/mongosh/mongosh --quiet --norc mongodb://127.0.0.1:27017/admin --eval '
         const password = require("fs").readFileSync(process.env.MONGO_INITDB_ROOT_PASSWORD_FILE, "utf8").trim();
         db.createUser({ user: process.env.MONGO_INITDB_ROOT_USERNAME, pwd: password, roles: ["root"] })'
     /opt/mongod --dbpath /data/db --shutdown >/dev/null
@@ -191,7 +191,7 @@ exec /opt/mongod --dbpath /data/db --wiredTigerCacheSizeGB 0.5 "$@"
         root, extra = self.root("mongodb-init", "opt")
         extra += ["ro", self.arguments.mongosh, "/opt/mongosh"]
         service["environment"] = {"HOME": "/tmp"}
-        command = ["/opt/mongosh/node_modules/.bin/mongosh", *service["command"]]
+        command = ["/opt/mongosh/mongosh", *service["command"]]
         for _ in range(30):  # restart: on-failure
             if self.run("mongodb-init", root, command, extra).wait(120) == 0:
                 return
@@ -346,7 +346,7 @@ def main():
     parser.add_argument("--binary", required=True, help="hourbucket")
     parser.add_argument("--debian", required=True, help="a Debian root, made by debootstrap --variant=minbase bookworm")
     parser.add_argument("--mongod", default=os.environ.get("HOURBUCKET_MONGOD"), help="the server (HOURBUCKET_MONGOD)")
-    parser.add_argument("--mongosh", required=True, help="a directory with mongosh in node_modules")
+    parser.add_argument("--mongosh", required=True, help="the directory of mongosh")
     parser.add_argument("--paho", default=os.environ.get("HOURBUCKET_PYTHONPATH"), help="paho-mqtt (HOURBUCKET_PYTHONPATH)")
     parser.add_argument("--logs", help="copy all logs to this directory")
     arguments = parser.parse_args()

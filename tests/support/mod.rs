@@ -8,6 +8,7 @@
 
 pub mod emulation;
 pub mod fleet;
+pub mod guides;
 pub mod mongod;
 pub mod mosquitto;
 pub mod process;
