@@ -31,7 +31,7 @@ use self::reload::Running;
 use crate::accumulate::state::ShardSettings;
 use crate::accumulate::task::{Gauges, ShardTask};
 use crate::accumulate::{PageLimits, ShardHandle};
-use crate::admin::{Admin, Health};
+use crate::admin::{Admin, Health, TokenSource};
 use crate::config::{AckMode, Config, Decoding, Live};
 use crate::enrich::{Enrichment, Registry};
 use crate::flush::Flusher;
@@ -47,6 +47,7 @@ use crate::journal::{self, Journal};
 use crate::latest::state::LatestSettings;
 use crate::latest::{LatestGauges, LatestHandle, LatestTask};
 use crate::model::Clock;
+use crate::read::Reads;
 use crate::route::Router;
 use crate::route::oldest::Oldest;
 use crate::shutdown::{Ended, Poison};
@@ -312,6 +313,12 @@ impl Service {
             flusher: flusher.clone(),
             repeats,
         });
+        // Who may read.
+        let readers = match repeats {
+            true => None,
+            false => ingest::http::tokens(&config.http).map_err(start_error)?,
+        };
+        let readers = TokenSource::new(readers);
         // Ports first: they are what fails most often, and nothing else has begun.
         let admin = Admin::bind(&config.admin, health.clone(), clock.clone()).await.map_err(start_error)?;
         let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
@@ -333,6 +340,7 @@ impl Service {
             decoding: setter,
             http: ports.http.as_ref().map(HttpIngest::renewal),
             admin: admin.certificates().cloned(),
+            readers: readers.clone(),
             devices: ports.devices.as_ref().map(MqttListener::renewal),
         });
         let oldest = Arc::new(Oldest::default());
@@ -340,12 +348,15 @@ impl Service {
         let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
         let enrichment = wiring.enrichment(&store, &registry, env.decoding.clone());
         let Shards { handles, tasks: shards, gauges, latest, latest_gauges } = wiring.shards(&dead_handle, &registry);
+        let askers = handles.iter().map(ShardHandle::asker).collect();
         let router = Router::new(handles, dead_handle).repeating(repeats);
         let (router, journal) = wiring.route(router, parcels, oldest.clone()).await?;
         let dead = wiring.spawn("dead letters", dead);
         let (http_addr, admin_addr) = (ports.http.as_ref().map(HttpIngest::local_addr), admin.local_addr());
         let mqtt_addr = ports.devices.as_ref().map(MqttListener::local_addr);
         let journal_handle = journal.as_ref().map(Journal::handle);
+        let reads = Reads::new(askers, journal_handle.clone(), store.clone(), clock.clone(), config.bucket.span);
+        let admin = if repeats { admin } else { admin.with_reads(Arc::new(reads), readers) };
         let upkeep = wiring.clone().upkeep(store.clone(), gauges.clone(), latest_gauges, journal_handle, oldest);
         let side = vec![
             wiring.spawn("preparation of the store", wiring.clone().prepare(store, enrichment)),

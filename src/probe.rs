@@ -1,12 +1,17 @@
 //! `hourbucket probe`: asks the running service on `admin.listen` how it is, for containers without curl.
+//!
+//! With `admin.tls` it asks over TLS, and takes any certificate: it asks its own machine, sends nothing that is secret, and
+//! a certificate that is about to be replaced is no reason for a restart.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::config;
+use crate::config::ClientAuth;
+use crate::ingest::tls;
 
 /// For connection and answer together.
 const WITHIN: Duration = Duration::from_secs(5);
@@ -19,8 +24,13 @@ const ANSWER_MAX_BYTES: u64 = 1 << 20;
 /// Nobody answers, or not with 200; for a person, with the body.
 pub async fn probe(admin: &config::Admin, ready: bool) -> Result<String, String> {
     let (addr, path) = (reachable(admin.listen), if ready { "/readyz" } else { "/livez" });
-    let wrong = |what: String| format!("http://{addr}{path}: {what}");
-    match tokio::time::timeout(WITHIN, ask(addr, path)).await {
+    let secure = admin.tls.cert_file.is_some();
+    let wrong = |what: String| format!("{}://{addr}{path}: {what}", if secure { "https" } else { "http" });
+    if secure && admin.tls.client_ca_file.is_some() && admin.tls.client_auth == ClientAuth::Required {
+        let detail = "admin.tls wants a certificate of every client, and the probe has none; set admin.tls.client_auth = \"optional\"";
+        return Err(wrong(detail.into()));
+    }
+    match tokio::time::timeout(WITHIN, connect_and_ask(addr, path, secure)).await {
         Ok(Ok((200, body))) => Ok(body),
         Ok(Ok((status, body))) => Err(wrong(format!("{status}: {body}"))),
         Ok(Err(error)) => Err(wrong(format!("{error}; is the service running, with this admin.listen?"))),
@@ -38,12 +48,23 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
+async fn connect_and_ask(addr: SocketAddr, path: &str, secure: bool) -> std::io::Result<(u16, String)> {
+    let stream = TcpStream::connect(addr).await?;
+    match secure {
+        true => ask(tls::connect_to_any(stream, addr.ip()).await?, addr, path).await,
+        false => ask(stream, addr, path).await,
+    }
+}
+
 /// Status and body. HTTP/1.0: the answer ends with the connection, and comes in one piece.
-async fn ask(addr: SocketAddr, path: &str) -> std::io::Result<(u16, String)> {
-    let mut stream = TcpStream::connect(addr).await?;
+async fn ask(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    addr: SocketAddr,
+    path: &str,
+) -> std::io::Result<(u16, String)> {
     stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: {addr}\r\n\r\n").as_bytes()).await?;
     let mut answer = vec![];
-    stream.take(ANSWER_MAX_BYTES).read_to_end(&mut answer).await?;
+    (&mut stream).take(ANSWER_MAX_BYTES).read_to_end(&mut answer).await?;
     let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let status = head.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
@@ -66,7 +87,7 @@ mod tests {
         let health = Arc::new(Health::new(AckMode::Journal));
         let mut admin = config::Config::default().admin;
         admin.listen = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        let port = Admin::bind(&admin, health.clone()).await.unwrap();
+        let port = Admin::bind(&admin, health.clone(), Arc::new(crate::model::SystemClock::new())).await.unwrap();
         admin.listen.set_port(port.local_addr().port());
         let stop = CancellationToken::new();
         let serving = tokio::spawn(port.serve(stop.clone()));

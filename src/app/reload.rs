@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 use super::{StartError, start_error};
-use crate::admin::Health;
+use crate::admin::{Health, TokenSource};
 use crate::config::reload::{Change, changes, fits, taken_over};
 use crate::config::{Config, ConfigErrors, Decoding, Loaded, Setter};
 use crate::ingest::tls::{Certificates, Files, Loaded as LoadedTls};
@@ -34,6 +34,7 @@ pub(super) struct Running {
     pub(super) decoding: Setter<Decoding>,
     pub(super) http: Option<http::Renewal>,
     pub(super) admin: Option<Certificates>,
+    pub(super) readers: TokenSource,
     pub(super) devices: Option<listen::Renewal>,
 }
 
@@ -111,6 +112,7 @@ impl Running {
         for (certificates, loaded) in ready.certificates {
             certificates.put(loaded);
         }
+        self.readers.replace(ready.http_tokens.clone());
         let decoding = ready.config.decoding();
         if let Some(http) = &mut self.http {
             http.put(&ready.config.http, Arc::new(decoding.clone()), ready.http_tokens);

@@ -2,6 +2,7 @@
 //! own ports are watched ([`Certificates`]). Either way a renewed certificate holds from the next connection on.
 
 mod certificates;
+mod local;
 mod x509;
 
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use tokio_rustls::rustls::{self, ConfigBuilder, RootCertStore, SupportedProtocol
 
 pub(crate) use self::certificates::{Certificates, Files, Loaded, TlsStream};
 pub use self::certificates::{OnTls, TlsStatus};
+pub(crate) use self::local::connect_to_any;
 
 /// Why certificates cannot be used. Nothing of a key is ever shown.
 #[derive(Debug, thiserror::Error)]

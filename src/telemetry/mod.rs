@@ -5,3 +5,4 @@ pub mod catalog;
 pub mod log;
 pub mod metrics;
 mod process;
+pub mod rejected;
