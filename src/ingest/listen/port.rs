@@ -100,12 +100,10 @@ impl Port {
             tasks.spawn(certificates.watch(shared.env.stop.clone()));
         }
         for n in 0u64.. {
-            let accepted = loop {
-                tokio::select! {
-                    biased;
-                    () = shared.env.stop.cancelled() => return,
-                    accepted = self.listener.accept() => break accepted,
-                }
+            let accepted = tokio::select! {
+                biased;
+                () = shared.env.stop.cancelled() => return,
+                accepted = self.listener.accept() => accepted,
             };
             let stream = match accepted {
                 Ok((stream, _)) => stream,
