@@ -6,9 +6,9 @@
 # there whole, under a lock, so that neither an interrupted run nor two at once can leave half of it. System packages
 # come from apt-get, as root or through sudo; without either, the message says what to install.
 #
-# After ensure_mongod, ensure_mongod44, ensure_mosquitto, ensure_python and ensure_influxdb_client: HOURBUCKET_MONGOD,
-# HOURBUCKET_MONGOD44 with HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_PYTHONPATH and
-# HOURBUCKET_INFLUXDB_PYTHONPATH are set and exported.
+# After ensure_mongod, ensure_mongod44, ensure_mosquitto, ensure_python, ensure_influxdb_client and ensure_schemathesis:
+# HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44 with HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_PYTHONPATH,
+# HOURBUCKET_INFLUXDB_PYTHONPATH and HOURBUCKET_SCHEMATHESIS_PYTHONPATH are set and exported.
 
 REPO=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TOOLS=${HOURBUCKET_TOOLS:-$REPO/.tools}
@@ -30,6 +30,9 @@ LIBSSL11_POOLS=(http://deb.debian.org/debian/pool/main/o/openssl http://archive.
 PYTHON_PACKAGES=(pymongo==4.20.0 paho-mqtt==2.2.0)
 # InfluxDB's own client, for the test that writes with it, and what it needs at run time.
 INFLUXDB_PACKAGES=(influxdb-client==1.50.0 reactivex==4.1.0 urllib3==2.5.0 python-dateutil==2.9.0.post0 certifi==2025.8.3 setuptools==80.9.0)
+
+# Calls the service as its OpenAPI description says, and looks whether its answers are what that says.
+SCHEMATHESIS_PACKAGES=(schemathesis==4.32.5)
 
 POLICY=/usr/sbin/policy-rc.d
 POLICY_IS_OURS=
@@ -197,6 +200,11 @@ ensure_python() {
 ensure_influxdb_client() {
     python_packages "${INFLUXDB_PACKAGES[@]}"
     export HOURBUCKET_INFLUXDB_PYTHONPATH=$PACKAGES_DIR
+}
+
+ensure_schemathesis() {
+    python_packages "${SCHEMATHESIS_PACKAGES[@]}"
+    export HOURBUCKET_SCHEMATHESIS_PYTHONPATH=$PACKAGES_DIR
 }
 
 # python_packages PACKAGE==VERSION...: into a directory of their own, which is PACKAGES_DIR then.

@@ -1,7 +1,5 @@
 //! The sensors of a shard and their buckets: found, made, forgotten.
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 
 use super::super::bucket::Bucket;
