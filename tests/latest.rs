@@ -17,12 +17,17 @@ use hourbucket::flush::backoff::Backoff;
 use hourbucket::latest::state::{Latest, LatestSettings, Pending};
 use hourbucket::latest::{LatestGauges, LatestHandle, LatestTask};
 use hourbucket::model::{
-    DeadLetter, Form, LatestUpdate, Now, PageWrite, Reading, ReadingBatch, Rows, Span, SystemClock, Value,
+    BucketStart, DeadLetter, Form, LatestUpdate, Now, PageWrite, Reading, ReadingBatch, Rows, SensorId, Span,
+    SystemClock, Value,
 };
 use hourbucket::route::picks;
 use hourbucket::store::memory::latest::LatestDocument;
 use hourbucket::store::memory::{Fault, MemoryStore, Pages};
 use hourbucket::store::mongo::{LATEST, MongoStore, Patterns};
+use hourbucket::store::reading::{
+    LettersQuestion, MeasurementsFound, MeasurementsQuestion, PagesFound, PagesQuestion, SensorNews, SensorsQuestion,
+    StoredLetter,
+};
 use hourbucket::store::{
     BoxFuture, LatestWritten, LoadRequest, LoadedBucket, PrepareError, Prepared, Store, StoreError, Written,
 };
@@ -367,6 +372,30 @@ impl Store for Unwilling {
     }
 
     fn dead_letters<'a>(&'a self, _: &'a [DeadLetter]) -> BoxFuture<'a, Result<(), StoreError>> {
+        unreachable!()
+    }
+
+    fn pages<'a>(&'a self, _: &'a PagesQuestion) -> BoxFuture<'a, Result<PagesFound, StoreError>> {
+        unreachable!()
+    }
+
+    fn measurements<'a>(&'a self, _: &'a MeasurementsQuestion) -> BoxFuture<'a, Result<MeasurementsFound, StoreError>> {
+        unreachable!()
+    }
+
+    fn sensors<'a>(&'a self, _: &'a SensorsQuestion) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
+        unreachable!()
+    }
+
+    fn newest<'a>(&'a self, _: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<SensorNews>, StoreError>> {
+        unreachable!()
+    }
+
+    fn first_buckets<'a>(&'a self, _: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>> {
+        unreachable!()
+    }
+
+    fn letters<'a>(&'a self, _: &'a LettersQuestion) -> BoxFuture<'a, Result<Vec<StoredLetter>, StoreError>> {
         unreachable!()
     }
 

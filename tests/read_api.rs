@@ -97,6 +97,11 @@ fn at_once_and_once(mode: &str) {
     let mut service = service;
     assert_eq!(service.terminate(PATIENCE), 0);
     service.restart();
+    support::wait_until("the collections are prepared", PATIENCE, || {
+        let (status, text) = service.get_admin("/v1/sensors")?;
+        assert!(status == 200 || text.contains("not prepared"), "{status} {text}");
+        (status == 200).then_some(())
+    });
     assert_eq!(all_readings(&service, "a%2Fb%20c", first, to, 1000).len(), sent.len());
     hours_fit(&service, first, to, &sent);
 }
@@ -154,6 +159,9 @@ fn sensors_in_memory_only_are_listed_among_the_others_with_their_last_values() {
         assert_eq!(service.terminate(PATIENCE), 0);
         drop(service);
         let service = start(mode, &database, "flush.max_age = \"1h\"\n");
+        support::wait_until("the collections are prepared", PATIENCE, || {
+            (service.get_admin("/v1/sensors")?.0 == 200).then_some(())
+        });
         for (i, name) in names.iter().enumerate() {
             post(&service, &format!("{{\"sensor_id\":\"{name}\",\"ts\":{},\"n\":{}}}\n", now + 1000, i + 100));
         }

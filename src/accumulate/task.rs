@@ -16,6 +16,7 @@ use crate::flush::{Flusher, Permit};
 use crate::latest::LatestHandle;
 use crate::model::{Clock, DeadLetter, PageWrite, ReadingBatch, Value};
 use crate::telemetry::metrics::{self, Source};
+use crate::telemetry::rejected;
 
 /// Readings of one batch for one shard.
 #[derive(Debug)]
@@ -233,7 +234,9 @@ impl ShardTask {
     async fn refuse(&self, refused: Refused) {
         let Refused { write, detail, acks } = refused;
         tracing::error!(readings = write.rows.len(), %detail, "the store refuses readings; they are kept as dead letters");
-        metrics::rejected(Source::Store, STORE_REJECTED, write.rows.len() as u64);
+        let (rows, at_ms) = (write.rows.len() as u64, self.clock.now().wall_ms);
+        metrics::rejected(Source::Store, STORE_REJECTED, rows);
+        rejected::note(Source::Store, &write.sensor_id, STORE_REJECTED, rows, &detail, at_ms);
         let letter = |payload| DeadLetter {
             received_at_ms: self.clock.now().wall_ms,
             source: Source::Store.label().into(),

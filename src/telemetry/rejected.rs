@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use super::metrics::Source;
+use crate::model::DeadLetter;
 
 /// Entries; when there are more, those that were told of longest ago go.
 const ENTRIES_MAX: usize = 1000;
@@ -20,8 +21,8 @@ pub struct Rejected {
     /// The topic, the id of a token, or the route, as far as is known; of readings that the store refused the sensor.
     pub name: String,
     /// The label `reason`.
-    pub reason: &'static str,
-    /// How many readings or messages.
+    pub reason: String,
+    /// How many readings, or of MQTT messages.
     pub count: u64,
     /// When the last one was (wall ms).
     pub last_at_ms: i64,
@@ -29,7 +30,7 @@ pub struct Rejected {
     pub detail: String,
 }
 
-type Key = (&'static str, String, &'static str);
+type Key = (&'static str, String, String);
 
 #[derive(Default)]
 struct Table {
@@ -46,8 +47,15 @@ fn with<T>(f: impl FnOnce(&mut Table) -> T) -> T {
 }
 
 /// Tells of a rejected message or of rejected readings.
-pub fn note(source: Source, name: &str, reason: &'static str, n: u64, detail: &str, at_ms: i64) {
+pub fn note(source: Source, name: &str, reason: &str, n: u64, detail: &str, at_ms: i64) {
     with(|table| table.note(source.label(), name, reason, n, detail, at_ms));
+}
+
+/// The same for the messages of which something was rejected.
+pub fn note_letters(source: Source, letters: &[DeadLetter]) {
+    for letter in letters {
+        note(source, &letter.topic, &letter.reason, 1, &letter.detail, letter.received_at_ms);
+    }
 }
 
 /// The entries that were told of last, at most `max`.
@@ -56,14 +64,14 @@ pub fn latest(max: usize) -> Vec<Rejected> {
 }
 
 impl Table {
-    fn note(&mut self, source: &'static str, name: &str, reason: &'static str, n: u64, detail: &str, at_ms: i64) {
-        let key = (source, cut(name, NAME_MAX).to_owned(), reason);
+    fn note(&mut self, source: &'static str, name: &str, reason: &str, n: u64, detail: &str, at_ms: i64) {
+        let key = (source, cut(name, NAME_MAX).to_owned(), reason.to_owned());
         self.turn += 1;
         self.turns.insert(key.clone(), self.turn);
         let entry = self.entries.entry(key.clone()).or_insert_with(|| Rejected {
             source,
             name: key.1,
-            reason,
+            reason: key.2,
             count: 0,
             last_at_ms: at_ms,
             detail: String::new(),
@@ -106,7 +114,10 @@ mod tests {
         table.note("mqtt", "a/b", "too_old", 3, &"ü".repeat(400), 5);
         table.note("mqtt", "a/b", "no_values", 1, "x", 6);
         let found = table.latest(9);
-        assert_eq!(found.iter().map(|r| (r.reason, r.count)).collect::<Vec<_>>(), [("no_values", 1), ("too_old", 5)]);
+        assert_eq!(
+            found.iter().map(|r| (r.reason.as_str(), r.count)).collect::<Vec<_>>(),
+            [("no_values", 1), ("too_old", 5)]
+        );
         assert_eq!((found[1].last_at_ms, found[1].detail.len()), (5, DETAIL_MAX));
         for i in 0..5000 {
             table.note("http", &format!("t{i}"), "too_old", 1, "", i);

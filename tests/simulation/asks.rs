@@ -126,7 +126,14 @@ impl Sim {
             let rows = self.readings_at_once(sensor, window).rows;
             let mut expected = Hour::default();
             expected.add_rows(&rows);
-            // Multiples of 1/4 add up exactly in any order.
+            // Large sums depend on the order in which they are added up; but for that, all is equal.
+            let mut hour = hour;
+            for (name, field) in &mut hour.summary {
+                let other = expected.summary.get(name).map_or(f64::NAN, |f| f.sum.as_f64());
+                let (sum, seed) = (field.sum.as_f64(), self.seed);
+                assert!((sum - other).abs() <= 1e-9 * sum.abs().max(1.0), "seed {seed}: {name}: {sum}, not {other}");
+                field.sum = expected.summary[name].sum;
+            }
             assert_eq!(hour, expected, "seed {}: bucket of {sensor} at {}", self.seed, start.0);
         }
     }

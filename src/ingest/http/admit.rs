@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::HeaderMap;
 use axum::http::header::EXPECT;
+use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -67,6 +68,12 @@ impl Shared {
     /// Whether the sender may send, where there are tokens.
     pub(super) fn may_send(&self, check: impl FnOnce(&Tokens) -> Result<(), Refusal>) -> Result<(), Refusal> {
         self.tokens.as_deref().map_or(Ok(()), check)
+    }
+
+    /// Whom a request is from, to be shown: the id of its token, else the path.
+    pub(super) fn sender(&self, parts: &Parts) -> String {
+        let id = self.tokens.as_ref().and_then(|tokens| tokens.sender(&parts.headers));
+        id.unwrap_or_else(|| parts.uri.path().to_owned())
     }
 
     /// As [`Shared::admit`], once [`Shared::may_send`] was asked, for senders that send only once: waits up to

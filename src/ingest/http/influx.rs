@@ -77,7 +77,7 @@ async fn write(shared: Arc<Shared>, dialect: Dialect, request: Request) -> Respo
 async fn take(shared: &Shared, dialect: Dialect, parts: &Parts, body: Body) -> Result<Response, Refusal> {
     let ((how, all_or_nothing), received) = passage::arrive(shared, parts, body, how(dialect, parts)).await?;
     let (decoded, held) = passage::decode(shared, received, how).await?;
-    passage::count(&decoded.batch, &decoded.rejects);
+    passage::count(&decoded.batch, &decoded.rejects, || shared.sender(parts), decoded.received_at_ms);
     if all_or_nothing && !decoded.rejects.is_empty() {
         metrics::rejected(Source::Http, reasons::NOT_ALL_GOOD, decoded.batch.len() as u64);
         return Ok(dialect.nothing_taken(&decoded.rejects, &decoded.quoted));

@@ -84,8 +84,8 @@ async fn taken(shared: &Shared, parts: &Parts, body: Body, encoding: Option<Enco
         Ok(How { decoder, encoding, ts_unit: None, quoting: false, origin })
     };
     let (how, received) = passage::arrive(shared, parts, body, how()).await?;
-    let (Decoded { batch, rejects, .. }, held) = passage::decode(shared, received, how).await?;
-    passage::count(&batch, &rejects);
+    let (Decoded { batch, rejects, received_at_ms, .. }, held) = passage::decode(shared, received, how).await?;
+    passage::count(&batch, &rejects, || shared.sender(parts), received_at_ms);
     let accepted = batch.len();
     passage::deliver(shared, batch, held).await?;
     Ok(Taken { accepted, rejects })

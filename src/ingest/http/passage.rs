@@ -20,6 +20,7 @@ use crate::decode::{self, Context, Decoder, Rejects, TsUnit};
 use crate::intake::{Parcel, Refused};
 use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
+use crate::telemetry::rejected;
 
 /// Bodies up to this size, decompressed, are decoded where the request is; at some 200 MB/s that is about a
 /// millisecond in which the thread does nothing else. Larger ones go to a thread of their own.
@@ -165,11 +166,19 @@ fn refuse(error: Inflate, encoding: Encoding, limit: u64) -> Refusal {
     }
 }
 
-/// Counts what arrived, once for the whole body.
-pub(super) fn count(batch: &ReadingBatch, rejects: &Rejects) {
+/// Counts what arrived, once for the whole body; `sender` names whom rejects are told of.
+pub(super) fn count(batch: &ReadingBatch, rejects: &Rejects, sender: impl FnOnce() -> String, at_ms: i64) {
     metrics::received(Source::Http, (batch.len() + rejects.total()) as u64);
     for (reason, n) in rejects.by_reason() {
         metrics::rejected(Source::Http, reason, *n as u64);
+    }
+    if rejects.is_empty() {
+        return;
+    }
+    let sender = sender();
+    for (reason, n) in rejects.by_reason() {
+        let detail = rejects.list().iter().rev().find(|r| r.reason == *reason).map_or("", |r| &r.detail);
+        rejected::note(Source::Http, &sender, reason, *n as u64, detail, at_ms);
     }
 }
 

@@ -26,8 +26,8 @@ pub(super) async fn post(State(shared): State<Arc<Shared>>, request: Request) ->
 
 async fn take(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, Refusal> {
     let (how, received) = passage::arrive(shared, parts, body, how(shared, parts)).await?;
-    let (Decoded { batch, rejects, .. }, held) = passage::decode(shared, received, how).await?;
-    passage::count(&batch, &rejects);
+    let (Decoded { batch, rejects, received_at_ms, .. }, held) = passage::decode(shared, received, how).await?;
+    passage::count(&batch, &rejects, || shared.sender(parts), received_at_ms);
     let accepted = batch.len();
     passage::deliver(shared, batch, held).await?;
     Ok(answer::readings(accepted, &rejects))

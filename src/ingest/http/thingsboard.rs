@@ -76,8 +76,8 @@ async fn taken(shared: &Shared, parts: &Parts, body: Body, device: String) -> Re
         Ok(How { decoder, encoding, ts_unit, quoting: false, origin })
     });
     let (how, received) = passage::arrive(shared, parts, body, how).await?;
-    let (Decoded { batch, rejects, .. }, held) = passage::decode(shared, received, how).await?;
-    passage::count(&batch, &rejects);
+    let (Decoded { batch, rejects, received_at_ms, .. }, held) = passage::decode(shared, received, how).await?;
+    passage::count(&batch, &rejects, || device, received_at_ms);
     let accepted = batch.len();
     passage::deliver(shared, batch, held).await?;
     // An empty object or list is nothing to say, and no error.

@@ -19,6 +19,13 @@ impl Tokens {
         self.check_text(token)
     }
 
+    /// The id of a good token in the header `Authorization`.
+    pub(super) fn sender(&self, headers: &HeaderMap) -> Option<String> {
+        let (_, token) = authorization(headers).ok()?;
+        let (id, secret) = token.split_once('.')?;
+        self.matches(id, secret).then(|| id.to_owned())
+    }
+
     /// The answer (401) to a request of the other port whose header `Authorization` is not good.
     pub(crate) fn refuse(&self, headers: &HeaderMap) -> Option<Response> {
         self.check(headers).err().map(IntoResponse::into_response)

@@ -25,6 +25,7 @@ use crate::ingest::mqtt::submit::submit;
 use crate::intake::{Intake, Parcel};
 use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
+use crate::telemetry::rejected;
 
 /// Messages that may wait for a gatherer; their bytes are bounded over all of them ([`super::BYTES_MAX`]).
 pub(super) const QUEUE_MAX: usize = 1024;
@@ -180,6 +181,7 @@ impl Gatherer {
         let runs = std::mem::take(&mut self.runs);
         self.on_their_way += 1;
         let accepted = batch.len() as u64;
+        rejected::note_letters(Source::MqttDirect, &dead);
         metrics::received(Source::MqttDirect, accepted + rejected.total());
         metrics::acks_pending_change(Source::MqttDirect, messages(&runs) as i64);
         let since = self.since.take().unwrap_or_else(Instant::now);

@@ -20,6 +20,7 @@ use crate::decode::sparkplug::Rebirth;
 use crate::intake::Parcel;
 use crate::model::Now;
 use crate::telemetry::metrics::{self, Source};
+use crate::telemetry::rejected;
 
 /// A connection that lived this long, or acknowledged anything, was of use: the next back-off begins anew.
 const USEFUL_AFTER: Duration = Duration::from_secs(30);
@@ -307,6 +308,7 @@ impl<'a> Connection<'a> {
         let gathered = broker.collector.finish();
         let group = broker.ledger.close();
         let (accepted, rejected) = (gathered.batch.len() as u64, gathered.rejected);
+        rejected::note_letters(Source::Mqtt, &gathered.dead);
         metrics::received(Source::Mqtt, accepted + rejected.total());
         if gathered.left_out > 0 {
             metrics::mqtt_left_out(&broker.name, gathered.left_out);

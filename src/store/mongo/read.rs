@@ -46,6 +46,11 @@ impl MongoStore {
         &self,
         operation: impl Future<Output = Found<T>> + Send + 'static,
     ) -> Result<T, StoreError> {
+        // Where measurements may be is known from then on; before, they would be missing.
+        if self.native.get().is_none() {
+            let detail = "the service has not prepared its collections yet".to_owned();
+            return Err(StoreError::NotApplied { kind: "not_prepared", detail });
+        }
         let begun = Instant::now();
         let result = self.limited(operation).await;
         crate::telemetry::metrics::store_command("read", 1, begun.elapsed().as_secs_f64());
@@ -58,7 +63,7 @@ impl MongoStore {
     }
 
     pub(super) async fn read_measurements(&self, q: &MeasurementsQuestion) -> Result<MeasurementsFound, StoreError> {
-        if !self.measured() {
+        if self.native.get().is_some() && !self.measured() {
             return Ok(MeasurementsFound { rows: Rows::default(), until_ms: q.to_ms });
         }
         let (of, q) = (self.collections(), q.clone());

@@ -117,7 +117,7 @@ async fn take_query(State(shared): State<Arc<Shared>>, Path(format): Path<String
 async fn read(shared: &Shared, target: &Target, received: Received, how: passage::How) -> Result<Response, Refusal> {
     let (decoded, held) = passage::decode_within(shared, received, how, BODY_BYTES_MAX).await?;
     let Decoded { batch, rejects, received_at_ms, kept, .. } = decoded;
-    passage::count(&batch, &rejects);
+    passage::count(&batch, &rejects, || target.written(), received_at_ms);
     // The first says why, as for a message of MQTT. Of an empty body there is nothing to keep.
     let first = rejects.list().first().zip(kept.filter(|body| !body.is_empty()));
     let letter = first.map(|(reject, body)| {
