@@ -311,6 +311,9 @@ impl Service {
         let dead = wiring.spawn("dead letters", dead);
         let (http_addr, admin_addr) = (ports.http.as_ref().map(HttpIngest::local_addr), admin.local_addr());
         let mqtt_addr = ports.devices.as_ref().map(MqttListener::local_addr);
+        if let Some(addr) = http_addr {
+            health.http(format!("http://{addr}"));
+        }
         let journal_handle = journal.as_ref().map(Journal::handle);
         let upkeep = wiring.clone().upkeep(store.clone(), gauges.clone(), latest_gauges, journal_handle, oldest);
         let side = vec![

@@ -31,6 +31,7 @@ ensure_mongod44
 ensure_mosquitto
 ensure_python
 ensure_influxdb_client
+ensure_browser
 
 # Everything of the workspace, unless the caller chose a package.
 SCOPE=--workspace

@@ -6,9 +6,9 @@
 # there whole, under a lock, so that neither an interrupted run nor two at once can leave half of it. System packages
 # come from apt-get, as root or through sudo; without either, the message says what to install.
 #
-# After ensure_mongod, ensure_mongod44, ensure_mosquitto, ensure_python and ensure_influxdb_client: HOURBUCKET_MONGOD,
-# HOURBUCKET_MONGOD44 with HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_PYTHONPATH and
-# HOURBUCKET_INFLUXDB_PYTHONPATH are set and exported.
+# After ensure_mongod, ensure_mongod44, ensure_mosquitto, ensure_python, ensure_influxdb_client and ensure_browser:
+# HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44 with HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_PYTHONPATH,
+# HOURBUCKET_INFLUXDB_PYTHONPATH, HOURBUCKET_CHROMIUM and HOURBUCKET_PLAYWRIGHT_PYTHONPATH are set and exported.
 
 REPO=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TOOLS=${HOURBUCKET_TOOLS:-$REPO/.tools}
@@ -30,6 +30,8 @@ LIBSSL11_POOLS=(http://deb.debian.org/debian/pool/main/o/openssl http://archive.
 PYTHON_PACKAGES=(pymongo==4.20.0 paho-mqtt==2.2.0)
 # InfluxDB's own client, for the test that writes with it, and what it needs at run time.
 INFLUXDB_PACKAGES=(influxdb-client==1.50.0 reactivex==4.1.0 urllib3==2.5.0 python-dateutil==2.9.0.post0 certifi==2025.8.3 setuptools==80.9.0)
+# What drives Chromium in the tests of the fleet page; the browser itself is Debian's.
+PLAYWRIGHT_PACKAGES=(playwright==1.65.2 greenlet==3.5.6)
 
 POLICY=/usr/sbin/policy-rc.d
 POLICY_IS_OURS=
@@ -197,6 +199,23 @@ ensure_python() {
 ensure_influxdb_client() {
     python_packages "${INFLUXDB_PACKAGES[@]}"
     export HOURBUCKET_INFLUXDB_PYTHONPATH=$PACKAGES_DIR
+}
+
+# A browser of the machine is taken as it is; playwright would download one of its own, and does not here.
+ensure_browser() {
+    local name
+    for name in ${HOURBUCKET_CHROMIUM:-chromium chromium-browser google-chrome}; do
+        HOURBUCKET_CHROMIUM=$(find_program "$name") && break
+    done
+    if [[ -z $HOURBUCKET_CHROMIUM ]]; then
+        lock_tools
+        apt_install "the tests of the fleet page" chromium
+        unlock_tools
+        HOURBUCKET_CHROMIUM=$(find_program chromium) || fail "chromium was installed, but is not found"
+    fi
+    export HOURBUCKET_CHROMIUM
+    python_packages "${PLAYWRIGHT_PACKAGES[@]}"
+    export HOURBUCKET_PLAYWRIGHT_PYTHONPATH=$PACKAGES_DIR
 }
 
 # python_packages PACKAGE==VERSION...: into a directory of their own, which is PACKAGES_DIR then.

@@ -24,6 +24,7 @@ struct State {
     started: bool,
     stopping: bool,
     broken: Option<String>,
+    http: Option<String>,
     mode: Option<Mode>,
     store: StoreState,
     mqtt: BTreeMap<String, BrokerState>,
@@ -85,6 +86,8 @@ pub struct Report {
     pub store: StoreReport,
     /// The brokers, by name.
     pub mqtt: Vec<BrokerReport>,
+    /// Where readings are posted: scheme, address and port that the service listens on; absent where it does not.
+    pub http: Option<String>,
     /// The journal; absent with `ack = "stored"`.
     pub journal: Option<JournalState>,
 }
@@ -148,6 +151,11 @@ impl Health {
         (store.ok, store.error) = (Some(false), Some(error.into()));
     }
 
+    /// Readings are taken by HTTP at `url`, for instance `http://0.0.0.0:8080`.
+    pub fn http(&self, url: impl Into<String>) {
+        self.write().http = Some(url.into());
+    }
+
     /// Whether `broker` (host and port, without credentials) is connected, and a word about it.
     pub fn mqtt(&self, broker: &str, connected: bool, detail: Option<String>) {
         self.write().mqtt.insert(broker.to_owned(), BrokerState { connected, detail });
@@ -182,7 +190,8 @@ impl Health {
         let mqtt = state.mqtt.iter().map(broker).collect();
         let ready = blocking.is_empty();
         let reasons = blocking.into_iter().chain(degraded).collect();
-        Report { ready, reasons, mode, mode_reason, server_version, store, mqtt, journal: state.journal }
+        let http = state.http.clone();
+        Report { ready, reasons, mode, mode_reason, server_version, store, mqtt, http, journal: state.journal }
     }
 
     // A poisoned lock means that a thread panicked while it set a field; each field is whole in itself.
