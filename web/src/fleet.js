@@ -18,7 +18,7 @@ export function fleetView(view) {
   const title = h("h1", { class: "sr" }, "Fleet");
   view.append(title, cards.element, states, lists);
 
-  const ends = [cards.end, subscribe(stateCards(states))];
+  const ends = [cards.end, subscribe(stateCards(states)), subscribe(() => tellCommand(lists))];
   const stop = new AbortController();
   const load = async () => {
     try {
@@ -181,7 +181,8 @@ const LISTS = [
 function show(box, fleet, again) {
   if (fleet.sensors === 0 && fleet.rejected.length === 0) {
     box.lists = null;
-    return box.firstChild?.matches?.(".empty") ? undefined : box.replaceChildren(firstReading(again));
+    if (!box.firstChild?.matches(".empty")) box.replaceChildren(firstReading(again));
+    return tellCommand(box);
   }
   if (!box.lists) {
     box.lists = LISTS.map(listCard);
@@ -223,18 +224,22 @@ function listCard({ key, title, none, columns, cells, id = (s) => s.sensor_id, f
 
 /** Before the first reading: how to send one. */
 function firstReading(again) {
-  const url = intake();
-  const body = '{"sensor_id": "S1", "values": {"temp": 22.4, "humid": 60}}';
-  const command = `curl ${url}/v1/readings -H 'Content-Type: application/json' -d '${body}'`;
   return h(
     "section",
     { class: "card empty", "aria-label": "No readings yet" },
     h("h2", {}, "No readings yet"),
     h("p", {}, "Send the first one:"),
-    h("pre", { tabindex: "0", "aria-label": "Command" }, command),
+    h("pre", { tabindex: "0", "aria-label": "Command" }),
     h("p", { class: "quiet" }, "Where http.tokens_file is set, add -H \"Authorization: Bearer id.secret\". A new sensor is here within seconds."),
     h("button", { type: "button", onclick: again }, "Look again"),
   );
+}
+
+/** Fills the command in, as soon as it is known where readings are posted. */
+function tellCommand(box) {
+  const command = box.querySelector(".empty pre");
+  const body = '{"sensor_id": "S1", "values": {"temp": 22.4, "humid": 60}}';
+  if (command) text(command, `curl ${intake()}/v1/readings -H 'Content-Type: application/json' -d '${body}'`);
 }
 
 /** Where readings are posted, as this browser's host would reach it. */

@@ -168,7 +168,9 @@ function build(state, act) {
     text(note, notes(state));
     const known = state.buckets.filter((b) => b.summary[field]);
     const digits = decimals(known.flatMap(({ summary }) => [summary[field].min, summary[field].max]));
-    keyed(hours.body, known.toReversed(), (b) => `${field} ${b.bucket_start}`, hourRow, (row, b) => fillHour(row, b, field, digits));
+    // An average has more decimals than what it is made of.
+    const means = Math.min(Math.max(digits + 1, Math.min(decimals(known.map((b) => b.summary[field].avg)), 2)), 5);
+    keyed(hours.body, known.toReversed(), (b) => `${field} ${b.bucket_start}`, hourRow, (row, b) => fillHour(row, b.bucket_start, b.bucket_end, b.summary[field], [digits, means]));
     const shown = state.readings?.slice(0, ROWS_MAX) ?? [];
     rowCard.hidden = !state.readings;
     rows.body.replaceChildren(...shown.map(readingRow));
@@ -190,7 +192,7 @@ function showAbout(box, { about, buckets }) {
 
 function fieldTable(chosen) {
   const columns = [["Field"], ["Last value", "num"], ["At", "num"]];
-  const { element, body } = table("Fields", columns, "dense");
+  const { element, body } = table("Fields", columns, "dense fields");
   const make = (name) => {
     const radio = h("input", { type: "radio", name: "field", onchange: () => chosen(name) });
     return h("tr", {}, h("th", { scope: "row" }, h("label", { title: name }, radio, h("span", { class: "id" }, visible(name)))), h("td", { class: "num" }), h("td", { class: "num" }));
@@ -245,12 +247,10 @@ function notes({ readings, more, complete, fields, field, buckets }) {
 
 const hourRow = () => h("tr", {}, h("th", { scope: "row" }), [0, 1, 2, 3].map(() => h("td", { class: "num" })));
 
-function fillHour(row, bucket, field, digits) {
-  const { min, max, avg, count: n } = bucket.summary[field];
-  const start = ms(bucket.bucket_start);
-  text(row.children[0], moment(start, false).slice(5));
-  attr(row.children[0], "title", `${bucket.bucket_start} to ${bucket.bucket_end}`);
-  [count(n), fixed(min, digits), fixed(avg, Math.min(digits + 1, 5)), fixed(max, digits)].forEach((v, i) => text(row.children[i + 1], v));
+function fillHour(row, start, end, { min, max, avg, count: n }, [digits, means]) {
+  text(row.children[0], moment(ms(start), false).slice(5));
+  attr(row.children[0], "title", `${start} to ${end}`);
+  [count(n), fixed(min, digits), fixed(avg, means), fixed(max, digits)].forEach((v, i) => text(row.children[i + 1], v));
 }
 
 function readingRow({ ts, values }) {
