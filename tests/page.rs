@@ -5,6 +5,7 @@
 
 mod support;
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -18,14 +19,19 @@ use support::wait_until;
 
 const SETTINGS: &str = "flush.max_age = \"200ms\"\n";
 
-/// `HOURBUCKET_PLAYWRIGHT_PYTHONPATH`, else what `tests/run.sh` has downloaded.
-fn playwright_path() -> PathBuf {
-    if let Some(named) = std::env::var_os("HOURBUCKET_PLAYWRIGHT_PYTHONPATH") {
-        return named.into();
+/// What the variable `named` says, else what `tests/run.sh` has downloaded of a package.
+fn packages(named: &str, package: &str) -> PathBuf {
+    if let Some(path) = std::env::var_os(named) {
+        return path.into();
     }
     let entries = std::fs::read_dir(tools().join("python")).into_iter().flatten().flatten();
-    let found = entries.map(|entry| entry.path()).find(|dir| dir.to_string_lossy().contains("playwright"));
-    found.unwrap_or_else(|| panic!("no playwright in {}: run tests/run.sh once, it gets one", tools().display()))
+    let found = entries.map(|entry| entry.path()).find(|dir| dir.to_string_lossy().contains(package));
+    found.unwrap_or_else(|| panic!("no {package} in {}: run tests/run.sh once, it gets one", tools().display()))
+}
+
+fn python_path() -> OsString {
+    let browser = packages("HOURBUCKET_PLAYWRIGHT_PYTHONPATH", "playwright");
+    std::env::join_paths([browser, packages("HOURBUCKET_PYTHONPATH", "paho-mqtt")]).unwrap()
 }
 
 /// The looking side; killed when it is dropped.
@@ -38,7 +44,7 @@ impl Client {
         command
             .arg(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(script))
             .args([&arguments[..1], &[chromium.as_str()], &arguments[1..]].concat())
-            .env("PYTHONPATH", playwright_path())
+            .env("PYTHONPATH", python_path())
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .env("no_proxy", "127.0.0.1")
             .stdin(Stdio::piped())
@@ -127,4 +133,22 @@ fn what_is_away_is_told_until_it_is_back() {
         }
         other => panic!("{other}?"),
     });
+}
+
+/// Takes six minutes; writes `docs/images`.
+#[test]
+#[ignore = "makes the pictures of the documentation"]
+fn pictures() {
+    let broker = Mosquitto::start("");
+    let (uri, database) = (Mongod::shared().uri(), unique_database("pictures"));
+    let text = format!(
+        "[[mqtt]]\nurl = \"{}\"\nclient_id = \"hourbucket-1\"\n[[mqtt.subscriptions]]\nfilter = \"plant/#\"\n\
+         topic = \"plant/{{hall}}/{{machine}}\"\nformat = \"json\"\n",
+        broker.url()
+    );
+    let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
+    service.wait_subscribed();
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/images");
+    let arguments = ["pictures", &service.admin(), &service.http(), &broker.port().to_string(), directory];
+    Client::start("tests/page_pictures.py", &arguments).run(|what| panic!("{what}?"));
 }

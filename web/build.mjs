@@ -19,7 +19,7 @@ async function bundle(entry, options) {
     write: false,
     charset: "utf8",
     legalComments: "none",
-    target: ["chrome123", "firefox120", "safari17.5"],
+    target: ["chrome123", "firefox121", "safari17.5"],
     logLevel: "warning",
     ...options,
   });

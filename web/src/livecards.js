@@ -4,6 +4,7 @@
 import { h, text } from "./dom.js";
 import { NONE, bytes, count, duration, rate } from "./format.js";
 import { HISTORY_MS, live, subscribe, total } from "./live.js";
+import { sum } from "./metrics.js";
 import { plot } from "./plot.js";
 
 // Where lines of a plot of bytes may stand: 1, 2 and so on, up to 8 TiB apart.
@@ -22,7 +23,7 @@ const CARDS = [
       ["duplicate", "Duplicate", "s3"],
       ["rejected", "Rejected", "s4"],
     ],
-    cells: (key, point) => [`${rate(point?.[key])} /s`, count(total(key))],
+    cells: (key, point) => [point?.[key] == null ? NONE : `${rate(point[key])} /s`, count(total(key))],
   },
   {
     title: "Freshness",
@@ -56,15 +57,17 @@ const CARDS = [
       ["memory", "Memory", "s3"],
     ],
     cells: (key, point) => [bytes(point?.[key])],
-    more: [["Journal fill", fill]],
+    more: [
+      ["Journal fill", () => share(live.ready?.journal?.bytes, live.ready?.journal?.max_bytes)],
+      ["Memory fill", (p) => share(p?.memory, sum(live.metrics ?? new Map(), "accumulate_max_bytes"))],
+    ],
   },
 ];
 
-function fill() {
-  const journal = live.ready?.journal;
-  if (!journal?.max_bytes) return NONE;
-  const share = (100 * journal.bytes) / journal.max_bytes;
-  return `${share > 0 && share < 0.1 ? "< 0.1" : share.toFixed(1)} % of ${bytes(journal.max_bytes)}`;
+function share(part, whole) {
+  if (!whole || part == null) return NONE;
+  const percent = (100 * part) / whole;
+  return `${percent > 0 && percent < 0.1 ? "< 0.1" : percent.toFixed(1)} % of ${bytes(whole)}`;
 }
 
 /** The row of cards, and the function that ends them. */
