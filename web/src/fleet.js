@@ -16,13 +16,20 @@ export function fleetView(view) {
   const states = h("div", { class: "cards three" });
   const lists = h("div", { class: "cards two", "aria-live": "off" });
   const title = h("h1", { class: "sr" }, "Fleet");
-  view.append(title, cards.element, states, lists);
+  const active = h("p", { class: "quiet active" });
+  view.append(title, cards.element, states, active, lists);
 
   const ends = [cards.end, subscribe(stateCards(states)), subscribe(() => tellCommand(lists))];
   const stop = new AbortController();
   const load = async () => {
     try {
-      show(lists, await read("fleet", {}, stop.signal), load);
+      const fleet = await read("fleet", {}, stop.signal);
+      // It knows the sensors of the last hour; whether there were ever any, the list of all does.
+      const quiet = fleet.sensors === 0 && fleet.rejected.length === 0;
+      const isNew = quiet && (await read("sensors", { limit: 1 }, stop.signal)).sensors.length === 0;
+      text(active, isNew ? "" : `${count(fleet.sensors)} sensors with readings in the last hour`);
+      if (isNew) showFirst(lists, load);
+      else show(lists, fleet);
     } catch (failed) {
       if (stop.signal.aborted) return;
       const asking = lists.querySelector("form.problem");
@@ -178,12 +185,13 @@ const LISTS = [
   },
 ];
 
-function show(box, fleet, again) {
-  if (fleet.sensors === 0 && fleet.rejected.length === 0) {
-    box.lists = null;
-    if (!box.firstChild?.matches(".empty")) box.replaceChildren(firstReading(again));
-    return tellCommand(box);
-  }
+function showFirst(box, again) {
+  box.lists = null;
+  if (!box.firstChild?.matches(".empty")) box.replaceChildren(firstReading(again));
+  tellCommand(box);
+}
+
+function show(box, fleet) {
   if (!box.lists) {
     box.lists = LISTS.map(listCard);
     box.replaceChildren(...box.lists.map((list) => list.element));

@@ -2,7 +2,7 @@
 
 import { read } from "./api.js";
 import { h, sensorLink, table, text, visible } from "./dom.js";
-import { ago, count, moment, ms, value } from "./format.js";
+import { NONE, ago, count, moment, ms, value } from "./format.js";
 import { nothing, problem } from "./problem.js";
 
 const PAGE = 50;
@@ -52,12 +52,12 @@ function row({ sensor_id, last_ts, tags, last }) {
   const fields = Object.entries(last ?? {});
   const shown = fields.slice(0, FIELDS).map(([field, { value: v }]) => pair(field, value(v)));
   if (fields.length > FIELDS) shown.push(h("span", { class: "quiet" }, `and ${fields.length - FIELDS} more`));
-  const at = ms(last_ts);
+  const at = last_ts ? ms(last_ts) : null;
   return h(
     "tr",
     {},
     h("th", { scope: "row" }, sensorLink(sensor_id)),
-    h("td", { class: "num", "data-label": "Last reading", title: moment(at) }, ago(at)),
+    h("td", { class: "num", "data-label": "Last reading", title: at && moment(at) }, at ? ago(at) : NONE),
     h("td", {}, h("div", { class: "pairs" }, shown)),
     h("td", { "data-label": "Tags" }, tagList(tags)),
   );
