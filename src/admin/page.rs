@@ -163,7 +163,8 @@ mod tests {
     fn the_committed_page_was_built_from_its_sources() {
         let web = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("web");
         let listed = std::fs::read_dir(web.join("src")).unwrap();
-        let mut names: Vec<_> = listed.map(|e| format!("src/{}", e.unwrap().file_name().into_string().unwrap())).collect();
+        let mut names: Vec<_> =
+            listed.map(|e| format!("src/{}", e.unwrap().file_name().into_string().unwrap())).collect();
         names.extend(["build.mjs".to_owned(), "package-lock.json".to_owned()]);
         names.sort();
         let mut hash = Sha256::new();
