@@ -65,7 +65,9 @@ class Look:
     """A page with its console, its requests and its violations watched. `allowed` are failed loads that belong to it."""
 
     def __init__(self, browser, allowed=(), **context):
-        self.context = browser.new_context(timezone_id="UTC", **({"viewport": {"width": 1280, "height": 900}} | context))
+        self.context = browser.new_context(
+            timezone_id="UTC", **({"viewport": {"width": 1280, "height": 900}} | context)
+        )
         self.page = self.context.new_page()
         self.page.set_default_timeout(PATIENCE_MS)
         self.problems = []
@@ -276,7 +278,9 @@ def fleet_view(look, total, duplicates):
     until("totals", lambda: settled(figures(page, "Throughput"), total, duplicates))
     brokers = figures(page, "MQTT brokers")
     assert [cells[0] for cells in brokers.values()] == ["connected"], brokers
-    store = dict(zip(card(page, "Store").locator("dt").all_inner_texts(), card(page, "Store").locator("dd").all_inner_texts()))
+    store = dict(
+        zip(card(page, "Store").locator("dt").all_inner_texts(), card(page, "Store").locator("dd").all_inner_texts())
+    )
     assert (store["State"], store["Mode"], store["Errors"]) == ("answers", "bucket", "0"), store
     assert store["MongoDB"][0].isdigit(), store
     refused = figures(page, "Refused")
@@ -316,8 +320,13 @@ def sensor_view(look, fleet):
         assert abs(mean - sum(values) / len(values)) <= 0.005, (name, shown[name], sum(values) / len(values))
     until("the band is drawn", lambda: drawn(page, ".band"))
     last = fleet["room 1"][-1][1]
-    assert number(page.locator("tr", has=page.get_by_role("radio", name="temp")).locator("td").first.inner_text()) == last["temp"]
-    expect(page.locator("tr", has=page.get_by_role("radio", name="open")).locator("td").first).to_have_text(str(last["open"]).lower())
+    assert (
+        number(page.locator("tr", has=page.get_by_role("radio", name="temp")).locator("td").first.inner_text())
+        == last["temp"]
+    )
+    expect(page.locator("tr", has=page.get_by_role("radio", name="open")).locator("td").first).to_have_text(
+        str(last["open"]).lower()
+    )
     assert EVIL in page.locator(".about").inner_text()
 
     # Drag over the last third of the plot: the readings of that window, all of them and no others.
@@ -483,7 +492,9 @@ def with_token(browser):
     form.get_by_label("Token").fill(TOKEN)
     page.keyboard.press("Enter")
     expect(page.get_by_role("link", name="secret room")).to_be_visible()
-    kept = page.evaluate("[location.href, document.cookie, JSON.stringify(localStorage), JSON.stringify(sessionStorage)]")
+    kept = page.evaluate(
+        "[location.href, document.cookie, JSON.stringify(localStorage), JSON.stringify(sessionStorage)]"
+    )
     assert [TOKEN in where for where in kept] == [False, False, False, True], kept
     look.go("#/sensor/secret%20room")
     expect(page.get_by_role("radio", name="temp")).to_be_visible()
@@ -499,7 +510,14 @@ def with_token(browser):
 def store_away(browser):
     at = early_now() * 1000
     send([{"sensor_id": "room 1", "ts": at, "values": {"temp": 20.5}}])
-    allowed = ["status of 503", "status of 500", "status of 504", "ERR_CONNECTION", "ERR_EMPTY_RESPONSE", "ERR_INCOMPLETE"]
+    allowed = [
+        "status of 503",
+        "status of 500",
+        "status of 504",
+        "ERR_CONNECTION",
+        "ERR_EMPTY_RESPONSE",
+        "ERR_INCOMPLETE",
+    ]
     look = Look(browser, allowed=allowed)
     page = look.page
     look.go()

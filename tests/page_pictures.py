@@ -24,7 +24,9 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 LIVE_SECONDS = 310
 RANDOM = random.Random(7)
-MACHINES = [f"hall-{hall}/{kind}-{n:02}" for hall in (1, 2, 3) for kind in ("press", "oven", "pump") for n in range(1, 7)]
+MACHINES = [
+    f"hall-{hall}/{kind}-{n:02}" for hall in (1, 2, 3) for kind in ("press", "oven", "pump") for n in range(1, 7)
+]
 GONE = {"hall-2/pump-03": 5 * 3600, "hall-3/oven-06": 47 * 60}
 
 
@@ -81,7 +83,14 @@ def present(stop):
             if machine not in GONE:
                 client.publish(f"plant/{machine}", json.dumps(reading(machine, now)), qos=1)
         meters = range(60 + int(25 * math.sin(now / 40)))
-        batch = [{"sensor_id": f"meter/{n:04}", "ts": round(now * 1000) - n % 3 * 100, "values": {"kwh": round(now / 3600 % 900 + n, 3)}} for n in meters]
+        batch = [
+            {
+                "sensor_id": f"meter/{n:04}",
+                "ts": round(now * 1000) - n % 3 * 100,
+                "values": {"kwh": round(now / 3600 % 900 + n, 3)},
+            }
+            for n in meters
+        ]
         post("/v1/readings", json.dumps(batch).encode())
         if turn % 6 == 0:
             post("/v1/readings", json.dumps(batch[:20]).encode())
@@ -114,7 +123,9 @@ def main():
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
 
             def window(scheme, width, height):
-                return browser.new_context(color_scheme=scheme, timezone_id="UTC", viewport={"width": width, "height": height}).new_page()
+                return browser.new_context(
+                    color_scheme=scheme, timezone_id="UTC", viewport={"width": width, "height": height}
+                ).new_page()
 
             light, dark, phone = window("light", 1280, 900), window("dark", 1280, 900), window("light", 360, 740)
             for page in (light, dark, phone):
@@ -125,7 +136,13 @@ def main():
             shoot(phone, "fleet-phone", None, ".cards.two tbody a", height=740)
             shoot(light, "sensor", "#/sensor/hall-1%2Fpress-01?field=temp", ".band canvas", height=900)
             zoomed = f"&from={round(time.time() * 1000) - 3 * 3_600_000}&to={round(time.time() * 1000) - 3_600_000}"
-            shoot(dark, "sensor-zoomed-dark", f"#/sensor/hall-1%2Fpress-01?field=power{zoomed}", ".band canvas", height=900)
+            shoot(
+                dark,
+                "sensor-zoomed-dark",
+                f"#/sensor/hall-1%2Fpress-01?field=power{zoomed}",
+                ".band canvas",
+                height=900,
+            )
             shoot(phone, "sensor-phone", "#/sensor/hall-1%2Fpress-01?field=temp", ".band canvas", height=740)
             shoot(light, "dead-letters", "#/letters", "article", height=700)
             browser.close()

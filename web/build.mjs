@@ -35,11 +35,18 @@ const licence = readFileSync(here("node_modules/uplot/LICENSE"), "utf8").trim();
 // The names and texts of all sources: a test sees by it, without node, that the committed page is not an older one.
 const sources = [...readdirSync(here("src")).map((name) => `src/${name}`), "build.mjs", "package-lock.json"].sort();
 const hash = createHash("sha256");
-for (const name of sources) hash.update(`${name}\0`).update(readFileSync(here(name))).update("\0");
+for (const name of sources)
+  hash
+    .update(`${name}\0`)
+    .update(readFileSync(here(name)))
+    .update("\0");
 
 // Functions as replacements: `$` in minified code must not be read as a pattern.
 const page = readFileSync(here("src/index.html"), "utf8")
-  .replace("@LICENCE@", () => `Built by web/build.sh; do not edit.\nSources: ${hash.digest("hex")}\nHolds uPlot:\n\n${licence}`)
+  .replace(
+    "@LICENCE@",
+    () => `Built by web/build.sh; do not edit.\nSources: ${hash.digest("hex")}\nHolds uPlot:\n\n${licence}`,
+  )
   .replace("@STYLE@", () => style)
   .replace("@SCRIPT@", () => script);
 writeFileSync(out, page);

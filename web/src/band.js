@@ -9,7 +9,13 @@ const HELP = "Drag to zoom, double click to reset. Keys: arrows move, plus and m
 /** `act.zoom(window)` and `act.move(share, scale, centre)` are what the user asks for. */
 export function band(act) {
   const readout = h("p", { class: "readout", "aria-live": "polite" }, "\u00a0");
-  const box = h("div", { class: "plot band", tabindex: "0", role: "group", "aria-label": `Plot. ${HELP}`, title: HELP });
+  const box = h("div", {
+    class: "plot band",
+    tabindex: "0",
+    role: "group",
+    "aria-label": `Plot. ${HELP}`,
+    title: HELP,
+  });
   const key = h(
     "p",
     { class: "key", "aria-hidden": "true" },
@@ -78,7 +84,9 @@ const visibleBuckets = ({ buckets, field, from, to }) =>
 
 function stopsOf(now) {
   if (now.readings?.length) return now.readings.map((r) => ms(r.ts)).filter((at) => inside(now, at));
-  return visibleBuckets(now).map((b) => Math.max((ms(b.bucket_start) + Math.min(ms(b.bucket_end), now.to)) / 2, now.from));
+  return visibleBuckets(now).map((b) =>
+    Math.max((ms(b.bucket_start) + Math.min(ms(b.bucket_end), now.to)) / 2, now.from),
+  );
 }
 
 /** The bucket and the nearest reading at a time, in words. */
@@ -128,7 +136,9 @@ function data({ buckets, readings, field }) {
     points[1].push(v);
   }
   if (!points[0].length) return [...steps, steps[0].map(() => null)];
-  return steps[0].length ? joined([steps, points]) : [points[0], ...[1, 2, 3].map(() => points[0].map(() => null)), points[1]];
+  return steps[0].length
+    ? joined([steps, points])
+    : [points[0], ...[1, 2, 3].map(() => points[0].map(() => null)), points[1]];
 }
 
 function heights(now) {
@@ -161,7 +171,11 @@ function options(colour, now, hooks, act) {
     bands: [{ series: [2, 1], fill: colour("band") }],
     axes: [
       { values: timeLabels, size: 24, space: 64 },
-      { values: (u, splits) => splits.map(value), size: (u, all) => 16 + 6.5 * Math.max(...(all ?? [""]).map((v) => v.length), 3), gap: 6 },
+      {
+        values: (u, splits) => splits.map(value),
+        size: (u, all) => 16 + 6.5 * Math.max(...(all ?? [""]).map((v) => v.length), 3),
+        gap: 6,
+      },
     ],
     cursor: {
       y: false,

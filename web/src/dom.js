@@ -53,7 +53,10 @@ export function keyed(parent, items, key, make, update = () => {}) {
 export function table(label, columns, className = "") {
   const body = h("tbody");
   const head = columns.map(([title, name]) => h("th", { scope: "col", class: name }, title));
-  return { element: h("table", { "aria-label": label, class: className }, h("thead", {}, h("tr", {}, head)), body), body };
+  return {
+    element: h("table", { "aria-label": label, class: className }, h("thead", {}, h("tr", {}, head)), body),
+    body,
+  };
 }
 
 /** A card with a heading. */

@@ -88,7 +88,11 @@ function storeRows() {
     ["Readings a statement", statements > 0 ? rate(stored / statements) : NONE],
     ["Conflicts", count(sum(metrics, "store_conflicts_total"))],
     ["Retries", count(sum(metrics, "store_retries_total"))],
-    ["Errors", errors.length ? errors.map(([kind, n]) => `${kind} ${count(n)}`).join(", ") : "0", errors.length && "bad"],
+    [
+      "Errors",
+      errors.length ? errors.map(([kind, n]) => `${kind} ${count(n)}`).join(", ") : "0",
+      errors.length && "bad",
+    ],
   ];
 }
 
@@ -108,7 +112,9 @@ function showBrokers(box) {
   box.direct.hidden = !direct;
   text(box.direct, `${count(direct)} devices connected to the listener`);
   const make = ({ broker }) => {
-    const cells = ["State", "Unacked", "Oldest", "Window full"].map((n, i) => h("td", { "data-label": n, class: i && "num" }));
+    const cells = ["State", "Unacked", "Oldest", "Window full"].map((n, i) =>
+      h("td", { "data-label": n, class: i && "num" }),
+    );
     return h("tr", {}, h("th", { scope: "row", class: "id", title: broker }, visible(broker)), cells);
   };
   const update = (row, { broker, connected, detail }) => {
@@ -134,7 +140,11 @@ function showRefused(box) {
   const rows = reasons.map((reason) => [reason, rejected.get(reason) ?? 0, letters.get(reason) ?? 0]);
   const seen = rows.filter(([, a, b]) => a + b > 0).sort((a, b) => b[1] + b[2] - a[1] - a[2]);
   if (!box.table) {
-    box.table = table("Refused by reason, since start", [["Reason"], ["Rejected", "num"], ["Dead letters", "num"]], "dense");
+    box.table = table(
+      "Refused by reason, since start",
+      [["Reason"], ["Rejected", "num"], ["Dead letters", "num"]],
+      "dense",
+    );
     box.none = nothing("Nothing has been refused since the start.");
     box.append(box.table.element, box.none);
   }
@@ -144,10 +154,16 @@ function showRefused(box) {
     const name = kept ? h("a", { href: `#/letters?reason=${encodeURIComponent(reason)}` }, reason) : reason;
     return h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "num" }), h("td", { class: "num" }));
   };
-  keyed(box.table.body, seen, ([reason, , kept]) => `${reason} ${kept > 0}`, make, (row, [, a, b]) => {
-    text(row.children[1], count(a));
-    text(row.children[2], count(b));
-  });
+  keyed(
+    box.table.body,
+    seen,
+    ([reason, , kept]) => `${reason} ${kept > 0}`,
+    make,
+    (row, [, a, b]) => {
+      text(row.children[1], count(a));
+      text(row.children[2], count(b));
+    },
+  );
 }
 
 // ---- the lists of /v1/fleet
@@ -181,7 +197,10 @@ const LISTS = [
     columns: [["Sender"], ["Reason"], ["Count", "num"], ["Last", "num"]],
     cells: (s) => [s.reason, count(s.count), ago(ms(s.last_at))],
     id: (s) => JSON.stringify([s.source, s.name, s.reason]),
-    first: (s) => [h("span", { class: "id", title: s.name }, visible(s.name) || NONE), h("small", { title: s.detail }, `${s.source}: ${visible(s.detail)}`)],
+    first: (s) => [
+      h("span", { class: "id", title: s.name }, visible(s.name) || NONE),
+      h("small", { title: s.detail }, `${s.source}: ${visible(s.detail)}`),
+    ],
   },
 ];
 
@@ -204,7 +223,15 @@ function fail(box, failed, again) {
   box.replaceChildren(problem(failed, again));
 }
 
-function listCard({ key, title, none, columns, cells, id = (s) => s.sensor_id, first = (s) => sensorLink(s.sensor_id) }) {
+function listCard({
+  key,
+  title,
+  none,
+  columns,
+  cells,
+  id = (s) => s.sensor_id,
+  first = (s) => sensorLink(s.sensor_id),
+}) {
   const { element, body } = table(title, columns, "dense list");
   const empty = nothing(none);
   const more = h("button", { type: "button", class: "quiet", "aria-expanded": "false" });
@@ -238,7 +265,11 @@ function firstReading(again) {
     h("h2", {}, "No readings yet"),
     h("p", {}, "Send the first one:"),
     h("pre", { tabindex: "0", "aria-label": "Command" }),
-    h("p", { class: "quiet" }, "Where http.tokens_file is set, add -H \"Authorization: Bearer id.secret\". A new sensor is here within seconds."),
+    h(
+      "p",
+      { class: "quiet" },
+      'Where http.tokens_file is set, add -H "Authorization: Bearer id.secret". A new sensor is here within seconds.',
+    ),
     h("button", { type: "button", onclick: again }, "Look again"),
   );
 }
@@ -258,4 +289,3 @@ function intake() {
   if (/^(0\.0\.0\.0|\[::\])$/.test(url.hostname)) url.hostname = location.hostname;
   return url.origin;
 }
-

@@ -20,8 +20,14 @@ export function rate(n) {
 /** A duration: 0.4 ms, 12 ms, 3.2 s, 5 min, 3.1 h, 2.5 d. */
 export function duration(seconds) {
   if (!known(seconds)) return NONE;
-  const steps = [[86400, 86400, "d"], [3600, 3600, "h"], [120, 60, "min"], [1, 1, "s"], [0, 0.001, "ms"]];
-  const [, unit, name] = seconds === 0 ? [0, 1, "s"] : steps.find(([from]) => seconds >= from) ?? [0, 1, "s"];
+  const steps = [
+    [86400, 86400, "d"],
+    [3600, 3600, "h"],
+    [120, 60, "min"],
+    [1, 1, "s"],
+    [0, 0.001, "ms"],
+  ];
+  const [, unit, name] = seconds === 0 ? [0, 1, "s"] : (steps.find(([from]) => seconds >= from) ?? [0, 1, "s"]);
   const n = seconds / unit;
   return `${n >= 10 || n === 0 ? Math.round(n) : n.toFixed(1)} ${name}`;
 }
@@ -48,7 +54,10 @@ function number(v) {
 /** How many decimals a column of these values needs, so that their points stand below each other; five at most. */
 export function decimals(values) {
   const needed = values.filter(known).map((v) => (value(v).split("e")[0].split(".")[1] ?? "").length);
-  return Math.min(needed.reduce((a, b) => Math.max(a, b), 0), 5);
+  return Math.min(
+    needed.reduce((a, b) => Math.max(a, b), 0),
+    5,
+  );
 }
 
 /** A value with so many decimals; as it is where that would lose it. */

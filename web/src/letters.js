@@ -15,7 +15,13 @@ export function lettersView(view, query) {
   const foot = h("div", { class: "pager" });
   const head = reason
     ? h("p", {}, "Only with the reason ", h("b", {}, visible(reason)), ". ", h("a", { href: "#/letters" }, "Show all"))
-    : h("p", { class: "quiet" }, "Messages that could not be read, as they came. ", h("code", {}, "hourbucket dead-letters replay"), " reads them again.");
+    : h(
+        "p",
+        { class: "quiet" },
+        "Messages that could not be read, as they came. ",
+        h("code", {}, "hourbucket dead-letters replay"),
+        " reads them again.",
+      );
   const loading = nothing("Loading …");
   view.append(h("h1", {}, "Dead letters"), head, loading, list, foot);
 
@@ -55,7 +61,12 @@ function letter({ received_at, source, topic, reason, detail, payload_bytes, pay
 function payload(size, plain, base64) {
   if (size === 0) return h("p", { class: "quiet" }, "The payload is empty.");
   const [name, shown] = plain != null ? ["Text", plain] : ["Bytes", hex(base64 ?? "")];
-  return h("figure", {}, h("figcaption", { class: "quiet" }, `${name}, ${bytes(size)}`), h("pre", { tabindex: "0" }, shown));
+  return h(
+    "figure",
+    {},
+    h("figcaption", { class: "quiet" }, `${name}, ${bytes(size)}`),
+    h("pre", { tabindex: "0" }, shown),
+  );
 }
 
 /** Lines of sixteen bytes: offset, hex, and what of it is printable. */
@@ -65,7 +76,9 @@ function hex(base64) {
   for (let at = 0; at < raw.length; at += 16) {
     const part = [...raw.slice(at, at + 16)];
     const codes = part.map((c) => c.charCodeAt(0).toString(16).padStart(2, "0")).join(" ");
-    lines.push(`${at.toString(16).padStart(6, "0")}  ${codes.padEnd(47)}  ${part.map((c) => (/[ -~]/.test(c) ? c : ".")).join("")}`);
+    lines.push(
+      `${at.toString(16).padStart(6, "0")}  ${codes.padEnd(47)}  ${part.map((c) => (/[ -~]/.test(c) ? c : ".")).join("")}`,
+    );
   }
   return lines.join("\n");
 }

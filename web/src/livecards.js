@@ -92,7 +92,12 @@ function liveCard(row, spec) {
   ];
   const names = spec.columns.map((name) => h("th", { scope: "col", class: "num" }, name));
   const head = h("tr", {}, h("td", {}, h("h2", {}, spec.title)), names);
-  const figures = h("table", { class: "figures", "aria-label": spec.title }, h("thead", {}, head), h("tbody", {}, rows));
+  const figures = h(
+    "table",
+    { class: "figures", "aria-label": spec.title },
+    h("thead", {}, head),
+    h("tbody", {}, rows),
+  );
   const box = h("div", { class: "plot", "aria-hidden": "true" });
   row.append(h("section", { class: "card", "aria-label": spec.title }, figures, box));
 
@@ -137,8 +142,19 @@ function options(spec, colour, hover) {
       })),
     ],
     axes: [
-      { splits: () => MINUTES.map((m) => now() - 60 * m), values: () => MINUTES.map((m) => (m % 2 ? "" : `−${m} min`)), size: 20, gap: 2 },
-      { values: (u, splits) => splits.map(spec.axis), size: 58, gap: 4, space: 28, ...(spec.steps && { incrs: spec.steps }) },
+      {
+        splits: () => MINUTES.map((m) => now() - 60 * m),
+        values: () => MINUTES.map((m) => (m % 2 ? "" : `−${m} min`)),
+        size: 20,
+        gap: 2,
+      },
+      {
+        values: (u, splits) => splits.map(spec.axis),
+        size: 58,
+        gap: 4,
+        space: 28,
+        ...(spec.steps && { incrs: spec.steps }),
+      },
     ],
     cursor: { y: false, points: { size: 5 }, drag: { x: false, y: false }, sync: { key: "live" } },
     hooks: { setCursor: [(u) => hover(u.cursor.idx)] },

@@ -95,7 +95,18 @@ function notices(failure, ready) {
   if (!lines.length) return;
   const tone = failure || !ready.ready ? "bad" : "warn";
   const again = failure && h("button", { type: "button", onclick: lookNow }, "Try now");
-  box.append(h("div", { class: `notice ${tone}`, role: "alert" }, h("ul", {}, lines.map((line) => h("li", {}, visible(line)))), again));
+  box.append(
+    h(
+      "div",
+      { class: `notice ${tone}`, role: "alert" },
+      h(
+        "ul",
+        {},
+        lines.map((line) => h("li", {}, visible(line))),
+      ),
+      again,
+    ),
+  );
 }
 
 // ---- keyboard and search
@@ -131,7 +142,8 @@ function escape() {
     find.value = "";
     search();
   } else if (document.activeElement === find) find.blur();
-  else if (/^#\/(sensor|letters)/.test(location.hash)) location.hash = location.hash.startsWith("#/sensor/") ? "#/sensors" : "#/";
+  else if (/^#\/(sensor|letters)/.test(location.hash))
+    location.hash = location.hash.startsWith("#/sensor/") ? "#/sensors" : "#/";
 }
 
 function keys(event) {

@@ -151,10 +151,20 @@ function build(state, act) {
   const tools = toolbar(act);
   const chart = band(act);
   const note = h("p", { class: "quiet note", role: "status" });
-  const hours = table("Hourly summaries", [["From"], ["Readings", "num"], ["Min", "num"], ["Avg", "num"], ["Max", "num"]], "dense even");
+  const hours = table(
+    "Hourly summaries",
+    [["From"], ["Readings", "num"], ["Min", "num"], ["Avg", "num"], ["Max", "num"]],
+    "dense even",
+  );
   const rows = table("Readings", [["Time"], ["Values"]], "dense timed");
-  const hourCard = card("Hourly summaries", h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Hourly summaries" }, hours.element));
-  const rowCard = card("Readings", h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Readings" }, rows.element));
+  const hourCard = card(
+    "Hourly summaries",
+    h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Hourly summaries" }, hours.element),
+  );
+  const rowCard = card(
+    "Readings",
+    h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Readings" }, rows.element),
+  );
   const chartCard = card("Last values over time", tools.element, chart.element, note);
   const title = chartCard.querySelector("h2");
 
@@ -170,7 +180,13 @@ function build(state, act) {
     const digits = decimals(known.flatMap(({ summary }) => [summary[field].min, summary[field].max]));
     // An average has more decimals than what it is made of.
     const means = Math.min(Math.max(digits + 1, Math.min(decimals(known.map((b) => b.summary[field].avg)), 2)), 5);
-    keyed(hours.body, known.toReversed(), (b) => `${field} ${b.bucket_start}`, hourRow, (row, b) => fillHour(row, b.bucket_start, b.bucket_end, b.summary[field], [digits, means]));
+    keyed(
+      hours.body,
+      known.toReversed(),
+      (b) => `${field} ${b.bucket_start}`,
+      hourRow,
+      (row, b) => fillHour(row, b.bucket_start, b.bucket_end, b.summary[field], [digits, means]),
+    );
     const shown = state.readings?.slice(0, ROWS_MAX) ?? [];
     rowCard.hidden = !state.readings;
     rows.body.replaceChildren(...shown.map(readingRow));
@@ -181,12 +197,19 @@ function build(state, act) {
   };
   rowCard.hidden = true;
   const main = h("div", { class: "sensor" }, fields.element, chartCard, hourCard, rowCard);
-  return { elements: [h("h1", { class: "id" }, visible(state.id)), about, trouble, main], show, failed, end: chart.end };
+  return {
+    elements: [h("h1", { class: "id" }, visible(state.id)), about, trouble, main],
+    show,
+    failed,
+    end: chart.end,
+  };
 }
 
 function showAbout(box, { about, buckets }) {
   const last = about?.last_ts ?? buckets.at(-1)?.last_ts;
-  const seen = last ? h("span", { title: moment(ms(last)) }, `Last reading ${ago(ms(last))}`) : h("span", {}, "No reading of this sensor is known.");
+  const seen = last
+    ? h("span", { title: moment(ms(last)) }, `Last reading ${ago(ms(last))}`)
+    : h("span", {}, "No reading of this sensor is known.");
   box.replaceChildren(seen, tagList(about?.tags));
 }
 
@@ -195,23 +218,37 @@ function fieldTable(chosen) {
   const { element, body } = table("Fields", columns, "dense fields");
   const make = (name) => {
     const radio = h("input", { type: "radio", name: "field", onchange: () => chosen(name) });
-    return h("tr", {}, h("th", { scope: "row" }, h("label", { title: name }, radio, h("span", { class: "id" }, visible(name)))), h("td", { class: "num" }), h("td", { class: "num" }));
+    return h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, h("label", { title: name }, radio, h("span", { class: "id" }, visible(name)))),
+      h("td", { class: "num" }),
+      h("td", { class: "num" }),
+    );
   };
   const show = ({ fields, field, about }) => {
-    keyed(body, fields, (name) => name, make, (row, name) => {
-      const last = about?.last?.[name];
-      row.querySelector("input").checked = name === field;
-      text(row.children[1], last ? visible(value(last.value)) : NONE);
-      attr(row.children[1], "title", last ? String(last.value) : null);
-      text(row.children[2], last ? ago(ms(last.ts)) : NONE);
-    });
+    keyed(
+      body,
+      fields,
+      (name) => name,
+      make,
+      (row, name) => {
+        const last = about?.last?.[name];
+        row.querySelector("input").checked = name === field;
+        text(row.children[1], last ? visible(value(last.value)) : NONE);
+        attr(row.children[1], "title", last ? String(last.value) : null);
+        text(row.children[2], last ? ago(ms(last.ts)) : NONE);
+      },
+    );
   };
   return { element: card("Fields", element), show };
 }
 
 function toolbar({ span, zoom, move }) {
   const button = (label, title, onclick) => h("button", { type: "button", title, "aria-label": title, onclick }, label);
-  const spans = Object.keys(SPANS).map((name) => h("button", { type: "button", "data-span": name, onclick: () => span(name) }, name.replace(/\D/, " $&")));
+  const spans = Object.keys(SPANS).map((name) =>
+    h("button", { type: "button", "data-span": name, onclick: () => span(name) }, name.replace(/\D/, " $&")),
+  );
   const reset = h("button", { type: "button", onclick: () => zoom(null) }, "Reset zoom");
   const zooms = [
     button("‹", "Earlier", () => move(-0.5, 1)),
@@ -236,16 +273,27 @@ function toolbar({ span, zoom, move }) {
 function notes({ readings, more, complete, fields, field, buckets }) {
   const said = [];
   if (!fields.length) said.push("There are no readings in this time.");
-  else if (!buckets.some((b) => b.summary[field])) said.push("No numbers of this field in this time, so there is no band.");
+  else if (!buckets.some((b) => b.summary[field]))
+    said.push("No numbers of this field in this time, so there is no band.");
   if (readings) {
-    said.push(more ? `The first ${count(readings.length)} readings of this window; there are more, so zoom in to see them.` : `${count(readings.length)} readings in this window.`);
+    said.push(
+      more
+        ? `The first ${count(readings.length)} readings of this window; there are more, so zoom in to see them.`
+        : `${count(readings.length)} readings in this window.`,
+    );
     if (readings.length > ROWS_MAX) said.push(`The first ${ROWS_MAX} stand in the table below.`);
   } else if (buckets.length) said.push("Drag over the plot to zoom in on the readings.");
   if (!complete) said.push("Incomplete: the journal still holds acknowledged readings that are not in here.");
   return said.join(" ");
 }
 
-const hourRow = () => h("tr", {}, h("th", { scope: "row" }), [0, 1, 2, 3].map(() => h("td", { class: "num" })));
+const hourRow = () =>
+  h(
+    "tr",
+    {},
+    h("th", { scope: "row" }),
+    [0, 1, 2, 3].map(() => h("td", { class: "num" })),
+  );
 
 function fillHour(row, start, end, { min, max, avg, count: n }, [digits, means]) {
   text(row.children[0], moment(ms(start), false).slice(5));
@@ -255,6 +303,13 @@ function fillHour(row, start, end, { min, max, avg, count: n }, [digits, means])
 
 function readingRow({ ts, values }) {
   const at = ms(ts);
-  const pairs = Object.entries(values).map(([name, v]) => h("span", { class: "pair" }, h("i", {}, visible(name)), " ", h("b", {}, visible(value(v)))));
-  return h("tr", {}, h("th", { scope: "row", title: ts }, `${moment(at)}.${String(at % 1000).padStart(3, "0")}`), h("td", {}, h("div", { class: "pairs" }, pairs)));
+  const pairs = Object.entries(values).map(([name, v]) =>
+    h("span", { class: "pair" }, h("i", {}, visible(name)), " ", h("b", {}, visible(value(v)))),
+  );
+  return h(
+    "tr",
+    {},
+    h("th", { scope: "row", title: ts }, `${moment(at)}.${String(at % 1000).padStart(3, "0")}`),
+    h("td", {}, h("div", { class: "pairs" }, pairs)),
+  );
 }

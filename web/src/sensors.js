@@ -32,19 +32,30 @@ export function sensorsView(view, query) {
 
 function show({ sensors, next }, prefix, after) {
   if (sensors.length === 0) {
-    return [nothing(prefix ? "No sensor's id begins like that." : after ? "There are no more." : "There are no sensors yet.")];
+    return [
+      nothing(prefix ? "No sensor's id begins like that." : after ? "There are no more." : "There are no sensors yet."),
+    ];
   }
   const columns = [["Sensor"], ["Last reading", "num"], ["Last values"], ["Tags"]];
   const { element, body } = table("Sensors", columns, "list wide stack");
   body.append(...sensors.map(row));
   const link = (label, cursor, rel) => {
-    const query = new URLSearchParams([...(prefix ? [["prefix", prefix]] : []), ...(cursor ? [["after", cursor]] : [])]);
+    const query = new URLSearchParams([
+      ...(prefix ? [["prefix", prefix]] : []),
+      ...(cursor ? [["after", cursor]] : []),
+    ]);
     const rest = query.toString();
     return h("a", { class: "button", rel, href: `#/sensors${rest && `?${rest}`}` }, label);
   };
   const said = h("span", { class: "quiet", role: "status" });
   text(said, `${count(sensors.length)} shown, in the order of their ids`);
-  const pager = h("nav", { class: "pager", "aria-label": "Pages" }, after && link("First page", "", "first"), next != null && link("Next page", next, "next"), said);
+  const pager = h(
+    "nav",
+    { class: "pager", "aria-label": "Pages" },
+    after && link("First page", "", "first"),
+    next != null && link("Next page", next, "next"),
+    said,
+  );
   return [h("section", { class: "card", "aria-label": "Sensors" }, element, pager)];
 }
 
@@ -66,5 +77,9 @@ function row({ sensor_id, last_ts, tags, last }) {
 export const pair = (name, v) => h("span", { class: "pair" }, h("i", {}, visible(name)), " ", h("b", {}, visible(v)));
 
 export function tagList(tags) {
-  return h("div", { class: "pairs" }, Object.entries(tags ?? {}).map(([name, v]) => pair(name, String(v))));
+  return h(
+    "div",
+    { class: "pairs" },
+    Object.entries(tags ?? {}).map(([name, v]) => pair(name, String(v))),
+  );
 }
