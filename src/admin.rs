@@ -3,31 +3,43 @@
 //! It has a port of its own so that it can stay inside while readings come from outside, and answers to the very end:
 //! the app stops it last. Nothing here waits for another stage.
 
+pub mod access;
+mod answer;
+pub mod api;
 pub mod health;
 mod page;
+mod params;
+mod render;
 
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
-use axum::response::Response;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum_server::Handle;
+use futures_util::FutureExt;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use self::access::Access;
+pub use self::access::TokenSource;
+use self::answer::Problem;
 pub use self::health::{Health, JournalState};
 use crate::config;
 use crate::ingest::http::answer::json;
 use crate::ingest::http::{BindError, server};
+use crate::read::Reads;
 use crate::telemetry::metrics;
 
-/// Every route.
+/// Every route beside those of [`api`].
 pub const ROUTES: [&str; 5] = ["/", "/metrics", "/livez", "/readyz", "/openapi.json"];
 
 /// Time for the head of a request; who asks here is a scraper or a person.
@@ -44,6 +56,8 @@ pub struct Admin {
     listener: TcpListener,
     addr: SocketAddr,
     health: Arc<Health>,
+    reads: Option<Arc<Reads>>,
+    access: Access,
 }
 
 impl Admin {
@@ -54,7 +68,14 @@ impl Admin {
     pub async fn bind(cfg: &config::Admin, health: Arc<Health>) -> Result<Admin, BindError> {
         let listener = server::bind(cfg.listen, "admin.listen").await?;
         let addr = listener.local_addr().unwrap_or(cfg.listen);
-        Ok(Admin { listener, addr, health })
+        let access = Access::new(TokenSource::default(), addr);
+        Ok(Admin { listener, addr, health, reads: None, access })
+    }
+
+    /// The same port, which answers questions too, from those who have one of these tokens.
+    #[must_use]
+    pub fn with_reads(self, reads: Arc<Reads>, tokens: TokenSource) -> Admin {
+        Admin { reads: Some(reads), access: Access::new(tokens, self.addr), ..self }
     }
 
     /// The address in use; differs from the setting where that says port 0.
@@ -69,7 +90,8 @@ impl Admin {
     pub async fn serve(self, shutdown: CancellationToken) -> std::io::Result<()> {
         tracing::info!(addr = %self.addr, "metrics and health");
         let handle = Handle::new();
-        let server = server::serve(self.listener, router(self.health), HEADER_TIMEOUT, handle.clone());
+        let server =
+            server::serve(self.listener, router(self.health, self.reads, self.access), HEADER_TIMEOUT, handle.clone());
         tokio::pin!(server);
         tokio::select! {
             ended = &mut server => ended,
@@ -81,7 +103,7 @@ impl Admin {
     }
 }
 
-fn router(health: Arc<Health>) -> Router {
+fn router(health: Arc<Health>, reads: Option<Arc<Reads>>, access: Access) -> Router {
     let [root, metrics, livez, readyz, openapi] = ROUTES;
     let not_found =
         async || error(StatusCode::NOT_FOUND, "not_found", "there is nothing here; /openapi.json lists what is");
@@ -94,9 +116,26 @@ fn router(health: Arc<Health>) -> Router {
         .route(livez, get(async || text("text/plain", "ok\n")))
         .route(readyz, get(ready))
         .route(openapi, get(async || text("application/json", OPENAPI)))
+        .with_state(health)
+        .merge(api::routes(reads, access))
         .fallback(not_found)
         .method_not_allowed_fallback(not_allowed)
-        .with_state(health)
+        .layer(from_fn(observe))
+}
+
+/// Counts the request, and makes a panic an answer instead of a broken connection.
+async fn observe(request: Request, next: Next) -> Response {
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .and_then(|path| ROUTES.iter().chain(&api::ROUTES).find(|route| **route == path.as_str()).copied());
+    let (route, begun) = (route.unwrap_or("unmatched"), Instant::now());
+    let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
+        tracing::error!(route, "a request panicked; this is a bug, please report it");
+        Problem::Internal.into_response()
+    });
+    metrics::http_request(route, response.status().as_u16(), begun.elapsed().as_secs_f64());
+    response
 }
 
 async fn ready(State(health): State<Arc<Health>>) -> Response {
@@ -179,7 +218,7 @@ mod tests {
         let openapi: Value = serde_json::from_str(OPENAPI).unwrap();
         assert!(openapi["openapi"].as_str().unwrap().starts_with("3.1"));
         let mut described: Vec<&str> = openapi["paths"].as_object().unwrap().keys().map(String::as_str).collect();
-        let mut served = [&ROUTES[..], &crate::ingest::http::ROUTES[..]].concat();
+        let mut served = [&ROUTES[..], &api::ROUTES[..], &crate::ingest::http::ROUTES[..]].concat();
         described.sort_unstable();
         served.sort_unstable();
         assert_eq!(described, served);

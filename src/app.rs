@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::accumulate::state::ShardSettings;
 use crate::accumulate::task::{Gauges, ShardTask};
 use crate::accumulate::{PageLimits, ShardHandle};
-use crate::admin::{Admin, Health};
+use crate::admin::{Admin, Health, TokenSource};
 use crate::config::{AckMode, Config};
 use crate::enrich::{Enrichment, Registry};
 use crate::flush::Flusher;
@@ -37,11 +37,13 @@ use crate::ingest;
 use crate::ingest::http::HttpIngest;
 use crate::ingest::listen::MqttListener;
 use crate::ingest::mqtt::{self, BrokerStatus};
+use crate::ingest::tokens::Tokens;
 use crate::intake::{Gate, Intake, Parcels, door};
 use crate::journal::{self, Journal};
 use crate::latest::state::LatestSettings;
 use crate::latest::{LatestGauges, LatestHandle, LatestTask};
 use crate::model::Clock;
+use crate::read::Reads;
 use crate::route::Router;
 use crate::route::oldest::Oldest;
 use crate::shutdown::{Ended, Poison};
@@ -289,6 +291,7 @@ impl Service {
             flusher: flusher.clone(),
             repeats,
         });
+        let tokens = if repeats { TokenSource::default() } else { readers(&config)? };
         // Ports first: they are what fails most often, and nothing else has begun.
         let admin = Admin::bind(&config.admin, health.clone()).await.map_err(start_error)?;
         let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
@@ -306,6 +309,7 @@ impl Service {
         let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
         let enrichment = wiring.enrichment(&store, &registry);
         let Shards { handles, tasks: shards, gauges, latest, latest_gauges } = wiring.shards(&dead_handle, &registry);
+        let askers = handles.iter().map(ShardHandle::asker).collect();
         let router = Router::new(handles, dead_handle).repeating(repeats);
         let (router, journal) = wiring.route(router, parcels, oldest.clone()).await?;
         let dead = wiring.spawn("dead letters", dead);
@@ -315,6 +319,8 @@ impl Service {
             health.http(format!("http://{addr}"));
         }
         let journal_handle = journal.as_ref().map(Journal::handle);
+        let reads = Reads::new(askers, journal_handle.clone(), store.clone(), clock.clone(), config.bucket.span);
+        let admin = if repeats { admin } else { admin.with_reads(Arc::new(reads), tokens) };
         let upkeep = wiring.clone().upkeep(store.clone(), gauges.clone(), latest_gauges, journal_handle, oldest);
         let side = vec![
             wiring.spawn("preparation of the store", wiring.clone().prepare(store, enrichment)),
@@ -414,6 +420,13 @@ impl Service {
             Ended::Unstored { left }
         }
     }
+}
+
+/// Who may read.
+fn readers(config: &Config) -> Result<TokenSource, StartError> {
+    let load = |path| Tokens::load("http.tokens_file", path).map(Arc::new);
+    let tokens = config.http.tokens_file.as_deref().map(load).transpose().map_err(start_error)?;
+    Ok(TokenSource::new(tokens))
 }
 
 /// Where readings are sent to, open and not served yet.

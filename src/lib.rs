@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Beside it, where switched on: [`latest`] keeps the fleet's newest state, [`enrich`] gives pages the tags of a registry.
-//! [`replay`] reads dead letters again, as a second instance.
+//! [`replay`] reads dead letters again, as a second instance. [`read`] shows what was acknowledged, stored or not.
 //!
 //! An acknowledgement ([`ack`]) goes along with every reading and comes back when it is safe; a channel that is full is
 //! the only other thing that flows back. [`app`] is the only place that knows all stages.
@@ -26,7 +26,8 @@
 //! ([`accumulate::bucket`] does), a retry that does not ask what the first try did.
 //!
 //! Pure (no async, IO, clock): [`model`], [`decode`], [`maintain`], `accumulate::{bucket, state}`, `flush::{due, backoff}`,
-//! `ingest::mqtt::{acks, collect, retained, window}`, `latest::state`, `enrich::registry`. `tests/architecture.rs` holds these rules.
+//! `ingest::mqtt::{acks, collect, retained, window}`, `latest::state`, `enrich::registry`, `read::{hours, merge}`.
+//! `tests/architecture.rs` holds these rules.
 
 pub mod accumulate;
 pub mod ack;
@@ -43,6 +44,7 @@ pub mod journal;
 pub mod latest;
 pub mod maintain;
 pub mod model;
+pub mod read;
 pub mod replay;
 pub mod route;
 pub mod shutdown;

@@ -70,8 +70,22 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("enrich", &["model", "store(registry|StoreError)", "config", "telemetry"]),
     ("store", &["model", "maintain", "config", "telemetry"]),
     ("maintain", &["model"]),
+    // It looks at every place where a reading can be, and changes none.
+    (
+        "read",
+        &[
+            "model",
+            "maintain(StoredPage)",
+            "accumulate(Asker|BucketView|ask|state)",
+            "journal(Handle)",
+            "route(shard_of)",
+            "store(Store|StoreError|LoadedBucket|LoadedPage|reading)",
+            "config",
+            "telemetry",
+        ],
+    ),
     // Both ports are served by the same code, which lives with the larger one.
-    ("admin", &["ingest(http)", "telemetry", "config", "model"]),
+    ("admin", &["ingest(http)", "read", "store(reading)", "telemetry", "config", "model"]),
     // A second instance for a command.
     ("replay", &["app", "ingest(letters|mqtt)", "intake", "ack", "maintain", "shutdown", "store", "config", "model"]),
     ("check", &["journal", "store", "ingest(http|mqtt|listen|tokens)", "config", "model"]),
@@ -128,6 +142,8 @@ const PURE: &[&str] = &[
     "src/flush/pack",
     "src/flush/backoff",
     "src/latest/state",
+    "src/read/hours",
+    "src/read/merge",
     "src/enrich/registry",
     "src/ingest/listen/inflight",
     "src/ingest/mqtt/acks",

@@ -249,7 +249,7 @@ fn page(sensor: &str, hour: i64, site: &str) -> PageWrite {
         seal: false,
         tags: Some(Arc::new(Tags::from_canonical(&tags))),
         summary: summarise(&rows),
-        rows,
+        rows: rows.into(),
     }
 }
 

@@ -5,9 +5,12 @@
 //! One seed replays one history: `HOURBUCKET_SIM_SEED=17 cargo test --test simulation` prints it and runs it alone;
 //! `HOURBUCKET_SIM_SEEDS=10000` is the long run. Oracle: what was acknowledged is stored exactly once, what was sent and
 //! not acknowledged at most once, summaries equal those of the readings, and no acknowledgement comes before its
-//! readings are stored.
+//! readings are stored. Questions (`simulation/asks.rs`) show what was acknowledged exactly once, too, at any moment.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "simulation/asks.rs"]
+mod asks;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -423,6 +426,13 @@ impl Sim {
     }
 
     fn step(&mut self) {
+        if self.rng.u8(0..60) == 0 {
+            self.ask();
+        }
+        self.go_on();
+    }
+
+    fn go_on(&mut self) {
         let instance = self.rng.usize(0..self.instances.len());
         match self.rng.u32(0..100) {
             0..12 => self.send(instance),

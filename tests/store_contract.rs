@@ -72,7 +72,7 @@ fn page(sensor: &str, page: u32, kind: PageKind, seal: bool, readings: &[Reading
         form: Form::Pages,
         seal,
         tags: None,
-        rows,
+        rows: rows.into(),
         summary,
     }
 }

@@ -55,7 +55,7 @@ fn write_of(sensor: &str, kind: PageKind, readings: &[Reading]) -> PageWrite {
     readings.iter().for_each(|r| rows.push_reading(r));
     let summary = summarise(&rows);
     let (form, sensor_id) = (Form::Series, Arc::from(sensor));
-    PageWrite { sensor_id, start: START, page: 0, kind, form, seal: false, tags: None, rows, summary }
+    PageWrite { sensor_id, start: START, page: 0, kind, form, seal: false, tags: None, rows: rows.into(), summary }
 }
 
 async fn write(store: &dyn Store, write: PageWrite) -> Written {

@@ -193,7 +193,17 @@ fn packing(c: &mut Criterion) {
         let summary = summary::summarise(&rows);
         let sensor_id = format!("truck_{i:06}").into();
         let start = span.floor(1_700_006_400_000);
-        PageWrite { sensor_id, start, page: 0, kind, form: Form::Pages, seal: false, tags: None, rows, summary }
+        PageWrite {
+            sensor_id,
+            start,
+            page: 0,
+            kind,
+            form: Form::Pages,
+            seal: false,
+            tags: None,
+            rows: rows.into(),
+            summary,
+        }
     };
     let pages: Vec<PageWrite> = (0..12).map(|i| write(i, PageKind::Create, 1000)).collect();
     let appends: Vec<PageWrite> = (0..500).map(|i| write(i, PageKind::Append { known_count: 100 }, 15)).collect();

@@ -19,8 +19,12 @@
 //! Invariants: at most one statement or load in flight; a reading is in exactly one of waiting, flight, store; the
 //! acknowledgements leave with the last reading that waited when they joined.
 
+mod view;
+
 use std::collections::HashSet;
 use std::sync::Arc;
+
+pub use view::BucketView;
 
 use super::seen::{Foreign, Position, Seen};
 use crate::ack::{Ack, Acks};
@@ -82,8 +86,15 @@ struct Waiting {
 struct Flight {
     acks: Acks,
     bytes: u64,
-    rows: u32,
+    /// What the statement holds; `None` for a load.
+    rows: Option<Arc<Rows>>,
     memory: usize,
+}
+
+impl Flight {
+    fn count(&self) -> u32 {
+        self.rows.as_ref().map_or(0, |rows| rows.len() as u32)
+    }
 }
 
 /// A bucket. About 100 bytes while nothing waits.
@@ -369,8 +380,8 @@ impl Bucket {
         }
         let last_ts_ms = if rows.is_empty() { i64::MIN } else { rows.last_ts_ms() };
         let acks = if rest { Acks::default() } else { std::mem::take(&mut waiting.acks) };
-        let (bytes, count, memory) = (array_bytes(&rows), rows.len() as u32, rows.memory_bytes());
-        self.flight = Some(Box::new(Flight { acks, bytes, rows: count, memory }));
+        let (bytes, memory, rows) = (array_bytes(&rows), rows.memory_bytes(), Arc::new(rows));
+        self.flight = Some(Box::new(Flight { acks, bytes, rows: Some(rows.clone()), memory }));
         self.horizon = self.horizon.max(last_ts_ms);
         if rest {
             waiting.keys = None;
@@ -384,7 +395,7 @@ impl Bucket {
 
     /// A load has begun.
     pub(super) fn loading(&mut self) {
-        self.flight = Some(Box::new(Flight { acks: Acks::default(), bytes: 0, rows: 0, memory: 0 }));
+        self.flight = Some(Box::new(Flight { acks: Acks::default(), bytes: 0, rows: None, memory: 0 }));
     }
 
     /// The load did not succeed; the bucket needs it still.
@@ -406,7 +417,7 @@ impl Bucket {
     pub(super) fn written(&mut self, write: &PageWrite, count: u32) -> Settled {
         let Some(flight) = self.flight.take() else { return Settled::default() };
         let before = match (write.kind, self.stored) {
-            (PageKind::Append { known_count }, Stored::Page { bytes, .. }) if count == known_count + flight.rows => {
+            (PageKind::Append { known_count }, Stored::Page { bytes, .. }) if count == known_count + flight.count() => {
                 bytes
             }
             _ => 0,
@@ -417,14 +428,16 @@ impl Bucket {
             self.foreign.get_or_insert_default().own(&write.rows);
         }
         self.attempts = 0;
+        let stored = u64::from(flight.count());
         flight.acks.delivered();
-        Settled { stored: u64::from(flight.rows), duplicates: 0 }
+        Settled { stored, duplicates: 0 }
     }
 
     /// The store has not taken `write`, or nobody knows: its rows wait again, in front, and the bucket must be loaded.
     pub(super) fn came_back(&mut self, write: PageWrite, flag: RowFlags, now_ms: u64) {
         let Some(mut flight) = self.flight.take() else { return };
-        let mut rows = write.rows;
+        drop(flight.rows.take());
+        let mut rows = Arc::unwrap_or_clone(write.rows);
         rows.mark(flag);
         let mut waiting = self.waiting.take().unwrap_or_else(|| Box::new(Waiting::new(now_ms)));
         rows.append(&waiting.rows);

@@ -84,7 +84,7 @@ impl Seen {
 }
 
 /// The work of others in a bucket.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Foreign {
     /// Half-open, in order.
     spans: Vec<(Position, Position)>,

@@ -10,13 +10,17 @@
 //! are squeezed out before they are due, at all of it the shard takes no more: [`Shard::full`]) and `sensors_max` (idle
 //! sensors are forgotten first, then as for bytes).
 
+pub mod asked;
+mod pace;
 mod sensors;
 mod take;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use asked::Met;
 use hashbrown::HashTable;
+use pace::{Gone, Pace};
 use slab::Slab;
 use smallvec::SmallVec;
 
@@ -122,6 +126,7 @@ struct Sensor {
     id: SensorId,
     hash: u64,
     tags: Option<Arc<Tags>>,
+    pace: Pace,
     /// Sorted by start. Nearly always one, which stands here: a sensor is then one allocation beside its slot, its id.
     buckets: SmallVec<[Bucket; 1]>,
 }
@@ -147,6 +152,9 @@ pub struct Shard {
     /// The latest bucket that was forgotten.
     forgotten: Option<BucketStart>,
     sweep_at: usize,
+    /// Sensors that were forgotten, and those met last.
+    gone: Gone,
+    met: VecDeque<Met>,
 }
 
 impl Shard {
@@ -170,6 +178,8 @@ impl Shard {
             receipt_ts_ms: i64::MIN,
             forgotten: None,
             sweep_at: 0,
+            gone: Gone::default(),
+            met: VecDeque::new(),
         }
     }
 
@@ -229,7 +239,7 @@ impl Shard {
         self.shapes.begin(batch);
         for &(offset, hash) in picks {
             let Some(reading) = batch.at(offset) else { continue };
-            let slot = self.sensor(hash, &reading);
+            let slot = self.sensor(hash, &reading, now);
             self.set_tags(slot, reading.tags);
             let start = self.settings.span.floor(reading.ts_ms);
             let position = self.bucket(slot, start);
@@ -249,6 +259,7 @@ impl Shard {
                 payload: reading.payload,
             };
             let sensor = &mut self.sensors[slot];
+            sensor.pace.note(reading.ts_ms);
             let bucket = &mut sensor.buckets[position];
             let before = bucket.memory();
             let kept = bucket.arrive(&arriving, &ack, now.mono_ms);

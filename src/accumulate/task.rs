@@ -1,12 +1,13 @@
 //! The task around a shard: carries events to the state and its jobs to the flush stage. No decisions here.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::ask::{Asker, Desk};
 use super::state::{Counts, Done, Holding, Job, Pick, Refused, Shard, ShardSettings};
 use crate::ack::Ack;
 use crate::enrich::Registry;
@@ -31,7 +32,11 @@ pub struct Portion {
 
 /// The handle of one shard.
 #[derive(Debug, Clone)]
-pub struct ShardHandle(mpsc::Sender<Portion>);
+pub struct ShardHandle {
+    portions: mpsc::Sender<Portion>,
+    handed_over: Arc<AtomicU64>,
+    asker: Asker,
+}
 
 impl ShardHandle {
     /// Hands over readings, waiting while the shard is full.
@@ -39,7 +44,14 @@ impl ShardHandle {
     /// # Errors
     /// The shard is gone; the portion's acknowledgement says so by being dropped.
     pub async fn send(&self, portion: Portion) -> Result<(), ShardGone> {
-        self.0.send(portion).await.map_err(|_| ShardGone)
+        self.portions.send(portion).await.map_err(|_| ShardGone)?;
+        self.handed_over.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// The handle for questions.
+    pub fn asker(&self) -> Asker {
+        self.asker.clone()
     }
 }
 
@@ -85,6 +97,7 @@ const TICK: Duration = Duration::from_millis(20);
 pub struct ShardTask {
     state: Shard,
     portions: mpsc::Receiver<Portion>,
+    desk: Desk,
     flusher: Flusher,
     dead: DeadLetters,
     clock: Arc<dyn Clock>,
@@ -105,9 +118,10 @@ impl ShardTask {
         gauges: Arc<Gauges>,
     ) -> (ShardHandle, ShardTask) {
         let (tx, portions) = mpsc::channel(QUEUE_MAX);
-        let state = Shard::new(settings);
-        let jobs = JoinSet::new();
-        (ShardHandle(tx), ShardTask { state, portions, flusher, dead, clock, gauges, jobs, jobs_max, latest: None })
+        let (state, jobs, handed_over) = (Shard::new(settings), JoinSet::new(), Arc::new(AtomicU64::new(0)));
+        let (asker, desk) = Asker::new(handed_over.clone());
+        let handle = ShardHandle { portions: tx, handed_over, asker };
+        (handle, ShardTask { state, portions, desk, flusher, dead, clock, gauges, jobs, jobs_max, latest: None })
     }
 
     /// The same task with the patterns that are switched on: the registry's tags, and the sensors' latest state.
@@ -130,10 +144,18 @@ impl ShardTask {
                 Some(done) = self.jobs.join_next() => self.finished(done).await,
                 permit = self.flusher.permit(), if due => self.launch(permit),
                 portion = self.portions.recv(), if !draining && !self.state.full() => match portion {
-                    Some(p) => self.accept(p).await,
+                    Some(p) => {
+                        self.accept(p).await;
+                        self.desk.took_in();
+                        self.desk.step(&self.state, self.clock.now());
+                    }
                     None => draining = true,
                 },
-                _ = ticks.tick() => self.state.tick(self.clock.now()),
+                _ = ticks.tick() => {
+                    self.state.tick(self.clock.now());
+                    self.desk.step(&self.state, self.clock.now());
+                }
+                () = self.desk.something() => self.desk.step(&self.state, self.clock.now()),
             }
             if draining {
                 self.state.drain();

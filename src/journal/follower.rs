@@ -11,6 +11,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -109,6 +110,8 @@ impl Follower {
     /// read back ([`Broken`] was reported then). Cancelling the future loses nothing.
     pub async fn next(&mut self) -> Option<Entry> {
         loop {
+            let handed_to = self.ready.front().map_or(self.next_seq, |entry| entry.seq);
+            self.shared.handed_to.store(handed_to, Ordering::Release);
             if let Some(entry) = self.ready.pop_front() {
                 return Some(entry);
             }

@@ -52,6 +52,7 @@ mod tracker;
 mod writer;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 use tokio::sync::Notify;
@@ -134,6 +135,16 @@ impl Handle {
     /// The present state.
     pub fn stats(&self) -> Stats {
         self.0.stats()
+    }
+
+    /// The end of what senders have been acknowledged, as a sequence.
+    pub fn acknowledged_to(&self) -> u64 {
+        self.0.state().synced_to
+    }
+
+    /// The end of what was given out and handed over, as a sequence.
+    pub fn handed_to(&self) -> u64 {
+        self.0.handed_to.load(Ordering::Acquire)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -74,6 +75,8 @@ pub(super) struct Shared {
     pub(super) keeper: Condvar,
     /// There may be something for the follower.
     pub(super) data: Notify,
+    /// Every entry before this sequence was given out, and whoever follows has come back for the next: it is handed over.
+    pub(super) handed_to: AtomicU64,
 }
 
 /// What [`Shared::new`] is made from.
@@ -119,6 +122,7 @@ impl Shared {
             stock: Mutex::default(),
             keeper: Condvar::new(),
             data: Notify::new(),
+            handed_to: AtomicU64::new(from),
         })
     }
 

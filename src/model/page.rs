@@ -48,8 +48,8 @@ pub struct PageWrite {
     pub seal: bool,
     /// Tags to set, where the sensor has any: of a new page, of measurements always.
     pub tags: Option<Arc<Tags>>,
-    /// The readings.
-    pub rows: Rows,
+    /// The readings; shared with the shard, which shows them to whoever asks while they are under way.
+    pub rows: Arc<Rows>,
     /// Their summary, by index into the rows' fields.
     pub summary: Summary,
 }

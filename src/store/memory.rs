@@ -4,16 +4,23 @@
 //! [`MemoryStore`] puts it behind the [`Store`] trait and lets a [`Script`] say what goes wrong with each command.
 
 pub mod latest;
+mod read;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::reading::{
+    LettersQuestion, MeasurementsFound, MeasurementsQuestion, PagesFound, PagesQuestion, SensorNews, SensorsQuestion,
+    StoredLetter,
+};
 use super::{
     BoxFuture, LatestWritten, LoadRequest, LoadedBucket, LoadedPage, PrepareError, Prepared, Store, StoreError, Written,
 };
 use crate::model::rows::ARRAY_KEY_BYTES_MAX;
-use crate::model::{BucketStart, DeadLetter, FieldSummary, Form, LatestUpdate, PageKind, PageWrite, Reading, Rows};
+use crate::model::{
+    BucketStart, DeadLetter, FieldSummary, Form, LatestUpdate, PageKind, PageWrite, Reading, Rows, SensorId,
+};
 use latest::LatestDocument;
 
 /// A stored page.
@@ -262,6 +269,16 @@ impl MemoryStore {
         lock(&self.pages)
     }
 
+    /// A read, which fails or is slow as the script says.
+    async fn read<T>(&self, read: impl FnOnce(&Pages) -> T + Send) -> Result<T, StoreError> {
+        let (fault, delay) = self.fate();
+        pause(delay).await;
+        match fault {
+            Fault::None | Fault::Rejected => Ok(read(&self.pages())),
+            _ => Err(not_applied()),
+        }
+    }
+
     fn fate(&self) -> (Fault, Duration) {
         (lock(&self.script))()
     }
@@ -368,6 +385,33 @@ impl Store for MemoryStore {
             self.pages().dead.extend_from_slice(letters);
             Ok(())
         })
+    }
+
+    fn pages<'a>(&'a self, q: &'a PagesQuestion) -> BoxFuture<'a, Result<PagesFound, StoreError>> {
+        Box::pin(self.read(move |pages| pages.read_pages(q)))
+    }
+
+    fn measurements<'a>(&'a self, q: &'a MeasurementsQuestion) -> BoxFuture<'a, Result<MeasurementsFound, StoreError>> {
+        Box::pin(self.read(move |pages| pages.read_measurements(q)))
+    }
+
+    fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<SensorNews>, StoreError>> {
+        Box::pin(self.read(move |pages| pages.read_newest(sensors)))
+    }
+
+    fn sensors<'a>(&'a self, q: &'a SensorsQuestion) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
+        Box::pin(self.read(move |pages| pages.read_sensors(q)))
+    }
+
+    fn first_buckets<'a>(
+        &'a self,
+        sensors: &'a [SensorId],
+    ) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>> {
+        Box::pin(self.read(move |pages| pages.read_first_buckets(sensors)))
+    }
+
+    fn letters<'a>(&'a self, q: &'a LettersQuestion) -> BoxFuture<'a, Result<Vec<StoredLetter>, StoreError>> {
+        Box::pin(self.read(move |pages| pages.read_letters(q)))
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -16,12 +16,17 @@
 
 pub mod memory;
 pub mod mongo;
+pub mod reading;
 pub mod registry;
 
 use std::future::Future;
 use std::pin::Pin;
 
-use crate::model::{BucketKey, DeadLetter, Form, LatestUpdate, PageWrite, ReadingKey};
+use crate::model::{BucketKey, BucketStart, DeadLetter, Form, LatestUpdate, PageWrite, ReadingKey, SensorId};
+use reading::{
+    LettersQuestion, MeasurementsFound, MeasurementsQuestion, PagesFound, PagesQuestion, SensorNews, SensorsQuestion,
+    StoredLetter,
+};
 
 /// A boxed future, so that the store can be chosen at run time; one allocation a command.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -172,6 +177,31 @@ pub trait Store: Send + Sync + 'static {
 
     /// Keeps dead letters; may keep some twice when it is called again after an `Unknown`.
     fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<(), StoreError>>;
+
+    /// The pages of one sensor; see [`reading`].
+    fn pages<'a>(&'a self, question: &'a PagesQuestion) -> BoxFuture<'a, Result<PagesFound, StoreError>>;
+
+    /// The measurements of one sensor, those of buckets in [`Form::Pages`] too (a conversion may have left some); none where
+    /// the store has no time-series collection.
+    fn measurements<'a>(
+        &'a self,
+        question: &'a MeasurementsQuestion,
+    ) -> BoxFuture<'a, Result<MeasurementsFound, StoreError>>;
+
+    /// Sensors that have a bucket, by the bytes of their ids. Fewer than asked for mean that there are no more.
+    fn sensors<'a>(&'a self, question: &'a SensorsQuestion) -> BoxFuture<'a, Result<Vec<String>, StoreError>>;
+
+    /// The newest state of these sensors, in their order.
+    fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<SensorNews>, StoreError>>;
+
+    /// Of each of these sensors the begin of its first bucket; `None` of one that has none.
+    fn first_buckets<'a>(
+        &'a self,
+        sensors: &'a [SensorId],
+    ) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>>;
+
+    /// Dead letters, the one received last first.
+    fn letters<'a>(&'a self, question: &'a LettersQuestion) -> BoxFuture<'a, Result<Vec<StoredLetter>, StoreError>>;
 
     /// Whether the store answers.
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>>;

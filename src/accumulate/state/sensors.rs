@@ -5,8 +5,10 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::super::bucket::Bucket;
+use super::asked::{MET_MAX, Met};
+use super::pace::Pace;
 use super::{Sensor, Shard};
-use crate::model::{BucketStart, Now, ReadingRef};
+use crate::model::{BucketStart, Now, ReadingRef, SensorId};
 
 /// Sensors looked at in one sweep for idle ones, unless room is needed.
 const SWEEP_STEP: usize = 4096;
@@ -28,12 +30,19 @@ struct Sweep {
 
 impl Shard {
     /// The slot of a sensor, made where there is none.
-    pub(super) fn sensor(&mut self, hash: u64, reading: &ReadingRef<'_>) -> usize {
+    pub(super) fn sensor(&mut self, hash: u64, reading: &ReadingRef<'_>, now: Now) -> usize {
         let id = reading.sensor_id_bytes();
         if let Some(slot) = self.index.find(hash, |&slot| self.sensors[slot as usize].id.as_bytes() == id) {
             return *slot as usize;
         }
-        let sensor = Sensor { id: Arc::from(reading.sensor_id()), hash, tags: None, buckets: SmallVec::new() };
+        let (id, pace) = (SensorId::from(reading.sensor_id()), self.gone.back(reading.sensor_id()));
+        if pace == Pace::default() {
+            if self.met.len() >= MET_MAX {
+                self.met.pop_front();
+            }
+            self.met.push_back(Met { sensor_id: id.clone(), at_ms: now.wall_ms });
+        }
+        let sensor = Sensor { id, hash, tags: None, pace, buckets: SmallVec::new() };
         self.holding.bytes += sensor.memory();
         self.holding.sensors += 1;
         let slot = self.sensors.insert(sensor);
@@ -132,7 +141,8 @@ impl Shard {
                 if let Ok(entry) = self.index.find_entry(hash, |&s| s == slots) {
                     entry.remove();
                 }
-                self.sensors.remove(slot);
+                let sensor = self.sensors.remove(slot);
+                self.gone.add(sensor.id, sensor.pace);
             }
         }
     }

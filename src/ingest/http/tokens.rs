@@ -2,6 +2,7 @@
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
+use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 
@@ -16,6 +17,11 @@ impl Tokens {
             return Err(Refusal::MalformedToken);
         }
         self.check_text(token)
+    }
+
+    /// The answer (401) to a request of the other port whose header `Authorization` is not good.
+    pub(crate) fn refuse(&self, headers: &HeaderMap) -> Option<Response> {
+        self.check(headers).err().map(IntoResponse::into_response)
     }
 
     /// The same for clients of InfluxDB: `Basic` too, with the token as password of any user, and `Token user:token`, as

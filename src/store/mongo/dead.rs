@@ -61,6 +61,12 @@ fn letter(mut document: Document) -> Letter {
     Letter { id, letter: DeadLetter { received_at_ms, source, topic, payload, reason, detail } }
 }
 
+/// The same with its id as text.
+pub(super) fn read_letter(document: Document) -> (String, DeadLetter) {
+    let Letter { id, letter } = letter(document);
+    (id.to_string(), letter)
+}
+
 fn query(filter: &LetterFilter) -> Document {
     let mut query = Document::new();
     if !filter.reasons.is_empty() {

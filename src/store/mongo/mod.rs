@@ -20,6 +20,7 @@ mod pack;
 mod patterns;
 mod prepare;
 mod query;
+mod read;
 mod reconcile;
 mod recount;
 mod registry;
@@ -49,10 +50,14 @@ pub use query::{ReadingsForm, raw_readings_pipeline};
 pub use reconcile::ReconcileOptions;
 pub use schema::{DEAD_LETTERS, SUMMARIES};
 
+use super::reading::{
+    LettersQuestion, MeasurementsFound, MeasurementsQuestion, PagesFound, PagesQuestion, SensorNews, SensorsQuestion,
+    StoredLetter,
+};
 use super::registry::{Query, Reader};
 use super::{BoxFuture, LatestWritten, LoadRequest, LoadedBucket, PrepareError, Prepared, Store, StoreError, Written};
 use crate::config;
-use crate::model::{DeadLetter, Form, LatestUpdate, PageKind, PageWrite, Span};
+use crate::model::{BucketStart, DeadLetter, Form, LatestUpdate, PageKind, PageWrite, SensorId, Span};
 use crate::telemetry::metrics;
 use error::{StatementError, command_code, command_error, concern_error, describe, statement_error};
 use load::Forms;
@@ -304,6 +309,33 @@ impl Store for MongoStore {
             metrics::store_command("dead_letter", letters.len() as u64, begun.elapsed().as_secs_f64());
             result?.map(drop).map_err(|e| command_error(&e))
         })
+    }
+
+    fn pages<'a>(&'a self, q: &'a PagesQuestion) -> BoxFuture<'a, Result<PagesFound, StoreError>> {
+        Box::pin(self.read_pages(q))
+    }
+
+    fn measurements<'a>(&'a self, q: &'a MeasurementsQuestion) -> BoxFuture<'a, Result<MeasurementsFound, StoreError>> {
+        Box::pin(self.read_measurements(q))
+    }
+
+    fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<SensorNews>, StoreError>> {
+        Box::pin(self.read_newest(sensors))
+    }
+
+    fn sensors<'a>(&'a self, q: &'a SensorsQuestion) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
+        Box::pin(self.read_sensors(q))
+    }
+
+    fn first_buckets<'a>(
+        &'a self,
+        sensors: &'a [SensorId],
+    ) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>> {
+        Box::pin(self.read_first_buckets(sensors))
+    }
+
+    fn letters<'a>(&'a self, q: &'a LettersQuestion) -> BoxFuture<'a, Result<Vec<StoredLetter>, StoreError>> {
+        Box::pin(self.read_letters(q))
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -159,7 +159,7 @@ impl Collections {
     }
 
     /// A document of `sensor_buckets`: its bucket, the bucket's end, and the page. `None` for one without an id of ours.
-    fn parse(&self, found: &RawDocument) -> Option<(BucketKey, i64, StoredPage)> {
+    pub(super) fn parse(&self, found: &RawDocument) -> Option<(BucketKey, i64, StoredPage)> {
         let key = key_of(found)?;
         let number = |name: &str| found.get(name).ok().flatten().and_then(int);
         let time = |name: &str| found.get_datetime(name).ok().map(|d| d.timestamp_millis());
@@ -225,7 +225,7 @@ impl Stream<'_> {
 }
 
 /// Adds a stored reading; `false` (and nothing added) for what hourbucket cannot have written.
-fn push(rows: &mut Rows, reading: &RawDocument, skip: &[&str]) -> bool {
+pub(super) fn push(rows: &mut Rows, reading: &RawDocument, skip: &[&str]) -> bool {
     let Ok(ts) = reading.get_datetime("ts") else { return false };
     let mut values = vec![];
     for element in reading {

@@ -1,0 +1,84 @@
+//! What a question is shown of a bucket: a copy of its rows, and of what the bucket knows for telling which of them are
+//! stored. Pure.
+//!
+//! Whoever asks looks at the store afterwards, and by then any of the rows may have been stored. So the view is treated as
+//! the bucket would be if the answer to everything under way were lost: [`BucketView::left`] is the same
+//! [`Bucket::loaded`] that decides what is a duplicate when that happens.
+
+use super::{Bucket, Foreign, Waiting};
+use crate::ack::Acks;
+use crate::model::{BucketStart, Form, RowFlags, Rows};
+use crate::store::LoadedBucket;
+
+/// The rows of a bucket that are not known to be stored.
+#[derive(Debug)]
+pub struct BucketView {
+    bucket: Bucket,
+    since_ms: i64,
+}
+
+impl Bucket {
+    /// Whether anything is not known to be stored.
+    pub(in crate::accumulate) fn holds_rows(&self) -> bool {
+        self.rows().next().is_some()
+    }
+
+    /// What is under way, then what waits.
+    pub(in crate::accumulate) fn rows(&self) -> impl Iterator<Item = &Rows> {
+        let flight = self.flight.as_ref().and_then(|f| f.rows.as_deref());
+        let waiting = self.waiting.as_ref().map(|w| &w.rows);
+        flight.into_iter().chain(waiting).filter(|rows| !rows.is_empty())
+    }
+
+    /// The latest time of all that it ever had, as far as it knows.
+    pub(in crate::accumulate) fn last_ts_ms(&self) -> Option<i64> {
+        let waiting = self.rows().map(Rows::last_ts_ms).max();
+        waiting.max(Some(self.horizon).filter(|ts| *ts > i64::MIN))
+    }
+
+    /// About how many readings it has, stored ones included.
+    pub(in crate::accumulate) fn readings(&self, page_max: u32) -> u64 {
+        let (page, count) = self.stored.end();
+        u64::from(page) * u64::from(page_max) + u64::from(count) + self.rows().map(|r| r.len() as u64).sum::<u64>()
+    }
+
+    /// A view of the rows in `from_ms..to_ms`; `None` where there is none.
+    pub(in crate::accumulate) fn view(&self, from_ms: i64, to_ms: i64) -> Option<BucketView> {
+        let mut waiting = Waiting::new(0);
+        for row in self.rows().flat_map(Rows::iter).filter(|row| (from_ms..to_ms).contains(&row.ts_ms)) {
+            waiting.rows.push_row(&row);
+        }
+        let since_ms = waiting.rows.iter().map(|row| row.ts_ms).min()?;
+        waiting.rows.mark(RowFlags::LOST);
+        waiting.check = true;
+        let mut bucket = Bucket::new(self.start, true);
+        (bucket.stored, bucket.form, bucket.horizon) = (self.stored, self.form, self.horizon);
+        bucket.foreign = self.foreign.as_deref().map(|f| Box::new(f.clone()));
+        waiting.acks = Acks::default();
+        bucket.waiting = Some(Box::new(waiting));
+        Some(BucketView { bucket, since_ms })
+    }
+}
+
+impl BucketView {
+    /// Which bucket of its sensor.
+    pub fn start(&self) -> BucketStart {
+        self.bucket.start
+    }
+
+    /// The earliest of the rows, in milliseconds since 1970: stored readings before it need not be compared.
+    pub fn since_ms(&self) -> i64 {
+        self.since_ms
+    }
+
+    /// The rows that are not among the stored readings. `stored`: the bucket as it was found after the view was made,
+    /// with the identities of all its readings since [`BucketView::since_ms`], or more.
+    pub fn left(mut self, stored: &LoadedBucket) -> Rows {
+        if stored.form == Form::Series {
+            // Measurements have no position: whose they are is told by what the bucket knows to be its own.
+            self.bucket.foreign.get_or_insert_with(|| Box::new(Foreign::default()));
+        }
+        self.bucket.loaded(stored, Some(self.since_ms), usize::MAX);
+        self.bucket.waiting.map(|waiting| waiting.rows).unwrap_or_default()
+    }
+}

@@ -1,0 +1,301 @@
+//! What a shard shows to whoever asks. Nothing here changes anything, and each step is short: a look at one sensor, or at
+//! [`SCAN_STEP`] places of the slab, so that a shard of a million sensors goes on with its work in between.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+
+use super::super::bucket::BucketView;
+use super::pace::Silence;
+use super::{Sensor, Shard};
+use crate::model::{Rows, SensorId, Tags, Value};
+
+/// Places of the slab that one step of a scan looks at: about half a millisecond where none of it is in the cache.
+const SCAN_STEP: usize = 2048;
+
+/// Bytes of rows that one view copies.
+const VIEW_BYTES_MAX: usize = 16 << 20;
+
+/// Entries of each list of a [`FleetPart`].
+pub const FLEET_MAX: usize = 20;
+
+/// The sensors that were met last, among which the newest are.
+pub(super) const MET_MAX: usize = 256;
+
+/// One sensor's rows that are not known to be stored.
+#[derive(Debug, Default)]
+pub struct SensorView {
+    /// By time.
+    pub buckets: Vec<BucketView>,
+    /// Where there is more than a view may copy: the time (ms) from which on nothing is shown.
+    pub cut_ms: Option<i64>,
+}
+
+/// What is known of a sensor's newest state.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct News {
+    /// The latest time of its readings, stored ones too.
+    pub last_ts_ms: Option<i64>,
+    /// Those of its messages.
+    pub tags: Option<Arc<Tags>>,
+    /// By field: time and value of the newest one among the readings that are not known to be stored.
+    pub values: BTreeMap<String, (i64, Value)>,
+}
+
+/// A sensor that sends much.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Busy {
+    /// Which one.
+    pub sensor_id: SensorId,
+    /// Over the open buckets of the last hour.
+    pub readings_per_minute: f64,
+    /// Of its readings, in milliseconds since 1970.
+    pub last_ts_ms: i64,
+}
+
+/// A sensor that has become silent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Silent {
+    /// Which one.
+    pub sensor_id: SensorId,
+    /// Of its readings, in milliseconds since 1970.
+    pub last_ts_ms: i64,
+}
+
+/// A sensor that was met for the first time since the start, or after it was forgotten.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Met {
+    /// Which one.
+    pub sensor_id: SensorId,
+    /// When (wall ms).
+    pub at_ms: i64,
+}
+
+/// One shard's part of the fleet.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct FleetPart {
+    /// The sensors in memory.
+    pub sensors: usize,
+    /// The busiest first.
+    pub busiest: Vec<Busy>,
+    /// The one that fell silent last first.
+    pub silent: Vec<Silent>,
+    /// The one met last first.
+    pub met: Vec<Met>,
+}
+
+/// A scan over all sensors that collects ids.
+#[derive(Debug)]
+pub struct IdScan {
+    prefix: String,
+    after: Option<String>,
+    limit: usize,
+    at: usize,
+    found: BinaryHeap<SensorId>,
+}
+
+impl IdScan {
+    /// A scan for the first `limit` ids behind `after`, in the order of their bytes, that begin with `prefix`.
+    pub fn new(prefix: String, after: Option<String>, limit: usize) -> IdScan {
+        IdScan { prefix, after, limit, at: 0, found: BinaryHeap::new() }
+    }
+
+    fn look(&mut self, sensor: &Sensor) {
+        let id = &sensor.id;
+        let wanted = id.starts_with(&self.prefix) && self.after.as_deref().is_none_or(|after| **id > *after);
+        let full = self.found.len() >= self.limit;
+        if !wanted || full && self.found.peek().is_some_and(|last| id >= last) {
+            return;
+        }
+        if !sensor.buckets.iter().any(super::super::bucket::Bucket::holds_rows) {
+            return;
+        }
+        if full {
+            self.found.pop();
+        }
+        self.found.push(id.clone());
+    }
+
+    /// What was found, in order.
+    pub fn into_ids(self) -> Vec<SensorId> {
+        self.found.into_sorted_vec()
+    }
+}
+
+/// A scan over all sensors for the lists of the fleet.
+#[derive(Debug)]
+pub struct FleetScan {
+    now_ms: i64,
+    at: usize,
+    /// Readings a minute (a non-negative double's bits are in its order), last time.
+    busiest: BinaryHeap<Reverse<(u64, i64, SensorId)>>,
+    silent: BinaryHeap<Reverse<(i64, SensorId)>>,
+}
+
+impl FleetScan {
+    /// A scan as of `now_ms` (wall).
+    pub fn new(now_ms: i64) -> FleetScan {
+        FleetScan { now_ms, at: 0, busiest: BinaryHeap::new(), silent: BinaryHeap::new() }
+    }
+
+    fn look(&mut self, sensor: &Sensor, span_ms: i64, page_max: u32) {
+        let rate = sensor.readings_per_minute(self.now_ms, span_ms, page_max);
+        let last_ts_ms = sensor.last_ts_ms();
+        if let Some(last_ts_ms) = last_ts_ms.filter(|_| rate > 0.0) {
+            let least = self.busiest.peek().map_or(0, |Reverse((bits, ..))| *bits);
+            if self.busiest.len() < FLEET_MAX || rate.to_bits() > least {
+                push_bounded(&mut self.busiest, (rate.to_bits(), last_ts_ms, sensor.id.clone()));
+            }
+        }
+        if let Some(Silence { last_ts_ms }) = sensor.pace.silence(self.now_ms) {
+            self.silent(last_ts_ms, &sensor.id);
+        }
+    }
+
+    fn silent(&mut self, last_ts_ms: i64, id: &SensorId) {
+        let least = self.silent.peek().map_or(i64::MIN, |Reverse((ts, _))| *ts);
+        if self.silent.len() < FLEET_MAX || last_ts_ms > least {
+            push_bounded(&mut self.silent, (last_ts_ms, id.clone()));
+        }
+    }
+}
+
+/// Keeps the largest [`FLEET_MAX`].
+fn push_bounded<T: Ord>(heap: &mut BinaryHeap<Reverse<T>>, value: T) {
+    heap.push(Reverse(value));
+    if heap.len() > FLEET_MAX {
+        heap.pop();
+    }
+}
+
+impl Sensor {
+    fn last_ts_ms(&self) -> Option<i64> {
+        self.buckets.iter().filter_map(super::super::bucket::Bucket::last_ts_ms).max().max(self.pace.last_ts_ms())
+    }
+
+    /// Over the buckets of now and of the span before, where that is still held.
+    fn readings_per_minute(&self, now_ms: i64, span_ms: i64, page_max: u32) -> f64 {
+        let recent = self.buckets.iter().filter(|b| b.start.0 > now_ms - 2 * span_ms && b.start.0 <= now_ms);
+        let (mut readings, mut since_ms) = (0, now_ms);
+        for bucket in recent {
+            readings += bucket.readings(page_max);
+            since_ms = since_ms.min(bucket.start.0);
+        }
+        readings as f64 / ((now_ms - since_ms).max(MINUTE_MS) as f64 / MINUTE_MS as f64)
+    }
+}
+
+const MINUTE_MS: i64 = 60_000;
+
+impl Shard {
+    /// A view of one sensor's rows in `from_ms..to_ms`; empty where it has none.
+    pub fn view(&self, hash: u64, sensor_id: &str, from_ms: i64, to_ms: i64) -> SensorView {
+        let mut view = SensorView::default();
+        let Some(sensor) = self.known(hash, sensor_id) else { return view };
+        let span = self.settings.span;
+        let mut bytes = 0;
+        for bucket in &sensor.buckets {
+            let overlaps = bucket.start.0 < to_ms && span.end(bucket.start) > from_ms;
+            if !overlaps || !bucket.holds_rows() {
+                continue;
+            }
+            let held: usize = bucket.rows().map(Rows::memory_bytes).sum();
+            let mut end_ms = to_ms;
+            if bytes + held > VIEW_BYTES_MAX {
+                end_ms = cut(bucket.rows(), from_ms, VIEW_BYTES_MAX.saturating_sub(bytes), bytes == 0).min(to_ms);
+                view.cut_ms = Some(end_ms).filter(|end| *end < to_ms);
+            }
+            view.buckets.extend(bucket.view(from_ms, end_ms));
+            bytes += held;
+            if view.cut_ms.is_some() {
+                break;
+            }
+        }
+        view
+    }
+
+    /// The newest state of one sensor, as far as it is in memory.
+    pub fn news(&self, hash: u64, sensor_id: &str) -> News {
+        let Some(sensor) = self.known(hash, sensor_id) else { return News::default() };
+        let mut news = News { last_ts_ms: sensor.last_ts_ms(), ..News::default() };
+        news.tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
+        for row in sensor.buckets.iter().flat_map(super::super::bucket::Bucket::rows).flat_map(Rows::iter) {
+            for (name, value) in row.named() {
+                match news.values.get_mut(name) {
+                    Some((ts_ms, _)) if *ts_ms > row.ts_ms => {}
+                    Some(held) => *held = (row.ts_ms, value.to_value()),
+                    None => drop(news.values.insert(name.to_owned(), (row.ts_ms, value.to_value()))),
+                }
+            }
+        }
+        news
+    }
+
+    /// Goes on with a scan for ids; `true` when it is at its end. A sensor that has been there all the while is seen.
+    pub fn scan_ids(&self, scan: &mut IdScan) -> bool {
+        for slot in scan.at..(scan.at + SCAN_STEP).min(self.sensors.capacity()) {
+            if let Some(sensor) = self.sensors.get(slot) {
+                scan.look(sensor);
+            }
+        }
+        scan.at += SCAN_STEP;
+        scan.at >= self.sensors.capacity()
+    }
+
+    /// Goes on with a scan for the fleet; the part when it is at its end.
+    pub fn scan_fleet(&self, scan: &mut FleetScan) -> Option<FleetPart> {
+        let (span_ms, page_max) = (self.settings.span.ms(), self.settings.page.readings);
+        for slot in scan.at..(scan.at + SCAN_STEP).min(self.sensors.capacity()) {
+            if let Some(sensor) = self.sensors.get(slot) {
+                scan.look(sensor, span_ms, page_max);
+            }
+        }
+        scan.at += SCAN_STEP;
+        if scan.at < self.sensors.capacity() {
+            return None;
+        }
+        for (id, pace) in self.gone.iter() {
+            if let Some(Silence { last_ts_ms }) = pace.silence(scan.now_ms) {
+                scan.silent(last_ts_ms, id);
+            }
+        }
+        let busiest = std::mem::take(&mut scan.busiest).into_sorted_vec().into_iter();
+        let busy = |Reverse((bits, last_ts_ms, sensor_id))| Busy {
+            sensor_id,
+            readings_per_minute: f64::from_bits(bits),
+            last_ts_ms,
+        };
+        let silent = std::mem::take(&mut scan.silent).into_sorted_vec().into_iter();
+        Some(FleetPart {
+            sensors: self.holding.sensors,
+            busiest: busiest.map(busy).collect(),
+            silent: silent.map(|Reverse((last_ts_ms, sensor_id))| Silent { sensor_id, last_ts_ms }).collect(),
+            met: self.met.iter().rev().cloned().collect(),
+        })
+    }
+
+    fn known(&self, hash: u64, sensor_id: &str) -> Option<&Sensor> {
+        let slot = self.index.find(hash, |&slot| *self.sensors[slot as usize].id == *sensor_id)?;
+        self.sensors.get(*slot as usize)
+    }
+}
+
+/// The time before which there are at most `bytes_max` of rows; where those of the first moment are more and `some` is to
+/// be shown, just behind that moment.
+fn cut<'a>(rows: impl Iterator<Item = &'a Rows>, from_ms: i64, bytes_max: usize, some: bool) -> i64 {
+    let mut sizes: Vec<(i64, usize)> = rows
+        .flat_map(Rows::iter)
+        .filter(|row| row.ts_ms >= from_ms)
+        .map(|row| (row.ts_ms, row.stored_bytes() as usize))
+        .collect();
+    sizes.sort_unstable();
+    let mut bytes = 0;
+    let first = sizes.first().map_or(i64::MAX, |(ts_ms, _)| *ts_ms);
+    for (ts_ms, size) in sizes {
+        bytes += size;
+        if bytes > bytes_max {
+            return if some && ts_ms == first { ts_ms + 1 } else { ts_ms };
+        }
+    }
+    i64::MAX
+}

@@ -1,0 +1,141 @@
+//! How often a sensor speaks, in eight bytes, and who has become silent. Pure.
+//!
+//! *Silent* is a sensor of which no reading has come for longer than three times its usual interval and at least
+//! [`SILENT_MIN_S`]; while no interval is known (fewer than three readings), for longer than [`SILENT_UNKNOWN_S`]. What
+//! counts is the time of the readings, so a gateway that uploads late makes its sensors late, not silent sooner than its
+//! own habit: the floor of five minutes is above what gateways gather.
+
+use std::collections::HashMap;
+
+use crate::model::SensorId;
+
+/// A sensor is never called silent sooner than this.
+const SILENT_MIN_S: u32 = 5 * 60;
+/// Where its interval is not known.
+const SILENT_UNKNOWN_S: u32 = 60 * 60;
+/// How many of its usual intervals.
+const SILENT_INTERVALS: u32 = 3;
+/// Readings after which the interval is believed.
+const KNOWN_FROM: u16 = 3;
+
+/// Eight bytes a sensor.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Pace {
+    /// The latest reading, in seconds since 1970; 0: none yet, or before.
+    last_s: u32,
+    /// A moving average of the seconds between two readings, in quarters; as many as fit, 4.5 hours.
+    interval_qs: u16,
+    /// Readings, as far as matters.
+    readings: u16,
+}
+
+/// Since when.
+pub(super) struct Silence {
+    pub(super) last_ts_ms: i64,
+}
+
+impl Pace {
+    /// A reading of this time has come.
+    pub(super) fn note(&mut self, ts_ms: i64) {
+        let Ok(ts_s) = u32::try_from(ts_ms / 1000) else { return };
+        if ts_s <= self.last_s && self.readings > 0 {
+            // Of the same second, or late.
+            return;
+        }
+        if self.readings > 0 {
+            let gap = (ts_s - self.last_s).saturating_mul(4).min(u32::from(u16::MAX));
+            let held = u32::from(self.interval_qs);
+            // An eighth of the new one, and the first as it is.
+            let mean = if self.readings == 1 { gap } else { (held * 7 + gap).div_ceil(8) };
+            self.interval_qs = mean as u16;
+        }
+        self.last_s = ts_s;
+        self.readings = self.readings.saturating_add(1);
+    }
+
+    pub(super) fn last_ts_ms(self) -> Option<i64> {
+        (self.readings > 0).then(|| i64::from(self.last_s) * 1000)
+    }
+
+    /// Where it is silent as of `now_ms` (wall).
+    pub(super) fn silence(self, now_ms: i64) -> Option<Silence> {
+        let last_ts_ms = self.last_ts_ms()?;
+        let allowed_s = match self.readings {
+            0..KNOWN_FROM => SILENT_UNKNOWN_S,
+            _ => (u32::from(self.interval_qs) * SILENT_INTERVALS / 4).max(SILENT_MIN_S),
+        };
+        (now_ms - last_ts_ms > i64::from(allowed_s) * 1000).then_some(Silence { last_ts_ms })
+    }
+}
+
+/// Sensors that the shard has forgotten, so that their silence can be told.
+#[derive(Debug, Default)]
+pub(super) struct Gone(HashMap<SensorId, Pace>);
+
+/// Of one shard, 100 bytes each. When there are more, those that spoke longest ago go.
+const GONE_MAX: usize = 4096;
+
+impl Gone {
+    pub(super) fn add(&mut self, id: SensorId, pace: Pace) {
+        self.0.insert(id, pace);
+        if self.0.len() > GONE_MAX {
+            let mut times: Vec<u32> = self.0.values().map(|p| p.last_s).collect();
+            let (_, middle, _) = times.select_nth_unstable(GONE_MAX / 2);
+            let middle = *middle;
+            self.0.retain(|_, p| p.last_s > middle);
+        }
+    }
+
+    /// The pace of one that is back.
+    pub(super) fn back(&mut self, id: &str) -> Pace {
+        if self.0.is_empty() { Pace::default() } else { self.0.remove(id).unwrap_or_default() }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&SensorId, Pace)> {
+        self.0.iter().map(|(id, pace)| (id, *pace))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sensor_is_silent_by_its_own_measure() {
+        assert_eq!(size_of::<Pace>(), 8);
+        let silent_after = |times: &[i64]| {
+            let mut pace = Pace::default();
+            times.iter().for_each(|s| pace.note(s * 1000));
+            let last = *times.last().unwrap();
+            (1..40_000).find(|after| pace.silence((last + after) * 1000).is_some())
+        };
+        assert_eq!(silent_after(&[1000]), Some(3601), "no interval is known");
+        assert_eq!(silent_after(&[1000, 1001, 1002, 1003]), Some(301), "the floor");
+        assert_eq!(silent_after(&[1000, 2000, 3000, 4000]), Some(3001), "three of its intervals");
+        assert_eq!(silent_after(&[1000, 1000, 1000, 1000]), Some(3601), "of one second: no interval");
+        let mut late = Pace::default();
+        [5_000_000, 1000, 6_000_000, 7_000_000].into_iter().for_each(|ts| late.note(ts));
+        assert_eq!(late.last_ts_ms(), Some(7_000_000));
+        assert!(late.silence(7_000_000 + 3_000_000).is_none() && late.silence(7_000_000 + 3_000_001).is_some());
+        assert!(Pace::default().silence(i64::MAX).is_none());
+        let mut before = Pace::default();
+        before.note(-5);
+        before.note(-5000);
+        assert_eq!(before.last_ts_ms(), Some(0).filter(|_| before.readings > 0));
+    }
+
+    #[test]
+    fn the_forgotten_are_bounded_and_the_longest_gone_go_first() {
+        let mut gone = Gone::default();
+        for i in 0..(GONE_MAX as i64 * 3) {
+            let mut pace = Pace::default();
+            pace.note(i * 1000);
+            gone.add(format!("s{i}").into(), pace);
+            assert!(gone.0.len() <= GONE_MAX);
+        }
+        assert_eq!(gone.back("s5"), Pace::default());
+        let last = GONE_MAX as i64 * 3 - 1;
+        assert_eq!(gone.back(&format!("s{last}")).last_ts_ms(), Some(last * 1000));
+        assert_eq!(gone.back(&format!("s{last}")), Pace::default(), "it is back");
+    }
+}

@@ -1,0 +1,104 @@
+//! Who may read: the tokens of `http.tokens_file`, or where there are none, whoever is on the same machine.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use axum::extract::{Request, State};
+use axum::http::HeaderMap;
+use axum::http::header::HOST;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::answer::Problem;
+use crate::ingest::http::tokens::Tokens;
+
+/// The tokens of the moment; another set can be put in their place while requests are answered.
+#[derive(Debug, Clone, Default)]
+pub struct TokenSource(Arc<RwLock<Option<Arc<Tokens>>>>);
+
+impl TokenSource {
+    /// These, or none.
+    pub fn new(tokens: Option<Arc<Tokens>>) -> TokenSource {
+        TokenSource(Arc::new(RwLock::new(tokens)))
+    }
+
+    /// Those that count from now on.
+    pub fn replace(&self, tokens: Option<Arc<Tokens>>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = tokens;
+    }
+
+    fn current(&self) -> Option<Arc<Tokens>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What decides about a request.
+#[derive(Debug, Clone)]
+pub struct Access {
+    tokens: TokenSource,
+    is_loopback: bool,
+}
+
+impl Access {
+    /// For a port that listens on this address.
+    pub fn new(tokens: TokenSource, listen: SocketAddr) -> Access {
+        Access { tokens, is_loopback: listen.ip().to_canonical().is_loopback() }
+    }
+
+    /// The answer to a request that is not let in.
+    fn refuse(&self, headers: &HeaderMap) -> Option<Response> {
+        let Some(tokens) = self.tokens.current() else {
+            return match (self.is_loopback, is_local(headers)) {
+                (true, true) => None,
+                (true, false) => Some(Problem::ForeignHost.into_response()),
+                (false, _) => Some(Problem::NoTokens.into_response()),
+            };
+        };
+        tokens.refuse(headers)
+    }
+}
+
+/// Whether the request was sent to an address, or to `localhost`. A name of somebody else's that leads here is a page of
+/// somebody else's in a browser on this machine (DNS rebinding), or a proxy that makes the port public.
+fn is_local(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(HOST) else { return true };
+    let Ok(host) = host.to_str() else { return false };
+    if host.parse::<SocketAddr>().is_ok() || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok() {
+        return true;
+    }
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok()
+}
+
+/// Around the routes.
+pub(super) async fn guard(State(access): State<Access>, request: Request, next: Next) -> Response {
+    match access.refuse(request.headers()) {
+        None => next.run(request).await,
+        Some(refused) => refused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn without_tokens_only_this_machine_reads_and_only_under_its_own_names() {
+        let ask = |listen: &str, host: Option<&'static str>| {
+            let access = Access::new(TokenSource::default(), listen.parse().unwrap());
+            let headers = host.map(|host| (HOST, HeaderValue::from_static(host)));
+            access.refuse(&headers.into_iter().collect()).map_or(200, |r| r.status().as_u16())
+        };
+        for host in ["127.0.0.1:8081", "localhost:8081", "LOCALHOST", "[::1]:8081", "[::1]", "10.0.0.1"] {
+            assert_eq!(ask("127.0.0.1:8081", Some(host)), 200, "{host}");
+        }
+        assert_eq!(ask("[::1]:8081", None), 200);
+        for host in ["evil.example", "evil.example:8081", "localhost.evil.example:8081", ""] {
+            assert_eq!(ask("127.0.0.1:8081", Some(host)), 403, "{host}");
+        }
+        assert_eq!(ask("0.0.0.0:8081", Some("127.0.0.1:8081")), 403);
+        assert_eq!(ask("[::]:8081", None), 403);
+    }
+}

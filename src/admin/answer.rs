@@ -1,0 +1,79 @@
+//! What goes wrong with a question, and its status.
+
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+
+use crate::ingest::http::answer::json;
+use crate::read::ReadError;
+
+/// Why a request is turned down.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Problem {
+    #[error(
+        "readings are shown to this machine only while there are no tokens: set http.tokens_file and send the header \
+         `Authorization: Bearer <id>.<secret>`, or set admin.listen to 127.0.0.1"
+    )]
+    NoTokens,
+    #[error(
+        "without tokens the header Host must be an address or localhost; set http.tokens_file and send the header \
+         `Authorization: Bearer <id>.<secret>`"
+    )]
+    ForeignHost,
+    #[error("{name}: {problem}")]
+    Parameter { name: &'static str, problem: String },
+    #[error("the query of the URL is not understood: {0}")]
+    Query(String),
+    #[error("the path is not understood: {0}")]
+    Path(String),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("this service does not answer questions")]
+    Off,
+    #[error("the request met a fault in the service, whose log says more")]
+    Internal,
+}
+
+/// Seconds until it is worth while to ask again.
+const RETRY_S: u64 = 2;
+
+impl Problem {
+    pub(super) fn parameter(name: &'static str, problem: impl Into<String>) -> Problem {
+        Problem::Parameter { name, problem: problem.into() }
+    }
+
+    fn status(&self) -> StatusCode {
+        match self {
+            Problem::NoTokens | Problem::ForeignHost => StatusCode::FORBIDDEN,
+            Problem::Parameter { .. } | Problem::Query(_) | Problem::Path(_) => StatusCode::BAD_REQUEST,
+            Problem::Read(_) | Problem::Off => StatusCode::SERVICE_UNAVAILABLE,
+            Problem::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    fn reason(&self) -> &'static str {
+        match self {
+            Problem::NoTokens => "no_tokens",
+            Problem::ForeignHost => "foreign_host",
+            Problem::Parameter { .. } => "bad_parameter",
+            Problem::Query(_) => "bad_query",
+            Problem::Path(_) => "bad_path",
+            Problem::Read(ReadError::Store(_)) => "store_away",
+            Problem::Read(ReadError::TimedOut) => "timed_out",
+            Problem::Read(ReadError::Busy) => "busy",
+            Problem::Read(ReadError::Gone) | Problem::Off => "stopping",
+            Problem::Internal => "internal",
+        }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = serde_json::json!({ "error": { "reason": self.reason(), "detail": self.to_string() } });
+        let mut response = json(self.status(), &body);
+        if self.status() == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_S));
+        }
+        response
+    }
+}

@@ -1,0 +1,265 @@
+//! The read API: requests to questions, answers to JSON, NDJSON and CSV. [`crate::read`] knows what is true.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::middleware::from_fn_with_state;
+use axum::response::Response;
+use axum::routing::get;
+use serde::Deserialize;
+use serde_json::{Value as Json, json};
+
+use super::access::{self, Access};
+use super::answer::Problem;
+use super::params::{bounded, format_of, time, window_of};
+use super::render::{readings_body, rfc3339, value_json};
+use crate::ingest::http::answer;
+use crate::model::{BucketStart, DeadLetter, FieldSummary, Num, ValueRef};
+use crate::read::hours::Hour;
+use crate::read::merge::{Cursor, Window};
+use crate::read::sensors::SensorState;
+use crate::read::{Complete, Reads};
+use crate::store::reading::{LettersQuestion, StoredLetter};
+use crate::telemetry::rejected;
+
+/// Every route of it.
+pub const ROUTES: [&str; 5] =
+    ["/v1/sensors", "/v1/sensors/{id}/hourly", "/v1/sensors/{id}/readings", "/v1/fleet", "/v1/dead-letters"];
+
+/// Buckets that one answer may span: more than a year of hours.
+const BUCKETS_MAX: i64 = 20_000;
+/// Bytes of payload in one list of dead letters, after which it ends.
+const LETTERS_BYTES_MAX: usize = 4 << 20;
+/// Entries of the list of rejected senders.
+const REJECTED_MAX: usize = 20;
+
+/// What the routes need.
+pub(super) type Shared = State<Option<Arc<Reads>>>;
+
+pub(super) fn routes(reads: Option<Arc<Reads>>, access: Access) -> Router {
+    let [sensors_at, hourly_at, readings_at, fleet_at, letters_at] = ROUTES;
+    Router::new()
+        .route(sensors_at, get(sensors))
+        .route(hourly_at, get(hourly))
+        .route(readings_at, get(readings))
+        .route(fleet_at, get(fleet))
+        .route(letters_at, get(letters))
+        .route_layer(from_fn_with_state(access, access::guard))
+        .with_state(reads)
+}
+
+fn known(reads: &Option<Arc<Reads>>) -> Result<&Reads, Problem> {
+    reads.as_deref().ok_or(Problem::Off)
+}
+
+fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Problem> {
+    query.map(|Query(params)| params).map_err(|e| Problem::Query(e.body_text()))
+}
+
+fn ok(body: &Json) -> Response {
+    answer::json(StatusCode::OK, body)
+}
+
+#[derive(Deserialize)]
+struct SensorsParams {
+    prefix: Option<String>,
+    after: Option<String>,
+    limit: Option<String>,
+}
+
+async fn sensors(
+    State(reads): Shared,
+    params: Result<Query<SensorsParams>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let params = query(params)?;
+    let limit = bounded("limit", params.limit.as_deref(), 100, 1..=1000)?;
+    let prefix = params.prefix.unwrap_or_default();
+    let list = known(&reads)?.sensors(&prefix, params.after.as_deref(), limit).await?;
+    let sensors: Vec<Json> = list.sensors.iter().map(sensor).collect();
+    Ok(ok(&json!({ "sensors": sensors, "next": list.next.as_deref() })))
+}
+
+fn sensor(state: &SensorState) -> Json {
+    let last: BTreeMap<&str, Json> = state
+        .last
+        .iter()
+        .map(|(name, (ts_ms, value))| {
+            (name.as_str(), json!({ "value": value_json(value.as_ref()), "ts": rfc3339(*ts_ms) }))
+        })
+        .collect();
+    json!({
+        "sensor_id": &*state.sensor_id,
+        "last_ts": state.last_ts_ms.map(rfc3339),
+        "tags": state.tags,
+        "last": last,
+    })
+}
+
+#[derive(Deserialize)]
+struct HourlyParams {
+    from: Option<String>,
+    to: Option<String>,
+}
+
+async fn hourly(
+    State(reads): Shared,
+    id: Result<Path<String>, PathRejection>,
+    params: Result<Query<HourlyParams>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let (reads, id, params) = (known(&reads)?, sensor_id(id)?, query(params)?);
+    let (from_ms, to_ms) = window_of(params.from.as_deref(), params.to.as_deref(), reads.now_ms())?;
+    let span = reads.span();
+    if (to_ms - span.floor(from_ms).0) / span.ms() > BUCKETS_MAX {
+        let most = BUCKETS_MAX * span.ms() / 3_600_000;
+        return Err(Problem::parameter("from", format!("the span is too long; ask for {most} hours at most")));
+    }
+    let Complete { answer: hours, complete } = reads.hours(&id, from_ms, to_ms).await?;
+    let buckets: Vec<Json> = hours.iter().map(|(start, hour)| bucket(*start, span.end(*start), hour)).collect();
+    Ok(ok(&json!({
+        "sensor_id": id, "from": rfc3339(from_ms), "to": rfc3339(to_ms), "buckets": buckets, "complete": complete,
+    })))
+}
+
+fn bucket(start: BucketStart, end_ms: i64, hour: &Hour) -> Json {
+    let number = |n: Num| match n {
+        Num::Int(v) => value_json(ValueRef::Int(v)),
+        Num::Double(v) => value_json(ValueRef::Double(v)),
+    };
+    let field = |(name, s): (&String, &FieldSummary)| {
+        let avg = s.sum.as_f64() / f64::from(s.count.max(1));
+        let of = json!({
+            "min": number(s.min), "max": number(s.max), "sum": number(s.sum), "count": s.count,
+            "avg": value_json(ValueRef::Double(avg)),
+        });
+        (name.clone(), of)
+    };
+    json!({
+        "bucket_start": rfc3339(start.0),
+        "bucket_end": rfc3339(end_ms),
+        "count": hour.count,
+        "first_ts": hour.first_ts_ms.map(rfc3339),
+        "last_ts": hour.last_ts_ms.map(rfc3339),
+        "summary": hour.summary.iter().map(field).collect::<serde_json::Map<_, _>>(),
+    })
+}
+
+#[derive(Deserialize)]
+struct ReadingsParams {
+    from: Option<String>,
+    to: Option<String>,
+    limit: Option<String>,
+    after: Option<String>,
+    format: Option<String>,
+}
+
+async fn readings(
+    State(reads): Shared,
+    id: Result<Path<String>, PathRejection>,
+    params: Result<Query<ReadingsParams>, QueryRejection>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let (reads, id, params) = (known(&reads)?, sensor_id(id)?, query(params)?);
+    let format = format_of(params.format.as_deref(), &headers)?;
+    let (from_ms, to_ms) = window_of(params.from.as_deref(), params.to.as_deref(), reads.now_ms())?;
+    let limit = bounded("limit", params.limit.as_deref(), 1000, 1..=100_000)?;
+    let after = params.after.as_deref().map(str::parse::<Cursor>).transpose();
+    let after = after.map_err(|_| Problem::parameter("after", "give the `next` of the answer before, as it is"))?;
+    let found = reads.readings(&id, Window { from_ms, to_ms, after, limit }).await?;
+    let sending = reads.sending()?;
+    Ok(readings_body(format, &id, (from_ms, to_ms), found, sending))
+}
+
+async fn fleet(State(reads): Shared) -> Result<Response, Problem> {
+    let fleet = known(&reads)?.fleet().await?;
+    let busiest = fleet.busiest.iter().map(|b| {
+        let rate = value_json(ValueRef::Double((b.readings_per_minute * 100.0).round() / 100.0));
+        json!({ "sensor_id": &*b.sensor_id, "readings_per_minute": rate, "last_ts": rfc3339(b.last_ts_ms) })
+    });
+    let newest = fleet.newest.iter().map(|m| json!({ "sensor_id": &*m.sensor_id, "first_seen": rfc3339(m.at_ms) }));
+    let silent = fleet.silent.iter().map(|s| {
+        let seconds = (fleet.as_of_ms - s.last_ts_ms).max(0) / 1000;
+        json!({ "sensor_id": &*s.sensor_id, "last_ts": rfc3339(s.last_ts_ms), "silent_seconds": seconds })
+    });
+    let rejected = rejected::latest(REJECTED_MAX).into_iter().map(|r| {
+        json!({
+            "source": r.source, "name": r.name, "reason": r.reason, "count": r.count,
+            "last_at": rfc3339(r.last_at_ms), "detail": r.detail,
+        })
+    });
+    Ok(ok(&json!({
+        "as_of": rfc3339(fleet.as_of_ms),
+        "sensors": fleet.sensors,
+        "busiest": busiest.collect::<Vec<_>>(),
+        "newest": newest.collect::<Vec<_>>(),
+        "silent": silent.collect::<Vec<_>>(),
+        "rejected": rejected.collect::<Vec<_>>(),
+    })))
+}
+
+#[derive(Deserialize)]
+struct LettersParams {
+    limit: Option<String>,
+    before: Option<String>,
+    reason: Option<String>,
+}
+
+async fn letters(
+    State(reads): Shared,
+    params: Result<Query<LettersParams>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let (reads, params) = (known(&reads)?, query(params)?);
+    let limit = bounded("limit", params.limit.as_deref(), 20, 1..=100)?;
+    let before = params.before.as_deref().map(letter_cursor).transpose()?;
+    let question = LettersQuestion { reason: params.reason, before, limit: limit + 1, bytes_max: LETTERS_BYTES_MAX };
+    let mut found = reads.letters(&question).await?;
+    let bytes: usize = found.iter().map(|l| l.letter.payload.len()).sum();
+    let mut more = found.len() > limit;
+    found.truncate(limit);
+    // Fewer than were asked for, for their size: there may be more.
+    more |= bytes >= LETTERS_BYTES_MAX;
+    let next = found.last().filter(|_| more).map(|last| {
+        let at_ms = last.letter.received_at_ms;
+        let same = found.iter().filter(|l| l.letter.received_at_ms == at_ms).count() as u32;
+        let before = before.filter(|(at, _)| *at == at_ms).map_or(0, |(_, n)| n);
+        format!("{at_ms}_{}", before + same)
+    });
+    Ok(ok(&json!({ "letters": found.iter().map(letter).collect::<Vec<_>>(), "next": next })))
+}
+
+fn letter_cursor(text: &str) -> Result<(i64, u32), Problem> {
+    let parsed = text.split_once('_').and_then(|(at, n)| Some((at.parse().ok()?, n.parse().ok()?)));
+    match parsed {
+        Some(cursor) => Ok(cursor),
+        // A time, too: the letters up to then.
+        None => Ok((time("before", text)?, 0)),
+    }
+}
+
+fn letter(stored: &StoredLetter) -> Json {
+    use base64::Engine as _;
+    let DeadLetter { received_at_ms, source, topic, payload, reason, detail } = &stored.letter;
+    let mut shown = json!({
+        "id": stored.id, "received_at": rfc3339(*received_at_ms), "source": source, "topic": topic,
+        "reason": reason, "detail": detail, "payload_bytes": payload.len(),
+    });
+    match std::str::from_utf8(payload) {
+        Ok(text) => shown["payload_text"] = text.into(),
+        Err(_) => shown["payload_base64"] = base64::prelude::BASE64_STANDARD.encode(payload).into(),
+    }
+    shown
+}
+
+/// The longest id that a configuration can allow.
+const SENSOR_ID_MAX_BYTES: usize = 1024;
+
+fn sensor_id(path: Result<Path<String>, PathRejection>) -> Result<String, Problem> {
+    let Path(id) = path.map_err(|e| Problem::Path(e.body_text()))?;
+    match id.len() {
+        0..=SENSOR_ID_MAX_BYTES => Ok(id),
+        _ => Err(Problem::Path(format!("no sensor's id is longer than {SENSOR_ID_MAX_BYTES} bytes"))),
+    }
+}

@@ -1,0 +1,131 @@
+//! The parameters of the read API. Pure.
+
+use std::ops::RangeInclusive;
+
+use axum::http::HeaderMap;
+use axum::http::header::ACCEPT;
+use chrono::DateTime;
+
+use super::answer::Problem;
+
+const HOUR_MS: i64 = 3_600_000;
+/// Clocks that are ahead: without `to`, readings of up to an hour from now are shown.
+const AHEAD_MS: i64 = HOUR_MS;
+/// Times that can be shown, and stored as dates: 1 January 0001 to 31 December 9999.
+const TIMES_MS: RangeInclusive<i64> = -62_135_596_800_000..=253_402_300_799_999;
+
+/// How readings are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Json,
+    Ndjson,
+    Csv,
+}
+
+/// A number within a range.
+pub(super) fn bounded(
+    name: &'static str,
+    text: Option<&str>,
+    usual: usize,
+    range: RangeInclusive<usize>,
+) -> Result<usize, Problem> {
+    let Some(text) = text else { return Ok(usual) };
+    let number = text.parse().ok().filter(|n| range.contains(n) && text.bytes().all(|b| b.is_ascii_digit()));
+    number.ok_or_else(|| Problem::parameter(name, format!("a number from {} to {}", range.start(), range.end())))
+}
+
+/// A time: RFC 3339, or seconds, milliseconds, microseconds or nanoseconds since 1970 by their magnitude.
+pub(super) fn time(name: &'static str, text: &str) -> Result<i64, Problem> {
+    let wrong = || Problem::parameter(name, "a time such as 2026-03-01T10:00:00Z, or a number since 1970");
+    let ms = match text.parse::<f64>() {
+        Ok(number) if number.is_finite() => of_number(text, number),
+        _ => DateTime::parse_from_rfc3339(text).ok().map(|t| t.timestamp_millis()),
+    };
+    ms.filter(|ms| TIMES_MS.contains(ms)).ok_or_else(wrong)
+}
+
+fn of_number(text: &str, number: f64) -> Option<i64> {
+    // Exact where it is whole: nanoseconds do not fit a double.
+    let whole = text.parse::<i64>().ok();
+    match number.abs() {
+        n if n < 1e11 => Some(whole.map_or((number * 1000.0).round() as i64, |w| w * 1000)),
+        n if n < 1e14 => Some(whole.unwrap_or(number.floor() as i64)),
+        n if n < 1e17 => Some(whole.unwrap_or(number as i64).div_euclid(1000)),
+        n if n < 9.2e18 => Some(whole.unwrap_or(number as i64).div_euclid(1_000_000)),
+        _ => None,
+    }
+}
+
+/// From and to; the last 24 hours where they are not given.
+pub(super) fn window_of(from: Option<&str>, to: Option<&str>, now_ms: i64) -> Result<(i64, i64), Problem> {
+    let from = from.map(|text| time("from", text)).transpose()?;
+    let to = to.map(|text| time("to", text)).transpose()?;
+    let to_ms = to.unwrap_or(now_ms + AHEAD_MS);
+    let from_ms = from.unwrap_or(to.unwrap_or(now_ms) - 24 * HOUR_MS);
+    if from_ms > to_ms {
+        return Err(Problem::parameter("from", "it must not be later than `to`"));
+    }
+    Ok((from_ms, to_ms))
+}
+
+/// By the parameter, else by the header Accept.
+pub(super) fn format_of(named: Option<&str>, headers: &HeaderMap) -> Result<Format, Problem> {
+    match named {
+        Some("json") => return Ok(Format::Json),
+        Some("ndjson") => return Ok(Format::Ndjson),
+        Some("csv") => return Ok(Format::Csv),
+        Some(_) => return Err(Problem::parameter("format", "json, ndjson or csv")),
+        None => {}
+    }
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let first = accept.split(',').find_map(|part| match part.split(';').next().unwrap_or_default().trim() {
+        "text/csv" => Some(Format::Csv),
+        "application/x-ndjson" | "application/ndjson" | "application/jsonl" => Some(Format::Ndjson),
+        "application/json" | "*/*" | "application/*" => Some(Format::Json),
+        _ => None,
+    });
+    Ok(first.unwrap_or(Format::Json))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_in_every_form() {
+        let at = 1_709_287_200_123;
+        for text in [
+            "2024-03-01T10:00:00.123Z",
+            "2024-03-01T11:00:00.123+01:00",
+            "1709287200.123",
+            "1709287200123",
+            "1709287200123999",
+            "1709287200123999999",
+        ] {
+            assert_eq!(time("from", text).unwrap(), at, "{text}");
+        }
+        assert_eq!(time("from", "-1").unwrap(), -1000);
+        assert_eq!(time("from", "0").unwrap(), 0);
+        for text in ["", "yesterday", "nan", "inf", "1e300", "2024-03-01", "9.3e18", "99999-01-01T00:00:00Z"] {
+            assert!(time("from", text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_window_is_a_day_where_nothing_is_said() {
+        let day = 24 * HOUR_MS;
+        assert_eq!(window_of(None, None, 2 * day).unwrap(), (day, 2 * day + AHEAD_MS));
+        assert_eq!(window_of(None, Some("172800"), 9).unwrap(), (day, 2 * day));
+        assert_eq!(window_of(Some("5"), None, day).unwrap(), (5000, day + AHEAD_MS));
+        assert!(window_of(Some("6"), Some("5"), 0).is_err());
+    }
+
+    #[test]
+    fn numbers_keep_to_their_range() {
+        assert_eq!(bounded("limit", None, 7, 1..=9).unwrap(), 7);
+        assert_eq!(bounded("limit", Some("9"), 7, 1..=9).unwrap(), 9);
+        for text in ["0", "10", "-1", "+1", "1.0", "", "x"] {
+            assert!(bounded("limit", Some(text), 7, 1..=9).is_err(), "{text}");
+        }
+    }
+}

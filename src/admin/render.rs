@@ -1,0 +1,219 @@
+//! Readings as JSON, NDJSON and CSV, made piece by piece while they are sent.
+
+use std::convert::Infallible;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::Response;
+use chrono::{DateTime, SecondsFormat};
+use futures_util::stream;
+use serde_json::Value as Json;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::params::Format;
+use crate::model::rows::Row;
+use crate::model::{Rows, ValueRef};
+use crate::read::Complete;
+use crate::read::merge::Gathered;
+
+/// Readings in one piece.
+const PIECE: usize = 512;
+
+/// Where NDJSON and CSV say what JSON has as `next` and `complete`.
+const NEXT: HeaderName = HeaderName::from_static("x-hourbucket-next");
+const COMPLETE: HeaderName = HeaderName::from_static("x-hourbucket-complete");
+
+/// A time as it is shown everywhere: UTC with milliseconds.
+pub(super) fn rfc3339(ms: i64) -> String {
+    let time = DateTime::from_timestamp_millis(ms).unwrap_or_default();
+    time.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+pub(super) fn value_json(value: ValueRef<'_>) -> Json {
+    match value {
+        ValueRef::Double(v) => v.into(),
+        ValueRef::Int(v) => v.into(),
+        ValueRef::Bool(v) => v.into(),
+        ValueRef::Str(v) => v.into(),
+    }
+}
+
+/// One piece after the other: the begin, the readings, the end.
+struct Pieces {
+    format: Format,
+    begin: Option<String>,
+    rows: Rows,
+    end: String,
+    /// Of CSV: the fields, sorted.
+    columns: Vec<String>,
+    is_first: bool,
+    _sending: OwnedSemaphorePermit,
+}
+
+/// The answer to `GET /v1/sensors/{id}/readings`; `sending` is held until it is sent.
+pub(super) fn readings_body(
+    format: Format,
+    sensor_id: &str,
+    (from_ms, to_ms): (i64, i64),
+    found: Complete<Gathered>,
+    sending: OwnedSemaphorePermit,
+) -> Response {
+    let Complete { answer: Gathered { rows, next }, complete } = found;
+    let next = next.map(|cursor| cursor.to_string());
+    let mut columns: Vec<String> = rows.fields().iter().map(ToString::to_string).collect();
+    columns.sort();
+    columns.dedup();
+    let (content_type, begin, end) = match format {
+        Format::Json => {
+            let id = Json::from(sensor_id);
+            let (from, to) = (rfc3339(from_ms), rfc3339(to_ms));
+            let begin = format!("{{\"sensor_id\":{id},\"from\":\"{from}\",\"to\":\"{to}\",\"readings\":[");
+            ("application/json", begin, format!("],\"next\":{},\"complete\":{complete}}}", Json::from(next.clone())))
+        }
+        Format::Ndjson => ("application/x-ndjson", String::new(), String::new()),
+        Format::Csv => {
+            let mut begin = "ts".to_owned();
+            columns.iter().for_each(|column| {
+                begin.push(',');
+                csv_text(&mut begin, column);
+            });
+            ("text/csv; charset=utf-8; header=present", begin + "\r\n", String::new())
+        }
+    };
+    let pieces = Pieces { format, begin: Some(begin), rows, end, columns, is_first: true, _sending: sending };
+    let body = stream::unfold(pieces, |mut pieces| async move {
+        let piece = pieces.next()?;
+        Some((Ok::<_, Infallible>(Bytes::from(piece)), pieces))
+    });
+    let mut response = Response::new(Body::from_stream(body));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(COMPLETE, HeaderValue::from_static(if complete { "true" } else { "false" }));
+    if let Some(next) = next.and_then(|next| HeaderValue::from_str(&next).ok()) {
+        headers.insert(NEXT, next);
+    }
+    response
+}
+
+impl Pieces {
+    fn next(&mut self) -> Option<String> {
+        if self.begin.is_none() && self.rows.is_empty() && self.end.is_empty() {
+            return None;
+        }
+        let mut piece = self.begin.take().unwrap_or_default();
+        let rows = self.rows.take_front(PIECE, u64::MAX);
+        for row in rows.iter() {
+            match self.format {
+                Format::Json => {
+                    if !std::mem::take(&mut self.is_first) {
+                        piece.push(',');
+                    }
+                    row_json(&mut piece, &row);
+                }
+                Format::Ndjson => {
+                    row_json(&mut piece, &row);
+                    piece.push('\n');
+                }
+                Format::Csv => row_csv(&mut piece, &row, &self.columns),
+            }
+        }
+        if self.rows.is_empty() {
+            piece += &std::mem::take(&mut self.end);
+        }
+        // An empty piece would end the body of a chunked answer; there is always something but for an empty NDJSON.
+        (!piece.is_empty()).then_some(piece)
+    }
+}
+
+fn row_json(out: &mut String, row: &Row<'_>) {
+    let mut values: Vec<(&str, ValueRef<'_>)> = row.named().collect();
+    values.sort_by_key(|(name, _)| *name);
+    out.push_str("{\"ts\":\"");
+    out.push_str(&rfc3339(row.ts_ms));
+    out.push_str("\",\"values\":{");
+    for (i, (name, value)) in values.into_iter().enumerate() {
+        if i > 0 {
+            out.push(',');
+        }
+        out.push_str(&Json::from(name).to_string());
+        out.push(':');
+        out.push_str(&value_json(value).to_string());
+    }
+    out.push_str("}}");
+}
+
+fn row_csv(out: &mut String, row: &Row<'_>, columns: &[String]) {
+    let mut values: Vec<(&str, ValueRef<'_>)> = row.named().collect();
+    values.sort_by_key(|(name, _)| *name);
+    out.push_str(&rfc3339(row.ts_ms));
+    for column in columns {
+        out.push(',');
+        let Ok(at) = values.binary_search_by_key(&column.as_str(), |(name, _)| *name) else { continue };
+        match values[at].1 {
+            // An empty text is not an absent one.
+            ValueRef::Str("") => out.push_str("\"\""),
+            ValueRef::Str(text) => csv_text(out, text),
+            other => out.push_str(&value_json(other).to_string()),
+        }
+    }
+    out.push_str("\r\n");
+}
+
+/// A text as RFC 4180 §2 has it: in quotes where it holds what separates, with quotes doubled.
+fn csv_text(out: &mut String, text: &str) {
+    if !text.contains(['"', ',', '\r', '\n']) {
+        return out.push_str(text);
+    }
+    out.push('"');
+    out.push_str(&text.replace('"', "\"\""));
+    out.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::body::to_bytes;
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::model::RowFlags;
+
+    async fn body(format: Format, rows: Rows) -> String {
+        let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let found = Complete { answer: Gathered { rows, next: None }, complete: true };
+        let response = readings_body(format, "a\"b", (0, 1), found, permit);
+        String::from_utf8(to_bytes(response.into_body(), usize::MAX).await.unwrap().to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn every_format_shows_every_value_and_an_empty_answer_is_whole() {
+        let mut rows = Rows::default();
+        for i in 0..(PIECE as i64 * 2 + 1) {
+            rows.push_named(i, RowFlags::default(), &[("n", ValueRef::Int(i)), ("d", ValueRef::Double(0.5))]);
+        }
+        let text =
+            [("say, \"it\"", ValueRef::Str("a,\"b\"\r\nc")), ("e", ValueRef::Str("")), ("on", ValueRef::Bool(true))];
+        rows.push_named(5000, RowFlags::default(), &text);
+        let csv = body(Format::Csv, rows.clone()).await;
+        assert!(
+            csv.starts_with("ts,d,e,n,on,\"say, \"\"it\"\"\"\r\n1970-01-01T00:00:00.000Z,0.5,,0,,\r\n"),
+            "{csv:.200}"
+        );
+        assert!(csv.ends_with("1970-01-01T00:00:05.000Z,,\"\",,true,\"a,\"\"b\"\"\r\nc\"\r\n"));
+        let json: Json = serde_json::from_str(&body(Format::Json, rows.clone()).await).unwrap();
+        assert_eq!(json["readings"].as_array().unwrap().len(), PIECE * 2 + 2);
+        assert_eq!(
+            json["readings"][7],
+            serde_json::json!({"ts": "1970-01-01T00:00:00.007Z", "values": {"d": 0.5, "n": 7}})
+        );
+        assert_eq!((&json["sensor_id"], &json["complete"], &json["next"]), (&"a\"b".into(), &true.into(), &Json::Null));
+        let lines = body(Format::Ndjson, rows).await;
+        assert_eq!(lines.lines().count(), PIECE * 2 + 2);
+        lines.lines().for_each(|line| drop(serde_json::from_str::<Json>(line).unwrap()));
+        assert_eq!(body(Format::Ndjson, Rows::default()).await, "");
+        assert_eq!(body(Format::Csv, Rows::default()).await, "ts\r\n");
+        serde_json::from_str::<Json>(&body(Format::Json, Rows::default()).await).unwrap();
+    }
+}

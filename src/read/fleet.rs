@@ -1,0 +1,121 @@
+//! The fleet at a glance: the busiest sensors, the newest, those that have become silent, and what is rejected.
+//!
+//! The shards are looked through step by step, at most once in [`FRESH`], whoever asks how often. Everything is of this
+//! process: a restart begins anew, and a second instance has its own.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+
+use super::{ReadError, Reads, TIME_MAX};
+use crate::accumulate::ask::{Answer, Question};
+use crate::accumulate::state::asked::{Busy, FLEET_MAX, FleetPart, Met, Silent};
+use crate::model::SensorId;
+
+/// How long an answer is given again.
+const FRESH: Duration = Duration::from_secs(3);
+/// Newly met sensors that are looked up in the store in one go.
+const LOOK_UP_MAX: usize = 256;
+/// For that.
+const LOOK_UP_TIME: Duration = Duration::from_secs(2);
+/// Sensors of which it is remembered whether they are new.
+const KNOWN_MAX: usize = 4096;
+
+/// The fleet.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Fleet {
+    /// When (wall ms).
+    pub as_of_ms: i64,
+    /// Sensors in memory: those that have sent something in the last hour or so.
+    pub sensors: usize,
+    /// The busiest first.
+    pub busiest: Vec<Busy>,
+    /// The newest first.
+    pub newest: Vec<Met>,
+    /// The one that fell silent last first.
+    pub silent: Vec<Silent>,
+}
+
+/// The last answer.
+#[derive(Default)]
+pub(super) struct FleetCache(Mutex<Cached>);
+
+#[derive(Default)]
+struct Cached {
+    fleet: Option<(Instant, Fleet)>,
+    /// Of sensors that were met: whether they were in the store before.
+    known: HashMap<SensorId, bool>,
+}
+
+impl Reads {
+    /// The fleet, as of a few seconds ago at most.
+    ///
+    /// # Errors
+    /// See [`ReadError`]; the store is not needed.
+    pub async fn fleet(&self) -> Result<Fleet, ReadError> {
+        timeout(TIME_MAX, self.look()).await.unwrap_or(Err(ReadError::TimedOut))
+    }
+
+    async fn look(&self) -> Result<Fleet, ReadError> {
+        let mut cached = self.fleet.0.lock().await;
+        if let Some((at, fleet)) = &cached.fleet
+            && at.elapsed() < FRESH
+        {
+            return Ok(fleet.clone());
+        }
+        let as_of_ms = self.now_ms();
+        let asks = (0..self.shards.len()).map(|shard| self.ask(shard, Question::Fleet));
+        let mut parts = vec![];
+        for answered in try_join_all(asks).await? {
+            if let Answer::Fleet(part) = answered.answer {
+                parts.push(part);
+            }
+        }
+        let mut fleet = merged(parts, as_of_ms);
+        self.keep_new(&mut fleet.newest, &mut cached.known).await;
+        cached.fleet = Some((Instant::now(), fleet.clone()));
+        Ok(fleet)
+    }
+
+    /// Leaves those that were not in the store before they were met here: after a restart every sensor is met again.
+    async fn keep_new(&self, met: &mut Vec<Met>, known: &mut HashMap<SensorId, bool>) {
+        met.truncate(LOOK_UP_MAX);
+        if known.len() > KNOWN_MAX {
+            known.clear();
+        }
+        let ask: Vec<Met> = met.iter().filter(|m| !known.contains_key(&m.sensor_id)).cloned().collect();
+        let ids: Vec<SensorId> = ask.iter().map(|m| m.sensor_id.clone()).collect();
+        if !ids.is_empty()
+            && let Ok(Ok(first)) = timeout(LOOK_UP_TIME, self.store.first_buckets(&ids)).await
+        {
+            for (met, first) in ask.into_iter().zip(first) {
+                let before = first.is_some_and(|start| start < self.span.floor(met.at_ms));
+                known.insert(met.sensor_id, before);
+            }
+        }
+        // Those of which the store has not told are left out for now.
+        met.retain(|m| known.get(&m.sensor_id) == Some(&false));
+        met.truncate(FLEET_MAX);
+    }
+}
+
+fn merged(parts: Vec<FleetPart>, as_of_ms: i64) -> Fleet {
+    let mut fleet = Fleet { as_of_ms, ..Fleet::default() };
+    for part in parts {
+        fleet.sensors += part.sensors;
+        fleet.busiest.extend(part.busiest);
+        fleet.silent.extend(part.silent);
+        fleet.newest.extend(part.met);
+    }
+    fleet.busiest.sort_by(|a, b| {
+        b.readings_per_minute.total_cmp(&a.readings_per_minute).then_with(|| a.sensor_id.cmp(&b.sensor_id))
+    });
+    fleet.silent.sort_by(|a, b| b.last_ts_ms.cmp(&a.last_ts_ms).then_with(|| a.sensor_id.cmp(&b.sensor_id)));
+    fleet.newest.sort_by(|a, b| b.at_ms.cmp(&a.at_ms).then_with(|| a.sensor_id.cmp(&b.sensor_id)));
+    fleet.busiest.truncate(FLEET_MAX);
+    fleet.silent.truncate(FLEET_MAX);
+    fleet
+}

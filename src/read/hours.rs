@@ -1,0 +1,126 @@
+//! The summaries of a sensor's buckets, stored and in memory together. Pure.
+
+use std::collections::BTreeMap;
+
+use super::merge::{in_order, measured_bucket};
+use crate::accumulate::BucketView;
+use crate::maintain::StoredPage;
+use crate::model::{BucketStart, FieldSummary, Form, Rows, summary};
+use crate::store::{LoadedBucket, LoadedPage};
+
+/// One bucket's summary.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Hour {
+    /// How many readings.
+    pub count: u64,
+    /// The earliest, in milliseconds since 1970.
+    pub first_ts_ms: Option<i64>,
+    /// The latest.
+    pub last_ts_ms: Option<i64>,
+    /// By field, of those with numbers.
+    pub summary: BTreeMap<String, FieldSummary>,
+}
+
+/// Buckets by their begin.
+pub type Hours = BTreeMap<BucketStart, Hour>;
+
+impl Hour {
+    fn span(&mut self, first: Option<i64>, last: Option<i64>) {
+        self.first_ts_ms = self.first_ts_ms.into_iter().chain(first).min();
+        self.last_ts_ms = self.last_ts_ms.max(last);
+    }
+
+    fn field(&mut self, name: &str, more: FieldSummary) {
+        let merged = self.summary.get(name).map_or(more, |held| held.merge(more));
+        self.summary.insert(name.to_owned(), merged);
+    }
+
+    /// Adds what a stored page says of itself.
+    pub fn add_page(&mut self, page: &StoredPage) {
+        let count = page.count.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
+        if count == 0 {
+            return;
+        }
+        self.count += count;
+        self.span(page.first_ts_ms, page.last_ts_ms);
+        for (name, field) in &page.summary {
+            if let Some(field) = field {
+                self.field(name, *field);
+            }
+        }
+    }
+
+    /// Adds readings.
+    pub fn add_rows(&mut self, rows: &Rows) {
+        self.count += rows.len() as u64;
+        let times = || rows.iter().map(|row| row.ts_ms);
+        self.span(times().min(), times().max());
+        for (name, field) in summary::by_name(rows.fields(), &summary::summarise(rows)) {
+            self.field(&name, field);
+        }
+    }
+}
+
+/// A bucket of which some is in memory, while its stored part comes in.
+#[derive(Debug)]
+pub struct Open {
+    view: BucketView,
+    hour: Hour,
+    form: Option<Form>,
+    pages: BTreeMap<u32, LoadedPage>,
+    measured: Rows,
+}
+
+impl Open {
+    /// `view` was made before the store was asked for anything.
+    pub fn new(view: BucketView) -> Open {
+        Open { view, hour: Hour::default(), form: None, pages: BTreeMap::new(), measured: Rows::default() }
+    }
+
+    /// Which bucket.
+    pub fn start(&self) -> BucketStart {
+        self.view.start()
+    }
+
+    /// A page of it with its readings. What it says of measurements is not counted: they come before it.
+    pub fn add_page(&mut self, page: &StoredPage) {
+        self.form = Some(page.form);
+        if page.form == Form::Series {
+            return;
+        }
+        self.hour.add_page(page);
+        let since_ms = self.view.since_ms();
+        let last_ts_ms = page.last_ts_ms.unwrap_or(i64::MIN);
+        let keys = match last_ts_ms >= since_ms {
+            true => page.rows.iter().map(|row| row.key()).collect(),
+            false => vec![],
+        };
+        let count = page.count.and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
+        self.pages.insert(page.page, LoadedPage { count, sealed: page.sealed, last_ts_ms, bytes: 0, keys });
+    }
+
+    /// Whether its measurements are to be added.
+    pub fn is_measured(&self) -> bool {
+        self.form != Some(Form::Pages)
+    }
+
+    /// Measurements of it.
+    pub fn add_measurements(&mut self, rows: &Rows) {
+        self.hour.add_rows(rows);
+        rows.iter().filter(|row| row.ts_ms >= self.view.since_ms()).for_each(|row| self.measured.push_row(&row));
+    }
+
+    /// Its summary.
+    pub fn finish(self) -> (BucketStart, Hour) {
+        let (start, mut hour) = (self.view.start(), self.hour);
+        let stored = match self.form {
+            Some(Form::Pages) => LoadedBucket { form: Form::Pages, pages: in_order(self.pages) },
+            _ => measured_bucket(self.measured.iter()),
+        };
+        let left = self.view.left(&stored);
+        if !left.is_empty() {
+            hour.add_rows(&left);
+        }
+        (start, hour)
+    }
+}

@@ -1,0 +1,266 @@
+//! Stored readings and those in memory, each once, in order, from a cursor to a limit. Pure.
+//!
+//! The order is by time, and among the readings of one millisecond by a hash of their values: an order of the readings
+//! alone, so that a cursor means the same whether a reading is stored or not.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::accumulate::BucketView;
+use crate::accumulate::state::asked::SensorView;
+use crate::maintain::StoredPage;
+use crate::model::rows::Row;
+use crate::model::{BucketStart, Form, ReadingKey, Rows, Span};
+use crate::store::reading::MeasurementsFound;
+use crate::store::{LoadedBucket, LoadedPage};
+
+/// Bytes of stored readings that are gathered for one answer.
+const GATHER_BYTES_MAX: usize = 32 << 20;
+/// Bytes of the readings in one answer, as they are stored; in JSON they are about twice as many.
+const ANSWER_BYTES_MAX: u64 = 8 << 20;
+/// Gathered readings beyond the limit, before those that are too many are dropped.
+const SLACK: usize = 10_000;
+
+/// Where an answer has ended: behind the reading with this identity, of which so many were given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cursor {
+    /// Time and hash.
+    pub key: ReadingKey,
+    /// Readings of exactly this identity that were given.
+    pub given: u32,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:x}.{}", self.key.ts_ms, self.key.values_hash, self.given)
+    }
+}
+
+/// The text is no cursor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoCursor;
+
+impl FromStr for Cursor {
+    type Err = NoCursor;
+
+    fn from_str(text: &str) -> Result<Cursor, NoCursor> {
+        let mut parts = text.split('.');
+        let mut part = || parts.next().filter(|part| !part.is_empty() && !part.starts_with('+')).ok_or(NoCursor);
+        let ts_ms = part()?.parse().map_err(|_| NoCursor)?;
+        let values_hash = u64::from_str_radix(part()?, 16).map_err(|_| NoCursor)?;
+        let given = part()?.parse().map_err(|_| NoCursor)?;
+        match parts.next() {
+            None => Ok(Cursor { key: ReadingKey { ts_ms, values_hash }, given }),
+            Some(_) => Err(NoCursor),
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Window {
+    /// From when on, in milliseconds since 1970.
+    pub from_ms: i64,
+    /// Until when, exclusive.
+    pub to_ms: i64,
+    /// Behind this.
+    pub after: Option<Cursor>,
+    /// How many at most, at least one.
+    pub limit: usize,
+}
+
+impl Window {
+    /// From when on readings matter.
+    pub fn begin_ms(&self) -> i64 {
+        self.after.map_or(self.from_ms, |after| after.key.ts_ms.max(self.from_ms))
+    }
+}
+
+/// The next readings, and where they end.
+#[derive(Debug, Clone, Default)]
+pub struct Gathered {
+    /// In order.
+    pub rows: Rows,
+    /// Where there are more, or may be.
+    pub next: Option<Cursor>,
+}
+
+/// Stored readings while they come in.
+#[derive(Debug)]
+pub struct Gather {
+    window: Window,
+    span: Span,
+    views: BTreeMap<BucketStart, BucketView>,
+    /// Nothing in memory is known from here on.
+    cut_ms: i64,
+    /// What was found of the buckets.
+    forms: BTreeMap<BucketStart, Form>,
+    /// Of those with a view: what their pages hold.
+    pages: BTreeMap<BucketStart, BTreeMap<u32, LoadedPage>>,
+    rows: Rows,
+    /// The bucket whose pages are coming.
+    at: Option<BucketStart>,
+    /// Readings of the buckets before it.
+    whole: usize,
+    measured: usize,
+}
+
+impl Gather {
+    /// `view` was made before the store was asked for anything.
+    pub fn new(window: Window, span: Span, view: SensorView) -> Gather {
+        Gather {
+            window,
+            span,
+            cut_ms: view.cut_ms.unwrap_or(i64::MAX),
+            views: view.buckets.into_iter().map(|v| (v.start(), v)).collect(),
+            forms: BTreeMap::new(),
+            pages: BTreeMap::new(),
+            rows: Rows::default(),
+            at: None,
+            whole: 0,
+            measured: 0,
+        }
+    }
+
+    /// The next page, in the order of [`crate::store::Store::pages`].
+    pub fn page(&mut self, start: BucketStart, page: &StoredPage) {
+        if self.at != Some(start) {
+            self.whole = self.rows.len() + self.measured;
+            self.at = Some(start);
+        }
+        self.forms.insert(start, page.form);
+        if page.form == Form::Series {
+            // One that the window begins within has fewer for it than it counts.
+            if start.0 >= self.window.begin_ms() {
+                self.measured += page.count.and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+            }
+            return;
+        }
+        if self.views.contains_key(&start) {
+            let loaded = LoadedPage {
+                count: page.count.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
+                sealed: page.sealed,
+                last_ts_ms: page.last_ts_ms.unwrap_or(i64::MIN),
+                bytes: 0,
+                keys: page.rows.iter().map(|row| row.key()).collect(),
+            };
+            self.pages.entry(start).or_default().insert(page.page, loaded);
+        }
+        let wanted = self.window.begin_ms()..self.window.to_ms;
+        page.rows.iter().filter(|row| wanted.contains(&row.ts_ms)).for_each(|row| self.rows.push_row(&row));
+        if self.rows.len() > 2 * self.window.limit + SLACK {
+            self.prune();
+        }
+    }
+
+    /// Drops what can never be among the first ones.
+    fn prune(&mut self) {
+        let mut all: Vec<(ReadingKey, Row<'_>)> = self.rows.iter().map(|row| (row.key(), row)).collect();
+        all.retain(|(key, _)| self.window.after.is_none_or(|after| *key >= after.key));
+        // Those that the cursor skips come on top.
+        let skipped = self.window.after.map_or(0, |after| after.given as usize);
+        let keep = (self.window.limit + 1 + skipped).min(all.len());
+        all.sort_by_key(|(key, _)| *key);
+        let mut kept = Rows::default();
+        all[..keep].iter().for_each(|(_, row)| kept.push_row(row));
+        self.rows = kept;
+        self.whole = self.whole.min(self.rows.len() + self.measured);
+    }
+
+    /// Whether no more pages are needed: what is whole is enough, or all that may be held.
+    pub fn is_enough(&self) -> bool {
+        let skipped = self.window.after.map_or(0, |after| after.given as usize);
+        self.whole > self.window.limit + skipped || (self.whole > 0 && self.rows.memory_bytes() > GATHER_BYTES_MAX)
+    }
+
+    /// The time before which all pages are known, where there are more.
+    pub fn whole_until_ms(&self) -> i64 {
+        self.at.map_or(self.window.from_ms, |at| at.0).max(self.window.begin_ms())
+    }
+
+    /// The answer. `until_ms`: before it all pages are known; `measured`: the measurements from the window's begin on.
+    pub fn finish(mut self, until_ms: i64, measured: &MeasurementsFound) -> Gathered {
+        let window = self.window;
+        let end_ms = window.to_ms.min(until_ms).min(measured.until_ms).min(self.cut_ms);
+        let left: Vec<Rows> = std::mem::take(&mut self.views)
+            .into_values()
+            .filter(|view| view.start().0 < end_ms)
+            .map(|view| {
+                let stored = self.loaded(&view, &measured.rows);
+                view.left(&stored)
+            })
+            .collect();
+        let of_pages = |row: &Row<'_>| self.forms.get(&self.span.floor(row.ts_ms)) == Some(&Form::Pages);
+        // A conversion may have left measurements behind: the bucket's document tells where its readings are.
+        let measured = measured.rows.iter().filter(|row| !of_pages(row));
+        let memory = left.iter().flat_map(Rows::iter);
+        let mut all: Vec<(ReadingKey, Row<'_>)> = self
+            .rows
+            .iter()
+            .chain(measured)
+            .chain(memory)
+            .filter(|row| (window.begin_ms()..end_ms).contains(&row.ts_ms))
+            .map(|row| (row.key(), row))
+            .collect();
+        all.sort_by_key(|(key, _)| *key);
+        first(&all, window, end_ms)
+    }
+
+    /// What was found of a bucket, as a load would show it.
+    fn loaded(&mut self, view: &BucketView, measured: &Rows) -> LoadedBucket {
+        let (start, span) = (view.start(), self.span);
+        match self.forms.get(&start) {
+            Some(Form::Pages) => {
+                let found = self.pages.remove(&start).unwrap_or_default();
+                LoadedBucket { form: Form::Pages, pages: in_order(found) }
+            }
+            // Measurements come before the document that counts them.
+            _ => measured_bucket(measured.iter().filter(|row| span.floor(row.ts_ms) == start)),
+        }
+    }
+}
+
+/// Pages by their numbers; those that were left out hold nothing that could be compared.
+pub(super) fn in_order(mut found: BTreeMap<u32, LoadedPage>) -> Vec<LoadedPage> {
+    let end = found.last_key_value().map_or(0, |(page, _)| page + 1);
+    (0..end).map(|page| found.remove(&page).unwrap_or_default()).collect()
+}
+
+/// Measurements of a bucket as a load would show them; none at all where there are none.
+pub(super) fn measured_bucket<'a>(rows: impl Iterator<Item = Row<'a>>) -> LoadedBucket {
+    let mut page = LoadedPage { last_ts_ms: i64::MIN, ..LoadedPage::default() };
+    for row in rows {
+        page.last_ts_ms = page.last_ts_ms.max(row.ts_ms);
+        page.keys.push(row.key());
+    }
+    page.count = page.keys.len() as u32;
+    let pages = if page.keys.is_empty() { vec![] } else { vec![page] };
+    LoadedBucket { form: Form::Series, pages }
+}
+
+/// The first of all that are before `end_ms`.
+fn first(all: &[(ReadingKey, Row<'_>)], window: Window, end_ms: i64) -> Gathered {
+    let skip = window.after.map_or(0, |after| {
+        let smaller = all.partition_point(|(key, _)| *key < after.key);
+        let equal = all[smaller..].iter().take_while(|(key, _)| *key == after.key).count();
+        smaller + equal.min(after.given as usize)
+    });
+    let mut rows = Rows::default();
+    for (_, row) in all[skip..].iter().take(window.limit) {
+        rows.push_row(row);
+        if rows.stored_bytes() >= ANSWER_BYTES_MAX {
+            break;
+        }
+    }
+    let given = &all[skip..skip + rows.len()];
+    let next = match given.last() {
+        Some((key, _)) if skip + given.len() < all.len() => {
+            let equal = all[..skip + given.len()].iter().rev().take_while(|(k, _)| k == key).count();
+            Some(Cursor { key: *key, given: equal as u32 })
+        }
+        _ if end_ms < window.to_ms => Some(Cursor { key: ReadingKey { ts_ms: end_ms, values_hash: 0 }, given: 0 }),
+        _ => None,
+    };
+    Gathered { rows, next }
+}

@@ -1,0 +1,109 @@
+//! The list of sensors: those of the store and those that are in memory only, with their newest state.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::future::try_join_all;
+
+use super::{ReadError, Reads};
+use crate::accumulate::ask::{Answer, Question};
+use crate::accumulate::state::asked::News;
+use crate::model::{SensorId, Tags, Value, stable_hash};
+use crate::route::shard_of;
+use crate::store::reading::{SensorNews, SensorsQuestion};
+
+/// A sensor and its newest state.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SensorState {
+    /// Which one.
+    pub sensor_id: SensorId,
+    /// The latest time of its readings, in milliseconds since 1970.
+    pub last_ts_ms: Option<i64>,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
+    /// By field: time and value.
+    pub last: BTreeMap<String, (i64, Value)>,
+}
+
+/// Sensors, and the id behind which there may be more.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct SensorList {
+    /// In the order of the ids' bytes.
+    pub sensors: Vec<SensorState>,
+    /// The last id, where there are more.
+    pub next: Option<SensorId>,
+}
+
+impl Reads {
+    /// The sensors whose ids begin with `prefix`, behind `after`, at most `limit`.
+    ///
+    /// # Errors
+    /// See [`ReadError`].
+    pub async fn sensors(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<SensorList, ReadError> {
+        self.within(self.list(prefix, after, limit)).await
+    }
+
+    /// Memory before the store, both for the ids and for what is told of them: what leaves memory meanwhile is stored.
+    async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<SensorList, ReadError> {
+        self.caught_up().await;
+        let (prefix, after) = (prefix.to_owned(), after.map(ToOwned::to_owned));
+        let asks = (0..self.shards.len()).map(|shard| {
+            let question = Question::Ids { prefix: prefix.clone(), after: after.clone(), limit: limit + 1 };
+            self.ask(shard, question)
+        });
+        let mut ids: BTreeSet<SensorId> = BTreeSet::new();
+        for answered in try_join_all(asks).await? {
+            if let Answer::Ids(found) = answered.answer {
+                ids.extend(found);
+            }
+        }
+        let question = SensorsQuestion { prefix, after, limit: limit + 1 };
+        ids.extend(self.store.sensors(&question).await?.into_iter().map(SensorId::from));
+        let more = ids.len() > limit;
+        let ids: Vec<SensorId> = ids.into_iter().take(limit).collect();
+        let memory = self.news(&ids).await?;
+        let stored = self.store.newest(&ids).await?;
+        let next = ids.last().filter(|_| more).cloned();
+        let sensors = ids.into_iter().zip(memory.into_iter().zip(stored));
+        Ok(SensorList { sensors: sensors.map(|(id, (memory, stored))| state(id, memory, stored)).collect(), next })
+    }
+
+    /// What the shards know of these sensors, in their order.
+    async fn news(&self, ids: &[SensorId]) -> Result<Vec<News>, ReadError> {
+        let mut of_shard: Vec<Vec<usize>> = vec![vec![]; self.shards.len()];
+        for (i, id) in ids.iter().enumerate() {
+            of_shard[shard_of(stable_hash(id), self.shards.len())].push(i);
+        }
+        let asks =
+            of_shard.iter().enumerate().filter(|(_, places)| !places.is_empty()).map(|(shard, places)| async move {
+                let of_shard: Vec<SensorId> = places.iter().map(|i| ids[*i].clone()).collect();
+                Ok::<_, ReadError>((places, self.ask(shard, Question::News(of_shard)).await?))
+            });
+        let mut news = vec![News::default(); ids.len()];
+        for (places, answered) in try_join_all(asks).await? {
+            if let Answer::News(found) = answered.answer {
+                places.iter().zip(found).for_each(|(i, found)| news[*i] = found);
+            }
+        }
+        Ok(news)
+    }
+}
+
+/// Both together: of each field the newer value, and the tags that the sensor's last messages had.
+fn state(sensor_id: SensorId, memory: News, stored: SensorNews) -> SensorState {
+    let mut last = stored.values;
+    for (name, (ts_ms, value)) in memory.values {
+        if last.get(&name).is_none_or(|(held, _)| *held <= ts_ms) {
+            last.insert(name, (ts_ms, value));
+        }
+    }
+    let mut tags = stored.tags;
+    if let Some(own) = memory.tags.as_deref() {
+        tags = entries(own);
+    }
+    let newest = last.values().map(|(ts_ms, _)| *ts_ms).max();
+    SensorState { sensor_id, last_ts_ms: stored.last_ts_ms.max(memory.last_ts_ms).max(newest), tags, last }
+}
+
+fn entries(tags: &Tags) -> BTreeMap<String, String> {
+    tags.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}

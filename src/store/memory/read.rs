@@ -1,0 +1,137 @@
+//! What the read API asks, answered from memory. Limits are small, so that what goes on behind them is tried as well.
+
+use std::collections::BTreeMap;
+
+use super::Pages;
+use crate::maintain::StoredPage;
+use crate::model::{BucketStart, Form, Rows, SensorId};
+use crate::store::reading::{
+    LettersQuestion, MeasurementsFound, MeasurementsQuestion, PagesFound, PagesQuestion, SensorNews, SensorsQuestion,
+    StoredLetter, newer,
+};
+
+/// Pages in one answer.
+const PAGES_MAX: usize = 7;
+
+impl Pages {
+    /// See [`crate::store::Store::pages`].
+    pub fn read_pages(&self, q: &PagesQuestion) -> PagesFound {
+        let of_sensor = (q.sensor_id.to_string(), q.from, 0)..(q.sensor_id.to_string(), BucketStart(q.to_ms), 0);
+        let mut wanted: Vec<_> = match q.from.0 < q.to_ms {
+            true => self.pages.range(of_sensor).map(|((_, start, n), page)| (*start, *n, page)).collect(),
+            false => vec![],
+        };
+        wanted.sort_by_key(|(start, n, _)| (*start, std::cmp::Reverse(*n)));
+        wanted.retain(|(start, n, page)| {
+            let behind = q.after.is_none_or(|(s, p)| *start > s || (*start == s && *n < p));
+            let last_ts_ms = page.readings.iter().map(|r| r.ts_ms).max().unwrap_or(i64::MAX);
+            behind && q.readings_from_ms.is_none_or(|from| last_ts_ms >= from)
+        });
+        let next = wanted.get(PAGES_MAX).and(wanted.get(PAGES_MAX - 1)).map(|(start, n, _)| (*start, *n));
+        wanted.truncate(PAGES_MAX);
+        let shown = |(start, n, page): (BucketStart, u32, &super::Page)| {
+            (start, self.stored_page(&q.sensor_id, start, n, page, q.readings_from_ms.is_some()))
+        };
+        PagesFound { pages: wanted.into_iter().map(shown).collect(), next }
+    }
+
+    fn stored_page(&self, sensor: &str, start: BucketStart, n: u32, page: &super::Page, readings: bool) -> StoredPage {
+        let of_page = match page.form {
+            Form::Pages => Some(&page.readings),
+            Form::Series => self.series.get(&(sensor.to_owned(), start)),
+        };
+        let times = || of_page.into_iter().flatten().map(|r| r.ts_ms);
+        let mut rows = Rows::default();
+        if readings {
+            page.readings.iter().for_each(|r| rows.push_reading(r));
+        }
+        StoredPage {
+            page: n,
+            form: page.form,
+            count: Some(i64::from(page.count)),
+            sealed: page.sealed,
+            first_ts_ms: times().min(),
+            last_ts_ms: times().max(),
+            summary: page.summary.iter().map(|(name, s)| (name.clone(), Some(*s))).collect(),
+            tags: BTreeMap::new(),
+            rows,
+            unreadable: 0,
+        }
+    }
+
+    /// See [`crate::store::Store::measurements`].
+    pub fn read_measurements(&self, q: &MeasurementsQuestion) -> MeasurementsFound {
+        let of_sensor = self.series.iter().filter(|((sensor, _), _)| **sensor == *q.sensor_id);
+        let mut found: Vec<_> =
+            of_sensor.flat_map(|(_, list)| list).filter(|r| (q.from_ms..q.to_ms).contains(&r.ts_ms)).collect();
+        found.sort_by_key(|r| r.ts_ms);
+        let mut until_ms = q.to_ms;
+        if let Some(over) = found.get(q.limit) {
+            until_ms = match found[0].ts_ms == over.ts_ms {
+                true => over.ts_ms + 1,
+                false => over.ts_ms,
+            };
+            found.retain(|r| r.ts_ms < until_ms);
+        }
+        let mut rows = Rows::default();
+        found.into_iter().for_each(|r| rows.push_reading(r));
+        MeasurementsFound { rows, until_ms }
+    }
+
+    /// See [`crate::store::Store::sensors`].
+    pub fn read_sensors(&self, q: &SensorsQuestion) -> Vec<String> {
+        let mut ids: Vec<&String> = self.pages.keys().map(|(sensor, ..)| sensor).collect();
+        ids.dedup();
+        ids.retain(|id| id.starts_with(&q.prefix) && q.after.as_ref().is_none_or(|after| *id > after));
+        ids.into_iter().take(q.limit).cloned().collect()
+    }
+
+    /// See [`crate::store::Store::newest`].
+    pub fn read_newest(&self, sensors: &[SensorId]) -> Vec<SensorNews> {
+        sensors.iter().map(|id| self.newest_of(id)).collect()
+    }
+
+    fn newest_of(&self, id: &str) -> SensorNews {
+        let mut news = SensorNews::default();
+        for ((sensor, start, _), page) in self.pages.iter().filter(|((sensor, ..), _)| sensor == id) {
+            let readings = match page.form {
+                Form::Pages => &page.readings,
+                Form::Series => self.series.get(&(sensor.clone(), *start)).unwrap_or(&page.readings),
+            };
+            for reading in readings {
+                news.last_ts_ms = news.last_ts_ms.max(Some(reading.ts_ms));
+                let values = reading.values.iter().map(|(n, v)| (n.as_str(), v.as_ref()));
+                newer(&mut news.values, reading.ts_ms, values);
+            }
+        }
+        news
+    }
+
+    /// See [`crate::store::Store::first_buckets`].
+    pub fn read_first_buckets(&self, sensors: &[SensorId]) -> Vec<Option<BucketStart>> {
+        let first = |id: &SensorId| self.pages.keys().find(|(sensor, ..)| **sensor == **id).map(|(_, start, _)| *start);
+        sensors.iter().map(first).collect()
+    }
+
+    /// See [`crate::store::Store::letters`].
+    pub fn read_letters(&self, q: &LettersQuestion) -> Vec<StoredLetter> {
+        let mut all: Vec<_> = self.dead.iter().enumerate().collect();
+        all.retain(|(_, letter)| {
+            q.reason.as_ref().is_none_or(|r| letter.reason == *r)
+                && q.before.is_none_or(|(at, _)| letter.received_at_ms <= at)
+        });
+        all.sort_by_key(|(i, letter)| std::cmp::Reverse((letter.received_at_ms, *i)));
+        let skip = q.before.map_or(0, |(_, n)| n as usize);
+        let mut bytes = 0;
+        let within = |(_, letter): &(usize, &crate::model::DeadLetter)| {
+            let fits = bytes == 0 || bytes < q.bytes_max;
+            bytes += letter.payload.len();
+            fits
+        };
+        let shown = |(i, letter): (usize, &crate::model::DeadLetter)| StoredLetter {
+            id: format!("{i:024x}"),
+            letter: letter.clone(),
+        };
+        all.into_iter().skip(skip).take(q.limit).take_while(within).map(shown).collect()
+    }
+}

@@ -1,0 +1,313 @@
+//! What the read API asks ([`crate::store::reading`]): finds by the sensor's indexes, as a majority has it, each with a
+//! limit of the server's time.
+//!
+//! Every filter names the sensor, and so goes to one shard of a cluster, but for the list of sensors: that one asks for one
+//! id behind another, a seek in the index each (a loose index scan; a `$group` would read the index of the whole fleet
+//! before its first answer).
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use mongodb::Collection;
+use mongodb::bson::{DateTime, Document, RawDocumentBuf, doc};
+use mongodb::error::Result as Found;
+
+use super::dead::read_letter;
+use super::error::command_error;
+use super::load::values;
+use super::stored::{Collections, key_of, push};
+use super::{DEAD_LETTERS, MongoStore};
+use crate::model::{BucketStart, Form, Rows, SensorId};
+use crate::store::StoreError;
+use crate::store::reading::{
+    LettersQuestion, MeasurementsFound, MeasurementsQuestion, PagesFound, PagesQuestion, SensorNews, SensorsQuestion,
+    StoredLetter, newer,
+};
+
+/// In one answer: pages, and bytes of them.
+const PAGES_MAX: usize = 2000;
+const PAGES_BYTES_MAX: usize = 8 << 20;
+/// Bytes of the measurements in one answer.
+const MEASUREMENTS_BYTES_MAX: usize = 32 << 20;
+/// Measurements of one millisecond that are given together.
+const SAME_TIME_MAX: usize = 4_000_000;
+/// The newest readings of a page among which a field's last value is looked for.
+const LAST_READINGS: i32 = 20;
+/// Pages of one bucket that are looked at for the latest time.
+const LAST_PAGES_MAX: i64 = 64;
+/// Sensors looked at together.
+const SENSORS_AT_ONCE: usize = 8;
+/// For the server; less than the limit of a whole request, so that it says what it was at.
+const TIME_MAX: Duration = Duration::from_secs(8);
+
+impl MongoStore {
+    async fn read<T: Send + 'static>(
+        &self,
+        operation: impl Future<Output = Found<T>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let begun = Instant::now();
+        let result = self.limited(operation).await;
+        crate::telemetry::metrics::store_command("read", 1, begun.elapsed().as_secs_f64());
+        result?.map_err(|e| command_error(&e))
+    }
+
+    pub(super) async fn read_pages(&self, q: &PagesQuestion) -> Result<PagesFound, StoreError> {
+        let (of, q) = (self.collections(), q.clone());
+        self.read(async move { pages(&of, &q).await }).await
+    }
+
+    pub(super) async fn read_measurements(&self, q: &MeasurementsQuestion) -> Result<MeasurementsFound, StoreError> {
+        if !self.measured() {
+            return Ok(MeasurementsFound { rows: Rows::default(), until_ms: q.to_ms });
+        }
+        let (of, q) = (self.collections(), q.clone());
+        self.read(async move { measurements(&of, &q).await }).await
+    }
+
+    pub(super) async fn read_sensors(&self, q: &SensorsQuestion) -> Result<Vec<String>, StoreError> {
+        let (of, q) = (self.collections(), q.clone());
+        self.read(async move { next_sensors(&of.buckets, &q).await }).await
+    }
+
+    pub(super) async fn read_newest(&self, sensors: &[SensorId]) -> Result<Vec<SensorNews>, StoreError> {
+        let (of, sensors, latest) = (self.collections(), sensors.to_vec(), self.patterns.latest);
+        let latest = latest.then(|| self.db.collection::<RawDocumentBuf>(super::LATEST));
+        self.read(async move {
+            let looks = stream::iter(sensors.clone()).map(|id| newest(of.clone(), id)).buffered(SENSORS_AT_ONCE);
+            let mut news: Vec<SensorNews> = looks.try_collect().await?;
+            if let Some(latest) = latest {
+                merge_latest(&latest, &sensors, &mut news).await?;
+            }
+            Ok(news)
+        })
+        .await
+    }
+
+    pub(super) async fn read_first_buckets(
+        &self,
+        sensors: &[SensorId],
+    ) -> Result<Vec<Option<BucketStart>>, StoreError> {
+        let (of, sensors) = (self.collections(), sensors.to_vec());
+        self.read(async move {
+            stream::iter(sensors).map(|id| first(of.clone(), id)).buffered(SENSORS_AT_ONCE).try_collect().await
+        })
+        .await
+    }
+
+    pub(super) async fn read_letters(&self, q: &LettersQuestion) -> Result<Vec<StoredLetter>, StoreError> {
+        let (dead, q) = (self.collections().buckets.clone_with_type::<Document>(), q.clone());
+        let dead = dead_letters(self, dead);
+        self.read(async move {
+            let mut filter = Document::new();
+            if let Some(reason) = &q.reason {
+                filter.insert("reason", reason);
+            }
+            if let Some((at_ms, _)) = q.before {
+                filter.insert("received_at", doc! { "$lte": DateTime::from_millis(at_ms) });
+            }
+            // By time alone, which the TTL's index has; letters of one millisecond come in the order of the index.
+            let find = dead.find(filter).sort(doc! { "received_at": -1 }).limit(q.limit as i64).max_time(TIME_MAX);
+            let mut cursor = find.skip(q.before.map_or(0, |(_, n)| u64::from(n))).batch_size(16).await?;
+            let (mut letters, mut bytes) = (vec![], 0);
+            while bytes < q.bytes_max && cursor.advance().await? {
+                let (id, letter) = read_letter(cursor.deserialize_current()?);
+                bytes += letter.payload.len();
+                letters.push(StoredLetter { id, letter });
+            }
+            Ok(letters)
+        })
+        .await
+    }
+}
+
+/// The collection of dead letters with the read concern of the others.
+fn dead_letters(store: &MongoStore, like: Collection<Document>) -> Collection<Document> {
+    let options = mongodb::options::CollectionOptions::builder()
+        .read_concern(like.read_concern().cloned())
+        .selection_criteria(like.selection_criteria().cloned())
+        .build();
+    store.db.collection_with_options(DEAD_LETTERS, options)
+}
+
+async fn pages(of: &Collections, q: &PagesQuestion) -> Found<PagesFound> {
+    let mut found = PagesFound::default();
+    let mut bytes = 0;
+    let starts = |from: Option<BucketStart>| match from {
+        Some(from) => doc! { "$gt": DateTime::from_millis(from.0), "$lt": DateTime::from_millis(q.to_ms) },
+        None => doc! { "$gte": DateTime::from_millis(q.from.0), "$lt": DateTime::from_millis(q.to_ms) },
+    };
+    let mut filters = vec![];
+    if let Some((start, page)) = q.after.filter(|(_, page)| *page > 0) {
+        filters.push(doc! { "bucket_start": DateTime::from_millis(start.0), "page": { "$lt": i64::from(page) } });
+    }
+    filters.push(doc! { "bucket_start": starts(q.after.map(|(start, _)| start)) });
+    for filter in filters {
+        let mut all = doc! { "sensor_id": &*q.sensor_id };
+        all.extend(filter);
+        // The index backwards.
+        let mut find = of.buckets.find(all).sort(doc! { "sensor_id": -1, "bucket_start": 1, "page": -1 });
+        if q.readings_from_ms.is_none() {
+            find = find.projection(doc! { "readings": 0 });
+        }
+        let mut cursor = find.max_time(TIME_MAX).batch_size(100).await?;
+        while cursor.advance().await? {
+            let document = cursor.current();
+            bytes += document.as_bytes().len();
+            let Some((key, _, page)) = of.parse(document) else { continue };
+            let place = (key.start, page.page);
+            let late = q.readings_from_ms.is_some_and(|from| page.last_ts_ms.is_some_and(|last| last < from));
+            if !late || page.form == Form::Series {
+                found.pages.push((key.start, page));
+            }
+            if found.pages.len() >= PAGES_MAX || bytes >= PAGES_BYTES_MAX {
+                found.next = Some(place);
+                return Ok(found);
+            }
+        }
+    }
+    Ok(found)
+}
+
+async fn measurements(of: &Collections, q: &MeasurementsQuestion) -> Found<MeasurementsFound> {
+    let mut limit = q.limit;
+    loop {
+        let found = some_measurements(of, q, limit).await?;
+        match found {
+            Some(found) => return Ok(found),
+            None if limit >= SAME_TIME_MAX => {
+                let text = format!("more than {SAME_TIME_MAX} measurements of one millisecond");
+                return Err(mongodb::error::Error::custom(text));
+            }
+            None => limit *= 4,
+        }
+    }
+}
+
+/// The first `limit` measurements without the last ones, of whose millisecond there may be more; `None` where no others
+/// are left.
+async fn some_measurements(
+    of: &Collections,
+    q: &MeasurementsQuestion,
+    limit: usize,
+) -> Found<Option<MeasurementsFound>> {
+    let span = doc! { "$gte": DateTime::from_millis(q.from_ms), "$lt": DateTime::from_millis(q.to_ms) };
+    let filter = doc! { "meta.sensor_id": &*q.sensor_id, "ts": span };
+    let find = of.measurements.find(filter).sort(doc! { "ts": 1 }).limit(limit as i64 + 1).max_time(TIME_MAX);
+    let mut cursor = find.await?;
+    let (mut rows, mut read, mut until_ms) = (Rows::default(), 0, q.to_ms);
+    while cursor.advance().await? {
+        let document = cursor.current();
+        read += 1;
+        if read > limit || rows.memory_bytes() > MEASUREMENTS_BYTES_MAX {
+            until_ms = document.get_datetime("ts").map_or(q.to_ms, |ts| ts.timestamp_millis());
+            break;
+        }
+        push(&mut rows, document, &["_id", "ts", "meta"]);
+    }
+    if until_ms < q.to_ms {
+        rows.retain(|row| row.ts_ms < until_ms);
+        if rows.is_empty() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(MeasurementsFound { rows, until_ms }))
+}
+
+/// The next sensors in the order of their ids: a seek in the index each, and no document.
+async fn next_sensors(buckets: &Collection<RawDocumentBuf>, q: &SensorsQuestion) -> Found<Vec<String>> {
+    let mut ids: Vec<String> = vec![];
+    let mut after = q.after.clone();
+    while ids.len() < q.limit {
+        let bound = match &after {
+            Some(after) if *after >= q.prefix => doc! { "$gt": after },
+            _ => doc! { "$gte": &q.prefix },
+        };
+        let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
+        let find = buckets.find(doc! { "sensor_id": bound }).sort(sort).limit(1).max_time(TIME_MAX);
+        let mut cursor = find.projection(doc! { "_id": 0, "sensor_id": 1 }).await?;
+        if !cursor.advance().await? {
+            break;
+        }
+        let Ok(id) = cursor.current().get_str("sensor_id") else { break };
+        if !id.starts_with(&q.prefix) {
+            break;
+        }
+        after = Some(id.to_owned());
+        ids.push(id.to_owned());
+    }
+    Ok(ids)
+}
+
+async fn newest(of: Collections, sensor_id: SensorId) -> Found<SensorNews> {
+    let mut news = SensorNews::default();
+    let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
+    let find = of.buckets.find(doc! { "sensor_id": &*sensor_id }).sort(sort).limit(1).max_time(TIME_MAX);
+    let mut cursor = find.projection(doc! { "readings": { "$slice": -LAST_READINGS } }).await?;
+    if !cursor.advance().await? {
+        return Ok(news);
+    }
+    let Some((key, _, page)) = of.parse(cursor.current()) else { return Ok(news) };
+    (news.last_ts_ms, news.tags) = (page.last_ts_ms, page.tags);
+    let (start, at) = (key.start, DateTime::from_millis(key.start.0));
+    if page.form == Form::Series {
+        let end = DateTime::from_millis(start.0 + of.span_ms);
+        let filter = doc! { "meta.sensor_id": &*sensor_id, "ts": { "$gte": at, "$lt": end } };
+        let find = of.measurements.find(filter).sort(doc! { "ts": -1 }).limit(i64::from(LAST_READINGS));
+        let mut cursor = find.max_time(TIME_MAX).await?;
+        while cursor.advance().await? {
+            let Ok(ts) = cursor.current().get_datetime("ts") else { continue };
+            let ts_ms = ts.timestamp_millis();
+            news.last_ts_ms = news.last_ts_ms.max(Some(ts_ms));
+            newer(&mut news.values, ts_ms, values(cursor.current()));
+        }
+        return Ok(news);
+    }
+    page.rows.iter().for_each(|row| newer(&mut news.values, row.ts_ms, row.named()));
+    if page.sealed {
+        let filter = doc! { "sensor_id": &*sensor_id, "bucket_start": at, "page": { "$gt": 0 } };
+        let find = of.buckets.find(filter).sort(doc! { "page": -1 }).limit(LAST_PAGES_MAX).max_time(TIME_MAX);
+        let mut cursor = find.projection(doc! { "readings": { "$slice": -LAST_READINGS } }).await?;
+        while cursor.advance().await? {
+            let Some((_, _, page)) = of.parse(cursor.current()) else { continue };
+            news.last_ts_ms = news.last_ts_ms.max(page.last_ts_ms);
+            page.rows.iter().for_each(|row| newer(&mut news.values, row.ts_ms, row.named()));
+        }
+    }
+    Ok(news)
+}
+
+/// What `sensor_latest` knows of them: more, where a field has not come for long.
+async fn merge_latest(latest: &Collection<RawDocumentBuf>, sensors: &[SensorId], news: &mut [SensorNews]) -> Found<()> {
+    let ids: Vec<&str> = sensors.iter().map(|id| &**id).collect();
+    let find = latest.find(doc! { "_id": { "$in": ids } }).projection(doc! { "recent": 0 }).max_time(TIME_MAX);
+    let found: Vec<RawDocumentBuf> = find.await?.try_collect().await?;
+    let mut by_id: BTreeMap<&str, &RawDocumentBuf> = BTreeMap::new();
+    for document in &found {
+        by_id.insert(document.get_str("_id").unwrap_or_default(), document);
+    }
+    for (id, news) in sensors.iter().zip(news) {
+        let Some(document) = by_id.get(&**id) else { continue };
+        let last = document.get_datetime("last_ts").ok().map(|ts| ts.timestamp_millis());
+        news.last_ts_ms = news.last_ts_ms.max(last);
+        for (name, field) in document.get_document("values").into_iter().flatten().flatten() {
+            let Some(field) = field.as_document() else { continue };
+            let (Ok(ts), Some((_, value))) = (field.get_datetime("ts"), values(field).next()) else { continue };
+            let ts_ms = ts.timestamp_millis();
+            newer(&mut news.values, ts_ms, std::iter::once((name.as_str(), value)));
+        }
+    }
+    Ok(())
+}
+
+async fn first(of: Collections, sensor_id: SensorId) -> Found<Option<BucketStart>> {
+    let find = of
+        .buckets
+        .find(doc! { "sensor_id": &*sensor_id })
+        .sort(doc! { "sensor_id": -1, "bucket_start": 1, "page": -1 });
+    let mut cursor = find.limit(1).projection(doc! { "sensor_id": 1, "bucket_start": 1 }).max_time(TIME_MAX).await?;
+    if !cursor.advance().await? {
+        return Ok(None);
+    }
+    Ok(key_of(cursor.current()).map(|key| key.start))
+}

@@ -1,0 +1,118 @@
+//! Whose messages are rejected, and why: a bounded table for the fleet page, since no label of a metric holds a sensor's
+//! id or a topic. Told once a message or request, like the metrics; one a process, like theirs.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use super::metrics::Source;
+
+/// Entries; when there are more, those that were told of longest ago go.
+const ENTRIES_MAX: usize = 1000;
+/// Bytes of a name and of a detail that are kept.
+const NAME_MAX: usize = 256;
+const DETAIL_MAX: usize = 500;
+
+/// What was rejected of one sender for one reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejected {
+    /// The label `source`.
+    pub source: &'static str,
+    /// The topic, the id of a token, or the route, as far as is known; of readings that the store refused the sensor.
+    pub name: String,
+    /// The label `reason`.
+    pub reason: &'static str,
+    /// How many readings or messages.
+    pub count: u64,
+    /// When the last one was (wall ms).
+    pub last_at_ms: i64,
+    /// What was wrong with the last one, in words.
+    pub detail: String,
+}
+
+type Key = (&'static str, String, &'static str);
+
+#[derive(Default)]
+struct Table {
+    entries: HashMap<Key, Rejected>,
+    /// Counts up with every change, so that order does not depend on the clock.
+    turn: u64,
+    turns: HashMap<Key, u64>,
+}
+
+static TABLE: Mutex<Option<Table>> = Mutex::new(None);
+
+fn with<T>(f: impl FnOnce(&mut Table) -> T) -> T {
+    f(TABLE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Table::default))
+}
+
+/// Tells of a rejected message or of rejected readings.
+pub fn note(source: Source, name: &str, reason: &'static str, n: u64, detail: &str, at_ms: i64) {
+    with(|table| table.note(source.label(), name, reason, n, detail, at_ms));
+}
+
+/// The entries that were told of last, at most `max`.
+pub fn latest(max: usize) -> Vec<Rejected> {
+    with(|table| table.latest(max))
+}
+
+impl Table {
+    fn note(&mut self, source: &'static str, name: &str, reason: &'static str, n: u64, detail: &str, at_ms: i64) {
+        let key = (source, cut(name, NAME_MAX).to_owned(), reason);
+        self.turn += 1;
+        self.turns.insert(key.clone(), self.turn);
+        let entry = self.entries.entry(key.clone()).or_insert_with(|| Rejected {
+            source,
+            name: key.1,
+            reason,
+            count: 0,
+            last_at_ms: at_ms,
+            detail: String::new(),
+        });
+        entry.count += n;
+        entry.last_at_ms = at_ms;
+        entry.detail.clear();
+        entry.detail.push_str(cut(detail, DETAIL_MAX));
+        if self.entries.len() > ENTRIES_MAX {
+            // A quarter at once, so that a storm of new names does not look through the table for each of them.
+            let mut turns: Vec<u64> = self.turns.values().copied().collect();
+            let (_, line, _) = turns.select_nth_unstable(ENTRIES_MAX / 4);
+            let line = *line;
+            self.turns.retain(|_, turn| *turn > line);
+            let turns = &self.turns;
+            self.entries.retain(|key, _| turns.contains_key(key));
+        }
+    }
+
+    fn latest(&self, max: usize) -> Vec<Rejected> {
+        let mut keys: Vec<(&Key, &u64)> = self.turns.iter().collect();
+        keys.sort_unstable_by_key(|(_, turn)| std::cmp::Reverse(**turn));
+        keys.into_iter().take(max).filter_map(|(key, _)| self.entries.get(key).cloned()).collect()
+    }
+}
+
+/// The begin of a text, at a character's border.
+fn cut(text: &str, max: usize) -> &str {
+    &text[..text.floor_char_boundary(max)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_counts_by_sender_and_reason_and_forgets_the_oldest() {
+        let mut table = Table::default();
+        table.note("mqtt", "a/b", "too_old", 2, "first", 1);
+        table.note("mqtt", "a/b", "too_old", 3, &"ü".repeat(400), 5);
+        table.note("mqtt", "a/b", "no_values", 1, "x", 6);
+        let found = table.latest(9);
+        assert_eq!(found.iter().map(|r| (r.reason, r.count)).collect::<Vec<_>>(), [("no_values", 1), ("too_old", 5)]);
+        assert_eq!((found[1].last_at_ms, found[1].detail.len()), (5, DETAIL_MAX));
+        for i in 0..5000 {
+            table.note("http", &format!("t{i}"), "too_old", 1, "", i);
+            assert!(table.entries.len() <= ENTRIES_MAX && table.entries.len() == table.turns.len());
+        }
+        assert_eq!(table.latest(1)[0].name, "t4999");
+        assert!(!table.entries.values().any(|r| r.name == "a/b"));
+    }
+}

@@ -1,0 +1,151 @@
+//! Questions asked in the middle of everything: what was acknowledged and handed to the shards before a question is in its
+//! answer, each exactly once, whatever the store and the process do between the three looks of `hourbucket::read`.
+
+use std::collections::BTreeMap;
+
+use hourbucket::accumulate::state::asked::SensorView;
+use hourbucket::model::stable_hash;
+use hourbucket::read::hours::{Hour, Open};
+use hourbucket::read::merge::{Cursor, Gather, Gathered, Window};
+use hourbucket::route::shard_of;
+use hourbucket::store::reading::{MeasurementsFound, MeasurementsQuestion, PagesQuestion};
+
+use super::*;
+
+impl Sim {
+    /// Asks for a sensor's readings page by page, and for its buckets; things go on meanwhile.
+    pub(super) fn ask(&mut self) {
+        let sensor = format!("s{}", self.rng.u64(0..self.sensors));
+        let to_ms = self.now.wall_ms + self.rng.i64(-HOUR..HOUR / 2);
+        let from_ms = to_ms - self.rng.i64(1..6 * HOUR);
+        let asked = |id: &Identity| id.0 == sensor && (from_ms..to_ms).contains(&id.1.ts_ms);
+        // A second instance has a memory of its own; and what is not routed yet is told by `complete`.
+        let all = self.instances.len() == 1 && self.instances[0].process.backlog.is_empty();
+        let least: BTreeMap<Identity, u32> = match all {
+            true => self.acked.iter().filter(|(id, _)| asked(id)).map(|(id, n)| (id.clone(), *n)).collect(),
+            false => BTreeMap::new(),
+        };
+        let limit = self.rng.usize(1..20);
+        let mut shown: BTreeMap<Identity, u32> = BTreeMap::new();
+        let mut after: Option<Cursor> = None;
+        for page in 0.. {
+            let gathered = self.readings(&sensor, Window { from_ms, to_ms, after, limit });
+            assert!(gathered.rows.len() <= limit, "seed {}: more than was asked for", self.seed);
+            for row in gathered.rows.iter() {
+                *shown.entry((sensor.clone(), row.key())).or_default() += 1;
+            }
+            match gathered.next {
+                None => break,
+                next => after = next,
+            }
+            assert!(page < 10_000, "seed {}: an answer without an end", self.seed);
+            self.meanwhile();
+        }
+        for (id, n) in &shown {
+            let most = if self.receipt[id] { self.sent[id] } else { 1 };
+            assert!(*n <= most, "seed {}: shown {n} times, at most {most} were sent: {id:?}", self.seed);
+        }
+        for (id, acked) in &least {
+            let least = if self.receipt[id] { *acked } else { 1 };
+            let n = shown.get(id).copied().unwrap_or(0);
+            assert!(n >= least, "seed {}: acknowledged {least}, shown {n}: {id:?}", self.seed);
+        }
+        self.compare_hours(&sensor, from_ms, to_ms);
+    }
+
+    fn meanwhile(&mut self) {
+        for _ in 0..self.rng.usize(0..6) {
+            self.go_on();
+        }
+    }
+
+    fn view(&self, sensor: &str, from_ms: i64, to_ms: i64) -> SensorView {
+        let shards = &self.instances[0].process.shards;
+        let hash = stable_hash(sensor);
+        shards[shard_of(hash, shards.len())].view(hash, sensor, from_ms, to_ms)
+    }
+
+    fn readings(&mut self, sensor: &str, window: Window) -> Gathered {
+        let view = self.view(sensor, window.begin_ms(), window.to_ms);
+        let mut gather = Gather::new(window, Span::HOUR, view);
+        let mut question = PagesQuestion {
+            sensor_id: sensor.into(),
+            from: Span::HOUR.floor(window.begin_ms()),
+            to_ms: window.to_ms,
+            after: None,
+            readings_from_ms: Some(window.begin_ms()),
+        };
+        let until_ms = loop {
+            self.meanwhile();
+            let found = self.pages.read_pages(&question);
+            for (start, page) in &found.pages {
+                gather.page(*start, page);
+            }
+            question.after = found.next;
+            match (found.next, gather.is_enough()) {
+                (None, _) => break window.to_ms,
+                (_, true) => break gather.whole_until_ms(),
+                (_, false) => {}
+            }
+        };
+        self.meanwhile();
+        let (sensor_id, from_ms) = (sensor.into(), window.begin_ms());
+        let limit = window.limit + window.after.map_or(0, |after| after.given as usize) + 1;
+        let measured = match from_ms < until_ms {
+            true => self.pages.read_measurements(&MeasurementsQuestion { sensor_id, from_ms, to_ms: until_ms, limit }),
+            false => MeasurementsFound { until_ms, ..MeasurementsFound::default() },
+        };
+        gather.finish(until_ms, &measured)
+    }
+
+    /// At one moment, the buckets count and add up what the list of readings shows.
+    fn compare_hours(&mut self, sensor: &str, from_ms: i64, to_ms: i64) {
+        let (first, last) = (Span::HOUR.floor(from_ms), Span::HOUR.floor(to_ms - 1));
+        let view = self.view(sensor, first.0, Span::HOUR.end(last));
+        for bucket in view.buckets {
+            let mut open = Open::new(bucket);
+            let start = open.start();
+            let (sensor_id, to_ms) = (sensor.into(), start.0 + 1);
+            let mut question =
+                PagesQuestion { sensor_id, from: start, to_ms, after: None, readings_from_ms: Some(i64::MIN) };
+            loop {
+                let found = self.pages.read_pages(&question);
+                found.pages.iter().for_each(|(_, page)| open.add_page(page));
+                question.after = found.next;
+                if found.next.is_none() {
+                    break;
+                }
+            }
+            let (from_ms, to_ms) = (start.0, Span::HOUR.end(start));
+            if open.is_measured() {
+                let question = MeasurementsQuestion { sensor_id: sensor.into(), from_ms, to_ms, limit: usize::MAX };
+                open.add_measurements(&self.pages.read_measurements(&question).rows);
+            }
+            let (_, hour) = open.finish();
+            let window = Window { from_ms, to_ms, after: None, limit: 1_000_000 };
+            let rows = self.readings_at_once(sensor, window).rows;
+            let mut expected = Hour::default();
+            expected.add_rows(&rows);
+            // Multiples of 1/4 add up exactly in any order.
+            assert_eq!(hour, expected, "seed {}: bucket of {sensor} at {}", self.seed, start.0);
+        }
+    }
+
+    fn readings_at_once(&mut self, sensor: &str, window: Window) -> Gathered {
+        let mut gather = Gather::new(window, Span::HOUR, self.view(sensor, window.from_ms, window.to_ms));
+        let (sensor_id, readings_from_ms) = (sensor.into(), Some(window.from_ms));
+        let (from, to_ms) = (Span::HOUR.floor(window.from_ms), window.to_ms);
+        let mut question = PagesQuestion { sensor_id, from, to_ms, after: None, readings_from_ms };
+        loop {
+            let found = self.pages.read_pages(&question);
+            found.pages.iter().for_each(|(start, page)| gather.page(*start, page));
+            question.after = found.next;
+            if found.next.is_none() {
+                break;
+            }
+        }
+        let (sensor_id, from_ms) = (sensor.into(), window.from_ms);
+        let question = MeasurementsQuestion { sensor_id, from_ms, to_ms, limit: usize::MAX };
+        gather.finish(to_ms, &self.pages.read_measurements(&question))
+    }
+}
