@@ -285,6 +285,8 @@ def fleet_view(look, total, duplicates):
     assert store["MongoDB"][0].isdigit(), store
     refused = figures(page, "Refused")
     assert sum(number(cells[1]) for cells in refused.values()) == 2, refused
+    senders = figures(page, "Rejected")
+    assert sum(number(cells[1]) for cells in senders.values()) == 2, senders
     busiest = card(page, "Busiest").locator("tbody a").all_inner_texts()
     assert len(busiest) > 0, "nobody is busy"
     newest = card(page, "Newest")
