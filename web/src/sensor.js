@@ -159,11 +159,11 @@ function build(state, act) {
   const rows = table("Readings", [["Time"], ["Values"]], "dense timed");
   const hourCard = card(
     "Hourly summaries",
-    h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Hourly summaries" }, hours.element),
+    h("div", { class: "scroll tall", tabindex: "0", role: "group", "aria-label": "Rows" }, hours.element),
   );
   const rowCard = card(
     "Readings",
-    h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": "Readings" }, rows.element),
+    h("div", { class: "scroll tall", tabindex: "0", role: "group", "aria-label": "Rows" }, rows.element),
   );
   const chartCard = card("Last values over time", tools.element, chart.element, note);
   const title = chartCard.querySelector("h2");
