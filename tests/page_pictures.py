@@ -128,6 +128,7 @@ def main():
                 ).new_page()
 
             light, dark, phone = window("light", 1280, 900), window("dark", 1280, 900), window("light", 360, 740)
+            time.sleep(30)  # until the day of the past is stored, which would dwarf the rest
             for page in (light, dark, phone):
                 page.goto(ADMIN)
             time.sleep(LIVE_SECONDS)
