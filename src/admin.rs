@@ -1,4 +1,4 @@
-//! The port for those who run the service: metrics, health, and the description of both ports' requests.
+//! The port for those who run the service: the fleet page, metrics, health, and the description of both ports' requests.
 //!
 //! It has a port of its own so that it can stay inside while readings come from outside, and answers to the very end:
 //! the app stops it last. Nothing here waits for another stage.
@@ -7,6 +7,7 @@ pub mod access;
 mod answer;
 pub mod api;
 pub mod health;
+mod page;
 mod params;
 mod render;
 
@@ -42,7 +43,7 @@ use crate::read::Reads;
 use crate::telemetry::metrics;
 
 /// Every route beside those of [`api`].
-pub const ROUTES: [&str; 4] = ["/metrics", "/livez", "/readyz", "/openapi.json"];
+pub const ROUTES: [&str; 5] = ["/", "/metrics", "/livez", "/readyz", "/openapi.json"];
 
 /// Time for the head of a request; who asks here is a scraper or a person.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -131,12 +132,13 @@ impl Admin {
 }
 
 fn router(health: Arc<Health>, reads: Option<Arc<Reads>>, access: Access) -> Router {
-    let [metrics, livez, readyz, openapi] = ROUTES;
+    let [root, metrics, livez, readyz, openapi] = ROUTES;
     let not_found =
         async || error(StatusCode::NOT_FOUND, "not_found", "there is nothing here; /openapi.json lists what is");
     let not_allowed =
         async || error(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this port is read with GET");
     Router::new()
+        .route(root, get(page::page))
         .route(metrics, get(async || text("text/plain; version=0.0.4", metrics::render())))
         // The process answers, which is all that this says: a restart would not bring MongoDB back.
         .route(livez, get(async || text("text/plain", "ok\n")))

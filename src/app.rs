@@ -354,6 +354,10 @@ impl Service {
         let dead = wiring.spawn("dead letters", dead);
         let (http_addr, admin_addr) = (ports.http.as_ref().map(HttpIngest::local_addr), admin.local_addr());
         let mqtt_addr = ports.devices.as_ref().map(MqttListener::local_addr);
+        if let Some(addr) = http_addr {
+            let scheme = if config.http.tls.cert_file.is_some() { "https" } else { "http" };
+            health.http(format!("{scheme}://{addr}"));
+        }
         let journal_handle = journal.as_ref().map(Journal::handle);
         let reads = Reads::new(askers, journal_handle.clone(), store.clone(), clock.clone(), config.bucket.span);
         let admin = if repeats { admin } else { admin.with_reads(Arc::new(reads), readers) };

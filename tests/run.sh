@@ -35,6 +35,7 @@ ensure_influxdb_client
 ensure_guide_tools
 ensure_mongosh
 ensure_schemathesis
+ensure_browser
 
 # Everything of the workspace, unless the caller chose a package.
 SCOPE=--workspace

@@ -8,7 +8,9 @@
 #
 # Each ensure_NAME sets and exports what the tests look for: HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44 with
 # HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_PROMETHEUS with HOURBUCKET_PROMTOOL, HOURBUCKET_MONGOSH,
-# HOURBUCKET_PYTHONPATH, HOURBUCKET_INFLUXDB_PYTHONPATH and HOURBUCKET_SCHEMATHESIS_PYTHONPATH.
+# HOURBUCKET_CHROMIUM with
+# HOURBUCKET_PLAYWRIGHT_PYTHONPATH, HOURBUCKET_PYTHONPATH, HOURBUCKET_INFLUXDB_PYTHONPATH and
+# HOURBUCKET_SCHEMATHESIS_PYTHONPATH.
 
 REPO=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TOOLS=${HOURBUCKET_TOOLS:-$REPO/.tools}
@@ -45,6 +47,8 @@ PROMETHEUS_OPERATOR_MODULE=github.com/prometheus-operator/prometheus-operator@v0
 CARGO_DEB_VERSION=3.8.0
 # InfluxDB's own client, for the test that writes with it, and what it needs at run time.
 INFLUXDB_PACKAGES=(influxdb-client==1.50.0 reactivex==4.1.0 urllib3==2.5.0 python-dateutil==2.9.0.post0 certifi==2025.8.3 setuptools==80.9.0)
+# What drives Chromium in the tests of the fleet page; the browser itself is Debian's.
+PLAYWRIGHT_PACKAGES=(playwright==1.65.2 greenlet==3.5.6)
 
 # MongoDB's shell, for the test that runs the examples of docs/mongodb.md, and the Node.js that it needs.
 MONGOSH_VERSION=2.12.0
@@ -223,6 +227,23 @@ ensure_influxdb_client() {
 ensure_schemathesis() {
     python_packages "${SCHEMATHESIS_PACKAGES[@]}"
     export HOURBUCKET_SCHEMATHESIS_PYTHONPATH=$PACKAGES_DIR
+}
+
+# A browser of the machine is taken as it is; playwright would download one of its own, and does not here.
+ensure_browser() {
+    local name
+    for name in ${HOURBUCKET_CHROMIUM:-chromium chromium-browser google-chrome}; do
+        HOURBUCKET_CHROMIUM=$(find_program "$name") && break
+    done
+    if [[ -z $HOURBUCKET_CHROMIUM ]]; then
+        lock_tools
+        apt_install "the tests of the fleet page" chromium
+        unlock_tools
+        HOURBUCKET_CHROMIUM=$(find_program chromium) || fail "chromium was installed, but is not found"
+    fi
+    export HOURBUCKET_CHROMIUM
+    python_packages "${PLAYWRIGHT_PACKAGES[@]}"
+    export HOURBUCKET_PLAYWRIGHT_PYTHONPATH=$PACKAGES_DIR
 }
 
 # python_packages PACKAGE==VERSION...: into a directory of their own, which is PACKAGES_DIR then.

@@ -25,6 +25,7 @@ struct State {
     started: bool,
     stopping: bool,
     broken: Option<String>,
+    http: Option<String>,
     mode: Option<Mode>,
     store: StoreState,
     mqtt: BTreeMap<String, BrokerState>,
@@ -97,6 +98,8 @@ pub struct Report {
     pub store: StoreReport,
     /// The brokers, by name.
     pub mqtt: Vec<BrokerReport>,
+    /// Where readings are posted: scheme, address and port that the service listens on; absent where it does not.
+    pub http: Option<String>,
     /// The journal; absent with `ack = "stored"`.
     pub journal: Option<JournalState>,
     /// The ports that speak TLS.
@@ -200,6 +203,11 @@ impl Health {
         (store.ok, store.error) = (Some(false), Some(error.into()));
     }
 
+    /// Readings are taken by HTTP at `url`, for instance `http://0.0.0.0:8080`.
+    pub fn http(&self, url: impl Into<String>) {
+        self.write().http = Some(url.into());
+    }
+
     /// Whether `broker` (host and port, without credentials) is connected, and a word about it.
     pub fn mqtt(&self, broker: &str, connected: bool, detail: Option<String>) {
         self.write().mqtt.insert(broker.to_owned(), BrokerState { connected, detail });
@@ -263,8 +271,8 @@ impl Health {
         let tls = state.tls.values().map(tls).collect();
         let ready = blocking.is_empty();
         let reasons = blocking.into_iter().chain(degraded).collect();
-        let journal = state.journal;
-        Report { ready, reasons, mode, mode_reason, server_version, store, mqtt, journal, tls, config }
+        let (http, journal) = (state.http.clone(), state.journal);
+        Report { ready, reasons, mode, mode_reason, server_version, store, mqtt, http, journal, tls, config }
     }
 
     // A poisoned lock means that a thread panicked while it set a field; each field is whole in itself.

@@ -100,7 +100,8 @@ impl Table {
 
 /// The begin of a text, at a character's border.
 fn cut(text: &str, max: usize) -> &str {
-    &text[..text.floor_char_boundary(max)]
+    let end = (0..=max.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or_default();
+    &text[..end]
 }
 
 #[cfg(test)]

@@ -1,0 +1,562 @@
+"""Looks at the fleet page with headless Chromium, as a person would, and compares what it shows with what was sent.
+
+Run by tests/page.rs: page_client.py SCENARIO CHROMIUM ADMIN_URL HTTP_URL [TOKEN]. What only the test can do (end a server)
+is asked for by a line `DO something` on standard output, and done when a line comes back. Any exception is a failure.
+"""
+
+import json
+import math
+import re
+import shlex
+import sys
+import time
+import urllib.request
+from contextlib import contextmanager
+from datetime import datetime, timezone
+
+from playwright.sync_api import expect, sync_playwright
+
+SCENARIO, CHROMIUM, ADMIN, HTTP = sys.argv[1:5]
+TOKEN = sys.argv[5] if len(sys.argv) > 5 else None
+# The rest keeps Chromium from asking its maker's hosts by itself.
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+ARGUMENTS += ["--disable-component-update", "--disable-sync"]
+HOUR = 3600
+PATIENCE_MS = 30_000
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+EVIL = "<img src=x onerror=document.title='owned'>"
+LONG = "hall/" + "x" * 200
+TURNED = "pump \u202egnp"
+
+expect.set_options(timeout=PATIENCE_MS)
+
+
+def post(path, body, content_type="application/json"):
+    headers = {"content-type": content_type} | ({"authorization": f"Bearer {TOKEN}"} if TOKEN else {})
+    request = urllib.request.Request(HTTP + path, body, headers)
+    with OPENER.open(request, timeout=60) as answer:
+        return answer.status
+
+
+def send(readings):
+    assert post("/v1/readings", json.dumps(readings).encode()) == 200
+
+
+def ask_the_test(what):
+    print("DO", what, flush=True)
+    assert sys.stdin.readline().strip() == "done", what
+
+
+def early_now():
+    """Now, in seconds, and not just before the hour ends: "new" is a sensor of which the store has no earlier hour."""
+    if time.time() % HOUR > HOUR - 20:
+        time.sleep(20)
+    return int(time.time())
+
+
+def hour_of_now():
+    return int(time.time()) // HOUR * HOUR
+
+
+# ---- the browser
+
+
+class Look:
+    """A page with its console, its requests and its violations watched. `allowed` are failed loads that belong to it."""
+
+    def __init__(self, browser, allowed=(), **context):
+        self.context = browser.new_context(
+            timezone_id="UTC", **({"viewport": {"width": 1280, "height": 900}} | context)
+        )
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(PATIENCE_MS)
+        self.problems = []
+        self.page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
+        self.page.on("console", lambda message: self.console(message, allowed))
+        self.page.on("request", self.request)
+        self.page.on("dialog", lambda dialog: self.problems.append(f"dialog: {dialog.message}"))
+
+    def console(self, message, allowed):
+        if message.type in ("error", "warning") and not any(words in message.text for words in allowed):
+            self.problems.append(f"console: {message.text}")
+
+    def request(self, request):
+        if not request.url.startswith((ADMIN + "/", "data:")):
+            self.problems.append(f"request: {request.url}")
+
+    def go(self, path=""):
+        self.page.goto(f"{ADMIN}/{path}")
+
+    def done(self):
+        title = self.page.title()
+        assert "owned" not in title, title
+        assert not self.problems, self.problems
+        self.context.close()
+
+
+@contextmanager
+def chromium():
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+def card(page, name):
+    return page.get_by_role("region", name=name, exact=True)
+
+
+def figures(page, name):
+    """The rows of a card's table: heading to cells."""
+    rows = {}
+    for row in card(page, name).locator("tbody tr").all():
+        cells = row.locator("td").all_inner_texts()
+        rows[row.locator("th").inner_text().split("\n")[0].strip()] = [cell.strip() for cell in cells]
+    return rows
+
+
+def number(text):
+    found = re.match(r"[-−]?[\d,]+(\.\d+)?(e[-+]?\d+)?", text)
+    assert found, f"no number in {text!r}"
+    return float(found[0].replace(",", "").replace("−", "-"))
+
+
+def until(what, condition):
+    deadline = time.monotonic() + PATIENCE_MS / 1000
+    while True:
+        seen = condition()
+        if seen is True:
+            return
+        assert time.monotonic() < deadline, f"{what}: {seen}"
+        time.sleep(0.1)
+
+
+def fits(look):
+    """Nothing is wider than the window."""
+    wide = look.page.evaluate(
+        """() => document.documentElement.scrollWidth <= innerWidth ? null : [...document.querySelectorAll("body *")]
+            .filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 120)).slice(0, 5)"""
+    )
+    assert wide is None, wide
+
+
+# Text against the ground behind it, by WCAG 2.2 (1.4.3): 4.5:1, for disabled controls nothing.
+CONTRAST = """() => {
+    const parse = (c) => { const n = c.match(/[\\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
+    const light = ([r, g, b]) => [r, g, b].map((v) => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+        .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+    const ground = (e) => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor);
+        if (c[3] === 1) return c; } return [255, 255, 255, 1]; };
+    const weak = [];
+    for (const e of document.querySelectorAll("body *")) {
+        const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
+        if (!own || e.disabled || !e.checkVisibility() || e.closest("noscript, script, style")) continue;
+        const [a, b] = [light(parse(getComputedStyle(e).color)), light(ground(e))];
+        const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+        if (ratio < 4.5) weak.push([e.textContent.slice(0, 30), ratio.toFixed(2)]);
+    }
+    return weak;
+}"""
+
+
+def readable(look):
+    weak = look.page.evaluate(CONTRAST)
+    assert not weak, weak
+
+
+def named(look):
+    """Every control has a name that a screen reader can say."""
+    nameless = look.page.evaluate(
+        """() => [...document.querySelectorAll("a, button, input, [tabindex='0']")].filter(e => e.checkVisibility()
+            && !(e.getAttribute("aria-label") || e.textContent.trim() || e.labels?.[0]?.textContent.trim()))
+            .map(e => e.outerHTML.slice(0, 120))"""
+    )
+    assert not nameless, nameless
+
+
+def drawn(page, selector):
+    """Whether a plot's canvas holds more than one colour."""
+    return page.evaluate(
+        """(selector) => { const c = document.querySelector(selector + " canvas"); if (!c) return "no canvas";
+            const d = new Uint32Array(c.getContext("2d").getImageData(0, 0, c.width, c.height).data.buffer);
+            const n = new Set(d).size; return n > 3 || `${n} colours`; }""",
+        selector,
+    )
+
+
+# ---- what is sent
+
+
+def value_at(hour, minute):
+    """Temperatures with two decimals, another mean and spread in each hour."""
+    return round(20 + hour % 5 + math.sin(minute / 9) * (1 + hour % 3), 2)
+
+
+def known_fleet(now_hour):
+    """What is sent, as sensor -> [(second, values)]."""
+    day = {}
+    for hour in range(now_hour // HOUR - 6, now_hour // HOUR):
+        if hour % 6 != 2:  # one hour without readings
+            for minute in range(60):
+                day[hour * HOUR + minute * 60] = {"temp": value_at(hour, minute), "open": minute % 2 == 0}
+    fleet = {"room 1": sorted(day.items())}
+    latest = early_now()
+    for name in (EVIL, LONG, TURNED):
+        fleet[name] = [(latest, {"n": 7, "<b>field</b>": 1.5, "note": EVIL})]
+    fleet |= {f"many/{n:03}": [(latest, {"n": n})] for n in range(120)}
+    # More than the page asks for in one window, in one hour; seconds of an hour are too few, so by fractions.
+    fleet["dense"] = [(now_hour - HOUR + n * 0.5, {"n": n}) for n in range(6000)]
+    return fleet
+
+
+def send_fleet(fleet):
+    tags = {"site": "north", "<i>tag</i>": EVIL}
+    readings = [
+        {"sensor_id": sensor, "ts": round(at * 1000), "values": values, "tags": tags}
+        for sensor, sent in fleet.items()
+        for at, values in sent
+    ]
+    for at in range(0, len(readings), 5000):
+        send(readings[at : at + 5000])
+    return len(readings)
+
+
+# ---- scenarios
+
+
+def sent_is_shown(browser):
+    first = empty(browser)
+    fleet = known_fleet(hour_of_now())
+    total = first + send_fleet(fleet)
+    again = [{"sensor_id": "room 1", "ts": at * 1000, "values": values} for at, values in fleet["room 1"][:40]]
+    send(again)
+    total += len(again)
+    assert post("/v1/hooks/json", f'{{"temp": {EVIL}'.encode()) == 202
+    assert post("/v1/hooks/json", bytes([0xFF, 0xFE, 0, 1, 2, 255]), "application/json") == 202
+
+    for scheme in ("light", "dark"):
+        look = Look(browser, color_scheme=scheme)
+        fleet_view(look, total, len(again))
+        sensor_view(look, fleet)
+        letters_view(look)
+        look.done()
+    limits(browser)
+    keyboard(browser)
+    phone(browser)
+
+
+def empty(browser):
+    """Before the first reading the page says how to send one; that command is taken at its word."""
+    look = Look(browser)
+    look.go()
+    hint = card(look.page, "No readings yet")
+    expect(hint.locator("pre")).to_contain_text(f"{HTTP}/v1/readings")
+    words = shlex.split(hint.locator("pre").inner_text())
+    assert words[0] == "curl" and words[1] == f"{HTTP}/v1/readings", words
+    header, body = words[words.index("-H") + 1], words[words.index("-d") + 1]
+    request = urllib.request.Request(words[1], body.encode(), dict([header.split(": ")]))
+    with OPENER.open(request, timeout=60) as answer:
+        assert json.load(answer)["accepted"] == 1
+    readable(look)
+    until("the first sensor appears", lambda: press_and_see(look.page, hint))
+    expect(card(look.page, "Newest").get_by_role("link", name="S1", exact=True)).to_be_visible()
+    look.done()
+    return 1
+
+
+def press_and_see(page, hint):
+    if hint.is_visible():
+        hint.get_by_role("button", name="Look again").click(timeout=5000)
+        time.sleep(0.5)
+    return not hint.is_visible() or "still empty"
+
+
+def fleet_view(look, total, duplicates):
+    page = look.page
+    look.go()
+    expect(page.locator("#state")).to_have_text("ready")
+    until("totals", lambda: settled(figures(page, "Throughput"), total, duplicates))
+    brokers = figures(page, "MQTT brokers")
+    assert [cells[0] for cells in brokers.values()] == ["connected"], brokers
+    store = dict(
+        zip(card(page, "Store").locator("dt").all_inner_texts(), card(page, "Store").locator("dd").all_inner_texts())
+    )
+    assert (store["State"], store["Mode"], store["Errors"]) == ("answers", "bucket", "0"), store
+    assert store["MongoDB"][0].isdigit(), store
+    refused = figures(page, "Refused")
+    assert sum(number(cells[1]) for cells in refused.values()) == 2, refused
+    until("the rejected senders", lambda: rejected_as_told(page))
+    busiest = card(page, "Busiest").locator("tbody a").all_inner_texts()
+    assert len(busiest) > 0, "nobody is busy"
+    newest = card(page, "Newest")
+    newest.get_by_role("button", name=re.compile("All")).click()
+    assert newest.locator("tbody tr").count() > 6
+    expect(page.locator(".active")).to_have_text(re.compile(r"^\d+ sensors"))
+    assert [drawn(page, f".live .card:nth-child({n})") for n in (1, 2, 4)] == [True] * 3
+    readable(look)
+    named(look)
+    fits(look)
+
+
+def rejected_as_told(page):
+    """The list is what /v1/fleet says, and that is nothing else than the two messages that were broken."""
+    with OPENER.open(f"{ADMIN}/v1/fleet", timeout=60) as answer:
+        told = json.load(answer)["rejected"]
+    assert sum(entry["count"] for entry in told) in ((2,) if told else (0,)), told
+    shown = figures(page, "Rejected")
+    wanted = {entry["name"]: f"{entry['count']:,}" for entry in told}
+    return {name: cells[1] for name, cells in shown.items()} == wanted or (shown, told)
+
+
+def settled(shown, total, duplicates):
+    sums = {name: number(cells[1]) for name, cells in shown.items() if cells[1] != "–"}
+    wanted = {"Accepted": total, "Stored": total - duplicates, "Duplicate": duplicates}
+    return all(sums.get(name) == n for name, n in wanted.items()) or f"{sums}, wanted {wanted}"
+
+
+def sensor_view(look, fleet):
+    page = look.page
+    look.go("#/sensors?prefix=room")
+    page.get_by_role("link", name="room 1", exact=True).click()
+    page.get_by_role("radio", name="temp").check()
+    shown = figures(page, "Hourly summaries")
+    wanted = {}
+    for at, values in fleet["room 1"]:
+        wanted.setdefault(at // HOUR * HOUR, []).append(values["temp"])
+    names = {datetime.fromtimestamp(hour, timezone.utc).strftime("%m-%d %H:%M"): v for hour, v in wanted.items()}
+    assert set(shown) == set(names), (sorted(shown), sorted(names))
+    for name, values in names.items():
+        count, low, mean, high = map(number, shown[name])
+        assert (count, low, high) == (len(values), min(values), max(values)), (name, shown[name])
+        assert abs(mean - sum(values) / len(values)) <= 0.005, (name, shown[name], sum(values) / len(values))
+    until("the band is drawn", lambda: drawn(page, ".band"))
+    last = fleet["room 1"][-1][1]
+    assert (
+        number(page.locator("tr", has=page.get_by_role("radio", name="temp")).locator("td").first.inner_text())
+        == last["temp"]
+    )
+    expect(page.locator("tr", has=page.get_by_role("radio", name="open")).locator("td").first).to_have_text(
+        str(last["open"]).lower()
+    )
+    assert EVIL in page.locator(".about").inner_text()
+
+    # Drag over the last third of the plot: the readings of that window, all of them and no others.
+    over = page.locator(".band .u-over").bounding_box()
+    page.mouse.move(over["x"] + over["width"] * 0.80, over["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(over["x"] + over["width"] * 0.97, over["y"] + 60, steps=4)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile("from="))
+    window = {key: int(v) / 1000 for key, v in re.findall(r"(from|to)=(\d+)", page.url)}
+    inside = [(at, values) for at, values in fleet["room 1"] if window["from"] <= at < window["to"]]
+    assert 60 < len(inside) <= 300, (len(inside), window)
+    expect(page.locator(".note")).to_contain_text(f"{len(inside)} readings in this window")
+    rows = card(page, "Readings").locator("tbody tr")
+    expect(rows).to_have_count(min(len(inside), 200))
+    texts = rows.all_inner_texts()
+    for (at, values), text in zip(inside, texts):
+        assert datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%S.000") in text, text
+        assert f"temp {values['temp']:g}" in text.replace("\n", " "), (values, text)
+    # A deep link shows the same again; a double click shows all.
+    page.reload()
+    expect(page.locator(".note")).to_contain_text(f"{len(inside)} readings in this window")
+    page.locator(".band .u-over").dblclick()
+    expect(page).not_to_have_url(re.compile("from="))
+    expect(card(page, "Readings")).to_be_hidden()
+    readable(look)
+    named(look)
+
+    # Names that would be markup, or turn the text around, are text.
+    look.go(f"#/sensors?prefix={'%3Cimg'}")
+    page.get_by_role("link", name=EVIL, exact=True).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(EVIL)
+    expect(page.get_by_role("radio", name="<b>field</b>")).to_be_visible()
+    assert page.locator("main img, main b.x, main i i").count() == 0
+    look.go("#/sensors?prefix=pump")
+    expect(page.get_by_role("link", name="pump \\u202egnp", exact=True)).to_be_visible()
+
+
+def letters_view(look):
+    page = look.page
+    look.go("#/letters")
+    letters = page.locator("article")
+    expect(letters).to_have_count(2)
+    newer, older = letters.all_inner_texts()
+    assert "ff fe 00 01 02 ff" in newer and "6 B" in newer, newer
+    assert f'{{"temp": {EVIL}' in older and "/v1/hooks/json" in older and "http" in older, older
+    reason = letters.last.locator(".reason").inner_text()
+    look.go(f"#/letters?reason={reason}")
+    expect(page.get_by_role("link", name="Show all")).to_be_visible()
+    expect(letters.last).to_contain_text(EVIL)
+    readable(look)
+    named(look)
+
+
+def limits(browser):
+    """More readings than are drawn, and readings that are not in memory yet, are told."""
+    look = Look(browser)
+    page = look.page
+    start = (hour_of_now() - HOUR) * 1000
+    look.go(f"#/sensor/dense?from={start}&to={start + 3_600_000}")
+    expect(page.locator(".note")).to_contain_text("The first 5,000 readings of this window; there are more")
+    page.get_by_role("button", name="Zoom in").click()
+    expect(page.locator(".note")).not_to_contain_text("there are more")
+
+    def behind(route):
+        answer = route.fetch()
+        route.fulfill(response=answer, json=answer.json() | {"complete": False})
+
+    page.route("**/hourly*", behind)
+    look.go("#/sensor/room%201")
+    expect(page.locator(".note")).to_contain_text("Incomplete")
+    look.done()
+
+
+def keyboard(browser):
+    """From the first view to a reading's value and back, without a mouse."""
+    look = Look(browser)
+    page, press = look.page, look.page.keyboard.press
+    look.go()
+    expect(page.locator("#state")).to_have_text("ready")
+    press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    press("/")
+    page.keyboard.type("many/")
+    expect(page.locator("table.list tbody tr")).to_have_count(50)
+    press("ArrowDown")
+    press("ArrowDown")
+    assert page.evaluate("document.activeElement.textContent") == "many/001"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid", "the focus is not seen"
+    press("ArrowUp")
+    press("ArrowUp")
+    assert page.evaluate("document.activeElement.id") == "find"
+    # Pages of fifty: 120 sensors are on three.
+    seen = page.locator("table.list tbody a").all_inner_texts()
+    for size in (50, 20):
+        page.get_by_role("link", name="Next page").focus()
+        press("Enter")
+        expect(page.locator("table.list tbody a").first).to_have_text(f"many/{len(seen):03}")
+        expect(page.locator("table.list tbody tr")).to_have_count(size)
+        seen += page.locator("table.list tbody a").all_inner_texts()
+    assert seen == [f"many/{n:03}" for n in range(120)]
+    expect(page.get_by_role("link", name="Next page")).to_have_count(0)
+
+    press("/")
+    page.keyboard.type("room 1")
+    expect(page.locator("table.list tbody tr")).to_have_count(1)
+    press("Enter")
+    press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("room 1")
+    expect(page.locator(".band canvas")).to_be_visible()
+    page.get_by_role("radio", name="temp").check()
+    for _ in range(60):
+        press("Tab")
+        if page.evaluate("document.activeElement.classList.contains('band')"):
+            break
+    else:
+        raise AssertionError("the plot cannot be reached by Tab")
+    press("ArrowRight")
+    expect(page.locator(".readout")).to_contain_text(re.compile(r"min [\d.]+, avg [\d.]+, max [\d.]+, 60 readings"))
+    press("+")
+    expect(page).to_have_url(re.compile("from="))
+    press("0")
+    expect(page).not_to_have_url(re.compile("from="))
+    press("Escape")
+    expect(page).to_have_url(re.compile("#/sensors"))
+    # The switch of the theme is a button like others, and is remembered.
+    page.locator("#theme").focus()
+    press("Enter")
+    press("Enter")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.reload()
+    assert page.evaluate("getComputedStyle(document.body).colorScheme") == "dark"
+    look.done()
+
+
+def phone(browser):
+    look = Look(browser, viewport={"width": 360, "height": 740}, has_touch=True, color_scheme="dark")
+    for path, ready in [
+        ("#/", ".cards.two tbody a"),
+        ("#/sensors", "table.list tbody a"),
+        ("#/sensor/room%201", ".band canvas"),
+        (f"#/sensor/{LONG.replace('/', '%2F')}", ".band canvas"),
+        ("#/letters", "article"),
+    ]:
+        look.go(path)
+        expect(look.page.locator(ready).first).to_be_visible()
+        fits(look)
+        readable(look)
+    look.done()
+
+
+def with_token(browser):
+    send([{"sensor_id": "secret room", "values": {"temp": 1.5}}])
+    look = Look(browser, allowed=["status of 401"])
+    page = look.page
+    look.go("#/sensors")
+    form = page.get_by_role("form", name="Token")
+    expect(form).to_contain_text("Readings are shown to holders of a token.")
+    readable(look)
+    form.get_by_label("Token").fill("gw1.wrong")
+    page.keyboard.press("Enter")
+    expect(form).to_contain_text("The token was not taken.")
+    form.get_by_label("Token").fill(TOKEN)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="secret room")).to_be_visible()
+    kept = page.evaluate(
+        "[location.href, document.cookie, JSON.stringify(localStorage), JSON.stringify(sessionStorage)]"
+    )
+    assert [TOKEN in where for where in kept] == [False, False, False, True], kept
+    look.go("#/sensor/secret%20room")
+    expect(page.get_by_role("radio", name="temp")).to_be_visible()
+    page.get_by_role("button", name="Forget the token").click()
+    expect(form).to_be_visible()
+    look.go("#/")
+    expect(form).to_be_visible()
+    # The open figures are there without it.
+    until("one accepted", lambda: figures(page, "Throughput")["Accepted"][1] == "1" or "not yet")
+    look.done()
+
+
+def store_away(browser):
+    at = early_now() * 1000
+    send([{"sensor_id": "room 1", "ts": at, "values": {"temp": 20.5}}])
+    allowed = [
+        "status of 503",
+        "status of 500",
+        "status of 504",
+        "ERR_CONNECTION",
+        "ERR_EMPTY_RESPONSE",
+        "ERR_INCOMPLETE",
+    ]
+    look = Look(browser, allowed=allowed)
+    page = look.page
+    look.go()
+    expect(page.locator("#state")).to_have_text("ready")
+    expect(card(page, "Newest").get_by_role("link", name="room 1")).to_be_visible()
+    ask_the_test("kill the store")
+    send([{"sensor_id": "room 1", "ts": at + 500, "values": {"temp": 21.5}}])
+    expect(page.locator("#state")).to_have_text("degraded")
+    expect(page.locator("#notices")).to_contain_text("the journal keeps the readings")
+    expect(card(page, "Store").locator("dd").first).to_have_text("away")
+    look.go("#/letters")
+    expect(page.locator(".problem")).to_contain_text("Try again")
+    readable(look)
+    ask_the_test("kill the service")
+    expect(page.locator("#state")).to_have_text("no answer")
+    expect(page.locator("#notices")).to_contain_text("has not answered since")
+    ask_the_test("start both")
+    page.get_by_role("button", name="Try now").click()
+    expect(page.locator("#state")).to_have_text("ready")
+    expect(page.locator("#notices")).to_be_empty()
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator("main")).to_contain_text("There are none.")
+    look.go("#/sensor/room%201")
+    expect(card(page, "Hourly summaries").locator("tbody tr td").first).to_have_text("2")
+    look.done()
+
+
+if __name__ == "__main__":
+    with chromium() as opened:
+        {"sent": sent_is_shown, "token": with_token, "away": store_away}[SCENARIO](opened)
+    print("OK", flush=True)

@@ -1,0 +1,291 @@
+// The first view: live figures, the state of store, brokers and refusals, and the sensors that stand out.
+
+import { read } from "./api.js";
+import { attr, card, h, keyed, sensorLink, table, text, visible } from "./dom.js";
+import { NONE, ago, count, duration, moment, ms, rate } from "./format.js";
+import { live, subscribe } from "./live.js";
+import { liveCards } from "./livecards.js";
+import { by, series, sum } from "./metrics.js";
+import { nothing, problem } from "./problem.js";
+
+const LISTS_EVERY_MS = 10_000;
+const SHORT = 6;
+
+export function fleetView(view) {
+  const cards = liveCards();
+  const states = h("div", { class: "cards three" });
+  const lists = h("div", { class: "cards two", "aria-live": "off" });
+  const title = h("h1", { class: "sr" }, "Fleet");
+  const active = h("p", { class: "quiet active" });
+  view.append(title, cards.element, states, active, lists);
+
+  const ends = [cards.end, subscribe(stateCards(states)), subscribe(() => tellCommand(lists))];
+  const stop = new AbortController();
+  const load = async () => {
+    try {
+      const fleet = await read("fleet", {}, stop.signal);
+      // It knows the sensors of the last hour; whether there were ever any, the list of all does.
+      const quiet = fleet.sensors === 0 && fleet.rejected.length === 0;
+      const isNew = quiet && (await read("sensors", { limit: 1 }, stop.signal)).sensors.length === 0;
+      text(active, isNew ? "" : `${count(fleet.sensors)} sensors with readings in the last hour`);
+      if (isNew) showFirst(lists, load);
+      else show(lists, fleet);
+    } catch (failed) {
+      if (stop.signal.aborted) return;
+      const asking = lists.querySelector("form.problem");
+      if (!(failed.status === 401 && asking?.contains(document.activeElement))) fail(lists, failed, load);
+    }
+  };
+  load();
+  const timer = setInterval(() => !document.hidden && !lists.querySelector("form.problem") && load(), LISTS_EVERY_MS);
+  return () => {
+    stop.abort();
+    clearInterval(timer);
+    ends.forEach((end) => end());
+  };
+}
+
+// ---- store, brokers, refusals
+
+function stateCards(parent) {
+  const store = rowsCard("Store");
+  const brokers = { body: h("div", { class: "scroll" }) };
+  const refused = { body: h("div") };
+  parent.append(store.element, card("MQTT brokers", brokers.body), card("Refused", refused.body));
+  return () => {
+    if (!live.metrics) return;
+    store.show(storeRows());
+    showBrokers(brokers.body);
+    showRefused(refused.body);
+  };
+}
+
+/** A card of names and values. */
+function rowsCard(title) {
+  const list = h("dl", { class: "facts" });
+  const make = ([name]) => h("div", {}, h("dt", {}, name), h("dd"));
+  const update = (row, [, value, tone]) => {
+    text(row.lastChild, value);
+    attr(row.lastChild, "class", tone);
+  };
+  return { element: card(title, list), show: (rows) => keyed(list, rows, ([name]) => name, make, update) };
+}
+
+function storeRows() {
+  const { metrics, ready } = live;
+  const errors = [...by(metrics, "store_errors_total", "kind")].filter(([, n]) => n > 0);
+  const statements = sum(metrics, "store_statements_total");
+  const stored = sum(metrics, "readings_stored_total");
+  const writes = sum(metrics, "store_write_seconds_count");
+  const took = sum(metrics, "store_write_seconds_sum");
+  const state = ready.store.ok ? "answers" : ready.store.error ? "away" : "not reached yet";
+  return [
+    ["State", state, ready.store.ok ? "good" : "bad"],
+    ...(ready.store.ok ? [] : [["Last answer", ready.store.last_ok ? ago(ms(ready.store.last_ok)) : "none yet"]]),
+    ["MongoDB", ready.server_version ?? NONE],
+    ["Mode", ready.mode ?? NONE],
+    ["Command, mean", duration(writes > 0 ? took / writes : null)],
+    ["Readings a statement", statements > 0 ? rate(stored / statements) : NONE],
+    ["Conflicts", count(sum(metrics, "store_conflicts_total"))],
+    ["Retries", count(sum(metrics, "store_retries_total"))],
+    [
+      "Errors",
+      errors.length ? errors.map(([kind, n]) => `${kind} ${count(n)}`).join(", ") : "0",
+      errors.length && "bad",
+    ],
+  ];
+}
+
+function showBrokers(box) {
+  const { metrics, ready } = live;
+  const direct = sum(metrics, "mqtt_direct_connections");
+  const of = (name, broker) => sum(metrics, name, (labels) => labels.broker === broker);
+  if (!box.table) {
+    const columns = [["Broker"], ["State"], ["Unacked", "num"], ["Oldest", "num"], ["Window full", "num"]];
+    box.table = table("MQTT brokers", columns, "dense stack");
+    box.none = nothing("No broker is configured.");
+    box.direct = h("p", { class: "quiet" });
+    box.append(box.table.element, box.none, box.direct);
+  }
+  box.table.element.hidden = ready.mqtt.length === 0;
+  box.none.hidden = ready.mqtt.length > 0;
+  box.direct.hidden = !direct;
+  text(box.direct, `${count(direct)} devices connected to the listener`);
+  const make = ({ broker }) => {
+    const cells = ["State", "Unacked", "Oldest", "Window full"].map((n, i) =>
+      h("td", { "data-label": n, class: i && "num" }),
+    );
+    return h("tr", {}, h("th", { scope: "row", class: "id", title: broker }, visible(broker)), cells);
+  };
+  const update = (row, { broker, connected, detail }) => {
+    const [, state, unacked, oldest, full] = row.children;
+    const again = of("mqtt_reconnects_total", broker) ?? 0;
+    text(state, `${connected ? "connected" : "away"}${again ? `, ${count(again)} reconnects` : ""}`);
+    attr(state, "class", connected ? "good" : "bad");
+    attr(state, "title", detail);
+    text(unacked, count(of("mqtt_unacked", broker)));
+    text(oldest, duration(of("mqtt_oldest_unacked_seconds", broker)));
+    text(full, duration(of("mqtt_window_full_seconds_total", broker) ?? 0));
+  };
+  keyed(box.table.body, ready.mqtt, ({ broker }) => broker, make, update);
+}
+
+function showRefused(box) {
+  const letters = by(live.metrics, "dead_letters_total", "reason");
+  const rejected = new Map();
+  for (const { labels, value } of series(live.metrics, "readings_rejected_total")) {
+    rejected.set(labels.reason, (rejected.get(labels.reason) ?? 0) + value);
+  }
+  const reasons = [...new Set([...rejected.keys(), ...letters.keys()])];
+  const rows = reasons.map((reason) => [reason, rejected.get(reason) ?? 0, letters.get(reason) ?? 0]);
+  const seen = rows.filter(([, a, b]) => a + b > 0).sort((a, b) => b[1] + b[2] - a[1] - a[2]);
+  if (!box.table) {
+    box.table = table(
+      "Refused by reason, since start",
+      [["Reason"], ["Rejected", "num"], ["Dead letters", "num"]],
+      "dense",
+    );
+    box.none = nothing("Nothing has been refused since the start.");
+    box.append(box.table.element, box.none);
+  }
+  box.table.element.hidden = seen.length === 0;
+  box.none.hidden = seen.length > 0;
+  const make = ([reason, , kept]) => {
+    const name = kept ? h("a", { href: `#/letters?reason=${encodeURIComponent(reason)}` }, reason) : reason;
+    return h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "num" }), h("td", { class: "num" }));
+  };
+  keyed(
+    box.table.body,
+    seen,
+    ([reason, , kept]) => `${reason} ${kept > 0}`,
+    make,
+    (row, [, a, b]) => {
+      text(row.children[1], count(a));
+      text(row.children[2], count(b));
+    },
+  );
+}
+
+// ---- the lists of /v1/fleet
+
+const LISTS = [
+  {
+    key: "busiest",
+    title: "Busiest",
+    none: "No sensor has sent lately.",
+    columns: [["Sensor"], ["Per minute", "num"], ["Last reading", "num"]],
+    cells: (s) => [rate(s.readings_per_minute), ago(ms(s.last_ts))],
+  },
+  {
+    key: "silent",
+    title: "Silent",
+    none: "No sensor is silent.",
+    columns: [["Sensor"], ["Silent for", "num"], ["Last reading", "num"]],
+    cells: (s) => [duration(s.silent_seconds), moment(ms(s.last_ts), false)],
+  },
+  {
+    key: "newest",
+    title: "Newest",
+    none: "No sensor is new.",
+    columns: [["Sensor"], ["First seen", "num"]],
+    cells: (s) => [ago(ms(s.first_seen))],
+  },
+  {
+    key: "rejected",
+    title: "Rejected",
+    none: "No sender is being refused.",
+    columns: [["Sender"], ["Reason"], ["Count", "num"], ["Last", "num"]],
+    cells: (s) => [s.reason, count(s.count), ago(ms(s.last_at))],
+    id: (s) => JSON.stringify([s.source, s.name, s.reason]),
+    first: (s) => [
+      h("span", { class: "id", title: s.name }, visible(s.name) || NONE),
+      h("small", { title: s.detail }, `${s.source}: ${visible(s.detail)}`),
+    ],
+  },
+];
+
+function showFirst(box, again) {
+  box.lists = null;
+  if (!box.firstChild?.matches(".empty")) box.replaceChildren(firstReading(again));
+  tellCommand(box);
+}
+
+function show(box, fleet) {
+  if (!box.lists) {
+    box.lists = LISTS.map(listCard);
+    box.replaceChildren(...box.lists.map((list) => list.element));
+  }
+  for (const list of box.lists) list.show(fleet);
+}
+
+function fail(box, failed, again) {
+  box.lists = null;
+  box.replaceChildren(problem(failed, again));
+}
+
+function listCard({
+  key,
+  title,
+  none,
+  columns,
+  cells,
+  id = (s) => s.sensor_id,
+  first = (s) => sensorLink(s.sensor_id),
+}) {
+  const { element, body } = table(title, columns, "dense list");
+  const empty = nothing(none);
+  const more = h("button", { type: "button", class: "quiet", "aria-expanded": "false" });
+  let all = false;
+  let last = null;
+  const show = (fleet) => {
+    last = fleet;
+    const items = fleet[key] ?? [];
+    const make = (item) => {
+      const rest = columns.slice(1).map(([, name]) => h("td", { class: name }));
+      return h("tr", {}, h("th", { scope: "row" }, first(item)), rest);
+    };
+    keyed(body, all ? items : items.slice(0, SHORT), id, make, (row, item) => {
+      cells(item).forEach((value, i) => text(row.children[i + 1], value));
+    });
+    element.hidden = items.length === 0;
+    empty.hidden = items.length > 0;
+    more.hidden = items.length <= SHORT;
+    text(more, all ? `First ${SHORT} only` : `All ${items.length}`);
+    attr(more, "aria-expanded", String(all));
+  };
+  more.addEventListener("click", () => ((all = !all), show(last)));
+  return { element: card(title, element, empty, more), show };
+}
+
+/** Before the first reading: how to send one. */
+function firstReading(again) {
+  return h(
+    "section",
+    { class: "card empty", "aria-label": "No readings yet" },
+    h("h2", {}, "No readings yet"),
+    h("p", {}, "Send the first one:"),
+    h("pre", { tabindex: "0", "aria-label": "Command" }),
+    h(
+      "p",
+      { class: "quiet" },
+      'Where http.tokens_file is set, add -H "Authorization: Bearer id.secret". A new sensor is here within seconds.',
+    ),
+    h("button", { type: "button", onclick: again }, "Look again"),
+  );
+}
+
+/** Fills the command in, as soon as it is known where readings are posted. */
+function tellCommand(box) {
+  const command = box.querySelector(".empty pre");
+  const body = '{"sensor_id": "S1", "values": {"temp": 22.4, "humid": 60}}';
+  if (command) text(command, `curl ${intake()}/v1/readings -H 'Content-Type: application/json' -d '${body}'`);
+}
+
+/** Where readings are posted, as this browser's host would reach it. */
+function intake() {
+  const listen = live.ready?.http;
+  if (!listen) return `http://${location.hostname}:8080`;
+  const url = new URL(listen);
+  if (/^(0\.0\.0\.0|\[::\])$/.test(url.hostname)) url.hostname = location.hostname;
+  return url.origin;
+}

@@ -1,0 +1,84 @@
+// Dead letters, newest first, with what was received.
+
+import { read } from "./api.js";
+import { h, visible } from "./dom.js";
+import { NONE, ago, bytes, moment, ms } from "./format.js";
+import { nothing, problem } from "./problem.js";
+
+const PAGE = 50;
+
+/** `query` may hold `reason`. */
+export function lettersView(view, query) {
+  const stop = new AbortController();
+  const reason = query.get("reason") ?? "";
+  const list = h("div", { class: "letters" });
+  const foot = h("div", { class: "pager" });
+  const head = reason
+    ? h("p", {}, "Only with the reason ", h("b", {}, visible(reason)), ". ", h("a", { href: "#/letters" }, "Show all"))
+    : h(
+        "p",
+        { class: "quiet" },
+        "Messages that could not be read, as they came. ",
+        h("code", {}, "hourbucket dead-letters replay"),
+        " reads them again.",
+      );
+  const loading = nothing("Loading …");
+  view.append(h("h1", {}, "Dead letters"), head, loading, list, foot);
+
+  const load = async (before) => {
+    foot.replaceChildren();
+    try {
+      const { letters, next } = await read("dead-letters", { limit: PAGE, before, reason }, stop.signal);
+      list.append(...letters.map(letter));
+      if (!list.firstChild) list.append(nothing("There are none."));
+      if (next != null) foot.append(h("button", { type: "button", onclick: () => load(next) }, "Older letters"));
+    } catch (failed) {
+      if (!stop.signal.aborted) foot.append(problem(failed, () => load(before)));
+    }
+    loading.remove();
+  };
+  load();
+  return () => stop.abort();
+}
+
+function letter({ received_at, source, topic, reason, detail, payload_bytes, payload_text, payload_base64 }) {
+  const at = ms(received_at);
+  return h(
+    "article",
+    { class: "card letter" },
+    h(
+      "header",
+      {},
+      h("b", { class: "reason" }, reason),
+      h("span", { class: "id", title: topic }, source, topic ? ` ${visible(topic)}` : ""),
+      h("time", { datetime: received_at, title: moment(at) }, ago(at)),
+    ),
+    h("p", {}, visible(detail || NONE)),
+    payload(payload_bytes, payload_text, payload_base64),
+  );
+}
+
+function payload(size, plain, base64) {
+  if (size === 0) return h("p", { class: "quiet" }, "The payload is empty.");
+  const [name, shown] = plain != null ? ["Text", plain] : ["Bytes", hex(base64 ?? "")];
+  return h(
+    "figure",
+    {},
+    h("figcaption", { class: "quiet" }, `${name}, ${bytes(size)}`),
+    h("pre", { tabindex: "0" }, shown),
+  );
+}
+
+/** Lines of sixteen bytes: offset, hex, and what of it is printable. */
+function hex(base64) {
+  const raw = atob(base64);
+  const lines = [];
+  for (let at = 0; at < raw.length; at += 16) {
+    const part = [...raw.slice(at, at + 16)];
+    const codes = part.map((c) => c.charCodeAt(0).toString(16).padStart(2, "0")).join(" ");
+    lines.push(
+      `${at.toString(16).padStart(6, "0")}  ${codes.padEnd(47)}  ${part.map((c) => (/[ -~]/.test(c) ? c : ".")).join("")}`,
+    );
+  }
+  return lines.join("\n");
+}

@@ -1,0 +1,180 @@
+// Routes (`#/`, `#/sensors`, `#/sensor/ID`, `#/letters`), the state of the service on top, and the keyboard.
+
+import { token } from "./api.js";
+import { attr, h, text, visible } from "./dom.js";
+import { clock, zone } from "./format.js";
+import { fleetView } from "./fleet.js";
+import { lettersView } from "./letters.js";
+import { live, lookNow, start, subscribe } from "./live.js";
+import { series } from "./metrics.js";
+import { sensorView } from "./sensor.js";
+import { sensorsView } from "./sensors.js";
+import { startTheme } from "./theme.js";
+
+const id = (name) => document.getElementById(name);
+const find = id("find");
+
+// ---- routes
+
+let end = () => {};
+
+function route(event) {
+  const [path, search = ""] = splitOnce(location.hash.replace(/^#/, "") || "/", "?");
+  const query = new URLSearchParams(search);
+  const [, name = "", encoded] = path.split("/");
+  let view = { "": fleetView, sensors: sensorsView, letters: lettersView }[name];
+  let title = { sensors: "Sensors", letters: "Dead letters" }[name];
+  if (name === "sensor" && encoded) {
+    const sensor = decode(path.slice("/sensor/".length));
+    view = (box) => sensorView(box, sensor, query);
+    title = visible(sensor);
+  }
+  end();
+  const box = id("view");
+  box.replaceChildren();
+  end = (view ?? nowhere)(box, query) ?? (() => {});
+  document.title = title ? `${title} – hourbucket` : "hourbucket";
+  const current = name === "sensor" ? "sensors" : name || "fleet";
+  for (const link of document.querySelectorAll("nav [data-view]")) {
+    attr(link, "aria-current", link.dataset.view === current && "page");
+  }
+  if (document.activeElement !== find) find.value = query.get("prefix") ?? "";
+  if (event && document.activeElement !== find) {
+    scrollTo(0, 0);
+    id("main").focus({ preventScroll: true });
+  }
+}
+
+const nowhere = (box) => box.append(h("h1", {}, "There is no such view"), h("a", { href: "#/" }, "To the fleet"));
+
+function splitOnce(string, at) {
+  const i = string.indexOf(at);
+  return i < 0 ? [string] : [string.slice(0, i), string.slice(i + 1)];
+}
+
+function decode(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+// ---- the state on top
+
+function showState() {
+  const { ready, failure } = live;
+  const [word, tone] = failure
+    ? ["no answer", "bad"]
+    : !ready
+      ? ["connecting", ""]
+      : !ready.ready
+        ? ["not ready", "bad"]
+        : ready.reasons.length
+          ? ["degraded", "warn"]
+          : ["ready", "good"];
+  text(id("state"), word);
+  attr(id("state"), "class", `pill ${tone}`);
+  attr(document.body, "data-stale", failure && "yes");
+  notices(failure, ready);
+  const version = series(live.metrics ?? new Map(), "build_info")[0]?.labels.version;
+  text(id("instance"), `${location.host}${version ? `, hourbucket ${version}` : ""}`);
+  text(id("zone"), `times in ${zone()}`);
+  id("forget").hidden = token.get() === null;
+}
+
+function notices(failure, ready) {
+  const box = id("notices");
+  const lines = failure
+    ? [`The service has not answered since ${clock(failure.since)} (${failure.why}). What is shown is older than that.`]
+    : (ready?.reasons ?? []);
+  const wanted = JSON.stringify(lines);
+  if (box.shown === wanted) return;
+  box.shown = wanted;
+  box.replaceChildren();
+  if (!lines.length) return;
+  const tone = failure || !ready.ready ? "bad" : "warn";
+  const again = failure && h("button", { type: "button", onclick: lookNow }, "Try now");
+  box.append(
+    h(
+      "div",
+      { class: `notice ${tone}`, role: "alert" },
+      h(
+        "ul",
+        {},
+        lines.map((line) => h("li", {}, visible(line))),
+      ),
+      again,
+    ),
+  );
+}
+
+// ---- keyboard and search
+
+let typing = null;
+
+function search() {
+  clearTimeout(typing);
+  const prefix = find.value;
+  const wanted = prefix ? `#/sensors?${new URLSearchParams({ prefix })}` : "#/sensors";
+  if (location.hash === wanted) return;
+  // What is typed is one step of the history, not one for each letter.
+  if (location.hash.startsWith("#/sensors")) {
+    history.replaceState(null, "", wanted);
+    route();
+  } else location.hash = wanted;
+}
+
+const inList = () => [...document.querySelectorAll("table.list tbody a")];
+
+function arrows(event) {
+  const links = inList();
+  const at = links.indexOf(document.activeElement);
+  if (at < 0 && document.activeElement !== find) return;
+  const next = event.key === "ArrowDown" ? at + 1 : at - 1;
+  if (at >= 0 && next < 0) find.focus();
+  links[next]?.focus();
+  event.preventDefault();
+}
+
+function escape() {
+  if (document.activeElement === find && find.value) {
+    find.value = "";
+    search();
+  } else if (document.activeElement === find) find.blur();
+  else if (/^#\/(sensor|letters)/.test(location.hash))
+    location.hash = location.hash.startsWith("#/sensor/") ? "#/sensors" : "#/";
+}
+
+function keys(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  const writes = event.target.matches?.("input, textarea, select") && event.target !== find;
+  if (writes) return;
+  if (event.key === "/" && event.target !== find) {
+    event.preventDefault();
+    find.focus();
+    find.select();
+  } else if (event.key === "ArrowDown" || event.key === "ArrowUp") arrows(event);
+  else if (event.key === "Escape") escape();
+}
+
+id("search").addEventListener("submit", (event) => {
+  event.preventDefault();
+  search();
+  inList()[0]?.focus();
+});
+find.addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(search, 150);
+});
+id("forget").addEventListener("click", () => {
+  token.forget();
+  showState();
+  route();
+});
+addEventListener("keydown", keys);
+addEventListener("hashchange", route);
+startTheme(id("theme"));
+subscribe(showState);
+start();
+route();

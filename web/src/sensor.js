@@ -1,0 +1,315 @@
+// One sensor: its tags and last values, and one field over time as the band that the hourly summaries give. In a window
+// of a few hours, or zoomed in, the readings themselves are drawn too.
+
+import { read } from "./api.js";
+import { attr, card, h, keyed, sensorHref, table, text, visible } from "./dom.js";
+import { NONE, ago, count, decimals, fixed, moment, ms, value } from "./format.js";
+import { band } from "./band.js";
+import { nothing, problem } from "./problem.js";
+import { tagList } from "./sensors.js";
+
+const HOUR = 3_600_000;
+const SPANS = { "1h": HOUR, "6h": 6 * HOUR, "24h": 24 * HOUR, "7d": 168 * HOUR };
+const RAW_SPAN = 6 * HOUR;
+const RAW_MAX = 5_000;
+const ROWS_MAX = 200;
+const NARROWEST = 10_000;
+const EVERY_MS = 10_000;
+
+export function sensorView(box, id, query) {
+  const state = {
+    id,
+    span: query.get("span") in SPANS ? query.get("span") : "24h",
+    field: query.get("field"),
+    buckets: [],
+    readings: null,
+    more: false,
+    complete: true,
+  };
+  state.base = latest(state.span);
+  state.zoom = zoomOf(query, state.base);
+  const parts = build(state, { field, span, zoom, move });
+  box.append(...parts.elements);
+  let stop = new AbortController();
+  let asked = 0;
+
+  const view = () => state.zoom ?? state.base;
+
+  async function load() {
+    const turn = ++asked;
+    if (!state.zoom) state.base = latest(state.span);
+    const { from, to } = view();
+    const base = { from: iso(state.base.from), to: iso(state.base.to) };
+    const path = `sensors/${encodeURIComponent(id)}`;
+    const wantsRaw = state.zoom || to - from <= RAW_SPAN;
+    const raw = { from: iso(from), to: iso(to), limit: RAW_MAX };
+    try {
+      const [known, hourly, readings] = await Promise.all([
+        read("sensors", { prefix: id, limit: 1 }, stop.signal),
+        read(`${path}/hourly`, base, stop.signal),
+        wantsRaw ? read(`${path}/readings`, raw, stop.signal) : null,
+      ]);
+      if (turn !== asked) return;
+      state.about = known.sensors.find((s) => s.sensor_id === id) ?? null;
+      state.buckets = hourly.buckets;
+      state.readings = readings?.readings ?? null;
+      state.more = readings?.next != null;
+      state.complete = hourly.complete && (readings?.complete ?? true);
+      choose(state);
+      parts.failed(null);
+      parts.show(view());
+    } catch (failed) {
+      if (!stop.signal.aborted && turn === asked) parts.failed(problem(failed, load));
+    }
+  }
+
+  function field(name) {
+    state.field = name;
+    remember();
+    parts.show(view());
+  }
+
+  function span(name) {
+    state.span = name;
+    zoom(null);
+  }
+
+  /** Shows a part of the base, or with null all of it. */
+  function zoom(window) {
+    state.zoom = window && within(window, state.base);
+    state.readings = null;
+    remember();
+    load();
+  }
+
+  /** Moves and scales the window: by a share of its width, to a multiple of it around `centre`. */
+  function move(share, scale, centre) {
+    const { from, to } = view();
+    const width = Math.max((to - from) * scale, NARROWEST);
+    const middle = (centre ?? (from + to) / 2) + share * (to - from);
+    if (width >= state.base.to - state.base.from) return zoom(null);
+    zoom({ from: middle - width / 2, to: middle + width / 2 });
+  }
+
+  function remember() {
+    const kept = new URLSearchParams();
+    if (state.field) kept.set("field", state.field);
+    if (state.span !== "24h") kept.set("span", state.span);
+    if (state.zoom) {
+      kept.set("from", Math.round(state.zoom.from));
+      kept.set("to", Math.round(state.zoom.to));
+    }
+    history.replaceState(null, "", sensorHref(id, kept.toString()));
+  }
+
+  load();
+  const again = () => !document.hidden && !state.zoom && !box.querySelector("form.problem") && load();
+  const timer = setInterval(again, EVERY_MS);
+  return () => {
+    stop.abort();
+    clearInterval(timer);
+    parts.end();
+  };
+}
+
+const iso = (at) => new Date(at).toISOString();
+const latest = (span) => ({ from: Date.now() - SPANS[span], to: Date.now() });
+
+/** Keeps a window's width, and moves it into the base. */
+function within({ from, to }, base) {
+  const width = Math.min(to - from, base.to - base.from);
+  const start = Math.max(base.from, Math.min(from, base.to - width));
+  return { from: start, to: start + width };
+}
+
+/** The window of a deep link; where it is older than the span, the base is the span up to its end. */
+function zoomOf(query, base) {
+  const [from, to] = [Number(query.get("from")), Number(query.get("to"))];
+  if (!(from > 0 && to - from >= NARROWEST)) return null;
+  if (from < base.from || to > base.to) {
+    const width = Math.max(base.to - base.from, to - from);
+    Object.assign(base, { from: to - width, to });
+  }
+  return { from, to };
+}
+
+/** Fields in order of their names, those with numbers first; and one that is there. */
+function choose(state) {
+  const summaries = state.buckets.flatMap((b) => Object.keys(b.summary));
+  const names = [...new Set([...summaries, ...Object.keys(state.about?.last ?? {})])];
+  const numeric = new Set(summaries);
+  state.fields = names.sort((a, b) => numeric.has(b) - numeric.has(a) || (a < b ? -1 : 1));
+  if (!state.fields.includes(state.field)) state.field = state.fields[0] ?? null;
+}
+
+// ---- elements
+
+function build(state, act) {
+  const about = h("div", { class: "about" });
+  const trouble = h("div");
+  const fields = fieldTable(act.field);
+  const tools = toolbar(act);
+  const chart = band(act);
+  const note = h("p", { class: "quiet note", role: "status" });
+  const hours = table(
+    "Hourly summaries",
+    [["From"], ["Readings", "num"], ["Min", "num"], ["Avg", "num"], ["Max", "num"]],
+    "dense even",
+  );
+  const rows = table("Readings", [["Time"], ["Values"]], "dense timed");
+  const hourCard = card(
+    "Hourly summaries",
+    h("div", { class: "scroll tall", tabindex: "0", role: "group", "aria-label": "Rows" }, hours.element),
+  );
+  const rowCard = card(
+    "Readings",
+    h("div", { class: "scroll tall", tabindex: "0", role: "group", "aria-label": "Rows" }, rows.element),
+  );
+  const chartCard = card("Last values over time", tools.element, chart.element, note);
+  const title = chartCard.querySelector("h2");
+
+  function show(view) {
+    const { field } = state;
+    showAbout(about, state);
+    fields.show(state);
+    tools.show(state);
+    text(title, field ? visible(field) : "No field yet");
+    chart.show({ ...view, field, buckets: state.buckets, readings: state.readings });
+    text(note, notes(state));
+    const known = state.buckets.filter((b) => b.summary[field]);
+    const digits = decimals(known.flatMap(({ summary }) => [summary[field].min, summary[field].max]));
+    // An average has more decimals than what it is made of.
+    const means = Math.min(Math.max(digits + 1, Math.min(decimals(known.map((b) => b.summary[field].avg)), 2)), 5);
+    keyed(
+      hours.body,
+      known.toReversed(),
+      (b) => `${field} ${b.bucket_start}`,
+      hourRow,
+      (row, b) => fillHour(row, b.bucket_start, b.bucket_end, b.summary[field], [digits, means]),
+    );
+    const shown = state.readings?.slice(0, ROWS_MAX) ?? [];
+    rowCard.hidden = !state.readings;
+    rows.body.replaceChildren(...shown.map(readingRow));
+  }
+  const failed = (element) => {
+    trouble.replaceChildren(...(element ? [element] : []));
+    chartCard.parentElement.hidden = element?.tagName === "FORM";
+  };
+  rowCard.hidden = true;
+  const main = h("div", { class: "sensor" }, fields.element, chartCard, hourCard, rowCard);
+  return {
+    elements: [h("h1", { class: "id" }, visible(state.id)), about, trouble, main],
+    show,
+    failed,
+    end: chart.end,
+  };
+}
+
+function showAbout(box, { about, buckets }) {
+  const last = about?.last_ts ?? buckets.at(-1)?.last_ts;
+  const seen = last
+    ? h("span", { title: moment(ms(last)) }, `Last reading ${ago(ms(last))}`)
+    : h("span", {}, "No reading of this sensor is known.");
+  box.replaceChildren(seen, tagList(about?.tags));
+}
+
+function fieldTable(chosen) {
+  const columns = [["Field"], ["Last value", "num"], ["At", "num"]];
+  const { element, body } = table("Fields", columns, "dense fields");
+  const make = (name) => {
+    const radio = h("input", { type: "radio", name: "field", onchange: () => chosen(name) });
+    return h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, h("label", { title: name }, radio, h("span", { class: "id" }, visible(name)))),
+      h("td", { class: "num" }),
+      h("td", { class: "num" }),
+    );
+  };
+  const show = ({ fields, field, about }) => {
+    keyed(
+      body,
+      fields,
+      (name) => name,
+      make,
+      (row, name) => {
+        const last = about?.last?.[name];
+        row.querySelector("input").checked = name === field;
+        text(row.children[1], last ? visible(value(last.value)) : NONE);
+        attr(row.children[1], "title", last ? String(last.value) : null);
+        text(row.children[2], last ? ago(ms(last.ts)) : NONE);
+      },
+    );
+  };
+  return { element: card("Fields", element), show };
+}
+
+function toolbar({ span, zoom, move }) {
+  const button = (label, title, onclick) => h("button", { type: "button", title, "aria-label": title, onclick }, label);
+  const spans = Object.keys(SPANS).map((name) =>
+    h("button", { type: "button", "data-span": name, onclick: () => span(name) }, name.replace(/\D/, " $&")),
+  );
+  const reset = h("button", { type: "button", onclick: () => zoom(null) }, "Reset zoom");
+  const zooms = [
+    button("‹", "Earlier", () => move(-0.5, 1)),
+    button("−", "Zoom out", () => move(0, 2)),
+    button("+", "Zoom in", () => move(0, 0.5)),
+    button("›", "Later", () => move(0.5, 1)),
+    reset,
+  ];
+  const element = h(
+    "div",
+    { class: "tools" },
+    h("div", { class: "group", role: "group", "aria-label": "Span" }, spans),
+    h("div", { class: "group", role: "group", "aria-label": "Zoom" }, zooms),
+  );
+  const show = (state) => {
+    for (const b of spans) attr(b, "aria-pressed", String(b.dataset.span === state.span));
+    reset.disabled = zooms[0].disabled = zooms[1].disabled = zooms[3].disabled = !state.zoom;
+  };
+  return { element, show };
+}
+
+function notes({ readings, more, complete, fields, field, buckets }) {
+  const said = [];
+  if (!fields.length) said.push("There are no readings in this time.");
+  else if (!buckets.some((b) => b.summary[field]))
+    said.push("No numbers of this field in this time, so there is no band.");
+  if (readings) {
+    said.push(
+      more
+        ? `The first ${count(readings.length)} readings of this window; there are more, so zoom in to see them.`
+        : `${count(readings.length)} readings in this window.`,
+    );
+    if (readings.length > ROWS_MAX) said.push(`The first ${ROWS_MAX} stand in the table below.`);
+  } else if (buckets.length) said.push("Drag over the plot to zoom in on the readings.");
+  if (!complete) said.push("Incomplete: the journal still holds acknowledged readings that are not in here.");
+  return said.join(" ");
+}
+
+const hourRow = () =>
+  h(
+    "tr",
+    {},
+    h("th", { scope: "row" }),
+    [0, 1, 2, 3].map(() => h("td", { class: "num" })),
+  );
+
+function fillHour(row, start, end, { min, max, avg, count: n }, [digits, means]) {
+  text(row.children[0], moment(ms(start), false).slice(5));
+  attr(row.children[0], "title", `${start} to ${end}`);
+  [count(n), fixed(min, digits), fixed(avg, means), fixed(max, digits)].forEach((v, i) => text(row.children[i + 1], v));
+}
+
+function readingRow({ ts, values }) {
+  const at = ms(ts);
+  const pairs = Object.entries(values).map(([name, v]) =>
+    h("span", { class: "pair" }, h("i", {}, visible(name)), " ", h("b", {}, visible(value(v)))),
+  );
+  return h(
+    "tr",
+    {},
+    h("th", { scope: "row", title: ts }, `${moment(at)}.${String(at % 1000).padStart(3, "0")}`),
+    h("td", {}, h("div", { class: "pairs" }, pairs)),
+  );
+}
