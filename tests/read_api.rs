@@ -22,7 +22,17 @@ const MINUTE: i64 = 60_000;
 fn start(mode: &str, database: &str, more: &str) -> Service {
     let uri = Mongod::shared().uri();
     let text = format!("store.mode = \"{mode}\"\n{more}");
-    Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", database)])
+    let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", database)]);
+    prepared(&service);
+    service
+}
+
+/// It takes readings before it has prepared its collections, and is asked after.
+fn prepared(service: &Service) {
+    support::wait_until("the collections are prepared", PATIENCE, || {
+        let (_, text) = service.get_admin("/readyz")?;
+        (!serde_json::from_str::<Value>(&text).ok()?["mode"].is_null()).then_some(())
+    });
 }
 
 #[track_caller]
@@ -97,11 +107,7 @@ fn at_once_and_once(mode: &str) {
     let mut service = service;
     assert_eq!(service.terminate(PATIENCE), 0);
     service.restart();
-    support::wait_until("the collections are prepared", PATIENCE, || {
-        let (status, text) = service.get_admin("/v1/sensors")?;
-        assert!(status == 200 || text.contains("not prepared"), "{status} {text}");
-        (status == 200).then_some(())
-    });
+    prepared(&service);
     assert_eq!(all_readings(&service, "a%2Fb%20c", first, to, 1000).len(), sent.len());
     hours_fit(&service, first, to, &sent);
 }
@@ -159,9 +165,6 @@ fn sensors_in_memory_only_are_listed_among_the_others_with_their_last_values() {
         assert_eq!(service.terminate(PATIENCE), 0);
         drop(service);
         let service = start(mode, &database, "flush.max_age = \"1h\"\n");
-        support::wait_until("the collections are prepared", PATIENCE, || {
-            (service.get_admin("/v1/sensors")?.0 == 200).then_some(())
-        });
         for (i, name) in names.iter().enumerate() {
             post(&service, &format!("{{\"sensor_id\":\"{name}\",\"ts\":{},\"n\":{}}}\n", now + 1000, i + 100));
         }
@@ -279,6 +282,7 @@ fn tokens_guard_it_and_a_store_that_is_away_is_told_soon() {
     let text = format!("http.tokens_file = {:?}\nstore.connect_timeout = \"1s\"\n", tokens.display().to_string());
     let (uri, database) = (mongod.uri(), unique_database("read_tokens"));
     let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
+    prepared(&service);
     let agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent();
     let ask = |path: &str, token: Option<&str>| -> (u16, Value) {
         let mut request = agent.get(format!("{}{path}", service.admin()));

@@ -57,6 +57,9 @@ fn both_ports_answer_as_they_are_described() {
     let body = format!("{{\"sensor_id\":\"0\",\"ts\":{},\"n\":1,\"s\":\"x\",\"on\":true}}\n", now_ms());
     assert_eq!(service.post("/v1/readings", "application/x-ndjson", body.as_bytes()).unwrap().0, 200);
     assert_eq!(service.post("/v1/hooks/json", "application/json", b"{broken").unwrap().0, 202);
+    support::wait_until("the collections are prepared", std::time::Duration::from_secs(60), || {
+        (service.get_admin("/v1/sensors")?.0 == 200).then_some(())
+    });
     call(&service, &service.admin(), ["--include-path-regex", ADMIN]);
     call(&service, &service.http(), ["--exclude-path-regex", ADMIN]);
     let (status, _) = service.get_admin("/readyz").unwrap();

@@ -25,7 +25,7 @@ impl Sim {
             true => self.acked.iter().filter(|(id, _)| asked(id)).map(|(id, n)| (id.clone(), *n)).collect(),
             false => BTreeMap::new(),
         };
-        let limit = self.rng.usize(1..20);
+        let (limit, generation) = (self.rng.usize(1..20), self.instances[0].generation);
         let mut shown: BTreeMap<Identity, u32> = BTreeMap::new();
         let mut after: Option<Cursor> = None;
         for page in 0.. {
@@ -45,7 +45,9 @@ impl Sim {
             let most = if self.receipt[id] { self.sent[id] } else { 1 };
             assert!(*n <= most, "seed {}: shown {n} times, at most {most} were sent: {id:?}", self.seed);
         }
-        for (id, acked) in &least {
+        // A crash between two pages: the replay is not in memory yet, which the later pages tell by `complete`.
+        let same = self.instances[0].generation == generation;
+        for (id, acked) in least.iter().filter(|_| same) {
             let least = if self.receipt[id] { *acked } else { 1 };
             let n = shown.get(id).copied().unwrap_or(0);
             assert!(n >= least, "seed {}: acknowledged {least}, shown {n}: {id:?}", self.seed);
