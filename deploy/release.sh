@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The binary that is shipped, from the lock file alone. The same commit and the same compiler give the same file, in
+# The binary that is shipped, from the lock file alone. The same commit and the same compiler should give the same file, in
 # whatever directory it is built: paths are cut out of it, and nothing in it tells a time.
 #
 #   deploy/release.sh [OUT]     builds and writes OUT/hourbucket and OUT/hourbucket.sha256 (default: target/dist)
