@@ -46,7 +46,6 @@ fn call(service: &Service, url: &str, which: [&str; 2]) {
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}\n{}", service.log());
     assert!(said.contains("passed"), "nothing was called: {said}");
-    println!("{said}");
 }
 
 #[test]

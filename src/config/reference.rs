@@ -33,7 +33,8 @@ one. With `_FILE` behind the name the value is read from that file, without its 
 **Reload.** On SIGHUP (`systemctl reload hourbucket`, `kill -HUP`) everything is read again: the file, the files that
 variables name, tokens and certificates. Where anything is wrong nothing at all is changed. Else the keys marked *yes* in
 the column *reload* hold from the next request, message, connection or handshake on; what is in work keeps what it began
-with, and no connection is closed (a device whose token is gone stays connected until it leaves). Keys marked *restart*
+with, and no connection is closed (a device whose token is gone stays connected until it leaves). Certificates can be
+replaced; whether a port speaks TLS at all is settled when it is opened. Keys marked *restart*
 stay as they are; each one that differs is named in the log with the reason. The variables of a running process cannot
 change, and stand over the file as ever. The result is in the log, in `/readyz` under `config`, in
 `hourbucket_config_reloads_total{result=\"applied|restart_needed|invalid\"}` and in
@@ -42,6 +43,8 @@ change, and stand over the file as ever. The result is in the log, in `/readyz` 
 
 /// Key, type and default of what is read by rules of its own. A default of `None` is looked up in [`Config::default`].
 const TYPES: &[(&str, &str, Option<&str>)] = &[
+    ("http.tls.client_auth", "`\"required\"`, `\"optional\"`", Some("`\"required\"`")),
+    ("admin.tls.client_auth", "`\"required\"`, `\"optional\"`", Some("`\"required\"`")),
     ("store.database", "name of a database, up to 63 bytes", None),
     ("store.write_concern", "`\"majority\"`, or a number of members, 1 to 50", None),
     ("bucket.span", "duration that divides a day, 1m to 1d", None),
@@ -224,10 +227,15 @@ fn paragraphs(out: &mut String, text: &mut Vec<&str>) {
 fn plain(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     let bytes = line.as_bytes();
+    // Between backticks it is code, and shown as it is anyway.
+    let mut is_code = false;
     for (i, c) in line.char_indices() {
-        let beside = |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(u8::is_ascii_alphanumeric);
+        let word = |b: &u8| b.is_ascii_alphanumeric() || *b == b'_';
+        let beside = |at: Option<usize>| at.and_then(|at| bytes.get(at)).is_some_and(word);
+        is_code ^= c == '`';
         let is_inner = beside(i.checked_sub(1)) && beside(Some(i + 1));
-        if matches!(c, '*' | '<' | '|' | '[' | ']' | '`') || (c == '_' && !is_inner) || (c == '#' && i == 0) {
+        let is_mark = matches!(c, '*' | '<' | '|' | '[' | ']') || (c == '_' && !is_inner) || (c == '#' && i == 0);
+        if is_mark && !is_code {
             out.push('\\');
         }
         out.push(c);
@@ -264,6 +272,6 @@ mod tests {
         ] {
             assert_eq!(variable(path), name);
         }
-        assert_eq!(plain("_id and sensor_id * <b>"), "\\_id and sensor_id \\* \\<b>");
+        assert_eq!(plain("_id and sensor_id A__B * <b> `a < b`"), "\\_id and sensor_id A__B \\* \\<b> `a < b`");
     }
 }
