@@ -31,11 +31,22 @@ const SCRAPE_EVERY: &str = "1s";
 const RATE_INTERVAL: &str = "15s";
 
 /// Panels that may be empty after the traffic below, each with the reason.
-const MAY_BE_EMPTY: [(&str, &str); 2] =
-    [("What fires", "no alert fires while all is well"), ("Starts", "the service was started before the first scrape")];
+const MAY_BE_EMPTY: [(&str, &str); 5] = [
+    ("What fires", "no alert fires while all is well"),
+    ("Starts", "the service was started before the first scrape"),
+    ("Certificates", NO_TLS),
+    ("Certificate files", NO_TLS),
+    ("TLS handshakes", NO_TLS),
+];
 
 /// Metrics that the traffic below does not bring about, each with the reason.
-const NOT_SCRAPED: [(&str, &str); 0] = [];
+const NOT_SCRAPED: [(&str, &str); 4] = [
+    ("hourbucket_tls_not_after_seconds", NO_TLS),
+    ("hourbucket_tls_files_ok", NO_TLS),
+    ("hourbucket_tls_reads_total", NO_TLS),
+    ("hourbucket_tls_handshakes_total", NO_TLS),
+];
+const NO_TLS: &str = "no port of this service speaks TLS; tests/http_tls.rs looks at what those show";
 
 /// A Prometheus that scrapes one service.
 struct Prometheus {

@@ -433,6 +433,31 @@ def process(board):
         "Up for", "Time since the process was started.",
         [(f"time() - process_start_time_seconds{OWN}", "{{instance}}")], "s", min=0, alerts=["HourbucketRestarting"],
     )
+    board.graph(
+        "Certificates", "Time until a port's certificate expires. The files are read again when they change.",
+        [(f"hourbucket_tls_not_after_seconds{S} - time()", "{{instance}} {{port}}")], "s", width=6, min=0,
+        alerts=["HourbucketCertificateExpires"],
+    )
+    board.graph(
+        "Certificate files", "0 while the files of a port cannot be used and older ones hold; and reads that failed.",
+        [
+            (f"hourbucket_tls_files_ok{S}", "{{instance}} {{port}} usable"),
+            (rate("hourbucket_tls_reads_total", "port", only('result="failed"')), "{{instance}} {{port}} failed"),
+        ],
+        "short", width=6, min=0, alerts=["HourbucketTlsFilesUnusable"],
+    )
+    board.graph(
+        "TLS handshakes", "Of the ports for HTTP, by what became of them.",
+        [(rate("hourbucket_tls_handshakes_total", "port, result"), "{{instance}} {{port}} {{result}}")], "cps", width=6, min=0,
+    )
+    board.graph(
+        "Settings", "Times that they were read again (SIGHUP), by result, and how old those are that hold.",
+        [
+            (f"hourbucket_config_reloads_total{S}", "{{instance}} {{result}}"),
+            (f"time() - hourbucket_config_last_reload_success_timestamp_seconds{S}", "{{instance}} age in s"),
+        ],
+        "short", width=6, min=0, alerts=["HourbucketSettingsRefused"],
+    )
 
 
 def side(board):
