@@ -449,6 +449,7 @@ impl Service {
         self.health.stopping();
         self.notifier.stopping(self.config.shutdown.deadline).await;
         self.stop.cancel();
+        self.reloader.end().await;
         let mut in_time = true;
         for task in &mut self.front {
             in_time &= tokio::time::timeout_at(deadline, task).await.is_ok();

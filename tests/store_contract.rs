@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use hourbucket::config;
+use hourbucket::maintain::StoredPage;
 use hourbucket::model::batch::Tags;
 use hourbucket::model::summary::summarise;
 use hourbucket::model::{
@@ -18,6 +19,7 @@ use hourbucket::model::{
 };
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
+use hourbucket::store::reading::{LettersQuestion, PagesQuestion, SensorsQuestion};
 use hourbucket::store::{LoadRequest, LoadedPage, Store, Written};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use support::mongod::{Mongod, unique_database};
@@ -107,7 +109,125 @@ async fn contract(store: &dyn Store) {
         detail: "expected `}`".into(),
     };
     store.dead_letters(&[letter.clone(), letter]).await.unwrap();
+    letters(store).await;
+    pages(store).await;
+    sensors(store).await;
     store.ping().await.unwrap();
+}
+
+/// What the read API asks: pages of a sensor.
+async fn pages(store: &dyn Store) {
+    let all = temps(0..6);
+    let mut next_hour = page("read/1", 0, PageKind::Create, false, &[reading(START.0 + HOUR, &[("n", Value::Int(9))])]);
+    next_hour.start = BucketStart(START.0 + HOUR);
+    let writes = [
+        page("read/1", 0, PageKind::Create, true, &all[..4]),
+        page("read/1", 1, PageKind::Create, false, &all[4..]),
+        page("read/10", 0, PageKind::Create, false, &all[..1]),
+        next_hour,
+    ];
+    // Two pages of one bucket are never in one command.
+    for one in writes {
+        assert!(matches!(write(store, one).await, Written::Done { .. }));
+    }
+    let question = PagesQuestion {
+        sensor_id: "read/1".into(),
+        from: START,
+        to_ms: START.0 + 2 * HOUR,
+        after: None,
+        readings_from_ms: Some(i64::MIN),
+    };
+    let found = all_pages(store, &question).await;
+    let places: Vec<_> =
+        found.iter().map(|(start, page)| ((start.0 - START.0) / HOUR, page.page, page.rows.len())).collect();
+    assert_eq!(places, [(0, 1, 2), (0, 0, 4), (1, 0, 1)], "by bucket, the last page of each first");
+    assert_eq!(
+        found[1].1.rows.iter().map(|row| row.key()).collect::<Vec<_>>(),
+        all[..4].iter().map(Reading::key).collect::<Vec<_>>()
+    );
+    assert_eq!((found[1].1.count, found[1].1.sealed), (Some(4), true));
+    let one_hour = PagesQuestion { to_ms: START.0 + 1, ..question.clone() };
+    assert_eq!(all_pages(store, &one_hour).await.len(), 2, "a bucket that begins before the end counts");
+    let later = PagesQuestion { from: BucketStart(START.0 + HOUR), ..question.clone() };
+    assert_eq!(all_pages(store, &later).await.len(), 1);
+    let behind = PagesQuestion { after: Some((START, 1)), ..question.clone() };
+    assert_eq!(all_pages(store, &behind).await.len(), 2);
+    let heads = all_pages(store, &PagesQuestion { readings_from_ms: None, ..question.clone() }).await;
+    assert!(heads.len() == 3 && heads.iter().all(|(_, page)| page.rows.is_empty() && !page.summary.is_empty()));
+    let late = PagesQuestion { readings_from_ms: Some(START.0 + 4000), ..question };
+    let late: Vec<_> = all_pages(store, &late).await.iter().map(|(_, page)| (page.page, page.rows.len())).collect();
+    assert_eq!(late.first(), Some(&(1, 2)), "pages that end before that time are left out: {late:?}");
+}
+
+/// All pages, asked for as often as it takes.
+async fn all_pages(store: &dyn Store, question: &PagesQuestion) -> Vec<(BucketStart, StoredPage)> {
+    let (mut question, mut all) = (question.clone(), vec![]);
+    loop {
+        let found = store.pages(&question).await.unwrap();
+        all.extend(found.pages);
+        match found.next {
+            Some(next) => question.after = Some(next),
+            None => return all,
+        }
+    }
+}
+
+/// Sensors by their bytes, from page to page; their newest state and their first bucket.
+async fn sensors(store: &dyn Store) {
+    // As bytes: "list/A" < "list/A!" < "list/A/x" < "list/B" < "list/a" < "list/ä".
+    let ids = ["list/ä", "list/a", "list/B", "list/A/x", "list/A!", "list/A"];
+    for id in ids {
+        write(store, page(id, 0, PageKind::Create, false, &temps(0..3))).await;
+    }
+    let sorted = ["list/A", "list/A!", "list/A/x", "list/B", "list/a", "list/ä"];
+    for limit in [1, 2, 5, 100] {
+        let (mut listed, mut after) = (vec![], None);
+        loop {
+            let question = SensorsQuestion { prefix: "list/".into(), after, limit };
+            let some = store.sensors(&question).await.unwrap();
+            assert!(some.len() <= limit);
+            let is_last = some.len() < limit;
+            after = some.last().cloned();
+            listed.extend(some);
+            if is_last {
+                break;
+            }
+        }
+        assert_eq!(listed, sorted, "{limit} at a time");
+    }
+    let prefix = SensorsQuestion { prefix: "list/A".into(), after: None, limit: 10 };
+    assert_eq!(store.sensors(&prefix).await.unwrap(), sorted[..3]);
+    let asked = [Arc::from("list/B"), Arc::from("nobody"), Arc::from("read/1")];
+    let newest = store.newest(&asked).await.unwrap();
+    assert_eq!(newest[0].last_ts_ms, Some(START.0 + 2000));
+    assert_eq!(newest[0].values["n"], (START.0 + 2000, Value::Int(2)));
+    assert_eq!((newest[1].last_ts_ms, newest[2].last_ts_ms), (None, Some(START.0 + HOUR)));
+    assert_eq!(store.first_buckets(&asked).await.unwrap(), [Some(START), None, Some(START)]);
+}
+
+/// Dead letters, the last received first, and none twice where several came in one millisecond.
+async fn letters(store: &dyn Store) {
+    let letter = |received_at_ms, detail: &str| DeadLetter {
+        received_at_ms,
+        source: "http".into(),
+        topic: "/v1/hooks/x".into(),
+        payload: vec![1],
+        reason: "read".into(),
+        detail: detail.into(),
+    };
+    let all = [letter(START.0 + 1, "a"), letter(START.0 + 2, "b"), letter(START.0 + 2, "c"), letter(START.0 + 3, "d")];
+    store.dead_letters(&all).await.unwrap();
+    let question = LettersQuestion { reason: Some("read".into()), before: None, limit: 2, bytes_max: 1 << 20 };
+    let first = store.letters(&question).await.unwrap();
+    let times: Vec<_> = first.iter().map(|l| l.letter.received_at_ms - START.0).collect();
+    assert_eq!(times, [3, 2]);
+    let rest = LettersQuestion { before: Some((START.0 + 2, 1)), limit: 10, ..question.clone() };
+    let rest = store.letters(&rest).await.unwrap();
+    let mut details: Vec<_> = first.iter().chain(&rest).map(|l| l.letter.detail.clone()).collect();
+    details.sort();
+    assert_eq!(details, ["a", "b", "c", "d"]);
+    let other = LettersQuestion { reason: Some("nothing".into()), ..question };
+    assert!(store.letters(&other).await.unwrap().is_empty());
 }
 
 async fn gate(store: &dyn Store) {
@@ -195,7 +315,7 @@ async fn many(store: &dyn Store) {
 async fn the_memory_store_keeps_the_contract() {
     let store = MemoryStore::new();
     contract(&store).await;
-    assert_eq!(store.pages().dead.len(), 2);
+    assert_eq!(store.pages().dead.len(), 6);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -78,6 +78,12 @@ impl Reloader {
         Reloader(Arc::new(Mutex::new(running)))
     }
 
+    /// Lets go of the ports, which stop: nothing of theirs changes any more, and their handles of the door go.
+    pub(super) async fn end(&self) {
+        let mut running = self.0.lock().await;
+        (running.http, running.devices) = (None, None);
+    }
+
     /// Reads the settings again by `load` and takes over what can change. Everything is said in the log too.
     pub async fn reload(&self, load: impl FnOnce() -> Result<Loaded, ConfigErrors> + Send + 'static) -> Reloaded {
         let mut running = self.0.lock().await;
