@@ -6,7 +6,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 
 # `npm ci` costs seconds; what is there and fits the lock file is used as it is.
 if ! cmp -s package-lock.json node_modules/.built-from; then
-    npm ci --no-audit --no-fund --loglevel=error
+    # npm ends now and then in the middle of it; what it has got stays in its cache. Exit code 3: it could not get them.
+    for try in 1 2 3; do
+        timeout --kill-after=10 120 npm ci --no-audit --no-fund --loglevel=error && break
+        ((try < 3)) || exit 3
+    done
     cp package-lock.json node_modules/.built-from
 fi
 [[ ${1:-} == --check ]] || exec node build.mjs
