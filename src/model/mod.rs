@@ -27,4 +27,4 @@ pub use rows::{RowFlags, Rows};
 pub use shape::{Shape, Shapes};
 pub use summary::{FieldSummary, Summary};
 pub use tags::TagSets;
-pub use value::{Num, Value, ValueRef};
+pub use value::{Num, Value, ValueRef, keep_newer};

@@ -2,6 +2,7 @@
 //! the store; NaN and the infinities never become a value (the decoders reject them).
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 /// A value borrowed from wherever it is held.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -90,6 +91,23 @@ impl ValueRef<'_> {
                 out.extend_from_slice(&(v.len() as u32).to_le_bytes());
                 out.extend_from_slice(v.as_bytes());
             }
+        }
+    }
+}
+
+/// Notes the values of one more reading in what is held by field: time (ms since 1970) and value of the newest one, of
+/// those of one time the one that came last.
+pub fn keep_newer<'a>(
+    values: &mut BTreeMap<String, (i64, Value)>,
+    ts_ms: i64,
+    reading: impl Iterator<Item = (&'a str, ValueRef<'a>)>,
+) {
+    for (name, value) in reading {
+        match values.get_mut(name) {
+            Some((held_ms, _)) if *held_ms > ts_ms => {}
+            Some(held) => *held = (ts_ms, value.to_value()),
+            // Only a field that is new here costs its name.
+            None => drop(values.insert(name.to_owned(), (ts_ms, value.to_value()))),
         }
     }
 }
@@ -187,5 +205,19 @@ impl<'a> Cursor<'a> {
             }
             _ => return None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_field_keeps_its_newest_value_and_of_one_time_the_last() {
+        let mut held = BTreeMap::new();
+        for (ts_ms, name, n) in [(5, "a", 1), (5, "a", 2), (4, "a", 3), (4, "b", 4), (6, "b", 5)] {
+            keep_newer(&mut held, ts_ms, std::iter::once((name, ValueRef::Int(n))));
+        }
+        assert_eq!(held.into_values().collect::<Vec<_>>(), [(5, Value::Int(2)), (6, Value::Int(5))]);
     }
 }

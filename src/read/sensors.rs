@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use super::{ReadError, Reads};
 use crate::accumulate::ask::{Answer, Question};
 use crate::accumulate::state::asked::News;
-use crate::model::{SensorId, Tags, Value, stable_hash};
+use crate::model::{SensorId, Tags, Value, keep_newer, stable_hash};
 use crate::route::shard_of;
 use crate::store::reading::{SensorNews, SensorsQuestion};
 
@@ -91,10 +91,8 @@ impl Reads {
 /// Both together: of each field the newer value, and the tags that the sensor's last messages had.
 fn state(sensor_id: SensorId, memory: News, stored: SensorNews) -> SensorState {
     let mut last = stored.values;
-    for (name, (ts_ms, value)) in memory.values {
-        if last.get(&name).is_none_or(|(held, _)| *held <= ts_ms) {
-            last.insert(name, (ts_ms, value));
-        }
+    for (name, (ts_ms, value)) in &memory.values {
+        keep_newer(&mut last, *ts_ms, std::iter::once((name.as_str(), value.as_ref())));
     }
     let mut tags = stored.tags;
     if let Some(own) = memory.tags.as_deref() {

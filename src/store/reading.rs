@@ -98,16 +98,3 @@ pub struct StoredLetter {
     /// The letter.
     pub letter: DeadLetter,
 }
-
-/// The newest state that `values` and one more reading give.
-pub(super) fn newer<'a>(
-    values: &mut BTreeMap<String, (i64, Value)>,
-    ts_ms: i64,
-    reading: impl Iterator<Item = (&'a str, crate::model::ValueRef<'a>)>,
-) {
-    for (name, value) in reading {
-        if values.get(name).is_none_or(|(held, _)| *held <= ts_ms) {
-            values.insert(name.to_owned(), (ts_ms, value.to_value()));
-        }
-    }
-}

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::super::bucket::BucketView;
 use super::pace::Silence;
 use super::{Sensor, Shard};
-use crate::model::{Rows, SensorId, Tags, Value};
+use crate::model::{Rows, SensorId, Tags, Value, keep_newer};
 
 /// Places of the slab that one step of a scan looks at: about half a millisecond where none of it is in the cache.
 const SCAN_STEP: usize = 2048;
@@ -220,13 +220,7 @@ impl Shard {
         let mut news = News { last_ts_ms: sensor.last_ts_ms(), ..News::default() };
         news.tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
         for row in sensor.buckets.iter().flat_map(super::super::bucket::Bucket::rows).flat_map(Rows::iter) {
-            for (name, value) in row.named() {
-                match news.values.get_mut(name) {
-                    Some((ts_ms, _)) if *ts_ms > row.ts_ms => {}
-                    Some(held) => *held = (row.ts_ms, value.to_value()),
-                    None => drop(news.values.insert(name.to_owned(), (row.ts_ms, value.to_value()))),
-                }
-            }
+            keep_newer(&mut news.values, row.ts_ms, row.named());
         }
         news
     }

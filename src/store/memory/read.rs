@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use super::Pages;
 use crate::maintain::StoredPage;
-use crate::model::{BucketStart, Form, Rows, SensorId};
+use crate::model::{BucketStart, Form, Rows, SensorId, keep_newer};
 use crate::store::reading::{
     LettersQuestion, MeasurementsFound, MeasurementsQuestion, PagesFound, PagesQuestion, SensorNews, SensorsQuestion,
-    StoredLetter, newer,
+    StoredLetter,
 };
 
 /// Pages in one answer.
@@ -101,7 +101,7 @@ impl Pages {
             for reading in readings {
                 news.last_ts_ms = news.last_ts_ms.max(Some(reading.ts_ms));
                 let values = reading.values.iter().map(|(n, v)| (n.as_str(), v.as_ref()));
-                newer(&mut news.values, reading.ts_ms, values);
+                keep_newer(&mut news.values, reading.ts_ms, values);
             }
         }
         news

@@ -18,11 +18,11 @@ use super::error::command_error;
 use super::load::values;
 use super::stored::{Collections, key_of, push};
 use super::{DEAD_LETTERS, MongoStore};
-use crate::model::{BucketStart, Form, Rows, SensorId};
+use crate::model::{BucketStart, Form, Rows, SensorId, keep_newer};
 use crate::store::StoreError;
 use crate::store::reading::{
     LettersQuestion, MeasurementsFound, MeasurementsQuestion, PagesFound, PagesQuestion, SensorNews, SensorsQuestion,
-    StoredLetter, newer,
+    StoredLetter,
 };
 
 /// In one answer: pages, and bytes of them.
@@ -264,11 +264,11 @@ async fn newest(of: Collections, sensor_id: SensorId) -> Found<SensorNews> {
             let Ok(ts) = cursor.current().get_datetime("ts") else { continue };
             let ts_ms = ts.timestamp_millis();
             news.last_ts_ms = news.last_ts_ms.max(Some(ts_ms));
-            newer(&mut news.values, ts_ms, values(cursor.current()));
+            keep_newer(&mut news.values, ts_ms, values(cursor.current()));
         }
         return Ok(news);
     }
-    page.rows.iter().for_each(|row| newer(&mut news.values, row.ts_ms, row.named()));
+    page.rows.iter().for_each(|row| keep_newer(&mut news.values, row.ts_ms, row.named()));
     if page.sealed {
         let filter = doc! { "sensor_id": &*sensor_id, "bucket_start": at, "page": { "$gt": 0 } };
         let find = of.buckets.find(filter).sort(doc! { "page": -1 }).limit(LAST_PAGES_MAX).max_time(TIME_MAX);
@@ -276,7 +276,7 @@ async fn newest(of: Collections, sensor_id: SensorId) -> Found<SensorNews> {
         while cursor.advance().await? {
             let Some((_, _, page)) = of.parse(cursor.current()) else { continue };
             news.last_ts_ms = news.last_ts_ms.max(page.last_ts_ms);
-            page.rows.iter().for_each(|row| newer(&mut news.values, row.ts_ms, row.named()));
+            page.rows.iter().for_each(|row| keep_newer(&mut news.values, row.ts_ms, row.named()));
         }
     }
     Ok(news)
@@ -299,7 +299,7 @@ async fn merge_latest(latest: &Collection<RawDocumentBuf>, sensors: &[SensorId],
             let Some(field) = field.as_document() else { continue };
             let (Ok(ts), Some((_, value))) = (field.get_datetime("ts"), values(field).next()) else { continue };
             let ts_ms = ts.timestamp_millis();
-            newer(&mut news.values, ts_ms, std::iter::once((name.as_str(), value)));
+            keep_newer(&mut news.values, ts_ms, std::iter::once((name.as_str(), value)));
         }
     }
     Ok(())
