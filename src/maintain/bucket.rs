@@ -29,6 +29,13 @@ pub struct StoredPage {
     pub unreadable: u32,
 }
 
+impl StoredPage {
+    /// How many readings it says it has; 0 where it says no such number.
+    pub fn counted<N: TryFrom<i64> + Default>(&self) -> N {
+        self.count.and_then(|n| N::try_from(n).ok()).unwrap_or_default()
+    }
+}
+
 /// The measurements of a bucket.
 #[derive(Debug, Clone, Default)]
 pub struct Measured {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::merge::{in_order, measured_bucket};
+use super::merge::{in_order, loaded_page, measured_bucket};
 use crate::accumulate::BucketView;
 use crate::maintain::StoredPage;
 use crate::model::{BucketStart, FieldSummary, Form, Rows, summary};
@@ -37,7 +37,7 @@ impl Hour {
 
     /// Adds what a stored page says of itself.
     pub fn add_page(&mut self, page: &StoredPage) {
-        let count = page.count.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
+        let count = page.counted::<u64>();
         if count == 0 {
             return;
         }
@@ -89,14 +89,7 @@ impl Open {
             return;
         }
         self.hour.add_page(page);
-        let since_ms = self.view.since_ms();
-        let last_ts_ms = page.last_ts_ms.unwrap_or(i64::MIN);
-        let keys = match last_ts_ms >= since_ms {
-            true => page.rows.iter().map(|row| row.key()).collect(),
-            false => vec![],
-        };
-        let count = page.count.and_then(|n| u32::try_from(n).ok()).unwrap_or(0);
-        self.pages.insert(page.page, LoadedPage { count, sealed: page.sealed, last_ts_ms, bytes: 0, keys });
+        self.pages.insert(page.page, loaded_page(page, self.view.since_ms()));
     }
 
     /// Whether its measurements are to be added.

@@ -133,19 +133,12 @@ impl Gather {
         if page.form == Form::Series {
             // One that the window begins within has fewer for it than it counts.
             if start.0 >= self.window.begin_ms() {
-                self.measured += page.count.and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+                self.measured += page.counted::<usize>();
             }
             return;
         }
         if self.views.contains_key(&start) {
-            let loaded = LoadedPage {
-                count: page.count.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
-                sealed: page.sealed,
-                last_ts_ms: page.last_ts_ms.unwrap_or(i64::MIN),
-                bytes: 0,
-                keys: page.rows.iter().map(|row| row.key()).collect(),
-            };
-            self.pages.entry(start).or_default().insert(page.page, loaded);
+            self.pages.entry(start).or_default().insert(page.page, loaded_page(page, i64::MIN));
         }
         let wanted = self.window.begin_ms()..self.window.to_ms;
         page.rows.iter().filter(|row| wanted.contains(&row.ts_ms)).for_each(|row| self.rows.push_row(&row));
@@ -219,6 +212,16 @@ impl Gather {
             _ => measured_bucket(measured.iter().filter(|row| span.floor(row.ts_ms) == start)),
         }
     }
+}
+
+/// A page as a load that asks for the readings since a time (ms since 1970) would show it.
+pub(super) fn loaded_page(page: &StoredPage, since_ms: i64) -> LoadedPage {
+    let last_ts_ms = page.last_ts_ms.unwrap_or(i64::MIN);
+    let keys = match last_ts_ms >= since_ms {
+        true => page.rows.iter().map(|row| row.key()).collect(),
+        false => vec![],
+    };
+    LoadedPage { count: page.counted(), sealed: page.sealed, last_ts_ms, bytes: 0, keys }
 }
 
 /// Pages by their numbers; those that were left out hold nothing that could be compared.
