@@ -30,14 +30,15 @@ pub struct Rejected {
     pub detail: String,
 }
 
+/// Source, name and reason.
 type Key = (&'static str, String, String);
 
 #[derive(Default)]
 struct Table {
-    entries: HashMap<Key, Rejected>,
+    /// Each with the turn of its last change.
+    entries: HashMap<Key, (u64, Rejected)>,
     /// Counts up with every change, so that order does not depend on the clock.
     turn: u64,
-    turns: HashMap<Key, u64>,
 }
 
 static TABLE: Mutex<Option<Table>> = Mutex::new(None);
@@ -67,34 +68,28 @@ impl Table {
     fn note(&mut self, source: &'static str, name: &str, reason: &str, n: u64, detail: &str, at_ms: i64) {
         let key = (source, cut(name, NAME_MAX).to_owned(), reason.to_owned());
         self.turn += 1;
-        self.turns.insert(key.clone(), self.turn);
-        let entry = self.entries.entry(key.clone()).or_insert_with(|| Rejected {
-            source,
-            name: key.1,
-            reason: key.2,
-            count: 0,
-            last_at_ms: at_ms,
-            detail: String::new(),
+        let (turn, entry) = self.entries.entry(key).or_insert_with_key(|(source, name, reason)| {
+            let (name, reason, detail) = (name.clone(), reason.clone(), String::new());
+            (0, Rejected { source, name, reason, count: 0, last_at_ms: at_ms, detail })
         });
+        *turn = self.turn;
         entry.count += n;
         entry.last_at_ms = at_ms;
         entry.detail.clear();
         entry.detail.push_str(cut(detail, DETAIL_MAX));
         if self.entries.len() > ENTRIES_MAX {
             // A quarter at once, so that a storm of new names does not look through the table for each of them.
-            let mut turns: Vec<u64> = self.turns.values().copied().collect();
+            let mut turns: Vec<u64> = self.entries.values().map(|(turn, _)| *turn).collect();
             let (_, line, _) = turns.select_nth_unstable(ENTRIES_MAX / 4);
             let line = *line;
-            self.turns.retain(|_, turn| *turn > line);
-            let turns = &self.turns;
-            self.entries.retain(|key, _| turns.contains_key(key));
+            self.entries.retain(|_, (turn, _)| *turn > line);
         }
     }
 
     fn latest(&self, max: usize) -> Vec<Rejected> {
-        let mut keys: Vec<(&Key, &u64)> = self.turns.iter().collect();
-        keys.sort_unstable_by_key(|(_, turn)| std::cmp::Reverse(**turn));
-        keys.into_iter().take(max).filter_map(|(key, _)| self.entries.get(key).cloned()).collect()
+        let mut entries: Vec<&(u64, Rejected)> = self.entries.values().collect();
+        entries.sort_unstable_by_key(|(turn, _)| std::cmp::Reverse(*turn));
+        entries.into_iter().take(max).map(|(_, entry)| entry.clone()).collect()
     }
 }
 
@@ -122,9 +117,9 @@ mod tests {
         assert_eq!((found[1].last_at_ms, found[1].detail.len()), (5, DETAIL_MAX));
         for i in 0..5000 {
             table.note("http", &format!("t{i}"), "too_old", 1, "", i);
-            assert!(table.entries.len() <= ENTRIES_MAX && table.entries.len() == table.turns.len());
+            assert!(table.entries.len() <= ENTRIES_MAX);
         }
         assert_eq!(table.latest(1)[0].name, "t4999");
-        assert!(!table.entries.values().any(|r| r.name == "a/b"));
+        assert!(!table.entries.values().any(|(_, r)| r.name == "a/b"));
     }
 }
