@@ -6,7 +6,6 @@
 //! [`Bucket::loaded`] that decides what is a duplicate when that happens.
 
 use super::{Bucket, Foreign, Waiting};
-use crate::ack::Acks;
 use crate::model::{BucketStart, Form, RowFlags, Rows};
 use crate::store::LoadedBucket;
 
@@ -54,7 +53,6 @@ impl Bucket {
         let mut bucket = Bucket::new(self.start, true);
         (bucket.stored, bucket.form, bucket.horizon) = (self.stored, self.form, self.horizon);
         bucket.foreign = self.foreign.as_deref().map(|f| Box::new(f.clone()));
-        waiting.acks = Acks::default();
         bucket.waiting = Some(Box::new(waiting));
         Some(BucketView { bucket, since_ms })
     }
