@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use super::super::bucket::BucketView;
-use super::pace::Silence;
 use super::{Sensor, Shard};
 use crate::model::{Rows, SensorId, Tags, Value, keep_newer};
 
@@ -147,7 +146,7 @@ impl FleetScan {
                 push_bounded(&mut self.busiest, (rate.to_bits(), last_ts_ms, sensor.id.clone()));
             }
         }
-        if let Some(Silence { last_ts_ms }) = sensor.pace.silence(self.now_ms) {
+        if let Some(last_ts_ms) = sensor.pace.silent_since(self.now_ms) {
             self.silent(last_ts_ms, &sensor.id);
         }
     }
@@ -227,29 +226,21 @@ impl Shard {
 
     /// Goes on with a scan for ids; `true` when it is at its end. A sensor that has been there all the while is seen.
     pub fn scan_ids(&self, scan: &mut IdScan) -> bool {
-        for slot in scan.at..(scan.at + SCAN_STEP).min(self.sensors.capacity()) {
-            if let Some(sensor) = self.sensors.get(slot) {
-                scan.look(sensor);
-            }
-        }
-        scan.at += SCAN_STEP;
-        scan.at >= self.sensors.capacity()
+        let (sensors, is_last) = self.step(&mut scan.at);
+        sensors.for_each(|sensor| scan.look(sensor));
+        is_last
     }
 
     /// Goes on with a scan for the fleet; the part when it is at its end.
     pub fn scan_fleet(&self, scan: &mut FleetScan) -> Option<FleetPart> {
         let (span_ms, page_max) = (self.settings.span.ms(), self.settings.page.readings);
-        for slot in scan.at..(scan.at + SCAN_STEP).min(self.sensors.capacity()) {
-            if let Some(sensor) = self.sensors.get(slot) {
-                scan.look(sensor, span_ms, page_max);
-            }
-        }
-        scan.at += SCAN_STEP;
-        if scan.at < self.sensors.capacity() {
+        let (sensors, is_last) = self.step(&mut scan.at);
+        sensors.for_each(|sensor| scan.look(sensor, span_ms, page_max));
+        if !is_last {
             return None;
         }
         for (id, pace) in self.gone.iter() {
-            if let Some(Silence { last_ts_ms }) = pace.silence(scan.now_ms) {
+            if let Some(last_ts_ms) = pace.silent_since(scan.now_ms) {
                 scan.silent(last_ts_ms, id);
             }
         }
@@ -266,6 +257,13 @@ impl Shard {
             silent: silent.map(|Reverse((last_ts_ms, sensor_id))| Silent { sensor_id, last_ts_ms }).collect(),
             met: self.met.iter().rev().cloned().collect(),
         })
+    }
+
+    /// The sensors of a scan's next step, and whether it is the last one.
+    fn step<'a>(&'a self, at: &mut usize) -> (impl Iterator<Item = &'a Sensor> + use<'a>, bool) {
+        let (from, end) = (*at, self.sensors.capacity());
+        *at += SCAN_STEP;
+        ((from..end.min(*at)).filter_map(|slot| self.sensors.get(slot)), *at >= end)
     }
 
     fn known(&self, hash: u64, sensor_id: &str) -> Option<&Sensor> {

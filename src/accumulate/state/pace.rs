@@ -29,11 +29,6 @@ pub(super) struct Pace {
     readings: u16,
 }
 
-/// Since when.
-pub(super) struct Silence {
-    pub(super) last_ts_ms: i64,
-}
-
 impl Pace {
     /// A reading of this time has come.
     pub(super) fn note(&mut self, ts_ms: i64) {
@@ -57,14 +52,14 @@ impl Pace {
         (self.readings > 0).then(|| i64::from(self.last_s) * 1000)
     }
 
-    /// Where it is silent as of `now_ms` (wall).
-    pub(super) fn silence(self, now_ms: i64) -> Option<Silence> {
+    /// Where it is silent as of `now_ms` (wall): the time of its last reading, in milliseconds since 1970.
+    pub(super) fn silent_since(self, now_ms: i64) -> Option<i64> {
         let last_ts_ms = self.last_ts_ms()?;
         let allowed_s = match self.readings {
             0..KNOWN_FROM => SILENT_UNKNOWN_S,
             _ => (u32::from(self.interval_qs) * SILENT_INTERVALS / 4).max(SILENT_MIN_S),
         };
-        (now_ms - last_ts_ms > i64::from(allowed_s) * 1000).then_some(Silence { last_ts_ms })
+        (now_ms - last_ts_ms > i64::from(allowed_s) * 1000).then_some(last_ts_ms)
     }
 }
 
@@ -107,7 +102,7 @@ mod tests {
             let mut pace = Pace::default();
             times.iter().for_each(|s| pace.note(s * 1000));
             let last = *times.last().unwrap();
-            (1..40_000).find(|after| pace.silence((last + after) * 1000).is_some())
+            (1..40_000).find(|after| pace.silent_since((last + after) * 1000).is_some())
         };
         assert_eq!(silent_after(&[1000]), Some(3601), "no interval is known");
         assert_eq!(silent_after(&[1000, 1001, 1002, 1003]), Some(301), "the floor");
@@ -116,8 +111,10 @@ mod tests {
         let mut late = Pace::default();
         [5_000_000, 1000, 6_000_000, 7_000_000].into_iter().for_each(|ts| late.note(ts));
         assert_eq!(late.last_ts_ms(), Some(7_000_000));
-        assert!(late.silence(7_000_000 + 3_000_000).is_none() && late.silence(7_000_000 + 3_000_001).is_some());
-        assert!(Pace::default().silence(i64::MAX).is_none());
+        assert!(
+            late.silent_since(7_000_000 + 3_000_000).is_none() && late.silent_since(7_000_000 + 3_000_001).is_some()
+        );
+        assert!(Pace::default().silent_since(i64::MAX).is_none());
         let mut before = Pace::default();
         before.note(-5);
         before.note(-5000);
