@@ -8,7 +8,7 @@ use super::mapping::Mapping;
 use super::mqtt::topics;
 use super::reader::{Report, Section};
 use super::units::{KIB, MIB};
-use super::{Listen, ListenMqtt};
+use super::{Listen, ListenMqtt, tls};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -47,22 +47,7 @@ fn mqtt(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> ListenMqtt {
 /// What does not go together within the section.
 fn check(path: &str, mqtt: &ListenMqtt, report: &mut Report) {
     let key = |name: &str| format!("{path}.{name}");
-    if mqtt.cert_file.is_some() != mqtt.key_file.is_some() {
-        let (there, missing) =
-            if mqtt.cert_file.is_some() { ("cert_file", "key_file") } else { ("key_file", "cert_file") };
-        report.impossible(
-            &[&key(there), &key(missing)],
-            format!("TLS needs a certificate and its key, and {missing} is not set"),
-            format!("set {missing} too, or remove {there}"),
-        );
-    }
-    if mqtt.client_ca_file.is_some() && mqtt.cert_file.is_none() {
-        report.impossible(
-            &[&key("client_ca_file"), &key("cert_file")],
-            "without TLS no device can show a certificate",
-            "set cert_file and key_file, or remove client_ca_file",
-        );
-    }
+    tls::check_files(path, "device", [&mqtt.cert_file, &mqtt.key_file, &mqtt.client_ca_file], report);
     if mqtt.allow_anonymous && mqtt.tokens_file.is_some() {
         report.impossible(
             &[&key("allow_anonymous"), &key("tokens_file")],

@@ -10,7 +10,7 @@ use super::suggest::nearest;
 use super::topic::{Level, check_filter, check_tag_name, check_topic, never_meets, parse_template};
 use super::tree::{Node, Origin};
 use super::units::{KIB, MIB};
-use super::{Mqtt, MqttProtocol, Retained, Secret, Subscription, uri};
+use super::{Mqtt, MqttProtocol, Retained, Secret, Subscription, tls, uri};
 
 /// The payload formats that `decode::Format` knows; a new one is added in both places. And Sparkplug B, which a broker's
 /// connection reads by itself.
@@ -367,15 +367,7 @@ fn check_broker(path: &str, mqtt: &Mqtt, report: &mut Report) {
             "write mqtts:// or wss:// in url, or remove ca_file",
         );
     }
-    if mqtt.cert_file.is_some() != mqtt.key_file.is_some() {
-        let (there, missing) =
-            if mqtt.cert_file.is_some() { ("cert_file", "key_file") } else { ("key_file", "cert_file") };
-        report.impossible(
-            &[&key(there), &key(missing)],
-            format!("a certificate of our own is a certificate and its key, and {missing} is not set"),
-            format!("set {missing} too, or remove {there}"),
-        );
-    }
+    tls::check_pair(path, "a certificate of our own is", [&mqtt.cert_file, &mqtt.key_file], report);
     if mqtt.cert_file.is_some() && uri::check_broker(&mqtt.url) == Ok(false) {
         report.impossible(
             &[&key("cert_file"), &key("url")],

@@ -68,22 +68,7 @@ pub(super) fn read(mut s: Section<'_>) -> Tls {
 /// What does not go together within the section.
 fn check(path: &str, tls: &Tls, report: &mut Report) {
     let key = |name: &str| format!("{path}.{name}");
-    if tls.cert_file.is_some() != tls.key_file.is_some() {
-        let (there, missing) =
-            if tls.cert_file.is_some() { ("cert_file", "key_file") } else { ("key_file", "cert_file") };
-        report.impossible(
-            &[&key(there), &key(missing)],
-            format!("TLS needs a certificate and its key, and {missing} is not set"),
-            format!("set {missing} too, or remove {there}"),
-        );
-    }
-    if tls.client_ca_file.is_some() && tls.cert_file.is_none() {
-        report.impossible(
-            &[&key("client_ca_file"), &key("cert_file")],
-            "without TLS no client can show a certificate",
-            "set cert_file and key_file, or remove client_ca_file",
-        );
-    }
+    check_files(path, "client", [&tls.cert_file, &tls.key_file, &tls.client_ca_file], report);
     if report.is_set(&key("client_auth")) && tls.client_ca_file.is_none() {
         report.impossible(
             &[&key("client_auth"), &key("client_ca_file")],
@@ -91,4 +76,33 @@ fn check(path: &str, tls: &Tls, report: &mut Report) {
             "set client_ca_file, or remove client_auth",
         );
     }
+}
+
+/// Certificate, key and CA of a port that a `who` connects to.
+pub(super) fn check_files(path: &str, who: &str, files: [&Option<PathBuf>; 3], report: &mut Report) {
+    let key = |name: &str| format!("{path}.{name}");
+    let [cert_file, key_file, client_ca_file] = files;
+    check_pair(path, "TLS needs", [cert_file, key_file], report);
+    if client_ca_file.is_some() && cert_file.is_none() {
+        report.impossible(
+            &[&key("client_ca_file"), &key("cert_file")],
+            format!("without TLS no {who} can show a certificate"),
+            "set cert_file and key_file, or remove client_ca_file",
+        );
+    }
+}
+
+/// A certificate and its key; `what` is said to need both.
+pub(super) fn check_pair(path: &str, what: &str, files: [&Option<PathBuf>; 2], report: &mut Report) {
+    let key = |name: &str| format!("{path}.{name}");
+    let (there, missing) = match files.map(Option::is_some) {
+        [true, false] => ("cert_file", "key_file"),
+        [false, true] => ("key_file", "cert_file"),
+        _ => return,
+    };
+    report.impossible(
+        &[&key(there), &key(missing)],
+        format!("{what} a certificate and its key, and {missing} is not set"),
+        format!("set {missing} too, or remove {there}"),
+    );
 }
