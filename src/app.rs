@@ -313,12 +313,6 @@ impl Service {
             flusher: flusher.clone(),
             repeats,
         });
-        // Who may read.
-        let readers = match repeats {
-            true => None,
-            false => ingest::http::tokens(&config.http).map_err(start_error)?,
-        };
-        let readers = TokenSource::new(readers);
         // Ports first: they are what fails most often, and nothing else has begun.
         let admin = Admin::bind(&config.admin, health.clone(), clock.clone()).await.map_err(start_error)?;
         let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
@@ -333,6 +327,13 @@ impl Service {
             drained: drained.clone(),
         };
         let ports = Ports::bind(&config, &env).await?;
+        // Who may read: those who may write over HTTP, also where nobody can.
+        let readers = match &ports.http {
+            Some(http) => http.tokens(),
+            None if repeats => None,
+            None => ingest::http::tokens(&config.http).map_err(start_error)?,
+        };
+        let readers = TokenSource::new(readers);
         let reloader = Reloader::new(Running {
             config: config.clone(),
             clock: clock.clone(),

@@ -216,6 +216,11 @@ impl HttpIngest {
         self.addr
     }
 
+    /// One of these must come with each request; `None`: none is asked for.
+    pub(crate) fn tokens(&self) -> Option<Arc<Tokens>> {
+        self.shared.tokens.clone()
+    }
+
     pub(crate) fn renewal(&self) -> Renewal {
         let (shared, routes) = (self.shared.clone(), self.routes.clone());
         Renewal { shared, routes, certificates: self.certificates.clone() }
