@@ -4,30 +4,19 @@
 
 mod support;
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use hourbucket::ingest::http::tokens::hash_secret;
 use mongodb::bson::{Document, doc};
 use support::fleet::now_ms;
-use support::mongod::{Mongod, tools, unique_database};
+use support::mongod::{Mongod, python_packages, unique_database};
 use support::mosquitto::Mosquitto;
 use support::service::Service;
 use support::{block_on, truth};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const HOUR: i64 = 3_600_000;
-
-/// `HOURBUCKET_INFLUXDB_PYTHONPATH`, else what `tests/run.sh` has downloaded.
-fn client_path() -> PathBuf {
-    if let Some(named) = std::env::var_os("HOURBUCKET_INFLUXDB_PYTHONPATH") {
-        return named.into();
-    }
-    let entries = std::fs::read_dir(tools().join("python")).into_iter().flatten().flatten();
-    let found = entries.map(|entry| entry.path()).find(|dir| dir.to_string_lossy().contains("influxdb-client"));
-    found.unwrap_or_else(|| panic!("no influxdb-client in {}: run tests/run.sh once, it gets one", tools().display()))
-}
 
 fn settings<'a>(uri: &'a str, database: &'a str) -> [(&'static str, &'a str); 3] {
     [("STORE__URI", uri), ("STORE__DATABASE", database), ("STORE__MODE", "bucket")]
@@ -64,7 +53,7 @@ fn the_official_client_writes_unchanged() {
     let output = Command::new("python3")
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/influx_client.py"))
         .args([&service.http(), "gw1.secret", &first.to_string()])
-        .env("PYTHONPATH", client_path())
+        .env("PYTHONPATH", python_packages("HOURBUCKET_INFLUXDB_PYTHONPATH", "influxdb-client"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("no_proxy", "127.0.0.1")
         .output()

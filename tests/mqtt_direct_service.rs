@@ -11,7 +11,6 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,7 +19,7 @@ use std::time::{Duration, Instant};
 use hourbucket::ingest::tokens::hash_secret;
 use raw_mqtt::{Raw, connect, packet, publish};
 use support::fleet::now_ms;
-use support::mongod::{Mongod, tools, unique_database};
+use support::mongod::{Mongod, python_packages, unique_database};
 use support::service::Service;
 use support::truth::Stored;
 use support::{free_port, truth, wait_until};
@@ -120,16 +119,6 @@ fn killed_at_any_instant_without_a_journal() {
     killed("stored");
 }
 
-/// `HOURBUCKET_PYTHONPATH`, else what `tests/run.sh` has downloaded.
-fn paho_path() -> PathBuf {
-    if let Some(named) = std::env::var_os("HOURBUCKET_PYTHONPATH") {
-        return named.into();
-    }
-    let entries = std::fs::read_dir(tools().join("python")).into_iter().flatten().flatten();
-    let found = entries.map(|entry| entry.path()).find(|dir| dir.to_string_lossy().contains("paho-mqtt"));
-    found.unwrap_or_else(|| panic!("no paho-mqtt in {}: run tests/run.sh once, it gets one", tools().display()))
-}
-
 /// Publishes with each protocol and QoS, prints what it was told, and sees that subscriptions are refused.
 const PAHO: &str = r#"
 import json, ssl, sys, time
@@ -184,7 +173,7 @@ fn paho_publishes_unchanged() {
     let (service, port, database) = service("paho", "", &keys);
     let done = Command::new("python3")
         .args(["-c", PAHO, &port.to_string(), &ca])
-        .env("PYTHONPATH", paho_path())
+        .env("PYTHONPATH", python_packages("HOURBUCKET_PYTHONPATH", "paho-mqtt"))
         .output()
         .expect("python3");
     assert!(done.status.success(), "{}\n{}", String::from_utf8_lossy(&done.stderr), service.log());

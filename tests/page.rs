@@ -12,26 +12,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use hourbucket::ingest::http::tokens::hash_secret;
-use support::mongod::{Mongod, tools, unique_database};
+use support::mongod::{Mongod, python_packages, unique_database};
 use support::mosquitto::Mosquitto;
 use support::service::Service;
 use support::wait_until;
 
 const SETTINGS: &str = "flush.max_age = \"200ms\"\n";
 
-/// What the variable `named` says, else what `tests/run.sh` has downloaded of a package.
-fn packages(named: &str, package: &str) -> PathBuf {
-    if let Some(path) = std::env::var_os(named) {
-        return path.into();
-    }
-    let entries = std::fs::read_dir(tools().join("python")).into_iter().flatten().flatten();
-    let found = entries.map(|entry| entry.path()).find(|dir| dir.to_string_lossy().contains(package));
-    found.unwrap_or_else(|| panic!("no {package} in {}: run tests/run.sh once, it gets one", tools().display()))
-}
-
 fn python_path() -> OsString {
-    let browser = packages("HOURBUCKET_PLAYWRIGHT_PYTHONPATH", "playwright");
-    std::env::join_paths([browser, packages("HOURBUCKET_PYTHONPATH", "paho-mqtt")]).unwrap()
+    let browser = python_packages("HOURBUCKET_PLAYWRIGHT_PYTHONPATH", "playwright");
+    std::env::join_paths([browser, python_packages("HOURBUCKET_PYTHONPATH", "paho-mqtt")]).unwrap()
 }
 
 /// The looking side; killed when it is dropped.

@@ -9,23 +9,13 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use support::fleet::now_ms;
-use support::mongod::{Mongod, tools, unique_database};
+use support::mongod::{Mongod, python_packages, unique_database};
 use support::service::Service;
 
 /// What the answers of the admin port are.
 const ADMIN: &str = "^/(|v1/(sensors|fleet|dead-letters).*|metrics|livez|readyz|openapi.json)$";
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
                       response_schema_conformance";
-
-/// `HOURBUCKET_SCHEMATHESIS_PYTHONPATH`, else what `tests/run.sh` has downloaded.
-fn client_path() -> PathBuf {
-    if let Some(named) = std::env::var_os("HOURBUCKET_SCHEMATHESIS_PYTHONPATH") {
-        return named.into();
-    }
-    let entries = std::fs::read_dir(tools().join("python")).into_iter().flatten().flatten();
-    let found = entries.map(|entry| entry.path()).find(|dir| dir.to_string_lossy().contains("schemathesis"));
-    found.unwrap_or_else(|| panic!("no schemathesis in {}: run tests/run.sh once, it gets one", tools().display()))
-}
 
 fn call(service: &Service, url: &str, which: [&str; 2]) {
     let examples = std::env::var("HOURBUCKET_SCHEMA_EXAMPLES").unwrap_or_else(|_| "12".to_owned());
@@ -37,7 +27,11 @@ fn call(service: &Service, url: &str, which: [&str; 2]) {
         .args(["--suppress-health-check", "all", "--generation-database", "none"])
         .args(which)
         .current_dir(service.dir())
-        .env("PYTHONPATH", std::env::join_paths([client_path(), hooks]).unwrap())
+        .env(
+            "PYTHONPATH",
+            std::env::join_paths([python_packages("HOURBUCKET_SCHEMATHESIS_PYTHONPATH", "schemathesis"), hooks])
+                .unwrap(),
+        )
         .env("SCHEMATHESIS_HOOKS", "read_schema_hooks")
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("no_proxy", "127.0.0.1")

@@ -264,6 +264,17 @@ pub fn tools() -> PathBuf {
     std::env::var_os("HOURBUCKET_TOOLS").map_or_else(here, PathBuf::from)
 }
 
+/// Packages of Python: the directory that the variable `named` says, else what `tests/run.sh` has downloaded with
+/// `package`.
+pub fn python_packages(named: &str, package: &str) -> PathBuf {
+    if let Some(directory) = std::env::var_os(named) {
+        return directory.into();
+    }
+    let entries = std::fs::read_dir(tools().join("python")).into_iter().flatten().flatten();
+    let found = entries.map(|entry| entry.path()).find(|dir| dir.to_string_lossy().contains(package));
+    found.unwrap_or_else(|| panic!("no {package} in {}: run tests/run.sh once, it gets one", tools().display()))
+}
+
 /// A downloaded MongoDB whose directory has such a name.
 fn downloads(named: impl Fn(&str) -> bool) -> Option<PathBuf> {
     let entries = std::fs::read_dir(tools()).into_iter().flatten().flatten();
