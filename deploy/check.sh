@@ -35,15 +35,7 @@ TEXT
 WORK=
 DONE=()
 
-clean_up() {
-    local code=$?
-    trap '' INT TERM HUP PIPE
-    trap - EXIT
-    end_children 50
-    setup_cleanup
-    [[ -z $WORK ]] || rm -rf "$WORK"
-    exit "$code"
-}
+remove_work() { [[ -z $WORK ]] || rm -rf "$WORK"; }
 
 part_scripts() {
     local script
@@ -207,10 +199,7 @@ for part in "$@"; do
 done
 ((${#ASKED[@]} > 0)) || ASKED=("${CHEAP[@]}")
 
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-trap 'exit 129' HUP
+clean_up_at_exit 50 remove_work
 cd "$REPO" || exit 1
 WORK=$(mktemp -d)
 chmod 755 "$WORK"

@@ -70,21 +70,14 @@ remove() {
     done
 }
 
-# Runs once, at every way out. The output may be gone (a closed terminal), which must not keep it from its work.
-clean_up() {
-    local code=$?
-    trap '' INT TERM HUP PIPE
-    trap - EXIT
-    end_children 200
-    setup_cleanup
-    if [[ -n $DIRECTORY && -z $KEPT ]]; then
-        end_processes_of "$DIRECTORY"
-        if [[ -n $LOGS ]]; then
-            cp "$DIRECTORY"/*.log "$DIRECTORY"/*.toml "$LOGS"/ 2>/dev/null && say "logs: $LOGS"
-        fi
-        remove "$DIRECTORY"
+# Ends and removes the demo, unless it is kept.
+end_demo() {
+    [[ -n $DIRECTORY && -z $KEPT ]] || return 0
+    end_processes_of "$DIRECTORY"
+    if [[ -n $LOGS ]]; then
+        cp "$DIRECTORY"/*.log "$DIRECTORY"/*.toml "$LOGS"/ 2>/dev/null && say "logs: $LOGS"
     fi
-    exit "$code"
+    remove "$DIRECTORY"
 }
 
 stop_kept() {
@@ -124,10 +117,8 @@ while (($# > 0)); do
 done
 export DEMO_LOGS=$LOGS
 
-trap clean_up EXIT
+clean_up_at_exit 200 end_demo
 trap 'echo >&2; say "interrupted; cleaning up" >&2; exit 130' INT
-trap 'exit 143' TERM
-trap 'exit 129' HUP
 
 SECONDS=0
 DIRECTORY=$(mktemp -d "${TMPDIR:-/tmp}/hourbucket-demo.XXXXXXXX") || fail "cannot create a directory in ${TMPDIR:-/tmp}"

@@ -11,19 +11,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/../deploy/lib/setup.sh"
 SECONDS=0
 OUTPUT=
 
-clean_up() {
-    local code=$?
-    trap '' INT TERM HUP PIPE
-    trap - EXIT
-    end_children 50
-    setup_cleanup
-    [[ -z $OUTPUT ]] || rm -f "$OUTPUT"
-    exit "$code"
-}
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-trap 'exit 129' HUP
+remove_output() { [[ -z $OUTPUT ]] || rm -f "$OUTPUT"; }
+clean_up_at_exit 50 remove_output
 
 ensure_build_tools
 ensure_mongod

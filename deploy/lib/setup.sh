@@ -88,6 +88,27 @@ run_child() {
     wait $!
 }
 
+# clean_up_at_exit TENTHS COMMAND...: at every way out, once: ends what run_child started, each within so many tenths of a
+# second, takes back an interrupted set-up, and runs the command.
+clean_up_at_exit() {
+    AT_EXIT=("$@")
+    trap clean_up EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    trap 'exit 129' HUP
+}
+
+# The output may be gone (a closed terminal), which must not keep it from its work.
+clean_up() {
+    local code=$?
+    trap '' INT TERM HUP PIPE
+    trap - EXIT
+    end_children "${AT_EXIT[0]}"
+    setup_cleanup
+    "${AT_EXIT[@]:1}"
+    exit "$code"
+}
+
 # For the trap: ends what run_child started.
 end_children() {
     local pid tries
