@@ -1,5 +1,5 @@
 //! The read API beside a real MongoDB, in both modes: what was answered with 200 is there at once and exactly once, over
-//! page and hour turns; lists, formats, cursors, tokens, and what is said when MongoDB does not answer.
+//! page and hour turns; lists, formats, cursors, tokens, and what is said when MongoDB does not answer or does not write.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use hourbucket::ingest::http::tokens::hash_secret;
+use hourbucket::model::stable_hash;
+use hourbucket::route::shard_of;
 use mongodb::bson::{Document, doc};
 use serde_json::{Value, json};
 use support::block_on;
@@ -18,6 +20,8 @@ use support::service::Service;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const MINUTE: i64 = 60_000;
+/// Readings in one request of [`post_many`].
+const MANY: i64 = 100;
 
 fn start(mode: &str, database: &str, more: &str) -> Service {
     let uri = Mongod::shared().uri();
@@ -313,4 +317,95 @@ fn tokens_guard_it_and_a_store_that_is_away_is_told_soon() {
         assert!(begun.elapsed() < Duration::from_secs(15), "{path} took {:?}", begun.elapsed());
     }
     assert_eq!(ask("/v1/fleet", Some("r.secret")).0, 200, "the fleet needs no store");
+}
+
+/// Lets nothing be written to MongoDB from here on, or again; it can be read all the while. (Were it stopped, there would
+/// be no answer that could say whether it is complete.)
+fn lock(mongod: &Mongod, is_locked: bool) {
+    let command = if is_locked {
+        doc! { "fsync": 1, "lock": true }
+    } else {
+        doc! { "fsyncUnlock": 1 }
+    };
+    block_on(async {
+        let client = mongodb::Client::with_uri_str(mongod.uri()).await.unwrap();
+        client.database("admin").run_command(command).await.unwrap();
+    });
+}
+
+/// Posts some 100 KiB of readings of a sensor, numbered from `n` on.
+fn post_many(service: &Service, sensor: &str, from_ms: i64, n: i64) {
+    let text = "x".repeat(1000);
+    let line =
+        |n: i64| format!("{{\"sensor_id\":\"{sensor}\",\"ts\":{},\"n\":{n},\"text\":\"{text}\"}}\n", from_ms + n);
+    post(service, &(n..n + MANY).map(line).collect::<String>());
+}
+
+/// The numbers of a sensor's readings that are shown, and whether that is said to be all.
+fn shown(service: &Service, sensor: &str, from_ms: i64) -> (Vec<i64>, bool) {
+    let answer = get(service, &format!("/v1/sensors/{sensor}/readings?from={from_ms}&limit=100000"));
+    let ns = answer["readings"].as_array().unwrap().iter().map(|r| r["values"]["n"].as_i64().unwrap()).collect();
+    (ns, answer["complete"].as_bool().unwrap())
+}
+
+#[test]
+fn what_is_acknowledged_and_not_in_memory_yet_is_told_until_it_is() {
+    let mongod = Mongod::start();
+    let (uri, database) = (mongod.uri(), unique_database("read_incomplete"));
+    let text = "flush.max_age = \"100ms\"\nlog.level = \"warn\"\n[accumulate]\nshards = 2\nmax_bytes = \"1MiB\"\n";
+    let service = Service::start(text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
+    prepared(&service);
+    let of_shard = |shard| {
+        let mut names = (0..).map(|i| format!("s{i}"));
+        names.find(|name| shard_of(stable_hash(name), 2) == shard).unwrap()
+    };
+    let (full, other) = (of_shard(0), of_shard(1));
+    let from_ms = now_ms() / 3_600_000 * 3_600_000 - 3_600_000;
+    let hourly = |sensor: &str| -> (i64, bool) {
+        let answer = get(&service, &format!("/v1/sensors/{sensor}/hourly?from={from_ms}"));
+        let buckets = answer["buckets"].as_array().unwrap();
+        (buckets.iter().map(|b| b["count"].as_i64().unwrap()).sum(), answer["complete"].as_bool().unwrap())
+    };
+    for sensor in [&full, &other] {
+        post_many(&service, sensor, from_ms, 0);
+    }
+    service.wait_settled(2 * MANY as u64, PATIENCE);
+    lock(&mongod, true);
+
+    // The shard takes in what it has room for. Until then each answer has everything; from then on it says that it has not.
+    let mut sent = MANY;
+    let behind = loop {
+        post_many(&service, &full, from_ms, sent);
+        sent += MANY;
+        let (ns, is_complete) = shown(&service, &full, from_ms);
+        assert!(ns.is_sorted_by(|a, b| a < b), "each once");
+        if !is_complete {
+            break ns.len() as i64;
+        }
+        assert_eq!(ns.len() as i64, sent, "it says that it is complete");
+        assert!(sent < 50 * MANY, "{sent} readings of 1 KiB are in a shard with half a MiB");
+    };
+    assert!((2 * MANY..sent).contains(&behind), "{behind} of {sent}");
+    assert_eq!(hourly(&full), (behind, false));
+    assert_eq!(shown(&service, &other, from_ms), ((0..MANY).collect(), true), "the other shard has nothing to tell");
+
+    // Some more, and the router waits for that shard: what is behind it is in no shard, not even in the one with room.
+    for _ in 0..8 {
+        post_many(&service, &full, from_ms, sent);
+        sent += MANY;
+    }
+    post_many(&service, &other, from_ms, MANY);
+    assert_eq!(shown(&service, &other, from_ms), ((0..MANY).collect(), false));
+    assert_eq!(hourly(&other), (MANY, false));
+    let path = format!("/v1/sensors/{other}/readings?from={from_ms}&format=csv");
+    let agent = ureq::Agent::config_builder().proxy(None).build().new_agent();
+    let csv = agent.get(format!("{}{path}", service.admin())).call().unwrap();
+    assert_eq!(csv.headers()["x-hourbucket-complete"], "false");
+
+    lock(&mongod, false);
+    service.wait_settled((sent + 2 * MANY) as u64, PATIENCE);
+    for (sensor, n) in [(&full, sent), (&other, 2 * MANY)] {
+        assert_eq!(shown(&service, sensor, from_ms), ((0..n).collect(), true));
+        assert_eq!(hourly(sensor), (n, true));
+    }
 }

@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "support/raw_mqtt.rs"]
+mod raw_mqtt;
 mod support;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,9 +16,10 @@ use std::time::Duration;
 use hourbucket::ingest::tokens::hash_secret;
 use support::fleet::now_ms;
 use support::mongod::{Mongod, unique_database};
+use support::mosquitto::{Mosquitto, publish_by_tool};
 use support::service::Service;
 use support::truth::{self, Stored};
-use support::wait_until;
+use support::{free_port, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -225,4 +230,92 @@ fn the_log_says_more_or_less_and_sighup_never_ends_the_service() {
     assert_eq!(rig.reload().0, "applied");
     assert_eq!(rig.service.terminate(PATIENCE), 0);
     assert!(rig.service.log()[before.len()..].contains("SIGTERM: stopping"), "the level is info again");
+}
+
+/// A device that has connected; or the code with which it was refused.
+fn device(port: u16, name: &str, credentials: Option<(&str, &str)>) -> Result<TcpStream, u8> {
+    let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.write_all(&raw_mqtt::connect(4, name, 60, credentials)).unwrap();
+    let mut answer = [0; 4];
+    socket.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[..3], [0x20, 2, 0], "a CONNACK");
+    if answer[3] == 0 { Ok(socket) } else { Err(answer[3]) }
+}
+
+/// Publishes and waits for the acknowledgement.
+fn publish(device: &mut TcpStream, payload: &str) {
+    device.write_all(&raw_mqtt::publish(4, "in/d", payload, 1, 7)).unwrap();
+    let mut answer = [0; 4];
+    device.read_exact(&mut answer).unwrap();
+    assert_eq!(answer, [0x40, 2, 0, 7], "a PUBACK");
+}
+
+#[test]
+fn brokers_and_devices_that_stay_connected_are_read_by_the_new_mapping() {
+    let (broker, port) = (Mosquitto::start(""), free_port());
+    let topic = "filter = \"in/#\"\ntopic = \"in/#\"\nformat = \"own\"\n";
+    let more = format!(
+        "[[mqtt]]\nurl = \"{}\"\nclient_id = \"reload\"\n[[mqtt.subscriptions]]\n{topic}\
+         [listen.mqtt]\nenabled = true\nlisten = \"127.0.0.1:{port}\"\n[[listen.mqtt.topics]]\n{topic}\
+         [formats.own]\nid = \"/dev\"\nvalues = {{ n = \"/v\" }}\nfields = [{{ match = \"n\", scale = 10 }}]\n",
+        broker.url()
+    );
+    let (rig, database) = Rig::start("reload_mapping", &more);
+    rig.service.wait_subscribed();
+    let mut direct = device(port, "d", None).unwrap();
+    let mut both = |v: i64| {
+        publish_by_tool(broker.port(), "in/b", &format!("{{\"dev\":\"broker\",\"v\":{v}}}"), &[]);
+        publish(&mut direct, &format!("{{\"dev\":\"device\",\"v\":{v}}}"));
+        rig.service.wait_settled(v as u64 * 2, PATIENCE);
+    };
+    both(1);
+    rig.write(&rig.settings.replace("scale = 10", "scale = 100"));
+    let (result, detail) = rig.reload();
+    assert!(result == "applied" && detail.contains("taken over: formats.own,"), "{detail}");
+    both(2);
+
+    // Gone it cannot be while they are read with it, and what is wrong changes nothing.
+    let (before, _) = rig.settings.split_once("[formats.own]").unwrap();
+    rig.write(before);
+    let (result, detail) = rig.reload();
+    assert!(result == "invalid" && detail.contains("formats.own"), "{detail}");
+    both(3);
+    let found = truth::readings(&Mongod::shared().uri(), &database);
+    let of = |name: &str| found.keys().filter(|stored| stored.0 == name).map(|(.., n)| *n).collect::<Vec<_>>();
+    assert_eq!((of("broker"), of("device")), (vec![10, 200, 300], vec![10, 200, 300]));
+    assert_eq!(rig.service.metrics().get("mqtt_reconnects_total"), 0.0);
+}
+
+#[test]
+fn devices_need_the_new_token_and_those_that_are_there_stay() {
+    const REFUSED: Option<u8> = Some(5);
+    let port = free_port();
+    let section = format!("[listen.mqtt]\nenabled = true\nlisten = \"127.0.0.1:{port}\"\n");
+    let topic = "[[listen.mqtt.topics]]\nfilter = \"in/+\"\ntopic = \"in/{sensor_id}\"\nformat = \"json\"\n";
+    let (rig, _) = Rig::start("reload_devices", &format!("{section}{topic}"));
+    let mut early = device(port, "early", None).expect("nobody needs a token yet");
+    let code = |credentials| device(port, "new", credentials).err();
+
+    rig.tokens(&[("gw1", "one")]);
+    rig.write(&rig.settings.replace(&section, &format!("{section}tokens_file = \"tokens.toml\"\n")));
+    let (result, detail) = rig.reload();
+    assert!(result == "applied" && detail.contains("taken over: listen.mqtt.tokens_file,"), "{detail}");
+    let (one, two) = (Some(("gw1", "one")), Some(("gw1", "two")));
+    assert_eq!((code(None), code(one), code(two)), (REFUSED, None, REFUSED));
+    let mut held = device(port, "held", one).unwrap();
+
+    rig.tokens(&[("gw1", "two")]);
+    assert_eq!(code(one), None, "nothing was read again yet");
+    assert_eq!(rig.reload().0, "applied");
+    assert_eq!((code(one), code(two)), (REFUSED, None));
+
+    std::fs::write(rig.service.dir().join("tokens.toml"), "[[tokens]]\nid = \"gw1\"\n").unwrap();
+    let (result, detail) = rig.reload();
+    assert!(result == "invalid" && detail.contains("tokens.toml"), "{detail}");
+    assert_eq!((code(one), code(two)), (REFUSED, None), "the token before holds");
+    for device in [&mut early, &mut held] {
+        publish(device, "{\"n\":1}");
+    }
+    rig.service.wait_settled(2, PATIENCE);
 }
