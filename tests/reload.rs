@@ -275,11 +275,11 @@ fn brokers_and_devices_that_stay_connected_are_read_by_the_new_mapping() {
     assert!(result == "applied" && detail.contains("taken over: formats.own,"), "{detail}");
     both(2);
 
-    // Gone it cannot be while they are read with it, and what is wrong changes nothing.
-    let (before, _) = rig.settings.split_once("[formats.own]").unwrap();
-    rig.write(before);
+    // Broker and port stay until a restart, and with them the mapping, also where the file has none of them any more.
+    let (store, _) = rig.settings.split_once("[[mqtt]]").unwrap();
+    rig.write(store);
     let (result, detail) = rig.reload();
-    assert!(result == "invalid" && detail.contains("formats.own"), "{detail}");
+    assert!(result == "invalid" && detail.contains("formats.own is gone"), "{detail}");
     both(3);
     let found = truth::readings(&Mongod::shared().uri(), &database);
     let of = |name: &str| found.keys().filter(|stored| stored.0 == name).map(|(.., n)| *n).collect::<Vec<_>>();
@@ -289,7 +289,8 @@ fn brokers_and_devices_that_stay_connected_are_read_by_the_new_mapping() {
 
 #[test]
 fn devices_need_the_new_token_and_those_that_are_there_stay() {
-    const REFUSED: Option<u8> = Some(5);
+    const WRONG: Option<u8> = Some(4);
+    const NONE_GIVEN: Option<u8> = Some(5);
     let port = free_port();
     let section = format!("[listen.mqtt]\nenabled = true\nlisten = \"127.0.0.1:{port}\"\n");
     let topic = "[[listen.mqtt.topics]]\nfilter = \"in/+\"\ntopic = \"in/{sensor_id}\"\nformat = \"json\"\n";
@@ -302,18 +303,18 @@ fn devices_need_the_new_token_and_those_that_are_there_stay() {
     let (result, detail) = rig.reload();
     assert!(result == "applied" && detail.contains("taken over: listen.mqtt.tokens_file,"), "{detail}");
     let (one, two) = (Some(("gw1", "one")), Some(("gw1", "two")));
-    assert_eq!((code(None), code(one), code(two)), (REFUSED, None, REFUSED));
+    assert_eq!((code(None), code(one), code(two)), (NONE_GIVEN, None, WRONG));
     let mut held = device(port, "held", one).unwrap();
 
     rig.tokens(&[("gw1", "two")]);
     assert_eq!(code(one), None, "nothing was read again yet");
     assert_eq!(rig.reload().0, "applied");
-    assert_eq!((code(one), code(two)), (REFUSED, None));
+    assert_eq!((code(one), code(two)), (WRONG, None));
 
     std::fs::write(rig.service.dir().join("tokens.toml"), "[[tokens]]\nid = \"gw1\"\n").unwrap();
     let (result, detail) = rig.reload();
     assert!(result == "invalid" && detail.contains("tokens.toml"), "{detail}");
-    assert_eq!((code(one), code(two)), (REFUSED, None), "the token before holds");
+    assert_eq!((code(one), code(two)), (WRONG, None), "the token before holds");
     for device in [&mut early, &mut held] {
         publish(device, "{\"n\":1}");
     }
