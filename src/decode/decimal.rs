@@ -6,9 +6,21 @@ const EXACT_MAX: u64 = 1 << 53;
 const POWERS: [f64; 19] =
     [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18];
 
+/// The same as integers.
+pub(super) const POWERS_OF_TEN: [u64; 19] = {
+    let mut powers = [1; 19];
+    let mut i = 1;
+    while i < powers.len() {
+        powers[i] = powers[i - 1] * 10;
+        i += 1;
+    }
+    powers
+};
+
 /// The double next to `digits` with a point before the last `decimals` of them: digits and power of ten are exact, so that
 /// one division gives it. `None` where they are not; that is for the library.
 pub(super) fn exact(digits: u64, decimals: usize) -> Option<f64> {
     let power = POWERS.get(decimals).filter(|_| digits < EXACT_MAX)?;
-    Some(digits as f64 / power)
+    // A division takes as long as reading the digits.
+    Some(if decimals == 0 { digits as f64 } else { digits as f64 / power })
 }

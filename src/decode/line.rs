@@ -68,6 +68,22 @@ fn bad(detail: impl Into<Cow<'static, str>>) -> Fault {
     Fault::new(reasons::INVALID_LINE, detail)
 }
 
+/// Which line of the payload a place is in, from 0; counted on from the last one that was asked for, since most payloads
+/// have no line to speak of.
+#[derive(Debug, Default)]
+struct LineNumbers {
+    at: usize,
+    line: usize,
+}
+
+impl LineNumbers {
+    fn of(&mut self, bytes: &[u8], at: usize) -> usize {
+        self.line += scan::newlines(&bytes[self.at..at]);
+        self.at = at;
+        self.line
+    }
+}
+
 /// A walk over the lines of a payload.
 struct Walk<'a, 't> {
     text: &'t str,
@@ -114,14 +130,17 @@ impl<'a, 't> Walk<'a, 't> {
     fn run(&mut self, rejects: &mut Rejects) {
         let bytes = self.text.as_bytes();
         let mut quota = Quota::new(self.cx.limits);
-        let (mut at, mut line) = (0, 0);
+        let (mut at, mut lines) = (0, LineNumbers::default());
         loop {
             let begin = scan::skip_blank(bytes, at);
             let end = match bytes.get(begin) {
                 None => break,
                 Some(b'\n') => begin,
                 Some(b'#') => scan::newline(bytes, begin),
-                Some(_) if quota.refuses(line) => scan::line_end(bytes, begin),
+                Some(_) if quota.is_used_up() => {
+                    quota.refuse(lines.of(bytes, begin));
+                    scan::line_end(bytes, begin)
+                }
                 Some(_) => match self.reading(begin) {
                     Ok(end) => {
                         quota.took();
@@ -129,6 +148,7 @@ impl<'a, 't> Walk<'a, 't> {
                     }
                     Err(fault) => {
                         self.out.abort();
+                        let line = lines.of(bytes, begin);
                         let told = !rejects.is_full();
                         let detail = if told { format!("line {}: {}", line + 1, fault.detail) } else { String::new() };
                         rejects.push(line, fault.reason, detail);
@@ -136,7 +156,6 @@ impl<'a, 't> Walk<'a, 't> {
                     }
                 },
             };
-            line += 1 + scan::newlines(&bytes[begin..end]);
             at = end + 1;
         }
         quota.close_with(rejects, |n, from, max| {

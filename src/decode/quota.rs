@@ -20,14 +20,24 @@ impl Quota {
 
     /// Whether there is no room for the element at `index`; it is counted then.
     pub(super) fn refuses(&mut self, index: usize) -> bool {
-        if self.taken < self.max {
-            return false;
+        let refuses = self.is_used_up();
+        if refuses {
+            self.refuse(index);
         }
+        refuses
+    }
+
+    /// Whether there is no room for one more.
+    pub(super) fn is_used_up(&self) -> bool {
+        self.taken >= self.max
+    }
+
+    /// Counts the element at `index`, which there is no room for.
+    pub(super) fn refuse(&mut self, index: usize) {
         if self.beyond == 0 {
             self.beyond_from = index;
         }
         self.beyond += 1;
-        true
     }
 
     /// An element became a reading.

@@ -105,6 +105,11 @@ pub(super) fn of_line(literal: &str, cx: &Context<'_>) -> Result<(i64, bool), Fa
         let detail = format!("the time {} is no 64 bit integer", excerpt(literal));
         Fault::new(reasons::BAD_TIMESTAMP, detail)
     })?;
+    of_line_number(v, cx)
+}
+
+/// The same, once it is known to be one.
+pub(super) fn of_line_number(v: i64, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
     let by_magnitude = || match v.unsigned_abs() {
         v if v < 5_000_000_000 => TsUnit::S,
         v if v < 5_000_000_000_000 => TsUnit::Ms,

@@ -84,10 +84,7 @@ impl Mould {
         let mut tags: [(&str, &str); TAGS_MAX] = [("", ""); TAGS_MAX];
         decoder.begin_like(self.shape);
         for (literal, slot) in self.parts.iter() {
-            if !text.as_bytes().get(at..)?.starts_with(literal) {
-                return None;
-            }
-            at += literal.len();
+            at = mould::behind(text.as_bytes(), at, literal)?;
             if *slot == Slot::End {
                 break;
             }

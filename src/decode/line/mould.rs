@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use super::push_escaped;
-use super::scan::{self, TAG_VALUE, Word};
+use super::scan::{self, TAG_VALUE};
 use crate::config::Limits;
-use crate::decode::mould::{Parts, TAGS_MAX, keyed};
+use crate::decode::mould::{Parts, TAGS_MAX, behind, keyed};
 use crate::decode::{Context, names, time};
 use crate::model::{BatchBuilder, ValueRef};
 
@@ -113,10 +113,7 @@ impl Mould {
         let (mut sensor, mut time) = (None, (cx.received_at_ms, true));
         out.begin_like(self.shape);
         for (literal, slot) in self.parts.iter() {
-            if !bytes.get(at..)?.starts_with(literal) {
-                return None;
-            }
-            at += literal.len();
+            at = behind(bytes, at, literal)?;
             match *slot {
                 Slot::Sensor => (sensor, at) = tag_value(text, at).map(|(value, end)| (Some(value), end))?,
                 Slot::Tag(place) => (tags[usize::from(place)].1, at) = tag_value(text, at)?,
@@ -126,8 +123,8 @@ impl Mould {
                     at = end;
                 }
                 Slot::Time => {
-                    let (literal, end) = scan::bare(text, at);
-                    time = time::of_line(literal, cx).ok()?;
+                    let (v, end) = scan::integer(bytes, at)?;
+                    time = time::of_line_number(v, cx).ok()?;
                     at = end;
                 }
                 Slot::End => break,
@@ -159,13 +156,16 @@ impl Mould {
 
 /// A tag's value without escapes.
 fn tag_value(text: &str, at: usize) -> Option<(&str, usize)> {
-    let word = Word::read(text, at, &TAG_VALUE);
-    (!word.raw.is_empty() && !word.raw.contains('\\')).then_some((word.raw, word.end))
+    let end = scan::plain_word(text.as_bytes(), at, &TAG_VALUE)?;
+    text.get(at..end).filter(|value| !value.is_empty()).map(|value| (value, end))
 }
 
 /// A field's value, as far as it is borrowed.
 fn value<'t>(text: &'t str, at: usize, limits: &Limits) -> Option<(ValueRef<'t>, usize)> {
     if text.as_bytes().get(at) != Some(&b'"') {
+        if let Some(simple) = scan::simple(text.as_bytes(), at) {
+            return Some(simple);
+        }
         let (literal, end) = scan::bare(text, at);
         return Some((scan::value(literal).ok()?, end));
     }

@@ -5,6 +5,8 @@
 
 use std::borrow::Cow;
 
+use memchr::memchr_iter;
+
 use crate::decode::{decimal, reasons};
 use crate::model::ValueRef;
 
@@ -125,6 +127,64 @@ pub(super) fn bare(text: &str, at: usize) -> (&str, usize) {
     (&text[at..end], end)
 }
 
+/// Where the word at `start` ends, if there is no backslash in it.
+pub(super) fn plain_word(bytes: &[u8], start: usize, kind: &Kind) -> Option<usize> {
+    let rest = bytes.get(start..)?;
+    let n = rest.iter().position(|b| kind.classes[usize::from(*b)] != Class::Plain).unwrap_or(rest.len());
+    (rest.get(n) != Some(&b'\\')).then_some(start + n)
+}
+
+/// The digits at `at` as a number, and where they end: up to 19 of them, which no 64 bits are too few for.
+fn digits(bytes: &[u8], at: usize) -> (u64, usize) {
+    let (mut n, mut end) = (0u64, at);
+    while let Some(digit) = bytes.get(end).map(|b| b.wrapping_sub(b'0')).filter(|d| *d < 10) {
+        if end - at == 19 {
+            break;
+        }
+        n = n * 10 + u64::from(digit);
+        end += 1;
+    }
+    (n, end)
+}
+
+/// The integer at `at`, as programs write a time, and where it ends; `None` for what is written in another way.
+pub(super) fn integer(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
+    let (n, end) = digits(bytes, at);
+    let whole = end > at && ends_value(bytes.get(end));
+    whole.then(|| i64::try_from(n).ok()).flatten().map(|n| (n, end))
+}
+
+/// The number at `at` as programs write it, and where it ends, in one pass: what [`value`] makes of it. `None` for all else.
+pub(super) fn simple(bytes: &[u8], at: usize) -> Option<(ValueRef<'static>, usize)> {
+    let negative = bytes.get(at) == Some(&b'-');
+    let begin = at + usize::from(negative);
+    let (whole, point) = digits(bytes, begin);
+    if point == begin {
+        return None;
+    }
+    let (value, end) = match bytes.get(point) {
+        Some(b'i') => {
+            let n = i64::try_from(whole).ok()?;
+            (ValueRef::Int(if negative { -n } else { n }), point + 1)
+        }
+        next => {
+            let (mut n, mut end, mut decimals) = (whole, point, 0);
+            if next == Some(&b'.') {
+                let (fraction, fraction_end) = digits(bytes, point + 1);
+                (end, decimals) = (fraction_end, fraction_end - (point + 1));
+                // Nineteen digits in all are no exact double, but must not overflow before that is known.
+                if point - begin + decimals > 18 {
+                    return None;
+                }
+                n = n * decimal::POWERS_OF_TEN[decimals] + fraction;
+            }
+            let v = decimal::exact(n, decimals)?;
+            (ValueRef::Double(if negative { -v } else { v }), end)
+        }
+    };
+    ends_value(bytes.get(end)).then_some((value, end))
+}
+
 /// The value of a literal, or the reason why it has none.
 pub(super) fn value(literal: &str) -> Result<ValueRef<'static>, &'static str> {
     match literal.as_bytes().last() {
@@ -136,7 +196,7 @@ pub(super) fn value(literal: &str) -> Result<ValueRef<'static>, &'static str> {
             if v.is_finite() { Ok(ValueRef::Double(v)) } else { Err(reasons::NOT_FINITE) }
         }
         // Unsigned ones are stored as what they fit into: there is no other 64 bit integer in BSON.
-        Some(b'i' | b'u') => integer(literal),
+        Some(b'i' | b'u') => suffixed(literal),
         _ => word(literal),
     }
 }
@@ -169,7 +229,7 @@ fn short_decimal(literal: &[u8]) -> Option<f64> {
     Some(if negative { -v } else { v })
 }
 
-fn integer(literal: &str) -> Result<ValueRef<'static>, &'static str> {
+fn suffixed(literal: &str) -> Result<ValueRef<'static>, &'static str> {
     let (digits, unsigned) = (&literal[..literal.len() - 1], literal.ends_with('u'));
     if unsigned && digits.starts_with('-') {
         return Err(reasons::INVALID_LINE);
@@ -207,7 +267,7 @@ pub(super) fn newline(bytes: &[u8], at: usize) -> usize {
 
 /// How many line breaks there are.
 pub(super) fn newlines(bytes: &[u8]) -> usize {
-    bytes.iter().filter(|b| **b == b'\n').count()
+    memchr_iter(b'\n', bytes).count()
 }
 
 /// What is left of the line, for a message.
@@ -231,4 +291,52 @@ pub(super) fn line_end(bytes: &[u8], begin: usize) -> usize {
         }
     }
     bytes.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_in_one_pass_is_what_it_is_read_as_otherwise() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        let alphabet = b"0123456789012345678901234567890123456789..-+eiut";
+        let (mut in_one_pass, mut others) = (0, 0);
+        for _ in 0..200_000 {
+            let literal: Vec<u8> = (0..rng.usize(1..22)).map(|_| alphabet[rng.usize(..alphabet.len())]).collect();
+            let literal = String::from_utf8(literal).unwrap();
+            for end in ["", ",", " ", "\n", "x"] {
+                let text = format!("{literal}{end}");
+                match (simple(text.as_bytes(), 0), value(&literal)) {
+                    (Some((ValueRef::Double(a), n)), Ok(ValueRef::Double(b))) if n == literal.len() && end != "x" => {
+                        assert_eq!(a.to_bits(), b.to_bits(), "{literal}");
+                        in_one_pass += 1;
+                    }
+                    (Some((ValueRef::Int(a), n)), Ok(ValueRef::Int(b))) if n == literal.len() && end != "x" => {
+                        assert_eq!(a, b, "{literal}");
+                        in_one_pass += 1;
+                    }
+                    (None, _) => others += 1,
+                    (a, b) => panic!("{text:?}: {a:?} and {b:?}"),
+                }
+                if let Some((n, _)) = integer(text.as_bytes(), 0) {
+                    assert_eq!(literal.parse(), Ok(n), "{text:?}");
+                }
+            }
+        }
+        assert!(in_one_pass > 50_000 && others > 50_000, "{in_one_pass} {others}");
+    }
+
+    #[test]
+    fn common_numbers_are_read_in_one_pass() {
+        for (text, expected) in [("52.31854,", 52.31854), ("-0.5 ", -0.5), ("221\n", 221.0), ("5.", 5.0), ("0.1", 0.1)]
+        {
+            assert_eq!(
+                simple(text.as_bytes(), 0),
+                Some((ValueRef::Double(expected), text.trim_end_matches([',', ' ', '\n']).len()))
+            );
+        }
+        assert_eq!(simple(b"-17i,", 0), Some((ValueRef::Int(-17), 4)));
+        assert_eq!(integer(b"1700000000000000000", 0), Some((1_700_000_000_000_000_000, 19)));
+    }
 }
