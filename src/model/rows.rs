@@ -2,8 +2,10 @@
 //! one run of bytes.
 //!
 //! A row: time (i64 ms), flags (u8), how many values are numbers (u8), shape (u32), length of the values (u32), then the
-//! values in compact form ([`super::value`]), as they stand in a batch. 36 bytes for two numbers, one allocation for a
-//! bucket.
+//! values in compact form ([`super::value`]), as they stand in a batch. 36 bytes for two numbers; one allocation for a
+//! bucket, or for every 4 KiB of a large one.
+
+mod pieces;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use std::sync::Arc;
 use super::reading::{Reading, ReadingKey};
 use super::shape::Shape;
 use super::value::{Cursor, ValueRef};
+use pieces::Pieces;
 
 /// What is known of a row beside its values; survives being moved from one [`Rows`] to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,9 +49,7 @@ impl RowFlags {
 #[derive(Debug, Clone, Default)]
 pub struct Rows {
     shapes: RowShapes,
-    data: Vec<u8>,
-    /// Where the first row begins: those before it were taken.
-    head: usize,
+    data: Pieces,
     count: u32,
     stored_bytes: u64,
     first_ts_ms: i64,
@@ -128,6 +129,8 @@ fn stored_bytes(shape: &Shape, numbers: u8, payload: &[u8]) -> u64 {
 const HEAD_BYTES: usize = 8 + 1 + 1 + 4 + 4;
 /// Where a row's flags are.
 const FLAGS_AT: usize = 8;
+/// Where the length of its values is.
+const PAYLOAD_BYTES_AT: usize = 14;
 
 impl RowShapes {
     fn fields(&self) -> &[Arc<str>] {
@@ -229,7 +232,7 @@ impl Rows {
 
     /// Bytes held in memory by the rows.
     pub fn memory_bytes(&self) -> usize {
-        self.data.capacity() + self.shapes.memory_bytes()
+        self.data.memory_bytes() + self.shapes.memory_bytes()
     }
 
     /// Bytes of the rows as BSON documents (without the array's keys).
@@ -252,21 +255,16 @@ impl Rows {
     /// Adds a row: a reading's values as they stand in its batch, under the names of `shape`.
     pub fn push(&mut self, ts_ms: i64, flags: RowFlags, shape: &Arc<Shape>, numbers: u8, payload: &[u8]) {
         let index = self.shapes.index(shape);
-        self.reserve(HEAD_BYTES + payload.len());
-        self.data.extend_from_slice(&ts_ms.to_le_bytes());
-        self.data.extend_from_slice(&[flags.0, numbers]);
-        self.data.extend_from_slice(&index.to_le_bytes());
-        self.data.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-        self.data.extend_from_slice(payload);
+        let mut head = [0; HEAD_BYTES];
+        head[..8].copy_from_slice(&ts_ms.to_le_bytes());
+        head[FLAGS_AT] = flags.0;
+        head[FLAGS_AT + 1] = numbers;
+        head[10..14].copy_from_slice(&index.to_le_bytes());
+        head[PAYLOAD_BYTES_AT..].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        let data = self.data.room(HEAD_BYTES + payload.len());
+        data.extend_from_slice(&head);
+        data.extend_from_slice(payload);
         self.note(ts_ms, stored_bytes(shape, numbers, payload));
-    }
-
-    /// Grows by a half and not to the double: a shard's memory is mostly this.
-    fn reserve(&mut self, bytes: usize) {
-        let (len, capacity) = (self.data.len(), self.data.capacity());
-        if len + bytes > capacity && capacity > 0 {
-            self.data.reserve_exact(bytes.max(capacity / 2));
-        }
     }
 
     /// Copies a row of other rows to the end of these.
@@ -295,11 +293,9 @@ impl Rows {
 
     /// The rows in the order they were added.
     pub fn iter(&self) -> impl Iterator<Item = Row<'_>> {
-        let mut at = self.head;
-        std::iter::from_fn(move || {
-            let (row, next) = self.row_at(at)?;
-            at = next;
-            Some(row)
+        self.data.iter().flat_map(move |piece| {
+            let mut rest = piece;
+            std::iter::from_fn(move || self.next_row(&mut rest))
         })
     }
 
@@ -308,38 +304,28 @@ impl Rows {
     /// behind is written page by page.
     pub fn take_front(&mut self, rows_max: usize, bytes_max: u64) -> Rows {
         let mut front = Rows { shapes: self.shapes.clone(), ..Rows::default() };
-        let (mut at, mut array_bytes) = (self.head, 0);
-        while let Some((row, next)) = self.row_at(at) {
-            let bytes = row.stored_bytes();
-            array_bytes += bytes + ARRAY_KEY_BYTES_MAX;
-            if front.len() >= rows_max || (!front.is_empty() && array_bytes > bytes_max) {
-                break;
+        let (mut array_bytes, mut end) = (0, None);
+        'pieces: for (i, piece) in self.data.iter().enumerate() {
+            let mut rest = piece;
+            loop {
+                let at = piece.len() - rest.len();
+                let Some(row) = self.next_row(&mut rest) else { break };
+                let bytes = row.stored_bytes();
+                array_bytes += bytes + ARRAY_KEY_BYTES_MAX;
+                if front.len() >= rows_max || (!front.is_empty() && array_bytes > bytes_max) {
+                    end = Some((i, at));
+                    break 'pieces;
+                }
+                front.note(row.ts_ms, bytes);
             }
-            front.note(row.ts_ms, bytes);
-            at = next;
         }
-        if at == self.data.len() {
-            front.data = std::mem::take(&mut self.data);
-            front.head = self.head;
-            *self = Rows::default();
+        let Some((whole, bytes)) = end else {
+            front.data = std::mem::take(self).data;
             return front;
-        }
-        let left = self.data.len() - at;
-        if left < at - self.head {
-            // The larger part goes as it is, the smaller one is copied.
-            let rest = self.data.split_off(at);
-            front.data = std::mem::replace(&mut self.data, rest);
-            front.head = std::mem::take(&mut self.head);
-        } else {
-            front.data = self.data[self.head..at].to_vec();
-            self.head = at;
-        }
+        };
+        front.data = self.data.take_front(whole, bytes);
         self.count -= front.count;
         self.stored_bytes -= front.stored_bytes;
-        if self.head > self.data.len() / 2 {
-            self.data.drain(..self.head);
-            self.head = 0;
-        }
         front
     }
 
@@ -367,10 +353,12 @@ impl Rows {
 
     /// Marks every row with `flags`, beside what it has.
     pub fn mark(&mut self, flags: RowFlags) {
-        let mut at = self.head;
-        while let Some((_, next)) = self.row_at(at) {
-            self.data[at + FLAGS_AT] |= flags.0;
-            at = next;
+        for piece in self.data.iter_mut() {
+            let mut at = 0;
+            while let Some(&length) = piece.get(at + PAYLOAD_BYTES_AT..).and_then(<[u8]>::first_chunk) {
+                piece[at + FLAGS_AT] |= flags.0;
+                at += HEAD_BYTES + u32::from_le_bytes(length) as usize;
+            }
         }
     }
 
@@ -394,14 +382,15 @@ impl Rows {
         self.count += 1;
     }
 
-    fn row_at(&self, at: usize) -> Option<(Row<'_>, usize)> {
-        let mut cursor = Cursor { rest: self.data.get(at..).filter(|rest| !rest.is_empty())? };
+    /// The row at the beginning of `rest`, which is shortened by it.
+    fn next_row<'a>(&'a self, rest: &mut &'a [u8]) -> Option<Row<'a>> {
+        let mut cursor = Cursor { rest: Some(*rest).filter(|rest| !rest.is_empty())? };
         let (ts_ms, flags, numbers) = (cursor.i64()?, cursor.u8()?, cursor.u8()?);
         let (shape, payload) = (cursor.u32()?, cursor.u32()? as usize);
         let (shape, fields) = self.shapes.get(shape)?;
         let payload = cursor.take(payload)?;
-        let row = Row { ts_ms, flags: RowFlags(flags), numbers, shape, fields, payload };
-        Some((row, self.data.len() - cursor.rest.len()))
+        *rest = cursor.rest;
+        Some(Row { ts_ms, flags: RowFlags(flags), numbers, shape, fields, payload })
     }
 }
 

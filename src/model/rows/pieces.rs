@@ -1,0 +1,143 @@
+//! Bytes of rows in pieces of some kilobytes.
+//!
+//! A page of a busy sensor grows to a hundred kilobytes, row by row, among thousands of others. In one run of bytes it
+//! would be copied each time it grows, twice its size in all, into memory that is new to the processor and often to the
+//! process; and a quarter of it would stand empty. In pieces nothing is copied, and the allocator gives out again what a
+//! page before it has left. A sensor that seldom sends has one piece, which grows with it.
+
+use std::collections::VecDeque;
+
+/// A piece ends before it is larger than this, unless a single row is.
+const PIECE_BYTES: usize = 4096;
+
+/// Rows one behind the other; none lies in two pieces.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pieces {
+    /// Those that get no more rows; most buckets have none.
+    full: Option<Box<VecDeque<Vec<u8>>>>,
+    /// Held by them. It is asked for with every reading, and they are far away.
+    full_bytes: usize,
+    last: Vec<u8>,
+}
+
+impl Pieces {
+    /// Where a row of so many bytes is to be written.
+    pub(super) fn room(&mut self, row_bytes: usize) -> &mut Vec<u8> {
+        let (len, capacity) = (self.last.len(), self.last.capacity());
+        if len + row_bytes <= capacity {
+            return &mut self.last;
+        }
+        if len + row_bytes <= PIECE_BYTES || len == 0 {
+            // By a half and not to the double: a shard's memory is mostly this.
+            let more = row_bytes.max((capacity / 2).min(PIECE_BYTES - len.min(PIECE_BYTES)));
+            self.last.reserve_exact(more);
+        } else {
+            let next = Vec::with_capacity(row_bytes.max(PIECE_BYTES));
+            let piece = std::mem::replace(&mut self.last, next);
+            self.full_bytes += held(&piece);
+            self.full.get_or_insert_default().push_back(piece);
+        }
+        &mut self.last
+    }
+
+    /// All pieces, the last one included.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        let full = self.full.iter().flat_map(|full| full.iter());
+        full.chain([&self.last]).map(Vec::as_slice)
+    }
+
+    /// The same, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        let full = self.full.iter_mut().flat_map(|full| full.iter_mut());
+        full.chain([&mut self.last]).map(Vec::as_mut_slice)
+    }
+
+    /// Takes off the first `whole` pieces and so many bytes of the one behind them. Costs by what is taken, and a piece.
+    pub(super) fn take_front(&mut self, whole: usize, bytes: usize) -> Pieces {
+        let Some(full) = self.full.as_deref_mut() else {
+            return Pieces { last: cut(&mut self.last, bytes), ..Pieces::default() };
+        };
+        let front: VecDeque<Vec<u8>> = full.drain(..whole.min(full.len())).collect();
+        let front_bytes = front.iter().map(held).sum();
+        self.full_bytes -= front_bytes;
+        let last = match full.front_mut() {
+            Some(piece) => {
+                self.full_bytes -= held(piece);
+                let last = cut(piece, bytes);
+                self.full_bytes += held(piece);
+                last
+            }
+            None => cut(&mut self.last, bytes),
+        };
+        if full.is_empty() {
+            self.full = None;
+        }
+        Pieces { full: (!front.is_empty()).then(|| Box::new(front)), full_bytes: front_bytes, last }
+    }
+
+    /// Bytes held in memory.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.last.capacity() + self.full_bytes
+    }
+}
+
+/// Bytes that a full piece holds.
+fn held(piece: &Vec<u8>) -> usize {
+    piece.capacity() + size_of::<Vec<u8>>()
+}
+
+/// The first bytes of a piece, which keeps the rest.
+fn cut(piece: &mut Vec<u8>, bytes: usize) -> Vec<u8> {
+    if bytes == piece.len() {
+        return std::mem::take(piece);
+    }
+    let rest = piece.split_off(bytes);
+    std::mem::replace(piece, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(rows: usize, row_bytes: usize) -> Pieces {
+        let mut pieces = Pieces::default();
+        for i in 0..rows {
+            pieces.room(row_bytes).extend(std::iter::repeat_n(i as u8, row_bytes));
+        }
+        pieces
+    }
+
+    fn held_by(pieces: &Pieces) -> usize {
+        pieces.full.iter().flat_map(|full| full.iter()).map(held).sum::<usize>() + pieces.last.capacity()
+    }
+
+    #[test]
+    fn rows_stay_in_one_piece_and_little_of_the_memory_is_empty() {
+        for (rows, row_bytes) in [(0, 1), (1, 36), (3, 36), (1000, 83), (5, 9000), (10_000, 7)] {
+            let pieces = filled(rows, row_bytes);
+            let all: Vec<u8> = pieces.iter().flatten().copied().collect();
+            assert!(all.chunks(row_bytes).enumerate().all(|(i, row)| row.iter().all(|b| *b == i as u8)));
+            assert!(pieces.iter().all(|piece| piece.len() % row_bytes == 0 && piece.len() <= row_bytes.max(4096)));
+            assert_eq!(all.len(), rows * row_bytes);
+            assert_eq!(pieces.memory_bytes(), held_by(&pieces));
+            let empty = pieces.memory_bytes() - all.len();
+            assert!(empty <= all.len() / 2 || empty <= 4096 + all.len() / 40, "{empty} for {rows} x {row_bytes}");
+        }
+    }
+
+    #[test]
+    fn the_front_goes_by_pieces_and_the_rest_keeps_its_order_and_its_books() {
+        let (rows, row_bytes) = (500, 83);
+        let per_piece = 4096 / row_bytes;
+        for taken in [0, 1, per_piece - 1, per_piece, per_piece + 1, 3 * per_piece, rows - 1, rows] {
+            let mut pieces = filled(rows, row_bytes);
+            let front = pieces.take_front(taken / per_piece, taken % per_piece * row_bytes);
+            let joined: Vec<u8> = front.iter().chain(pieces.iter()).flatten().copied().collect();
+            assert_eq!(front.iter().map(<[u8]>::len).sum::<usize>(), taken * row_bytes);
+            assert!(joined.chunks(row_bytes).enumerate().all(|(i, row)| row.iter().all(|b| *b == i as u8)));
+            for pieces in [&front, &pieces] {
+                assert_eq!(pieces.memory_bytes(), held_by(pieces), "{taken} taken");
+            }
+        }
+    }
+}
