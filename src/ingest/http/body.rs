@@ -18,6 +18,8 @@ use super::refusal::Refusal;
 
 /// Memory for all bodies being worked on, unless four of the largest size need more.
 const BUDGET_BYTES: u64 = 128 << 20;
+/// Room is made for a body of this length at once; a longer one grows as it arrives.
+const EXPECTED_BYTES_MAX: u64 = 512 << 10;
 /// The budget is counted in KiB, so that a semaphore's permits suffice on every platform.
 const UNIT_BYTES: u64 = 1024;
 
@@ -94,8 +96,10 @@ pub(super) async fn receive(
         drain(body, asked).await;
         return Err(Refusal::TooLarge { limit: bytes_max });
     }
+    // What a sender says, as far as it costs nothing to believe it.
+    let expected = body.size_hint().lower().min(EXPECTED_BYTES_MAX) as usize;
     let mut stream = body.into_data_stream();
-    let collected = tokio::time::timeout(timeout, collect(&mut stream, bytes_max, budget)).await;
+    let collected = tokio::time::timeout(timeout, collect(&mut stream, expected, bytes_max, budget)).await;
     let collected = collected.unwrap_or(Err(Refusal::BodyTimeout { seconds: timeout.as_secs_f64() }));
     if matches!(collected, Err(Refusal::TooLarge { .. } | Refusal::Memory)) {
         drain_stream(&mut stream).await;
@@ -103,7 +107,12 @@ pub(super) async fn receive(
     collected
 }
 
-async fn collect(stream: &mut BodyDataStream, bytes_max: u64, budget: &Budget) -> Result<Received, Refusal> {
+async fn collect(
+    stream: &mut BodyDataStream,
+    expected: usize,
+    bytes_max: u64,
+    budget: &Budget,
+) -> Result<Received, Refusal> {
     let mut received = Received { bytes: Vec::new(), held: budget.hold() };
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|e| Refusal::BodyBroken { detail: e.to_string() })?;
@@ -112,6 +121,9 @@ async fn collect(stream: &mut BodyDataStream, bytes_max: u64, budget: &Budget) -
             return Err(Refusal::TooLarge { limit: bytes_max });
         }
         received.held.grow_to(bytes)?;
+        if received.bytes.is_empty() {
+            received.bytes.reserve_exact(expected);
+        }
         received.bytes.extend_from_slice(&chunk);
     }
     Ok(received)

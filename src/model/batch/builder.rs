@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{FLAG_RECEIPT_TIME, NAMES_MAX, Place, ReadingBatch, VALUES_MAX};
+use super::{FLAG_RECEIPT_TIME, HEAD_BYTES, NAMES_MAX, Place, ReadingBatch, VALUES_MAX};
 use crate::model::ids::stable_hash;
 use crate::model::reading::Reading;
 use crate::model::value::ValueRef;
@@ -182,13 +182,16 @@ impl BatchBuilder {
         let tags_bytes: usize = tags.iter().map(|(k, v)| 3 + k.len() + v.len()).sum();
         let offset = self.batch.records.len() as u32;
         let records = &mut self.batch.records;
-        records.push(if receipt_time { FLAG_RECEIPT_TIME } else { 0 });
-        records.extend_from_slice(&ts_ms.to_le_bytes());
-        records.extend_from_slice(&(sensor_id.len() as u16).to_le_bytes());
-        records.extend_from_slice(&(tags_bytes as u16).to_le_bytes());
-        records.extend_from_slice(&shape.to_le_bytes());
-        records.push(self.numbers);
-        records.extend_from_slice(&(self.values.len() as u32).to_le_bytes());
+        records.reserve(HEAD_BYTES + sensor_id.len() + tags_bytes + self.values.len());
+        let mut head = [0; HEAD_BYTES];
+        head[0] = if receipt_time { FLAG_RECEIPT_TIME } else { 0 };
+        head[1..9].copy_from_slice(&ts_ms.to_le_bytes());
+        head[9..11].copy_from_slice(&(sensor_id.len() as u16).to_le_bytes());
+        head[11..13].copy_from_slice(&(tags_bytes as u16).to_le_bytes());
+        head[13..17].copy_from_slice(&shape.to_le_bytes());
+        head[17] = self.numbers;
+        head[18..].copy_from_slice(&(self.values.len() as u32).to_le_bytes());
+        records.extend_from_slice(&head);
         records.extend_from_slice(sensor_id.as_bytes());
         for (key, value) in tags {
             records.push(key.len() as u8);
