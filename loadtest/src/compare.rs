@@ -260,6 +260,23 @@ impl Comparison {
         })
     }
 
+    /// What an acknowledgement at half of the rate could not be faster than.
+    fn disk(&self) -> Option<String> {
+        let (_, Shown::Service(report)) = self.parts.iter().find(|(part, _)| *part == Part::GatewayHalf)? else {
+            return None;
+        };
+        let phase = report.phases.iter().find(|phase| phase.disk_ms.is_some())?;
+        let (ack, disk) = (phase.latency_ms, phase.disk_ms?);
+        let said = |l: Latency| format!("{:.2} / {:.2} / {:.2}, at most {:.1}", l.p50, l.p99, l.p999, l.max);
+        Some(format!(
+            "\ngateway at half of its rate ({:.0}/s): acknowledged within p50 / p99 / p99.9 {} ms; on the same disk, at the \
+             same time, 4 KiB written and synced within {} ms.",
+            phase.rate.unwrap_or_default(),
+            said(ack),
+            said(disk)
+        ))
+    }
+
     /// As Markdown: what was measured, then the targets.
     pub(crate) fn markdown(&self) -> Vec<String> {
         let mut lines = vec![
@@ -273,6 +290,7 @@ impl Comparison {
         lines.push("| what | target | measured | |".into());
         lines.push("|---|---|---|---|".into());
         lines.extend(self.targets.iter().map(Target::row));
+        lines.extend(self.disk());
         lines
     }
 }
@@ -309,7 +327,7 @@ fn row(part: Part, shown: &Shown) -> String {
         }
         Shown::Service(r) => {
             let last = r.phases.last();
-            let Latency { p50, p99, p999, .. } = last.map(|p| p.latency_ms.clone()).unwrap_or_default();
+            let Latency { p50, p99, p999, .. } = last.map(|p| p.latency_ms).unwrap_or_default();
             let broker = r.used.broker.map_or(String::new(), |b| format!("{:.3}", r.per_million(b)));
             let rate = if r.broker_decides() { r.accepted_per_s() } else { r.stored_per_s() };
             format!(

@@ -9,9 +9,11 @@
 
 mod baseline;
 mod compare;
+mod disk;
 mod drive;
 mod http;
 mod mqtt;
+mod pair;
 mod parts;
 mod plan;
 mod plot;
@@ -64,6 +66,29 @@ enum Command {
         #[arg(long)]
         record: bool,
         /// What the record should say beside the figures, for instance what was changed
+        #[arg(long, default_value = "")]
+        note: String,
+    },
+    /// Run a scenario's first phase with two binaries in turns, and print the ratios
+    Pair {
+        /// A scenario of loadtest/specs, or a file
+        spec: PathBuf,
+        /// The service before a change
+        #[arg(long)]
+        before: PathBuf,
+        /// The service after it
+        #[arg(long, default_value = "target/release/hourbucket")]
+        after: PathBuf,
+        /// How often
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// The scenario small, to see that everything works
+        #[arg(long)]
+        short: bool,
+        /// Add the result to loadtest/RESULTS.md
+        #[arg(long)]
+        record: bool,
+        /// What was changed, for the record
         #[arg(long, default_value = "")]
         note: String,
     },
@@ -125,6 +150,16 @@ async fn command(command: Command) -> Result<bool, Failure> {
                 record::append(&machine, common.short, &note, &lines)?;
             }
             Ok(comparison.sound())
+        }
+        Command::Pair { spec, before, after, rounds, short, record, note } => {
+            let machine = record::Machine::now();
+            let pair = pair::run(&spec, short, before, after, rounds).await?;
+            let lines = pair.markdown();
+            lines.iter().for_each(|line| say(line));
+            if record {
+                record::append(&machine, short, &note, &lines)?;
+            }
+            Ok(true)
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::truth::Checked;
 use crate::usage::Usage;
 
 /// Latency to the acknowledgement, in milliseconds.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize)]
 pub(crate) struct Latency {
     pub(crate) p50: f64,
     pub(crate) p99: f64,
@@ -38,6 +38,8 @@ pub(crate) struct PhaseReport {
     /// Messages sent again.
     pub(crate) again: u64,
     pub(crate) latency_ms: Latency,
+    /// Of an open loop: how long a write of 4 KiB and its fdatasync took beside it.
+    pub(crate) disk_ms: Option<Latency>,
     pub(crate) outage: Option<OutageReport>,
 }
 
@@ -154,6 +156,12 @@ impl Report {
                 "  {:<12}{:>12}{:>9.1}{asked:>12}{:>12.0}{p50:>9.2}{p99:>9.2}{p999:>9.2}{max:>9.1}{:>7}",
                 p.name, p.readings, p.seconds, p.acked_per_s, p.again
             ));
+            if let Some(Latency { p50, p99, p999, max }) = p.disk_ms {
+                lines.push(format!(
+                    "  {:<54}{p50:>9.2}{p99:>9.2}{p999:>9.2}{max:>9.1}",
+                    "the disk beside it, 4 KiB written and synced"
+                ));
+            }
             if let Some(o) = &p.outage {
                 let gone = o.gone_after_s.map_or("not in this phase".into(), |s| format!("after {s:.1} s"));
                 lines.push(format!("  outage of {:.1} s: {} readings waited, gone {gone}", o.away_s, o.backlog));

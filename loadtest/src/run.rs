@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::Failure;
+use crate::disk;
 use crate::drive::{self, Lane, Pace, Target};
 use crate::parts::mongod::Mongod;
 use crate::parts::mosquitto::Mosquitto;
@@ -221,8 +222,9 @@ fn phases(
         }
         let stop = AtomicBool::new(false);
         let (target, mongod) = (rig.target, &mut rig.mongod);
-        let (driven, outage) = std::thread::scope(|scope| {
+        let (driven, outage, disk) = std::thread::scope(|scope| {
             let over = Over(&stop);
+            let disk = rate.map(|_| scope.spawn(|| disk::watch(&stop)));
             let outage = phase.outage_after.map(|after| {
                 let (stop, phase) = (&stop, phase.clone());
                 scope.spawn(move || self::outage(mongod, &phase, after, course, stop))
@@ -236,8 +238,7 @@ fn phases(
             };
             let driven = drive::phase(lanes, plan, target, spec.window, &pace);
             drop(over);
-            let outage = outage.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            (driven, outage)
+            (driven, outage.map(joined), disk.map(joined))
         });
         let driven = driven?;
         report.acked_s += driven.seconds;
@@ -257,10 +258,15 @@ fn phases(
             rate,
             again: driven.again,
             latency_ms: Latency::of(&driven.latency_us),
+            disk_ms: disk.transpose()?,
             outage: outage.transpose()?,
         });
     }
     Ok(())
+}
+
+fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Waits until all these readings are stored, and says how long it took.

@@ -71,7 +71,9 @@ fn sound(spec: &str) -> serde_json::Value {
 fn gateway() {
     let report = sound("gateway");
     assert_eq!(report["phases"].as_array().unwrap().len(), 2);
-    assert!(report["phases"][1]["rate"].as_f64().unwrap() > 0.0, "the second phase is an open loop: {report}");
+    let half = &report["phases"][1];
+    assert!(half["rate"].as_f64().unwrap() > 0.0, "the second phase is an open loop: {report}");
+    assert!(half["disk_ms"]["p50"].as_f64().unwrap() > 0.0, "the disk is watched beside it: {report}");
 }
 
 #[test]
@@ -161,6 +163,24 @@ fn the_comparison_prints_ratios() {
     let json: serde_json::Value = serde_json::from_slice(&std::fs::read(out.join("compare.json")).unwrap()).unwrap();
     assert!(json["targets"].as_array().unwrap().len() > 8 && json["parts"].as_array().unwrap().len() == 7);
     std::fs::remove_dir_all(out).unwrap();
+}
+
+#[test]
+fn a_change_is_told_before_and_after() {
+    let output = Command::new(env!("CARGO_BIN_EXE_loadtest"))
+        .args(["pair", "gateway", "--short", "--rounds", "2", "--before"])
+        .arg(service())
+        .arg("--after")
+        .arg(service())
+        .env("HOURBUCKET_MONGOD", mongod())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("`pair gateway`, 2 runs with each binary in turns"), "{text}");
+    let row = text.lines().find(|line| line.starts_with("| service CPU-s per million |")).unwrap();
+    let ratio: f64 = row.trim_end_matches(" |").rsplit(' ').next().unwrap().parse().unwrap();
+    assert!(ratio > 0.0, "{row}");
 }
 
 #[test]
