@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::Failure;
 use crate::baseline::acknowledge::{self, Delivered};
-use crate::baseline::{self, Outcome, Way};
+use crate::baseline::{self, Outcome, Way, telegraf};
 use crate::report::{Latency, Report};
 use crate::run::{self, Options};
 use crate::spec::Spec;
@@ -15,6 +15,9 @@ use crate::spec::Spec;
 /// Seconds for each baseline.
 const BASELINE_S: f64 = 10.0;
 const BASELINE_SHORT_S: f64 = 0.5;
+/// What Telegraf gets.
+const TELEGRAF_MESSAGES: u64 = 20_000;
+const TELEGRAF_MESSAGES_SHORT: u64 = 500;
 
 /// What can be compared, in the order in which it is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
@@ -40,6 +43,8 @@ pub(crate) enum Part {
     Acknowledge,
     /// hourbucket over MQTT
     Fleet,
+    /// (g) Telegraf, where it is on the path
+    Telegraf,
     /// A million sensors
     Wide,
     /// A thousand sensors with as few readings a flush
@@ -50,7 +55,7 @@ pub(crate) enum Part {
     Outage,
 }
 
-const ALL: [Part; 13] = [
+const ALL: [Part; 14] = [
     Part::Naive,
     Part::Arrival,
     Part::Sorted,
@@ -61,6 +66,7 @@ const ALL: [Part; 13] = [
     Part::GatewayHalf,
     Part::Acknowledge,
     Part::Fleet,
+    Part::Telegraf,
     Part::Wide,
     Part::Wide1k,
     Part::Outage,
@@ -72,6 +78,7 @@ const ALL: [Part; 13] = [
 enum Shown {
     Baseline(Outcome),
     Acknowledge(Delivered),
+    Telegraf(Delivered),
     Service(Box<Report>),
     /// It could not be run; the rest of the comparison goes on.
     Failed(String),
@@ -125,10 +132,14 @@ pub(crate) async fn compare(only: &[Part], short: bool, options: &Options) -> Re
     let mut parts = vec![];
     for part in ALL.into_iter().filter(|part| only.is_empty() || only.contains(part)) {
         eprintln!("{}:", name(part));
+        if part == Part::Telegraf && telegraf::binary().is_none() {
+            eprintln!("  not on the path; HOURBUCKET_TELEGRAF can name it");
+            continue;
+        }
         let shown = one(part, short, options).await.unwrap_or_else(|error| Shown::Failed(error.to_string()));
         match &shown {
             Shown::Baseline(o) => eprintln!("  {:.0} readings/s", o.per_s()),
-            Shown::Acknowledge(d) => eprintln!("  {:.0} messages/s", d.per_s()),
+            Shown::Acknowledge(d) | Shown::Telegraf(d) => eprintln!("  {:.0} messages/s", d.per_s()),
             Shown::Service(report) => report.lines().iter().for_each(|line| eprintln!("  {line}")),
             Shown::Failed(why) => eprintln!("  failed: {why}"),
         }
@@ -163,6 +174,10 @@ async fn one(part: Part, short: bool, options: &Options) -> Result<Shown, Failur
         Part::Gateway | Part::GatewayLine | Part::GatewayTimeseries => service(first_phase(&name(part))?).await,
         Part::GatewayHalf => service(spec("gateway")?).await,
         Part::Acknowledge => Ok(Shown::Acknowledge(acknowledge::run(&spec("fleet")?)?)),
+        Part::Telegraf => {
+            let messages = if short { TELEGRAF_MESSAGES_SHORT } else { TELEGRAF_MESSAGES };
+            Ok(Shown::Telegraf(telegraf::run(&spec("fleet")?, messages).await?))
+        }
         Part::Fleet | Part::Wide | Part::Wide1k | Part::Outage => service(spec(&name(part))?).await,
     }
 }
@@ -323,6 +338,19 @@ fn row(part: Part, shown: &Shown) -> String {
                 "| {name} | {:.0} | | | {broker_cpu:.3} | | | | {:.0} | received |",
                 d.per_s(),
                 mib(broker.rss_peak_bytes)
+            )
+        }
+        Shown::Telegraf(d) => {
+            let per = |x: f64| x * 1e6 / d.readings.max(1) as f64;
+            let broker = d.used.broker.unwrap_or_default();
+            format!(
+                "| {name}: mqtt_consumer to mongodb, an insert a reading | {:.0} | {:.3} | {:.3} | {:.3} | {:.0} | | | {:.0} | counted |",
+                d.per_s(),
+                per(d.used.service.cpu_s),
+                per(d.used.mongod.cpu_s),
+                per(broker.cpu_s),
+                d.used.mongod.written_bytes as f64 / d.readings.max(1) as f64,
+                mib(d.used.service.rss_peak_bytes),
             )
         }
         Shown::Service(r) => {

@@ -26,6 +26,7 @@ mod spec;
 mod truth;
 mod usage;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -74,11 +75,14 @@ enum Command {
         /// A scenario of loadtest/specs, or a file
         spec: PathBuf,
         /// The service before a change
-        #[arg(long)]
+        #[arg(long, default_value = "target/release/hourbucket")]
         before: PathBuf,
         /// The service after it
         #[arg(long, default_value = "target/release/hourbucket")]
         after: PathBuf,
+        /// A setting of the service after the change, as FLUSH__COMMANDS_MAX=2; may come more than once
+        #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
+        settings: Vec<(String, String)>,
         /// How often
         #[arg(long, default_value_t = 5)]
         rounds: usize,
@@ -102,9 +106,19 @@ struct Common {
     /// Each scenario small, to see that everything works
     #[arg(long)]
     short: bool,
+    /// A setting of the service by its variable without `HOURBUCKET_`, as FLUSH__COMMANDS_MAX=2; may come more than once
+    /// (the environment does not reach the service)
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
+    settings: Vec<(String, String)>,
     /// Where the JSON and the plots go
     #[arg(long, default_value = "target/loadtest")]
     out: PathBuf,
+}
+
+/// `KEY=VALUE`.
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, as FLUSH__COMMANDS_MAX=2")?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 fn main() -> ExitCode {
@@ -130,7 +144,8 @@ async fn command(command: Command) -> Result<bool, Failure> {
     match command {
         Command::Run { spec, common, tamper } => {
             let spec = run::find_spec(&spec, common.short)?;
-            let options = run::Options { binary: common.binary, tamper, progress: true };
+            let settings = common.settings.into_iter().collect();
+            let options = run::Options { binary: common.binary, settings, tamper, progress: true };
             let report = run::run(&spec, &options).await?;
             report.lines().iter().for_each(|line| say(line));
             save(&common.out, &spec.name, &report)?;
@@ -138,7 +153,8 @@ async fn command(command: Command) -> Result<bool, Failure> {
             Ok(report.check.problems.is_empty())
         }
         Command::Compare { common, only, record, note } => {
-            let options = run::Options { binary: common.binary, tamper: None, progress: false };
+            let settings = common.settings.into_iter().collect();
+            let options = run::Options { binary: common.binary, settings, tamper: None, progress: false };
             // Before anything runs: what else the machine was doing.
             let machine = record::Machine::now();
             let comparison = compare::compare(&only, common.short, &options).await?;
@@ -151,9 +167,12 @@ async fn command(command: Command) -> Result<bool, Failure> {
             }
             Ok(comparison.sound())
         }
-        Command::Pair { spec, before, after, rounds, short, record, note } => {
+        Command::Pair { spec, before, after, settings, rounds, short, record, note } => {
             let machine = record::Machine::now();
-            let pair = pair::run(&spec, short, before, after, rounds).await?;
+            let options = |binary, settings| run::Options { binary, settings, tamper: None, progress: false };
+            let before = options(before, BTreeMap::new());
+            let after = options(after, settings.into_iter().collect());
+            let pair = pair::run(&spec, short, [before, after], rounds).await?;
             let lines = pair.markdown();
             lines.iter().for_each(|line| say(line));
             if record {

@@ -1,7 +1,7 @@
-//! A change before and after: the first phase of one scenario with two binaries in turns, so that what else the machine
+//! A change before and after: the first phase of one scenario with two binaries, or two settings, in turns, so that what else the machine
 //! does meanwhile meets both; the medians and their ratio.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -9,8 +9,11 @@ use crate::Failure;
 use crate::report::Report;
 use crate::run::{self, Options};
 
-/// What is compared of a run, and how it is written.
-const FIGURES: [(&str, fn(&Report) -> f64, usize); 6] = [
+/// A figure of a run: its name, and how many decimals it is written with.
+type Figure = (&'static str, fn(&Report) -> f64, usize);
+
+/// What is compared of a run.
+const FIGURES: [Figure; 6] = [
     ("service CPU-s per million", |r| r.per_million(r.used.service), 3),
     ("mongod CPU-s per million", |r| r.per_million(r.used.mongod), 3),
     ("acknowledged/s", Report::acked_per_s, 0),
@@ -38,15 +41,12 @@ pub(crate) struct Pair {
 pub(crate) async fn run(
     spec: &Path,
     short: bool,
-    before: PathBuf,
-    after: PathBuf,
+    [before, after]: [Options; 2],
     rounds: usize,
 ) -> Result<Pair, Failure> {
     let mut spec = run::find_spec(spec, short)?;
     spec.phases.truncate(1);
     let mut pair = Pair { scenario: spec.name.clone(), before: Runs::default(), after: Runs::default() };
-    let options = |binary| Options { binary, tamper: None, progress: false };
-    let (before, after) = (options(before), options(after));
     for round in 0..rounds {
         let mut turns = [(&before, &mut pair.before), (&after, &mut pair.after)];
         // Whoever comes second finds another machine than the first.
@@ -84,7 +84,7 @@ impl Pair {
     pub(crate) fn markdown(&self) -> Vec<String> {
         let mut lines = vec![
             format!(
-                "`pair {}`, {} runs with each binary in turns; median (least to largest).",
+                "`pair {}`, {} runs with each in turns; median (least to largest).",
                 self.scenario,
                 self.before.0.len()
             ),

@@ -1,5 +1,6 @@
 //! A scenario from its start to its check: the parts, the phases, the end of the service, a look into the store.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,6 +32,8 @@ const DATABASE: &str = "loadtest";
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) binary: PathBuf,
+    /// Settings of the service beside those of the scenario, by their variables without `HOURBUCKET_`.
+    pub(crate) settings: BTreeMap<String, String>,
     pub(crate) tamper: Option<Tamper>,
     /// Whether to show progress.
     pub(crate) progress: bool,
@@ -60,10 +63,11 @@ struct Rig {
 }
 
 impl Rig {
-    async fn start(spec: &Spec, binary: &Path) -> Result<Rig, Failure> {
+    async fn start(spec: &Spec, binary: &Path, more: &BTreeMap<String, String>) -> Result<Rig, Failure> {
         let mongod = Mongod::start().await?;
         let broker = (spec.transport == Transport::Mqtt).then(Mosquitto::start).transpose()?;
         let mut settings = spec.service.clone();
+        settings.extend(more.clone());
         let mut set = |key: &str, value: String| {
             settings.entry(key.to_owned()).or_insert(value);
         };
@@ -150,7 +154,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// Runs a scenario.
 pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failure> {
     let plan = plan(spec);
-    let mut rig = Rig::start(spec, &options.binary).await?;
+    let mut rig = Rig::start(spec, &options.binary, &options.settings).await?;
     let mut waited = Duration::ZERO;
     let (mut lanes, known) = drive::prepare(spec, &plan, rig.target);
     let mut report = Report {

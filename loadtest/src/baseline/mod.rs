@@ -6,6 +6,7 @@
 
 pub(crate) mod acknowledge;
 mod bson;
+pub(crate) mod telegraf;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -13,7 +13,8 @@ const PIECE_BYTES: usize = 4096;
 /// Rows one behind the other; none lies in two pieces.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pieces {
-    /// Those that get no more rows; most buckets have none.
+    /// Those that get no more rows.
+    #[expect(clippy::box_collection, reason = "most buckets have none, and there are millions of buckets")]
     full: Option<Box<VecDeque<Vec<u8>>>>,
     /// Held by them. It is asked for with every reading, and they are far away.
     full_bytes: usize,
