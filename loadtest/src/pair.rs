@@ -1,5 +1,5 @@
-//! A change before and after: the first phase of one scenario with two binaries, or two settings, in turns, so that what else the machine
-//! does meanwhile meets both; the medians and their ratio.
+//! A change before and after: the first phase of one scenario with two binaries, or two settings, in turns, so that what
+//! else the machine does meanwhile meets both; the medians and their ratio.
 
 use std::path::Path;
 

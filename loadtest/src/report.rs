@@ -77,6 +77,18 @@ pub(crate) struct Used {
     pub(crate) loadtest: Usage,
 }
 
+impl Used {
+    /// What was used since `before`; memory stays as it is.
+    pub(crate) fn since(&self, before: &Used) -> Used {
+        Used {
+            service: self.service.since(before.service),
+            mongod: self.mongod.since(before.mongod),
+            broker: self.broker.map(|broker| broker.since(before.broker.unwrap_or_default())),
+            loadtest: self.loadtest.since(before.loadtest),
+        }
+    }
+}
+
 /// A run of a scenario.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Report {

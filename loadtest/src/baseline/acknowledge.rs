@@ -55,10 +55,7 @@ pub(crate) fn run(spec: &Spec) -> Result<Delivered, Failure> {
             };
             let driven = drive::phase(&mut lanes, &plan, target, spec.window, &pace)?;
             wait("not all messages were delivered", || received.load(Ordering::Relaxed) >= driven.readings)?;
-            let (seconds, after) = (begun.elapsed().as_secs_f64(), used());
-            let broker = after.broker.unwrap_or_default().since(before.broker.unwrap_or_default());
-            let loadtest = after.loadtest.since(before.loadtest);
-            let used = Used { broker: Some(broker), loadtest, ..Used::default() };
+            let (seconds, used) = (begun.elapsed().as_secs_f64(), used().since(&before));
             Ok(Delivered { readings: driven.readings, seconds, used })
         })();
         stop.store(true, Ordering::Relaxed);

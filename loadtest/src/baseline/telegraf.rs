@@ -81,14 +81,7 @@ pub(crate) async fn run(spec: &Spec, messages: u64) -> Result<Delivered, Failure
     let driven = drive::phase(&mut lanes, &plan, target, spec.window, &pace)?;
     let db = mongod.client().await?.database(DATABASE);
     all_stored(&db, driven.readings).await?;
-    let (seconds, after) = (begun.elapsed().as_secs_f64(), used());
-    let broker = after.broker.unwrap_or_default().since(before.broker.unwrap_or_default());
-    let used = Used {
-        service: after.service.since(before.service),
-        mongod: after.mongod.since(before.mongod),
-        broker: Some(broker),
-        loadtest: after.loadtest.since(before.loadtest),
-    };
+    let (seconds, used) = (begun.elapsed().as_secs_f64(), used().since(&before));
     Ok(Delivered { readings: driven.readings, seconds, used })
 }
 
