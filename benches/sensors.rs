@@ -11,7 +11,7 @@ use hourbucket::accumulate::state::{Done, Job, Shard, ShardSettings};
 use hourbucket::ack::Ack;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{BatchBuilder, Form, Now, PageWrite, ReadingBatch, Span, ValueRef};
+use hourbucket::model::{BatchBuilder, BucketStart, Form, NewBuckets, Now, PageWrite, ReadingBatch, Span, ValueRef};
 use hourbucket::route::picks;
 use hourbucket::store::Written;
 
@@ -25,7 +25,7 @@ const NAMES: [&str; 7] = ["latitude", "longitude", "elevation", "velocity", "hea
 const HOUR_MS: i64 = 3_600_000;
 
 fn shard() -> Shard {
-    Shard::new(ShardSettings {
+    let mut shard = Shard::new(ShardSettings {
         span: Span::HOUR,
         page: PageLimits { readings: 1000, bytes: 1 << 20 },
         due: DuePolicy::Age(15_000),
@@ -34,9 +34,11 @@ fn shard() -> Shard {
         bytes_max: 256 << 20,
         sensors_max: 1_000_000,
         seen_max: 8192,
-        started_wall_ms: 0,
+        quarantine_after_ms: 600_000,
         backoff: Backoff { min: Duration::from_millis(100), max: Duration::from_secs(30) },
-    })
+    });
+    shard.set_new_buckets(NewBuckets::NONE.raised(BucketStart(i64::MIN), BucketStart(i64::MAX)));
+    shard
 }
 
 /// Readings of a thousand sensors, with the tags of trucks: few distinct ones, as fleets have them.
@@ -56,7 +58,7 @@ fn batch(first: usize, ts_ms: i64) -> ReadingBatch {
 
 fn stored(shard: &mut Shard, now: Now) {
     while let Some(job) = shard.take(Form::Pages) {
-        let Job::Write(tickets, writes) = job else { unreachable!("these buckets are new") };
+        let Job::Write(tickets, writes) = job else { unreachable!("all buckets are new") };
         let count = |w: &PageWrite| Written::Done { count: w.count_after() };
         let answers = writes.iter().map(count).collect();
         shard.finished(Done::Write(tickets, writes, Ok(answers)), now);

@@ -11,6 +11,7 @@
 //! prepared, and the first permit is given when they are. End: the phases of [`crate::shutdown`], from the front to the
 //! back, so that every stage ends because the one before it did.
 
+mod progress;
 mod reload;
 mod upkeep;
 mod watch;
@@ -120,8 +121,6 @@ struct Wiring {
     gate: Gate,
     poison: Poison,
     flusher: Flusher,
-    /// Everything that comes may be stored already.
-    repeats: bool,
 }
 
 impl Wiring {
@@ -154,7 +153,7 @@ impl Wiring {
             bytes_max: usize::try_from(config.accumulate.max_bytes).unwrap_or(usize::MAX) / n,
             sensors_max: (config.accumulate.max_sensors / n).max(1),
             seen_max: SEEN_MAX,
-            started_wall_ms: if self.repeats { i64::MAX } else { self.clock.now().wall_ms },
+            quarantine_after_ms: ms(config.flush.quarantine_after),
             backoff: backoff(config),
         };
         let mut shards = Shards::default();
@@ -301,7 +300,8 @@ impl Service {
         let gate = Gate::default();
         let poison = Poison::new(gate.clone());
         let health = Arc::new(Health::new(config.ingest.ack));
-        let flusher = Flusher::new(store.clone(), backoff(&config), upkeep::on_store(health.clone(), clock.clone()));
+        let on_store = upkeep::on_store(health.clone(), clock.clone());
+        let flusher = Flusher::new(store.clone(), backoff(&config), config.bucket.span, on_store);
         let bytes_max = u32::try_from(config.ingest.queue_max_bytes).unwrap_or(u32::MAX);
         let (intake, parcels) = door(config.ingest.queue_max, bytes_max, gate.clone());
         let wiring = Arc::new(Wiring {
@@ -311,7 +311,6 @@ impl Service {
             gate: gate.clone(),
             poison: poison.clone(),
             flusher: flusher.clone(),
-            repeats,
         });
         // Ports first: they are what fails most often, and nothing else has begun.
         let admin = Admin::bind(&config.admin, health.clone(), clock.clone()).await.map_err(start_error)?;

@@ -11,7 +11,7 @@ use hourbucket::accumulate::state::{Done, Job, Shard, ShardSettings};
 use hourbucket::ack::Ack;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{Form, Now, Reading, ReadingBatch, Span, Value};
+use hourbucket::model::{BucketStart, Form, NewBuckets, Now, Reading, ReadingBatch, Span, Value};
 use hourbucket::route::picks;
 use hourbucket::store::memory::Pages;
 use proptest::prelude::*;
@@ -47,7 +47,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn shard(page: u32, seen_max: usize) -> Shard {
-    Shard::new(ShardSettings {
+    let mut shard = Shard::new(ShardSettings {
         span: Span::HOUR,
         page: PageLimits { readings: page, bytes: 1 << 20 },
         due: DuePolicy::Age(1000),
@@ -56,9 +56,13 @@ fn shard(page: u32, seen_max: usize) -> Shard {
         bytes_max: 1 << 20,
         sensors_max: 100,
         seen_max,
-        started_wall_ms: 472_001 * HOUR,
+        quarantine_after_ms: 600_000,
         backoff: Backoff { min: Duration::from_millis(1), max: Duration::from_millis(1) },
-    })
+    });
+    // Some buckets are new and others must be looked up first.
+    let at = |hours: i64| BucketStart(hours * HOUR);
+    shard.set_new_buckets(NewBuckets::NONE.raised(at(472_000), at(480_000)));
+    shard
 }
 
 /// Carries out everything that is due until nothing is left.
@@ -71,7 +75,7 @@ fn flush(shard: &mut Shard, pages: &mut Pages, now: Now, form: Form) {
                 Done::Write(tickets, writes, Ok(answers))
             }
             Job::Load(tickets, requests) => {
-                let loaded = requests.iter().map(|r| pages.load(r, form)).collect();
+                let loaded = requests.iter().map(|r| Ok(pages.load(r, form))).collect();
                 Done::Load(tickets, requests, Ok(loaded))
             }
         };

@@ -62,7 +62,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "flush",
             "latest(LatestHandle)",
             "enrich(Registry)",
-            "store(LoadRequest|LoadedBucket|StoreError|Written)",
+            "store(LoadAnswer|LoadRequest|LoadedBucket|StoreError|Written)",
             "config",
             "telemetry",
         ],

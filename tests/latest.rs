@@ -29,7 +29,7 @@ use hourbucket::store::reading::{
     StoredLetter,
 };
 use hourbucket::store::{
-    BoxFuture, LatestWritten, LoadRequest, LoadedBucket, PrepareError, Prepared, Store, StoreError, Written,
+    BoxFuture, LatestWritten, LoadAnswer, LoadRequest, PrepareError, Prepared, Store, StoreError, Written,
 };
 use mongodb::bson::{Bson, Document, doc};
 use proptest::prelude::*;
@@ -251,7 +251,7 @@ struct Stage {
 fn stage(hold_acks: bool) -> Stage {
     let store = Arc::new(MemoryStore::new());
     let backoff = Backoff { min: Duration::from_millis(50), max: Duration::from_millis(200) };
-    let flusher = Flusher::new(store.clone(), backoff, Arc::new(|_| {}));
+    let flusher = Flusher::new(store.clone(), backoff, Span::HOUR, Arc::new(|_| {}));
     let gauges = Arc::new(LatestGauges::default());
     let clock = Arc::new(SystemClock::new());
     let (handle, task) = LatestTask::new(settings(), hold_acks, flusher.clone(), backoff, clock, gauges);
@@ -335,7 +335,8 @@ async fn what_the_store_keeps_answering_with_an_error_is_dropped_in_the_end() {
     let commands = Arc::new(AtomicUsize::new(0));
     let store = Arc::new(Unwilling(commands.clone()));
     let backoff = Backoff { min: Duration::from_millis(50), max: Duration::from_millis(200) };
-    let flusher = Flusher::new(store, backoff, Arc::new(|_| panic!("says nothing about the store's health")));
+    let flusher =
+        Flusher::new(store, backoff, Span::HOUR, Arc::new(|_| panic!("says nothing about the store's health")));
     flusher.open(1);
     let clock = Arc::new(SystemClock::new());
     let (handle, task) = LatestTask::new(settings(), true, flusher, backoff, clock, Arc::default());
@@ -367,7 +368,15 @@ impl Store for Unwilling {
         unreachable!()
     }
 
-    fn load<'a>(&'a self, _: &'a [LoadRequest]) -> BoxFuture<'a, Result<Vec<LoadedBucket>, StoreError>> {
+    fn raise_high_water(&self, _: BucketStart) -> BoxFuture<'_, Result<BucketStart, StoreError>> {
+        unreachable!("no pages are written here")
+    }
+
+    fn load<'a>(
+        &'a self,
+        _: &'a [LoadRequest],
+        _: Option<Duration>,
+    ) -> BoxFuture<'a, Result<Vec<LoadAnswer>, StoreError>> {
         unreachable!()
     }
 

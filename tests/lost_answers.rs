@@ -71,7 +71,7 @@ async fn history(seed: u64) {
     let store = Arc::new(MemoryStore::with_script(script(seed ^ 1, true)).with_form(form));
     let clock: Arc<dyn Clock> = Arc::new(PausedClock(tokio::time::Instant::now()));
     let backoff = Backoff { min: Duration::from_millis(10), max: Duration::from_secs(1) };
-    let flusher = Flusher::new(store.clone(), backoff, Arc::new(|_| {}));
+    let flusher = Flusher::new(store.clone(), backoff, Span::HOUR, Arc::new(|_| {}));
     flusher.open(3);
     let settings = ShardSettings {
         span: Span::HOUR,
@@ -82,7 +82,7 @@ async fn history(seed: u64) {
         bytes_max: 1 << 20,
         sensors_max: 100,
         seen_max: rng.usize(0..4000),
-        started_wall_ms: START_MS,
+        quarantine_after_ms: 600_000,
         backoff,
     };
     let (dead_handle, dead) = DeadLetters::new(flusher.clone(), 4);

@@ -20,7 +20,9 @@ use hourbucket::accumulate::state::{Done, Job, Shard, ShardSettings};
 use hourbucket::ack::{Ack, Outcome};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{Form, Now, PageWrite, Reading, ReadingBatch, ReadingKey, Span, Value};
+use hourbucket::model::{
+    BucketStart, Form, NewBuckets, Now, PageWrite, Reading, ReadingBatch, ReadingKey, Span, Value,
+};
 use hourbucket::route::picks;
 use hourbucket::store::memory::Pages;
 use hourbucket::store::{StoreError, Written};
@@ -85,6 +87,9 @@ struct Process {
     answers: VecDeque<(usize, Done)>,
     /// Entries that the router has not handed over yet.
     backlog: VecDeque<(usize, bool)>,
+    /// The database's high-water mark as this process knows it, and what is new because of it.
+    mark: BucketStart,
+    new: NewBuckets,
 }
 
 /// An instance with its journal, which survives crashes.
@@ -173,11 +178,12 @@ impl Sim {
             // At least the sensors there are: a shard that can hold no more must forget what it counts.
             sensors_max: self.rng.usize(6..100),
             seen_max: self.rng.usize(0..30) * self.rng.usize(1..128),
-            started_wall_ms: self.now.wall_ms,
+            quarantine_after_ms: 600_000,
             backoff: Backoff { min: std::time::Duration::from_millis(5), max: std::time::Duration::from_millis(500) },
         };
         let shards = (0..self.rng.usize(1..4)).map(|_| Shard::new(settings.clone())).collect();
-        Process { shards, jobs: vec![], answers: VecDeque::new(), backlog: VecDeque::new() }
+        let (mark, new) = (BucketStart(i64::MIN), NewBuckets::NONE);
+        Process { shards, jobs: vec![], answers: VecDeque::new(), backlog: VecDeque::new(), mark, new }
     }
 
     fn reading(&mut self) -> Reading {
@@ -266,6 +272,7 @@ impl Sim {
         let picks = picks(&batch, inst.process.shards.len());
         for (shard, picks) in inst.process.shards.iter_mut().zip(picks) {
             if !picks.is_empty() {
+                shard.set_new_buckets(inst.process.new);
                 shard.accept(&batch, &picks, ack.clone(), replayed, self.now);
             }
         }
@@ -320,6 +327,15 @@ impl Sim {
             return;
         }
         let (shard, job) = process.jobs.swap_remove(self.rng.usize(0..process.jobs.len()));
+        let latest = match &job {
+            Job::Load(tickets, _) | Job::Write(tickets, _) => tickets.iter().map(|t| t.start()).max(),
+        };
+        // As the flush stage does it before anything is asked.
+        let through = latest.map_or(BucketStart(i64::MIN), |start| BucketStart(start.0 + HOUR));
+        if through > process.mark {
+            let before = self.pages.raise_high_water(through);
+            (process.mark, process.new) = (through.max(before), process.new.raised(before, through));
+        }
         let fault = if self.faulty { self.rng.u8(0..12) } else { 255 };
         let unknown = || StoreError::Unknown { kind: "timeout", detail: String::new() };
         let done = match job {
@@ -332,7 +348,7 @@ impl Sim {
                         let series = |w: &PageWrite| w.form == Form::Series;
                         settle(&mut self.rng, &mut self.zombies, &mut self.pages, &mut self.stored, series);
                     }
-                    let loaded = requests.iter().map(|r| self.pages.load(r, self.form)).collect();
+                    let loaded = requests.iter().map(|r| Ok(self.pages.load(r, self.form))).collect();
                     Done::Load(tickets, requests, Ok(loaded))
                 }
             }

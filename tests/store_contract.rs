@@ -20,7 +20,7 @@ use hourbucket::model::{
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::store::reading::{LettersQuestion, PagesQuestion, SensorsQuestion};
-use hourbucket::store::{LoadRequest, LoadedPage, Store, Written};
+use hourbucket::store::{LoadAnswer, LoadRequest, LoadedBucket, LoadedPage, Store, StoreError, Written};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use support::mongod::{Mongod, unique_database};
 
@@ -87,10 +87,14 @@ async fn write(store: &dyn Store, write: PageWrite) -> Written {
     store.write(&[write]).await.unwrap().remove(0)
 }
 
+fn found(answers: Result<Vec<LoadAnswer>, StoreError>) -> Vec<LoadedBucket> {
+    answers.unwrap().into_iter().map(Result::unwrap).collect()
+}
+
 async fn load(store: &dyn Store, sensor: &str, readings: bool) -> Vec<LoadedPage> {
     let bucket = BucketKey { sensor_id: Arc::from(sensor), start: START };
     let readings_from = readings.then_some(i64::MIN);
-    store.load(&[LoadRequest { bucket, readings_from, doubt: false }]).await.unwrap().remove(0).pages
+    store.load(&[LoadRequest { bucket, readings_from, doubt: false }], None).await.unwrap().remove(0).unwrap().pages
 }
 
 /// Everything that both stores must do.
@@ -305,7 +309,7 @@ async fn many(store: &dyn Store) {
             doubt: false,
         })
         .collect();
-    let loaded = store.load(&requests).await.unwrap();
+    let loaded = found(store.load(&requests, None).await);
     for (i, bucket) in loaded.iter().enumerate() {
         assert_eq!(bucket.pages.len(), usize::from(i < 5000), "{i}");
     }

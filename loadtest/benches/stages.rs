@@ -159,7 +159,7 @@ fn accumulating(c: &mut Criterion) {
         bytes_max: 512 << 20,
         sensors_max: 1_000_000,
         seen_max: 8192,
-        started_wall_ms: base_ms - 1,
+        quarantine_after_ms: 600_000,
         backoff: Backoff { min: Duration::from_millis(50), max: Duration::from_secs(5) },
     };
     let now = Now { wall_ms: base_ms, mono_ms: 1 };

@@ -105,8 +105,10 @@ pub(super) struct Bucket {
     pub(super) due_ms: u64,
     /// In a queue of the shard.
     pub(super) queued: bool,
-    /// Failures since the last success.
-    attempts: u32,
+    /// Failures since the last write, conflicts too.
+    attempts: u16,
+    /// Of these, failures of the store: an answer that never came, a load that was not finished.
+    faults: u16,
     stored: Stored,
     /// Where its readings are, once that is known.
     form: Option<Form>,
@@ -168,6 +170,7 @@ impl Bucket {
             due_ms: 0,
             queued: false,
             attempts: 0,
+            faults: 0,
             stored: if believed_new { Stored::New } else { Stored::Unknown },
             form: None,
             doubt: !believed_new,
@@ -190,9 +193,19 @@ impl Bucket {
         self.waiting.as_ref().map(|w| w.since_ms)
     }
 
-    /// Failures since the last success.
+    /// Failures since the last write, conflicts with what others have written too.
     pub(super) fn attempts(&self) -> u32 {
-        self.attempts
+        u32::from(self.attempts)
+    }
+
+    /// Failures of the store since the last write.
+    pub(super) fn faults(&self) -> u32 {
+        u32::from(self.faults)
+    }
+
+    /// The store has failed it, alone or with others.
+    fn fault(&mut self) {
+        self.faults = self.faults.saturating_add(1);
     }
 
     /// Whether it knows which readings with a time of receipt since `ts_ms` are its own work. An equal one that is still
@@ -400,7 +413,13 @@ impl Bucket {
 
     /// The load did not succeed; the bucket needs it still.
     pub(super) fn load_failed(&mut self) {
-        self.attempts += 1;
+        self.attempts = self.attempts.saturating_add(1);
+        self.fault();
+        self.load_ended();
+    }
+
+    /// The load was not begun; the bucket needs it still.
+    pub(super) fn load_deferred(&mut self) {
         self.load_ended();
     }
 
@@ -427,7 +446,7 @@ impl Bucket {
         if write.form == Form::Series && self.receipt_ts_ms > i64::MIN {
             self.foreign.get_or_insert_default().own(&write.rows);
         }
-        self.attempts = 0;
+        (self.attempts, self.faults) = (0, 0);
         let stored = u64::from(flight.count());
         flight.acks.delivered();
         Settled { stored, duplicates: 0 }
@@ -447,14 +466,29 @@ impl Bucket {
         waiting.keys = None;
         waiting.check = true;
         self.waiting = Some(waiting);
-        self.attempts += 1;
+        self.attempts = self.attempts.saturating_add(1);
         self.doubt = true;
+    }
+
+    /// As [`Bucket::came_back`] from a statement whose answer never came because the store failed.
+    pub(super) fn lost(&mut self, write: PageWrite, now_ms: u64) {
+        self.came_back(write, RowFlags::LOST, now_ms);
+        self.fault();
+    }
+
+    /// Gives up the rows that wait, to be kept elsewhere, with their acknowledgements; `None` if there are none or
+    /// something is in flight. What is stored is looked up again before anything else is written.
+    pub(super) fn abandon(&mut self) -> Option<(Rows, Acks)> {
+        let waiting = self.waiting.take_if(|_| self.flight.is_none())?;
+        let (due_ms, queued, receipt_ts_ms) = (self.due_ms, self.queued, self.receipt_ts_ms);
+        *self = Bucket { due_ms, queued, receipt_ts_ms, ..Bucket::new(self.start, false) };
+        Some((waiting.rows, waiting.acks))
     }
 
     /// The store will never take what is in flight: its rows are somebody else's now. Returns parts of every
     /// acknowledgement that may stand for them, to be delivered when the rows are kept elsewhere.
     pub(super) fn given_up(&mut self) -> Acks {
-        self.attempts = 0;
+        (self.attempts, self.faults) = (0, 0);
         let mut acks = self.flight.take().map(|f| f.acks).unwrap_or_default();
         if let Some(waiting) = &self.waiting {
             acks.append(&mut waiting.acks.split());
@@ -498,7 +532,7 @@ impl Bucket {
             && let Some(waiting) = self.waiting.take()
         {
             waiting.acks.delivered();
-            self.attempts = 0;
+            (self.attempts, self.faults) = (0, 0);
         }
         settled
     }

@@ -11,6 +11,7 @@
 //! sensors are forgotten first, then as for bytes).
 
 pub mod asked;
+pub mod failing;
 mod pace;
 mod sensors;
 mod take;
@@ -19,6 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use asked::Met;
+use failing::FailingBuckets;
 use hashbrown::HashTable;
 use pace::{Gone, Pace};
 use slab::Slab;
@@ -30,9 +32,11 @@ use crate::enrich::Registry;
 use crate::flush::backoff::Backoff;
 use crate::flush::due::{DuePolicy, DueWheel};
 use crate::model::{
-    BucketStart, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags, SensorId, Shapes, Span, TagSets, Tags,
+    BucketStart, NewBuckets, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags, Rows, SensorId, Shapes, Span, TagSets,
+    Tags,
 };
-use crate::store::{LoadRequest, LoadedBucket, StoreError, Written};
+use crate::store::{LoadAnswer, LoadRequest, StoreError, Written};
+use take::ALONE_AFTER_FAULTS;
 
 /// What a shard is told at its start.
 #[derive(Debug, Clone)]
@@ -53,8 +57,8 @@ pub struct ShardSettings {
     pub sensors_max: usize,
     /// Stored readings that a bucket remembers at most, 16 bytes each; a 128th of it under pressure.
     pub seen_max: usize,
-    /// Buckets that began before this (wall ms, the start of the process) may have been written by an earlier one.
-    pub started_wall_ms: i64,
+    /// `flush.quarantine_after`: how long a bucket may fail before its readings are kept elsewhere.
+    pub quarantine_after_ms: u64,
     /// For buckets that the store keeps refusing.
     pub backoff: Backoff,
 }
@@ -63,10 +67,17 @@ pub struct ShardSettings {
 pub type Pick = (u32, u64);
 
 /// Names a bucket of this shard; stays valid while the bucket has something in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket {
     slot: u32,
     start: BucketStart,
+}
+
+impl Ticket {
+    /// The first instant of its bucket.
+    pub fn start(self) -> BucketStart {
+        self.start
+    }
 }
 
 /// What the store is to do. Tickets and writes or requests are in the same order.
@@ -84,19 +95,27 @@ pub enum Done {
     /// Of a [`Job::Write`].
     Write(Vec<Ticket>, Vec<PageWrite>, Result<Vec<Written>, StoreError>),
     /// Of a [`Job::Load`].
-    Load(Vec<Ticket>, Vec<LoadRequest>, Result<Vec<LoadedBucket>, StoreError>),
+    Load(Vec<Ticket>, Vec<LoadRequest>, Result<Vec<LoadAnswer>, StoreError>),
 }
 
-/// A statement that the store refuses for good; to be kept as a dead letter before the acknowledgements are delivered.
+/// Readings that the store refuses for good, or has failed for too long; to be kept as dead letters before the
+/// acknowledgements are delivered.
 #[derive(Debug)]
 pub struct Refused {
-    /// The statement.
-    pub write: PageWrite,
+    /// Whose readings.
+    pub sensor_id: SensorId,
+    /// The readings.
+    pub rows: Arc<Rows>,
+    /// [`STORE_REJECTED`] or [`failing::QUARANTINED`].
+    pub reason: &'static str,
     /// In the store's words.
     pub detail: String,
     /// Who waits for it.
     pub acks: Acks,
 }
+
+/// Why readings that the store refuses for good are dead letters.
+pub const STORE_REJECTED: &str = "store_rejected";
 
 /// What happened since the last look, for the metrics.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +141,10 @@ pub struct Holding {
     pub readings: usize,
 }
 
+/// After a job that failed as a whole jobs are a quarter as large, and twice as large after each that did not.
+const SHRINK_BITS: u32 = 2;
+const SHRINK_BITS_MAX: u32 = 12;
+
 struct Sensor {
     id: SensorId,
     hash: u64,
@@ -144,6 +167,13 @@ pub struct Shard {
     loads: VecDeque<Ticket>,
     creates: VecDeque<Ticket>,
     appends: VecDeque<Ticket>,
+    /// Buckets that are alone in their jobs, whatever they need.
+    retries: VecDeque<Ticket>,
+    /// By how many bits jobs are smaller than they may be, after some that failed as a whole.
+    shrink: u32,
+    failing: FailingBuckets,
+    /// What no other process can have written.
+    new: NewBuckets,
     holding: Holding,
     counts: Counts,
     refused: Vec<Refused>,
@@ -172,6 +202,10 @@ impl Shard {
             loads: VecDeque::new(),
             creates: VecDeque::new(),
             appends: VecDeque::new(),
+            retries: VecDeque::new(),
+            shrink: 0,
+            failing: FailingBuckets::default(),
+            new: NewBuckets::NONE,
             holding: Holding::default(),
             counts: Counts::default(),
             refused: Vec::new(),
@@ -187,6 +221,11 @@ impl Shard {
     #[must_use]
     pub fn with_registry(self, registry: Registry) -> Shard {
         Shard { registry, ..self }
+    }
+
+    /// Says which buckets no other process can have written; any other is looked up before its first write.
+    pub fn set_new_buckets(&mut self, new: NewBuckets) {
+        self.new = new;
     }
 
     /// How much it holds.
@@ -216,11 +255,7 @@ impl Shard {
 
     /// When something will be due, in monotonic ms; in the past when something is.
     pub fn next_due_ms(&self) -> Option<u64> {
-        if self.loads.is_empty() && self.creates.is_empty() && self.appends.is_empty() {
-            self.wheel.next_ms()
-        } else {
-            Some(0)
-        }
+        if self.queued() == 0 { self.wheel.next_ms() } else { Some(0) }
     }
 
     /// How much each bucket may remember of what it has stored.
@@ -242,7 +277,7 @@ impl Shard {
             let slot = self.sensor(hash, &reading, now);
             self.set_tags(slot, reading.tags);
             let start = self.settings.span.floor(reading.ts_ms);
-            let position = self.bucket(slot, start);
+            let position = self.bucket(slot, start, replayed);
             let mut flags = RowFlags::default();
             if reading.receipt_time {
                 flags = RowFlags::RECEIPT_TIME;
@@ -318,52 +353,81 @@ impl Shard {
         self.squeeze();
     }
 
-    /// Makes everything due.
+    /// Makes everything due but what waits after a failure.
     pub fn drain(&mut self) {
+        let mut later = vec![];
         while let Some(due) = self.wheel.pop_first() {
-            self.enqueue_all(due);
+            for ticket in due {
+                match bucket_of(&mut self.sensors, ticket) {
+                    Some((bucket, _)) if bucket.attempts() > 1 && bucket.due_ms > 0 => {
+                        later.push((bucket.due_ms, ticket))
+                    }
+                    _ => self.enqueue(ticket),
+                }
+            }
         }
+        later.into_iter().for_each(|(due_ms, ticket)| self.wheel.push(due_ms, ticket));
     }
 
     /// The store's answer to a job.
     pub fn finished(&mut self, done: Done, now: Now) {
         match done {
             Done::Write(tickets, writes, Ok(answers)) => {
+                self.shrink = self.shrink.saturating_sub(1);
                 for ((ticket, write), answer) in tickets.into_iter().zip(writes).zip(answers) {
                     self.answered(ticket, write, answer, now);
                 }
             }
             Done::Write(tickets, writes, Err(error)) => {
-                let flag = match error {
-                    StoreError::Unknown { .. } => RowFlags::LOST,
-                    StoreError::NotApplied { .. } => RowFlags::default(),
-                };
+                self.shrink = (self.shrink + SHRINK_BITS).min(SHRINK_BITS_MAX);
                 for (ticket, write) in tickets.into_iter().zip(writes) {
-                    self.settle(ticket, now, |bucket, _| {
-                        bucket.came_back(write, flag, now.mono_ms);
-                        (0, 0)
-                    });
+                    self.lost(ticket, write, &error.to_string(), now);
                 }
             }
-            Done::Load(tickets, requests, Ok(loaded)) => {
-                let keys_max = self.keys_max();
-                for ((ticket, request), bucket) in tickets.into_iter().zip(requests).zip(loaded) {
-                    self.settle(ticket, now, |b, _| {
-                        let settled = b.loaded(&bucket, request.readings_from, keys_max);
-                        (settled.stored, settled.duplicates)
-                    });
+            Done::Load(tickets, requests, Ok(answers)) => {
+                self.shrink = self.shrink.saturating_sub(1);
+                for ((ticket, request), answer) in tickets.into_iter().zip(requests).zip(answers) {
+                    self.loaded(ticket, &request, answer, now);
                 }
             }
-            // Loads change nothing: they are simply asked again.
-            Done::Load(tickets, _, Err(_)) => {
-                for ticket in tickets {
-                    self.settle(ticket, now, |bucket, _| {
-                        bucket.load_failed();
-                        (0, 0)
-                    });
+            Done::Load(tickets, requests, Err(error)) => {
+                self.shrink = (self.shrink + SHRINK_BITS).min(SHRINK_BITS_MAX);
+                for (ticket, request) in tickets.into_iter().zip(requests) {
+                    self.loaded(ticket, &request, Err(error.clone()), now);
                 }
             }
         }
+    }
+
+    fn loaded(&mut self, ticket: Ticket, request: &LoadRequest, answer: LoadAnswer, now: Now) {
+        let keys_max = self.keys_max();
+        match answer {
+            Ok(bucket) => self.settle(ticket, now, |b, _| {
+                let settled = b.loaded(&bucket, request.readings_from, keys_max);
+                (settled.stored, settled.duplicates)
+            }),
+            Err(error) if error.is_deferred() => {
+                if let Some((bucket, _)) = bucket_of(&mut self.sensors, ticket) {
+                    bucket.load_deferred();
+                    self.enqueue(ticket);
+                }
+            }
+            Err(error) => {
+                self.settle(ticket, now, |bucket, _| {
+                    bucket.load_failed();
+                    (0, 0)
+                });
+                self.note_fault(ticket, &error.to_string(), now);
+            }
+        }
+    }
+
+    fn lost(&mut self, ticket: Ticket, write: PageWrite, why: &str, now: Now) {
+        self.settle(ticket, now, |bucket, _| {
+            bucket.lost(write, now.mono_ms);
+            (0, 0)
+        });
+        self.note_fault(ticket, why, now);
     }
 
     fn answered(&mut self, ticket: Ticket, write: PageWrite, answer: Written, now: Now) {
@@ -372,17 +436,22 @@ impl Shard {
                 let settled = bucket.written(&write, count);
                 (settled.stored, settled.duplicates)
             }),
-            Written::Conflict => {
+            Written::Conflict | Written::SummaryConflict => {
                 self.counts.conflicts += 1;
+                // In a summary conflict the measurements are this statement's own.
+                let flag = if answer == Written::Conflict { RowFlags::REFUSED } else { RowFlags::LOST };
                 self.settle(ticket, now, |bucket, _| {
-                    bucket.came_back(write, RowFlags::REFUSED, now.mono_ms);
+                    bucket.came_back(write, flag, now.mono_ms);
                     (0, 0)
                 });
             }
+            Written::Unknown { detail } => self.lost(ticket, write, &detail, now),
             Written::Rejected { detail } => {
                 let rows = write.rows.len();
                 self.settle(ticket, now, |bucket, refused| {
-                    refused.push(Refused { write, detail, acks: bucket.given_up() });
+                    let acks = bucket.given_up();
+                    let (sensor_id, rows) = (write.sensor_id, write.rows);
+                    refused.push(Refused { sensor_id, rows, reason: STORE_REJECTED, detail, acks });
                     (0, 0)
                 });
                 self.holding.readings -= rows;
@@ -399,6 +468,9 @@ impl Shard {
         self.holding.readings -= (stored + duplicates) as usize;
         self.counts.stored += stored;
         self.counts.duplicates += duplicates;
+        if bucket.faults() == 0 {
+            self.failing.recovered(ticket);
+        }
         if bucket.idle() || bucket.queued {
             return;
         }
@@ -437,6 +509,7 @@ impl Shard {
         }
         let queue = match bucket.need() {
             Need::Nothing => return,
+            _ if bucket.faults() >= ALONE_AFTER_FAULTS => &mut self.retries,
             Need::Load => &mut self.loads,
             Need::Create => &mut self.creates,
             Need::Append => &mut self.appends,
@@ -445,14 +518,18 @@ impl Shard {
         queue.push_back(ticket);
     }
 
+    /// Buckets in the queues.
+    fn queued(&self) -> usize {
+        self.loads.len() + self.creates.len() + self.appends.len() + self.retries.len()
+    }
+
     /// Above three quarters of the memory, or of the sensors, what is due soonest goes now.
     fn squeeze(&mut self) {
         let over = |h: &Holding, s: &ShardSettings| h.bytes >= s.bytes_max / 4 * 3 || h.sensors >= s.sensors_max;
         if !over(&self.holding, &self.settings) {
             return;
         }
-        let queued = self.loads.len() + self.creates.len() + self.appends.len();
-        if queued < self.settings.command_statements_max
+        if self.queued() < self.settings.command_statements_max
             && let Some(early) = self.wheel.pop_first()
         {
             self.enqueue_all(early);

@@ -1,20 +1,21 @@
 //! The task around a shard: carries events to the state and its jobs to the flush stage. No decisions here.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::ask::{Asker, Desk};
+use super::state::failing::Quarantined;
 use super::state::{Counts, Done, Holding, Job, Pick, Refused, Shard, ShardSettings};
 use crate::ack::Ack;
 use crate::enrich::Registry;
 use crate::flush::dead::DeadLetters;
-use crate::flush::{Flusher, Permit};
+use crate::flush::{Flusher, Lane, Permit};
 use crate::latest::LatestHandle;
-use crate::model::{Clock, DeadLetter, PageWrite, ReadingBatch, Value};
+use crate::model::{Clock, DeadLetter, ReadingBatch, Rows, Value};
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::rejected;
 
@@ -70,6 +71,10 @@ pub struct Gauges {
     readings: AtomicUsize,
     rounds: AtomicU64,
     waits: AtomicBool,
+    settled: AtomicU64,
+    jobs: AtomicUsize,
+    quarantined: AtomicUsize,
+    named: Mutex<Vec<Quarantined>>,
 }
 
 impl Gauges {
@@ -89,6 +94,33 @@ impl Gauges {
         let done = stage_behind.await;
         self.waits.store(false, Ordering::Relaxed);
         done
+    }
+
+    /// Readings that were stored, found stored, or handed over as dead letters, since the start.
+    pub fn settled(&self) -> u64 {
+        self.settled.load(Ordering::Relaxed)
+    }
+
+    /// Commands in flight.
+    pub fn jobs(&self) -> usize {
+        self.jobs.load(Ordering::Relaxed)
+    }
+
+    /// How many buckets are quarantined.
+    pub fn quarantined(&self) -> usize {
+        self.quarantined.load(Ordering::Relaxed)
+    }
+
+    /// The quarantined buckets, those that have failed longest first; not all of many.
+    pub fn named(&self) -> Vec<Quarantined> {
+        self.named.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_quarantined(&self, state: &Shard) {
+        let count = state.quarantined_count();
+        if self.quarantined.swap(count, Ordering::Relaxed) > 0 || count > 0 {
+            *self.named.lock().unwrap_or_else(PoisonError::into_inner) = state.quarantined();
+        }
     }
 
     fn set(&self, holding: Holding) {
@@ -114,6 +146,8 @@ impl Gauges {
 const QUEUE_MAX: usize = 4;
 /// How often a shard looks at its wheel when nothing happens.
 const TICK: Duration = Duration::from_millis(20);
+/// The store answers if it has answered anything within this time.
+pub const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
 
 /// A shard with all that its task needs.
 pub struct ShardTask {
@@ -124,13 +158,14 @@ pub struct ShardTask {
     dead: DeadLetters,
     clock: Arc<dyn Clock>,
     gauges: Arc<Gauges>,
-    jobs: JoinSet<Done>,
-    jobs_max: usize,
+    jobs: JoinSet<(Lane, Done)>,
+    /// Jobs in flight and how many there may be, by lane.
+    in_flight: [(usize, usize); 3],
     latest: Option<LatestHandle>,
 }
 
 impl ShardTask {
-    /// A shard's handle and task. `jobs_max`: commands it may have in flight itself.
+    /// A shard's handle and task. `jobs_max`: writes it may have in flight itself; half as many loads, and one retry.
     pub fn new(
         settings: ShardSettings,
         jobs_max: usize,
@@ -143,7 +178,8 @@ impl ShardTask {
         let (state, jobs, handed_over) = (Shard::new(settings), JoinSet::new(), Arc::new(AtomicU64::new(0)));
         let (asker, desk) = Asker::new(handed_over.clone());
         let handle = ShardHandle { portions: tx, handed_over, asker };
-        (handle, ShardTask { state, portions, desk, flusher, dead, clock, gauges, jobs, jobs_max, latest: None })
+        let in_flight = [(0, jobs_max), (0, (jobs_max / 2).max(1)), (0, 1)];
+        (handle, ShardTask { state, portions, desk, flusher, dead, clock, gauges, jobs, in_flight, latest: None })
     }
 
     /// The same task with the patterns that are switched on: the registry's tags, and the sensors' latest state.
@@ -159,12 +195,14 @@ impl ShardTask {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         while !(draining && self.state.empty() && self.jobs.is_empty()) {
-            let now = self.clock.now();
-            let due = self.state.next_due_ms().is_some_and(|ms| ms <= now.mono_ms) && self.jobs.len() < self.jobs_max;
+            self.state.promote(self.clock.now());
+            let [write, load, retry] = [Lane::Write, Lane::Load, Lane::Retry].map(|lane| self.may_launch(lane));
             tokio::select! {
                 biased;
                 Some(done) = self.jobs.join_next() => self.finished(done).await,
-                permit = self.flusher.permit(), if due => self.launch(permit),
+                permit = self.flusher.permit_in(Lane::Write), if write => self.launch(permit),
+                permit = self.flusher.permit_in(Lane::Load), if load => self.launch(permit),
+                permit = self.flusher.permit_in(Lane::Retry), if retry => self.launch(permit),
                 portion = self.portions.recv(), if !draining && !self.state.full() => match portion {
                     Some(p) => {
                         self.accept(p).await;
@@ -174,7 +212,9 @@ impl ShardTask {
                     None => draining = true,
                 },
                 _ = ticks.tick() => {
+                    self.state.set_store_answers(self.flusher.answered_within(ANSWERS_WITHIN));
                     self.state.tick(self.clock.now());
+                    self.gauges.set_quarantined(&self.state);
                     self.desk.step(&self.state, self.clock.now());
                 }
                 () = self.desk.something() => self.desk.step(&self.state, self.clock.now()),
@@ -191,61 +231,75 @@ impl ShardTask {
     async fn accept(&mut self, portion: Portion) {
         let Portion { batch, picks, ack, replayed } = portion;
         let held = self.latest.as_ref().and_then(|latest| latest.hold(&ack));
+        self.state.set_new_buckets(self.flusher.new_buckets());
         self.state.accept(&batch, &picks, ack, replayed, self.clock.now());
         if let Some(latest) = &self.latest {
             self.gauges.waiting(latest.send(batch, picks, held)).await;
         }
     }
 
+    fn may_launch(&self, lane: Lane) -> bool {
+        let (jobs, most) = self.in_flight[lane as usize];
+        jobs < most && self.state.wants(lane)
+    }
+
     fn launch(&mut self, permit: Permit) {
-        self.state.promote(self.clock.now());
-        let flusher = self.flusher.clone();
-        match self.state.take(self.flusher.form()) {
-            None => {}
+        let (flusher, lane) = (self.flusher.clone(), permit.lane());
+        match self.state.take_in(lane, self.flusher.form()) {
+            None => return,
             Some(Job::Write(tickets, writes)) => {
                 self.jobs.spawn(async move {
                     let answer = flusher.write(permit, &writes).await;
-                    Done::Write(tickets, writes, answer)
+                    (lane, Done::Write(tickets, writes, answer))
                 });
             }
             Some(Job::Load(tickets, requests)) => {
                 self.jobs.spawn(async move {
-                    let loaded = flusher.load(permit, &requests).await;
-                    Done::Load(tickets, requests, Ok(loaded))
+                    let answer = flusher.load(permit, &requests).await;
+                    (lane, Done::Load(tickets, requests, answer))
                 });
             }
         }
+        self.in_flight[lane as usize].0 += 1;
     }
 
-    async fn finished(&mut self, done: Result<Done, tokio::task::JoinError>) {
+    async fn finished(&mut self, done: Result<(Lane, Done), tokio::task::JoinError>) {
         match done {
-            Ok(done) => self.state.finished(done, self.clock.now()),
+            Ok((lane, done)) => {
+                self.in_flight[lane as usize].0 -= 1;
+                self.state.finished(done, self.clock.now());
+            }
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             // Nobody aborts a command but the end of the runtime.
             Err(_) => return,
+        }
+        for bucket in self.state.take_quarantined() {
+            let Quarantined { sensor_id, start, reason, .. } = bucket;
+            tracing::error!(%sensor_id, bucket_start_ms = start.0, reason, "bucket quarantined: the store keeps failing it");
         }
         for refused in self.state.take_refused() {
             self.refuse(refused).await;
         }
     }
 
-    /// A statement that the store will never take is kept as dead letters, in the native JSON shape, a reading a line,
-    /// so that it can be replayed.
+    /// Readings that the store will not take are kept as dead letters, in the native JSON shape, a reading a line, so that
+    /// they can be replayed.
     async fn refuse(&self, refused: Refused) {
-        let Refused { write, detail, acks } = refused;
-        tracing::error!(readings = write.rows.len(), %detail, "the store refuses readings; they are kept as dead letters");
-        let (rows, at_ms) = (write.rows.len() as u64, self.clock.now().wall_ms);
-        metrics::rejected(Source::Store, STORE_REJECTED, rows);
-        rejected::note(Source::Store, &write.sensor_id, STORE_REJECTED, rows, &detail, at_ms);
+        let Refused { sensor_id, rows, reason, detail, acks } = refused;
+        let (readings, at_ms) = (rows.len() as u64, self.clock.now().wall_ms);
+        tracing::error!(%sensor_id, readings, reason, detail, "readings kept as dead letters: the store does not take them");
+        metrics::rejected(Source::Store, reason, readings);
+        rejected::note(Source::Store, &sensor_id, reason, readings, &detail, at_ms);
         let letter = |payload| DeadLetter {
-            received_at_ms: self.clock.now().wall_ms,
+            received_at_ms: at_ms,
             source: Source::Store.label().into(),
             topic: String::new(),
             payload,
-            reason: STORE_REJECTED.into(),
+            reason: reason.into(),
             detail: detail.clone(),
         };
-        let letters = as_lines(&write).into_iter().map(letter).collect();
+        let letters = as_lines(&sensor_id, &rows).into_iter().map(letter).collect();
+        self.gauges.settled.fetch_add(readings, Ordering::Relaxed);
         self.gauges.waiting(self.dead.send(letters, acks)).await;
     }
 
@@ -260,6 +314,8 @@ impl ShardTask {
         if conflicts > 0 {
             metrics::store_conflicts(conflicts);
         }
+        self.gauges.settled.fetch_add(stored + duplicates, Ordering::Relaxed);
+        self.gauges.jobs.store(self.jobs.len(), Ordering::Relaxed);
         self.gauges.set(self.state.holding());
     }
 }
@@ -270,15 +326,13 @@ impl std::fmt::Debug for ShardTask {
     }
 }
 
-/// Why a reading of [`Refused`] is a dead letter.
-const STORE_REJECTED: &str = "store_rejected";
 /// A dead letter is a document of its own, and must be well below 16 MiB.
 const DEAD_PAYLOAD_BYTES: usize = 1 << 20;
 
-/// The readings of a statement as lines of JSON, in pieces of about [`DEAD_PAYLOAD_BYTES`].
-fn as_lines(write: &PageWrite) -> Vec<Vec<u8>> {
+/// Readings as lines of JSON, in pieces of about [`DEAD_PAYLOAD_BYTES`].
+fn as_lines(sensor_id: &str, rows: &Rows) -> Vec<Vec<u8>> {
     let (mut pieces, mut piece) = (vec![], vec![]);
-    for reading in write.rows.to_readings(&write.sensor_id) {
+    for reading in rows.to_readings(sensor_id) {
         let values: serde_json::Map<String, serde_json::Value> =
             reading.values.into_iter().map(|(name, value)| (name, as_json(value))).collect();
         let line = serde_json::json!({ "sensor_id": reading.sensor_id, "ts": reading.ts_ms, "ts_unit": "ms", "values": values });

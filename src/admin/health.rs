@@ -32,6 +32,39 @@ struct State {
     journal: Option<JournalState>,
     tls: BTreeMap<&'static str, TlsStatus>,
     config: ConfigState,
+    stalled: Option<String>,
+    stuck: bool,
+    quarantine: Quarantine,
+}
+
+/// The buckets that the store keeps failing while it answers others.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Quarantine {
+    /// How many.
+    pub count: usize,
+    /// Those that have failed longest; not all of many.
+    pub buckets: Vec<QuarantinedBucket>,
+}
+
+/// A quarantined bucket in [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QuarantinedBucket {
+    /// Its sensor.
+    pub sensor_id: String,
+    /// Its first instant (RFC 3339).
+    pub bucket_start: Option<String>,
+    /// The last failure, in the store's words.
+    pub reason: String,
+    /// When it failed first (RFC 3339).
+    pub since: Option<String>,
+}
+
+impl QuarantinedBucket {
+    /// Both times in milliseconds since 1970.
+    pub fn new(sensor_id: &str, bucket_start_ms: i64, reason: &str, since_ms: i64) -> QuarantinedBucket {
+        let (sensor_id, reason) = (sensor_id.to_owned(), reason.to_owned());
+        QuarantinedBucket { sensor_id, bucket_start: rfc3339(bucket_start_ms), reason, since: rfc3339(since_ms) }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -106,6 +139,8 @@ pub struct Report {
     pub tls: Vec<TlsReport>,
     /// The settings.
     pub config: ConfigReport,
+    /// Buckets that the store keeps failing while it answers others; at most 20 of them.
+    pub quarantine: Vec<QuarantinedBucket>,
 }
 
 /// A port that speaks TLS in [`Report`].
@@ -228,6 +263,26 @@ impl Health {
         self.read().config.clone()
     }
 
+    /// Acknowledged readings make no progress although the store answers, and what they wait for; `None`: they do.
+    pub fn stalled(&self, why: Option<String>) {
+        self.write().stalled = why;
+    }
+
+    /// Nothing is settled any more, and only a restart may help.
+    pub fn stuck(&self, stuck: bool) {
+        self.write().stuck = stuck;
+    }
+
+    /// Whether [`Health::stuck`] says so.
+    pub fn is_stuck(&self) -> bool {
+        self.read().stuck
+    }
+
+    /// The buckets that the store keeps failing.
+    pub fn quarantine(&self, quarantine: Quarantine) {
+        self.write().quarantine = quarantine;
+    }
+
     /// How the journal stands.
     pub fn journal(&self, journal: JournalState) {
         self.write().journal = Some(journal);
@@ -272,7 +327,21 @@ impl Health {
         let ready = blocking.is_empty();
         let reasons = blocking.into_iter().chain(degraded).collect();
         let (http, journal) = (state.http.clone(), state.journal);
-        Report { ready, reasons, mode, mode_reason, server_version, store, mqtt, http, journal, tls, config }
+        let quarantine = state.quarantine.buckets.clone();
+        Report {
+            ready,
+            reasons,
+            mode,
+            mode_reason,
+            server_version,
+            store,
+            mqtt,
+            http,
+            journal,
+            tls,
+            config,
+            quarantine,
+        }
     }
 
     // A poisoned lock means that a thread panicked while it set a field; each field is whole in itself.
@@ -317,6 +386,8 @@ impl State {
         if ack == AckMode::Journal {
             reasons.extend(self.store_away().map(|r| format!("{r}; the journal keeps the readings")));
         }
+        reasons.extend(self.stalled.clone());
+        reasons.extend(self.quarantined());
         for (broker, state) in self.mqtt.iter().filter(|(_, state)| !state.connected) {
             let detail = state.detail.as_deref().unwrap_or("not connected");
             reasons.push(format!("mqtt {broker}: {detail}"));
@@ -328,6 +399,19 @@ impl State {
             reasons.push(format!("config: not taken over, the settings before hold: {why}"));
         }
         reasons
+    }
+
+    fn quarantined(&self) -> Option<String> {
+        let first = self.quarantine.buckets.first()?;
+        let start = first.bucket_start.as_deref().unwrap_or("an unknown time");
+        let others = match self.quarantine.count {
+            0 | 1 => String::new(),
+            n => format!(" and {} others", n - 1),
+        };
+        Some(format!(
+            "quarantine: the store keeps failing the bucket of sensor {} at {start}{others}: {}",
+            first.sensor_id, first.reason
+        ))
     }
 
     fn store_away(&self) -> Option<String> {
@@ -383,6 +467,23 @@ mod tests {
             health.store_ok(0);
             assert_eq!((health.is_ready(), health.report().store.error), (true, None));
         }
+    }
+
+    #[test]
+    fn a_stall_and_quarantined_buckets_are_named_and_do_not_block() {
+        let health = running(AckMode::Journal);
+        health.stalled(Some("no progress".into()));
+        let bucket = |id: &str| QuarantinedBucket::new(id, 1_709_287_200_000, "timeout", 1_709_287_260_000);
+        health.quarantine(Quarantine { count: 3, buckets: vec![bucket("S1"), bucket("S2")] });
+        let report = health.report();
+        assert!(report.ready);
+        let expected = "quarantine: the store keeps failing the bucket of sensor S1 at 2024-03-01T10:00:00.000Z and 2 \
+                        others: timeout";
+        assert_eq!(report.reasons, ["no progress", expected]);
+        assert_eq!(report.quarantine[1].since.as_deref(), Some("2024-03-01T10:01:00.000Z"));
+        health.stalled(None);
+        health.quarantine(Quarantine::default());
+        assert_eq!((health.report().reasons, health.report().quarantine), (vec![], vec![]));
     }
 
     #[test]

@@ -5,9 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::progress::{Observation, Progress};
 use super::{Wiring, backoff};
-use crate::accumulate::task::Gauges;
+use crate::accumulate::state::failing::NAMED_MAX;
+use crate::accumulate::task::{ANSWERS_WITHIN, Gauges};
+use crate::admin::health::{Quarantine, QuarantinedBucket};
 use crate::admin::{Health, JournalState};
+use crate::config::AckMode;
 use crate::enrich::Enrichment;
 use crate::flush::OnStore;
 use crate::intake::Refused;
@@ -22,6 +26,8 @@ use crate::telemetry::metrics::{self, Closed};
 const UPKEEP: Duration = Duration::from_secs(1);
 /// The store is asked whether it is there when nothing else was asked of it for this many upkeeps.
 const PING_EVERY: u32 = 5;
+/// How often a stall is logged while it lasts.
+const STALL_LOG_MS: u64 = 60_000;
 
 impl Wiring {
     /// Prepares the collections, for as long as it takes, reads the registry, opens the way to the store, and keeps the
@@ -81,9 +87,19 @@ impl Wiring {
         oldest: Arc<Oldest>,
     ) {
         let mut ticks = tokio::time::interval(UPKEEP);
+        let age = match self.config.ingest.ack {
+            AckMode::Journal => self.config.flush.max_age,
+            AckMode::Stored => self.config.flush.linger,
+        };
+        let mut progress = ProgressReport::new(Progress::new(age, self.config.flush.quarantine_after));
         for n in 1u32.. {
             ticks.tick().await;
             self.report(&gauges, journal.as_ref(), &oldest);
+            let line = match &journal {
+                Some(journal) => journal.stats().unstored_from,
+                None => oldest.since_ms(),
+            };
+            self.report_progress(&mut progress, &gauges, line);
             if self.config.latest.enabled {
                 let waiting: Vec<_> = latest.iter().map(|g| g.get()).collect();
                 let sum = |f: fn(&crate::latest::state::Holding) -> usize| waiting.iter().map(f).sum::<usize>() as u64;
@@ -92,7 +108,10 @@ impl Wiring {
             if n.is_multiple_of(PING_EVERY) {
                 metrics::run_upkeep();
                 match store.ping().await {
-                    Ok(()) => self.health.store_ok(self.clock.now().wall_ms),
+                    Ok(()) => {
+                        self.flusher.note_answer();
+                        self.health.store_ok(self.clock.now().wall_ms);
+                    }
                     Err(error) => self.health.store_failed(error.to_string()),
                 }
             }
@@ -118,6 +137,31 @@ impl Wiring {
         metrics::store_up(health.store.ok);
     }
 
+    /// Whether readings make progress: in the gauges, the health and the log. `oldest` names the oldest unstored reading.
+    fn report_progress(&self, progress: &mut ProgressReport, gauges: &[Arc<Gauges>], oldest: Option<u64>) {
+        let settled = gauges.iter().map(|g| g.settled()).sum();
+        let store_answers = self.flusher.answered_within(ANSWERS_WITHIN);
+        let now_ms = self.clock.now().mono_ms;
+        let verdict = progress.progress.observe(Observation { oldest, settled, store_answers }, now_ms);
+        let count: usize = gauges.iter().map(|g| g.quarantined()).sum();
+        let named = gauges.iter().flat_map(|g| g.named()).take(NAMED_MAX);
+        let buckets: Vec<_> =
+            named.map(|q| QuarantinedBucket::new(&q.sensor_id, q.start.0, &q.reason, q.since_wall_ms)).collect();
+        metrics::progress(verdict.stalled_ms.unwrap_or(0) as f64 / 1000.0, count as u64);
+        let why = verdict.stalled_ms.map(|ms| {
+            let waits_for = match buckets.first() {
+                Some(bucket) => format!("a bucket of sensor {} that the store keeps failing", bucket.sensor_id),
+                None => format!("{} commands in flight", gauges.iter().map(|g| g.jobs()).sum::<usize>()),
+            };
+            let s = ms / 1000;
+            format!("stalled: the oldest unstored reading has made no progress for {s} s although MongoDB answers; waiting for {waits_for}")
+        });
+        progress.log(why.as_deref(), now_ms);
+        self.health.stalled(why);
+        self.health.stuck(verdict.stuck);
+        self.health.quarantine(Quarantine { count, buckets });
+    }
+
     fn report_journal(&self, now: Now, journal: Option<&journal::Handle>, oldest: &Oldest, full: bool) {
         let Some(journal) = journal else {
             let age_ms = oldest.since_ms().map_or(0, |since| now.mono_ms.saturating_sub(since));
@@ -136,6 +180,34 @@ impl Wiring {
             replayed: stats.replay_done,
             replay_total: stats.replay_total,
         });
+    }
+}
+
+/// What is remembered of the progress between two looks at it.
+struct ProgressReport {
+    progress: Progress,
+    /// When a stall was logged last (monotonic ms).
+    logged_ms: Option<u64>,
+}
+
+impl ProgressReport {
+    fn new(progress: Progress) -> ProgressReport {
+        ProgressReport { progress, logged_ms: None }
+    }
+
+    /// A stall is logged when it is noticed and every minute after that.
+    fn log(&mut self, stall: Option<&str>, now_ms: u64) {
+        match (stall, self.logged_ms) {
+            (Some(why), None) => tracing::warn!("{why}"),
+            (Some(why), Some(at)) if now_ms - at >= STALL_LOG_MS => tracing::warn!("{why}"),
+            (None, Some(_)) => {
+                tracing::info!("readings make progress again");
+                self.logged_ms = None;
+                return;
+            }
+            _ => return,
+        }
+        self.logged_ms = Some(now_ms);
     }
 }
 

@@ -3,7 +3,8 @@
 //! A sign of life is a proof, not a timer: before each one the journal's writer has answered a parcel that holds nothing,
 //! every shard has gone round, and the journal's lock could be had. Whatever of that never comes keeps the sign from being
 //! sent, and the manager ends the process; the journal has what was acknowledged. A store that is away is no reason:
-//! shards go round without it, and a restart would not bring it back.
+//! shards go round without it, and a restart would not bring it back. Readings that are not settled any more although the
+//! store answers are one ([`super::progress`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,6 +93,9 @@ impl Parts {
                 answer.outcome().await;
             }
         }
+        while health.is_stuck() && !health.is_stopping() {
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
         for (gauges, before) in self.gauges.iter().zip(before) {
             while gauges.rounds().is_some_and(|now| Some(now) == *before) && !health.is_stopping() {
                 tokio::time::sleep(ASK_AGAIN).await;
@@ -144,6 +148,21 @@ mod tests {
         assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
         let _hangs = parcels.recv().await.unwrap();
         assert_eq!(heard(&listener).await, None, "it hangs again");
+        watching.abort();
+    }
+
+    #[tokio::test]
+    async fn no_sign_of_life_while_nothing_is_settled() {
+        let dir = tempfile::tempdir().unwrap();
+        let (listener, notifier) = manager(dir.path());
+        let health = Arc::new(Health::new(AckMode::Stored));
+        let parts = Parts { gauges: vec![], journal: None, door: None };
+        let watching = tokio::spawn(watch(notifier, health.clone(), parts));
+        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
+        health.stuck(true);
+        while heard(&listener).await.is_some() {}
+        health.stuck(false);
+        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
         watching.abort();
     }
 

@@ -136,6 +136,7 @@ impl Config {
         out.plain("command_max_statements", self.flush.command_max_statements);
         out.duration("backoff_min", self.flush.backoff_min);
         out.duration("backoff_max", self.flush.backoff_max);
+        out.duration("quarantine_after", self.flush.quarantine_after);
 
         out.section("[accumulate]");
         out.plain("shards", self.accumulate.shards);

@@ -247,6 +247,9 @@ pub struct Flush {
     pub backoff_min: Duration,
     /// `backoff_max`: longest wait (default 5s).
     pub backoff_max: Duration,
+    /// `quarantine_after`: how long a bucket may fail, while the store answers, before its readings are kept as dead letters
+    /// (default 10m).
+    pub quarantine_after: Duration,
 }
 
 /// `[accumulate]`

@@ -181,6 +181,7 @@ fn flush(mut s: Section<'_>) -> Flush {
         command_max_statements: s.count("command_max_statements", 5000, 1..=5000),
         backoff_min: s.duration("backoff_min", 50 * MS, MS..=10 * MINUTE),
         backoff_max: s.duration("backoff_max", 5 * SECOND, MS..=HOUR),
+        quarantine_after: s.duration("quarantine_after", 600 * SECOND, SECOND..=24 * HOUR),
     };
     s.end();
     flush

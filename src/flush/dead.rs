@@ -49,11 +49,12 @@ async fn run(flusher: Flusher, mut rx: mpsc::Receiver<(Vec<DeadLetter>, Acks)>) 
             letters.extend(more);
             acks.append(&mut others);
         }
-        let _permit = flusher.permit().await;
+        let mut permit = flusher.permit().await;
         let mut failures = 0;
         while let Err(error) = flusher.store.dead_letters(&letters).await {
-            flusher.wait(&error, &mut failures).await;
+            permit = flusher.wait(permit, &error, &mut failures).await;
         }
+        drop(permit);
         for letter in &letters {
             metrics::dead_letter(&letter.reason, 1);
         }

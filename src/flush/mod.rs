@@ -1,54 +1,126 @@
 //! Flush: when buckets are written ([`due`]), and how a command is carried through ([`Flusher`]).
 //!
-//! A shard asks for a permit before it builds a job; there are `flush.commands_max` of them for all shards. That bound is
-//! what makes batches grow: while the store is slow no permit is free, and what becomes due meanwhile goes into the next
-//! job. A command that certainly changed nothing is sent again after a wait; a write whose answer never came goes back to
-//! its shard, which loads and compares; a load is asked until it is answered.
+//! A shard asks for a permit before it builds a job. There are `flush.commands_max` permits for writes, half as many for
+//! loads, and one for retries, for all shards together ([`Lane`]): loads never keep writes waiting, and a bucket that
+//! fails or takes long keeps only other such buckets waiting. The bound is also what makes batches grow: while the store
+//! is slow no permit is free, and what becomes due meanwhile goes into the next job.
+//!
+//! A job that failed because the store is away is sent again after a wait, without a permit during the wait. A write
+//! whose answer never came, and a load that timed out, go back to their shard, which makes the next job smaller.
+//!
+//! No bucket beyond the database's high-water mark is loaded or written before the mark was raised ([`HighWater`]).
 
 pub mod backoff;
 pub mod dead;
 pub mod due;
+mod high_water;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
-use crate::model::{Form, LatestUpdate, PageWrite};
-use crate::store::{LatestWritten, LoadRequest, LoadedBucket, Store, StoreError, Written};
+use crate::model::{BucketStart, Form, LatestUpdate, NewBuckets, PageWrite, Span};
+use crate::store::{LatestWritten, LoadAnswer, LoadRequest, Store, StoreError, Written};
 use crate::telemetry::metrics;
 use backoff::Backoff;
+use high_water::HighWater;
 
 /// Told about every success and failure of the store, for readiness and the log.
 pub type OnStore = Arc<dyn Fn(Result<(), &StoreError>) + Send + Sync>;
+
+/// How long a load of many buckets may take before those that are not finished make room for others.
+const LOAD_TIME_MAX: Duration = Duration::from_secs(4);
+
+/// Which permits a job uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lane {
+    /// Page writes, and whatever else is written.
+    Write,
+    /// Loads of many buckets, each bounded in time.
+    Load,
+    /// One bucket that has failed before, or that is too large to be loaded with others; as long as it takes.
+    Retry,
+}
 
 /// The handle of this stage: sends commands to the store.
 #[derive(Clone)]
 pub struct Flusher {
     store: Arc<dyn Store>,
-    permits: Arc<Semaphore>,
+    lanes: Arc<[Arc<Semaphore>; 3]>,
     backoff: Backoff,
     on_store: OnStore,
+    high_water: Arc<HighWater>,
+    span: Span,
+    answered: Arc<Answered>,
+}
+
+/// When the store answered last.
+#[derive(Debug)]
+struct Answered {
+    origin: Instant,
+    /// Milliseconds after `origin`; 0 before the first answer.
+    last_ms: AtomicU64,
 }
 
 /// The right to have one command in flight.
 #[derive(Debug)]
-pub struct Permit(#[allow(dead_code)] OwnedSemaphorePermit);
+pub struct Permit {
+    lane: Lane,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Permit {
+    /// Which kind of job it is for.
+    pub fn lane(&self) -> Lane {
+        self.lane
+    }
+}
+
+impl Answered {
+    fn now_ms(&self) -> u64 {
+        self.origin.elapsed().as_millis() as u64
+    }
+}
 
 impl Flusher {
-    /// A stage that sends nothing until it is [`open`](Flusher::open)ed.
-    pub fn new(store: Arc<dyn Store>, backoff: Backoff, on_store: OnStore) -> Flusher {
-        Flusher { store, permits: Arc::new(Semaphore::new(0)), backoff, on_store }
+    /// A stage that sends nothing until it is [`open`](Flusher::open)ed. `span`: `bucket.span`.
+    pub fn new(store: Arc<dyn Store>, backoff: Backoff, span: Span, on_store: OnStore) -> Flusher {
+        let lanes = Arc::new(std::array::from_fn(|_| Arc::new(Semaphore::new(0))));
+        let answered = Arc::new(Answered { origin: Instant::now(), last_ms: AtomicU64::new(0) });
+        Flusher { store, lanes, backoff, on_store, high_water: Arc::new(HighWater::new()), span, answered }
     }
 
-    /// The collections are prepared: from now on there may be `commands_max` commands in flight.
+    /// The store has answered.
+    pub fn note_answer(&self) {
+        self.answered.last_ms.fetch_max(self.answered.now_ms().max(1), Ordering::Relaxed);
+    }
+
+    /// Whether the store has answered within this time.
+    pub fn answered_within(&self, time: Duration) -> bool {
+        let last_ms = self.answered.last_ms.load(Ordering::Relaxed);
+        last_ms > 0 && self.answered.now_ms().saturating_sub(last_ms) <= time.as_millis() as u64
+    }
+
+    /// The collections are prepared: from now on there may be `commands_max` writes in flight, and loads beside them.
     pub fn open(&self, commands_max: usize) {
-        self.permits.add_permits(commands_max);
+        for (lane, permits) in [(Lane::Write, commands_max), (Lane::Load, (commands_max / 2).max(1)), (Lane::Retry, 1)]
+        {
+            self.lanes[lane as usize].add_permits(permits);
+        }
     }
 
-    /// Waits for the right to send a command; first come, first served.
+    /// Waits for the right to write; first come, first served.
     pub async fn permit(&self) -> Permit {
-        match self.permits.clone().acquire_owned().await {
-            Ok(permit) => Permit(permit),
+        self.permit_in(Lane::Write).await
+    }
+
+    /// Waits for the right to send a command in this lane; first come, first served.
+    pub async fn permit_in(&self, lane: Lane) -> Permit {
+        match self.lanes[lane as usize].clone().acquire_owned().await {
+            Ok(permit) => Permit { lane, _permit: permit },
             // The semaphore is never closed.
             Err(_) => std::future::pending().await,
         }
@@ -64,19 +136,33 @@ impl Flusher {
         self.store.mode()
     }
 
-    /// Writes, until there are answers or nobody knows.
+    /// The buckets that no other process can have written.
+    pub fn new_buckets(&self) -> NewBuckets {
+        self.high_water.new_buckets()
+    }
+
+    /// Writes. While the store is away, tries again after a wait that holds no permit.
     ///
     /// # Errors
     /// The answer never came: any part may have been applied.
-    pub async fn write(&self, _permit: Permit, writes: &[PageWrite]) -> Result<Vec<Written>, StoreError> {
+    pub async fn write(&self, mut permit: Permit, writes: &[PageWrite]) -> Result<Vec<Written>, StoreError> {
+        let latest = writes.iter().map(|w| w.start).max();
         let mut failures = 0;
         loop {
-            match self.store.write(writes).await {
+            let written = match self.cover(latest).await {
+                Ok(()) => self.store.write(writes).await,
+                // Nothing was sent.
+                Err(StoreError::Unknown { kind, detail }) => Err(StoreError::NotApplied { kind, detail }),
+                Err(error) => Err(error),
+            };
+            match written {
                 Ok(answers) => {
-                    (self.on_store)(Ok(()));
+                    self.succeeded();
                     return Ok(answers);
                 }
-                Err(error @ StoreError::NotApplied { .. }) => self.wait(&error, &mut failures).await,
+                Err(error @ StoreError::NotApplied { .. }) => {
+                    permit = self.wait(permit, &error, &mut failures).await;
+                }
                 Err(error) => {
                     self.failed(&error);
                     return Err(error);
@@ -85,16 +171,35 @@ impl Flusher {
         }
     }
 
-    /// Loads; asks until there is an answer.
-    pub async fn load(&self, _permit: Permit, requests: &[LoadRequest]) -> Vec<LoadedBucket> {
+    /// Loads. While the store is away, tries again after a wait that holds no permit.
+    ///
+    /// # Errors
+    /// Nothing was found out in time: ask for fewer buckets.
+    pub async fn load(&self, mut permit: Permit, requests: &[LoadRequest]) -> Result<Vec<LoadAnswer>, StoreError> {
+        let latest = requests.iter().map(|r| r.bucket.start).max();
+        let within = (permit.lane != Lane::Retry).then_some(LOAD_TIME_MAX);
         let mut failures = 0;
         loop {
-            match self.store.load(requests).await {
-                Ok(loaded) => {
-                    (self.on_store)(Ok(()));
-                    return loaded;
+            let loaded = match self.cover(latest).await {
+                Ok(()) => self.store.load(requests, within).await,
+                Err(error) => Err(error),
+            };
+            match loaded {
+                Ok(answers) => {
+                    if answers.iter().any(Result::is_ok) {
+                        self.succeeded();
+                    }
+                    let failed = answers.iter().filter_map(|a| a.as_ref().err()).filter(|e| !e.is_deferred());
+                    failed.for_each(|error| metrics::store_error(error.kind(), 1));
+                    return Ok(answers);
                 }
-                Err(error) => self.wait(&error, &mut failures).await,
+                Err(error) if error.is_away() => {
+                    permit = self.wait(permit, &error, &mut failures).await;
+                }
+                Err(error) => {
+                    self.failed(&error);
+                    return Err(error);
+                }
             }
         }
     }
@@ -108,16 +213,30 @@ impl Flusher {
         self.store.latest(updates).await.inspect_err(|error| metrics::store_error(error.kind(), 1))
     }
 
+    async fn cover(&self, latest: Option<BucketStart>) -> Result<(), StoreError> {
+        let Some(latest) = latest else { return Ok(()) };
+        self.high_water.cover(&*self.store, latest, self.span.ms()).await
+    }
+
+    fn succeeded(&self) {
+        self.note_answer();
+        (self.on_store)(Ok(()));
+    }
+
     fn failed(&self, error: &StoreError) {
         metrics::store_error(error.kind(), 1);
         (self.on_store)(Err(error));
     }
 
-    async fn wait(&self, error: &StoreError, failures: &mut u32) {
+    /// Gives the permit back, waits, and takes another one.
+    async fn wait(&self, permit: Permit, error: &StoreError, failures: &mut u32) -> Permit {
+        let lane = permit.lane;
+        drop(permit);
         self.failed(error);
         *failures += 1;
         tokio::time::sleep(self.backoff.wait(*failures, fastrand::f64())).await;
         metrics::store_retry();
+        self.permit_in(lane).await
     }
 }
 

@@ -117,6 +117,8 @@ pub struct Stats {
     pub backlog_entries: u64,
     /// Entries from the first unstored one on.
     pub unstored_entries: u64,
+    /// The sequence of the first unstored one; `None` if everything is stored.
+    pub unstored_from: Option<u64>,
     /// Entries of an earlier run that were given out again, of [`Stats::replay_total`].
     pub replay_done: u64,
     /// Entries of an earlier run that are or were to be given out again.

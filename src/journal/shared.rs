@@ -200,6 +200,7 @@ impl Shared {
             segments: state.segments.len(),
             backlog_entries: state.synced_to - state.tracker.next().min(state.synced_to),
             unstored_entries: state.synced_to - unstored_from.min(state.synced_to),
+            unstored_from: (unstored_from < state.synced_to).then_some(unstored_from),
             replay_done: state.tracker.next().clamp(from, to) - from,
             replay_total: to - from,
             oldest_unstored_ms: state.tracker.oldest_wall_ms(state.synced_to),

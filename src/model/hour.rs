@@ -37,9 +37,54 @@ impl Span {
     }
 }
 
+/// The buckets that no other process can have written: those that begin after `after` and not after `through`.
+///
+/// The database holds a high-water mark, and no process writes a bucket that begins after it. A process that raises the
+/// mark from `after` to `through` therefore knows that the buckets in between do not exist yet. No clock is involved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewBuckets {
+    after: BucketStart,
+    through: BucketStart,
+}
+
+impl NewBuckets {
+    /// No bucket at all.
+    pub const NONE: NewBuckets = NewBuckets { after: BucketStart(i64::MAX), through: BucketStart(i64::MIN) };
+
+    /// Whether this bucket is one of them.
+    pub fn contains(self, start: BucketStart) -> bool {
+        self.after < start && start <= self.through
+    }
+
+    /// The buckets that are new after the mark was raised from `before` to at least `through`. Those from before stay new
+    /// if the mark was where this process had left it; otherwise another process is writing, and only what this call
+    /// added counts.
+    #[must_use]
+    pub fn raised(self, before: BucketStart, through: BucketStart) -> NewBuckets {
+        let own = before == self.through && self.after < self.through;
+        let after = if own { self.after } else { before.max(self.through) };
+        NewBuckets { after, through: through.max(before) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_this_process_raised_the_mark_over_is_new() {
+        let at = |hours: i64| BucketStart(hours * Span::HOUR.ms());
+        let new = |of: NewBuckets| (0..10).filter(|h| of.contains(at(*h))).collect::<Vec<_>>();
+        let first = NewBuckets::NONE.raised(at(2), at(4));
+        assert_eq!(new(first), [3, 4]);
+        assert_eq!(new(first.raised(at(4), at(5))), [3, 4, 5]);
+        assert_eq!(new(first.raised(at(6), at(7))), [7], "another process raised it in between");
+        assert_eq!(new(first.raised(at(6), at(5))), [0i64; 0], "it was higher already");
+        assert_eq!(new(first.raised(at(1), at(6))), [5, 6], "a restored database has an older mark");
+        assert_eq!(new(NewBuckets::NONE.raised(at(9), at(4))), [0i64; 0]);
+        let never = BucketStart(i64::MIN);
+        assert_eq!(new(NewBuckets::NONE.raised(never, at(2))), [0, 1, 2], "a database without a bucket");
+    }
 
     #[test]
     fn floors_towards_the_past_on_both_sides_of_1970() {

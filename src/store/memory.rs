@@ -15,7 +15,8 @@ use super::reading::{
     StoredLetter,
 };
 use super::{
-    BoxFuture, LatestWritten, LoadRequest, LoadedBucket, LoadedPage, PrepareError, Prepared, Store, StoreError, Written,
+    BoxFuture, LatestWritten, LoadAnswer, LoadRequest, LoadedBucket, LoadedPage, PrepareError, Prepared, Store,
+    StoreError, Written,
 };
 use crate::model::rows::ARRAY_KEY_BYTES_MAX;
 use crate::model::{
@@ -50,6 +51,8 @@ pub struct Pages {
     pub dead: Vec<DeadLetter>,
     /// By sensor.
     pub latest: BTreeMap<String, LatestDocument>,
+    /// No bucket after this one was ever written; `None` before the first was.
+    pub high_water: Option<BucketStart>,
 }
 
 impl Pages {
@@ -68,11 +71,11 @@ impl Pages {
         bucket.extend(write.rows.to_readings(&write.sensor_id));
     }
 
-    /// The second half: the summary, recounted where it is not what was believed.
+    /// The second half: the summary, if it is what was believed.
     fn summarise(&mut self, write: &PageWrite) -> Written {
         match self.gated(write) {
             Written::Done { count } if count == write.count_after() => Written::Done { count },
-            _ => Written::Done { count: self.recount(&write.sensor_id, write.start) },
+            _ => Written::SummaryConflict,
         }
     }
 
@@ -115,6 +118,13 @@ impl Pages {
             page.summary.insert(name, merged);
         }
         Written::Done { count: page.count }
+    }
+
+    /// See [`Store::raise_high_water`].
+    pub fn raise_high_water(&mut self, through: BucketStart) -> BucketStart {
+        let before = self.high_water.unwrap_or(BucketStart(i64::MIN));
+        self.high_water = Some(before.max(through));
+        before
     }
 
     /// Merges one update into its sensor's latest state.
@@ -311,6 +321,21 @@ impl Store for MemoryStore {
         Box::pin(async { Ok(Prepared { mode_reason: "in memory".into(), ..Prepared::default() }) })
     }
 
+    fn raise_high_water(&self, through: BucketStart) -> BoxFuture<'_, Result<BucketStart, StoreError>> {
+        Box::pin(async move {
+            let (fault, delay) = self.fate();
+            pause(delay).await;
+            match fault {
+                Fault::None | Fault::Rejected => Ok(self.pages().raise_high_water(through)),
+                Fault::NotApplied | Fault::LostBefore => Err(not_applied()),
+                Fault::LostAfter | Fault::LostHalf => {
+                    self.pages().raise_high_water(through);
+                    Err(unknown())
+                }
+            }
+        })
+    }
+
     fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<Written>, StoreError>> {
         Box::pin(async move {
             let (fault, delay) = self.fate();
@@ -337,12 +362,24 @@ impl Store for MemoryStore {
         })
     }
 
-    fn load<'a>(&'a self, requests: &'a [LoadRequest]) -> BoxFuture<'a, Result<Vec<LoadedBucket>, StoreError>> {
+    fn load<'a>(
+        &'a self,
+        requests: &'a [LoadRequest],
+        _within: Option<Duration>,
+    ) -> BoxFuture<'a, Result<Vec<LoadAnswer>, StoreError>> {
         Box::pin(async move {
             let (fault, delay) = self.fate();
             pause(delay).await;
+            let load = |r: &LoadRequest| self.pages().load(r, self.form);
             match fault {
-                Fault::None | Fault::Rejected => Ok(requests.iter().map(|r| self.pages().load(r, self.form)).collect()),
+                Fault::None | Fault::Rejected => Ok(requests.iter().map(load).map(Ok).collect()),
+                // A part of the answers is missing.
+                Fault::LostHalf => {
+                    let half = requests.len() / 2;
+                    let missing = requests[half..].iter().map(|_| Err(unknown()));
+                    Ok(requests[..half].iter().map(load).map(Ok).chain(missing).collect())
+                }
+                Fault::LostAfter => Err(unknown()),
                 _ => Err(not_applied()),
             }
         })

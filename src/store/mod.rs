@@ -9,10 +9,11 @@
 //!   applied. [`StoreError::Unknown`] means that any part may have been, or may still be.
 //! - [`Store::load`] sees everything that an `Ok` was given for (majority read concern), and may not see yet what an
 //!   `Unknown` left.
-//! - Writes of [`Form::Series`] store their measurements first, which no version guards, and then the summary. Where the
-//!   summary is not what was believed it is recounted from the measurements, so they never answer `Conflict`. After an
-//!   `Unknown` the bucket must be loaded with `doubt` before anything more is written to it: that load waits until no
-//!   statement of this process that was given up can still be applied, and recounts the summary where it differs.
+//! - Writes of [`Form::Series`] store their measurements first, which no version guards, and then the summary. If the
+//!   summary is not what was believed they answer [`Written::SummaryConflict`]. After that, and after an `Unknown`, the
+//!   bucket must be loaded with `doubt` before anything more is written to it: that load waits until no statement of this
+//!   process on the bucket that was given up can still be applied, and recounts the summary if it differs.
+//! - One bucket that cannot be loaded does not fail the others: [`Store::load`] answers each request by itself.
 
 pub mod memory;
 pub mod mongo;
@@ -21,6 +22,7 @@ pub mod registry;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use crate::model::{BucketKey, BucketStart, DeadLetter, Form, LatestUpdate, PageWrite, ReadingKey, SensorId};
 use reading::{
@@ -42,6 +44,14 @@ pub enum Written {
     },
     /// The stored page is not what was believed; nothing was changed.
     Conflict,
+    /// Of [`Form::Series`]: the measurements are stored, but the summary is not what was believed. Load the bucket with
+    /// `doubt`, which brings the summary in line.
+    SummaryConflict,
+    /// It is not known whether this statement was applied, although others of the batch were answered: load the bucket.
+    Unknown {
+        /// Why, in the store's words.
+        detail: String,
+    },
     /// The store will never take this statement, whatever is tried: its readings become dead letters.
     Rejected {
         /// Why, in the store's words.
@@ -84,7 +94,25 @@ pub enum StoreError {
     },
 }
 
+/// The answer to one [`LoadRequest`].
+pub type LoadAnswer = Result<LoadedBucket, StoreError>;
+
 impl StoreError {
+    /// The answer to a request that was not begun because the time was used up by others.
+    pub fn deferred() -> StoreError {
+        StoreError::NotApplied { kind: "deferred", detail: "not begun within the time of its batch".into() }
+    }
+
+    /// Whether the store as a whole is out of reach: the same can be asked again later.
+    pub fn is_away(&self) -> bool {
+        matches!(self.kind(), "network" | "no_primary" | "unauthorized")
+    }
+
+    /// Whether this is [`StoreError::deferred`].
+    pub fn is_deferred(&self) -> bool {
+        self.kind() == "deferred"
+    }
+
     /// The kind, a metric label.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -159,11 +187,26 @@ pub trait Store: Send + Sync + 'static {
     /// before anything else, and again as long as the error is transient.
     fn prepare(&self) -> BoxFuture<'_, Result<Prepared, PrepareError>>;
 
+    /// Raises the database's high-water mark to at least `through` and returns what it was before. The mark survives
+    /// everything that the buckets survive (majority write concern). A process must not write a bucket that begins after
+    /// the mark, so a bucket after the returned mark has never been written: see [`NewBuckets`](crate::model::NewBuckets).
+    /// May be called again after any error.
+    fn raise_high_water(&self, through: BucketStart) -> BoxFuture<'_, Result<BucketStart, StoreError>>;
+
     /// Carries out the writes; the answers are in their order.
     fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<Written>, StoreError>>;
 
-    /// Looks at buckets; the answers are in the order of the requests.
-    fn load<'a>(&'a self, requests: &'a [LoadRequest]) -> BoxFuture<'a, Result<Vec<LoadedBucket>, StoreError>>;
+    /// Looks at buckets; the answers are in the order of the requests. A bucket that was not finished `within` this time
+    /// is answered with a timeout, and one that was not even begun with [`StoreError::deferred`]; without a limit each
+    /// bucket may take as long as its parts keep coming.
+    ///
+    /// # Errors
+    /// Nothing could be found out about any of them.
+    fn load<'a>(
+        &'a self,
+        requests: &'a [LoadRequest],
+        within: Option<Duration>,
+    ) -> BoxFuture<'a, Result<Vec<LoadAnswer>, StoreError>>;
 
     /// Merges readings into the sensors' documents of `sensor_latest` ([`crate::model::latest`]); the answers are in
     /// their order, no two for the same sensor. The same may be sent again after any error: merged twice is merged once.

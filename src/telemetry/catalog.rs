@@ -67,6 +67,8 @@ pub const METRICS: &[Metric] = &[
     counter("hourbucket_readings_stored_total", &["mode"], "readings", "Readings that MongoDB has stored, with the write concern."),
     gauge("hourbucket_readings_in_flight", &[], "readings", "Readings in memory that are not stored yet."),
     gauge("hourbucket_oldest_unstored_seconds", &[], "seconds", "Age of the oldest accepted reading that is not stored yet."),
+    gauge("hourbucket_stalled_seconds", &[], "seconds", "How long the oldest unstored reading has been the same although MongoDB answers; 0 while readings make progress."),
+    gauge("hourbucket_quarantined_buckets", &[], "buckets", "Buckets that MongoDB keeps failing while it answers others; /readyz names them."),
     gauge("hourbucket_acks_pending", &["source"], "messages", "Messages or requests that wait for their acknowledgement."),
     histogram("hourbucket_ack_seconds", &["source"], "Time from decoded to acknowledged, once for each request or group of messages."),
     gauge("hourbucket_ready", &[], "0 or 1", "1 while readings sent now would be taken, as /readyz says."),

@@ -193,6 +193,12 @@ pub fn oldest_unstored_seconds(seconds: f64) {
     gauge!("hourbucket_oldest_unstored_seconds").set(seconds);
 }
 
+/// Sets for how long the oldest unstored reading has made no progress, and how many buckets are quarantined.
+pub fn progress(stalled_seconds: f64, quarantined_buckets: u64) {
+    gauge!("hourbucket_stalled_seconds").set(stalled_seconds);
+    gauge!("hourbucket_quarantined_buckets").set(quarantined_buckets as f64);
+}
+
 /// Sets the number of buckets and the memory that the shards hold.
 pub fn accumulate(open_buckets: u64, bytes: u64) {
     gauge!("hourbucket_open_buckets").set(open_buckets as f64);

@@ -48,8 +48,8 @@ impl Shard {
         slot
     }
 
-    /// The position of a bucket within its sensor, made where there is none.
-    pub(super) fn bucket(&mut self, slot: usize, start: BucketStart) -> usize {
+    /// The position of a bucket within its sensor, made if there is none. `replayed`: for a row of the journal's replay.
+    pub(super) fn bucket(&mut self, slot: usize, start: BucketStart, replayed: bool) -> usize {
         let buckets = &mut self.sensors[slot].buckets;
         match buckets.last() {
             Some(last) if last.start == start => return buckets.len() - 1,
@@ -58,9 +58,9 @@ impl Shard {
         match buckets.binary_search_by_key(&start, |b| b.start) {
             Ok(position) => position,
             Err(position) => {
-                // Neither an earlier process can have written it, nor this one before it forgot it.
+                // Neither another process can have written it, nor this one before it forgot it.
                 let forgotten = self.forgotten.is_some_and(|latest| start <= latest);
-                let believed_new = start.0 >= self.settings.started_wall_ms && !forgotten;
+                let believed_new = self.new.contains(start) && !forgotten && !replayed;
                 buckets.insert(position, Bucket::new(start, believed_new));
                 self.holding.bytes += size_of::<Bucket>();
                 self.holding.buckets += 1;

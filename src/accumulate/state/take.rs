@@ -1,88 +1,179 @@
 //! Jobs out of the queues: as large as a command may be, each bucket once.
+//!
+//! Whatever failed is asked for again in a smaller job: with few others after the first failure, alone in the retry lane
+//! after the second. After jobs that failed as a whole all jobs of the shard become smaller, until one succeeds again.
 
-use super::super::bucket::Need;
-use super::{Job, Shard, Ticket};
-use crate::model::{BucketKey, Form};
+use super::super::bucket::{Bucket, Need};
+use super::{Job, Shard, Ticket, bucket_of};
+use crate::flush::Lane;
+use crate::model::{BucketKey, Form, PageWrite};
 use crate::store::LoadRequest;
 
 /// Buckets in one load: a stored page costs the answer about 100 bytes without its readings.
 const LOAD_HEADS_MAX: usize = 2000;
+/// Buckets in one load if one is in doubt: the measurements of those are counted.
+const LOAD_DOUBT_MAX: usize = 500;
 /// Readings in one load, as far as they can be told before; 16 bytes each.
 const LOAD_READINGS_MAX: usize = 65_536;
+/// Buckets in a job with one that has failed once: the one at fault then keeps few others waiting.
+const AFTER_FAULT_MAX: usize = 16;
+/// Faults after which a bucket is alone in its jobs.
+pub(super) const ALONE_AFTER_FAULTS: u32 = 2;
+
+/// How many buckets a job may have with this one in it.
+fn companions(bucket: &Bucket) -> usize {
+    match bucket.faults() {
+        0 => usize::MAX,
+        1 => AFTER_FAULT_MAX,
+        _ => 1,
+    }
+}
 
 impl Shard {
-    /// The next job for the store, as large as the limits of a command allow; `None` where nothing is due.
-    /// `form`: where the readings of new buckets go.
+    /// The next job for the store, of whichever lane has one; `None` if nothing is due. `form`: where the readings of new
+    /// buckets go.
     pub fn take(&mut self, form: Form) -> Option<Job> {
-        if let Some(job) = self.take_loads() {
-            return Some(job);
-        }
-        // The longer queue first: it is the one that has waited or the one that fills a command.
-        let (first, second) = if self.creates.len() >= self.appends.len() {
-            (Need::Create, Need::Append)
-        } else {
-            (Need::Append, Need::Create)
-        };
-        self.take_writes(first, form).or_else(|| self.take_writes(second, form)).or_else(|| self.take_loads())
+        [Lane::Load, Lane::Write, Lane::Retry].into_iter().find_map(|lane| self.take_in(lane, form))
     }
 
-    /// The bucket at the head of a queue, if it still needs what the queue is for; otherwise it is queued again.
-    pub(super) fn pop(&mut self, want: Need) -> Option<(Ticket, usize)> {
+    /// Whether there may be a job in this lane.
+    pub fn wants(&self, lane: Lane) -> bool {
+        match lane {
+            Lane::Load => !self.loads.is_empty(),
+            Lane::Write => !self.creates.is_empty() || !self.appends.is_empty(),
+            Lane::Retry => !self.retries.is_empty(),
+        }
+    }
+
+    /// The next job in this lane, as large as the limits of a command allow.
+    pub fn take_in(&mut self, lane: Lane, form: Form) -> Option<Job> {
+        match lane {
+            Lane::Load => self.take_loads(),
+            // The longer queue first: it is the one that has waited or the one that fills a command.
+            Lane::Write if self.creates.len() >= self.appends.len() => {
+                self.take_writes(Need::Create, form).or_else(|| self.take_writes(Need::Append, form))
+            }
+            Lane::Write => self.take_writes(Need::Append, form).or_else(|| self.take_writes(Need::Create, form)),
+            Lane::Retry => self.take_retry(form),
+        }
+    }
+
+    /// The bucket at the head of a queue, if it still needs what the queue is for and may be in a job with `others`.
+    fn pop(&mut self, want: Need, others: usize, most: &mut usize) -> Option<(Ticket, usize)> {
         loop {
             let queue = match want {
                 Need::Load => &mut self.loads,
                 Need::Create => &mut self.creates,
                 _ => &mut self.appends,
             };
-            let ticket = queue.pop_front()?;
-            let Some(sensor) = self.sensors.get_mut(ticket.slot as usize) else { continue };
-            let Ok(position) = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start) else { continue };
+            let ticket = *queue.front()?;
+            let Some(sensor) = self.sensors.get_mut(ticket.slot as usize) else {
+                queue.pop_front();
+                continue;
+            };
+            let Ok(position) = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start) else {
+                queue.pop_front();
+                continue;
+            };
             let bucket = &mut sensor.buckets[position];
-            bucket.queued = false;
-            let need = bucket.need();
-            if need == want {
+            if bucket.need() == want {
+                let with = companions(bucket);
+                if others >= with {
+                    return None;
+                }
+                *most = with.min(*most);
+                bucket.queued = false;
+                queue.pop_front();
                 return Some((ticket, position));
             }
+            bucket.queued = false;
+            queue.pop_front();
             self.enqueue(ticket);
         }
     }
 
-    pub(super) fn take_loads(&mut self) -> Option<Job> {
+    /// Makes a limit smaller after jobs that failed as a whole.
+    fn shrunk(&self, most: usize) -> usize {
+        (most >> self.shrink).max(1)
+    }
+
+    fn take_loads(&mut self) -> Option<Job> {
         let (mut tickets, mut requests, mut readings) = (vec![], vec![], 0);
-        while requests.len() < LOAD_HEADS_MAX && readings < LOAD_READINGS_MAX {
-            let Some((ticket, position)) = self.pop(Need::Load) else { break };
-            let sensor = &mut self.sensors[ticket.slot as usize];
-            let bucket = &mut sensor.buckets[position];
-            let from_ms = bucket.compares_from();
-            readings += from_ms.map_or(0, |from| bucket.stored_since(from, self.settings.page));
-            let (doubt, before) = (bucket.doubt(), bucket.memory());
-            bucket.loading();
-            self.holding.bytes = self.holding.bytes + bucket.memory() - before;
+        let mut most = self.shrunk(LOAD_HEADS_MAX);
+        while requests.len() < most && readings < LOAD_READINGS_MAX {
+            let Some((ticket, position)) = self.pop(Need::Load, requests.len(), &mut most) else { break };
+            let (request, about) = self.begin_load(ticket, position);
+            readings += about;
+            if request.doubt {
+                most = most.min(self.shrunk(LOAD_DOUBT_MAX));
+            }
             tickets.push(ticket);
-            let bucket = BucketKey { sensor_id: sensor.id.clone(), start: ticket.start };
-            requests.push(LoadRequest { bucket, readings_from: from_ms, doubt });
+            requests.push(request);
         }
         (!tickets.is_empty()).then_some(Job::Load(tickets, requests))
     }
 
-    pub(super) fn take_writes(&mut self, want: Need, form: Form) -> Option<Job> {
+    fn take_writes(&mut self, want: Need, form: Form) -> Option<Job> {
         let (mut tickets, mut writes, mut bytes) = (vec![], vec![], 0);
         // Stops while a whole page still fits; a statement is a page and a summary at most.
         let bytes_max = self.settings.command_bytes_max.saturating_sub(self.settings.page.bytes);
-        let keys_max = self.keys_max();
-        while writes.len() < self.settings.command_statements_max && bytes <= bytes_max {
-            let Some((ticket, position)) = self.pop(want) else { break };
-            let sensor = &mut self.sensors[ticket.slot as usize];
-            let bucket = &mut sensor.buckets[position];
-            let before = bucket.memory();
-            let page = self.settings.page;
-            let tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
-            let Some(write) = bucket.take(&sensor.id, tags.as_ref(), page, keys_max, form) else { continue };
-            self.holding.bytes = self.holding.bytes + bucket.memory() - before;
+        let mut most = self.shrunk(self.settings.command_statements_max);
+        while writes.len() < most && bytes <= bytes_max {
+            let Some((ticket, position)) = self.pop(want, writes.len(), &mut most) else { break };
+            let Some(write) = self.begin_write(ticket, position, form) else { continue };
             bytes += write.wire_bytes();
             tickets.push(ticket);
             writes.push(write);
         }
         (!tickets.is_empty()).then_some(Job::Write(tickets, writes))
+    }
+
+    /// The next bucket of the retry queue, alone.
+    fn take_retry(&mut self, form: Form) -> Option<Job> {
+        while let Some(ticket) = self.retries.pop_front() {
+            let Some((bucket, _)) = bucket_of(&mut self.sensors, ticket) else { continue };
+            bucket.queued = false;
+            let need = bucket.need();
+            let buckets = &self.sensors[ticket.slot as usize].buckets;
+            let Ok(position) = buckets.binary_search_by_key(&ticket.start, |b| b.start) else { continue };
+            match need {
+                Need::Nothing => {}
+                Need::Load => {
+                    let (request, _) = self.begin_load(ticket, position);
+                    return Some(Job::Load(vec![ticket], vec![request]));
+                }
+                Need::Create | Need::Append => {
+                    if let Some(write) = self.begin_write(ticket, position, form) {
+                        return Some(Job::Write(vec![ticket], vec![write]));
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The bucket's load, and about how many readings it brings.
+    fn begin_load(&mut self, ticket: Ticket, position: usize) -> (LoadRequest, usize) {
+        let sensor = &mut self.sensors[ticket.slot as usize];
+        let bucket = &mut sensor.buckets[position];
+        let readings_from = bucket.compares_from();
+        let readings = readings_from.map_or(0, |from| bucket.stored_since(from, self.settings.page));
+        let (doubt, before) = (bucket.doubt(), bucket.memory());
+        bucket.loading();
+        self.holding.bytes = self.holding.bytes + bucket.memory() - before;
+        let bucket = BucketKey { sensor_id: sensor.id.clone(), start: ticket.start };
+        (LoadRequest { bucket, readings_from, doubt }, readings)
+    }
+
+    /// The bucket's next statement.
+    fn begin_write(&mut self, ticket: Ticket, position: usize, form: Form) -> Option<PageWrite> {
+        let keys_max = self.keys_max();
+        let sensor = &mut self.sensors[ticket.slot as usize];
+        let bucket = &mut sensor.buckets[position];
+        let before = bucket.memory();
+        let tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
+        let write = bucket.take(&sensor.id, tags.as_ref(), self.settings.page, keys_max, form);
+        self.holding.bytes = self.holding.bytes + bucket.memory() - before;
+        write
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! A time-series statement whose answer never came may still be carried out, by a server that was slow or by one that the
 //! network had cut off, and then measurements would appear behind a load that has not seen them. So
-//! - every such command carries a comment with the name of its process and a number, and those given up are remembered;
-//! - before a load in doubt, the server is asked until it runs none of them, twice in a row and a moment apart (what a
-//!   socket still held has begun by then);
+//! - every such command carries a comment with the name of its process and a number, and those given up are remembered with
+//!   their buckets;
+//! - before one of these buckets is loaded in doubt, the server is asked until it runs none of its statements, twice in a
+//!   row and a moment apart (what a socket still held has begun by then); other buckets do not wait;
 //! - then a document is written with majority: whatever the server applied before it is in its log before it, and so is
 //!   seen by majority reads after it. A former primary that is cut off cannot make anything of a majority any more.
 //!
@@ -12,6 +13,7 @@
 //! start, those for pages too (the form of a new bucket may have changed with the process): whatever writes to the two
 //! collections at that moment, other instances too, which are over in a moment.
 
+use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -22,6 +24,7 @@ use mongodb::bson::{Bson, Document, doc};
 use super::error::concern_error;
 use super::pack::{BUCKETS, CommandOptions, WriteConcern};
 use super::{META, READINGS};
+use crate::model::BucketKey;
 
 /// Between two looks at what the server runs.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -31,7 +34,15 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(super) struct Fence {
     process: u64,
     next: AtomicU64,
-    given_up: Mutex<Vec<String>>,
+    given_up: Mutex<Vec<GivenUp>>,
+}
+
+/// A statement that nobody waits for any more.
+#[derive(Debug)]
+struct GivenUp {
+    name: String,
+    /// The buckets that it writes.
+    buckets: HashSet<BucketKey>,
 }
 
 impl Fence {
@@ -45,20 +56,36 @@ impl Fence {
     }
 
     /// Nobody waits for this one any more.
-    pub(super) fn gave_up(&self, name: String) {
-        self.lock().push(name);
+    pub(super) fn gave_up(&self, name: String, buckets: impl Iterator<Item = BucketKey>) {
+        self.lock().push(GivenUp { name, buckets: buckets.collect() });
     }
 
-    /// Waits until all that was given up before is over and seen.
+    /// The statements that were given up and that write this bucket.
+    fn names(&self, bucket: &BucketKey) -> Vec<String> {
+        self.lock().iter().filter(|g| g.buckets.contains(bucket)).map(|g| g.name.clone()).collect()
+    }
+
+    /// Whether a statement that was given up writes this bucket.
+    pub(super) fn covers(&self, bucket: &BucketKey) -> bool {
+        self.lock().iter().any(|g| g.buckets.contains(bucket))
+    }
+
+    /// Waits until all that was given up before and writes one of these buckets is over and seen.
     ///
     /// # Errors
     /// The server cannot be asked; it is not known then.
-    pub(super) async fn wait(&self, db: &Database, options: &CommandOptions) -> mongodb::error::Result<()> {
-        let names = self.lock().clone();
+    pub(super) async fn wait(
+        &self,
+        db: &Database,
+        options: &CommandOptions,
+        buckets: impl Iterator<Item = &BucketKey>,
+    ) -> mongodb::error::Result<()> {
+        let names: BTreeSet<String> = buckets.flat_map(|bucket| self.names(bucket)).collect();
         if names.is_empty() {
             return Ok(());
         }
-        let comments = doc! { "command.comment": { "$in": &names } };
+        let list: Vec<&str> = names.iter().map(String::as_str).collect();
+        let comments = doc! { "command.comment": { "$in": list } };
         let mut quiet = 0;
         while quiet < 2 {
             quiet = if running(db, comments.clone()).await?.is_empty() { quiet + 1 } else { 0 };
@@ -67,11 +94,11 @@ impl Fence {
             }
         }
         mark(db, options).await?;
-        self.lock().retain(|name| !names.contains(name));
+        self.lock().retain(|g| !names.contains(&g.name));
         Ok(())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<GivenUp>> {
         self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,189 +1,322 @@
-//! Buckets read back: the version of their pages and, where they are asked for, the identities of their readings.
+//! Buckets read back: the version of their pages and, if they are asked for, the identities of their readings.
+//!
+//! One request never fails or delays the others for long. What many buckets need is asked for together, in pieces that fit
+//! well within `store.timeout`, a few at a time; every request has its own answer as soon as its last piece is there. If
+//! the time of the batch is over, the requests whose pieces were under way are answered with a timeout and the others are
+//! deferred. In a batch of few requests, which are those that failed before, none shares a piece with another, and a count
+//! that takes too long is split by time ([`measured`](super::measured)).
+//!
+//! The steps of a request: the heads of its pages (first page 0 of all, then the others of those that have more), then the
+//! readings of the pages in which one of the wanted time can be, or its measurements. The steps are not one moment.
+//! Between them only the last page can change, and what was not read of it is guarded by the version that its head told:
+//! a write based on it is refused then.
+//!
+//! A bucket whose document says so has its readings among the measurements instead; and so has one without a document, if
+//! there are any (a process ended before it wrote the summary).
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use futures_util::TryStreamExt;
-use mongodb::Collection;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use mongodb::action::Find;
-use mongodb::bson::{Bson, DateTime, RawBsonRef, RawDocument, RawDocumentBuf, doc};
+use mongodb::bson::{Bson, DateTime, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
 use mongodb::options::{Hint, ReadConcern, SelectionCriteria};
 
+use super::error::command_error;
 use super::pack::SERIES;
-use super::recount;
-use super::series::{self, Look, Series};
-use crate::model::{BucketStart, Form, ReadingKey, ValueRef};
-use crate::store::{LoadRequest, LoadedBucket, LoadedPage};
+use super::{MongoStore, timed_out};
+use crate::model::{BucketKey, Form, ReadingKey, ValueRef};
+use crate::store::{LoadAnswer, LoadRequest, LoadedBucket, LoadedPage, StoreError};
 
 /// Pages asked for in one `find`: without their readings, and with them in bytes, as far as the heads tell.
-const HEADS_MAX: usize = 2000;
+const HEADS_MAX: usize = 500;
 const READINGS_BYTES_MAX: u64 = 4 << 20;
-
-/// What forms there may be.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Forms {
-    /// That of new buckets.
-    pub(super) new: Form,
-    /// There is a time-series collection.
-    pub(super) measured: bool,
-}
+/// Buckets with several pages whose heads are asked for in one `find`.
+const SEALED_MAX: usize = 50;
+/// Commands of one load under way at a time.
+const COMMANDS_MAX: usize = 3;
+/// In a batch of at most this many requests each is loaded by itself.
+const ISOLATED_MAX: usize = 16;
 
 /// A request (by its place) and a page of its bucket.
 type PageKey = (usize, u32);
 
-/// Loads the requested buckets: the heads of page 0 of each, behind a sealed page those of the next, and then the
-/// readings of the pages in which one of the wanted time can be.
-///
-/// The two steps are not one moment. Between them only the last page can change, and what was not read of it is guarded
-/// by the version that its head told: a write based on it is refused then.
-///
-/// A bucket whose document says so has its readings among the measurements instead; and so has one without a document, if
-/// there are any (a process ended before it wrote the summary).
-pub(super) async fn load(
-    collection: &Collection<RawDocumentBuf>,
-    series: &Series,
-    requests: &[LoadRequest],
-    forms: Forms,
-) -> mongodb::error::Result<Vec<LoadedBucket>> {
-    if requests.iter().any(|r| r.doubt) {
-        series.fence.wait(&series.db, &series.options).await?;
+/// What is known of one request.
+#[derive(Debug)]
+struct Slot {
+    bucket: LoadedBucket,
+    /// Pieces that are missing.
+    pieces: usize,
+    /// Its pieces are being asked for.
+    begun: bool,
+    answer: Option<LoadAnswer>,
+}
+
+/// A batch of requests on their way.
+pub(super) struct Load<'a> {
+    pub(super) store: &'a MongoStore,
+    pub(super) requests: &'a [LoadRequest],
+    slots: Mutex<Vec<Slot>>,
+}
+
+impl MongoStore {
+    /// Loads the requested buckets; see [`crate::store::Store::load`].
+    pub(super) async fn load_all(&self, requests: &[LoadRequest], within: Option<Duration>) -> Vec<LoadAnswer> {
+        let new = LoadedBucket { form: crate::store::Store::form(self), pages: vec![] };
+        let slot = |_: &LoadRequest| Slot { bucket: new.clone(), pieces: 0, begun: false, answer: None };
+        let load = Load { store: self, requests, slots: Mutex::new(requests.iter().map(slot).collect()) };
+        let over = match within {
+            Some(within) => tokio::time::timeout(within, load.run()).await.is_err().then_some(within),
+            None => {
+                load.run().await;
+                None
+            }
+        };
+        let unfinished = |slot: &Slot| match over {
+            Some(_) if !slot.begun => StoreError::deferred(),
+            _ => timed_out(over.unwrap_or(self.timeout)),
+        };
+        let slots = load.slots.into_inner().unwrap_or_else(PoisonError::into_inner);
+        slots.into_iter().map(|mut slot| slot.answer.take().unwrap_or_else(|| Err(unfinished(&slot)))).collect()
     }
-    let mut loaded = vec![LoadedBucket { form: forms.new, pages: vec![] }; requests.len()];
-    let mut wanted: Vec<PageKey> = (0..requests.len()).map(|r| (r, 0)).collect();
-    while !wanted.is_empty() {
-        let mut next = vec![];
-        for keys in wanted.chunks(HEADS_MAX) {
-            let mut heads = find(collection, requests, keys, false).await?;
-            for &(r, page) in keys {
-                if let Some((head, of)) = heads.remove(&(r, page)) {
-                    if head.sealed {
-                        next.push((r, page + 1));
-                    }
-                    loaded[r].form = of;
-                    loaded[r].pages.push(head);
+}
+
+impl Load<'_> {
+    async fn run(&self) {
+        let fence = &self.store.series.fence;
+        let behind = |r: &usize| self.requests[*r].doubt && fence.covers(&self.requests[*r].bucket);
+        let (fenced, free): (Vec<usize>, Vec<usize>) = (0..self.requests.len()).partition(behind);
+        let after_fence = async {
+            if fenced.is_empty() {
+                return;
+            }
+            match self.fence(fenced.clone()).await {
+                Ok(()) => self.some(&fenced).await,
+                Err(error) => self.fail(&fenced, &error),
+            }
+        };
+        tokio::join!(self.some(&free), after_fence);
+    }
+
+    /// Waits for what was given up and writes these buckets.
+    async fn fence(&self, places: Vec<usize>) -> Result<(), StoreError> {
+        let (db, series) = (self.store.db.clone(), self.store.series.clone());
+        let buckets: Vec<BucketKey> = places.iter().map(|r| self.requests[*r].bucket.clone()).collect();
+        let wait = async move { series.fence.wait(&db, &series.options, buckets.iter()).await };
+        self.store.limited(wait).await?.map_err(|e| command_error(&e))
+    }
+
+    async fn some(&self, places: &[usize]) {
+        let size = if self.requests.len() <= ISOLATED_MAX { 1 } else { HEADS_MAX };
+        let chunks: Vec<Vec<usize>> = places.chunks(size).map(<[usize]>::to_vec).collect();
+        together(chunks.into_iter().map(|places| self.chunk(places)).collect()).await;
+    }
+
+    async fn chunk(&self, places: Vec<usize>) {
+        if let Err(error) = self.heads(&places).await {
+            return self.fail(&places, &error);
+        }
+        let (mut paged, mut measured) = (vec![], vec![]);
+        for r in places {
+            let request = &self.requests[r];
+            let (form, empty) = {
+                let slots = self.slots();
+                (slots[r].bucket.form, slots[r].bucket.pages.is_empty())
+            };
+            let of_series = form == Form::Series && (request.doubt || request.readings_from.is_some());
+            if self.store.measured() && (of_series || (request.doubt && empty)) {
+                measured.push(r);
+            } else if form == Form::Pages && request.readings_from.is_some() {
+                paged.push(r);
+            } else {
+                self.expect(r, 0);
+            }
+        }
+        let pages = together(self.pieces(&paged).into_iter().map(|piece| self.readings(piece)).collect());
+        tokio::join!(pages, self.measurements(&measured));
+    }
+
+    /// The heads of all pages of these buckets.
+    pub(super) async fn heads(&self, places: &[usize]) -> Result<(), StoreError> {
+        let first: Vec<PageKey> = places.iter().map(|r| (*r, 0)).collect();
+        let mut sealed = vec![];
+        for ((r, _), (head, form)) in self.find(by_ids(self.requests, &first), &first, false).await? {
+            if head.sealed {
+                sealed.push(r);
+            }
+            self.slots()[r].bucket = LoadedBucket { form, pages: vec![head] };
+        }
+        for chunk in sealed.chunks(SEALED_MAX) {
+            let keys: Vec<PageKey> = chunk.iter().map(|r| (*r, 0)).collect();
+            let mut found = self.find(by_buckets(self.requests, chunk), &keys, false).await?;
+            let mut slots = self.slots();
+            for &r in chunk {
+                let pages = &mut slots[r].bucket.pages;
+                // Read again, page 0 included, so that all are of one moment.
+                let read = (0..).map_while(|n| found.remove(&(r, n))).map(|(head, _)| head).collect::<Vec<_>>();
+                if !read.is_empty() {
+                    *pages = read;
                 }
             }
         }
-        wanted = next;
+        Ok(())
     }
-    let mut some: Vec<PageKey> = vec![];
-    let mut bytes = 0;
-    let with_readings = requests.iter().enumerate().filter_map(|(r, request)| Some((r, request.readings_from?)));
-    for (r, from_ms) in with_readings {
-        if loaded[r].form == Form::Series {
-            continue;
-        }
-        for page in 0..loaded[r].pages.len() {
-            let head = &loaded[r].pages[page];
-            if head.last_ts_ms < from_ms {
-                continue;
-            }
-            bytes += head.bytes;
-            some.push((r, page as u32));
-            if bytes >= READINGS_BYTES_MAX {
-                bytes = 0;
-                fill(collection, requests, &std::mem::take(&mut some), &mut loaded).await?;
-            }
-        }
-    }
-    fill(collection, requests, &some, &mut loaded).await?;
-    if forms.measured {
-        measurements(series, requests, &mut loaded).await?;
-    }
-    Ok(loaded)
-}
 
-/// Looks at the measurements of the time-series buckets that are in doubt, or whose readings are wanted.
-async fn measurements(
-    series: &Series,
-    requests: &[LoadRequest],
-    loaded: &mut [LoadedBucket],
-) -> mongodb::error::Result<()> {
-    let mut by_start: BTreeMap<BucketStart, Vec<usize>> = BTreeMap::new();
-    for (r, request) in requests.iter().enumerate() {
-        let of_series = loaded[r].form == Form::Series && (request.doubt || request.readings_from.is_some());
-        if of_series || (request.doubt && loaded[r].pages.is_empty()) {
-            by_start.entry(request.bucket.start).or_default().push(r);
+    /// The pages whose readings are wanted, in pieces.
+    fn pieces(&self, places: &[usize]) -> Vec<Vec<PageKey>> {
+        let (mut pieces, mut piece, mut bytes) = (vec![], vec![], 0);
+        for &r in places {
+            let from_ms = self.requests[r].readings_from.unwrap_or(i64::MAX);
+            let heads = self.slots()[r].bucket.pages.clone();
+            let (mut parts, mut fresh) = (0, true);
+            for (page, head) in heads.iter().enumerate().filter(|(_, head)| head.last_ts_ms >= from_ms) {
+                parts += usize::from(fresh);
+                fresh = false;
+                piece.push((r, page as u32));
+                bytes += head.bytes;
+                if bytes >= READINGS_BYTES_MAX {
+                    (bytes, fresh) = (0, true);
+                    pieces.push(std::mem::take(&mut piece));
+                }
+            }
+            self.expect(r, parts);
+        }
+        pieces.extend(Some(piece).filter(|p| !p.is_empty()));
+        pieces
+    }
+
+    /// Puts pages with their readings into the place of their heads.
+    async fn readings(&self, piece: Vec<PageKey>) {
+        let mut places: Vec<usize> = piece.iter().map(|(r, _)| *r).collect();
+        places.dedup();
+        self.begin(&places);
+        match self.find(by_ids(self.requests, &piece), &piece, true).await {
+            Ok(found) => {
+                let mut slots = self.slots();
+                for ((r, page), (read, _)) in found {
+                    slots[r].bucket.pages[page as usize] = read;
+                }
+                drop(slots);
+                places.into_iter().for_each(|r| self.piece_done(r));
+            }
+            Err(error) => self.fail(&places, &error),
         }
     }
-    for (start, places) in by_start {
-        let look = |r: &usize| Look {
-            sensor_id: &requests[*r].bucket.sensor_id,
-            count_from_ms: if requests[*r].doubt { i64::MIN } else { i64::MAX },
-            keys_from_ms: requests[*r].readings_from.unwrap_or(i64::MAX),
+
+    /// Pages by request and number; `keys` says which requests there are.
+    async fn find(
+        &self,
+        filter: (Document, Option<Hint>),
+        keys: &[PageKey],
+        readings: bool,
+    ) -> Result<HashMap<PageKey, (LoadedPage, Form)>, StoreError> {
+        let place = |r: usize| ((&*self.requests[r].bucket.sensor_id, self.requests[r].bucket.start.0), r);
+        let by_bucket: HashMap<(&str, i64), usize> = keys.iter().map(|(r, _)| place(*r)).collect();
+        let mut projection =
+            doc! { "count": 1, "has_overflow": 1, "last_ts": 1, "storage": 1, "bytes": { "$bsonSize": "$$ROOT" } };
+        if readings {
+            projection.insert("readings", 1);
+        }
+        let (collection, (filter, hint)) = (self.store.buckets.clone(), filter);
+        let read = async move {
+            let mut find = collection.find(filter).projection(projection);
+            if let Some(hint) = hint {
+                find = find.hint(hint);
+            }
+            let mut cursor = selection(find).await?;
+            let mut found = vec![];
+            while let Some(document) = cursor.try_next().await? {
+                if let Some((sensor, start, page)) = head_id(&document) {
+                    let series = document.get_str("storage").is_ok_and(|s| s == SERIES);
+                    let form = if series { Form::Series } else { Form::Pages };
+                    found.push((sensor.to_owned(), start, page, page_of(&document), form));
+                }
+            }
+            Ok(found)
         };
-        let looks: Vec<Look<'_>> = places.iter().map(look).collect();
-        let found = series::measured(&series.readings, start, series.options.span, &looks).await?;
-        for (r, measured) in places.into_iter().zip(found) {
-            if requests[r].doubt && loaded[r].pages.first().map_or(0, |h| h.count) != measured.count {
-                let count = recount::recount(series, &requests[r].bucket).await?;
-                let pages = vec![LoadedPage { count, ..LoadedPage::default() }];
-                loaded[r] = LoadedBucket { form: Form::Series, pages };
-            }
-            if let Some(head) = loaded[r].pages.first_mut() {
-                head.last_ts_ms = measured.last_ts_ms.unwrap_or(head.last_ts_ms);
-                head.keys = measured.keys;
-            }
+        let found = self.store.limited(read).await?.map_err(|e| command_error(&e))?;
+        let entry = |(sensor, start, page, head, form): (String, i64, u32, LoadedPage, Form)| {
+            Some(((*by_bucket.get(&(sensor.as_str(), start))?, page), (head, form)))
+        };
+        Ok(found.into_iter().filter_map(entry).collect())
+    }
+
+    pub(super) fn slots_of<T>(&self, r: usize, look: impl FnOnce(&mut LoadedBucket) -> T) -> T {
+        look(&mut self.slots()[r].bucket)
+    }
+
+    /// Says how many pieces a request needs; without any it is answered.
+    pub(super) fn expect(&self, r: usize, pieces: usize) {
+        let mut slots = self.slots();
+        slots[r].pieces = pieces;
+        slots[r].finish();
+    }
+
+    /// The pieces of these requests are asked for now.
+    pub(super) fn begin(&self, places: &[usize]) {
+        let mut slots = self.slots();
+        places.iter().for_each(|r| slots[*r].begun = true);
+    }
+
+    pub(super) fn piece_done(&self, r: usize) {
+        let mut slots = self.slots();
+        slots[r].pieces = slots[r].pieces.saturating_sub(1);
+        slots[r].finish();
+    }
+
+    /// These requests have no other answer.
+    pub(super) fn fail(&self, places: &[usize], error: &StoreError) {
+        let mut slots = self.slots();
+        for r in places {
+            slots[*r].answer.get_or_insert_with(|| Err(error.clone()));
         }
     }
-    Ok(())
+
+    fn slots(&self) -> MutexGuard<'_, Vec<Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// Puts pages with their readings into the place of their heads.
-async fn fill(
-    collection: &Collection<RawDocumentBuf>,
-    requests: &[LoadRequest],
-    keys: &[PageKey],
-    loaded: &mut [LoadedBucket],
-) -> mongodb::error::Result<()> {
-    if keys.is_empty() {
-        return Ok(());
+impl Slot {
+    fn finish(&mut self) {
+        if self.pieces == 0 && self.answer.is_none() {
+            self.answer = Some(Ok(std::mem::take(&mut self.bucket)));
+        }
     }
-    for ((r, page), (found, _)) in find(collection, requests, keys, true).await? {
-        loaded[r].pages[page as usize] = found;
-    }
-    Ok(())
 }
 
-async fn find(
-    collection: &Collection<RawDocumentBuf>,
-    requests: &[LoadRequest],
-    keys: &[PageKey],
-    readings: bool,
-) -> mongodb::error::Result<HashMap<PageKey, (LoadedPage, Form)>> {
-    let mut by_id: HashMap<(&str, i64, u32), usize> = HashMap::with_capacity(keys.len());
-    let (mut ids, mut sensors, mut starts) = (vec![], vec![], vec![]);
+/// Carries these out, a few at a time.
+pub(super) async fn together(futures: Vec<impl Future<Output = ()>>) {
+    stream::iter(futures).for_each_concurrent(COMMANDS_MAX, |future| future).await;
+}
+
+/// The filter for pages by their ids. `_id` decides; the other fields are there for a sharded cluster, which targets by
+/// them.
+fn by_ids(requests: &[LoadRequest], keys: &[PageKey]) -> (Document, Option<Hint>) {
+    let (mut ids, mut sensors, mut starts) = (vec![], vec![], BTreeMap::new());
     for &(r, page) in keys {
         let bucket = &requests[r].bucket;
         let start = DateTime::from_millis(bucket.start.0);
-        by_id.insert((&bucket.sensor_id, bucket.start.0, page), r);
         ids.push(Bson::from(doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start, "page": page as i32 }));
         sensors.push(Bson::from(&*bucket.sensor_id));
-        starts.push(Bson::from(start));
+        starts.insert(bucket.start.0, Bson::from(start));
     }
-    starts.sort_by_key(|s| s.as_datetime().map(|d| d.timestamp_millis()));
-    starts.dedup();
-    // `_id` decides; the other two are there for a sharded cluster, which targets by them.
+    let starts: Vec<Bson> = starts.into_values().collect();
     let filter = doc! { "_id": { "$in": ids }, "sensor_id": { "$in": sensors }, "bucket_start": { "$in": starts } };
-    let mut projection =
-        doc! { "count": 1, "has_overflow": 1, "last_ts": 1, "storage": 1, "bytes": { "$bsonSize": "$$ROOT" } };
-    if readings {
-        projection.insert("readings", 1);
-    }
-    let find = collection.find(filter).projection(projection).hint(Hint::Name("_id_".into()));
-    let mut cursor = selection(find).await?;
-    let mut pages = HashMap::with_capacity(keys.len());
-    while let Some(found) = cursor.try_next().await? {
-        if let Some((sensor, start, page)) = page_id(&found)
-            && let Some(r) = by_id.get(&(sensor, start, page))
-        {
-            let series = found.get_str("storage").is_ok_and(|s| s == SERIES);
-            pages.insert((*r, page), (page_of(&found), if series { Form::Series } else { Form::Pages }));
-        }
-    }
-    Ok(pages)
+    (filter, Some(Hint::Name("_id_".into())))
 }
 
-fn page_id(found: &RawDocument) -> Option<(&str, i64, u32)> {
+/// The filter for all pages of some buckets.
+fn by_buckets(requests: &[LoadRequest], places: &[usize]) -> (Document, Option<Hint>) {
+    let bucket = |r: &usize| {
+        let bucket = &requests[*r].bucket;
+        doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": DateTime::from_millis(bucket.start.0) }
+    };
+    (doc! { "$or": places.iter().map(bucket).collect::<Vec<_>>() }, None)
+}
+
+fn head_id(found: &RawDocument) -> Option<(&str, i64, u32)> {
     let id = found.get_document("_id").ok()?;
     let page = int(id.get("page").ok()??)?;
     let start = id.get_datetime("bucket_start").ok()?.timestamp_millis();

@@ -3,8 +3,8 @@
 //! do ([`detect`]), what the database was written with ([`metadata`]) and the collections ([`schema`]).
 //!
 //! Every operation runs in a task of its own and its handle is waited for with a limit: the driver has no time-out for
-//! an operation, and one that is given up may still be carried out by the server, which is exactly what
-//! [`StoreError::Unknown`] says.
+//! an operation. One that is given up is cancelled on this side, and its connection closed; it may still be carried out by
+//! the server, which is exactly what [`StoreError::Unknown`] says.
 
 mod advisories;
 mod bson;
@@ -13,8 +13,10 @@ mod dead;
 mod detect;
 mod error;
 mod fence;
+mod high_water;
 mod latest;
 mod load;
+mod measured;
 mod metadata;
 mod pack;
 mod patterns;
@@ -55,12 +57,11 @@ use super::reading::{
     StoredLetter,
 };
 use super::registry::{Query, Reader};
-use super::{BoxFuture, LatestWritten, LoadRequest, LoadedBucket, PrepareError, Prepared, Store, StoreError, Written};
+use super::{BoxFuture, LatestWritten, LoadAnswer, LoadRequest, PrepareError, Prepared, Store, StoreError, Written};
 use crate::config;
 use crate::model::{BucketStart, DeadLetter, Form, LatestUpdate, PageKind, PageWrite, SensorId, Span};
 use crate::telemetry::metrics;
 use error::{StatementError, command_code, command_error, concern_error, describe, statement_error};
-use load::Forms;
 use pack::{CommandOptions, WriteConcern};
 use series::Series;
 
@@ -137,19 +138,12 @@ impl MongoStore {
         MongoStore { patterns, ..self }
     }
 
-    /// Runs an operation in a task of its own, for at most `store.timeout`.
+    /// Runs an operation in a task of its own, for at most `store.timeout`; it is cancelled when nobody waits any more.
     async fn limited<T: Send + 'static>(
         &self,
         operation: impl Future<Output = mongodb::error::Result<T>> + Send + 'static,
     ) -> Result<mongodb::error::Result<T>, StoreError> {
-        match tokio::time::timeout(self.timeout, tokio::spawn(operation)).await {
-            Ok(Ok(result)) => Ok(result),
-            Ok(Err(_)) => Err(StoreError::Unknown { kind: "driver", detail: "the driver's task panicked".into() }),
-            Err(_) => Err(StoreError::Unknown {
-                kind: "timeout",
-                detail: format!("no answer within store.timeout ({:?})", self.timeout),
-            }),
-        }
+        limited(self.timeout, operation).await
     }
 
     /// Writes of one kind as one command; a command that is refused for its data as a whole is halved until the
@@ -161,26 +155,56 @@ impl MongoStore {
     ) -> BoxFuture<'a, Result<Vec<Written>, StoreError>> {
         Box::pin(async move {
             let kind = if writes[0].kind == PageKind::Create { "insert" } else { "update" };
-            let command = pack::command(writes, &self.options, comment)
-                .map_err(|e| StoreError::NotApplied { kind: "driver", detail: e.to_string() })?;
-            let begun = Instant::now();
-            let db = self.db.clone();
-            let result = self.limited(async move { db.run_raw_command(command).await }).await;
-            metrics::store_command(kind, writes.len() as u64, begun.elapsed().as_secs_f64());
-            match result? {
-                Ok(reply) => answers(writes, &reply),
-                Err(error) if command_code(&error).is_some_and(|c| statement_error(c) == StatementError::Data) => {
-                    if writes.len() == 1 {
-                        return Ok(vec![Written::Rejected { detail: describe(&error) }]);
+            let at_fault = match pack::command(writes, &self.options, comment) {
+                Err(error) => error.to_string(),
+                Ok(command) => {
+                    let (db, begun) = (self.db.clone(), Instant::now());
+                    let result = self.limited(async move { db.run_raw_command(command).await }).await;
+                    metrics::store_command(kind, writes.len() as u64, begun.elapsed().as_secs_f64());
+                    match result? {
+                        Ok(reply) => return answers(writes, &reply),
+                        Err(e) if command_code(&e).is_some_and(|c| statement_error(c) == StatementError::Data) => {
+                            describe(&e)
+                        }
+                        Err(error) => return Err(command_error(&error)),
                     }
-                    let (a, b) = writes.split_at(writes.len() / 2);
-                    let mut answers = self.write_kind(a, comment).await?;
-                    answers.extend(self.write_kind(b, comment).await.map_err(in_part)?);
-                    Ok(answers)
                 }
-                Err(error) => Err(command_error(&error)),
+            };
+            if writes.len() == 1 {
+                return Ok(vec![Written::Rejected { detail: at_fault }]);
             }
+            let (a, b) = writes.split_at(writes.len() / 2);
+            let mut answers = self.write_kind(a, comment).await?;
+            answers.extend(self.write_kind(b, comment).await.map_err(in_part)?);
+            Ok(answers)
         })
+    }
+}
+
+/// Runs an operation in a task of its own for at most this time, and cancels it when nobody waits any more: a task that
+/// went on would pile up with the next tries. The driver closes a connection that is dropped in the middle of a command.
+pub(super) async fn limited<T: Send + 'static>(
+    time: Duration,
+    operation: impl Future<Output = mongodb::error::Result<T>> + Send + 'static,
+) -> Result<mongodb::error::Result<T>, StoreError> {
+    let mut task = AbortOnDrop(tokio::spawn(operation));
+    match tokio::time::timeout(time, &mut task.0).await {
+        Ok(Ok(result)) => Ok(result),
+        Ok(Err(_)) => Err(StoreError::Unknown { kind: "driver", detail: "the driver's task panicked".into() }),
+        Err(_) => Err(timed_out(time)),
+    }
+}
+
+/// The error of an operation that has not ended within `store.timeout`.
+fn timed_out(time: Duration) -> StoreError {
+    StoreError::Unknown { kind: "timeout", detail: format!("no answer within store.timeout ({time:?})") }
+}
+
+struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
@@ -218,9 +242,7 @@ fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<Written>, Stor
         answers[i] = match statement_error(code) {
             StatementError::Conflict => Written::Conflict,
             StatementError::Data => Written::Rejected { detail: format!("{} ({code})", detail()) },
-            StatementError::Retryable => {
-                return Err(StoreError::Unknown { kind: "command", detail: format!("{} ({code})", detail()) });
-            }
+            StatementError::Retryable => Written::Unknown { detail: format!("{} ({code})", detail()) },
         };
     }
     Ok(answers)
@@ -260,14 +282,27 @@ impl Store for MongoStore {
         })
     }
 
-    fn load<'a>(&'a self, requests: &'a [LoadRequest]) -> BoxFuture<'a, Result<Vec<LoadedBucket>, StoreError>> {
+    fn load<'a>(
+        &'a self,
+        requests: &'a [LoadRequest],
+        within: Option<Duration>,
+    ) -> BoxFuture<'a, Result<Vec<LoadAnswer>, StoreError>> {
         Box::pin(async move {
-            let (buckets, series, owned) = (self.buckets.clone(), self.series.clone(), requests.to_vec());
-            let (forms, begun) = (Forms { new: self.form(), measured: self.measured() }, Instant::now());
-            let result = self.limited(async move { load::load(&buckets, &series, &owned, forms).await }).await;
+            let begun = Instant::now();
+            let answers = self.load_all(requests, within).await;
             metrics::store_command("load", requests.len() as u64, begun.elapsed().as_secs_f64());
-            result?.map_err(|e| command_error(&e))
+            let mut errors = answers.iter().filter_map(|a| a.as_ref().err());
+            // If nothing was found out at all, it is the store's failure and not that of some buckets.
+            match errors.clone().find(|e| e.is_away()).or_else(|| errors.find(|e| !e.is_deferred())) {
+                Some(error) if error.is_away() || answers.iter().all(Result::is_err) => Err(error.clone()),
+                None if !answers.is_empty() && answers.iter().all(Result::is_err) => Err(timed_out(self.timeout)),
+                _ => Ok(answers),
+            }
         })
+    }
+
+    fn raise_high_water(&self, through: BucketStart) -> BoxFuture<'_, Result<BucketStart, StoreError>> {
+        Box::pin(self.raise_mark(through))
     }
 
     fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWritten>, StoreError>> {

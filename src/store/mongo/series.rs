@@ -3,8 +3,8 @@
 //! **Writing.** First the measurements of all statements as large unordered inserts, each sensor's together, then the
 //! summaries under the version gate like any page. A native collection cannot refuse a duplicate, so nothing is inserted
 //! on a guess: after an answer that never came, and where an earlier process may have been, the bucket is loaded with
-//! `doubt` before its next statement. A summary that meets another version is recounted from the measurements
-//! ([`recount`]); its readings never go back, since they are stored.
+//! `doubt` before its next statement. A summary that meets another version is recounted
+//! from the measurements by the load that follows ([`super::recount`]).
 //!
 //! **Given up.** A statement whose answer never came may still be carried out; [`fence`] makes sure that it is over before
 //! the stored measurements are looked at.
@@ -13,19 +13,16 @@
 
 use std::time::Instant;
 
-use futures_util::TryStreamExt;
-use mongodb::bson::{Document, RawDocument, RawDocumentBuf};
+use mongodb::bson::{Document, RawDocumentBuf};
 use mongodb::{Collection, Database};
 
 use super::bson::Writer;
 use super::error::{StatementError, concern_error, statement_error};
 use super::fence::Fence;
-use super::load::{key_of, selection};
 use super::pack::{self, CommandOptions};
-use super::recount;
 use super::{MongoStore, READINGS, command_error, in_part};
 use crate::model::rows::Row;
-use crate::model::{BucketKey, BucketStart, PageKind, PageWrite, ReadingKey, Span};
+use crate::model::{PageKind, PageWrite};
 use crate::store::{BoxFuture, StoreError, Written};
 use crate::telemetry::metrics;
 
@@ -33,8 +30,6 @@ use crate::telemetry::metrics;
 const MEASUREMENTS_MAX: usize = 50_000;
 /// Bytes of one command, below the 16 MiB that a raw command may have.
 const COMMAND_BYTES_MAX: usize = 12 << 20;
-/// Sensors looked at in one `find`.
-const SENSORS_MAX: usize = 500;
 
 /// What time-series buckets need beside what pages need.
 #[derive(Debug)]
@@ -62,17 +57,16 @@ impl MongoStore {
             let name = self.series.fence.name();
             let result = self.measurements_and_summaries(writes, &name).await;
             if matches!(result, Err(StoreError::Unknown { .. })) {
-                self.series.fence.gave_up(name);
+                self.series.fence.gave_up(name, writes.iter().map(PageWrite::bucket));
             }
             result
         })
     }
 
     async fn measurements_and_summaries(&self, writes: &[PageWrite], name: &str) -> Result<Vec<Written>, StoreError> {
-        let mut refused = self.measurements(writes, name).await?;
+        let refused = self.measurements(writes, name).await?;
         let kept: Vec<usize> = (0..writes.len()).filter(|i| refused[*i].is_none()).collect();
-        let mut answers: Vec<Written> =
-            refused.iter_mut().map(|r| Written::Rejected { detail: r.take().unwrap_or_default() }).collect();
+        let mut answers: Vec<Written> = refused.into_iter().map(|r| r.unwrap_or(Written::Done { count: 0 })).collect();
         for create in [true, false] {
             let some: Vec<usize> =
                 kept.iter().copied().filter(|i| (writes[*i].kind == PageKind::Create) == create).collect();
@@ -82,21 +76,21 @@ impl MongoStore {
             let statements: Vec<&PageWrite> = some.iter().map(|i| &writes[*i]).collect();
             let written = self.write_kind(&statements, Some(name)).await.map_err(in_part)?;
             for (i, written) in some.into_iter().zip(written) {
-                // Another version, none at all any more, or a sum that no longer fits: what is stored is the truth.
-                let count = match written {
-                    Written::Done { count } if count == writes[i].count_after() => count,
-                    _ => self.recount(writes[i].bucket()).await?,
+                answers[i] = match written {
+                    Written::Done { count } if count == writes[i].count_after() => written,
+                    Written::Unknown { .. } => written,
+                    // Another version, none at all any more, or a sum that no longer fits: the load recounts it.
+                    _ => Written::SummaryConflict,
                 };
-                answers[i] = Written::Done { count };
             }
         }
         Ok(answers)
     }
 
-    /// Inserts the measurements; says of which statements the server refuses some for good, and why. Those are given back
-    /// whole, so what was stored of them nevertheless is there twice; nothing that the decoders let through is known to
-    /// be refused.
-    async fn measurements(&self, writes: &[PageWrite], name: &str) -> Result<Vec<Option<String>>, StoreError> {
+    /// Inserts the measurements; says which statements must not go on to their summary: those of which the server refuses
+    /// some for good, and those of which it may have stored some. The former are given back whole, so what was stored of
+    /// them nevertheless is there twice; nothing that the decoders let through is known to be refused.
+    async fn measurements(&self, writes: &[PageWrite], name: &str) -> Result<Vec<Option<Written>>, StoreError> {
         let mut packer = Packer::new(writes);
         let mut refused = vec![None; writes.len()];
         let mut begun_at = None;
@@ -115,20 +109,17 @@ impl MongoStore {
                 return Err(StoreError::Unknown { kind: "write_concern", detail });
             }
             for error in reply.get_array("writeErrors").into_iter().flatten().filter_map(|e| e.as_document()) {
-                let (write, detail) = packer.failed(error)?;
-                refused[write].get_or_insert(detail);
+                let (write, answer) = packer.failed(error)?;
+                match (&refused[write], &answer) {
+                    (None, _) | (Some(Written::Unknown { .. }), Written::Rejected { .. }) => {
+                        refused[write] = Some(answer)
+                    }
+                    _ => {}
+                }
             }
             begun_at = Some(packer.at);
         }
         Ok(refused)
-    }
-
-    /// Makes the summary of a bucket anew from its measurements; returns how many there are.
-    async fn recount(&self, bucket: BucketKey) -> Result<u32, StoreError> {
-        let (series, begun) = (self.series.clone(), Instant::now());
-        let result = self.limited(async move { recount::recount(&series, &bucket).await }).await;
-        metrics::store_command("recount", 1, begun.elapsed().as_secs_f64());
-        result?.map_err(|e| in_part(command_error(&e)))
     }
 }
 
@@ -218,68 +209,15 @@ impl<'a> Packer<'a> {
         (self.at - before.unwrap_or(0)) as u64
     }
 
-    /// What an element of `writeErrors` means: a statement that is refused for good, or an answer that says nothing.
-    fn failed(&self, error: &Document) -> Result<(usize, String), StoreError> {
+    /// What an element of `writeErrors` means for its statement: refused for good, or not known.
+    fn failed(&self, error: &Document) -> Result<(usize, Written), StoreError> {
         let code = error.get_i32("code").unwrap_or_default();
         let detail = format!("{} ({code})", error.get_str("errmsg").unwrap_or_default());
         let index = error.get_i32("index").ok().and_then(|i| self.last.get(usize::try_from(i).ok()?).copied());
         match (index, statement_error(code)) {
-            (Some(write), StatementError::Data) => Ok((write, detail)),
-            _ => Err(StoreError::Unknown { kind: "command", detail }),
+            (Some(write), StatementError::Data) => Ok((write, Written::Rejected { detail })),
+            (Some(write), _) => Ok((write, Written::Unknown { detail })),
+            (None, _) => Err(StoreError::Unknown { kind: "command", detail }),
         }
     }
-}
-
-/// What there is of a sensor's measurements in one bucket.
-#[derive(Debug, Default)]
-pub(super) struct Measured {
-    pub(super) count: u32,
-    pub(super) last_ts_ms: Option<i64>,
-    /// Of those that were asked for.
-    pub(super) keys: Vec<ReadingKey>,
-}
-
-/// One bucket to look at: measurements from `count_from_ms` on are counted, those from `keys_from_ms` on identified.
-#[derive(Debug)]
-pub(super) struct Look<'a> {
-    pub(super) sensor_id: &'a str,
-    pub(super) count_from_ms: i64,
-    pub(super) keys_from_ms: i64,
-}
-
-/// Looks at the measurements of several sensors in one bucket's time.
-pub(super) async fn measured(
-    readings: &Collection<RawDocumentBuf>,
-    start: BucketStart,
-    span: Span,
-    looks: &[Look<'_>],
-) -> mongodb::error::Result<Vec<Measured>> {
-    let mut found: Vec<Measured> = looks.iter().map(|_| Measured::default()).collect();
-    for (c, chunk) in looks.chunks(SENSORS_MAX).enumerate() {
-        let places: std::collections::HashMap<&str, usize> =
-            chunk.iter().enumerate().map(|(i, look)| (look.sensor_id, c * SENSORS_MAX + i)).collect();
-        let from_ms = chunk.iter().map(|l| l.count_from_ms.min(l.keys_from_ms)).min().unwrap_or(start.0);
-        let sensors: Vec<&str> = places.keys().copied().collect();
-        let filter = recount::measurements_of(&sensors, from_ms.max(start.0), span.end(start));
-        let mut cursor = selection(readings.find(filter)).await?;
-        while let Some(document) = cursor.try_next().await? {
-            let Some((place, ts_ms)) = whose(&document).and_then(|(id, ts)| Some((*places.get(id)?, ts))) else {
-                continue;
-            };
-            let (look, measured) = (&looks[place], &mut found[place]);
-            if ts_ms >= look.count_from_ms {
-                measured.count += 1;
-                measured.last_ts_ms = measured.last_ts_ms.max(Some(ts_ms));
-            }
-            if ts_ms >= look.keys_from_ms {
-                measured.keys.extend(key_of(&document));
-            }
-        }
-    }
-    Ok(found)
-}
-
-fn whose(document: &RawDocument) -> Option<(&str, i64)> {
-    let id = document.get_document("meta").ok()?.get_str("sensor_id").ok()?;
-    Some((id, document.get_datetime("ts").ok()?.timestamp_millis()))
 }

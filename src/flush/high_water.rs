@@ -1,0 +1,90 @@
+//! The high-water mark as this process knows it: raised before a bucket beyond it is written, one span ahead so that the
+//! turn of the hour waits for nothing. See [`NewBuckets`].
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::model::{BucketStart, NewBuckets};
+use crate::store::{Store, StoreError};
+
+/// A mark this far ahead of what is written now was set by a clock that was wrong (ms).
+const FAR_AHEAD_MS: i64 = 366 * 24 * 60 * 60 * 1000;
+
+/// What this process knows of the mark.
+#[derive(Debug)]
+pub(super) struct HighWater {
+    known: Mutex<Known>,
+    /// One raise at a time: two of this process must not take each other for another process.
+    raising: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    mark: BucketStart,
+    new: NewBuckets,
+}
+
+impl HighWater {
+    pub(super) fn new() -> HighWater {
+        let known = Known { mark: BucketStart(i64::MIN), new: NewBuckets::NONE };
+        HighWater { known: Mutex::new(known), raising: tokio::sync::Mutex::default() }
+    }
+
+    /// The buckets that nobody else can have written.
+    pub(super) fn new_buckets(&self) -> NewBuckets {
+        self.known().new
+    }
+
+    /// Sees to it that the mark is not before `start`; raises it to the next bucket after that as well.
+    pub(super) async fn cover(&self, store: &dyn Store, start: BucketStart, span_ms: i64) -> Result<(), StoreError> {
+        let through = BucketStart(start.0.saturating_add(span_ms));
+        if through <= self.known().mark {
+            return Ok(());
+        }
+        let _one = self.raising.lock().await;
+        if through <= self.known().mark {
+            return Ok(());
+        }
+        let before = store.raise_high_water(through).await?;
+        if before.0.saturating_sub(through.0) > FAR_AHEAD_MS {
+            tracing::warn!(
+                high_water_ms = before.0,
+                bucket_start_ms = start.0,
+                "the database's high-water mark is more than a year ahead of what is written now: a clock was wrong once; \
+                 each bucket is looked up before its first write until then"
+            );
+        }
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = Known { mark: through.max(before), new: known.new.raised(before, through) };
+        Ok(())
+    }
+
+    fn known(&self) -> Known {
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::memory::MemoryStore;
+
+    const HOUR: i64 = 3_600_000;
+
+    #[tokio::test]
+    async fn a_bucket_is_new_to_the_process_that_raised_the_mark_over_it_and_to_no_other() {
+        let store = MemoryStore::new();
+        let (one, two) = (HighWater::new(), HighWater::new());
+        assert!(!one.new_buckets().contains(BucketStart(10 * HOUR)));
+        one.cover(&store, BucketStart(10 * HOUR), HOUR).await.unwrap();
+        assert!(
+            one.new_buckets().contains(BucketStart(10 * HOUR)) && one.new_buckets().contains(BucketStart(11 * HOUR))
+        );
+        two.cover(&store, BucketStart(10 * HOUR), HOUR).await.unwrap();
+        assert!(!two.new_buckets().contains(BucketStart(10 * HOUR)), "another process may have written it");
+        two.cover(&store, BucketStart(11 * HOUR), HOUR).await.unwrap();
+        assert!(!two.new_buckets().contains(BucketStart(11 * HOUR)));
+        assert!(two.new_buckets().contains(BucketStart(12 * HOUR)));
+        one.cover(&store, BucketStart(11 * HOUR), HOUR).await.unwrap();
+        assert!(!one.new_buckets().contains(BucketStart(12 * HOUR)), "the other one was first");
+    }
+}

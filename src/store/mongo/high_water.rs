@@ -1,0 +1,120 @@
+//! The high-water mark: no bucket that begins after it was ever written, by any process.
+//!
+//! ```text
+//! hourbucket_meta: { _id: "high_water", bucket_start: ISODate("2024-03-01T11:00:00Z") }
+//! ```
+//!
+//! A measurement in a native time-series collection cannot be refused as a duplicate, so before the first one of a
+//! sensor's hour the service must look whether there are any, unless it knows that nobody can have written that hour.
+//! The service's clock cannot tell: sensors' clocks may be ahead, and its own may be wrong. So every process raises this
+//! mark, with majority, before it writes a bucket beyond it, and what lies between the old and the new mark is new.
+//!
+//! A database that was written before there was a mark gets one a day after its last bucket and the server's time.
+
+use mongodb::bson::{Bson, DateTime, Document, doc};
+
+use super::error::{command_error, concern_error};
+use super::metadata::META;
+use super::pack::{BUCKETS, CommandOptions, WriteConcern};
+use super::setup::{Failure, SchemaError, Setup};
+use super::{MongoStore, READINGS};
+use crate::model::BucketStart;
+use crate::store::StoreError;
+
+/// Before the first bucket: 0001-01-01, which every tool can show.
+const NEVER_MS: i64 = -62_135_596_800_000;
+/// What a database without a mark may have beyond its last summary: measurements of sensors whose clocks are ahead.
+const MARGIN_MS: i64 = 24 * 60 * 60 * 1000;
+const DUPLICATE_KEY: i32 = 11000;
+const STEP: &str = "noting up to which hour buckets were written (hourbucket_meta)";
+
+/// Makes the mark if there is none; says whether it did.
+///
+/// # Errors
+/// The server's, with the step.
+pub(super) async fn settle(setup: &Setup<'_>) -> Result<bool, SchemaError> {
+    let find = doc! { "find": META, "filter": { "_id": "high_water" }, "limit": 1 };
+    if first(setup, find).await?.is_some() {
+        return Ok(false);
+    }
+    let mark = initial(setup).await?;
+    let insert = doc! {
+        "insert": META,
+        "documents": [{ "_id": "high_water", "bucket_start": DateTime::from_millis(mark) }],
+    };
+    let reply = setup.change(insert).await.map_err(|f| f.at(STEP))?;
+    let error = reply.get_array("writeErrors").ok().and_then(|e| e.first()).and_then(Bson::as_document);
+    match error {
+        None => Ok(true),
+        // Another instance has made it meanwhile.
+        Some(e) if e.get_i32("code").is_ok_and(|code| code == DUPLICATE_KEY) => Ok(false),
+        Some(e) => Err(SchemaError::lasting(STEP, e.get_str("errmsg").unwrap_or("refused"))),
+    }
+}
+
+/// The mark of a database that has none.
+async fn initial(setup: &Setup<'_>) -> Result<i64, SchemaError> {
+    // Only the index is read.
+    let latest = doc! {
+        "aggregate": BUCKETS,
+        "pipeline": [
+            { "$project": { "_id": 0, "bucket_start": 1 } },
+            { "$group": { "_id": Bson::Null, "latest": { "$max": "$bucket_start" } } },
+        ],
+        "hint": { "sensor_id": 1, "bucket_start": -1, "page": 1 },
+        "cursor": {},
+    };
+    let latest = first(setup, latest).await?.and_then(|d| d.get_datetime("latest").copied().ok());
+    let measured = first(setup, doc! { "find": READINGS, "limit": 1, "projection": { "ts": 1 } }).await?;
+    if latest.is_none() && measured.is_none() {
+        return Ok(NEVER_MS);
+    }
+    let hello = setup.ask(doc! { "hello": 1 }).await.map_err(|f| f.at(STEP))?;
+    let server = hello.get_datetime("localTime").ok().copied().unwrap_or_else(DateTime::now);
+    Ok(latest.map_or(server, |latest| latest.max(server)).timestamp_millis() + MARGIN_MS)
+}
+
+/// The first document of a reply with a cursor.
+async fn first(setup: &Setup<'_>, command: Document) -> Result<Option<Document>, SchemaError> {
+    let reply = setup.ask(command).await.map_err(|f: Failure| f.at(STEP))?;
+    let batch = reply.get_document("cursor").and_then(|c| c.get_array("firstBatch"));
+    Ok(batch.ok().and_then(|b| b.first()).and_then(Bson::as_document).cloned())
+}
+
+impl MongoStore {
+    /// See [`crate::store::Store::raise_high_water`].
+    pub(super) async fn raise_mark(&self, through: BucketStart) -> Result<BucketStart, StoreError> {
+        if let Some(before) = self.try_raise(through).await? {
+            return Ok(before);
+        }
+        // Somebody has removed the document. What may be written is found out from what there is.
+        let (db, options) = (self.db.clone(), self.options.clone());
+        let made = self.limited(async move { Ok(settle(&Setup::new(&db, &options)).await) }).await?;
+        let made = made.map_err(|e| command_error(&e))?;
+        made.map_err(|e| StoreError::NotApplied { kind: "command", detail: e.to_string() })?;
+        let missing = || StoreError::NotApplied { kind: "command", detail: format!("{STEP}: the document is gone") };
+        self.try_raise(through).await?.ok_or_else(missing)
+    }
+
+    /// Raises the mark; `None` if there is none.
+    async fn try_raise(&self, through: BucketStart) -> Result<Option<BucketStart>, StoreError> {
+        // Majority, whatever store.write_concern says: a mark that is rolled back would make written buckets new again.
+        let concern = CommandOptions { write_concern: WriteConcern::Majority, ..self.options.clone() }.document();
+        let command = doc! {
+            "findAndModify": META,
+            "query": { "_id": "high_water" },
+            "update": { "$max": { "bucket_start": DateTime::from_millis(through.0) } },
+            "new": false,
+            "maxTimeMS": self.options.wtimeout_ms,
+            "writeConcern": concern,
+        };
+        let db = self.db.clone();
+        let reply = self.limited(async move { db.run_command(command).await }).await?;
+        let reply = reply.map_err(|e| command_error(&e))?;
+        if let Some(detail) = concern_error(&reply) {
+            return Err(StoreError::Unknown { kind: "write_concern", detail });
+        }
+        let before = reply.get_document("value").ok();
+        Ok(before.and_then(|d| d.get_datetime("bucket_start").ok()).map(|d| BucketStart(d.timestamp_millis())))
+    }
+}

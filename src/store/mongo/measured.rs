@@ -1,0 +1,217 @@
+//! The measurements of time-series buckets, for a load: how many there are, and the identities of those that are wanted.
+//!
+//! Buckets are grouped so that one command serves many of them: consecutive hours of one sensor make a run, and runs of the
+//! same time of several sensors a group. The server counts, by sensor and hour; what is sent over is one row a bucket. If
+//! the count of a group does not end in time, it is split by time, down to [`SLICE_MIN_MS`]. Identities are streamed, in
+//! batches that come quickly.
+//!
+//! If a bucket is in doubt and its summary counts other than what is there, it is recounted ([`super::recount`]).
+
+use std::collections::{BTreeMap, HashMap};
+
+use futures_util::TryStreamExt;
+use mongodb::bson::{DateTime, Document, RawDocument, doc};
+use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
+
+use super::error::command_error;
+use super::load::{Load, key_of, selection, together};
+use super::recount;
+use super::timed_out;
+use crate::model::ReadingKey;
+use crate::store::StoreError;
+
+/// Sensors looked at in one command.
+const SENSORS_MAX: usize = 100;
+/// A count is not split further than this.
+const SLICE_MIN_MS: i64 = 1000;
+/// Into how many parts a count is split that does not end in time.
+const SLICES: i64 = 8;
+/// Measurements in one batch of a cursor: about 2 MiB.
+const BATCH: u32 = 20_000;
+
+/// Buckets whose measurements are looked at together: all hours from `from_ms` to `to_ms` of some sensors.
+#[derive(Debug)]
+struct Group {
+    from_ms: i64,
+    to_ms: i64,
+    places: Vec<usize>,
+}
+
+/// What there is of a bucket: how many measurements, and the time of the latest.
+type Count = (u32, i64);
+
+impl Load<'_> {
+    /// Looks at the measurements of these requests.
+    pub(super) async fn measurements(&self, places: &[usize]) {
+        places.iter().for_each(|r| self.expect(*r, 1));
+        together(self.groups(places).into_iter().map(|group| self.group(group)).collect()).await;
+    }
+
+    fn groups(&self, places: &[usize]) -> Vec<Group> {
+        let span_ms = self.store.options.span.ms();
+        let mut by_sensor: BTreeMap<&str, Vec<(i64, usize)>> = BTreeMap::new();
+        for &r in places {
+            let bucket = &self.requests[r].bucket;
+            by_sensor.entry(&bucket.sensor_id).or_default().push((bucket.start.0, r));
+        }
+        // Runs of consecutive hours, by their time; of each the requests, sensor by sensor.
+        let mut runs: BTreeMap<(i64, i64), Vec<Vec<usize>>> = BTreeMap::new();
+        for mut hours in by_sensor.into_values() {
+            hours.sort_unstable();
+            for run in hours.chunk_by(|a, b| b.0 - a.0 <= span_ms) {
+                let time = (run[0].0, run[run.len() - 1].0 + span_ms);
+                runs.entry(time).or_default().push(run.iter().map(|(_, r)| *r).collect());
+            }
+        }
+        let group = |(from_ms, to_ms), sensors: &[Vec<usize>]| Group { from_ms, to_ms, places: sensors.concat() };
+        runs.iter().flat_map(|(time, sensors)| sensors.chunks(SENSORS_MAX).map(|s| group(*time, s))).collect()
+    }
+
+    async fn group(&self, group: Group) {
+        self.begin(&group.places);
+        let counts = match self.counts(&group).await {
+            Ok(counts) => counts,
+            Err(error) => return self.fail(&group.places, &error),
+        };
+        let mut keys = match self.keys(&group, &counts).await {
+            Ok(keys) => keys,
+            Err(error) => return self.fail(&group.places, &error),
+        };
+        for &r in &group.places {
+            let count = counts.get(&r).copied();
+            if let Err(error) = self.settle(r, count, keys.remove(&r).unwrap_or_default()).await {
+                self.fail(&[r], &error);
+            }
+        }
+    }
+
+    /// Brings the summary in line if it is in doubt and counts other than what is there, and answers the request.
+    async fn settle(&self, r: usize, count: Option<Count>, keys: Vec<ReadingKey>) -> Result<(), StoreError> {
+        let request = &self.requests[r];
+        let (there, last_ts_ms) = count.unwrap_or((0, i64::MIN));
+        let counted: u64 = self.slots_of(r, |bucket| bucket.pages.iter().map(|p| u64::from(p.count)).sum());
+        if request.doubt && counted != u64::from(there) {
+            let (series, bucket) = (self.store.series.clone(), request.bucket.clone());
+            let recounted = self.store.limited(async move { recount::recount(&series, &bucket).await }).await?;
+            recounted.map_err(|e| command_error(&e))?;
+            self.heads(&[r]).await?;
+        }
+        self.slots_of(r, |bucket| {
+            if let Some(head) = bucket.pages.first_mut() {
+                head.last_ts_ms = head.last_ts_ms.max(last_ts_ms);
+                head.keys = keys;
+            }
+        });
+        self.piece_done(r);
+        Ok(())
+    }
+
+    /// How many measurements the requests in doubt have.
+    async fn counts(&self, group: &Group) -> Result<HashMap<usize, Count>, StoreError> {
+        let doubt: Vec<usize> = group.places.iter().copied().filter(|r| self.requests[*r].doubt).collect();
+        let mut counts: HashMap<usize, Count> = HashMap::new();
+        let mut ranges = if doubt.is_empty() { vec![] } else { vec![(group.from_ms, group.to_ms)] };
+        while let Some((from_ms, to_ms)) = ranges.pop() {
+            match self.count(&doubt, from_ms, to_ms).await {
+                Ok(found) => {
+                    for (r, (count, last_ts_ms)) in found {
+                        let sum = counts.entry(r).or_insert((0, i64::MIN));
+                        *sum = (sum.0 + count, sum.1.max(last_ts_ms));
+                    }
+                }
+                Err(error) if error.kind() == "timeout" && to_ms - from_ms > SLICE_MIN_MS => {
+                    let step = ((to_ms - from_ms) / SLICES).max(SLICE_MIN_MS);
+                    ranges.extend((from_ms..to_ms).step_by(step as usize).map(|at| (at, (at + step).min(to_ms))));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(counts)
+    }
+
+    async fn count(&self, places: &[usize], from_ms: i64, to_ms: i64) -> Result<Vec<(usize, Count)>, StoreError> {
+        let span = self.store.options.span;
+        let mut sensors: Vec<&str> = places.iter().map(|r| &*self.requests[*r].bucket.sensor_id).collect();
+        sensors.dedup();
+        let first = span.floor(from_ms);
+        let one = to_ms <= span.end(first);
+        // The number of the hour, from the first one on. Of one hour it is not computed: the server then counts faster.
+        let since = doc! { "$subtract": ["$ts", DateTime::from_millis(first.0)] };
+        let hour = doc! { "$floor": { "$divide": [since, span.ms()] } };
+        let id = if one {
+            doc! { "s": "$meta.sensor_id" }
+        } else {
+            doc! { "s": "$meta.sensor_id", "h": hour }
+        };
+        let pipeline = vec![
+            doc! { "$match": recount::measurements_of(&sensors, from_ms, to_ms) },
+            doc! { "$group": { "_id": id, "n": { "$sum": 1 }, "last": { "$max": "$ts" } } },
+        ];
+        let by_bucket: HashMap<(&str, i64), usize> = self.by_bucket(places);
+        let (readings, max_time) = (self.store.series.readings.clone(), self.store.timeout);
+        let read = async move {
+            let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
+            let aggregate = readings.aggregate(pipeline).read_concern(ReadConcern::majority()).max_time(max_time);
+            let cursor = aggregate.selection_criteria(primary).with_type::<Document>().await?;
+            cursor.try_collect::<Vec<Document>>().await
+        };
+        let rows = self.store.limited(read).await?.map_err(|e| command_error(&e))?;
+        let row = |row: Document| {
+            let id = row.get_document("_id").ok()?;
+            let hour = id.get_f64("h").unwrap_or(0.0) as i64;
+            let r = by_bucket.get(&(id.get_str("s").ok()?, first.0 + hour * span.ms()))?;
+            let count = row.get("n").and_then(|n| n.as_i64().or(n.as_i32().map(i64::from)))?;
+            let last = row.get_datetime("last").ok()?.timestamp_millis();
+            Some((*r, (u32::try_from(count).unwrap_or(u32::MAX), last)))
+        };
+        Ok(rows.into_iter().filter_map(row).collect())
+    }
+
+    /// The identities of the measurements that the requests want.
+    async fn keys(
+        &self,
+        group: &Group,
+        counts: &HashMap<usize, Count>,
+    ) -> Result<HashMap<usize, Vec<ReadingKey>>, StoreError> {
+        // What was counted and has nothing of the wanted time is not looked at again.
+        let wants = |r: &usize| {
+            let from_ms = self.requests[*r].readings_from?;
+            let last_ts_ms = if self.requests[*r].doubt { counts.get(r).map(|c| c.1)? } else { i64::MAX };
+            (last_ts_ms >= from_ms).then_some(from_ms)
+        };
+        let places: Vec<usize> = group.places.iter().copied().filter(|r| wants(r).is_some()).collect();
+        let mut keys = HashMap::new();
+        let Some(from_ms) = places.iter().filter_map(wants).min() else { return Ok(keys) };
+        let mut sensors: Vec<&str> = places.iter().map(|r| &*self.requests[*r].bucket.sensor_id).collect();
+        sensors.dedup();
+        let by_bucket = self.by_bucket(&places);
+        let filter = recount::measurements_of(&sensors, from_ms.max(group.from_ms), group.to_ms);
+        let (span, time) = (self.store.options.span, self.store.timeout);
+        let find = selection(self.store.series.readings.find(filter).batch_size(BATCH));
+        let cursor = tokio::time::timeout(time, find).await.map_err(|_| timed_out(time))?;
+        let mut cursor = cursor.map_err(|e| command_error(&e))?;
+        loop {
+            // Of a batch that is here already this takes no time.
+            let more = tokio::time::timeout(time, cursor.advance()).await.map_err(|_| timed_out(time))?;
+            if !more.map_err(|e| command_error(&e))? {
+                return Ok(keys);
+            }
+            let document = cursor.current();
+            let Some((sensor, ts_ms)) = whose(document) else { continue };
+            let Some(&r) = by_bucket.get(&(sensor, span.floor(ts_ms).0)) else { continue };
+            if wants(&r).is_some_and(|from_ms| ts_ms >= from_ms) {
+                keys.entry(r).or_insert_with(Vec::new).extend(key_of(document));
+            }
+        }
+    }
+
+    fn by_bucket(&self, places: &[usize]) -> HashMap<(&str, i64), usize> {
+        let entry = |r: &usize| ((&*self.requests[*r].bucket.sensor_id, self.requests[*r].bucket.start.0), *r);
+        places.iter().map(entry).collect()
+    }
+}
+
+fn whose(document: &RawDocument) -> Option<(&str, i64)> {
+    let id = document.get_document("meta").ok()?.get_str("sensor_id").ok()?;
+    Some((id, document.get_datetime("ts").ok()?.timestamp_millis()))
+}
