@@ -267,6 +267,16 @@ def backlog(board):
         alerts=["HourbucketNotFresh"],
     )
     board.graph(
+        "No progress", "How long the oldest unstored reading has been the same although MongoDB answers.",
+        [(f"hourbucket_stalled_seconds{S}", "{{instance}}")], "s", min=0, steps=[(30, RED)],
+        alerts=["HourbucketStalled"],
+    )
+    board.graph(
+        "Quarantined buckets", "Buckets that MongoDB keeps failing while it answers others.",
+        [(f"hourbucket_quarantined_buckets{S}", "{{instance}}")], "short", min=0, steps=[(1, RED)],
+        alerts=["HourbucketBucketQuarantined"],
+    )
+    board.graph(
         "Oldest message without PUBACK", "For each broker.",
         [(f"hourbucket_mqtt_oldest_unacked_seconds{S}", "{{instance}} {{broker}}")], "s", min=0, steps=[(30, RED)],
         alerts=["HourbucketAcksOld"],
