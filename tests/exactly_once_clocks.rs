@@ -116,14 +116,17 @@ fn a_fast_clock_and_sigkill_before_the_bucket_begins() {
 /// MongoDB has the readings, and the service dies before it hears of it: the journal has them still.
 #[test]
 fn a_fast_clock_and_replay_of_what_is_stored() {
-    for mode in ["timeseries", "bucket"] {
+    // How the inserts of the two modes begin: a text, its name, its length, the collection.
+    let inserts = [("timeseries", b"\x02insert\0\x10\0\0\0sensor_readings\0".as_slice())];
+    let inserts = inserts.into_iter().chain([("bucket", b"\x02insert\0\x0f\0\0\0sensor_buckets\0".as_slice())]);
+    for (mode, insert) in inserts {
         let proxy = Proxy::start(Mongod::shared().port());
         let mut rig = Rig::start("replay", mode, "journal", &proxy.uri());
         let first = ("first".to_owned(), now_ms(), 1);
         rig.post(std::slice::from_ref(&first));
         rig.service.wait_settled(1, PATIENCE);
         let sent = [("fast-1".to_owned(), now_ms() / MINUTE * MINUTE + 5 * MINUTE, 2)];
-        proxy.withhold_answers_to(b"fast-1");
+        proxy.withhold_answers_to(insert);
         rig.post(&sent);
         wait_until("MongoDB has the reading", PATIENCE, || {
             (counted(&rig.uri, &rig.database, "fast-1")[0].0 > 0).then_some(())
