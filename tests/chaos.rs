@@ -1,6 +1,6 @@
 //! The promise on real servers: the binary, a real mosquitto, a real MongoDB, and SIGKILL for any of them.
 //!
-//! Long runs: `HOURBUCKET_KILLS=100 cargo test --test chaos kill`, and `HOURBUCKET_OUTAGE=20000000` for the outage;
+//! Long runs: `HOURBUCKET_KILLS=500 cargo test --test chaos killed_at`, and `HOURBUCKET_OUTAGE=20000000` for the outage;
 //! `HOURBUCKET_TEST_BINARY` names another binary than the tests' own, such as the release build.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
@@ -10,11 +10,14 @@ mod support;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use hourbucket::config::StoreMode;
+use mongodb::bson::{DateTime, Document, doc};
 use support::fleet::{Devices, Gateway};
-use support::mongod::Mongod;
+use support::large::{self, STEP_MS};
+use support::mongod::{Mongod, unique_database};
 use support::mosquitto::Mosquitto;
 use support::service::Service;
-use support::{truth, wait_until};
+use support::{block_on, truth, wait_until};
 
 /// Everything settles within this; two cores are shared by all of it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -77,12 +80,15 @@ fn killed_at_random_instants(mode: &str) {
     let text = config(
         &broker,
         mode,
-        "flush.max_age = \"500ms\"\njournal.segment_bytes = \"64KiB\"\njournal.max_bytes = \"64MiB\"",
+        "bucket.span = \"1m\"\nflush.max_age = \"500ms\"\njournal.segment_bytes = \"64KiB\"\njournal.max_bytes = \"64MiB\"",
     );
     let mut service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
-    let gateways: Vec<_> = (0..3).map(|g| Gateway::start(&format!("g{g}"), service.http(), 50, 40)).collect();
+    // As far as `limits.future` allows: buckets that have not begun are written, killed and replayed as all others are.
+    let spread_ms = 600_000;
+    let gateway = |g| Gateway::start_hostile(&format!("g{g}"), service.http(), 50, 40, spread_ms);
+    let gateways: Vec<_> = (0..3).map(gateway).collect();
     service.wait_subscribed();
-    let devices = Devices::start(broker.port(), 100, usize::MAX, 3000);
+    let devices = Devices::start_skewed(broker.port(), 100, usize::MAX, 3000, spread_ms);
     wait_until("a journal file is used again", PATIENCE, || (recycled_segments(&service) > 0).then_some(()));
     let mut recycled = 0;
     for kill in 0..kills {
@@ -109,6 +115,58 @@ fn killed_at_random_instants(mode: &str) {
     });
     truth::exactly_once(&truth::readings(&mongod.uri(), "hourbucket"), sent);
     assert_eq!(service.terminate(Duration::from_secs(40)), 0, "{}", service.log());
+}
+
+/// What the kills are judged by: it notices a reading that is there twice, whether its summary counts it twice or once,
+/// and a summary that counts one twice that is there once.
+#[test]
+fn the_recount_notices_what_is_there_twice() {
+    const START: i64 = 1_709_287_200_000;
+    let uri = Mongod::shared().uri();
+    let again = doc! { "ts": DateTime::from_millis(START + 9 * STEP_MS), "n": 9i64 };
+    let mut measurement = again.clone();
+    measurement.insert("meta", doc! { "sensor_id": "s", "tags": {} });
+    let counted = doc! { "$inc": { "count": 1, "summary.n.count": 1, "summary.n.sum": 9i64 } };
+    let pushed = doc! { "$push": { "readings": again } };
+    let (series, pages) = (StoreMode::Timeseries, StoreMode::Bucket);
+    // In which mode, what is done to the document, whether the measurement is there twice; whether it must be noticed.
+    let cases = [
+        (series, vec![], false, false),
+        (series, vec![&counted], false, true),
+        (series, vec![], true, true),
+        (series, vec![&counted], true, true),
+        (pages, vec![], false, false),
+        (pages, vec![&counted], false, true),
+        (pages, vec![&pushed], false, true),
+        (pages, vec![&counted, &pushed], false, true),
+    ];
+    let databases = [(series, unique_database("twice")), (pages, unique_database("twice"))];
+    databases.iter().for_each(|(mode, database)| large::prepare(&uri, database, *mode));
+    for (mode, updates, twice, wrong) in cases {
+        let (_, database) = databases.iter().find(|(of, _)| *of == mode).unwrap();
+        block_on(async {
+            let db = mongodb::Client::with_uri_str(&uri).await.unwrap().database(database);
+            db.collection::<Document>("sensor_buckets").delete_many(doc! {}).await.unwrap();
+            db.collection::<Document>("sensor_readings").delete_many(doc! { "meta.sensor_id": "s" }).await.unwrap();
+        });
+        match mode {
+            StoreMode::Timeseries => large::measured_hours(&uri, database, &["s".to_owned()], START, 10),
+            _ => large::paged_hour(&uri, database, "s", START, 10, 1000),
+        }
+        block_on(async {
+            let db = mongodb::Client::with_uri_str(&uri).await.unwrap().database(database);
+            for update in &updates {
+                db.collection::<Document>("sensor_buckets").update_one(doc! {}, (*update).clone()).await.unwrap();
+            }
+            if twice {
+                db.collection::<Document>("sensor_readings").insert_one(&measurement).await.unwrap();
+            }
+        });
+        let sent = (0..10).map(|n| ("s".to_owned(), START + n * STEP_MS, n));
+        let recount = || truth::exactly_once(&truth::readings(&uri, database), sent);
+        let noticed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(recount)).is_err();
+        assert_eq!(noticed, wrong, "{mode:?}, {updates:?}, a measurement twice: {twice}");
+    }
 }
 
 /// Segments in the journal that say of themselves that their file was one before (`journal/segment.rs`).

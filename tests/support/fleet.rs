@@ -16,6 +16,11 @@ pub fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis() as i64
 }
 
+/// How far the clock of a sensor is ahead: from `-spread_ms` for the first to `spread_ms` for the last, evenly.
+fn skew_ms(sensor: usize, sensors: usize, spread_ms: i64) -> i64 {
+    2 * spread_ms * sensor as i64 / (sensors as i64 - 1).max(1) - spread_ms
+}
+
 /// A gateway: posts batches one after the other, each until it is acknowledged.
 pub struct Gateway {
     stop: Arc<AtomicBool>,
@@ -27,6 +32,12 @@ pub struct Gateway {
 impl Gateway {
     /// Starts one that posts `batch` readings of `sensors` sensors at a time to `url`.
     pub fn start(name: &str, url: String, sensors: usize, batch: usize) -> Gateway {
+        Gateway::start_hostile(name, url, sensors, batch, 0)
+    }
+
+    /// As [`Gateway::start`], with sensors whose clocks are wrong by up to `spread_ms` ([`skew_ms`]). If there is a spread,
+    /// it also repeats the batch before, which was acknowledged, whenever no answer came: an impatient sender.
+    pub fn start_hostile(name: &str, url: String, sensors: usize, batch: usize, spread_ms: i64) -> Gateway {
         let (stop, acked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (stopped, count, name) = (stop.clone(), acked.clone(), name.to_owned());
         let thread = std::thread::spawn(move || {
@@ -36,12 +47,32 @@ impl Gateway {
                 .proxy(None)
                 .build()
                 .new_agent();
-            let (mut record, mut n) = (vec![], 0i64);
+            let (mut record, mut n, mut before) = (vec![], 0i64, String::new());
+            // The same bytes again and again until somebody says 200, also after the flag: what was sent once may be stored.
+            // Whether every try was answered.
+            let send = |lines: &str| {
+                let mut answered = true;
+                loop {
+                    let request =
+                        agent.post(format!("{url}/v1/readings")).header("content-type", "application/x-ndjson");
+                    match request.send(lines.as_bytes()) {
+                        Ok(answer) if answer.status().as_u16() == 200 => return answered,
+                        Ok(answer) => {
+                            let status = answer.status().as_u16();
+                            assert!(matches!(status, 429 | 503), "{status}: {:?}", answer.into_body().read_to_string());
+                        }
+                        Err(_) => answered = false,
+                    }
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            };
             while !stopped.load(Ordering::Relaxed) {
                 let ts = now_ms();
-                let readings: Vec<Stored> = (0..batch as i64)
-                    .map(|i| (format!("{name}-{}", (n + i) % sensors as i64), ts + i / 100, n + i))
-                    .collect();
+                let reading = |i: i64| {
+                    let sensor = (n + i) as usize % sensors;
+                    (format!("{name}-{sensor}"), ts + i / 100 + skew_ms(sensor, sensors, spread_ms), n + i)
+                };
+                let readings: Vec<Stored> = (0..batch as i64).map(reading).collect();
                 n += batch as i64;
                 let lines: String = readings
                     .iter()
@@ -49,20 +80,10 @@ impl Gateway {
                         format!("{{\"sensor_id\":\"{s}\",\"ts\":{ts},\"n\":{n},\"half\":{}}}\n", *n as f64 / 2.0)
                     })
                     .collect();
-                // The same bytes again and again until somebody says 200, also after the flag: what was sent once may be stored.
-                loop {
-                    let request =
-                        agent.post(format!("{url}/v1/readings")).header("content-type", "application/x-ndjson");
-                    match request.send(lines.as_bytes()) {
-                        Ok(answer) if answer.status().as_u16() == 200 => break,
-                        Ok(answer) => {
-                            let status = answer.status().as_u16();
-                            assert!(matches!(status, 429 | 503), "{status}: {:?}", answer.into_body().read_to_string());
-                            std::thread::sleep(Duration::from_millis(20));
-                        }
-                        Err(_) => std::thread::sleep(Duration::from_millis(20)),
-                    }
+                if !send(&lines) && spread_ms > 0 && !before.is_empty() {
+                    send(&before);
                 }
+                before = lines;
                 count.fetch_add(batch, Ordering::Relaxed);
                 record.extend(readings);
             }
@@ -90,12 +111,17 @@ pub struct Devices {
 impl Devices {
     /// Publishes to `fleet/{sensor}` at most `messages` messages (or until it is stopped), at most `rate` a second.
     pub fn start(port: u16, sensors: usize, messages: usize, rate: usize) -> Devices {
+        Devices::start_skewed(port, sensors, messages, rate, 0)
+    }
+
+    /// As [`Devices::start`], with clocks that are wrong by up to `spread_ms` ([`skew_ms`]).
+    pub fn start_skewed(port: u16, sensors: usize, messages: usize, rate: usize, spread_ms: i64) -> Devices {
         let (stop, acked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let record: Arc<Mutex<Vec<Stored>>> = Arc::default();
         let (stopped, count, list) = (stop.clone(), acked.clone(), record.clone());
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            runtime.block_on(publish(port, sensors, messages, rate, stopped, count, list));
+            runtime.block_on(publish(port, sensors, messages, rate, spread_ms, stopped, count, list));
         });
         Devices { stop, acked, record, thread }
     }
@@ -108,11 +134,13 @@ impl Devices {
     }
 }
 
+#[allow(clippy::too_many_arguments, reason = "what Devices is started with, and what it shares")]
 async fn publish(
     port: u16,
     sensors: usize,
     messages: usize,
     rate: usize,
+    spread_ms: i64,
     stop: Arc<AtomicBool>,
     acked: Arc<AtomicUsize>,
     record: Arc<Mutex<Vec<Stored>>>,
@@ -132,7 +160,7 @@ async fn publish(
             if n % 100 == 0 {
                 tokio::time::sleep_until(begun + Duration::from_micros((n as u64 * 1_000_000) / rate as u64)).await;
             }
-            let (sensor, ts) = (format!("d{}", n % sensors), now_ms());
+            let (sensor, ts) = (format!("d{}", n % sensors), now_ms() + skew_ms(n % sensors, sensors, spread_ms));
             let payload = format!("{{\"ts\":{ts},\"n\":{n},\"temp\":{}}}", n as f64 / 4.0);
             let topic = format!("fleet/{sensor}");
             client.publish(topic, payload, mqtt::PublishOptions::at_least_once()).await.expect("the broker is there");

@@ -9,12 +9,15 @@
 pub mod emulation;
 pub mod fleet;
 pub mod guides;
+pub mod large;
 pub mod mongod;
 pub mod mosquitto;
 pub mod process;
+pub mod proxy;
 pub mod replica_set;
 pub mod seed;
 pub mod service;
+pub mod steady;
 pub mod truth;
 
 use std::future::Future;

@@ -1,0 +1,182 @@
+//! Sensors that send one reading a second each, and how long each of their readings takes from its acknowledgement until
+//! MongoDB has it: what no other sensor may change.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mongodb::bson::{Document, doc};
+
+use super::block_on;
+use super::fleet::now_ms;
+use super::truth::Stored;
+
+const SEND_EVERY: Duration = Duration::from_secs(1);
+/// The longest that senders are refused.
+const ACKED_WITHIN: Duration = Duration::from_secs(60);
+/// How often MongoDB is asked.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// The sensors, and a watcher that asks MongoDB what became of their readings.
+pub struct Steady {
+    shared: Arc<Shared>,
+    sender: JoinHandle<Vec<Stored>>,
+    watcher: JoinHandle<()>,
+}
+
+struct Shared {
+    sensors: usize,
+    limit: Duration,
+    /// To the sensors.
+    stop: AtomicBool,
+    /// They have stopped: nothing more will be acknowledged.
+    stopped: AtomicBool,
+    /// When the nth reading of every sensor was acknowledged.
+    acked: Mutex<Vec<Instant>>,
+    /// The greatest age of a reading that was not stored yet, and which one it was.
+    worst: Mutex<(Duration, String)>,
+}
+
+impl Steady {
+    /// Starts `sensors` of them, which post to `url`; MongoDB is asked directly, at `store_uri`. `limit`: how old an
+    /// acknowledged reading may become before it is stored, in its bucket's summary too, for [`Steady::check`].
+    pub fn start(url: String, store_uri: String, database: &str, sensors: usize, limit: Duration) -> Steady {
+        let shared = Arc::new(Shared {
+            sensors,
+            limit,
+            stop: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+            acked: Mutex::default(),
+            worst: Mutex::default(),
+        });
+        let (of_sender, of_watcher, database) = (shared.clone(), shared.clone(), database.to_owned());
+        let sender = std::thread::spawn(move || of_sender.send(&url));
+        let watcher = std::thread::spawn(move || block_on(of_watcher.watch(&store_uri, &database)));
+        Steady { shared, sender, watcher }
+    }
+
+    /// The greatest age so far.
+    pub fn worst(&self) -> Duration {
+        self.shared.worst.lock().unwrap().0
+    }
+
+    /// # Panics
+    /// A reading has waited for longer than the limit.
+    #[track_caller]
+    pub fn check(&self) {
+        self.shared.check();
+    }
+
+    /// Stops them, waits until all is stored, and gives what was acknowledged and the greatest age.
+    ///
+    /// # Panics
+    /// As [`Steady::check`].
+    #[track_caller]
+    pub fn finish(self) -> (Vec<Stored>, Duration) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        let sent = self.sender.join().expect("the sensors");
+        self.shared.stopped.store(true, Ordering::Relaxed);
+        while !self.watcher.is_finished() {
+            self.shared.check();
+            std::thread::sleep(LOOK_EVERY);
+        }
+        self.watcher.join().expect("the watcher");
+        self.shared.check();
+        let worst = self.shared.worst.lock().unwrap().0;
+        (sent, worst)
+    }
+}
+
+impl Shared {
+    #[track_caller]
+    fn check(&self) {
+        let (worst, which) = self.worst.lock().unwrap().clone();
+        let acked = self.acked.lock().unwrap().len();
+        assert!(
+            worst <= self.limit,
+            "{which}, not the sensor at fault: not stored {worst:?} after its acknowledgement, {:?} are allowed ({acked} \
+             readings of each were acknowledged)",
+            self.limit
+        );
+    }
+
+    /// Posts a reading of every sensor each second, each until it is acknowledged; the record of it.
+    fn send(&self, url: &str) -> Vec<Stored> {
+        let agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(Duration::from_secs(20)))
+            .proxy(None)
+            .build()
+            .new_agent();
+        let (begun, mut record) = (Instant::now(), vec![]);
+        for n in 0.. {
+            let next = begun + SEND_EVERY * n;
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let ts = now_ms();
+            let readings: Vec<Stored> = (0..self.sensors).map(|i| (id(i), ts, i64::from(n))).collect();
+            let body: String = readings
+                .iter()
+                .map(|(sensor, ts, n)| format!("{{\"sensor_id\":\"{sensor}\",\"ts\":{ts},\"n\":{n}}}\n"))
+                .collect();
+            let post = || {
+                let request = agent.post(format!("{url}/v1/readings")).header("content-type", "application/x-ndjson");
+                request.send(body.as_bytes()).is_ok_and(|answer| answer.status().as_u16() == 200)
+            };
+            let since = Instant::now();
+            while !post() {
+                assert!(since.elapsed() < ACKED_WITHIN, "a reading of every sensor is not acknowledged");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            self.acked.lock().unwrap().push(Instant::now());
+            record.extend(readings);
+        }
+        record
+    }
+
+    /// Until they are stopped and all is stored, or a reading is too late.
+    async fn watch(&self, uri: &str, database: &str) {
+        let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
+        let pages = client.database(database).collection::<Document>("sensor_buckets");
+        let ids: Vec<String> = (0..self.sensors).map(id).collect();
+        // In time-series mode a summary counts measurements that are stored.
+        let counts = [
+            doc! { "$match": { "sensor_id": { "$in": &ids } } },
+            doc! { "$group": { "_id": "$sensor_id", "n": { "$sum": "$count" } } },
+        ];
+        loop {
+            let (stopped, at) = (self.stopped.load(Ordering::Relaxed), Instant::now());
+            let mut stored: HashMap<String, usize> = HashMap::new();
+            let mut cursor = pages.aggregate(counts.clone()).await.expect("a cursor");
+            while cursor.advance().await.expect("the next row") {
+                let row = cursor.deserialize_current().expect("a row");
+                stored.insert(row.get_str("_id").unwrap().to_owned(), row.get_i32("n").unwrap() as usize);
+            }
+            let acked = self.acked.lock().unwrap().clone();
+            let mut all = true;
+            for sensor in &ids {
+                let n = stored.get(sensor).copied().unwrap_or(0);
+                let Some(since) = acked.get(n) else { continue };
+                all = false;
+                let (age, mut worst) = (at.saturating_duration_since(*since), self.worst.lock().unwrap());
+                if age > worst.0 {
+                    *worst = (age, format!("reading {n} of {sensor}"));
+                }
+            }
+            if (stopped && all) || self.worst.lock().unwrap().0 > self.limit {
+                return;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+fn id(sensor: usize) -> String {
+    format!("steady-{sensor}")
+}
