@@ -204,7 +204,7 @@ impl Bucket {
     }
 
     /// The store has failed it, alone or with others.
-    fn fault(&mut self) {
+    pub(super) fn fault(&mut self) {
         self.faults = self.faults.saturating_add(1);
     }
 

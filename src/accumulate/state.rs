@@ -141,6 +141,8 @@ pub struct Holding {
     pub readings: usize,
 }
 
+/// Failures in a row after which another conflict counts as a fault: another instance is not always faster.
+const CONFLICTS_MAX: u32 = 4;
 /// After a job that failed as a whole jobs are a quarter as large, and twice as large after each that did not.
 const SHRINK_BITS: u32 = 2;
 const SHRINK_BITS_MAX: u32 = 12;
@@ -442,8 +444,12 @@ impl Shard {
                 let flag = if answer == Written::Conflict { RowFlags::REFUSED } else { RowFlags::LOST };
                 self.settle(ticket, now, |bucket, _| {
                     bucket.came_back(write, flag, now.mono_ms);
+                    if bucket.attempts() > CONFLICTS_MAX {
+                        bucket.fault();
+                    }
                     (0, 0)
                 });
+                self.note_fault(ticket, "no write fits its document, whatever is read of it: was it changed by hand?", now);
             }
             Written::Unknown { detail } => self.lost(ticket, write, &detail, now),
             Written::Rejected { detail } => {

@@ -59,7 +59,9 @@ pub(super) fn command_error(error: &mongodb::error::Error) -> StoreError {
             _ => StoreError::Unknown { kind: "command", detail },
         },
         ErrorKind::Write(_) => StoreError::Unknown { kind: "write_concern", detail },
-        _ => StoreError::Unknown { kind: "network", detail },
+        ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } => StoreError::Unknown { kind: "network", detail },
+        // What was read makes no sense, or was found out to be wrong by ourselves: the server is there all the same.
+        _ => StoreError::Unknown { kind: "command", detail },
     }
 }
 
