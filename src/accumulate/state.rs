@@ -368,7 +368,11 @@ impl Shard {
 
     fn answered(&mut self, ticket: Ticket, write: PageWrite, answer: Written, now: Now) {
         match answer {
-            Written::Done { count } => self.settle(ticket, now, |bucket, _| {
+            Written::Done { .. } | Written::Recounted => self.settle(ticket, now, |bucket, _| {
+                let count = match answer {
+                    Written::Done { count } => Some(count),
+                    _ => None,
+                };
                 let settled = bucket.written(&write, count);
                 (settled.stored, settled.duplicates)
             }),
@@ -435,7 +439,7 @@ impl Shard {
         if bucket.queued {
             return;
         }
-        let queue = match bucket.need() {
+        let queue = match bucket.need(self.settings.page) {
             Need::Nothing => return,
             Need::Load => &mut self.loads,
             Need::Create => &mut self.creates,

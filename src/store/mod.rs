@@ -10,13 +10,15 @@
 //! - [`Store::load`] sees everything that an `Ok` was given for (majority read concern), and may not see yet what an
 //!   `Unknown` left.
 //! - Writes of [`Form::Series`] store their measurements first, which no version guards, and then the summary. Where the
-//!   summary is not what was believed it is recounted from the measurements, so they never answer `Conflict`. After an
+//!   summary is not what was believed it is recounted from the measurements ([`recount`]), so they never answer
+//!   `Conflict`. After an
 //!   `Unknown` the bucket must be loaded with `doubt` before anything more is written to it: that load waits until no
 //!   statement of this process that was given up can still be applied, and recounts the summary where it differs.
 
 pub mod memory;
 pub mod mongo;
 pub mod reading;
+pub(crate) mod recount;
 pub mod registry;
 
 use std::future::Future;
@@ -40,6 +42,9 @@ pub enum Written {
         /// The page's version from here on.
         count: u32,
     },
+    /// Done, of [`Form::Series`]; and the bucket was recounted over several pages, or its page was sealed by that. Which
+    /// page takes more, and with which version, is to be loaded.
+    Recounted,
     /// The stored page is not what was believed; nothing was changed.
     Conflict,
     /// The store will never take this statement, whatever is tried: its readings become dead letters.
@@ -125,8 +130,10 @@ pub struct LoadedPage {
     pub last_ts_ms: i64,
     /// Bytes of the readings as a BSON array.
     pub bytes: u64,
+    /// Bytes of its summary.
+    pub summary_bytes: u64,
     /// The identities of all its readings in stored order, where readings were asked for and it holds one of that time
-    /// or later; otherwise empty. Of [`Form::Series`] only those of that time or later, in any order.
+    /// or later; otherwise empty. Of [`Form::Series`] only those of that time or later, in any order, all with page 0.
     pub keys: Vec<ReadingKey>,
 }
 

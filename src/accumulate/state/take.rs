@@ -39,7 +39,7 @@ impl Shard {
             let Ok(position) = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start) else { continue };
             let bucket = &mut sensor.buckets[position];
             bucket.queued = false;
-            let need = bucket.need();
+            let need = bucket.need(self.settings.page);
             if need == want {
                 return Some((ticket, position));
             }
@@ -67,7 +67,8 @@ impl Shard {
 
     pub(super) fn take_writes(&mut self, want: Need, form: Form) -> Option<Job> {
         let (mut tickets, mut writes, mut bytes) = (vec![], vec![], 0);
-        // Stops while a whole page still fits; a statement is a page and a summary at most.
+        // Stops while a whole page of readings still fits. Its summary may come on top: 3.4 MiB at most, see
+        // `summary::PAGE_SUMMARY_BYTES_MAX`.
         let bytes_max = self.settings.command_bytes_max.saturating_sub(self.settings.page.bytes);
         let keys_max = self.keys_max();
         while writes.len() < self.settings.command_statements_max && bytes <= bytes_max {

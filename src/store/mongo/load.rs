@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use futures_util::TryStreamExt;
 use mongodb::Collection;
 use mongodb::action::Find;
-use mongodb::bson::{Bson, DateTime, RawBsonRef, RawDocument, RawDocumentBuf, doc};
+use mongodb::bson::{Bson, DateTime, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
 use mongodb::options::{Hint, ReadConcern, SelectionCriteria};
 
 use super::pack::SERIES;
@@ -114,9 +114,10 @@ async fn measurements(
         let looks: Vec<Look<'_>> = places.iter().map(look).collect();
         let found = series::measured(&series.readings, start, series.options.span, &looks).await?;
         for (r, measured) in places.into_iter().zip(found) {
-            if requests[r].doubt && loaded[r].pages.first().map_or(0, |h| h.count) != measured.count {
-                let count = recount::recount(series, &requests[r].bucket).await?;
-                let pages = vec![LoadedPage { count, ..LoadedPage::default() }];
+            // Which page counts which measurement is of no meaning: all of them together count all.
+            let counted: u64 = loaded[r].pages.iter().map(|page| u64::from(page.count)).sum();
+            if requests[r].doubt && counted != u64::from(measured.count) {
+                let pages = recount::recount(series, &requests[r].bucket, false).await?.pages;
                 loaded[r] = LoadedBucket { form: Form::Series, pages };
             }
             if let Some(head) = loaded[r].pages.first_mut() {
@@ -164,8 +165,10 @@ async fn find(
     starts.dedup();
     // `_id` decides; the other two are there for a sharded cluster, which targets by them.
     let filter = doc! { "_id": { "$in": ids }, "sensor_id": { "$in": sensors }, "bucket_start": { "$in": starts } };
-    let mut projection =
-        doc! { "count": 1, "has_overflow": 1, "last_ts": 1, "storage": 1, "bytes": { "$bsonSize": "$$ROOT" } };
+    let mut projection = doc! {
+        "count": 1, "has_overflow": 1, "last_ts": 1, "storage": 1,
+        "bytes": { "$bsonSize": "$$ROOT" }, "summary_bytes": summary_bytes(),
+    };
     if readings {
         projection.insert("readings", 1);
     }
@@ -190,7 +193,13 @@ fn page_id(found: &RawDocument) -> Option<(&str, i64, u32)> {
     Some((id.get_str("sensor_id").ok()?, start, u32::try_from(page).ok()?))
 }
 
-fn page_of(found: &RawDocument) -> LoadedPage {
+/// The bytes of a page's summary, for a projection; 0 where it has none.
+pub(super) fn summary_bytes() -> Document {
+    doc! { "$bsonSize": { "$cond": [{ "$eq": [{ "$type": "$summary" }, "object"] }, "$summary", {}] } }
+}
+
+/// A page, as far as the projection has it.
+pub(super) fn page_of(found: &RawDocument) -> LoadedPage {
     let number = |name: &str| found.get(name).ok().flatten().and_then(int).unwrap_or(0);
     let keys = match found.get_array("readings") {
         Ok(readings) => readings.into_iter().filter_map(|r| key_of(r.ok()?.as_document()?)).collect(),
@@ -200,7 +209,8 @@ fn page_of(found: &RawDocument) -> LoadedPage {
         count: number("count") as u32,
         sealed: found.get_bool("has_overflow").unwrap_or(false),
         last_ts_ms: found.get_datetime("last_ts").map(|d| d.timestamp_millis()).unwrap_or(i64::MIN),
-        bytes: number("bytes") as u64,
+        bytes: number("bytes").saturating_sub(number("summary_bytes")).max(0) as u64,
+        summary_bytes: number("summary_bytes") as u64,
         keys,
     }
 }

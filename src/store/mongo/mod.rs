@@ -31,6 +31,7 @@ mod setup;
 mod shard;
 mod stored;
 mod swap;
+mod view;
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -142,13 +143,16 @@ impl MongoStore {
         &self,
         operation: impl Future<Output = mongodb::error::Result<T>> + Send + 'static,
     ) -> Result<mongodb::error::Result<T>, StoreError> {
-        match tokio::time::timeout(self.timeout, tokio::spawn(operation)).await {
+        let mut task = tokio::spawn(operation);
+        match tokio::time::timeout(self.timeout, &mut task).await {
             Ok(Ok(result)) => Ok(result),
             Ok(Err(_)) => Err(StoreError::Unknown { kind: "driver", detail: "the driver's task panicked".into() }),
-            Err(_) => Err(StoreError::Unknown {
-                kind: "timeout",
-                detail: format!("no answer within store.timeout ({:?})", self.timeout),
-            }),
+            Err(_) => {
+                // What was sent may still be carried out; nothing more is sent.
+                task.abort();
+                let detail = format!("no answer within store.timeout ({:?})", self.timeout);
+                Err(StoreError::Unknown { kind: "timeout", detail })
+            }
         }
     }
 

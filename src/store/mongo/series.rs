@@ -4,7 +4,7 @@
 //! summaries under the version gate like any page. A native collection cannot refuse a duplicate, so nothing is inserted
 //! on a guess: after an answer that never came, and where an earlier process may have been, the bucket is loaded with
 //! `doubt` before its next statement. A summary that meets another version is recounted from the measurements
-//! ([`recount`]); its readings never go back, since they are stored.
+//! ([`recount`]), over as many pages as its fields take; its readings never go back, since they are stored.
 //!
 //! **Given up.** A statement whose answer never came may still be carried out; [`fence`] makes sure that it is over before
 //! the stored measurements are looked at.
@@ -26,7 +26,7 @@ use super::recount;
 use super::{MongoStore, READINGS, command_error, in_part};
 use crate::model::rows::Row;
 use crate::model::{BucketKey, BucketStart, PageKind, PageWrite, ReadingKey, Span};
-use crate::store::{BoxFuture, StoreError, Written};
+use crate::store::{BoxFuture, LoadedPage, StoreError, Written};
 use crate::telemetry::metrics;
 
 /// Measurements in one command; the server takes 100,000.
@@ -83,11 +83,10 @@ impl MongoStore {
             let written = self.write_kind(&statements, Some(name)).await.map_err(in_part)?;
             for (i, written) in some.into_iter().zip(written) {
                 // Another version, none at all any more, or a sum that no longer fits: what is stored is the truth.
-                let count = match written {
-                    Written::Done { count } if count == writes[i].count_after() => count,
+                answers[i] = match written {
+                    Written::Done { count } if count == writes[i].count_after() => Written::Done { count },
                     _ => self.recount(writes[i].bucket()).await?,
                 };
-                answers[i] = Written::Done { count };
             }
         }
         Ok(answers)
@@ -123,12 +122,16 @@ impl MongoStore {
         Ok(refused)
     }
 
-    /// Makes the summary of a bucket anew from its measurements; returns how many there are.
-    async fn recount(&self, bucket: BucketKey) -> Result<u32, StoreError> {
+    /// Makes the summary of a bucket anew from its measurements.
+    async fn recount(&self, bucket: BucketKey) -> Result<Written, StoreError> {
         let (series, begun) = (self.series.clone(), Instant::now());
-        let result = self.limited(async move { recount::recount(&series, &bucket).await }).await;
+        let result = self.limited(async move { recount::recount(&series, &bucket, false).await }).await;
         metrics::store_command("recount", 1, begun.elapsed().as_secs_f64());
-        result?.map_err(|e| in_part(command_error(&e)))
+        let pages = result?.map_err(|e| in_part(command_error(&e)))?.pages;
+        Ok(match pages[..] {
+            [LoadedPage { count, sealed: false, .. }] => Written::Done { count },
+            _ => Written::Recounted,
+        })
     }
 }
 
