@@ -27,7 +27,7 @@ const HOUR_MS: i64 = 3_600_000;
 fn shard() -> Shard {
     let mut shard = Shard::new(ShardSettings {
         span: Span::HOUR,
-        page: PageLimits { readings: 1000, bytes: 1 << 20 },
+        page: PageLimits { readings: 1000, bytes: 1 << 20, summary_bytes: 1 << 20 },
         due: DuePolicy::Age(15_000),
         command_bytes_max: 12 << 20,
         command_statements_max: 5000,

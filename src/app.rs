@@ -48,6 +48,7 @@ use crate::journal::{self, Journal};
 use crate::latest::state::LatestSettings;
 use crate::latest::{LatestGauges, LatestHandle, LatestTask};
 use crate::model::Clock;
+use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
 use crate::read::Reads;
 use crate::route::Router;
 use crate::route::oldest::Oldest;
@@ -143,7 +144,11 @@ impl Wiring {
         let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
         let settings = ShardSettings {
             span: config.bucket.span,
-            page: PageLimits { readings: config.bucket.max_readings, bytes: config.bucket.max_bytes },
+            page: PageLimits {
+                readings: config.bucket.max_readings,
+                bytes: config.bucket.max_bytes,
+                summary_bytes: PAGE_SUMMARY_BYTES_MAX,
+            },
             due: match config.ingest.ack {
                 AckMode::Journal => DuePolicy::Age(ms(config.flush.max_age)),
                 AckMode::Stored => DuePolicy::Linger(ms(config.flush.linger)),

@@ -49,7 +49,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 fn shard(page: u32, seen_max: usize) -> Shard {
     let mut shard = Shard::new(ShardSettings {
         span: Span::HOUR,
-        page: PageLimits { readings: page, bytes: 1 << 20 },
+        page: PageLimits { readings: page, bytes: 1 << 20, summary_bytes: 1 << 20 },
         due: DuePolicy::Age(1000),
         command_bytes_max: 4 << 20,
         command_statements_max: 3,

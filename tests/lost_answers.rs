@@ -67,7 +67,7 @@ type Sent = Arc<Mutex<BTreeMap<(String, ReadingKey), bool>>>;
 async fn history(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let form = if rng.bool() { Form::Series } else { Form::Pages };
-    let page = PageLimits { readings: rng.u32(1..12), bytes: 1 << 20 };
+    let page = PageLimits { readings: rng.u32(1..12), bytes: 1 << 20, summary_bytes: 1 << 20 };
     let store = Arc::new(MemoryStore::with_script(script(seed ^ 1, true)).with_form(form));
     let clock: Arc<dyn Clock> = Arc::new(PausedClock(tokio::time::Instant::now()));
     let backoff = Backoff { min: Duration::from_millis(10), max: Duration::from_secs(1) };

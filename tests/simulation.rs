@@ -54,9 +54,10 @@ struct Entry {
     stored: bool,
 }
 
-/// The measurements of a statement, and not its summary.
-fn insert(pages: &mut Pages, stored: &mut HashSet<Identity>, write: &PageWrite) {
+/// The measurements of a statement, and not its summary; or not all of the statements of its recount.
+fn insert(rng: &mut fastrand::Rng, pages: &mut Pages, stored: &mut HashSet<Identity>, write: &PageWrite) {
     pages.insert(write);
+    pages.recount_in_part(&write.sensor_id, write.start, rng.usize(0..6).saturating_sub(1));
     stored.extend(write.rows.to_readings(&write.sensor_id).iter().map(identity));
 }
 
@@ -71,7 +72,7 @@ fn settle(
     for write in zombies.extract_if(.., |w| which(w)) {
         match rng.u8(0..3) {
             0 => {}
-            1 if write.form == Form::Series => insert(pages, stored, &write),
+            1 if write.form == Form::Series => insert(rng, pages, stored, &write),
             _ => drop(apply(pages, stored, &write)),
         }
     }
@@ -130,13 +131,16 @@ struct Sim {
 impl Sim {
     fn new(seed: u64) -> Sim {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let page = PageLimits { readings: rng.u32(1..9), bytes: if rng.u8(0..4) == 0 { 150 } else { 1 << 20 } };
+        let bytes = if rng.u8(0..4) == 0 { 150 } else { 1 << 20 };
+        // A field of a short name takes 58 bytes of a summary: one to eight of them to a page, or any number.
+        let summary_bytes = if rng.bool() { rng.u64(50..500) } else { 1 << 20 };
+        let page = PageLimits { readings: rng.u32(1..9), bytes, summary_bytes };
         let due = if rng.bool() { DuePolicy::Age(rng.u64(1..20_000)) } else { DuePolicy::Linger(rng.u64(0..50)) };
         let wall_ms = 472_222 * HOUR + rng.i64(0..HOUR);
         let mut sim = Sim {
             seed,
             now: Now { wall_ms, mono_ms: 1000 },
-            pages: Pages::default(),
+            pages: Pages { summary_bytes_max: Some(page.summary_bytes), ..Pages::default() },
             stored: HashSet::new(),
             zombies: vec![],
             instances: vec![],
@@ -195,6 +199,9 @@ impl Sim {
         values.insert("v".to_string(), Value::Double(f64::from(self.rng.i32(0..8)) / 4.0));
         if self.rng.bool() {
             values.insert("n".to_string(), Value::Int(self.rng.i64(-3..3)));
+        }
+        if self.rng.u8(0..3) == 0 {
+            values.insert(format!("f{}", self.rng.u8(0..30)), Value::Int(self.rng.i64(-3..3)));
         }
         if receipt_time {
             // Unique in the whole history but for the doubles that `send` makes on purpose.
@@ -372,7 +379,7 @@ impl Sim {
                         Err(unknown())
                     }
                     5 if writes.iter().all(|w| w.form == Form::Series) => {
-                        writes.iter().for_each(|w| insert(pages, stored, w));
+                        writes.iter().for_each(|w| insert(&mut self.rng, pages, stored, w));
                         Err(unknown())
                     }
                     _ => Ok(apply(writes.len())),

@@ -152,7 +152,7 @@ fn accumulating(c: &mut Criterion) {
     let picks: Vec<Pick> = batches[0].places().iter().map(|place| (place.offset, place.hash)).collect();
     let settings = ShardSettings {
         span,
-        page: PageLimits { readings: 1000, bytes: 1 << 20 },
+        page: PageLimits { readings: 1000, bytes: 1 << 20, summary_bytes: 1 << 20 },
         due: DuePolicy::Age(15_000),
         command_bytes_max: 12 << 20,
         command_statements_max: 5000,

@@ -16,21 +16,27 @@
 //! there without being known (an earlier process, an answer that never came), the load asks with `doubt`: the store then
 //! waits for what is still under way, and brings the summary in line with the measurements.
 //!
+//! A page's summary is bounded in bytes, whatever names arrive: see [`stored`]. A page that has no more room for summaries
+//! is sealed like one that is full of readings, in either form.
+//!
 //! Invariants: at most one statement or load in flight; a reading is in exactly one of waiting, flight, store; the
 //! acknowledgements leave with the last reading that waited when they joined.
 
+mod stored;
 mod view;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use stored::{Stored, SummaryBytes};
 pub use view::BucketView;
 
 use super::seen::{Foreign, Position, Seen};
 use crate::ack::{Ack, Acks};
 use crate::flush::due::DuePolicy;
+use crate::model::rows::{self, Room};
 use crate::model::{
-    BucketStart, Form, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, Shape, Tags, rows, summary,
+    BucketStart, Form, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, Shape, Tags, summary,
 };
 use crate::store::LoadedBucket;
 
@@ -41,27 +47,8 @@ pub struct PageLimits {
     pub readings: u32,
     /// `bucket.max_bytes`, of the readings as a BSON array.
     pub bytes: u64,
-}
-
-/// What is believed of the stored bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stored {
-    /// Nothing is known: load before writing.
-    Unknown,
-    /// There is none.
-    New,
-    /// This is its last page.
-    Page { page: u32, count: u32, bytes: u64, sealed: bool },
-}
-
-impl Stored {
-    /// The position (page, count) behind the last reading that is known to be stored.
-    fn end(self) -> Position {
-        match self {
-            Stored::Unknown | Stored::New => (0, 0),
-            Stored::Page { page, count, .. } => (page, count),
-        }
-    }
+    /// Of the summary: [`summary::PAGE_SUMMARY_BYTES_MAX`], in tests less.
+    pub summary_bytes: u64,
 }
 
 /// Rows that wait.
@@ -326,17 +313,17 @@ impl Bucket {
 
     /// For a bucket that is due: until when it may wait all the same, see [`DuePolicy::hold_until_ms`].
     pub(super) fn hold_until_ms(&self, due: DuePolicy, limits: PageLimits, now_ms: u64) -> Option<u64> {
-        let waiting = self.waiting.as_ref().filter(|_| matches!(self.need(), Need::Create | Need::Append))?;
+        let waiting = self.waiting.as_ref().filter(|_| matches!(self.need(limits), Need::Create | Need::Append))?;
         let room = limits.readings.saturating_sub(self.page_holds().0) as usize;
         due.hold_until_ms(now_ms, waiting.since_ms, waiting.rows.len(), room)
     }
 
     /// What it needs next.
-    pub(super) fn need(&self) -> Need {
+    pub(super) fn need(&self, limits: PageLimits) -> Need {
         let Some(waiting) = self.waiting.as_ref().filter(|_| self.flight.is_none()) else { return Need::Nothing };
         match (waiting.check, self.stored) {
             (false, Stored::New | Stored::Page { sealed: true, .. }) => Need::Create,
-            (false, Stored::Page { sealed: false, .. }) => Need::Append,
+            (false, Stored::Page { sealed: false, summary, .. }) if !summary.must_be_looked_up(limits) => Need::Append,
             _ => Need::Load,
         }
     }
@@ -373,19 +360,24 @@ impl Bucket {
         let mut waiting = self.waiting.take()?;
         let form = *self.form.get_or_insert(form);
         let series = form == Form::Series;
-        let (page, kind, count, bytes) = match self.stored {
-            Stored::New | Stored::Unknown => (0, PageKind::Create, 0, 0),
-            Stored::Page { page, sealed: true, .. } => (page + 1, PageKind::Create, 0, 0),
-            Stored::Page { page, count, bytes, .. } => (page, PageKind::Append { known_count: count }, count, bytes),
+        let none = SummaryBytes::NONE;
+        let (page, kind, count, bytes, held) = match self.stored {
+            Stored::New | Stored::Unknown => (0, PageKind::Create, 0, 0, none),
+            Stored::Page { page, sealed: true, .. } => (page + 1, PageKind::Create, 0, 0, none),
+            Stored::Page { page, count, bytes, summary, .. } => {
+                (page, PageKind::Append { known_count: count }, count, bytes, summary)
+            }
         };
-        let (room, room_bytes) = match series {
+        let (rows, bytes_max) = match series {
             true => (limits.readings as usize, limits.bytes),
             false => (limits.readings.saturating_sub(count) as usize, limits.bytes.saturating_sub(bytes)),
         };
+        let room = Room { rows, bytes: bytes_max, summary_bytes: held.room(limits) };
         // A page that has no room, by count or for the next reading's bytes, is sealed by a write of its own.
-        let fits = series || room > 0 && (count == 0 || waiting.first_row_bytes() <= room_bytes);
-        let rows = if fits { waiting.rows.take_front(room, room_bytes) } else { Rows::default() };
+        let fits = series || room.rows > 0 && (count == 0 || waiting.first_row_bytes() <= room.bytes);
+        let (rows, is_cut) = if fits { waiting.rows.take_room(room) } else { (Rows::default(), false) };
         let rest = !waiting.rows.is_empty();
+        let full = is_cut || held.is_full(limits) || (rest && !series);
         let summary = summary::summarise(&rows);
         if let Some(seen) = self.seen.as_mut() {
             seen.extend(rows.iter().filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME)).map(|r| r.key()));
@@ -402,7 +394,7 @@ impl Bucket {
             self.waiting = Some(waiting);
         }
         let tags = if kind == PageKind::Create || series { tags.cloned() } else { None };
-        let (sensor_id, start, seal) = (sensor_id.clone(), self.start, rest && !series);
+        let (sensor_id, start, seal) = (sensor_id.clone(), self.start, full);
         Some(PageWrite { sensor_id, start, page, kind, form, seal, tags, rows, summary })
     }
 
@@ -435,14 +427,7 @@ impl Bucket {
     /// The store has taken `write`; the page holds `count` readings now.
     pub(super) fn written(&mut self, write: &PageWrite, count: u32) -> Settled {
         let Some(flight) = self.flight.take() else { return Settled::default() };
-        let before = match (write.kind, self.stored) {
-            (PageKind::Append { known_count }, Stored::Page { bytes, .. }) if count == known_count + flight.count() => {
-                bytes
-            }
-            _ => 0,
-        };
-        let bytes = if write.form == Form::Series { 0 } else { before + flight.bytes };
-        self.stored = Stored::Page { page: write.page, count, bytes, sealed: write.seal };
+        self.stored = self.stored.after(write, flight.bytes, count);
         if write.form == Form::Series && self.receipt_ts_ms > i64::MIN {
             self.foreign.get_or_insert_default().own(&write.rows);
         }
@@ -499,18 +484,13 @@ impl Bucket {
     /// The bucket was loaded; drops what is stored already. `from_ms`: the time from which on readings were asked for.
     pub(super) fn loaded(&mut self, bucket: &LoadedBucket, from_ms: Option<i64>, keys_max: usize) -> Settled {
         self.load_ended();
+        let (known, before) = (self.stored.end(), std::mem::replace(&mut self.stored, Stored::of(bucket)));
+        if from_ms.is_none() && !self.doubt && self.form == Some(bucket.form) && self.stored.is_same_page(before) {
+            // Nothing was written beside this process: only the summary's size was in question.
+            return Settled::default();
+        }
         self.form = (!bucket.pages.is_empty()).then_some(bucket.form);
         self.doubt = false;
-        let known = self.stored.end();
-        self.stored = match bucket.pages.last() {
-            None => Stored::New,
-            Some(last) => Stored::Page {
-                page: bucket.pages.len() as u32 - 1,
-                count: last.count,
-                bytes: last.bytes,
-                sealed: last.sealed,
-            },
-        };
         self.horizon = bucket.pages.iter().map(|p| p.last_ts_ms).max().unwrap_or(i64::MIN);
         if self.stored.end() > known {
             self.foreign.get_or_insert_default().found(known, self.stored.end(), self.horizon);

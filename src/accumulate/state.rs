@@ -449,7 +449,11 @@ impl Shard {
                     }
                     (0, 0)
                 });
-                self.note_fault(ticket, "no write fits its document, whatever is read of it: was it changed by hand?", now);
+                self.note_fault(
+                    ticket,
+                    "no write fits its document, whatever is read of it: was it changed by hand?",
+                    now,
+                );
             }
             Written::Unknown { detail } => self.lost(ticket, write, &detail, now),
             Written::Rejected { detail } => {
@@ -513,7 +517,7 @@ impl Shard {
         if bucket.queued {
             return;
         }
-        let queue = match bucket.need() {
+        let queue = match bucket.need(self.settings.page) {
             Need::Nothing => return,
             _ if bucket.faults() >= ALONE_AFTER_FAULTS => &mut self.retries,
             Need::Load => &mut self.loads,

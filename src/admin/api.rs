@@ -137,14 +137,18 @@ fn bucket(start: BucketStart, end_ms: i64, hour: &Hour) -> Json {
         });
         (name.clone(), of)
     };
-    json!({
+    let mut shown = json!({
         "bucket_start": rfc3339(start.0),
         "bucket_end": rfc3339(end_ms),
         "count": hour.count,
         "first_ts": hour.first_ts_ms.map(rfc3339),
         "last_ts": hour.last_ts_ms.map(rfc3339),
         "summary": hour.summary.iter().map(field).collect::<serde_json::Map<_, _>>(),
-    })
+    });
+    if hour.is_truncated {
+        shown["summary_truncated"] = json!(true);
+    }
+    shown
 }
 
 #[derive(Deserialize)]

@@ -146,7 +146,8 @@ fn field_json(summary: Option<&FieldSummary>) -> Value {
         .map_or(Value::Null, |s| json!({ "min": num(s.min), "max": num(s.max), "sum": num(s.sum), "count": s.count }))
 }
 
-/// Everything that is wrong with a bucket, page by page.
+/// Everything that is wrong with a bucket, page by page. (The pages of the time-series form are held against the
+/// measurements together, and what differs is told of page 0.)
 pub fn audit(bucket: &StoredBucket) -> Vec<Finding> {
     match (bucket.form(), &bucket.measured) {
         (Form::Series, Some(_)) => time_series(bucket),
@@ -190,14 +191,21 @@ fn time_series(bucket: &StoredBucket) -> Vec<Finding> {
     let Some(measured) = &bucket.measured else { return vec![] };
     let of_bucket = |kind| Finding { page: None, kind };
     let n = measured.rows.len() as u64;
-    let Some(head) = bucket.pages.first() else {
+    let Some(head) = bucket.merged() else {
         return if n > 0 { vec![of_bucket(Kind::NoDocument { n })] } else { vec![] };
     };
     let mut found = vec![];
     match head.count {
         Some(stored) if stored > 0 && n == 0 => found.push(of_bucket(Kind::NoMeasurements { stored })),
-        _ => found.extend(differences(head, &Recount::of([&measured.rows]), u64::from(measured.unreadable))),
+        _ => found.extend(differences(&head, &Recount::of([&measured.rows]), u64::from(measured.unreadable))),
     }
+    let mut series = bucket.pages.iter().filter(|p| p.form == Form::Series).peekable();
+    while let Some(page) = series.next() {
+        if series.peek().is_some() && !page.sealed {
+            found.push(Finding { page: Some(page.page), kind: Kind::NotSealed });
+        }
+    }
+    found.extend(bucket.gaps().into_iter().map(|n| Finding { page: Some(n), kind: Kind::MissingPage }));
     for stray in bucket.strays() {
         found.push(Finding { page: Some(stray.page), kind: Kind::Stray { n: stray.rows.len() as u64 } });
     }

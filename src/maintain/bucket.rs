@@ -61,19 +61,34 @@ pub struct StoredBucket {
 }
 
 impl StoredBucket {
-    /// The form that its page 0 tells; without one it is pages where there are any.
+    /// The form that its first page tells, page 0 unless that is missing.
     pub fn form(&self) -> Form {
-        match self.pages.first() {
-            Some(page) if page.page == 0 => page.form,
-            Some(_) => Form::Pages,
-            None => Form::Series,
-        }
+        self.pages.first().map_or(Form::Series, |page| page.form)
     }
 
-    /// Pages beside a document in time-series form, or readings in it: written by somebody who still believed in pages.
+    /// Pages with readings beside a document in time-series form, or readings in one: written by somebody who still
+    /// believed in pages.
     pub fn strays(&self) -> impl Iterator<Item = &StoredPage> {
         let mixed = self.form() == Form::Series;
-        self.pages.iter().filter(move |p| mixed && (p.page > 0 || !p.rows.is_empty() || p.unreadable > 0))
+        self.pages.iter().filter(move |p| mixed && (p.form == Form::Pages || !p.rows.is_empty() || p.unreadable > 0))
+    }
+
+    /// The pages in time-series form, as one: they add up to the measurements together. `None` without any.
+    pub fn merged(&self) -> Option<StoredPage> {
+        let mut pages = self.pages.iter().filter(|p| p.form == Form::Series);
+        let mut merged = StoredPage { rows: Rows::default(), unreadable: 0, ..pages.next()?.clone() };
+        for page in pages {
+            merged.count = merged.count.zip(page.count).map(|(a, b)| a + b);
+            merged.first_ts_ms = merged.first_ts_ms.into_iter().chain(page.first_ts_ms).min();
+            merged.last_ts_ms = merged.last_ts_ms.max(page.last_ts_ms);
+            for (name, field) in &page.summary {
+                match merged.summary.get_mut(name) {
+                    Some(sum) => *sum = sum.zip(*field).map(|(a, b)| a.merge(b)),
+                    None => drop(merged.summary.insert(name.clone(), *field)),
+                }
+            }
+        }
+        Some(merged)
     }
 
     /// Readings in all documents.

@@ -26,7 +26,8 @@ pub enum Form {
     /// In the bucket's pages.
     #[default]
     Pages,
-    /// Measurements of a native time-series collection; page 0 holds the summary only, and there is no other.
+    /// Measurements of a native time-series collection; its pages hold summaries only. There is a second one only if the
+    /// fields do not fit into one document.
     Series,
 }
 

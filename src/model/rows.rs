@@ -5,6 +5,7 @@
 //! values in compact form ([`super::value`]), as they stand in a batch. 36 bytes for two numbers; one allocation for a
 //! bucket, or for every 4 KiB of a large one.
 
+mod front;
 mod pieces;
 
 use std::collections::HashMap;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use super::reading::{Reading, ReadingKey};
 use super::shape::Shape;
 use super::value::{Cursor, ValueRef};
+pub use front::Room;
 use pieces::Pieces;
 
 /// What is known of a row beside its values; survives being moved from one [`Rows`] to another.

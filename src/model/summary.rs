@@ -69,6 +69,26 @@ impl Running {
     }
 }
 
+/// Bytes of a field's entry in a stored summary beside its name: type, NUL and length (6), `min`, `max` and `sum` (type,
+/// name, NUL, 8 bytes: 13 each), `count` (type, name, NUL, 4 bytes: 11), terminator (1).
+const ENTRY_BYTES: u64 = 6 + 3 * 13 + 11 + 1;
+
+/// Bytes that a page's summary may take. With names of 128 bytes that is 5,668 fields of 185 bytes, with names of one byte
+/// 18,078 of 58. A page is this, its readings (`bucket.max_bytes` ≤ 8 MiB), and one reading more than fits (255 fields of
+/// 185 bytes, 47 KB): far from the server's 16 MiB. In a command a field takes at most 4 times its name and 100 bytes,
+/// 3.4 MiB for all of a page, so a command of 12 MiB that ends with such a statement stays below 16 MiB.
+pub const PAGE_SUMMARY_BYTES_MAX: u64 = 1 << 20;
+
+/// Bytes that a field of this name takes in a stored summary.
+pub fn entry_bytes(name: &str) -> u64 {
+    ENTRY_BYTES + name.len() as u64
+}
+
+/// Bytes that these summaries take in a page.
+pub fn stored_bytes(fields: &[Arc<str>], summary: &Summary) -> u64 {
+    summary.iter().map(|(i, _)| entry_bytes(&fields[*i as usize])).sum()
+}
+
 /// Summarises rows in one pass.
 pub fn summarise(rows: &Rows) -> Summary {
     let mut running: Vec<Option<Running>> = vec![None; rows.fields().len()];

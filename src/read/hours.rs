@@ -19,7 +19,12 @@ pub struct Hour {
     pub last_ts_ms: Option<i64>,
     /// By field, of those with numbers.
     pub summary: BTreeMap<String, FieldSummary>,
+    /// Fields were left out of it: there are more than [`FIELDS_MAX`], or than one answer shows.
+    pub is_truncated: bool,
 }
+
+/// Fields of one bucket in an answer; the view `sensor_summaries` has the same limit.
+pub const FIELDS_MAX: usize = 16_384;
 
 /// Buckets by their begin.
 pub type Hours = BTreeMap<BucketStart, Hour>;
@@ -31,14 +36,26 @@ impl Hour {
     }
 
     fn field(&mut self, name: &str, more: FieldSummary) {
-        let merged = self.summary.get(name).map_or(more, |held| held.merge(more));
-        self.summary.insert(name.to_owned(), merged);
+        let is_full = self.summary.len() >= FIELDS_MAX;
+        match self.summary.get_mut(name) {
+            Some(held) => *held = held.merge(more),
+            None if is_full => self.is_truncated = true,
+            None => drop(self.summary.insert(name.to_owned(), more)),
+        }
+    }
+
+    /// Adds the readings that a stored page counts, and none of its fields.
+    pub fn add_count(&mut self, page: &StoredPage) {
+        self.count += page.counted::<u64>();
+        self.span(page.first_ts_ms, page.last_ts_ms);
+        self.is_truncated |= !page.summary.is_empty();
     }
 
     /// Adds what a stored page says of itself.
     pub fn add_page(&mut self, page: &StoredPage) {
+        // A page of a recounted time-series bucket may count nothing and have fields all the same.
         let count = page.counted::<u64>();
-        if count == 0 {
+        if count == 0 && page.summary.is_empty() {
             return;
         }
         self.count += count;

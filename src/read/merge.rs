@@ -221,7 +221,7 @@ pub(super) fn loaded_page(page: &StoredPage, since_ms: i64) -> LoadedPage {
         true => page.rows.iter().map(|row| row.key()).collect(),
         false => vec![],
     };
-    LoadedPage { count: page.counted(), sealed: page.sealed, last_ts_ms, bytes: 0, keys }
+    LoadedPage { count: page.counted(), sealed: page.sealed, last_ts_ms, bytes: 0, summary_bytes: 0, keys }
 }
 
 /// Pages by their numbers; those that were left out hold nothing that could be compared.

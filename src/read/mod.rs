@@ -66,6 +66,8 @@ const STUCK_MAX: Duration = Duration::from_millis(250);
 const SHARD_MAX: Duration = Duration::from_secs(3);
 /// Measurements of a bucket that are added up at once.
 const MEASUREMENTS_MAX: usize = 100_000;
+/// Fields of all buckets in one answer, looked at between portions of 8 MiB of pages: about 150 MB with usual names.
+const FIELDS_MAX: usize = 1 << 20;
 
 /// Why a question has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -261,8 +263,10 @@ impl Reads {
             let question =
                 PagesQuestion { sensor_id: sensor_id.clone(), from: first, to_ms, after, readings_from_ms: None };
             let found = self.store.pages(&question).await?;
+            let held: usize = hours.values().map(|hour| hour.summary.len()).sum();
             for (start, page) in found.pages.iter().filter(|(start, _)| !is_open(*start)) {
-                hours.entry(*start).or_default().add_page(page);
+                let hour = hours.entry(*start).or_default();
+                if held < FIELDS_MAX { hour.add_page(page) } else { hour.add_count(page) }
             }
             after = found.next;
             if after.is_none() {

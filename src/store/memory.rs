@@ -3,8 +3,10 @@
 //! [`Pages`] is the store itself, synchronous and deterministic, so that a simulation can drive it step by step.
 //! [`MemoryStore`] puts it behind the [`Store`] trait and lets a [`Script`] say what goes wrong with each command.
 
+mod check;
 pub mod latest;
 mod read;
+mod recount;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,6 +21,7 @@ use super::{
     StoreError, Written,
 };
 use crate::model::rows::ARRAY_KEY_BYTES_MAX;
+use crate::model::summary::entry_bytes;
 use crate::model::{
     BucketStart, DeadLetter, FieldSummary, Form, LatestUpdate, PageKind, PageWrite, Reading, Rows, SensorId,
 };
@@ -53,6 +56,15 @@ pub struct Pages {
     pub latest: BTreeMap<String, LatestDocument>,
     /// No bucket after this one was ever written; `None` before the first was.
     pub high_water: Option<BucketStart>,
+    /// Bytes of a page's summary, for a recount; without it those of MongoDB's pages.
+    pub summary_bytes_max: Option<u64>,
+}
+
+impl Page {
+    /// Bytes that its summary would take in a document.
+    pub fn summary_bytes(&self) -> u64 {
+        self.summary.keys().map(|name| entry_bytes(name)).sum()
+    }
 }
 
 impl Pages {
@@ -77,19 +89,6 @@ impl Pages {
             Written::Done { count } if count == write.count_after() => Written::Done { count },
             _ => Written::SummaryConflict,
         }
-    }
-
-    /// Makes a time-series bucket's summary anew from its measurements; returns how many there are.
-    fn recount(&mut self, sensor_id: &str, start: BucketStart) -> u32 {
-        let mut rows = Rows::default();
-        self.series.get(&(sensor_id.to_owned(), start)).into_iter().flatten().for_each(|r| rows.push_reading(r));
-        let summary = crate::model::summary::by_name(rows.fields(), &crate::model::summary::summarise(&rows));
-        let count = rows.len() as u32;
-        if count > 0 {
-            let page = Page { count, summary, form: Form::Series, ..Page::default() };
-            self.pages.insert((sensor_id.to_owned(), start, 0), page);
-        }
-        count
     }
 
     fn gated(&mut self, write: &PageWrite) -> Written {
@@ -142,70 +141,39 @@ impl Pages {
         if form == Form::Pages {
             return self.load_pages(request);
         }
-        let Some(page) = self.pages.get(&(key.0.clone(), key.1, 0)) else {
-            return LoadedBucket { form, pages: vec![] };
-        };
         let readings = self.series.get(&key).map(Vec::as_slice).unwrap_or_default();
         let last_ts_ms = readings.iter().map(|r| r.ts_ms).max().unwrap_or(i64::MIN);
         let from_ms = request.readings_from.unwrap_or(i64::MAX);
-        let keys = readings.iter().filter(|r| r.ts_ms >= from_ms).map(Reading::key).collect();
-        LoadedBucket { form, pages: vec![LoadedPage { count: page.count, sealed: false, last_ts_ms, bytes: 0, keys }] }
+        let loaded = |page: &&Page| LoadedPage {
+            count: page.count,
+            sealed: page.sealed,
+            last_ts_ms,
+            bytes: 0,
+            summary_bytes: page.summary_bytes(),
+            keys: vec![],
+        };
+        let mut pages: Vec<LoadedPage> = self.of_bucket(&key.0, key.1).iter().map(loaded).collect();
+        if let Some(head) = pages.first_mut() {
+            head.keys = readings.iter().filter(|r| r.ts_ms >= from_ms).map(Reading::key).collect();
+        }
+        LoadedBucket { form, pages }
     }
 
     fn load_pages(&self, request: &LoadRequest) -> LoadedBucket {
-        let page = |n: u32| self.pages.get(&(request.bucket.sensor_id.to_string(), request.bucket.start, n));
         let loaded = |page: &Page| {
             let last_ts_ms = page.readings.iter().map(|r| r.ts_ms).max().unwrap_or(i64::MIN);
             let wanted = request.readings_from.is_some_and(|from| last_ts_ms >= from);
             let keys = if wanted { page.readings.iter().map(Reading::key).collect() } else { vec![] };
-            LoadedPage { count: page.count, sealed: page.sealed, last_ts_ms, bytes: page.bytes, keys }
+            let summary_bytes = page.summary_bytes();
+            LoadedPage { count: page.count, sealed: page.sealed, last_ts_ms, bytes: page.bytes, summary_bytes, keys }
         };
-        LoadedBucket { form: Form::Pages, pages: (0..).map_while(page).map(loaded).collect() }
+        let pages = self.of_bucket(&request.bucket.sensor_id, request.bucket.start);
+        LoadedBucket { form: Form::Pages, pages: pages.into_iter().map(loaded).collect() }
     }
 
     /// Every stored reading.
     pub fn readings(&self) -> impl Iterator<Item = &Reading> {
         self.pages.values().flat_map(|p| &p.readings).chain(self.series.values().flatten())
-    }
-
-    /// Checks what must hold of a stored state at rest: a page's count and summary are those of its readings, it belongs to
-    /// its bucket, pages have no gaps, and exactly those with a next page are sealed (the last one may be, just before
-    /// its successor is made).
-    ///
-    /// # Errors
-    /// What does not hold, and where.
-    pub fn check(&self, max_readings: u32) -> Result<(), String> {
-        for ((sensor, start, n), page) in &self.pages {
-            let at = format!("page {n} of {sensor} at {}", start.0);
-            let readings = match page.form {
-                Form::Pages => &page.readings,
-                Form::Series => self.series.get(&(sensor.clone(), *start)).unwrap_or(&page.readings),
-            };
-            if page.count as usize != readings.len() || (page.form == Form::Pages && page.count > max_readings) {
-                return Err(format!("{at}: count {} but {} readings", page.count, readings.len()));
-            }
-            let mut rows = Rows::default();
-            readings.iter().for_each(|r| rows.push_reading(r));
-            let expected = crate::model::summary::by_name(rows.fields(), &crate::model::summary::summarise(&rows));
-            let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1.0);
-            let same = expected.len() == page.summary.len()
-                && expected.iter().all(|(name, e)| {
-                    page.summary.get(name).is_some_and(|s| {
-                        s.min == e.min && s.max == e.max && s.count == e.count && near(s.sum.as_f64(), e.sum.as_f64())
-                    })
-                });
-            if !same {
-                return Err(format!("{at}: summary {:?}, from its readings {expected:?}", page.summary));
-            }
-            let next = self.pages.get(&(sensor.clone(), *start, n + 1));
-            if next.is_some() && !page.sealed {
-                return Err(format!("{at}: has a next page and is not sealed"));
-            }
-            if *n > 0 && !self.pages.contains_key(&(sensor.clone(), *start, n - 1)) {
-                return Err(format!("{at}: the page before it is missing"));
-            }
-        }
-        Ok(())
     }
 }
 

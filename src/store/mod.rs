@@ -12,12 +12,13 @@
 //! - Writes of [`Form::Series`] store their measurements first, which no version guards, and then the summary. If the
 //!   summary is not what was believed they answer [`Written::SummaryConflict`]. After that, and after an `Unknown`, the
 //!   bucket must be loaded with `doubt` before anything more is written to it: that load waits until no statement of this
-//!   process on the bucket that was given up can still be applied, and recounts the summary if it differs.
+//!   process on the bucket that was given up can still be applied, and recounts the summary if it differs ([`recount`]).
 //! - One bucket that cannot be loaded does not fail the others: [`Store::load`] answers each request by itself.
 
 pub mod memory;
 pub mod mongo;
 pub mod reading;
+pub(crate) mod recount;
 pub mod registry;
 
 use std::future::Future;
@@ -153,8 +154,10 @@ pub struct LoadedPage {
     pub last_ts_ms: i64,
     /// Bytes of the readings as a BSON array.
     pub bytes: u64,
+    /// Bytes of its summary.
+    pub summary_bytes: u64,
     /// The identities of all its readings in stored order, where readings were asked for and it holds one of that time
-    /// or later; otherwise empty. Of [`Form::Series`] only those of that time or later, in any order.
+    /// or later; otherwise empty. Of [`Form::Series`] only those of that time or later, in any order, all with page 0.
     pub keys: Vec<ReadingKey>,
 }
 

@@ -25,23 +25,76 @@ pub fn readings(uri: &str, database: &str) -> BTreeMap<Stored, u32> {
         let mut measured = 0;
         let mut cursor = collection.find(doc! {}).sort(doc! { "_id": 1 }).await.expect("a cursor");
         let mut all = BTreeMap::new();
-        let mut before: Option<Document> = None;
+        let (mut before, mut series): (Option<Document>, Option<Document>) = (None, None);
         while cursor.advance().await.expect("the next page") {
-            let mut page: Document = cursor.deserialize_current().expect("a document");
+            let page: Document = cursor.deserialize_current().expect("a document");
             follows(before.as_ref(), &page);
-            if page.get_str("storage").is_ok() {
-                let of_bucket = measurements_of(&measurements, &page).await;
-                measured += of_bucket.len() as u64;
-                page.insert("readings", of_bucket);
+            let is_series = page.get_str("storage").is_ok();
+            if let Some(held) =
+                series.take_if(|held| page.get_i32("page").unwrap() > 0 && is_series && follows_on(held, &page))
+            {
+                // Its pages add up to the measurements together.
+                before = Some(page.clone());
+                series = Some(merged(held, &page));
+                continue;
             }
-            recount(&page, &mut all);
-            before = Some(page);
+            if let Some(whole) = series.take() {
+                measured += series_bucket(&measurements, whole, &mut all).await;
+            }
+            before = Some(page.clone());
+            match is_series {
+                true => series = Some(page),
+                false => recount(&page, &mut all),
+            }
+        }
+        if let Some(whole) = series.take() {
+            measured += series_bucket(&measurements, whole, &mut all).await;
         }
         // There is no such collection in bucket mode, and so nothing in it.
         let count = measurements.count_documents(doc! {}).await.expect("a count");
         assert_eq!(count, measured, "measurements, and those of buckets with a summary");
         all
     })
+}
+
+/// Counts a time-series bucket, its pages merged; returns its measurements.
+async fn series_bucket(
+    measurements: &mongodb::Collection<Document>,
+    mut whole: Document,
+    all: &mut BTreeMap<Stored, u32>,
+) -> u64 {
+    let of_bucket = measurements_of(measurements, &whole).await;
+    let n = of_bucket.len() as u64;
+    whole.insert("readings", of_bucket);
+    recount(&whole, all);
+    n
+}
+
+fn follows_on(held: &Document, page: &Document) -> bool {
+    held.get("sensor_id") == page.get("sensor_id") && held.get("bucket_start") == page.get("bucket_start")
+}
+
+/// Two pages of a time-series bucket as one.
+fn merged(mut held: Document, page: &Document) -> Document {
+    let time = |d: &Document, name: &str| *d.get_datetime(name).unwrap();
+    held.insert("count", held.get_i32("count").unwrap() + page.get_i32("count").unwrap());
+    held.insert("first_ts", time(&held, "first_ts").min(time(page, "first_ts")));
+    held.insert("last_ts", time(&held, "last_ts").max(time(page, "last_ts")));
+    let fields = held.get_document_mut("summary").unwrap();
+    for (name, more) in page.get_document("summary").unwrap() {
+        let more = more.as_document().unwrap();
+        let Some(Bson::Document(sum)) = fields.get_mut(name) else {
+            fields.insert(name.clone(), more.clone());
+            continue;
+        };
+        let of = |d: &Document, name: &str| number(d.get(name).unwrap()).unwrap();
+        *sum = doc! {
+            "min": of(sum, "min").min(of(more, "min")), "max": of(sum, "max").max(of(more, "max")),
+            "sum": of(sum, "sum") + of(more, "sum"),
+            "count": sum.get_i32("count").unwrap() + more.get_i32("count").unwrap(),
+        };
+    }
+    held
 }
 
 /// The measurements of a time-series bucket, as readings.

@@ -76,7 +76,7 @@ impl Shard {
                 continue;
             };
             let bucket = &mut sensor.buckets[position];
-            if bucket.need() == want {
+            if bucket.need(self.settings.page) == want {
                 let with = companions(bucket);
                 if others >= with {
                     return None;
@@ -115,7 +115,8 @@ impl Shard {
 
     fn take_writes(&mut self, want: Need, form: Form) -> Option<Job> {
         let (mut tickets, mut writes, mut bytes) = (vec![], vec![], 0);
-        // Stops while a whole page still fits; a statement is a page and a summary at most.
+        // Stops while a whole page of readings still fits. Its summary may come on top: 3.4 MiB at most, see
+        // `summary::PAGE_SUMMARY_BYTES_MAX`.
         let bytes_max = self.settings.command_bytes_max.saturating_sub(self.settings.page.bytes);
         let mut most = self.shrunk(self.settings.command_statements_max);
         while writes.len() < most && bytes <= bytes_max {
@@ -133,7 +134,7 @@ impl Shard {
         while let Some(ticket) = self.retries.pop_front() {
             let Some((bucket, _)) = bucket_of(&mut self.sensors, ticket) else { continue };
             bucket.queued = false;
-            let need = bucket.need();
+            let need = bucket.need(self.settings.page);
             let buckets = &self.sensors[ticket.slot as usize].buckets;
             let Ok(position) = buckets.binary_search_by_key(&ticket.start, |b| b.start) else { continue };
             match need {

@@ -136,3 +136,33 @@ fn the_time_series_form_is_held_against_its_measurements() {
     assert_eq!(with(vec![], &[]), []);
     assert_eq!(with(vec![head, page(1, false, &doubles(10..12))], &readings), [(Some(1), "stray_page")]);
 }
+
+#[test]
+fn the_pages_of_the_time_series_form_are_held_against_its_measurements_together() {
+    let readings = doubles(0..10);
+    let series = |n, sealed, readings: &[(i64, V)]| StoredPage {
+        form: Form::Series,
+        rows: Rows::default(),
+        ..page(n, sealed, readings)
+    };
+    let with = |pages: Vec<StoredPage>| {
+        let measured = Some(Measured { rows: rows(&readings), ..Measured::default() });
+        kinds(&StoredBucket { measured, ..bucket(pages) })
+    };
+    let pages =
+        || vec![series(0, true, &readings[..4]), series(1, true, &readings[4..7]), series(2, false, &readings[7..])];
+    assert_eq!(with(pages()), []);
+    // As a recount leaves it: counts without meaning, and each field in one page only.
+    let mut recounted = pages();
+    let all = series(0, true, &readings);
+    recounted[0].summary.clear();
+    recounted[1] = StoredPage { count: Some(3), page: 1, ..all };
+    recounted[2].summary.clear();
+    assert_eq!(with(recounted), []);
+    assert_eq!(with(pages()[..2].to_vec()), [(Some(0), "count"), (Some(0), "last_ts"), (Some(0), "summary")]);
+    let mut open = pages();
+    open[1].sealed = false;
+    assert_eq!(with(open), [(Some(1), "not_sealed")]);
+    let gap = |kinds: Vec<(Option<u32>, &'static str)>| kinds.contains(&(Some(1), "missing_page"));
+    assert!(gap(with(vec![pages().remove(0), pages().remove(2)])));
+}

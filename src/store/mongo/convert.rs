@@ -159,14 +159,9 @@ impl Run<'_> {
         let mut filter = selected(&self.selection);
         match self.options.into {
             // Pages beside a document in time-series form, and readings in one, too.
-            Form::Series => filter.insert(
-                "$or",
-                [
-                    doc! { "page": { "$gt": 0 } },
-                    doc! { "storage": { "$ne": SERIES } },
-                    doc! { "readings": { "$exists": true } },
-                ],
-            ),
+            Form::Series => {
+                filter.insert("$or", [doc! { "storage": { "$ne": SERIES } }, doc! { "readings": { "$exists": true } }])
+            }
             Form::Pages => filter.insert("storage", SERIES),
         };
         let buckets = self.all.buckets.clone();

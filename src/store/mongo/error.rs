@@ -59,6 +59,7 @@ pub(super) fn command_error(error: &mongodb::error::Error) -> StoreError {
             _ => StoreError::Unknown { kind: "command", detail },
         },
         ErrorKind::Write(_) => StoreError::Unknown { kind: "write_concern", detail },
+        ErrorKind::Io(e) if e.kind() == std::io::ErrorKind::TimedOut => StoreError::Unknown { kind: "timeout", detail },
         ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } => StoreError::Unknown { kind: "network", detail },
         // What was read makes no sense, or was found out to be wrong by ourselves: the server is there all the same.
         _ => StoreError::Unknown { kind: "command", detail },

@@ -55,6 +55,11 @@ impl Fence {
         format!("hourbucket {:016x}-{}", self.process, self.next.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// A name for statements on a bucket that are given up when it is dropped, unless they are [`Named::over`] by then.
+    pub(super) fn named(&self, bucket: BucketKey) -> Named<'_> {
+        Named { fence: self, name: self.name(), bucket }
+    }
+
     /// Nobody waits for this one any more.
     pub(super) fn gave_up(&self, name: String, buckets: impl Iterator<Item = BucketKey>) {
         self.lock().push(GivenUp { name, buckets: buckets.collect() });
@@ -100,6 +105,33 @@ impl Fence {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<GivenUp>> {
         self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The name of statements that somebody waits for.
+#[derive(Debug)]
+pub(super) struct Named<'a> {
+    fence: &'a Fence,
+    name: String,
+    bucket: BucketKey,
+}
+
+impl Named<'_> {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// All of them were answered.
+    pub(super) fn over(mut self) {
+        self.name.clear();
+    }
+}
+
+impl Drop for Named<'_> {
+    fn drop(&mut self) {
+        if !self.name.is_empty() {
+            self.fence.gave_up(std::mem::take(&mut self.name), std::iter::once(self.bucket.clone()));
+        }
     }
 }
 

@@ -213,8 +213,10 @@ impl Load<'_> {
     ) -> Result<HashMap<PageKey, (LoadedPage, Form)>, StoreError> {
         let place = |r: usize| ((&*self.requests[r].bucket.sensor_id, self.requests[r].bucket.start.0), r);
         let by_bucket: HashMap<(&str, i64), usize> = keys.iter().map(|(r, _)| place(*r)).collect();
-        let mut projection =
-            doc! { "count": 1, "has_overflow": 1, "last_ts": 1, "storage": 1, "bytes": { "$bsonSize": "$$ROOT" } };
+        let mut projection = doc! {
+            "count": 1, "has_overflow": 1, "last_ts": 1, "storage": 1,
+            "bytes": { "$bsonSize": "$$ROOT" }, "summary_bytes": summary_bytes(),
+        };
         if readings {
             projection.insert("readings", 1);
         }
@@ -323,7 +325,13 @@ fn head_id(found: &RawDocument) -> Option<(&str, i64, u32)> {
     Some((id.get_str("sensor_id").ok()?, start, u32::try_from(page).ok()?))
 }
 
-fn page_of(found: &RawDocument) -> LoadedPage {
+/// The bytes of a page's summary, for a projection; 0 where it has none.
+pub(super) fn summary_bytes() -> Document {
+    doc! { "$bsonSize": { "$cond": [{ "$eq": [{ "$type": "$summary" }, "object"] }, "$summary", {}] } }
+}
+
+/// A page, as far as the projection has it.
+pub(super) fn page_of(found: &RawDocument) -> LoadedPage {
     let number = |name: &str| found.get(name).ok().flatten().and_then(int).unwrap_or(0);
     let keys = match found.get_array("readings") {
         Ok(readings) => readings.into_iter().filter_map(|r| key_of(r.ok()?.as_document()?)).collect(),
@@ -333,7 +341,8 @@ fn page_of(found: &RawDocument) -> LoadedPage {
         count: number("count") as u32,
         sealed: found.get_bool("has_overflow").unwrap_or(false),
         last_ts_ms: found.get_datetime("last_ts").map(|d| d.timestamp_millis()).unwrap_or(i64::MIN),
-        bytes: number("bytes") as u64,
+        bytes: number("bytes").saturating_sub(number("summary_bytes")).max(0) as u64,
+        summary_bytes: number("summary_bytes") as u64,
         keys,
     }
 }

@@ -33,6 +33,7 @@ mod setup;
 mod shard;
 mod stored;
 mod swap;
+mod view;
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -117,7 +118,7 @@ impl MongoStore {
         let wtimeout_ms = i32::try_from(config.timeout.as_millis() / 4 * 3).unwrap_or(i32::MAX).max(1);
         let options = CommandOptions { span, write_concern, wtimeout_ms };
         Ok(MongoStore {
-            series: Arc::new(Series::new(&db, options.clone())),
+            series: Arc::new(Series::new(&db, options.clone(), config.timeout)),
             buckets: db.collection(pack::BUCKETS),
             dead: db.collection(DEAD_LETTERS),
             db,

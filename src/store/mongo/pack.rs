@@ -220,8 +220,10 @@ fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
         w.date("last_ts", write.start.0);
         let summary = w.document("summary");
         w.close(summary);
-        let none = w.array("readings");
-        w.close(none);
+        if write.form == Form::Pages {
+            let none = w.array("readings");
+            w.close(none);
+        }
     }
     w.close(insert);
     w.close(u);

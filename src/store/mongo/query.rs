@@ -73,7 +73,7 @@ pub fn raw_readings_pipeline(
             } };
             let series = vec![
                 doc! { "$match": {
-                    "sensor_id": sensor_id, "bucket_start": { "$gte": first, "$lt": to }, "storage": SERIES,
+                    "sensor_id": sensor_id, "bucket_start": { "$gte": first, "$lt": to }, "page": 0, "storage": SERIES,
                 } },
                 doc! { "$lookup": {
                     "from": READINGS,

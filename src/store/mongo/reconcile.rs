@@ -37,13 +37,15 @@
 //! are covered by the gates as they are for their own writes.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
 
-use super::MongoStore;
+use super::series::Series;
 use super::stored::{Collections, Native, failed, key_of, page_id};
+use super::{MongoStore, recount};
 use crate::maintain::bucket::without_duplicates;
 use crate::maintain::{
     Entry, Finding, Kind, MaintainError, Outcome, Reconciled, Selection, StoredBucket, audit, report,
@@ -93,6 +95,7 @@ enum Aside {
 
 struct Run<'a> {
     all: Collections,
+    series: Arc<Series>,
     options: &'a ReconcileOptions,
     report: Reconciled,
     aside: Vec<(BucketKey, Aside)>,
@@ -115,7 +118,8 @@ impl MongoStore {
         }
         let mut report = Reconciled::new(selection, options.listed_max);
         report.notes = notes;
-        let mut run = Run { all: self.collections(), options, report, aside: vec![] };
+        let (all, series) = (self.collections(), self.series.clone());
+        let mut run = Run { all, series, options, report, aside: vec![] };
         run.documents().await?;
         run.look_again().await?;
         if native != Native::Absent {
@@ -280,13 +284,26 @@ impl Run<'_> {
     }
 
     async fn mend_series(&self, bucket: &StoredBucket, findings: &[Finding]) -> Result<bool, MaintainError> {
-        let Some(head) = bucket.pages.first() else { return self.all.make_document(bucket).await };
         if bucket.strays().next().is_some() {
-            // It writes the document from the measurements as well.
+            // It writes the documents from the measurements as well.
             return self.all.fold(bucket).await;
         }
-        let differs = findings.iter().any(|f| f.page.is_some() && self.why_not(bucket, f).is_none());
-        if differs { self.all.recount(bucket, head).await } else { Ok(true) }
+        let mut gaps = bucket.gaps().into_iter().peekable();
+        if gaps.peek().is_some() && !bucket.pages.is_empty() {
+            let mut applied = true;
+            for page in gaps {
+                applied &= self.all.fill_gap(bucket, page).await?;
+            }
+            return Ok(applied);
+        }
+        let differs =
+            bucket.pages.is_empty() || findings.iter().any(|f| f.page.is_some() && self.why_not(bucket, f).is_none());
+        if differs {
+            // Over as many pages as it takes, under their gates; with all tries used somebody keeps writing.
+            let recounted = recount::recount(&self.series, &bucket.key, true).await;
+            recounted.map_err(failed("recounting a bucket"))?;
+        }
+        Ok(true)
     }
 
     async fn mend_pages(&self, bucket: &StoredBucket, findings: &[Finding]) -> Result<bool, MaintainError> {

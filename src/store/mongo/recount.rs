@@ -1,4 +1,13 @@
-//! A time-series bucket's summary, made anew from its measurements.
+//! A time-series bucket's summary, made anew from its measurements. [`crate::store::recount`] says over which pages, in
+//! which steps, and why a crash between them does no harm; here are the statements, each gated by the version that the page
+//! was read with.
+//!
+//! Memory: the measurements are streamed. The fields of the result are held up to [`FIELDS_BYTES_MAX`]; where there are
+//! more, those that come first by name are written, and the measurements are read again for the next ones. (Names of 128
+//! bytes: about 150,000 fields a pass.)
+//!
+//! The statements carry a name of the [`super::fence`]. Whoever stops waiting for a recount drops it, and the next load in
+//! doubt waits until the server has ended what it still does of it.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +19,26 @@ use super::error::concern_error;
 use super::load::{int, selection, values};
 use super::pack::{BUCKETS, SCHEMA_VERSION, SERIES};
 use super::series::Series;
+use crate::model::summary::{PAGE_SUMMARY_BYTES_MAX, entry_bytes};
 use crate::model::{BucketKey, FieldSummary, Num, RowFlags, Rows, summary};
+use crate::store::LoadedPage;
+use crate::store::recount::{Chunk, Counts, PageState, Plan, chunks, plan};
 
 /// Where somebody was faster, it is done again, this often.
 const TRIES_MAX: usize = 20;
-/// Measurements added up at once.
+/// Measurements added up at once, unless they have more names than this.
 const ROWS_MAX: usize = 10_000;
+const NAMES_MAX: usize = 512;
+/// Measurements in one batch of a cursor, so that each comes in time however many there are.
+const BATCH: u32 = 20_000;
+/// Bytes of the fields that are held at once.
+const FIELDS_BYTES_MAX: u64 = 64 << 20;
+/// Bytes that a field takes in memory, beside its name.
+const FIELD_BYTES: u64 = 256;
+/// Values of one measurement that [`Rows`] can hold.
+const VALUES_MAX: usize = 255;
+/// Pages in a row that may be missing.
+const GAP_MAX: usize = 10_000;
 const DUPLICATE_KEY: i32 = 11000;
 
 /// The filter for the measurements of some sensors in `from_ms..to_ms`.
@@ -24,13 +47,18 @@ pub(super) fn measurements_of(sensors: &[&str], from_ms: i64, to_ms: i64) -> Doc
     doc! { "meta.sensor_id": { "$in": sensors }, "ts": { "$gte": from, "$lt": to } }
 }
 
-/// All measurements of a bucket, added up.
+/// The measurements of a bucket, added up: all of them, and of their fields those whose names come behind `after`, as many
+/// as may be held.
 #[derive(Default)]
 struct Total {
     count: u32,
     first_ts_ms: i64,
     last_ts_ms: i64,
+    after: Option<String>,
     fields: BTreeMap<String, FieldSummary>,
+    fields_bytes: u64,
+    /// Fields from this name on did not fit.
+    below: Option<String>,
     /// Of the last one that has any.
     tags: Document,
 }
@@ -46,75 +74,128 @@ impl Total {
             _ => (self.first_ts_ms.min(first), self.last_ts_ms.max(last)),
         };
         self.count += rows.len() as u32;
-        for (name, part) in summary::by_name(rows.fields(), &summary::summarise(rows)) {
-            let merged = self.fields.get(&name).map_or(part, |sum| sum.merge(part));
-            self.fields.insert(name, merged);
+        for (i, part) in summary::summarise(rows) {
+            self.add_field(&rows.fields()[i as usize], part);
         }
     }
 
-    /// The fields of the bucket's document that follow from its measurements.
-    fn fields(&self) -> Document {
+    fn add_field(&mut self, name: &str, part: FieldSummary) {
+        if self.after.as_deref().is_some_and(|after| name <= after) || self.below.as_deref().is_some_and(|b| name >= b)
+        {
+            return;
+        }
+        if let Some(sum) = self.fields.get_mut(name) {
+            *sum = sum.merge(part);
+            return;
+        }
+        self.fields.insert(name.to_owned(), part);
+        self.fields_bytes += name.len() as u64 + FIELD_BYTES;
+        while self.fields_bytes > FIELDS_BYTES_MAX
+            && let Some((last, _)) = self.fields.pop_last()
+        {
+            self.fields_bytes -= last.len() as u64 + FIELD_BYTES;
+            self.below = Some(last);
+        }
+    }
+
+    /// What a page says beside its count: its summary, and the times of the whole bucket.
+    fn page(&self, count: u32, chunk: &Chunk) -> Document {
         let num = |n: Num| match n {
             Num::Int(v) => Bson::Int64(v),
             Num::Double(v) => Bson::Double(v),
         };
-        let field = |(name, s): (&String, &FieldSummary)| {
+        let field = |(name, s): &(String, FieldSummary)| {
             let of = doc! { "min": num(s.min), "max": num(s.max), "sum": num(s.sum), "count": s.count as i32 };
             (name.clone(), Bson::from(of))
         };
         doc! {
-            "count": self.count as i32,
+            "count": count as i32,
             "first_ts": DateTime::from_millis(self.first_ts_ms),
             "last_ts": DateTime::from_millis(self.last_ts_ms),
-            "summary": self.fields.iter().map(field).collect::<Document>(),
+            "summary": chunk.iter().map(field).collect::<Document>(),
         }
     }
 }
 
-/// Makes the summary anew, gated by the count that it had; returns how many measurements there are. Where there are none
-/// nothing is changed: retention may have taken them and not yet the summary.
-pub(super) async fn recount(series: &Series, bucket: &BucketKey) -> mongodb::error::Result<u32> {
+/// A bucket that was recounted.
+pub(super) struct Recounted {
+    /// How many measurements there are.
+    pub(super) count: u32,
+    /// Its pages, from page 0.
+    pub(super) pages: Vec<LoadedPage>,
+}
+
+/// Makes the summary anew, where it does not count all measurements (`force`: in any case). Where there are none nothing
+/// is changed: retention may have taken them and not yet the summary.
+pub(super) async fn recount(series: &Series, bucket: &BucketKey, force: bool) -> mongodb::error::Result<Recounted> {
+    let name = series.fence.named(bucket.clone());
     for _ in 0..TRIES_MAX {
-        let before = head(series, bucket).await?;
-        let total = add_up(series, bucket).await?;
-        if total.count == 0 || set(series, bucket, before, &total).await? {
-            return Ok(total.count);
+        let pages = heads(series, bucket).await?;
+        let total = add_up(series, bucket, None).await?;
+        let run = Run { series, bucket, comment: name.name(), pages: &pages };
+        let count = total.count;
+        if count == 0 || run.write(total, force).await? {
+            let pages = if count == 0 { pages } else { heads(series, bucket).await? };
+            name.over();
+            return Ok(Recounted { count, pages: pages.into_iter().map_while(|page| page).collect() });
         }
     }
     let text = format!("the summary of a bucket at {} changes faster than it is recounted", bucket.start.0);
     Err(Error::custom(text))
 }
 
-fn id(bucket: &BucketKey) -> Document {
-    doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": DateTime::from_millis(bucket.start.0), "page": 0 }
+fn id(bucket: &BucketKey, page: usize) -> Document {
+    let start = DateTime::from_millis(bucket.start.0);
+    doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start, "page": page as i32 }
 }
 
-/// The count of the summary that is stored.
-async fn head(series: &Series, bucket: &BucketKey) -> mongodb::error::Result<Option<i64>> {
-    let filter = doc! { "_id": id(bucket), "sensor_id": &*bucket.sensor_id };
+/// The pages that are stored, without their summaries; `None` for one that is missing before another (a recount of a
+/// bucket without documents was ended before its last step, or somebody has deleted it).
+async fn heads(series: &Series, bucket: &BucketKey) -> mongodb::error::Result<Vec<Option<LoadedPage>>> {
+    let start = DateTime::from_millis(bucket.start.0);
+    let filter = doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start };
+    let projection = doc! {
+        "page": 1, "count": 1, "storage": 1, "has_overflow": 1, "last_ts": 1,
+        "summary_bytes": super::load::summary_bytes(),
+    };
     let buckets = series.db.collection(BUCKETS);
-    let mut found = selection(buckets.find(filter).projection(doc! { "count": 1, "storage": 1 })).await?;
-    let Some(found) = found.try_next().await? else { return Ok(None) };
-    if found.get_str("storage").is_ok_and(|s| s == SERIES) {
-        return Ok(found.get("count").ok().flatten().and_then(int));
+    let find = buckets.find(filter).projection(projection).sort(doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 });
+    let mut found = series.in_time(async { selection(find).await }).await?;
+    let mut pages: Vec<Option<LoadedPage>> = vec![];
+    while let Some(found) = series.in_time(found.try_next()).await? {
+        let number = |name: &str| found.get(name).ok().flatten().and_then(int);
+        if !found.get_str("storage").is_ok_and(|s| s == SERIES) {
+            // Another instance, with another store.mode. A load finds the form and goes on in it.
+            let text = match pages.is_empty() {
+                true => "the bucket holds pages, not measurements",
+                false => "pages with readings stand beside a time-series bucket: run `hourbucket reconcile --repair`",
+            };
+            return Err(Error::custom(text));
+        }
+        let missing = number("page").and_then(|page| usize::try_from(page).ok()?.checked_sub(pages.len()));
+        match missing {
+            Some(n @ 0..=GAP_MAX) => pages.extend((0..n).map(|_| None)),
+            _ => return Err(Error::custom(format!("a page of the bucket has the number {:?}", number("page")))),
+        }
+        pages.push(Some(super::load::page_of(&found)));
     }
-    // Another instance, with another store.mode. A load finds the form and goes on in it.
-    Err(Error::custom("the bucket holds pages, not measurements"))
+    Ok(pages)
 }
 
-async fn add_up(series: &Series, bucket: &BucketKey) -> mongodb::error::Result<Total> {
+async fn add_up(series: &Series, bucket: &BucketKey, after: Option<String>) -> mongodb::error::Result<Total> {
     let (from_ms, to_ms) = (bucket.start.0, series.options.span.end(bucket.start));
     let filter = measurements_of(&[&bucket.sensor_id], from_ms, to_ms);
-    let mut cursor = selection(series.readings.find(filter)).await?;
-    let (mut total, mut rows) = (Total::default(), Rows::default());
-    while let Some(document) = cursor.try_next().await? {
+    let find = selection(series.readings.find(filter).batch_size(BATCH));
+    let mut cursor = series.in_time(async { find.await }).await?;
+    let (mut total, mut rows) = (Total { after, ..Total::default() }, Rows::default());
+    while let Some(document) = series.in_time(cursor.try_next()).await? {
         add_row(&mut rows, &document);
         if let Some(tags) = document.get_document("meta").ok().and_then(|m| m.get_document("tags").ok())
             && !tags.is_empty()
         {
             total.tags = tags.try_into().unwrap_or_default();
         }
-        if rows.len() >= ROWS_MAX {
+        if rows.len() >= ROWS_MAX || rows.fields().len() >= NAMES_MAX {
             total.add(&std::mem::take(&mut rows));
         }
     }
@@ -124,47 +205,173 @@ async fn add_up(series: &Series, bucket: &BucketKey) -> mongodb::error::Result<T
 
 fn add_row(rows: &mut Rows, document: &RawDocument) {
     let Ok(ts) = document.get_datetime("ts") else { return };
-    let values: Vec<_> = values(document).collect();
+    let values: Vec<_> = values(document).take(VALUES_MAX).collect();
     rows.push_named(ts.timestamp_millis(), RowFlags::default(), &values);
 }
 
-/// Sets the summary; `false` where it is not what it was.
-async fn set(series: &Series, bucket: &BucketKey, before: Option<i64>, total: &Total) -> mongodb::error::Result<bool> {
-    let concern = series.options.document();
-    let Some(count) = before else {
+/// One try, on the pages as they were read.
+struct Run<'a> {
+    series: &'a Series,
+    bucket: &'a BucketKey,
+    comment: &'a str,
+    pages: &'a [Option<LoadedPage>],
+}
+
+impl Run<'_> {
+    /// Carries the plan out; `false` where a page is not as it was read.
+    async fn write(&self, mut total: Total, force: bool) -> mongodb::error::Result<bool> {
+        let bytes: u64 = total.fields.keys().map(|name| entry_bytes(name)).sum();
+        let fits = bytes <= PAGE_SUMMARY_BYTES_MAX && total.below.is_none();
+        let state = |page: &Option<LoadedPage>| {
+            let absent = PageState { count: 0, sealed: true };
+            page.as_ref().map_or(absent, |page| PageState { count: page.count, sealed: page.sealed })
+        };
+        let states: Vec<PageState> = self.pages.iter().map(state).collect();
+        let is_torn = self.pages.iter().any(Option::is_none);
+        match plan(&states, total.count, fits, force || is_torn) {
+            Plan::AsItIs => Ok(true),
+            Plan::One { seal } => {
+                let fields = std::mem::take(&mut total.fields).into_iter().collect();
+                self.page_0(&total, total.page(total.count, &fields), seal).await
+            }
+            Plan::Several(counts) => self.several(total, counts).await,
+        }
+    }
+
+    async fn several(&self, mut total: Total, mut counts: Counts) -> mongodb::error::Result<bool> {
+        if let Some(Some(last)) = self.pages.last()
+            && !last.sealed
+            && !self.set(last, self.pages.len() - 1, doc! { "has_overflow": true, "summary": {} }, false).await?
+        {
+            return Ok(false);
+        }
+        let sealed = self.pages.len().max(1);
+        // The fields in order; the first ones go to the page behind, the last ones to page 0.
+        let mut fields = Fields::new(self, &mut total);
+        let total = &total;
+        let first = fields.next().await?.unwrap_or_default();
+        if !self.insert(sealed, total, total.page(counts.added, &first), true).await? {
+            return Ok(false);
+        }
+        let (mut held, mut at) = (fields.next().await?.unwrap_or_default(), 1);
+        loop {
+            let next = fields.next().await?;
+            if next.is_none() && at >= sealed {
+                break;
+            }
+            // More fields than pages: behind the one that was added. Fewer: what they held is elsewhere now.
+            let chunk = next.map(|next| std::mem::replace(&mut held, next)).unwrap_or_default();
+            let written = match at < sealed {
+                true => self.rewrite(at, total, total.page(counts.pages[at], &chunk)).await?,
+                false => self.insert(at + 1, total, total.page(counts.share(), &chunk), true).await?,
+            };
+            if !written {
+                return Ok(false);
+            }
+            at += 1;
+        }
+        self.rewrite(0, total, total.page(counts.pages[0], &held)).await
+    }
+
+    /// All of it in page 0, there or not.
+    async fn page_0(&self, total: &Total, mut page: Document, seal: bool) -> mongodb::error::Result<bool> {
+        let Some(Some(head)) = self.pages.first() else { return self.insert(0, total, page, seal).await };
+        if seal {
+            page.insert("has_overflow", true);
+        }
+        self.set(head, 0, page, head.sealed).await
+    }
+
+    /// One of several pages, there or not. The last one was sealed by now.
+    async fn rewrite(&self, n: usize, total: &Total, mut page: Document) -> mongodb::error::Result<bool> {
+        let Some(Some(stored)) = self.pages.get(n) else { return self.insert(n, total, page, true).await };
+        page.insert("has_overflow", true);
+        self.set(stored, n, page, stored.sealed || n + 1 == self.pages.len()).await
+    }
+
+    async fn insert(&self, n: usize, total: &Total, page: Document, seal: bool) -> mongodb::error::Result<bool> {
+        let start = self.bucket.start;
         let mut document = doc! {
-            "_id": id(bucket),
+            "_id": id(self.bucket, n),
             "schema_version": SCHEMA_VERSION,
-            "sensor_id": &*bucket.sensor_id,
-            "bucket_start": DateTime::from_millis(bucket.start.0),
-            "bucket_end": DateTime::from_millis(series.options.span.end(bucket.start)),
-            "page": 0,
+            "sensor_id": &*self.bucket.sensor_id,
+            "bucket_start": DateTime::from_millis(start.0),
+            "bucket_end": DateTime::from_millis(self.series.options.span.end(start)),
+            "page": n as i32,
             "tags": &total.tags,
             "storage": SERIES,
         };
-        document.extend(total.fields());
-        let insert = doc! { "insert": BUCKETS, "documents": [document], "writeConcern": concern };
-        let reply = series.db.run_command(insert).await?;
-        return done(&reply);
-    };
-    let filter = doc! {
-        "_id": id(bucket), "sensor_id": &*bucket.sensor_id, "bucket_start": DateTime::from_millis(bucket.start.0),
-        "count": count, "storage": SERIES,
-    };
-    let update = doc! { "q": filter, "u": { "$set": total.fields() }, "hint": "_id_" };
-    let update = doc! { "update": BUCKETS, "updates": [update], "writeConcern": concern };
-    done(&series.db.run_command(update).await?)
+        document.extend(page);
+        if seal {
+            document.insert("has_overflow", true);
+        }
+        self.run(doc! { "insert": BUCKETS, "documents": [document] }).await
+    }
+
+    /// Changes page `n`, if it has the count that it was read with; `sealed`: whether it is now.
+    async fn set(&self, page: &LoadedPage, n: usize, set: Document, sealed: bool) -> mongodb::error::Result<bool> {
+        let filter = doc! {
+            "_id": id(self.bucket, n),
+            "sensor_id": &*self.bucket.sensor_id,
+            "bucket_start": DateTime::from_millis(self.bucket.start.0),
+            "count": i64::from(page.count),
+            "has_overflow": if sealed { Bson::Boolean(true) } else { Bson::from(doc! { "$ne": true }) },
+            "storage": SERIES,
+        };
+        let update = doc! { "q": filter, "u": { "$set": set }, "hint": "_id_" };
+        self.run(doc! { "update": BUCKETS, "updates": [update] }).await
+    }
+
+    /// A command of one statement: whether it did something; an error where nobody knows.
+    async fn run(&self, mut command: Document) -> mongodb::error::Result<bool> {
+        command.insert("comment", self.comment);
+        command.insert("writeConcern", self.series.options.document());
+        let reply = self.series.in_time(async { self.series.db.run_command(command).await }).await?;
+        if let Some(error) = concern_error(&reply) {
+            return Err(Error::custom(error));
+        }
+        let first = reply.get_array("writeErrors").ok().and_then(|e| e.first()).and_then(|e| e.as_document());
+        match first {
+            None => Ok(reply.get_i32("n").unwrap_or(0) > 0),
+            Some(error) if error.get_i32("code").is_ok_and(|c| c == DUPLICATE_KEY) => Ok(false),
+            Some(error) => Err(Error::custom(error.get_str("errmsg").unwrap_or("refused").to_owned())),
+        }
+    }
 }
 
-/// Whether a command of one statement did something; an error where nobody knows.
-fn done(reply: &Document) -> mongodb::error::Result<bool> {
-    if let Some(error) = concern_error(reply) {
-        return Err(Error::custom(error));
+/// All fields of a bucket, a page's worth at a time, in the order of their names.
+struct Fields<'a> {
+    of: &'a Run<'a>,
+    chunks: std::vec::IntoIter<Chunk>,
+    /// Behind this there are more.
+    after: Option<String>,
+}
+
+impl<'a> Fields<'a> {
+    fn new(of: &'a Run<'a>, total: &mut Total) -> Fields<'a> {
+        let mut fields = Fields { of, chunks: vec![].into_iter(), after: None };
+        fields.hold(std::mem::take(&mut total.fields), total.below.is_some());
+        fields
     }
-    let first = reply.get_array("writeErrors").ok().and_then(|e| e.first()).and_then(|e| e.as_document());
-    match first {
-        None => Ok(reply.get_i32("n").unwrap_or(0) > 0),
-        Some(error) if error.get_i32("code").is_ok_and(|c| c == DUPLICATE_KEY) => Ok(false),
-        Some(error) => Err(Error::custom(error.get_str("errmsg").unwrap_or("refused").to_owned())),
+
+    fn hold(&mut self, fields: BTreeMap<String, FieldSummary>, more: bool) {
+        self.after = fields.last_key_value().filter(|_| more).map(|(name, _)| name.clone());
+        self.chunks = chunks(fields, PAGE_SUMMARY_BYTES_MAX).into_iter();
+    }
+
+    async fn next(&mut self) -> mongodb::error::Result<Option<Chunk>> {
+        if let Some(chunk) = self.chunks.next() {
+            return Ok(Some(chunk));
+        }
+        let Some(after) = self.after.take() else { return Ok(None) };
+        let total = add_up(self.of.series, self.of.bucket, Some(after)).await?;
+        self.hold(total.fields, total.below.is_some());
+        Ok(self.chunks.next())
+    }
+}
+
+impl std::fmt::Debug for Recounted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recounted").field("count", &self.count).field("pages", &self.pages.len()).finish()
     }
 }

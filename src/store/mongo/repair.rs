@@ -1,7 +1,7 @@
 //! One gated change to a stored bucket at a time. [`super::reconcile`] says which ones and why they are safe beside a
 //! running service.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use mongodb::bson::{Array, Bson, DateTime, Document, RawDocumentBuf, doc};
 
@@ -10,7 +10,9 @@ use super::pack::{SCHEMA_VERSION, SERIES};
 use super::stored::{Collections, failed, page_id, tags_document, value_bson};
 use crate::maintain::bucket::{Recount, without_duplicates};
 use crate::maintain::{MaintainError, StoredBucket, StoredPage};
-use crate::model::{BucketKey, Form, Num, Rows};
+use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
+use crate::model::{BucketKey, FieldSummary, Form, Num, Rows};
+use crate::store::recount::chunks;
 
 /// The document of a page exactly as it was read: its version, its seal and its form. A writer changes at least one of
 /// them, and `readings` is counted on top, against changes by hand.
@@ -90,6 +92,29 @@ pub(super) fn document(bucket: &StoredBucket, page: u32, tags: Document, recount
     whole
 }
 
+/// The documents of a bucket in time-series form: one, or as many as its fields take. Which of them counts how many of the
+/// measurements is of no meaning ([`crate::store::recount`]); all but the last are sealed.
+pub(super) fn summaries(bucket: &StoredBucket, tags: &Document, recount: &Recount) -> Vec<Document> {
+    let fields: BTreeMap<String, FieldSummary> =
+        recount.fields.iter().map(|(name, (s, _))| (name.clone(), *s)).collect();
+    let chunks = chunks(fields, PAGE_SUMMARY_BYTES_MAX);
+    let (pages, mut left) = (chunks.len() as u64, recount.count);
+    let document = |(n, chunk): (u64, Vec<(String, FieldSummary)>)| {
+        let count = left.div_ceil(pages - n);
+        left -= count;
+        let fields = chunk.into_iter().map(|(name, field)| (name, (field, 0.0))).collect();
+        let mut whole = document(bucket, n as u32, tags.clone(), &Recount { count, fields, ..*recount });
+        whole.insert("first_ts", DateTime::from_millis(recount.first_ts_ms));
+        whole.insert("last_ts", DateTime::from_millis(recount.last_ts_ms));
+        whole.insert("storage", SERIES);
+        if n + 1 < pages {
+            whole.insert("has_overflow", true);
+        }
+        whole
+    };
+    (0..).zip(chunks).map(document).collect()
+}
+
 /// Whether the document was still as it was read: every change says so.
 pub(super) type Applied = Result<bool, MaintainError>;
 
@@ -137,23 +162,12 @@ impl Collections {
         for (name, ms) in [("first_ts", next.first_ts_ms), ("last_ts", next.first_ts_ms)] {
             whole.insert(name, DateTime::from_millis(ms.unwrap_or(bucket.key.start.0)));
         }
-        whole.insert("readings", Array::new());
+        match bucket.form() {
+            Form::Pages => whole.insert("readings", Array::new()),
+            Form::Series => whole.insert("storage", SERIES),
+        };
         whole.insert("has_overflow", true);
         self.insert(whole).await
-    }
-
-    /// Makes the document of measurements that have none.
-    pub(super) async fn make_document(&self, bucket: &StoredBucket) -> Applied {
-        let Some(measured) = &bucket.measured else { return Ok(false) };
-        let mut whole = document(bucket, 0, tags_document(&measured.tags), &Recount::of([&measured.rows]));
-        whole.insert("storage", SERIES);
-        self.insert(whole).await
-    }
-
-    /// Puts a document in time-series form right.
-    pub(super) async fn recount(&self, bucket: &StoredBucket, head: &StoredPage) -> Applied {
-        let Some(measured) = &bucket.measured else { return Ok(false) };
-        self.set(gate(&bucket.key, head), counted(&Recount::of([&measured.rows]), measured.unreadable)).await
     }
 
     async fn insert(&self, whole: Document) -> Applied {

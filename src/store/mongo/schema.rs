@@ -16,6 +16,7 @@ use super::setup::{
     Failure, INDEX_NOT_FOUND, INDEX_OPTIONS_CONFLICT, Listing, NAMESPACE_EXISTS, NAMESPACE_NOT_FOUND, SchemaError,
     Setup,
 };
+use super::view::summaries_pipeline;
 use crate::model::Span;
 
 /// The view with one row a sensor and bucket.
@@ -217,55 +218,4 @@ fn validator() -> Document {
             "storage": { "enum": ["timeseries"] },
         },
     } }
-}
-
-/// One row a sensor and bucket: pages merged, averages added.
-fn summaries_pipeline() -> Vec<Document> {
-    let per_field = doc! { "$let": {
-        "vars": { "same": { "$filter": { "input": "$fields", "as": "f", "cond": { "$eq": ["$$f.k", "$$name"] } } } },
-        "in": { "$let": {
-            "vars": { "sum": { "$sum": "$$same.v.sum" }, "count": { "$sum": "$$same.v.count" } },
-            "in": {
-                "min": { "$min": "$$same.v.min" },
-                "max": { "$max": "$$same.v.max" },
-                "sum": "$$sum",
-                "count": "$$count",
-                "avg": { "$cond": [{ "$gt": ["$$count", 0] }, { "$divide": ["$$sum", "$$count"] }, null] },
-            },
-        } },
-    } };
-    let names = doc! { "$setUnion": [{ "$map": { "input": "$fields", "as": "f", "in": "$$f.k" } }, []] };
-    let map = doc! { "$map": { "input": names, "as": "name", "in": { "k": "$$name", "v": per_field } } };
-    let of_bucket = doc! { "$and": [
-        { "$eq": ["$sensor_id", "$$sensor"] }, { "$eq": ["$bucket_start", "$$start"] }, { "$gt": ["$page", 0] },
-    ] };
-    let summary = |of: &str| doc! { "$objectToArray": { "$ifNull": [of, {}] } };
-    let more = doc! { "$reduce": {
-        "input": "$more", "initialValue": [], "in": { "$concatArrays": ["$$value", summary("$$this.summary")] },
-    } };
-    // Page 0 with the others looked up, and not a $group over pages: a filter on the view's sensor or time then reaches
-    // the index (a $group would read the whole collection first), and most buckets have one page.
-    vec![
-        doc! { "$match": { "page": 0 } },
-        doc! { "$lookup": {
-            "from": BUCKETS,
-            "let": { "sensor": "$sensor_id", "start": "$bucket_start" },
-            "pipeline": [
-                { "$match": { "$expr": of_bucket } },
-                { "$project": { "count": 1, "first_ts": 1, "last_ts": 1, "summary": 1 } },
-            ],
-            "as": "more",
-        } },
-        doc! { "$project": {
-            "_id": 0, "sensor_id": 1, "bucket_start": 1,
-            "count": { "$add": ["$count", { "$sum": "$more.count" }] },
-            "first_ts": { "$min": ["$first_ts", { "$min": "$more.first_ts" }] },
-            "last_ts": { "$max": ["$last_ts", { "$max": "$more.last_ts" }] },
-            "fields": { "$concatArrays": [summary("$summary"), more] },
-        } },
-        doc! { "$project": {
-            "sensor_id": 1, "bucket_start": 1, "count": 1, "first_ts": 1, "last_ts": 1,
-            "summary": { "$arrayToObject": map },
-        } },
-    ]
 }

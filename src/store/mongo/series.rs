@@ -11,7 +11,7 @@
 //!
 //! A second instance on the same sensor makes all of this at least once, and the documentation says so.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mongodb::bson::{Document, RawDocumentBuf};
 use mongodb::{Collection, Database};
@@ -20,7 +20,7 @@ use super::bson::Writer;
 use super::error::{StatementError, concern_error, statement_error};
 use super::fence::Fence;
 use super::pack::{self, CommandOptions};
-use super::{MongoStore, READINGS, command_error, in_part};
+use super::{MongoStore, READINGS, command_error, in_part, timed_out};
 use crate::model::rows::Row;
 use crate::model::{PageKind, PageWrite};
 use crate::store::{BoxFuture, StoreError, Written};
@@ -38,11 +38,26 @@ pub(super) struct Series {
     pub(super) readings: Collection<RawDocumentBuf>,
     pub(super) options: CommandOptions,
     pub(super) fence: Fence,
+    /// `store.timeout`
+    pub(super) timeout: Duration,
 }
 
 impl Series {
-    pub(super) fn new(db: &Database, options: CommandOptions) -> Series {
-        Series { db: db.clone(), readings: db.collection(READINGS), options, fence: Fence::new() }
+    pub(super) fn new(db: &Database, options: CommandOptions, timeout: Duration) -> Series {
+        Series { db: db.clone(), readings: db.collection(READINGS), options, fence: Fence::new(), timeout }
+    }
+
+    /// Waits for one step of something longer, for at most `store.timeout`.
+    pub(super) async fn in_time<T>(
+        &self,
+        step: impl Future<Output = mongodb::error::Result<T>>,
+    ) -> mongodb::error::Result<T> {
+        match tokio::time::timeout(self.timeout, step).await {
+            Ok(done) => done,
+            Err(_) => {
+                Err(std::io::Error::new(std::io::ErrorKind::TimedOut, timed_out(self.timeout).to_string()).into())
+            }
+        }
     }
 }
 

@@ -7,12 +7,12 @@ use mongodb::error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RES
 use mongodb::options::{ReadConcern, WriteConcern};
 
 use super::error::command_code;
-use super::pack::SERIES;
-use super::repair::{document, gate, readings};
+use super::repair::{document, gate, readings, summaries};
 use super::stored::{Collections, failed, tags_document, value_bson};
 use crate::maintain::bucket::Recount;
 use crate::maintain::{Kind, MaintainError, Step, StoredBucket, StoredPage, Tally, audit};
-use crate::model::rows::Row;
+use crate::model::rows::{Room, Row};
+use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
 use crate::model::{BucketKey, Form, Rows};
 
 /// Measurements in one insert: with reading and meta some hundred bytes each, far below the limit of a command.
@@ -103,12 +103,12 @@ impl Collections {
         // The last ones seen.
         let tagged = bucket.pages.iter().rev().find(|p| !p.tags.is_empty());
         let tags = tagged.map(|p| tags_document(&p.tags)).unwrap_or_default();
-        let mut head = document(&bucket, 0, tags, &Recount::of([&measured.rows]));
-        head.insert("storage", SERIES);
+        let mut pages = summaries(&bucket, &tags, &Recount::of([&measured.rows])).into_iter();
+        let Some(head) = pages.next() else { return Ok(Turn::Again) };
         let swap = Swap {
             head: (gate(key, &bucket.pages[0]), head),
             gone: bucket.pages[1..].iter().map(|p| gate(key, p)).collect(),
-            new: vec![],
+            new: pages.collect(),
         };
         if !self.swap(swap, key, told).await? {
             return Ok(Turn::Again);
@@ -142,7 +142,8 @@ impl Collections {
         told(Step::Read, key)?;
         let mut pages = cut(&bucket, &measured.rows, limits).into_iter();
         let Some(first) = pages.next() else { return Ok(Turn::Nothing) };
-        let swap = Swap { head: (gate(key, head), first), gone: vec![], new: pages.collect() };
+        let gone = bucket.pages[1..].iter().map(|page| gate(key, page)).collect();
+        let swap = Swap { head: (gate(key, head), first), gone, new: pages.collect() };
         if !self.swap(swap, key, told).await? {
             return Ok(Turn::Again);
         }
@@ -253,9 +254,10 @@ fn raw(document: &Document) -> Result<RawDocumentBuf, MaintainError> {
 /// Readings as whole pages, sealed but for the last.
 fn cut(bucket: &StoredBucket, rows: &Rows, (readings_max, bytes_max): (u32, u64)) -> Vec<Document> {
     let tags = bucket.measured.as_ref().map(|m| tags_document(&m.tags)).unwrap_or_default();
+    let room = Room { rows: readings_max as usize, bytes: bytes_max, summary_bytes: PAGE_SUMMARY_BYTES_MAX };
     let (mut rest, mut pages) = (rows.clone(), vec![]);
     loop {
-        let part = rest.take_front(readings_max as usize, bytes_max);
+        let (part, _) = rest.take_room(room);
         let mut page = document(bucket, pages.len() as u32, tags.clone(), &Recount::of([&part]));
         page.insert("readings", Bson::Array(readings(&part)));
         if rest.is_empty() {

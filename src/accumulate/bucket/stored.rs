@@ -1,0 +1,127 @@
+//! What is believed of the stored bucket: its last page, and how much room that page's summary has left. Pure.
+//!
+//! **The summary's size.** A page's summary has a bound in bytes ([`super::PageLimits::summary_bytes`], half of it `half`
+//! here). What it holds is estimated from above: each statement adds the bytes of its fields as if all of them were new.
+//! With fields that repeat this is far too much after some time, so beyond `half` the page's head is looked up, once: the
+//! load tells the true size.
+//! - At most `half`: the estimate begins anew there, and the next statement has at least `half` to go. So an estimate leads
+//!   to one load for each `half` of names written, at most.
+//! - More: the next statement fills the page as far as there is room, and seals it. The rest goes to the next page.
+//!
+//! A true size is never asked for again before something was written, so a load cannot follow a load for this.
+
+use super::{Form, PageKind, PageLimits, PageWrite, Position};
+use crate::model::summary;
+use crate::store::LoadedBucket;
+
+/// What is believed of the stored bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stored {
+    /// Nothing is known: load before writing.
+    Unknown,
+    /// There is none.
+    New,
+    /// This is its last page.
+    Page {
+        /// Its number.
+        page: u32,
+        /// Its version.
+        count: u32,
+        /// Of its readings as a BSON array, or more.
+        bytes: u64,
+        sealed: bool,
+        summary: SummaryBytes,
+    },
+}
+
+impl Stored {
+    /// What a load has shown.
+    pub(super) fn of(bucket: &LoadedBucket) -> Stored {
+        let Some(last) = bucket.pages.last() else { return Stored::New };
+        Stored::Page {
+            page: bucket.pages.len() as u32 - 1,
+            count: last.count,
+            bytes: last.bytes,
+            sealed: last.sealed,
+            summary: SummaryBytes::known(last.summary_bytes),
+        }
+    }
+
+    /// The position (page, count) behind the last reading that is known to be stored.
+    pub(super) fn end(self) -> Position {
+        match self {
+            Stored::Unknown | Stored::New => (0, 0),
+            Stored::Page { page, count, .. } => (page, count),
+        }
+    }
+
+    /// Whether both are the same version of the same page.
+    pub(super) fn is_same_page(self, other: Stored) -> bool {
+        match (self, other) {
+            (Stored::Page { sealed: a, .. }, Stored::Page { sealed: b, .. }) => a == b && self.end() == other.end(),
+            _ => false,
+        }
+    }
+
+    /// After the store has taken `write`, whose readings take `bytes` as an array. `count`: of the page now.
+    pub(super) fn after(self, write: &PageWrite, bytes: u64, count: u32) -> Stored {
+        let as_believed = count == write.count_after();
+        let before = match (write.kind, self) {
+            (PageKind::Append { .. }, Stored::Page { bytes, .. }) if as_believed => bytes,
+            _ => 0,
+        };
+        let written = summary::stored_bytes(write.rows.fields(), &write.summary);
+        let summary = match (write.kind, self) {
+            (PageKind::Append { .. }, Stored::Page { summary, .. }) if as_believed => summary.plus(written),
+            // A new page; or an append has made a page anew that somebody had removed.
+            _ => SummaryBytes::known(written),
+        };
+        Stored::Page {
+            page: write.page,
+            count,
+            bytes: if write.form == Form::Series { 0 } else { before + bytes },
+            sealed: write.seal,
+            summary,
+        }
+    }
+}
+
+/// Bytes of a page's summary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SummaryBytes {
+    at_most: u32,
+    /// Not a bound only.
+    is_known: bool,
+}
+
+impl SummaryBytes {
+    pub(super) const NONE: SummaryBytes = SummaryBytes { at_most: 0, is_known: true };
+
+    fn known(bytes: u64) -> SummaryBytes {
+        SummaryBytes { at_most: u32::try_from(bytes).unwrap_or(u32::MAX), is_known: true }
+    }
+
+    fn plus(self, bytes: u64) -> SummaryBytes {
+        let more = u32::try_from(bytes).unwrap_or(u32::MAX);
+        SummaryBytes { at_most: self.at_most.saturating_add(more), is_known: self.is_known && more == 0 }
+    }
+
+    /// Whether the true size is needed before more is written to the page.
+    pub(super) fn must_be_looked_up(self, limits: PageLimits) -> bool {
+        !self.is_known && self.beyond_half(limits)
+    }
+
+    /// Whether the next statement is the page's last.
+    pub(super) fn is_full(self, limits: PageLimits) -> bool {
+        self.is_known && self.beyond_half(limits)
+    }
+
+    fn beyond_half(self, limits: PageLimits) -> bool {
+        u64::from(self.at_most) > limits.summary_bytes / 2
+    }
+
+    /// Bytes that the next statement's summary may have.
+    pub(super) fn room(self, limits: PageLimits) -> u64 {
+        limits.summary_bytes.saturating_sub(u64::from(self.at_most))
+    }
+}

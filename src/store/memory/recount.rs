@@ -1,0 +1,69 @@
+//! A time-series bucket's summary made anew over its pages, as [`crate::store::recount`] plans it.
+
+use super::{Page, Pages};
+use crate::model::summary::{PAGE_SUMMARY_BYTES_MAX, by_name, entry_bytes, summarise};
+use crate::model::{BucketStart, Form, Rows};
+use crate::store::recount::{Chunk, PageState, Plan, chunks, plan};
+
+impl Pages {
+    /// The pages of a bucket from page 0, without gaps.
+    pub(super) fn of_bucket(&self, sensor_id: &str, start: BucketStart) -> Vec<&Page> {
+        (0..).map_while(|n| self.pages.get(&(sensor_id.to_owned(), start, n))).collect()
+    }
+
+    /// Makes the summary anew where it does not count all measurements.
+    pub(super) fn recount(&mut self, sensor_id: &str, start: BucketStart) {
+        self.recount_in_part(sensor_id, start, usize::MAX);
+    }
+
+    /// The same, ended by a crash behind so many statements.
+    pub fn recount_in_part(&mut self, sensor_id: &str, start: BucketStart, statements: usize) {
+        for (n, page) in self.steps(sensor_id, start).into_iter().take(statements) {
+            self.pages.insert((sensor_id.to_owned(), start, n), page);
+        }
+    }
+
+    fn steps(&self, sensor_id: &str, start: BucketStart) -> Vec<(u32, Page)> {
+        let mut rows = Rows::default();
+        self.series.get(&(sensor_id.to_owned(), start)).into_iter().flatten().for_each(|r| rows.push_reading(r));
+        if rows.is_empty() {
+            return vec![];
+        }
+        let fields = by_name(rows.fields(), &summarise(&rows));
+        let bytes_max = self.summary_bytes_max.unwrap_or(PAGE_SUMMARY_BYTES_MAX);
+        let fits = fields.keys().map(|name| entry_bytes(name)).sum::<u64>() <= bytes_max;
+        let pages = self.of_bucket(sensor_id, start);
+        let states: Vec<_> = pages.iter().map(|p| PageState { count: p.count, sealed: p.sealed }).collect();
+        let page = |count: u32, sealed: bool, chunk: Chunk| Page {
+            count,
+            sealed,
+            summary: chunk.into_iter().collect(),
+            form: Form::Series,
+            ..Page::default()
+        };
+        let mut counts = match plan(&states, rows.len() as u32, fits, false) {
+            Plan::AsItIs => return vec![],
+            Plan::One { seal } => {
+                let sealed = seal || pages.first().is_some_and(|page| page.sealed);
+                return vec![(0, page(rows.len() as u32, sealed, fields.into_iter().collect()))];
+            }
+            Plan::Several(counts) => counts,
+        };
+        let sealed = pages.len().max(1) as u32;
+        let mut steps = vec![];
+        if let Some(last) = pages.last().filter(|page| !page.sealed) {
+            steps.push((sealed - 1, page(last.count, true, vec![])));
+        }
+        let mut chunks = chunks(fields, bytes_max).into_iter();
+        steps.push((sealed, page(counts.added, true, chunks.next().unwrap_or_default())));
+        let head = chunks.next_back().unwrap_or_default();
+        for n in 1..sealed {
+            steps.push((n, page(counts.pages[n as usize], true, chunks.next().unwrap_or_default())));
+        }
+        for (n, chunk) in (sealed + 1..).zip(chunks) {
+            steps.push((n, page(counts.share(), true, chunk)));
+        }
+        steps.push((0, page(counts.pages[0], true, head)));
+        steps
+    }
+}
