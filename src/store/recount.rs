@@ -10,13 +10,14 @@
 //! pages add up to the number of measurements; which page counts which is of no meaning any more. Every page that
 //! counts something counts less than before, so its version changes, and a recount that was given up can do no harm to a
 //! later one: its gates no longer match. The steps, in this order:
+//! 0. if page 0 counts nothing, it is set to count more than everything, and sealed;
 //! 1. the last page is sealed, if it is not, and emptied (a page of 16 MB could not even be sealed otherwise);
 //! 2. a page is added behind, with the count that the others do not have, and the first fields;
 //! 3. pages 1, 2, … are rewritten;
 //! 4. the fields that are left go to pages behind;
 //! 5. page 0 is rewritten with the last fields.
 //!
-//! **Crash.** From step 2 to step 5 the counts add up to more than there are measurements, so the next load in doubt counts
+//! **Crash.** From step 0 or 2 to step 5, which lowers the count of page 0, the counts add up to more than there are measurements, so the next load in doubt counts
 //! anew; and before page 0 exists a load finds nothing, which is as much in doubt. Doing it again ends in the same state
 //! but for the number of pages. In between a reader may miss fields or see some twice; only in a bucket of several
 //! pages, for the moment that a recount takes.

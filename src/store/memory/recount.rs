@@ -51,7 +51,10 @@ impl Pages {
         };
         let sealed = pages.len().max(1) as u32;
         let mut steps = vec![];
-        if let Some(last) = pages.last().filter(|page| !page.sealed) {
+        if let Some(head) = pages.first().filter(|head| head.count == 0) {
+            steps.push((0, Page { count: rows.len() as u32 + 1, sealed: true, ..(*head).clone() }));
+        }
+        if let Some(last) = pages.last().filter(|page| !page.sealed && (sealed > 1 || page.count > 0)) {
             steps.push((sealed - 1, page(last.count, true, vec![])));
         }
         let mut chunks = chunks(fields, bytes_max).into_iter();

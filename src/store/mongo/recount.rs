@@ -238,7 +238,23 @@ impl Run<'_> {
         }
     }
 
-    async fn several(&self, mut total: Total, mut counts: Counts) -> mongodb::error::Result<bool> {
+    async fn several(&self, total: Total, counts: Counts) -> mongodb::error::Result<bool> {
+        let mut pages = self.pages.to_vec();
+        if let Some(Some(head)) = pages.first_mut()
+            && head.count == 0
+        {
+            // Its count could not be lowered in the last step, so a crash before that would not be noticed.
+            let more = total.count.saturating_add(1);
+            let raised = doc! { "count": more as i32, "has_overflow": true };
+            if !self.set(head, 0, raised, head.sealed).await? {
+                return Ok(false);
+            }
+            (head.count, head.sealed) = (more, true);
+        }
+        Run { pages: &pages, ..*self }.steps(total, counts).await
+    }
+
+    async fn steps(&self, mut total: Total, mut counts: Counts) -> mongodb::error::Result<bool> {
         if let Some(Some(last)) = self.pages.last()
             && !last.sealed
             && !self.set(last, self.pages.len() - 1, doc! { "has_overflow": true, "summary": {} }, false).await?
