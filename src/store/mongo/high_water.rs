@@ -9,7 +9,8 @@
 //! The service's clock cannot tell: sensors' clocks may be ahead, and its own may be wrong. So every process raises this
 //! mark, with majority, before it writes a bucket beyond it, and what lies between the old and the new mark is new.
 //!
-//! A database that was written before there was a mark gets one a day after its last bucket and the server's time.
+//! A database that was written before there was a mark, or restored behind its back, gets one a day after its last bucket
+//! and the server's time. What is put into a database that has been in use must be older than its mark.
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
@@ -34,10 +35,20 @@ const STEP: &str = "noting up to which hour buckets were written (hourbucket_met
 /// The server's, with the step.
 pub(super) async fn settle(setup: &Setup<'_>) -> Result<bool, SchemaError> {
     let find = doc! { "find": META, "filter": { "_id": "high_water" }, "limit": 1 };
-    if first(setup, find).await?.is_some() {
+    let found = first(setup, find).await?.and_then(|d| d.get_datetime("bucket_start").copied().ok());
+    let never = DateTime::from_millis(NEVER_MS);
+    if found.is_some_and(|mark| mark > never) {
         return Ok(false);
     }
     let mark = initial(setup).await?;
+    if found.is_some() {
+        // Nothing was written by a process that knows the mark. What there is nevertheless was restored or imported.
+        let update = doc! {
+            "q": { "_id": "high_water" }, "u": { "$max": { "bucket_start": DateTime::from_millis(mark) } },
+        };
+        let change = setup.change(doc! { "update": META, "updates": [update] }).await;
+        return change.map(|_| mark > NEVER_MS).map_err(|f| f.at(STEP));
+    }
     let insert = doc! {
         "insert": META,
         "documents": [{ "_id": "high_water", "bucket_start": DateTime::from_millis(mark) }],
