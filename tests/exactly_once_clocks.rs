@@ -178,7 +178,7 @@ impl Clock for SetClock {
 enum Step {
     /// Its clock is set to so many ms ahead of the true time.
     Set(i64),
-    /// Readings of now and around, whose times are so many ms ahead of the true time, are sent; the same ones again where
+    /// Readings of now and around, whose times are so many ms ahead of the true time, are sent; the same ones again if
     /// they were sent before.
     Post(i64),
     /// Long enough for buckets to be forgotten.
