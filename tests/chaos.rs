@@ -66,7 +66,6 @@ fn killed_at_random_instants_with_the_journal() {
 }
 
 #[test]
-#[ignore = "fails until no bucket counts as new that another process can have written"]
 fn killed_at_random_instants_with_time_series() {
     killed_at_random_instants("timeseries");
 }

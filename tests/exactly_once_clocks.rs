@@ -87,7 +87,6 @@ const CASES: [(&str, &str); 4] =
     [("timeseries", "journal"), ("timeseries", "stored"), ("bucket", "journal"), ("bucket", "stored")];
 
 #[test]
-#[ignore = "fails until no bucket counts as new that another process can have written"]
 fn a_fast_clock_and_a_restart_before_the_bucket_begins() {
     for (mode, ack) in CASES {
         let mut rig = Rig::start("restart", mode, ack, &Mongod::shared().uri());
@@ -101,7 +100,6 @@ fn a_fast_clock_and_a_restart_before_the_bucket_begins() {
 }
 
 #[test]
-#[ignore = "fails until no bucket counts as new that another process can have written"]
 fn a_fast_clock_and_sigkill_before_the_bucket_begins() {
     for (mode, ack) in CASES {
         let mut rig = Rig::start("sigkill", mode, ack, &Mongod::shared().uri());
@@ -117,7 +115,6 @@ fn a_fast_clock_and_sigkill_before_the_bucket_begins() {
 
 /// MongoDB has the readings, and the service dies before it hears of it: the journal has them still.
 #[test]
-#[ignore = "fails until no bucket counts as new that another process can have written"]
 fn a_fast_clock_and_replay_of_what_is_stored() {
     // How the inserts of the two modes begin: a text, its name, its length, the collection.
     let inserts = [("timeseries", b"\x02insert\0\x10\0\0\0sensor_readings\0".as_slice())];
@@ -148,7 +145,6 @@ fn a_fast_clock_and_replay_of_what_is_stored() {
 
 /// The journal's disk is lost when everything was stored, or somebody gives the service another directory.
 #[test]
-#[ignore = "fails until no bucket counts as new that another process can have written"]
 fn a_fast_clock_and_a_new_journal() {
     for mode in ["timeseries", "bucket"] {
         let mut rig = Rig::start("new_journal", mode, "journal", &Mongod::shared().uri());
@@ -287,7 +283,6 @@ fn history_with(name: &str, runs: &[Run<'_>], change: impl Fn(&mut Config)) {
 
 /// A machine without a battery for its clock, or a snapshot that was restored: NTP sets it after the service has begun.
 #[test]
-#[ignore = "fails until no bucket counts as new that another process can have written"]
 fn the_clock_is_behind_at_the_start() {
     for behind in [-HOUR, -3 * YEAR] {
         history("behind", &[(0, &[Post(0)]), (behind, &[Set(0), Post(0)])]);
@@ -295,7 +290,6 @@ fn the_clock_is_behind_at_the_start() {
 }
 
 #[test]
-#[ignore = "fails until no bucket counts as new that another process can have written"]
 fn the_clock_is_behind_at_every_start() {
     history(
         "always_behind",
@@ -305,7 +299,6 @@ fn the_clock_is_behind_at_every_start() {
 
 /// Nothing ever sets it, and the limits are so wide that the readings are taken all the same.
 #[test]
-#[ignore = "fails until no bucket counts as new that another process can have written"]
 fn the_clock_is_never_right() {
     let century = Duration::from_secs(36_500 * 86_400);
     let runs: [Run<'_>; 3] = [(-3 * YEAR, &[Post(0)]), (2 * YEAR, &[Post(0)]), (-2 * YEAR, &[Post(0)])];
@@ -314,7 +307,6 @@ fn the_clock_is_never_right() {
 
 /// Ahead together with the sensors, which have their time from the same source.
 #[test]
-#[ignore = "fails until no bucket counts as new that another process can have written"]
 fn the_clock_is_ahead_in_the_first_run() {
     history(
         "ahead",
@@ -323,13 +315,11 @@ fn the_clock_is_ahead_in_the_first_run() {
 }
 
 #[test]
-#[ignore = "fails until no bucket counts as new that another process can have written"]
 fn the_clock_is_years_ahead_at_the_start() {
     history("years_ahead", &[(3 * YEAR, &[Set(0), Post(0)]), (0, &[Post(0)]), (-HOUR, &[Set(0), Post(0)])]);
 }
 
 #[test]
-#[ignore = "fails until no bucket counts as new that another process can have written"]
 fn the_clock_steps_both_ways_while_it_runs_and_between_runs() {
     history(
         "steps",
@@ -345,7 +335,6 @@ fn the_clock_steps_both_ways_while_it_runs_and_between_runs() {
 }
 
 #[test]
-#[ignore = "fails until no bucket counts as new that another process can have written"]
 fn the_journal_is_lost_and_the_clock_is_behind() {
     history(
         "lost_behind",

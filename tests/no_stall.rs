@@ -87,7 +87,6 @@ fn a_year_of_hours_of_one_sensor_delays_nobody() {
 }
 
 #[test]
-#[ignore = "fails until loads are split and give their permit back between tries"]
 fn a_year_of_hours_of_one_sensor_delays_nobody_with_time_series() {
     a_year_of_hours("timeseries", Duration::from_millis(20), Duration::from_secs(120));
 }
@@ -118,7 +117,6 @@ fn a_year_of_hours(mode: &str, round_trip: Duration, within: Duration) {
 }
 
 #[test]
-#[ignore = "fails until loads are split and give their permit back between tries"]
 fn an_hour_of_a_million_readings_is_continued_after_a_restart() {
     let _one = one_at_a_time();
     let (uri, database, start) = (Mongod::shared().uri(), unique_database("large_pages"), last_hour());
@@ -130,7 +128,6 @@ fn an_hour_of_a_million_readings_is_continued_after_a_restart() {
 }
 
 #[test]
-#[ignore = "fails until loads are split and give their permit back between tries"]
 fn an_hour_of_a_million_readings_is_continued_after_a_restart_with_time_series() {
     let _one = one_at_a_time();
     let (uri, database, start, count) = (Mongod::shared().uri(), unique_database("large"), last_hour(), 1_000_000);

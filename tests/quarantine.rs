@@ -39,25 +39,21 @@ enum Cause {
 }
 
 #[test]
-#[ignore = "fails until a bucket that keeps failing is quarantined"]
 fn a_bucket_without_answers_hurts_no_other() {
     one_bad_bucket("bucket", Cause::NoAnswer);
 }
 
 #[test]
-#[ignore = "fails until a bucket that keeps failing is quarantined"]
 fn a_bucket_without_answers_hurts_no_other_with_time_series() {
     one_bad_bucket("timeseries", Cause::NoAnswer);
 }
 
 #[test]
-#[ignore = "fails until a bucket that keeps failing is quarantined"]
 fn a_damaged_bucket_hurts_no_other() {
     one_bad_bucket("bucket", Cause::Damaged);
 }
 
 #[test]
-#[ignore = "fails until a bucket that keeps failing is quarantined"]
 fn a_damaged_bucket_hurts_no_other_with_time_series() {
     one_bad_bucket("timeseries", Cause::Damaged);
 }
