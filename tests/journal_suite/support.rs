@@ -113,7 +113,7 @@ pub(crate) struct World {
     sent: BTreeMap<u64, Sent>,
     /// Whether readings get the time of receipt, which is that of their append.
     pub(crate) received: bool,
-    /// Whether there was no room once: twins may have been given up.
+    /// Whether there may have been no room once: twins may have been given up then.
     crowded: bool,
     starts: u32,
     outcomes: Arc<Mutex<BTreeMap<u64, Outcome>>>,
@@ -157,7 +157,6 @@ impl World {
 
     /// Opens without looking at what comes back.
     pub(crate) fn try_open(&mut self) -> Result<(), JournalError> {
-        self.crowded |= self.gate.check() == Err(hourbucket::intake::Refused::Full);
         self.starts += 1;
         self.gate = Gate::default();
         self.broken = Arc::default();
@@ -251,7 +250,7 @@ impl World {
         // A parcel refused for want of room would not be part of the write; five large ones need less than this.
         let one_write = opened.journal.handle().stats().bytes + (200 << 10) < self.config.max_bytes;
         opened.journal.append_now(group);
-        self.crowded |= self.gate.check().is_err();
+        self.crowded |= !one_write;
         self.last_group.clear();
         for key in keys {
             if self.outcomes.lock().unwrap()[&key.0] == Outcome::Delivered {
@@ -316,6 +315,18 @@ pub(crate) fn segment_paths(fs: &dyn Fs, dir: &Path) -> Vec<PathBuf> {
     names.retain(|name| name.ends_with(".seg"));
     names.sort();
     names.iter().map(|name| dir.join(name)).collect()
+}
+
+/// The bytes of a sound segment between its frames, which no checksum covers.
+pub(crate) fn padding(segment: &[u8]) -> BTreeSet<usize> {
+    let (mut at, end, mut padding) = (4096, frames_end(segment) as usize, BTreeSet::new());
+    while at < end {
+        let payload = u32::from_le_bytes(segment[at..at + 4].try_into().unwrap()) as usize;
+        let next = at + frame_at(segment, at).0;
+        padding.extend(at + 40 + payload..next);
+        at = next;
+    }
+    padding
 }
 
 /// Length, sequence and kind of the frame at an offset; see `journal/segment.rs`. No length where there is none.
