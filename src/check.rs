@@ -98,7 +98,8 @@ fn brief(report: &Report) -> String {
 pub fn describe(report: &Report) -> String {
     let mut lines = vec![brief(report)];
     for s in &report.segments {
-        let torn = if s.torn { ", its last write was cut short (the next start mends it)" } else { "" };
+        let torn = s.cut.map(|cut| format!(", its last write was cut short and the next start cuts off {cut}"));
+        let torn = torn.unwrap_or_default();
         let (path, (first, end)) = (s.path.display(), s.sequences);
         lines.push(format!(
             "{path}: {} bytes, entries {first}..{end}, {} readings, {} dead letters{torn}",

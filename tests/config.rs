@@ -393,6 +393,13 @@ fn what_cannot_work_together_is_refused() {
         ("max_bytes = \"16GiB\"", "max_bytes = \"100MiB\"", "journal.max_bytes", "twice"),
         ("max_age = \"15s\"", "backoff_min = \"6s\"", "flush.backoff_min", "backoff_max"),
         ("max_age = \"15s\"", "commands_max = 17", "flush.commands_max", "store.pool_max"),
+        (
+            "retention = \"365d\"",
+            "retention = \"364d\"",
+            "store.retention",
+            "limits.past accepts readings that are 365d old",
+        ),
+        ("past = \"365d\"", "past = \"366d\"", "store.retention", "make store.retention at least limits.past"),
         ("{sensor_id}/{field}", "{sensor_id}/temp", topic, "no {field}"),
         ("{sensor_id}/{field}", "{id}/{field}", topic, "no {sensor_id}"),
         ("sensors/{sensor_id}", "sensor/{sensor_id}", topic, "level 1"),
@@ -403,6 +410,11 @@ fn what_cannot_work_together_is_refused() {
     ] {
         one_problem(&place, &DESIGN.replacen(from, to, 1), key, part);
     }
+    let short = DESIGN.replacen("past = \"365d\"", "past = \"30d\"", 1).replacen("\"365d\"", "\"30d\"", 1);
+    let kept = place.good(&short, &[]);
+    assert_eq!((kept.store.retention, kept.limits.past), (Some(kept.limits.past), Duration::from_secs(30 * 86_400)));
+    // Without a retention of its own, only the default of limits.past can be at odds with it.
+    one_problem(&place, "store.retention = \"30d\"", "store.retention", "365d old");
     // Sparkplug B: its own topics, all of a node's messages, and commands that only a broker can pass on.
     let sparkplug = DESIGN.replace("\"scalar\"", "\"sparkplug\"").replace("sensors/{sensor_id}/{field}", "spBv1.0/#");
     let format = "mqtt[0].subscriptions[0].format";

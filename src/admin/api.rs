@@ -130,6 +130,7 @@ fn bucket(start: BucketStart, end_ms: i64, hour: &Hour) -> Json {
         Num::Double(v) => value_json(ValueRef::Double(v)),
     };
     let field = |(name, s): (&String, &FieldSummary)| {
+        // JSON has no infinity: a sum that has overflowed, and its average, are null.
         let avg = s.sum.as_f64() / f64::from(s.count.max(1));
         let of = json!({
             "min": number(s.min), "max": number(s.max), "sum": number(s.sum), "count": s.count,

@@ -24,8 +24,10 @@ use crate::telemetry::metrics::{self, Closed};
 
 /// How often gauges and health are brought up to date.
 const UPKEEP: Duration = Duration::from_secs(1);
-/// The store is asked whether it is there when nothing else was asked of it for this many upkeeps.
-const PING_EVERY: u32 = 5;
+/// How often the store is asked whether it is there.
+const PING: Duration = Duration::from_secs(5);
+/// In how many upkeeps the histograms are tidied up once.
+const TIDY_EVERY: u32 = 5;
 /// How often a stall is logged while it lasts.
 const STALL_LOG_MS: u64 = 60_000;
 
@@ -77,7 +79,8 @@ impl Wiring {
         }
     }
 
-    /// Gauges, health, and a ping where nothing else asks the store.
+    /// Gauges and health; and beside them a ping, since a store that is away keeps it waiting for
+    /// `store.connect_timeout`.
     pub(super) async fn upkeep(
         self: Arc<Self>,
         store: Arc<dyn Store>,
@@ -85,6 +88,30 @@ impl Wiring {
         latest: Vec<Arc<LatestGauges>>,
         journal: Option<journal::Handle>,
         oldest: Arc<Oldest>,
+    ) {
+        tokio::join!(self.gauges(&gauges, &latest, journal.as_ref(), &oldest), self.pings(&*store));
+    }
+
+    /// Asks whether the store is there, one ping at a time.
+    async fn pings(&self, store: &dyn Store) {
+        loop {
+            tokio::time::sleep(PING).await;
+            match store.ping().await {
+                Ok(()) => {
+                    self.flusher.note_answer();
+                    self.health.store_ok(self.clock.now().wall_ms);
+                }
+                Err(error) => self.health.store_failed(error.to_string()),
+            }
+        }
+    }
+
+    async fn gauges(
+        &self,
+        gauges: &[Arc<Gauges>],
+        latest: &[Arc<LatestGauges>],
+        journal: Option<&journal::Handle>,
+        oldest: &Oldest,
     ) {
         let mut ticks = tokio::time::interval(UPKEEP);
         let age = match self.config.ingest.ack {
@@ -94,26 +121,19 @@ impl Wiring {
         let mut progress = ProgressReport::new(Progress::new(age, self.config.flush.quarantine_after));
         for n in 1u32.. {
             ticks.tick().await;
-            self.report(&gauges, journal.as_ref(), &oldest);
-            let line = match &journal {
+            self.report(gauges, journal, oldest);
+            let line = match journal {
                 Some(journal) => journal.stats().unstored_from,
                 None => oldest.since_ms(),
             };
-            self.report_progress(&mut progress, &gauges, line);
+            self.report_progress(&mut progress, gauges, line);
             if self.config.latest.enabled {
                 let waiting: Vec<_> = latest.iter().map(|g| g.get()).collect();
                 let sum = |f: fn(&crate::latest::state::Holding) -> usize| waiting.iter().map(f).sum::<usize>() as u64;
                 metrics::latest_waiting(sum(|h| h.sensors), sum(|h| h.bytes));
             }
-            if n.is_multiple_of(PING_EVERY) {
+            if n.is_multiple_of(TIDY_EVERY) {
                 metrics::run_upkeep();
-                match store.ping().await {
-                    Ok(()) => {
-                        self.flusher.note_answer();
-                        self.health.store_ok(self.clock.now().wall_ms);
-                    }
-                    Err(error) => self.health.store_failed(error.to_string()),
-                }
             }
         }
     }
@@ -168,7 +188,7 @@ impl Wiring {
             return metrics::oldest_unstored_seconds(age_ms as f64 / 1000.0);
         };
         let stats = journal.stats();
-        let age_ms = stats.oldest_unstored_ms.map_or(0, |since| now.wall_ms.saturating_sub(since).max(0));
+        let age_ms = stats.oldest_unstored_age_ms.unwrap_or(0);
         metrics::oldest_unstored_seconds(age_ms as f64 / 1000.0);
         metrics::journal_bytes(stats.bytes);
         metrics::journal(stats.bytes_max, stats.unstored_entries);
@@ -228,4 +248,68 @@ pub(super) fn on_store(health: Arc<Health>, clock: Arc<dyn Clock>) -> OnStore {
             }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::ack::Ack;
+    use crate::config::{AckMode, Config};
+    use crate::flush::Flusher;
+    use crate::intake::{Gate, Parcel};
+    use crate::journal::fs::MemFs;
+    use crate::journal::{Env, Journal};
+    use crate::model::{DeadLetter, ReadingBatch, SystemClock};
+    use crate::shutdown::Poison;
+    use crate::store::memory::{Fault, MemoryStore};
+
+    #[tokio::test(start_paused = true)]
+    async fn the_gauges_move_on_while_a_ping_hangs_and_there_is_one_ping_at_a_time() {
+        let pings = Arc::new(AtomicUsize::new(0));
+        let asked = pings.clone();
+        let script = move || {
+            asked.fetch_add(1, Ordering::Relaxed);
+            (Fault::NotApplied, Duration::from_secs(60))
+        };
+        let store = Arc::new(MemoryStore::with_script(Box::new(script)));
+        let (config, gate) = (Config::default(), Gate::default());
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let health = Arc::new(Health::new(AckMode::Journal));
+        let fs = Arc::new(MemFs::new());
+        let env = Env { fs, clock: clock.clone(), gate: gate.clone(), on_broken: Box::new(|_| ()) };
+        let mut opened = Journal::open(&config.journal, env).unwrap();
+        let on_store = on_store(health.clone(), clock.clone());
+        let wiring = Arc::new(Wiring {
+            flusher: Flusher::new(store.clone(), backoff(&config), on_store),
+            poison: Poison::new(gate.clone()),
+            repeats: false,
+            health: health.clone(),
+            config,
+            clock,
+            gate,
+        });
+        let journal = Some(opened.journal.handle());
+        let upkeep = tokio::spawn(wiring.upkeep(store, vec![], vec![], journal, Arc::default()));
+        let unstored = || health.report().journal.unwrap().unstored_entries;
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert_eq!((pings.load(Ordering::Relaxed), unstored()), (1, 0), "the first ping is under way");
+        let letter = DeadLetter {
+            received_at_ms: 0,
+            source: "http".into(),
+            topic: String::new(),
+            payload: vec![],
+            reason: "bad_json".into(),
+            detail: String::new(),
+        };
+        assert!(opened.journal.append_now(vec![Parcel::new(ReadingBatch::default(), vec![letter], Ack::none())]));
+        tokio::time::sleep(Duration::from_secs(50)).await;
+        assert_eq!((pings.load(Ordering::Relaxed), unstored()), (1, 1), "it still is, and the gauges have moved on");
+        assert!(!health.report().store.ok && health.report().store.error.is_none());
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(pings.load(Ordering::Relaxed), 2);
+        assert!(health.report().store.error.is_some());
+        upkeep.abort();
+    }
 }

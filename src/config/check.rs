@@ -1,7 +1,7 @@
 //! Combinations across sections that cannot work, though each value is right by itself.
 
 use super::reader::Report;
-use super::units::write_size;
+use super::units::{write_duration, write_size};
 use super::{AckMode, Config};
 
 /// Notes every impossible combination.
@@ -9,6 +9,7 @@ pub(super) fn combinations(config: &Config, report: &mut Report) {
     listening(config, report);
     sizes(config, report);
     counts(config, report);
+    times(config, report);
 }
 
 fn listening(config: &Config, report: &mut Report) {
@@ -94,6 +95,22 @@ fn counts(config: &Config, report: &mut Report) {
             &["flush.commands_max", "store.pool_max"],
             format!("{} commands at once cannot share {} connections", flush.commands_max, store.pool_max),
             "make store.pool_max at least flush.commands_max",
+        );
+    }
+}
+
+fn times(config: &Config, report: &mut Report) {
+    let past = config.limits.past;
+    if let Some(retention) = config.store.retention.filter(|retention| *retention < past) {
+        report.impossible(
+            &["store.retention", "limits.past"],
+            format!(
+                "limits.past accepts readings that are {} old, and store.retention removes them after {}, soon after they \
+                 were acknowledged",
+                write_duration(past),
+                write_duration(retention)
+            ),
+            "make store.retention at least limits.past, or limits.past shorter",
         );
     }
 }

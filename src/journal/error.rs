@@ -89,13 +89,15 @@ pub enum Damage {
     },
     /// The last segment ends too early.
     #[error(
-        "the journal ends with sequence {end} (exclusive) in {}, and the checkpoint says that it had been synced up to \
-         {synced}",
+        "journal segment {}, offset {offset}: the journal ends here with sequence {end} (exclusive), and the checkpoint \
+         says that it had been synced up to {synced}",
         .path.display()
     )]
     EndsEarly {
         /// The last segment, or the directory where there is none.
         path: PathBuf,
+        /// Where the last sound frame in it ends.
+        offset: u64,
         /// The first sequence that is not there.
         end: u64,
         /// What the checkpoint says.

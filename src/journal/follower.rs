@@ -20,7 +20,7 @@ use super::error::{Broken, Damage};
 use super::reader::{FrameReader, Step};
 use super::segment::{HEADER_BYTES, Payload};
 use super::shared::{SegmentInfo, Shared};
-use super::tracker::{EntryKind, Item, Place};
+use super::tracker::{Appended, EntryKind, Item, Place};
 use crate::ack::Ack;
 
 /// Taken from the tail at once, in bytes.
@@ -28,7 +28,7 @@ const PULL_BYTES: usize = 64 << 10;
 /// Entries behind one acknowledgement: bytes (and no more than a quarter of a segment), and the time between the first and
 /// the last.
 const CHUNK_BYTES: usize = 8 << 20;
-const CHUNK_MS: i64 = 250;
+const CHUNK_MS: u64 = 250;
 /// With nothing to add for this long, a chunk is closed.
 const CHUNK_IDLE: Duration = Duration::from_millis(50);
 /// Read from the segments at once; a larger entry is read whole.
@@ -55,7 +55,7 @@ struct Open {
     /// The follower's own part: nothing is reported as stored while it is held.
     ack: Ack,
     bytes: usize,
-    first_wall_ms: i64,
+    first_at: Appended,
 }
 
 /// Entries read from the segments.
@@ -223,30 +223,31 @@ impl Follower {
         for item in items {
             let ack = self.chunk_for(&item);
             let replayed = item.seq < new_from;
-            self.ready.push_back(Entry { seq: item.seq, replayed, kind: item.kind, ack, wall_ms: item.wall_ms });
+            self.ready.push_back(Entry { seq: item.seq, replayed, kind: item.kind, ack, wall_ms: item.at.wall_ms });
         }
     }
 
     /// A part of the acknowledgement of the chunk that an entry belongs to.
     fn chunk_for(&mut self, item: &Item) -> Ack {
-        let goes_on = self
-            .open
-            .as_ref()
-            .is_some_and(|o| o.bytes < self.chunk_bytes && (0..CHUNK_MS).contains(&(item.wall_ms - o.first_wall_ms)));
+        let in_time = |first: &Appended| {
+            let apart_ms = item.at.mono_ms.checked_sub(first.mono_ms);
+            first.run == item.at.run && apart_ms.is_some_and(|ms| ms < CHUNK_MS)
+        };
+        let goes_on = self.open.as_ref().is_some_and(|o| o.bytes < self.chunk_bytes && in_time(&o.first_at));
         if !goes_on {
             self.close_chunk();
         }
         let mut state = self.shared.state();
         state.tracker.skip_to(item.seq);
         if let Some(open) = &mut self.open {
-            state.tracker.extend(item.seq + 1, item.wall_ms);
+            state.tracker.extend(item.seq + 1, item.at, item.kind.receipt_times());
             open.bytes += item.bytes;
             return open.ack.clone();
         }
-        let chunk = state.tracker.hand_out(item.seq + 1, item.wall_ms, item.wall_ms);
+        let chunk = state.tracker.hand_out(item.seq + 1, item.at, item.kind.receipt_times());
         drop(state);
         let ack = self.shared.chunk_ack(chunk);
-        self.open = Some(Open { ack: ack.clone(), bytes: item.bytes, first_wall_ms: item.wall_ms });
+        self.open = Some(Open { ack: ack.clone(), bytes: item.bytes, first_at: item.at });
         ack
     }
 
@@ -287,7 +288,7 @@ fn read_chunk(
             Some(r) if r.segment == segment.number && r.frames.offset() == offset => r.frames,
             _ => {
                 let file = shared.fs.open(&segment.path, false).map_err(read_error)?;
-                FrameReader::new(file, segment.salt, offset, segment.data_end)
+                FrameReader::new(file, segment.coding, offset, segment.data_end)
             }
         };
         frames.set_limit(segment.data_end);
@@ -311,8 +312,8 @@ fn read_chunk(
             bytes += frame.payload.len();
             next_seq = frame.next_seq();
             place = Place { segment: segment.number, offset: end };
-            let (seq, wall_ms, bytes) = (found, frame.head.wall_ms, frame.payload.len());
-            items.extend(kind.map(|kind| Item { seq, kind, wall_ms, bytes, place }));
+            let (seq, at, bytes) = (found, segment.coding.appended(&frame.head), frame.payload.len());
+            items.extend(kind.map(|kind| Item { seq, kind, at, bytes, place }));
         }
         place = Place { segment: segment.number, offset: frames.offset() };
         reader = Some(SegmentReader { segment: segment.number, frames });

@@ -92,20 +92,37 @@ impl Shared {
         if need > self.max_bytes - self.segment_bytes {
             return Err(Refusal::TooLarge(frames_bytes));
         }
-        self.state().forget(i64::MAX);
-        self.sweep(&mut stock);
-        if let Some(i) = stock.ready.iter().rposition(|p| p.bytes >= need) {
-            return Ok(stock.ready.remove(i));
-        }
-        while self.state().bytes + need > self.max_bytes && !stock.ready.is_empty() {
-            self.discard(stock.ready.pop());
-        }
-        let made = self.make(&mut stock, need);
+        self.state().forget(Some(self.now()));
+        let made = loop {
+            self.sweep(&mut stock);
+            if let Some(i) = stock.ready.iter().rposition(|p| p.bytes >= need) {
+                return Ok(stock.ready.remove(i));
+            }
+            while self.state().bytes + need > self.max_bytes && !stock.ready.is_empty() {
+                self.discard(stock.ready.pop());
+            }
+            let made = self.make(&mut stock, need);
+            if made.is_ok() || !self.give_up_oldest() {
+                break made;
+            }
+        };
         match &made {
             Ok(_) => self.kick(&mut self.state()),
             Err(refusal) => self.refuse(&mut stock, refusal),
         }
         made
+    }
+
+    /// The escape for want of room, one segment at a time; see [`super::shared::State::give_up_oldest`].
+    fn give_up_oldest(&self) -> bool {
+        let given_up = self.state().give_up_oldest();
+        if given_up {
+            tracing::warn!(
+                "no room for the next journal segment: the oldest one is given up before its moment has passed; after a \
+                 crash now, a reading without a time of its own may be taken for an equal one of the same millisecond"
+            );
+        }
+        given_up
     }
 
     fn make(&self, stock: &mut Stock, bytes: u64) -> Result<Prepared, Refusal> {
@@ -233,19 +250,24 @@ impl Keeper {
         let shared = self.shared.clone();
         {
             let mut stock = shared.stock();
-            // At the end nothing more is received; and room is worth more than that moment.
-            let now_ms = if last || stock.refused { i64::MAX } else { shared.clock.now().wall_ms };
-            shared.state().forget(now_ms);
+            // At the end nothing more is received.
+            let now = (!last).then(|| shared.now());
+            shared.state().forget(now);
             shared.sweep(&mut stock);
             let closed = {
                 let state = shared.state();
                 state.closed || state.broken.is_some()
             };
-            if stock.ready.is_empty() && !closed {
+            while stock.ready.is_empty() && !closed {
                 match shared.make(&mut stock, shared.segment_bytes) {
                     Ok(prepared) => stock.ready.push(prepared),
-                    // The active segment may have room for hours: the writer says when this matters.
-                    Err(why) => tracing::debug!("{why}"),
+                    // A write was refused: room is worth more now than a replay that needs what is stored.
+                    Err(_) if stock.refused && shared.give_up_oldest() => shared.sweep(&mut stock),
+                    Err(why) => {
+                        // The active segment may have room for hours: the writer says when this matters.
+                        tracing::debug!("{why}");
+                        break;
+                    }
                 }
             }
             if last {

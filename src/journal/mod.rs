@@ -63,6 +63,7 @@ use crate::model::Clock;
 
 pub use error::{Broken, Damage, JournalError};
 pub use follower::{Entry, Follower};
+pub use recovery::Cut;
 pub use repair::{Report, Salvaged, SegmentReport, check, inspect, salvage};
 pub use segment::{FORMAT_VERSION, FrameFault, HeaderFault};
 pub use shared::OnBroken;
@@ -123,8 +124,11 @@ pub struct Stats {
     pub replay_done: u64,
     /// Entries of an earlier run that are or were to be given out again.
     pub replay_total: u64,
-    /// When the oldest unstored entry was appended, milliseconds since 1970; across restarts.
+    /// What the wall clock said when the oldest unstored entry was appended, milliseconds since 1970; across restarts.
     pub oldest_unstored_ms: Option<i64>,
+    /// How long ago that was (ms), whatever became of the wall clock since. What was appended before this start counts
+    /// from what the wall clock said at the start, and from the start at least.
+    pub oldest_unstored_age_ms: Option<u64>,
     /// Why the journal is broken, if it is.
     pub broken: Option<String>,
 }
@@ -290,7 +294,8 @@ impl Journal {
         if let Some(keeper) = self.keeper.take() {
             let _ = keeper.join();
         }
-        if let Some((_, keeper)) = &mut self.idle {
+        if let Some((appender, keeper)) = &mut self.idle {
+            appender.end();
             keeper.tick(true);
         }
         self.shared.state().lock = None;

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::fs::{FsFile, read_full_at};
-use super::segment::{FRAME_HEAD_BYTES, Frame, FrameFault, HEADER_BYTES, RawHead, frame_span};
+use super::segment::{Coding, FRAME_HEAD_BYTES, Frame, FrameFault, HEADER_BYTES, RawHead, frame_span};
 
 /// Read at once; a longer frame makes the buffer grow to its own length.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -21,7 +21,7 @@ pub(super) enum Step<'a> {
 /// Goes through a segment frame by frame.
 pub(super) struct FrameReader {
     file: Arc<dyn FsFile>,
-    salt: u32,
+    coding: Coding,
     /// Where the next frame begins.
     offset: u64,
     /// Nothing is read from here on.
@@ -34,13 +34,18 @@ pub(super) struct FrameReader {
 
 impl FrameReader {
     /// Reads from `offset` to `limit`, which is the end of the file or of what is known to be synced.
-    pub(super) fn new(file: Arc<dyn FsFile>, salt: u32, offset: u64, limit: u64) -> FrameReader {
-        FrameReader { file, salt, offset, limit, buf: Vec::new(), start: 0, end: 0 }
+    pub(super) fn new(file: Arc<dyn FsFile>, coding: Coding, offset: u64, limit: u64) -> FrameReader {
+        FrameReader { file, coding, offset, limit, buf: Vec::new(), start: 0, end: 0 }
     }
 
     /// Where the next frame begins.
     pub(super) fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Another one of the same segment, from `offset` on.
+    pub(super) fn again(&self, offset: u64) -> FrameReader {
+        FrameReader::new(self.file.clone(), self.coding, offset, self.limit)
     }
 
     /// More may be read than before.
@@ -51,7 +56,7 @@ impl FrameReader {
     /// The next frame. After a fault the place stays, and the same fault comes again.
     pub(super) fn next(&mut self) -> io::Result<Step<'_>> {
         self.fill(FRAME_HEAD_BYTES)?;
-        let Some(head) = RawHead::read(&self.buf[self.start..self.end]) else {
+        let Some(head) = RawHead::read(&self.buf[self.start..self.end], self.coding.version) else {
             return Ok(Step::Fault(FrameFault::Ends));
         };
         let whole = FRAME_HEAD_BYTES + head.payload_bytes as usize;
@@ -62,7 +67,7 @@ impl FrameReader {
         let Some(bytes) = self.buf[..self.end].get(self.start..self.start + whole) else {
             return Ok(Step::Fault(FrameFault::Length(head.payload_bytes)));
         };
-        match head.verify(bytes, self.salt) {
+        match head.verify(bytes, self.coding) {
             Ok(frame) => {
                 let at = self.offset;
                 let span = frame_span(head.payload_bytes as usize).min(self.limit - at);
@@ -100,8 +105,8 @@ impl FrameReader {
 pub(super) struct Beyond {
     /// Where the next sound frame begins that was asked for.
     pub(super) frame_at: Option<u64>,
-    /// Whether any byte up to there, or to the limit, is not zero.
-    pub(super) written: bool,
+    /// Where the last eight bytes end, up to there or to the limit, that are not all zeros; 0 if all are.
+    pub(super) written_to: u64,
 }
 
 /// Looks for the next sound frame at or after `from` (at multiples of eight) with a sequence above `seq_from` that
@@ -113,10 +118,10 @@ pub(super) fn find_frame(
     seq_from: u64,
     wanted: impl Fn(u64, &RawHead) -> bool,
 ) -> io::Result<Beyond> {
-    let (file, salt, limit) = (&reader.file, reader.salt, reader.limit);
+    let (file, coding, limit) = (&reader.file, reader.coding, reader.limit);
     let mut window = vec![0; BUFFER_BYTES];
     let mut at = from.max(HEADER_BYTES);
-    let mut written = false;
+    let mut written_to = 0;
     while at < limit {
         let want = window.len().min((limit - at) as usize);
         let have = read_full_at(&**file, &mut window[..want], at)?;
@@ -126,11 +131,13 @@ pub(super) fn find_frame(
         // Heads that begin in this window and end in it; the next window starts where they no longer do.
         let step = if have < window.len() { have } else { have - FRAME_HEAD_BYTES };
         for i in (0..step).step_by(8) {
-            written |= window[i..have.min(i + 8)].iter().any(|&b| b != 0);
-            let Some(head) = RawHead::read(&window[i..have]) else { continue };
+            if window[i..have.min(i + 8)].iter().any(|&b| b != 0) {
+                written_to = at + have.min(i + 8) as u64;
+            }
+            let Some(head) = RawHead::read(&window[i..have], coding.version) else { continue };
             let (offset, whole) = (at + i as u64, FRAME_HEAD_BYTES + head.payload_bytes as usize);
             let apart = (offset - from) / FRAME_HEAD_BYTES as u64 + 1;
-            let plausible = head.reserved == [0; 3]
+            let plausible = head.zeros
                 && head.seq >= seq_from
                 && head.seq - seq_from <= apart + (1 << 32)
                 && head.group_start <= offset
@@ -139,11 +146,11 @@ pub(super) fn find_frame(
                 continue;
             }
             let mut bytes = vec![0; whole];
-            if read_full_at(&**file, &mut bytes, offset)? == whole && head.verify(&bytes, salt).is_ok() {
-                return Ok(Beyond { frame_at: Some(offset), written });
+            if read_full_at(&**file, &mut bytes, offset)? == whole && head.verify(&bytes, coding).is_ok() {
+                return Ok(Beyond { frame_at: Some(offset), written_to });
             }
         }
         at += step as u64;
     }
-    Ok(Beyond { frame_at: None, written })
+    Ok(Beyond { frame_at: None, written_to })
 }

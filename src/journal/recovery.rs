@@ -5,17 +5,21 @@
 //!
 //! *Torn tail or damage.* Only the last group (one write) can be unsynced, and a crash may keep any of its pages: sound
 //! frames after a hole prove nothing by themselves. But each frame carries the offset at which its group began, and a
-//! group is begun only when everything before it is synced. So at the first place without a sound frame:
-//! - a sound frame further on whose group began after this place: the place had been synced, it is **damage**;
+//! group is begun only when everything before it is synced; and once a group is synced, a synced frame says so behind it.
+//! So at the first place without a sound frame:
+//! - a sound frame further on, of a later group or a synced frame, whose group began after this place: the place had been
+//!   synced, it is **damage**;
 //! - the checkpoint says that more had been synced than is found before this place: **damage**;
-//! - otherwise the place belongs to the last group, nobody was acknowledged for it, and it is cut off. Its sound frames
-//!   before the place are kept; that they were not acknowledged does no harm, the sender's repetition is a duplicate.
+//! - otherwise nothing proves that the place was synced. It is taken for a write that a crash cut short and nobody was
+//!   acknowledged for, and is cut off, with a warning ([`Cut`]). The sound frames before the place are kept; that they
+//!   were not acknowledged does no harm, the sender's repetition is a duplicate.
 //!
 //! In a recycled file the frames of earlier segments stand behind its own. They have another salt and lower sequences:
 //! they are taken neither for frames that belong here nor for the sound frame that proves damage.
 //!
-//! What remains undetected is damage to the very last group, less than a second (the checkpoint's interval) before a
-//! crash: nothing on the disk tells it from a torn write.
+//! What remains undetected is damage to the very last group if the machine (and not only the process) stopped before the
+//! kernel had written the synced frame, and less than a second (the checkpoint's interval) after the group: nothing on the
+//! disk tells it from a torn write. After the end of a process alone, in order or not, the synced frame is there.
 //!
 //! *Made durable before it is built upon.* What is found may be in the page cache only, left by a process that was
 //! killed or whose fdatasync failed. The last group is written again and synced, since the next segment's first
@@ -31,9 +35,12 @@ use super::error::{Damage, JournalError, io_error};
 use super::fs::{Fs, FsFile, read_full_at, write_all_at};
 use super::keeper::UNFINISHED;
 use super::reader::{FrameReader, Step, find_frame};
-use super::segment::{FRAME_HEAD_BYTES, FrameFault, FrameKind, HEADER_BYTES, Header, HeaderFault, Payload, RawHead};
+use super::segment::{
+    FRAME_HEAD_BYTES, FrameFault, FrameHead, FrameKind, HEADER_BYTES, Header, HeaderFault, Payload, RawHead,
+    frame_span, synced_frame,
+};
 use super::shared::SegmentInfo;
-use super::tracker::Place;
+use super::tracker::{Appended, Place};
 
 /// A segment's file name: numbers in the order of names.
 pub(super) fn segment_name(number: u64) -> String {
@@ -84,13 +91,33 @@ pub(super) struct Expect {
     pub(super) find: u64,
 }
 
+/// The end of the last segment that nothing proves to have been synced, and that a start cuts off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// Where it begins.
+    pub offset: u64,
+    /// How long it is, as far as that can be seen.
+    pub bytes: u64,
+    /// The sequences in it, the end exclusive; there may be more.
+    pub sequences: (u64, u64),
+    /// How many whole frames of the same write are behind the place that is not.
+    pub frames: u64,
+}
+
+impl std::fmt::Display for Cut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Cut { offset, bytes, sequences: (first, end), frames } = self;
+        write!(f, "{bytes} bytes from offset {offset} on, sequences {first}..{end}, {frames} whole frames among them")
+    }
+}
+
 /// How the frames of a segment end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
     /// As they should.
     Whole,
     /// In a write that a crash cut short.
-    Torn,
+    Torn(Cut),
     /// In damage.
     Damaged(FrameFault),
 }
@@ -109,13 +136,15 @@ pub(super) struct Examined {
     /// The times of append of the first and the last.
     pub(super) wall_ms: Option<(i64, i64)>,
     /// What was looked for: its offset and time.
-    pub(super) found: Option<(u64, i64)>,
+    pub(super) found: Option<(u64, Appended)>,
     pub(super) ending: Ending,
+    /// A synced frame is behind the frames.
+    pub(super) sealed: bool,
 }
 
 /// Reads the frames of a segment up to its end or the first place without a sound one.
 pub(super) fn examine(found: &Found, header: &Header, expect: Expect) -> io::Result<Examined> {
-    let mut reader = FrameReader::new(found.file.clone(), header.salt, HEADER_BYTES, found.bytes);
+    let mut reader = FrameReader::new(found.file.clone(), header.coding(), HEADER_BYTES, found.bytes);
     let mut seen = Examined {
         frames: 0,
         readings: 0,
@@ -126,6 +155,7 @@ pub(super) fn examine(found: &Found, header: &Header, expect: Expect) -> io::Res
         wall_ms: None,
         found: None,
         ending: Ending::Whole,
+        sealed: false,
     };
     loop {
         if expect.end == Some(seen.next_seq) {
@@ -134,7 +164,7 @@ pub(super) fn examine(found: &Found, header: &Header, expect: Expect) -> io::Res
         let fault = match reader.next()? {
             Step::Frame(at, frame) => match seen.check(&frame, expect) {
                 Ok(()) => {
-                    seen.count(at, &frame, expect.find);
+                    seen.count(at, &frame, expect.find, header);
                     seen.data_end = at + frame.span();
                     continue;
                 }
@@ -145,17 +175,9 @@ pub(super) fn examine(found: &Found, header: &Header, expect: Expect) -> io::Res
         // A sound frame that does not belong here was not torn by a crash.
         let may_be_torn = matches!(fault, FrameFault::Ends | FrameFault::Length(_) | FrameFault::Crc);
         seen.ending = Ending::Damaged(fault);
-        if expect.end.is_none() && may_be_torn {
-            let place = seen.data_end;
-            // Only a salvaged segment has gaps, and it is none that holds an earlier one's bytes to be searched.
-            let near =
-                |at: u64, seq: u64| !header.recycled || (seq - seen.next_seq) * FRAME_HEAD_BYTES as u64 <= at - place;
-            let wanted = |at: u64, head: &RawHead| head.group_start > place && near(at, head.seq);
-            let beyond = find_frame(&reader, place, seen.next_seq, wanted)?;
-            if beyond.frame_at.is_none() {
-                let torn = if header.recycled { seen.begun(found)? } else { beyond.written };
-                seen.ending = if torn { Ending::Torn } else { Ending::Whole };
-            }
+        if expect.end.is_none() && may_be_torn && !seen.was_synced(&reader, header)? {
+            let cut = seen.cut(&reader, found, header)?;
+            seen.ending = cut.map_or(Ending::Whole, Ending::Torn);
         }
         return Ok(seen);
     }
@@ -163,6 +185,9 @@ pub(super) fn examine(found: &Found, header: &Header, expect: Expect) -> io::Res
 
 impl Examined {
     fn check(&self, frame: &super::segment::Frame<'_>, expect: Expect) -> Result<(), FrameFault> {
+        if frame.head.kind == FrameKind::Synced {
+            return Err(FrameFault::Ends);
+        }
         let (expected, found) = (self.next_seq, frame.head.seq);
         if found != expected || expect.end.is_some_and(|end| frame.next_seq() > end) {
             return Err(FrameFault::Sequence { expected, found });
@@ -173,29 +198,70 @@ impl Examined {
         Ok(())
     }
 
-    /// Whether the head of the next frame is there. Of a recycled file nothing more can be said: what follows may be an
-    /// earlier segment's, and a torn write whose first page is lost looks as if it had not been.
-    fn begun(&self, found: &Found) -> io::Result<bool> {
-        let mut bytes = [0; FRAME_HEAD_BYTES];
-        let n = read_full_at(&*found.file, &mut bytes, self.data_end)?;
-        let fits =
-            |head: RawHead| head.seq == self.next_seq && (self.last_group..=self.data_end).contains(&head.group_start);
-        Ok(RawHead::read(&bytes[..n]).is_some_and(fits))
+    /// Whether a sound frame further on says that the place where the sound ones end was synced.
+    fn was_synced(&self, reader: &FrameReader, header: &Header) -> io::Result<bool> {
+        let place = self.data_end;
+        // Only a salvaged segment has gaps, and it is none that holds an earlier one's bytes to be searched.
+        let near =
+            |at: u64, seq: u64| !header.recycled || (seq - self.next_seq) * FRAME_HEAD_BYTES as u64 <= at - place;
+        let wanted = |at: u64, head: &RawHead| head.group_start > place && near(at, head.seq);
+        Ok(find_frame(reader, place, self.next_seq, wanted)?.frame_at.is_some())
     }
 
-    fn count(&mut self, at: u64, frame: &super::segment::Frame<'_>, find: u64) {
+    /// What is behind the sound frames of a write that was not finished; nothing of what is here was synced. Notes
+    /// whether a synced frame is there.
+    fn cut(&mut self, reader: &FrameReader, found: &Found, header: &Header) -> io::Result<Option<Cut>> {
+        let (place, next_seq) = (self.data_end, self.next_seq);
+        let synced = |_: u64, head: &RawHead| head.is_synced() && head.group_start == place && head.seq == next_seq;
+        let beyond = find_frame(reader, place, next_seq, synced)?;
+        self.sealed = beyond.frame_at == Some(place);
+        let mut cut = Cut { offset: place, bytes: 0, sequences: (next_seq, next_seq + 1), frames: 0 };
+        let mut end = place;
+        while let Some(at) = find_frame(reader, end, next_seq, |_, head| !head.is_synced())?.frame_at {
+            let mut frames = reader.again(at);
+            while let Step::Frame(_, frame) = frames.next()? {
+                if frame.head.kind != FrameKind::Synced {
+                    (cut.frames, cut.sequences.1) = (cut.frames + 1, cut.sequences.1.max(frame.next_seq()));
+                }
+            }
+            end = frames.offset();
+        }
+        let begun = self.begun(found, header)?;
+        if header.recycled {
+            end = end.max(begun.unwrap_or(0));
+        } else if begun.is_some() || beyond.frame_at.is_none() {
+            end = end.max(beyond.written_to);
+        }
+        cut.bytes = end - place;
+        Ok((cut.bytes > 0).then_some(cut))
+    }
+
+    /// Where the next frame would end whose head is there. Of a recycled file nothing more can be said: what follows may be
+    /// an earlier segment's, and a torn write whose first page is lost looks as if it had not been.
+    fn begun(&self, found: &Found, header: &Header) -> io::Result<Option<u64>> {
+        let mut bytes = [0; FRAME_HEAD_BYTES];
+        let n = read_full_at(&*found.file, &mut bytes, self.data_end)?;
+        let fits = |head: &RawHead| {
+            let place = (self.last_group..=self.data_end).contains(&head.group_start);
+            !head.is_synced() && (!header.recycled || (head.seq == self.next_seq && place))
+        };
+        let head = RawHead::read(&bytes[..n], header.version).filter(fits);
+        Ok(head.map(|head| (self.data_end + frame_span(head.payload_bytes as usize)).min(found.bytes)))
+    }
+
+    fn count(&mut self, at: u64, frame: &super::segment::Frame<'_>, find: u64, header: &Header) {
         let head = &frame.head;
         self.frames += 1;
         match head.kind {
             FrameKind::Readings => self.readings += u64::from(head.records),
             FrameKind::Dead => self.dead_letters += u64::from(head.records),
-            FrameKind::Gap => {}
+            FrameKind::Gap | FrameKind::Synced => {}
         }
         self.next_seq = frame.next_seq();
         self.last_group = head.group_start;
         self.wall_ms = Some((self.wall_ms.map_or(head.wall_ms, |(first, _)| first), head.wall_ms));
         if self.found.is_none() && self.next_seq > find {
-            self.found = Some((at, head.wall_ms));
+            self.found = Some((at, header.coding().appended(head)));
         }
     }
 }
@@ -209,7 +275,7 @@ pub(super) struct Recovered {
     /// The first sequence that may be unstored, where its frame begins and when it was appended.
     pub(super) replay_from: u64,
     pub(super) replay_place: Place,
-    pub(super) replay_wall_ms: i64,
+    pub(super) replay_at: Appended,
 }
 
 /// Verifies what is in the directory and makes it ready to go on. Changes nothing where it refuses.
@@ -228,7 +294,7 @@ pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError
         checkpoint,
         replay_from: known.unstored_from,
         replay_place: Place { segment: 0, offset: HEADER_BYTES },
-        replay_wall_ms: 0,
+        replay_at: Appended { run: 0, mono_ms: 0, wall_ms: 0 },
     };
     let mut last = None;
     let mut first_place = None;
@@ -239,13 +305,13 @@ pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError
             let (path, offset, seq) = (found.path.clone(), seen.data_end, seen.next_seq);
             return Err(JournalError::Damaged(Damage::Frame { path, offset, seq, fault }));
         }
-        if let (None, Some((offset, wall_ms))) = (first_place, seen.found) {
-            first_place = Some((Place { segment: header.number, offset }, wall_ms));
+        if let (None, Some((offset, at))) = (first_place, seen.found) {
+            first_place = Some((Place { segment: header.number, offset }, at));
         }
         recovered.segments.push_back(SegmentInfo {
             number: header.number,
             path: found.path.clone(),
-            salt: header.salt,
+            coding: header.coding(),
             first_seq: header.first_seq,
             data_end: seen.data_end,
             bytes: found.bytes,
@@ -255,8 +321,9 @@ pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError
         last = Some(seen);
     }
     if let (Some(segment), true) = (recovered.segments.back(), known.synced_to > recovered.next_seq) {
-        let (path, end, synced) = (segment.path.clone(), recovered.next_seq, known.synced_to);
-        return Err(JournalError::Damaged(Damage::EndsEarly { path, end, synced }));
+        let (path, offset) = (segment.path.clone(), segment.data_end);
+        let (end, synced) = (recovered.next_seq, known.synced_to);
+        return Err(JournalError::Damaged(Damage::EndsEarly { path, offset, end, synced }));
     }
     if let Some(last) = last {
         settle_last(fs, &mut recovered, &last)?;
@@ -265,8 +332,8 @@ pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError
     let first_seq = recovered.segments.front().map_or(recovered.next_seq, |s| s.first_seq);
     recovered.replay_from = known.unstored_from.clamp(first_seq, recovered.next_seq);
     let end = recovered.segments.back().map(|s| Place { segment: s.number, offset: s.data_end });
-    let (place, wall_ms) = first_place.unwrap_or((end.unwrap_or(recovered.replay_place), 0));
-    (recovered.replay_place, recovered.replay_wall_ms) = (place, wall_ms);
+    let nothing = (end.unwrap_or(recovered.replay_place), recovered.replay_at);
+    (recovered.replay_place, recovered.replay_at) = first_place.unwrap_or(nothing);
     Ok(recovered)
 }
 
@@ -298,13 +365,11 @@ fn verified_headers(dir: &Path, found: &[Found]) -> Result<Vec<Header>, JournalE
 fn settle_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Result<(), JournalError> {
     let Some(segment) = recovered.segments.back_mut() else { return Ok(()) };
     let path = segment.path.clone();
-    if seen.ending == Ending::Torn {
+    if let Ending::Torn(cut) = seen.ending {
         tracing::warn!(
-            "the journal's last write was cut short by a crash: {} ends at offset {} (sequence {}); nothing behind it \
-             was acknowledged",
+            "the end of journal segment {} is cut off: {cut}. Nothing says that this was ever synced, so it is taken for \
+             a write that a crash cut short and nobody was acknowledged for",
             path.display(),
-            seen.data_end,
-            seen.next_seq,
         );
     }
     if seen.frames == 0 {
@@ -314,9 +379,12 @@ fn settle_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Resul
         recovered.segments.pop_back();
         return Ok(());
     }
+    let (place, kind) = (seen.data_end, FrameKind::Synced);
+    let head = FrameHead { seq: seen.next_seq, wall_ms: 0, mono_ms: 0, group_start: place, records: 0, kind };
+    let sealed_end = place + FRAME_HEAD_BYTES as u64;
     let settle = || {
         let file = fs.open(&path, true)?;
-        file.set_len(seen.data_end)?;
+        file.set_len(if seen.sealed { sealed_end } else { seen.data_end })?;
         let mut buf = vec![0; 1 << 20];
         let mut at = seen.last_group;
         while at < seen.data_end {
@@ -328,10 +396,15 @@ fn settle_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Resul
             write_all_at(&*file, &buf[..n], at)?;
             at += n as u64;
         }
-        file.sync_data()
+        file.sync_data()?;
+        if segment.coding.version >= 3 {
+            // Not before: it says that the rest is durable.
+            write_all_at(&*file, &synced_frame(head, segment.coding), seen.data_end)?;
+            file.sync_data()?;
+        }
+        file.size()
     };
-    settle().map_err(io_error("make durable", &path))?;
-    segment.bytes = seen.data_end;
+    segment.bytes = settle().map_err(io_error("make durable", &path))?;
     Ok(())
 }
 

@@ -12,10 +12,10 @@ use super::checkpoint;
 use super::error::{Damage, JournalError, io_error};
 use super::fs::{Fs, FsFile, read_full_at, write_all_at};
 use super::reader::{FrameReader, Step, find_frame};
-use super::recovery::{Ending, Expect, Found, examine, list, segment_name};
+use super::recovery::{Cut, Ending, Expect, Found, examine, list, segment_name};
 use super::segment::{
-    Frame, FrameHead, FrameKind, HEADER_BYTES, HEADER_COPY_AT, Header, HeaderFault, Payload, begin_frame, end_frame,
-    seal_frame,
+    Coding, FORMAT_VERSION, Frame, FrameHead, FrameKind, HEADER_BYTES, HEADER_COPY_AT, Header, HeaderFault, Payload,
+    begin_frame, end_frame, seal_frame,
 };
 
 /// What a journal's directory holds.
@@ -59,6 +59,8 @@ pub struct SegmentReport {
     pub wall_ms: Option<(i64, i64)>,
     /// Whether the last write was cut short, which the next start mends.
     pub torn: bool,
+    /// What the next start cuts off then.
+    pub cut: Option<Cut>,
 }
 
 /// What [`salvage`] did.
@@ -95,11 +97,12 @@ pub fn inspect(fs: &dyn Fs, dir: &Path) -> Result<Report, JournalError> {
     }
     let known = checkpoint::read(fs, dir).map_err(io_error("read the checkpoint in", dir))?;
     let found = list(fs, dir)?;
+    let mut last_end = HEADER_BYTES;
     let mut report = Report { checkpoint: known.map(|c| (c.unstored_from, c.synced_to)), ..Report::default() };
     for (i, segment) in found.iter().enumerate() {
         let next = found.get(i + 1);
         let end = next.and_then(|n| n.header.as_ref().ok()).map(|h| h.first_seq);
-        inspect_segment(&mut report, segment, end)?;
+        last_end = inspect_segment(&mut report, segment, end)?;
         for number in next.map_or(0..0, |n| segment.number + 1..n.number) {
             report.problems.push(Damage::Missing { path: dir.join(segment_name(number)) });
         }
@@ -108,27 +111,29 @@ pub fn inspect(fs: &dyn Fs, dir: &Path) -> Result<Report, JournalError> {
         && known.synced_to > last.sequences.1
         && report.is_sound()
     {
-        let (path, end, synced) = (last.path.clone(), last.sequences.1, known.synced_to);
-        report.problems.push(Damage::EndsEarly { path, end, synced });
+        let (path, offset) = (last.path.clone(), last_end);
+        let (end, synced) = (last.sequences.1, known.synced_to);
+        report.problems.push(Damage::EndsEarly { path, offset, end, synced });
     }
     Ok(report)
 }
 
-fn inspect_segment(report: &mut Report, segment: &Found, end: Option<u64>) -> Result<(), JournalError> {
+/// Returns where the sound frames end.
+fn inspect_segment(report: &mut Report, segment: &Found, end: Option<u64>) -> Result<u64, JournalError> {
     let path = segment.path.clone();
     let header = match &segment.header {
         Ok(header) if header.number == segment.number => header,
         Ok(header) => {
             report.problems.push(Damage::Number { path, number: header.number });
-            return Ok(());
+            return Ok(HEADER_BYTES);
         }
         Err(fault @ HeaderFault::Version(_)) => {
             report.other_format.push((path, fault.clone()));
-            return Ok(());
+            return Ok(HEADER_BYTES);
         }
         Err(fault) => {
             report.problems.push(Damage::Header { path, fault: fault.clone() });
-            return Ok(());
+            return Ok(HEADER_BYTES);
         }
     };
     let expect = Expect { end, deep: true, find: u64::MAX };
@@ -137,6 +142,7 @@ fn inspect_segment(report: &mut Report, segment: &Found, end: Option<u64>) -> Re
         let (path, offset, seq) = (path.clone(), seen.data_end, seen.next_seq);
         report.problems.push(Damage::Frame { path, offset, seq, fault });
     }
+    let cut = if let Ending::Torn(cut) = seen.ending { Some(cut) } else { None };
     report.segments.push(SegmentReport {
         path,
         bytes: segment.bytes,
@@ -145,9 +151,10 @@ fn inspect_segment(report: &mut Report, segment: &Found, end: Option<u64>) -> Re
         dead_letters: seen.dead_letters,
         sequences: (header.first_seq, seen.next_seq),
         wall_ms: seen.wall_ms,
-        torn: seen.ending == Ending::Torn,
+        torn: cut.is_some(),
+        cut,
     });
-    Ok(())
+    Ok(seen.data_end)
 }
 
 /// A place in the row of segments: one that should be there, and what is left of it.
@@ -246,7 +253,7 @@ fn move_aside(fs: &dyn Fs, dir: &Path, slot: &Slot, done: &mut Salvaged) -> Resu
 /// A segment that is being written anew.
 struct Rebuild {
     file: Arc<dyn FsFile>,
-    salt: u32,
+    coding: Coding,
     offset: u64,
     next_seq: u64,
     lost: Vec<(u64, u64)>,
@@ -259,7 +266,7 @@ impl Rebuild {
         let at = begin_frame(&mut bytes);
         bytes.extend_from_slice(payload);
         let frame = end_frame(&mut bytes, at);
-        seal_frame(&mut bytes[frame], FrameHead { group_start: self.offset, ..head }, self.salt);
+        seal_frame(&mut bytes[frame], FrameHead { group_start: self.offset, ..head }, self.coding);
         write_all_at(&*self.file, &bytes, self.offset)?;
         self.offset += bytes.len() as u64;
         Ok(())
@@ -270,7 +277,8 @@ impl Rebuild {
         if to <= self.next_seq {
             return Ok(());
         }
-        let head = FrameHead { seq: self.next_seq, wall_ms: 0, group_start: 0, records: 0, kind: FrameKind::Gap };
+        let (seq, kind) = (self.next_seq, FrameKind::Gap);
+        let head = FrameHead { seq, wall_ms: 0, mono_ms: 0, group_start: 0, records: 0, kind };
         self.put(head, &to.to_le_bytes())?;
         self.lost.push((self.next_seq, to));
         self.next_seq = to;
@@ -278,6 +286,10 @@ impl Rebuild {
     }
 
     fn frame(&mut self, frame: &Frame<'_>, end: Option<u64>) -> std::io::Result<()> {
+        if frame.head.kind == FrameKind::Synced {
+            // What was before it was there, and was synced.
+            return self.gap(end.map_or(frame.head.seq, |end| end.min(frame.head.seq)));
+        }
         let fits = frame.head.seq >= self.next_seq && end.is_none_or(|end| frame.next_seq() <= end);
         if !fits || Payload::decode(frame).is_err() {
             return Ok(());
@@ -292,16 +304,23 @@ impl Rebuild {
 /// Writes a segment with all sound frames of a slot and takes it into its place; returns the end of its sequences.
 fn rebuild(fs: &dyn Fs, dir: &Path, slot: &Slot, span: Span, done: &mut Salvaged) -> std::io::Result<u64> {
     let temporary = dir.join(format!("salvaged{}", super::keeper::UNFINISHED));
-    let (number, first_seq, salt) = (slot.number, span.first_seq, fastrand::u32(..));
-    let header = Header { number, first_seq, salt, recycled: false, created_ms: 0 };
+    let (number, first_seq) = (slot.number, span.first_seq);
+    // The salt says which process it is of, and the file is a new one.
+    let (version, salt) = slot.header.map_or((FORMAT_VERSION, fastrand::u32(..)), |old| (old.version, old.salt));
+    let header = Header { version, number, first_seq, salt, recycled: false, created_ms: 0 };
     let file = fs.create(&temporary)?;
     write_all_at(&*file, &header.encode(), 0)?;
-    let mut new = Rebuild { file, salt: header.salt, offset: HEADER_BYTES, next_seq: span.first_seq, lost: Vec::new() };
+    let mut new =
+        Rebuild { file, coding: header.coding(), offset: HEADER_BYTES, next_seq: span.first_seq, lost: Vec::new() };
     // Without its salt no frame of the old file can be told from rubbish.
     if let (Some(found), Some(old)) = (&slot.found, &slot.header) {
         copy_sound_frames(found, old, span.end, &mut new)?;
     }
     new.gap(span.end_min)?;
+    if version >= 3 {
+        let (seq, kind) = (new.next_seq, FrameKind::Synced);
+        new.put(FrameHead { seq, wall_ms: 0, mono_ms: 0, group_start: 0, records: 0, kind }, &[])?;
+    }
     new.file.sync_data()?;
     if let Some(found) = &slot.found {
         let to = damaged_path(dir, slot);
@@ -317,7 +336,7 @@ fn rebuild(fs: &dyn Fs, dir: &Path, slot: &Slot, span: Span, done: &mut Salvaged
 fn copy_sound_frames(found: &Found, old: &Header, end: Option<u64>, new: &mut Rebuild) -> std::io::Result<()> {
     let mut offset = HEADER_BYTES;
     loop {
-        let mut reader = FrameReader::new(found.file.clone(), old.salt, offset, found.bytes);
+        let mut reader = FrameReader::new(found.file.clone(), old.coding(), offset, found.bytes);
         while let Step::Frame(_, frame) = reader.next()? {
             if end == Some(new.next_seq) {
                 return Ok(());

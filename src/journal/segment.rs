@@ -9,8 +9,12 @@
 //! recycled), time of creation (i64 ms). The page is synced before the file gets its name and not written again before
 //! the file has durably lost it.
 //!
-//! Frame: payload length (u32), CRC32C (u32) of all that follows, sequence (u64), time of append (i64 ms), group start
-//! (u64), records (u32), kind (u8), zeros (3), payload, zeros up to a multiple of eight.
+//! Frame: payload length (u32), CRC32C (u32) of all that follows, sequence (u64), time of append (i64 ms since 1970), group
+//! start (u32, in units of eight bytes), records (u32), time of append on the process's monotonic clock (ms, 40 bits: 34
+//! years), kind (u8), zeros (2), payload, zeros up to a multiple of eight.
+//!
+//! Version 2 had no monotonic time and no [`FrameKind::Synced`]: after the time of append came the group start (u64, in
+//! bytes), records (u32), kind (u8) and three zeros. It is still read; nothing is appended to it.
 //!
 //! - The CRC starts from the segment's salt: what a file left on the disk before this one, and what a sender puts into a
 //!   payload to look like a frame, does not pass. The salts of one process are a random number and the numbers that
@@ -19,9 +23,17 @@
 //! - The *group start* is the offset at which the write began that the frame was part of. Everything before it had been
 //!   synced when the frame was written. So a sound frame proves that all bytes before its group start were durable once,
 //!   which tells damage from a torn tail (see `recovery`).
+//! - A *synced frame* proves the same for the last group: it is written behind the group after its fdatasync and before
+//!   its acknowledgements, and is itself not synced. After the end of a process it is in the page cache; after the end of
+//!   the machine it is there if the kernel had written it back. It has no entries: its sequence is that of the next
+//!   entry, and the next group overwrites it. A copy in another sector ([`synced_copy_at`]) survives what destroys the
+//!   end of the group together with it.
+//! - The *run* of a segment is its salt minus its number: the same for all segments of one process. Monotonic times are
+//!   compared within a run only.
 
 use std::ops::Range;
 
+use super::tracker::Appended;
 use crate::model::{DeadLetter, ReadingBatch};
 
 /// Length of the header's page, where the first frame begins.
@@ -30,8 +42,15 @@ pub(super) const HEADER_BYTES: u64 = 4096;
 pub(super) const HEADER_COPY_AT: usize = 2048;
 /// Length of a frame without its payload.
 pub(super) const FRAME_HEAD_BYTES: usize = 40;
-/// The format that this build writes, and the only one it reads.
-pub const FORMAT_VERSION: u32 = 2;
+/// The format that this build writes.
+pub const FORMAT_VERSION: u32 = 3;
+/// The oldest format that this build reads.
+pub(super) const FORMAT_VERSION_MIN: u32 = 2;
+/// Where the copy of a synced frame goes: another sector of any disk.
+const SECTOR_BYTES: u64 = 4096;
+/// The unit of a group start.
+const ALIGN: u64 = 8;
+const MONO_MASK: u64 = (1 << 40) - 1;
 /// The longest payload: far above what a body may be, far below what the length field holds.
 pub(super) const PAYLOAD_BYTES_MAX: usize = 1 << 30;
 
@@ -42,6 +61,8 @@ const FLAG_RECYCLED: u32 = 1;
 /// What a segment says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
+    /// The format of the segment.
+    pub version: u32,
     /// Its number; the next segment has the next one.
     pub number: u64,
     /// The sequence of its first frame, and one more than that of the last frame before it.
@@ -61,14 +82,37 @@ pub enum HeaderFault {
     #[error("this is not a journal segment")]
     Magic,
     /// Another format.
-    #[error("it has format version {0}, and this hourbucket reads version {FORMAT_VERSION} only")]
+    #[error("it has format version {0}, and this hourbucket reads versions {FORMAT_VERSION_MIN} to {FORMAT_VERSION}")]
     Version(u32),
     /// The checksum does not match.
     #[error("the checksum of its header does not match")]
     Crc,
 }
 
+/// How the frames of a segment are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Coding {
+    /// The format.
+    pub version: u32,
+    /// Where every CRC starts.
+    pub salt: u32,
+    /// The process that wrote it; see the module.
+    pub run: u32,
+}
+
+impl Coding {
+    /// When a frame of the segment was appended.
+    pub(super) fn appended(&self, head: &FrameHead) -> Appended {
+        Appended { run: self.run, mono_ms: head.mono_ms, wall_ms: head.wall_ms }
+    }
+}
+
 impl Header {
+    /// How its frames are written.
+    pub(super) fn coding(&self) -> Coding {
+        Coding { version: self.version, salt: self.salt, run: self.salt.wrapping_sub(self.number as u32) }
+    }
+
     /// The whole page.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut body = Vec::with_capacity(HEADER_USED - 16);
@@ -80,7 +124,7 @@ impl Header {
         let mut page = vec![0; HEADER_BYTES as usize];
         for at in [0, HEADER_COPY_AT] {
             page[at..at + 8].copy_from_slice(&MAGIC);
-            page[at + 8..at + 12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+            page[at + 8..at + 12].copy_from_slice(&self.version.to_le_bytes());
             page[at + 12..at + 16].copy_from_slice(&crc32c::crc32c(&body).to_le_bytes());
             page[at + 16..at + HEADER_USED].copy_from_slice(&body);
         }
@@ -95,7 +139,7 @@ impl Header {
         let bytes = bytes.get(..HEADER_USED).filter(|b| b[..8] == MAGIC).ok_or(HeaderFault::Magic)?;
         let mut fields = Fields(&bytes[8..]);
         let (version, crc) = fields.u32().zip(fields.u32()).ok_or(HeaderFault::Magic)?;
-        if version != FORMAT_VERSION {
+        if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&version) {
             return Err(HeaderFault::Version(version));
         }
         if crc32c::crc32c(fields.0) != crc {
@@ -104,7 +148,7 @@ impl Header {
         let mut number = || fields.u64().ok_or(HeaderFault::Magic);
         let (number, first_seq, salt_and_flags, created_ms) = (number()?, number()?, number()?, number()? as i64);
         let (salt, flags) = (salt_and_flags as u32, (salt_and_flags >> 32) as u32);
-        Ok(Header { number, first_seq, salt, recycled: flags & FLAG_RECYCLED != 0, created_ms })
+        Ok(Header { version, number, first_seq, salt, recycled: flags & FLAG_RECYCLED != 0, created_ms })
     }
 }
 
@@ -118,6 +162,8 @@ pub(super) enum FrameKind {
     /// Nothing: the sequences from its own up to the one in its payload (u64, exclusive) were lost to damage, and an
     /// operator took them out with `hourbucket journal salvage`.
     Gap,
+    /// Nothing: everything before its group start was synced, and the sequences before its own are there; see the module.
+    Synced,
 }
 
 impl FrameKind {
@@ -126,11 +172,14 @@ impl FrameKind {
             FrameKind::Readings => 1,
             FrameKind::Dead => 2,
             FrameKind::Gap => 3,
+            FrameKind::Synced => 4,
         }
     }
 
-    fn from_byte(byte: u8) -> Option<FrameKind> {
-        [FrameKind::Readings, FrameKind::Dead, FrameKind::Gap].into_iter().find(|kind| kind.to_byte() == byte)
+    fn from_byte(byte: u8, version: u32) -> Option<FrameKind> {
+        let all = [FrameKind::Readings, FrameKind::Dead, FrameKind::Gap, FrameKind::Synced];
+        let kinds = if version < 3 { &all[..3] } else { &all[..] };
+        kinds.iter().copied().find(|kind| kind.to_byte() == byte)
     }
 }
 
@@ -141,6 +190,8 @@ pub(super) struct FrameHead {
     pub seq: u64,
     /// When it was appended, milliseconds since 1970.
     pub wall_ms: i64,
+    /// The same on the clock of its run. Version 2 has none: the wall clock's stands for it.
+    pub mono_ms: u64,
     /// Where the write began that it was part of; see the module.
     pub group_start: u64,
     /// Readings or letters in it.
@@ -164,6 +215,7 @@ impl Frame<'_> {
         match self.head.kind {
             FrameKind::Gap => Fields(self.payload).u64().unwrap_or(0).max(self.head.seq),
             FrameKind::Readings | FrameKind::Dead => self.head.seq + 1,
+            FrameKind::Synced => self.head.seq,
         }
     }
 
@@ -221,16 +273,36 @@ pub(super) fn end_frame(out: &mut Vec<u8>, at: usize) -> Range<usize> {
 }
 
 /// Fills in the head and the CRC of a frame once its place is known.
-pub(super) fn seal_frame(frame: &mut [u8], head: FrameHead, salt: u32) {
+pub(super) fn seal_frame(frame: &mut [u8], head: FrameHead, coding: Coding) {
     let payload_bytes = (frame.len() - FRAME_HEAD_BYTES) as u32;
     frame[0..4].copy_from_slice(&payload_bytes.to_le_bytes());
     frame[8..16].copy_from_slice(&head.seq.to_le_bytes());
     frame[16..24].copy_from_slice(&head.wall_ms.to_le_bytes());
-    frame[24..32].copy_from_slice(&head.group_start.to_le_bytes());
-    frame[32..36].copy_from_slice(&head.records.to_le_bytes());
-    frame[36..40].copy_from_slice(&[head.kind.to_byte(), 0, 0, 0]);
-    let crc = frame_crc(salt, payload_bytes, &frame[8..]);
+    if coding.version < 3 {
+        frame[24..32].copy_from_slice(&head.group_start.to_le_bytes());
+        frame[32..36].copy_from_slice(&head.records.to_le_bytes());
+        frame[36..40].copy_from_slice(&[head.kind.to_byte(), 0, 0, 0]);
+    } else {
+        // A segment has 5 GiB at most: `journal.segment_bytes` 4, or one message of 1.
+        frame[24..28].copy_from_slice(&((head.group_start / ALIGN) as u32).to_le_bytes());
+        frame[28..32].copy_from_slice(&head.records.to_le_bytes());
+        let time_and_kind = (head.mono_ms & MONO_MASK) | u64::from(head.kind.to_byte()) << 40;
+        frame[32..40].copy_from_slice(&time_and_kind.to_le_bytes());
+    }
+    let crc = frame_crc(coding.salt, payload_bytes, &frame[8..]);
     frame[4..8].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// A synced frame for a place up to which everything is synced, and for its copy.
+pub(super) fn synced_frame(head: FrameHead, coding: Coding) -> [u8; FRAME_HEAD_BYTES] {
+    let mut frame = [0; FRAME_HEAD_BYTES];
+    seal_frame(&mut frame, FrameHead { records: 0, kind: FrameKind::Synced, ..head }, coding);
+    frame
+}
+
+/// Where the copy of a synced frame stands whose place is `at`.
+pub(super) fn synced_copy_at(at: u64) -> u64 {
+    (at + FRAME_HEAD_BYTES as u64).next_multiple_of(SECTOR_BYTES)
 }
 
 /// The length is part of it: as the seed's other half, since it stands before the CRC.
@@ -245,40 +317,49 @@ pub(super) struct RawHead {
     crc: u32,
     pub(super) seq: u64,
     wall_ms: i64,
+    mono_ms: u64,
     pub(super) group_start: u64,
     records: u32,
     kind: u8,
-    pub(super) reserved: [u8; 3],
+    /// What must be zero is.
+    pub(super) zeros: bool,
 }
 
 impl RawHead {
     /// `None` where `bytes` is shorter than a head or all of it is zeros.
-    pub(super) fn read(bytes: &[u8]) -> Option<RawHead> {
+    pub(super) fn read(bytes: &[u8], version: u32) -> Option<RawHead> {
         let bytes = bytes.get(..FRAME_HEAD_BYTES)?;
         if bytes.iter().all(|&b| b == 0) {
             return None;
         }
         let mut fields = Fields(bytes);
-        Some(RawHead {
-            payload_bytes: fields.u32()?,
-            crc: fields.u32()?,
-            seq: fields.u64()?,
-            wall_ms: fields.u64()? as i64,
-            group_start: fields.u64()?,
-            records: fields.u32()?,
-            kind: bytes[36],
-            reserved: [bytes[37], bytes[38], bytes[39]],
-        })
+        let (payload_bytes, crc, seq) = (fields.u32()?, fields.u32()?, fields.u64()?);
+        let wall_ms = fields.u64()? as i64;
+        let (group_start, records, mono_ms, kind_and_zeros) = if version < 3 {
+            let (group_start, records) = (fields.u64()?, fields.u32()?);
+            (group_start, records, wall_ms.max(0) as u64, fields.u32()?)
+        } else {
+            let (group_start, records) = (u64::from(fields.u32()?) * ALIGN, fields.u32()?);
+            let time_and_kind = fields.u64()?;
+            (group_start, records, time_and_kind & MONO_MASK, (time_and_kind >> 40) as u32)
+        };
+        let (kind, zeros) = (kind_and_zeros as u8, kind_and_zeros >> 8 == 0);
+        Some(RawHead { payload_bytes, crc, seq, wall_ms, mono_ms, group_start, records, kind, zeros })
+    }
+
+    /// Whether it says that it is a synced frame.
+    pub(super) fn is_synced(&self) -> bool {
+        self.kind == FrameKind::Synced.to_byte()
     }
 
     /// Verifies the frame in `bytes`, which is its head and payload.
-    pub(super) fn verify(self, bytes: &[u8], salt: u32) -> Result<Frame<'_>, FrameFault> {
-        if frame_crc(salt, self.payload_bytes, &bytes[8..]) != self.crc {
+    pub(super) fn verify(self, bytes: &[u8], coding: Coding) -> Result<Frame<'_>, FrameFault> {
+        if frame_crc(coding.salt, self.payload_bytes, &bytes[8..]) != self.crc {
             return Err(FrameFault::Crc);
         }
-        let kind = FrameKind::from_byte(self.kind).ok_or(FrameFault::Kind(self.kind))?;
-        let (seq, wall_ms, group_start, records) = (self.seq, self.wall_ms, self.group_start, self.records);
-        let head = FrameHead { seq, wall_ms, group_start, records, kind };
+        let kind = FrameKind::from_byte(self.kind, coding.version).ok_or(FrameFault::Kind(self.kind))?;
+        let RawHead { seq, wall_ms, mono_ms, group_start, records, .. } = self;
+        let head = FrameHead { seq, wall_ms, mono_ms, group_start, records, kind };
         Ok(Frame { head, payload: &bytes[FRAME_HEAD_BYTES..] })
     }
 }
@@ -319,6 +400,7 @@ pub(super) fn decode_dead(bytes: &[u8]) -> Option<Vec<DeadLetter>> {
 pub(super) enum Payload {
     Readings(ReadingBatch),
     Dead(Vec<DeadLetter>),
+    /// No entry.
     Gap,
 }
 
@@ -327,7 +409,7 @@ impl Payload {
         let payload = match frame.head.kind {
             FrameKind::Readings => ReadingBatch::decode(frame.payload).map(Payload::Readings),
             FrameKind::Dead => decode_dead(frame.payload).map(Payload::Dead),
-            FrameKind::Gap => Some(Payload::Gap),
+            FrameKind::Gap | FrameKind::Synced => Some(Payload::Gap),
         };
         payload.ok_or(FrameFault::Payload)
     }
@@ -367,36 +449,70 @@ impl<'a> Fields<'a> {
 mod tests {
     use super::*;
 
-    fn sealed(kind: FrameKind, payload: &[u8]) -> Vec<u8> {
+    fn coding(version: u32, salt: u32) -> Coding {
+        Coding { version, salt, run: 0 }
+    }
+
+    fn sealed(kind: FrameKind, payload: &[u8], version: u32) -> Vec<u8> {
         let mut out = vec![];
         let at = begin_frame(&mut out);
         out.extend_from_slice(payload);
         let range = end_frame(&mut out, at);
-        let head = FrameHead { seq: 7, wall_ms: -1, group_start: 4096, records: 1, kind };
-        seal_frame(&mut out[range.clone()], head, 99);
+        let head = FrameHead { seq: 7, wall_ms: -1, mono_ms: 5, group_start: 4096, records: 1, kind };
+        seal_frame(&mut out[range.clone()], head, coding(version, 99));
         out.truncate(range.end);
         out
     }
 
-    fn parse(bytes: &[u8], salt: u32) -> Result<Frame<'_>, FrameFault> {
-        RawHead::read(bytes).ok_or(FrameFault::Ends)?.verify(bytes, salt)
+    fn parse(bytes: &[u8], version: u32, salt: u32) -> Result<Frame<'_>, FrameFault> {
+        RawHead::read(bytes, version).ok_or(FrameFault::Ends)?.verify(bytes, coding(version, salt))
     }
 
     #[test]
     fn no_bit_of_a_frame_can_change_unseen() {
-        let bytes = sealed(FrameKind::Readings, b"payload");
-        assert_eq!(parse(&bytes, 99).unwrap().payload, b"payload");
-        assert_eq!(parse(&bytes, 98).unwrap_err(), FrameFault::Crc, "another segment's salt");
-        for bit in 0..bytes.len() * 8 {
-            let mut bad = bytes.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(parse(&bad, 99).is_err(), "bit {bit}");
+        for version in FORMAT_VERSION_MIN..=FORMAT_VERSION {
+            let bytes = sealed(FrameKind::Readings, b"payload", version);
+            let frame = parse(&bytes, version, 99).unwrap();
+            let mono_ms = if version == 2 { 0 } else { 5 };
+            let kind = FrameKind::Readings;
+            let head = FrameHead { seq: 7, wall_ms: -1, mono_ms, group_start: 4096, records: 1, kind };
+            assert_eq!((frame.payload, frame.head), (&b"payload"[..], head), "version {version}");
+            assert_eq!(parse(&bytes, version, 98).unwrap_err(), FrameFault::Crc, "another segment's salt");
+            for bit in 0..bytes.len() * 8 {
+                let mut bad = bytes.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert!(parse(&bad, version, 99).is_err(), "bit {bit}");
+            }
         }
     }
 
     #[test]
+    fn a_synced_frame_and_its_copy_are_never_in_one_sector() {
+        for at in (4096..3 * 4096).step_by(8) {
+            let copy = synced_copy_at(at);
+            assert!(copy / SECTOR_BYTES > (at + FRAME_HEAD_BYTES as u64 - 1) / SECTOR_BYTES, "{at}");
+            assert!(copy - at <= SECTOR_BYTES + FRAME_HEAD_BYTES as u64);
+        }
+        let head = FrameHead {
+            seq: 9,
+            wall_ms: 3,
+            mono_ms: MONO_MASK,
+            group_start: 1 << 33,
+            records: 5,
+            kind: FrameKind::Readings,
+        };
+        let bytes = synced_frame(head, coding(3, 1));
+        let frame = parse(&bytes, 3, 1).unwrap();
+        assert_eq!(frame.head, FrameHead { records: 0, kind: FrameKind::Synced, ..head });
+        assert_eq!((frame.next_seq(), frame.span()), (9, FRAME_HEAD_BYTES as u64));
+    }
+
+    #[test]
     fn a_header_is_read_from_either_place_and_another_version_is_named() {
-        let header = Header { number: 3, first_seq: 12, salt: u32::MAX, recycled: true, created_ms: 5 };
+        let header = Header { version: 3, number: 3, first_seq: 12, salt: u32::MAX, recycled: true, created_ms: 5 };
+        let older = Header { version: 2, ..header };
+        assert_eq!(Header::decode(&older.encode()), Ok(older));
+        assert_eq!(header.coding(), Coding { version: 3, salt: u32::MAX, run: u32::MAX - 3 });
         let fresh = Header { recycled: false, ..header };
         assert_eq!(Header::decode(&fresh.encode()), Ok(fresh));
         let mut page = header.encode();
@@ -431,8 +547,8 @@ mod tests {
 
     #[test]
     fn a_gap_leads_to_the_sequence_in_it() {
-        let bytes = sealed(FrameKind::Gap, &30u64.to_le_bytes());
-        let frame = parse(&bytes, 99).unwrap();
+        let bytes = sealed(FrameKind::Gap, &30u64.to_le_bytes(), 3);
+        let frame = parse(&bytes, 3, 99).unwrap();
         assert_eq!((frame.next_seq(), frame.span()), (30, 48));
     }
 }

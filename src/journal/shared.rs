@@ -12,10 +12,11 @@ use super::error::Broken;
 use super::fs::{DirLock, Fs};
 use super::keeper::Stock;
 use super::recovery::Recovered;
-use super::tracker::{Item, Tail, Tracker};
+use super::segment::Coding;
+use super::tracker::{Appended, Item, Tail, Tracker};
 use crate::ack::{Ack, Outcome};
 use crate::intake::Gate;
-use crate::model::Clock;
+use crate::model::{Clock, Now};
 use crate::telemetry::metrics;
 
 /// Called once, when the journal breaks; quick, and from any thread.
@@ -26,7 +27,7 @@ pub type OnBroken = Box<dyn Fn(&Broken) + Send + Sync>;
 pub(super) struct SegmentInfo {
     pub(super) number: u64,
     pub(super) path: PathBuf,
-    pub(super) salt: u32,
+    pub(super) coding: Coding,
     pub(super) first_seq: u64,
     /// Where its frames end; what lies behind is not synced or not ours.
     pub(super) data_end: u64,
@@ -66,6 +67,10 @@ pub(super) struct Shared {
     pub(super) max_bytes: u64,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) gate: Gate,
+    /// What the segments of this process have in common: see [`super::segment`].
+    pub(super) run: u32,
+    /// When the journal was opened.
+    opened: Now,
     on_broken: OnBroken,
     /// The sequences to replay: from where, and where the new ones begin.
     pub(super) replay: (u64, u64),
@@ -100,7 +105,7 @@ impl Shared {
             active: false,
             bytes: recovered.segments.iter().map(|s| s.bytes).sum(),
             tail: Tail::new(parts.tail_bytes),
-            tracker: Tracker::new(from, recovered.replay_wall_ms),
+            tracker: Tracker::new(from, recovered.replay_at),
             synced_to: recovered.next_seq,
             closed: false,
             finished: false,
@@ -114,6 +119,8 @@ impl Shared {
             dir: parts.dir,
             segment_bytes: parts.segment_bytes,
             max_bytes: parts.max_bytes,
+            run: fastrand::u32(..),
+            opened: parts.clock.now(),
             clock: parts.clock,
             gate: parts.gate,
             on_broken: parts.on_broken,
@@ -129,6 +136,12 @@ impl Shared {
     /// A panic elsewhere leaves the state whole: every change under the lock is complete.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When something that is appended now is appended.
+    pub(super) fn now(&self) -> Appended {
+        let Now { wall_ms, mono_ms } = self.clock.now();
+        Appended { run: self.run, mono_ms, wall_ms }
     }
 
     /// Wakes the keeper.
@@ -158,7 +171,7 @@ impl Shared {
     pub(super) fn publish(&self, items: Vec<Item>, data_end: u64) {
         let mut state = self.state();
         if let (Some(first), true) = (items.first(), state.tracker.next() >= state.synced_to) {
-            state.tracker.first_in_line(first.wall_ms);
+            state.tracker.first_in_line(first.at);
         }
         state.synced_to += items.len() as u64;
         if let Some(segment) = state.segments.back_mut() {
@@ -174,7 +187,7 @@ impl Shared {
             Outcome::Delivered => {
                 let mut state = shared.state();
                 state.tracker.stored(first);
-                state.forget(shared.clock.now().wall_ms);
+                state.forget(Some(shared.now()));
                 if state.deletable() {
                     shared.kick(&mut state);
                 }
@@ -194,6 +207,7 @@ impl Shared {
         let state = self.state();
         let (from, to) = self.replay;
         let unstored_from = state.tracker.unstored_from();
+        let oldest = state.tracker.oldest(state.synced_to);
         Stats {
             bytes: state.bytes,
             bytes_max: self.max_bytes,
@@ -203,26 +217,53 @@ impl Shared {
             unstored_from: (unstored_from < state.synced_to).then_some(unstored_from),
             replay_done: state.tracker.next().clamp(from, to) - from,
             replay_total: to - from,
-            oldest_unstored_ms: state.tracker.oldest_wall_ms(state.synced_to),
+            oldest_unstored_ms: oldest.map(|at| at.wall_ms),
+            oldest_unstored_age_ms: oldest.map(|at| self.age_ms(at)),
             broken: state.broken.clone(),
         }
+    }
+
+    /// How long ago this was. Within this process the monotonic clock says it. What an earlier one appended is as old as
+    /// this process, and older by what the wall clock said when it was opened, if that clock had not been set back.
+    fn age_ms(&self, at: Appended) -> u64 {
+        let now_ms = self.clock.now().mono_ms;
+        if at.run == self.run {
+            return now_ms.saturating_sub(at.mono_ms);
+        }
+        let before_ms = self.opened.wall_ms.saturating_sub(at.wall_ms).max(0) as u64;
+        now_ms.saturating_sub(self.opened.mono_ms).saturating_add(before_ms)
     }
 }
 
 impl State {
-    /// Lets go of what is stored and a moment old.
-    pub(super) fn forget(&mut self, now_wall_ms: i64) {
-        self.tracker.forget(self.synced_to, now_wall_ms);
+    /// Lets go of what no replay needs; `now` is the earliest time of what may still be appended, if anything may.
+    pub(super) fn forget(&mut self, now: Option<Appended>) {
+        self.tracker.forget(self.synced_to, now);
+    }
+
+    /// The escape for want of room: the oldest segment can be removed if everything in it is stored, though a replay may
+    /// need some of it (see `tracker`). What is unstored in later segments keeps those only. False where it does not help.
+    pub(super) fn give_up_oldest(&mut self) -> bool {
+        let Some(end) = self.oldest_end() else { return false };
+        if self.deletable() || end > self.tracker.unstored_from() {
+            return false;
+        }
+        self.tracker.give_up(end);
+        self.deletable()
     }
 
     /// Whether everything in the oldest segment is stored, a replay does not need it, and nothing more will come into it.
     pub(super) fn deletable(&self) -> bool {
-        let end = match (self.segments.len(), self.segments.get(1)) {
-            (_, Some(next)) => next.first_seq,
-            (1, None) if !self.active => self.synced_to,
-            _ => return false,
-        };
-        end <= self.tracker.replay_from()
+        self.oldest_end().is_some_and(|end| end <= self.tracker.replay_from())
+    }
+
+    /// Where the sequences of the oldest segment end, if nothing more comes into it.
+    fn oldest_end(&self) -> Option<u64> {
+        match (self.segments.len(), self.segments.get(1)) {
+            (_, Some(next)) => Some(next.first_seq),
+            (1, None) if !self.active => Some(self.synced_to),
+            _ => None,
+        }
     }
 
     /// Counts what is on the disk.

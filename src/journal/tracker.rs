@@ -5,36 +5,75 @@
 //! first sequence that may be unstored: the begin of the oldest chunk that is out, or else of what comes next. Chunks
 //! may be resolved in any order; one that was given up is never resolved and holds the line for good.
 //!
-//! A replay begins a moment earlier than that ([`Tracker::replay_from`]): a reading without a time of its own may have an
-//! equal one of the same millisecond in an entry before it, and which of two pending ones is stored already can only be
-//! told by counting both.
+//! **A replay begins earlier than that** ([`Tracker::replay_from`]). A reading without a time of its own gets the time of
+//! receipt. Two equal ones of one millisecond are both kept, and after a crash only counting both tells how many of them
+//! are stored. So an entry that is stored is replayed too if an unstored one may hold the twin of one of its readings.
+//! That is so if
+//! - their times of receipt overlap (they are known exactly of every entry that was handed out), and
+//! - the unstored one was appended by the same process at most [`MOMENT_MS`] after it: what is received in one
+//!   millisecond is journaled in one moment, unless the wall clock is set back by more than that in between.
+//!
+//! An entry that is not handed out, or not even journaled, is taken for one whose times overlap. The distance between two
+//! entries is taken on the monotonic clock of the process that appended them. So what a wall clock does, by any amount
+//! and in either direction, neither keeps a segment longer nor begins a replay later. Where disk space is short, the rule
+//! is given up for the oldest segment ([`Tracker::give_up`]): then a crash may take an unstored reading with the time of
+//! receipt for its stored twin.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use crate::model::{DeadLetter, ReadingBatch};
+use crate::model::{DeadLetter, ReadingBatch, ReceiptTimes};
+
+/// Readings received in the same millisecond are appended within this (ms): `http.queue_timeout`, a slow fdatasync, and
+/// small corrections of the wall clock (a leap second) together.
+const MOMENT_MS: u64 = 5000;
+
+/// When an entry was appended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Appended {
+    /// By which process: see `segment`.
+    pub(super) run: u32,
+    /// On the monotonic clock of that process (ms).
+    pub(super) mono_ms: u64,
+    /// Milliseconds since 1970.
+    pub(super) wall_ms: i64,
+}
+
+impl Appended {
+    /// Whether this, which is not before `earlier`, is in the same moment.
+    fn in_moment_of(&self, earlier: &Appended) -> bool {
+        self.run == earlier.run && self.mono_ms <= earlier.mono_ms.saturating_add(MOMENT_MS)
+    }
+}
+
+/// Entries behind one acknowledgement, all of one run.
+#[derive(Debug)]
+struct Chunk {
+    /// Exclusive.
+    end: u64,
+    /// The first and the last of them.
+    first_at: Appended,
+    last_at: Appended,
+    receipt_times: ReceiptTimes,
+}
 
 /// What is out and what is stored.
 #[derive(Debug)]
 pub(super) struct Tracker {
     /// The first sequence that was not handed out.
     next: u64,
-    /// The chunks that are out: first sequence to the time of append of their first entry.
-    out: BTreeMap<u64, i64>,
     /// When the entry at `next` was appended, or earlier.
-    next_wall_ms: i64,
-    /// Chunks of the last moment, stored or not: first sequence, and when their last entry was appended.
-    recent: VecDeque<(u64, i64)>,
+    next_at: Appended,
+    /// The chunks that are out, by their first sequences.
+    out: BTreeSet<u64>,
+    /// Those, and the stored ones that a replay may need; by their first sequences.
+    chunks: BTreeMap<u64, Chunk>,
 }
 
-/// Readings are journaled in the order in which they were received, give or take this (ms). Where disk space is short it
-/// is given up.
-const MOMENT_MS: i64 = 250;
-
 impl Tracker {
-    /// Nothing is out; `next` was appended at `next_wall_ms`.
-    pub(super) fn new(next: u64, next_wall_ms: i64) -> Tracker {
-        Tracker { next, out: BTreeMap::new(), next_wall_ms, recent: VecDeque::new() }
+    /// Nothing is out; `next` was appended at `next_at`.
+    pub(super) fn new(next: u64, next_at: Appended) -> Tracker {
+        Tracker { next, next_at, out: BTreeSet::new(), chunks: BTreeMap::new() }
     }
 
     /// The first sequence that was not handed out.
@@ -42,23 +81,23 @@ impl Tracker {
         self.next
     }
 
-    /// The entries up to `end` go out; the first and last of them were appended at these times. Returns what the chunk
-    /// is called in [`Tracker::stored`].
-    pub(super) fn hand_out(&mut self, end: u64, first_wall_ms: i64, last_wall_ms: i64) -> u64 {
+    /// The entry that ends before `end` goes out, first of a chunk. Returns what the chunk is called in
+    /// [`Tracker::stored`].
+    pub(super) fn hand_out(&mut self, end: u64, at: Appended, receipt_times: ReceiptTimes) -> u64 {
         let first = self.next;
-        self.out.insert(first, first_wall_ms);
-        self.recent.push_back((first, last_wall_ms));
-        self.next = end;
-        self.next_wall_ms = last_wall_ms;
+        self.out.insert(first);
+        self.chunks.insert(first, Chunk { end, first_at: at, last_at: at, receipt_times });
+        (self.next, self.next_at) = (end, at);
         first
     }
 
-    /// The entries up to `end` go out with the chunk that was handed out last, and is not stored.
-    pub(super) fn extend(&mut self, end: u64, last_wall_ms: i64) {
-        self.next = end;
-        self.next_wall_ms = last_wall_ms;
-        if let Some((_, wall_ms)) = self.recent.back_mut() {
-            *wall_ms = last_wall_ms.max(*wall_ms);
+    /// The entry that ends before `end` goes out with the chunk that was handed out last, and is not stored.
+    pub(super) fn extend(&mut self, end: u64, at: Appended, receipt_times: ReceiptTimes) {
+        (self.next, self.next_at) = (end, at);
+        if let Some(mut chunk) = self.chunks.last_entry() {
+            let chunk = chunk.get_mut();
+            (chunk.end, chunk.last_at) = (end, at);
+            chunk.receipt_times.join(receipt_times);
         }
     }
 
@@ -73,38 +112,57 @@ impl Tracker {
     }
 
     /// Entries appended at this time are the first that are not handed out.
-    pub(super) fn first_in_line(&mut self, wall_ms: i64) {
-        self.next_wall_ms = wall_ms;
+    pub(super) fn first_in_line(&mut self, at: Appended) {
+        self.next_at = at;
     }
 
     /// Everything before this sequence is stored.
     pub(super) fn unstored_from(&self) -> u64 {
-        self.out.first_key_value().map_or(self.next, |(&first, _)| first)
+        self.out.first().copied().unwrap_or(self.next)
     }
 
-    /// Where a replay would begin: everything before this sequence is stored, and nothing that is not stored was received
-    /// in the same moment.
+    /// Where a replay would begin: everything before this sequence is stored, and holds no twin of what is not. It never
+    /// goes back.
     pub(super) fn replay_from(&self) -> u64 {
-        self.recent.front().map_or(self.unstored_from(), |(first, _)| *first.min(&self.unstored_from()))
+        self.chunks.first_key_value().map_or(self.next, |(&first, _)| first)
     }
 
-    /// Forgets the stored chunks that end a moment before the oldest unstored entry, or before now where there is none.
-    pub(super) fn forget(&mut self, end: u64, now_wall_ms: i64) {
-        let line = self.oldest_wall_ms(end).map_or(now_wall_ms, |oldest| oldest.min(now_wall_ms));
-        let unstored = self.unstored_from();
-        while self
-            .recent
-            .front()
-            .is_some_and(|(first, last_ms)| *first < unstored && last_ms.saturating_add(MOMENT_MS) < line)
-        {
-            self.recent.pop_front();
+    /// Lets go of the stored chunks that no replay needs. `end` is the end of what is journaled, `now` the earliest time at
+    /// which more may be appended, if any may.
+    pub(super) fn forget(&mut self, end: u64, now: Option<Appended>) {
+        let line = if self.next < end { Some(self.next_at) } else { now };
+        let (out, chunks) = (&self.out, &self.chunks);
+        let useless = |(first, chunk): (&u64, &Chunk)| {
+            let unknown = || line.is_some_and(|line| line.in_moment_of(&chunk.last_at));
+            let later = || out.range(first..).map(|later| &chunks[later]);
+            let twin = || {
+                later()
+                    .take_while(|later| later.first_at.in_moment_of(&chunk.last_at))
+                    .any(|later| later.receipt_times.overlap(&chunk.receipt_times))
+            };
+            let needed = !chunk.receipt_times.is_empty() && (unknown() || twin());
+            (!needed && !out.contains(first)).then_some(*first)
+        };
+        let useless: Vec<u64> = chunks.iter().filter_map(useless).collect();
+        for first in useless {
+            self.chunks.remove(&first);
         }
     }
 
+    /// Lets go of what is stored before this sequence whether a replay needs it or not; nothing where that is not all.
+    pub(super) fn give_up(&mut self, before: u64) {
+        if before > self.unstored_from() {
+            return;
+        }
+        let kept = self.chunks.split_off(&before);
+        let straddles = std::mem::replace(&mut self.chunks, kept).pop_last().filter(|(_, chunk)| chunk.end > before);
+        self.chunks.extend(straddles.map(|(_, chunk)| (before, chunk)));
+    }
+
     /// When the oldest unstored entry was appended; `end` is the end of what is journaled.
-    pub(super) fn oldest_wall_ms(&self, end: u64) -> Option<i64> {
-        let waiting = (self.next < end).then_some(self.next_wall_ms);
-        self.out.first_key_value().map(|(_, &wall_ms)| wall_ms).or(waiting)
+    pub(super) fn oldest(&self, end: u64) -> Option<Appended> {
+        let waiting = (self.next < end).then_some(self.next_at);
+        self.out.first().map(|first| self.chunks[first].first_at).or(waiting)
     }
 }
 
@@ -115,6 +173,16 @@ pub enum EntryKind {
     Readings(Arc<ReadingBatch>),
     /// Messages to keep as dead letters.
     Dead(Vec<DeadLetter>),
+}
+
+impl EntryKind {
+    /// The times of receipt of its readings.
+    pub(super) fn receipt_times(&self) -> ReceiptTimes {
+        match self {
+            EntryKind::Readings(batch) => batch.receipt_times(),
+            EntryKind::Dead(_) => ReceiptTimes::default(),
+        }
+    }
 }
 
 /// The end of a frame in the segments, where the follower reads on.
@@ -129,7 +197,7 @@ pub(super) struct Place {
 pub(super) struct Item {
     pub(super) seq: u64,
     pub(super) kind: EntryKind,
-    pub(super) wall_ms: i64,
+    pub(super) at: Appended,
     pub(super) bytes: usize,
     /// The end of its frame.
     pub(super) place: Place,
@@ -184,62 +252,4 @@ impl Tail {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_line_moves_only_over_stored_chunks_and_never_over_one_given_up() {
-        let mut tracker = Tracker::new(10, 100);
-        assert_eq!((tracker.unstored_from(), tracker.oldest_wall_ms(10)), (10, None));
-        assert_eq!(tracker.oldest_wall_ms(11), Some(100));
-        let (a, b, c) =
-            (tracker.hand_out(20, 100, 110), tracker.hand_out(21, 110, 110), tracker.hand_out(30, 120, 130));
-        tracker.stored(c);
-        assert_eq!((tracker.unstored_from(), tracker.oldest_wall_ms(30)), (10, Some(100)));
-        tracker.stored(a);
-        assert_eq!((tracker.unstored_from(), tracker.oldest_wall_ms(30)), (20, Some(110)));
-        tracker.hand_out(31, 140, 140);
-        assert_eq!(tracker.unstored_from(), b);
-        tracker.stored(b);
-        assert_eq!(tracker.unstored_from(), 30);
-    }
-
-    #[test]
-    fn a_replay_begins_a_moment_before_what_is_not_stored() {
-        let mut tracker = Tracker::new(10, 1000);
-        let chunks = [(20, 1000, 1010), (30, 1010, 1500), (40, 1500, 1760), (50, 1760, 1770)];
-        let all: Vec<u64> = chunks.map(|(end, first, last)| tracker.hand_out(end, first, last)).to_vec();
-        assert_eq!(tracker.replay_from(), 10);
-        all[..3].iter().for_each(|chunk| tracker.stored(*chunk));
-        tracker.forget(50, 9999);
-        assert_eq!(
-            (tracker.unstored_from(), tracker.replay_from()),
-            (40, 30),
-            "the third chunk ends in the moment of the fourth"
-        );
-        tracker.stored(all[3]);
-        tracker.forget(50, 1800);
-        assert_eq!(tracker.replay_from(), 30);
-        tracker.forget(50, 3000);
-        assert_eq!(tracker.replay_from(), 50);
-    }
-
-    #[test]
-    fn the_tail_forgets_the_oldest_and_gives_the_rest_in_order() {
-        let item = |seq| Item {
-            seq,
-            kind: EntryKind::Dead(vec![]),
-            wall_ms: 0,
-            bytes: 10,
-            place: Place { segment: 1, offset: 0 },
-        };
-        let mut tail = Tail::new(35);
-        (1..=5).for_each(|seq| tail.push(item(seq)));
-        assert_eq!(tail.first_seq(), Some(3));
-        let seqs = |items: Vec<Item>| items.iter().map(|item| item.seq).collect::<Vec<_>>();
-        assert_eq!(seqs(tail.take(4, 1)), [4]);
-        assert_eq!(seqs(tail.take(5, 100)), [5]);
-        tail.push(Item { bytes: 36, ..item(6) });
-        assert_eq!((tail.first_seq(), tail.bytes), (None, 0), "one larger than all of it is read from its segment");
-    }
-}
+mod tests;

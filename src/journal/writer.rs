@@ -4,7 +4,7 @@
 //! call without a thread.
 //!
 //! What can happen to a group, and what follows:
-//! - *synced*: its entries go to the follower, its senders are acknowledged;
+//! - *synced*: a frame behind it says so (see `segment`), its entries go to the follower, its senders are acknowledged;
 //! - *refused* (no room, or the write failed): nothing was promised; its senders are told so and the door closes. The
 //!   rest of the segment may hold pieces of the group, so it is never written again: the next group begins a new
 //!   segment, whose first sequence says where the old one ends;
@@ -19,10 +19,11 @@ use tokio::sync::Notify;
 use super::error::Broken;
 use super::fs::{FsFile, write_all_at};
 use super::segment::{
-    FrameHead, FrameKind, HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, begin_frame, encode_dead, end_frame, seal_frame,
+    FORMAT_VERSION, FRAME_HEAD_BYTES, FrameHead, FrameKind, HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, begin_frame,
+    encode_dead, end_frame, seal_frame, synced_copy_at, synced_frame,
 };
 use super::shared::{SegmentInfo, Shared};
-use super::tracker::{EntryKind, Item, Place};
+use super::tracker::{Appended, EntryKind, Item, Place};
 use crate::ack::Ack;
 use crate::intake::{Parcel, Parcels};
 use crate::telemetry::metrics;
@@ -32,6 +33,8 @@ use crate::telemetry::metrics;
 const GROUP_BYTES_MAX: usize = 4 << 20;
 /// What an entry costs in memory beside its readings.
 const ITEM_BYTES: usize = 100;
+/// Room that is kept at the end of a segment for the frame that says that its last group was synced.
+const SYNCED_BYTES: u64 = FRAME_HEAD_BYTES as u64;
 
 /// The segment that is being written.
 struct Active {
@@ -54,8 +57,6 @@ pub(super) struct Dead;
 pub(super) struct Appender {
     shared: Arc<Shared>,
     active: Option<Active>,
-    /// See [`super::segment`]; that of segment 0.
-    salt_base: u32,
     next_number: u64,
     next_seq: u64,
     /// The group: frames one behind the other, as they will stand in the segment.
@@ -66,8 +67,8 @@ pub(super) struct Appender {
 
 impl Appender {
     pub(super) fn new(shared: Arc<Shared>, next_number: u64, next_seq: u64) -> Appender {
-        let (salt_base, buf, staged, acks) = (fastrand::u32(..), Vec::new(), Vec::new(), Vec::new());
-        Appender { shared, active: None, salt_base, next_number, next_seq, buf, staged, acks }
+        let (buf, staged, acks) = (Vec::new(), Vec::new(), Vec::new());
+        Appender { shared, active: None, next_number, next_seq, buf, staged, acks }
     }
 
     /// Appends parcels, in one group where they fit into one segment. When it returns, each has been acknowledged or
@@ -125,7 +126,7 @@ impl Appender {
     }
 
     fn room(&self) -> u64 {
-        self.active.as_ref().map_or(0, |active| active.info.bytes - active.info.data_end)
+        self.active.as_ref().map_or(0, |a| (a.info.bytes - a.info.data_end).saturating_sub(SYNCED_BYTES))
     }
 
     /// One write, one fdatasync, then the answers.
@@ -137,7 +138,7 @@ impl Appender {
             return Ok(());
         };
         let start = active.info.data_end;
-        let items = seal_all(&mut self.buf, staged, active, self.next_seq, self.shared.clock.now().wall_ms);
+        let items = seal_all(&mut self.buf, staged, active, self.next_seq, self.shared.now());
         let written = write_all_at(&*active.file, &self.buf, start);
         let end = start + self.buf.len() as u64;
         self.buf.clear();
@@ -156,6 +157,7 @@ impl Appender {
         }
         active.info.data_end = end;
         self.next_seq += items.len() as u64;
+        active.say_synced(self.next_seq, self.shared.now());
         self.shared.publish(items, end);
         acks.into_iter().for_each(Ack::delivered);
         self.shared.data.notify_one();
@@ -165,7 +167,7 @@ impl Appender {
     /// Begins the next segment; false where there is none to be had.
     fn rotate(&mut self, frames_bytes: u64) -> Result<bool, Dead> {
         let shared = self.shared.clone();
-        let prepared = match shared.take_segment(frames_bytes) {
+        let prepared = match shared.take_segment(frames_bytes + SYNCED_BYTES) {
             Ok(prepared) => prepared,
             Err(why) => {
                 tracing::debug!("{why}");
@@ -173,9 +175,10 @@ impl Appender {
             }
         };
         let header = Header {
+            version: FORMAT_VERSION,
             number: self.next_number,
             first_seq: self.next_seq,
-            salt: self.salt_base.wrapping_add(self.next_number as u32),
+            salt: shared.run.wrapping_add(self.next_number as u32),
             recycled: prepared.recycled,
             created_ms: shared.clock.now().wall_ms,
         };
@@ -199,7 +202,7 @@ impl Appender {
         let info = SegmentInfo {
             number: header.number,
             path,
-            salt: header.salt,
+            coding: header.coding(),
             first_seq: header.first_seq,
             data_end: HEADER_BYTES,
             bytes: prepared.bytes,
@@ -211,6 +214,14 @@ impl Appender {
         self.active = Some(Active { file: prepared.file, info });
         self.next_number += 1;
         Ok(true)
+    }
+
+    /// Nothing more comes: what says that the last group was synced is made durable as well. It is evidence and nothing
+    /// else, so nothing follows from a failure.
+    pub(super) fn end(&mut self) {
+        if let Some(active) = self.active.take() {
+            let _ = active.file.sync_data();
+        }
     }
 
     /// A write into the active segment failed. What it holds from here on is unknown, so nothing more goes into it.
@@ -237,7 +248,7 @@ impl Appender {
                 biased;
                 first = parcels.recv() => match first {
                     Some(first) => group.push(first),
-                    None => return,
+                    None => return self.end(),
                 },
                 // What is in the queue now is still taken; nothing more gets in.
                 () = stop.notified() => parcels.close(),
@@ -256,6 +267,26 @@ impl Appender {
     }
 }
 
+impl Active {
+    /// Writes behind the frames, and once more in another sector, that they are synced. Not synced itself, since that would
+    /// cost as much as the group, and no reason to stop: without it, damage to the last group cannot be told from a write
+    /// that a crash cut short, and a second later the checkpoint says the same.
+    fn say_synced(&self, next_seq: u64, at: Appended) {
+        let (place, bytes) = (self.info.data_end, self.info.bytes);
+        let Appended { wall_ms, mono_ms, .. } = at;
+        let (records, kind) = (0, FrameKind::Synced);
+        let head = FrameHead { seq: next_seq, wall_ms, mono_ms, group_start: place, records, kind };
+        let frame = synced_frame(head, self.info.coding);
+        for at in [place, synced_copy_at(place)] {
+            if at + SYNCED_BYTES <= bytes
+                && let Err(error) = write_all_at(&*self.file, &frame, at)
+            {
+                tracing::debug!("cannot write behind the last frame of {}: {error}", self.info.path.display());
+            }
+        }
+    }
+}
+
 impl Staged {
     /// The same frame after the bytes before it have gone.
     fn moved(mut self, by: usize) -> Staged {
@@ -265,7 +296,7 @@ impl Staged {
 }
 
 /// Fills in the heads of a group that is about to be written behind the active segment's frames.
-fn seal_all(buf: &mut [u8], staged: Vec<Staged>, active: &Active, first_seq: u64, wall_ms: i64) -> Vec<Item> {
+fn seal_all(buf: &mut [u8], staged: Vec<Staged>, active: &Active, first_seq: u64, at: Appended) -> Vec<Item> {
     let group_start = active.info.data_end;
     let seal = |(i, staged): (usize, Staged)| {
         let Staged { frame, kind, bytes } = staged;
@@ -274,10 +305,11 @@ fn seal_all(buf: &mut [u8], staged: Vec<Staged>, active: &Active, first_seq: u64
             EntryKind::Readings(batch) => (batch.len(), FrameKind::Readings),
             EntryKind::Dead(letters) => (letters.len(), FrameKind::Dead),
         };
-        let head = FrameHead { seq, wall_ms, group_start, records: records as u32, kind: frame_kind };
+        let (records, Appended { wall_ms, mono_ms, .. }) = (records as u32, at);
+        let head = FrameHead { seq, wall_ms, mono_ms, group_start, records, kind: frame_kind };
         let end = group_start + frame.end.next_multiple_of(8) as u64;
-        seal_frame(&mut buf[frame], head, active.info.salt);
-        Item { seq, kind, wall_ms, bytes, place: Place { segment: active.info.number, offset: end } }
+        seal_frame(&mut buf[frame], head, active.info.coding);
+        Item { seq, kind, at, bytes, place: Place { segment: active.info.number, offset: end } }
     };
     staged.into_iter().enumerate().map(seal).collect()
 }

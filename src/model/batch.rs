@@ -60,6 +60,34 @@ fn tags_iter(bytes: &[u8]) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
+/// The first and the last time of receipt among some readings; empty if none of them has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReceiptTimes(Option<(i64, i64)>);
+
+impl ReceiptTimes {
+    /// Takes in one more (milliseconds since 1970).
+    pub fn add(&mut self, ts_ms: i64) {
+        self.join(ReceiptTimes(Some((ts_ms, ts_ms))));
+    }
+
+    /// Takes in those of others.
+    pub fn join(&mut self, other: ReceiptTimes) {
+        if let Some((first, last)) = other.0 {
+            self.0 = Some(self.0.map_or((first, last), |(a, b)| (a.min(first), b.max(last))));
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Whether a time may be in both.
+    pub fn overlap(&self, other: &ReceiptTimes) -> bool {
+        self.0.zip(other.0).is_some_and(|((a_first, a_last), (b_first, b_last))| a_first <= b_last && b_first <= a_last)
+    }
+}
+
 /// Readings, immutable from here on; shared by the shards they go to.
 #[derive(Debug, Clone, Default)]
 pub struct ReadingBatch {
@@ -67,6 +95,7 @@ pub struct ReadingBatch {
     shapes: Vec<Box<[u16]>>,
     records: Vec<u8>,
     places: Vec<Place>,
+    receipt_times: ReceiptTimes,
 }
 
 /// Where a reading stands in its batch, and the hash of its sensor.
@@ -166,6 +195,11 @@ impl ReadingBatch {
             + self.shapes.iter().map(|s| s.len() * 2 + 16).sum::<usize>()
     }
 
+    /// The times of receipt of its readings, those taken back by [`BatchBuilder::rollback`] included.
+    pub fn receipt_times(&self) -> ReceiptTimes {
+        self.receipt_times
+    }
+
     /// Where the readings stand, in order.
     pub fn places(&self) -> &[Place] {
         &self.places
@@ -220,15 +254,20 @@ impl ReadingBatch {
             let shape = (0..n).map(|_| cursor.u16().filter(|name| usize::from(*name) < names.len()));
             shapes.push(shape.collect::<Option<_>>()?);
         }
-        let mut batch = ReadingBatch { names, shapes, records: cursor.rest.to_vec(), places: vec![] };
+        let mut batch = ReadingBatch { names, shapes, records: cursor.rest.to_vec(), ..ReadingBatch::default() };
+        let mut receipt_times = ReceiptTimes::default();
         let (mut at, mut places) = (0, Vec::with_capacity(count.min(batch.records.len() / HEAD_BYTES)));
         while at < batch.records.len() {
             let (reading, next) = batch.parse(at)?;
             let hash = stable_hash(reading.checked()?);
             places.push(Place { offset: at as u32, hash });
+            if reading.receipt_time {
+                receipt_times.add(reading.ts_ms);
+            }
             at = next;
         }
         batch.places = places;
+        batch.receipt_times = receipt_times;
         (batch.len() == count).then_some(batch)
     }
 
@@ -312,10 +351,25 @@ mod tests {
         }
         let mut bytes = vec![];
         batch.encode(&mut bytes);
-        assert_eq!(ReadingBatch::decode(&bytes).unwrap().to_readings(), readings());
+        let back = ReadingBatch::decode(&bytes).unwrap();
+        assert_eq!(back.to_readings(), readings());
+        let of_receipt = ReceiptTimes(Some((-1, -1)));
+        assert_eq!((batch.receipt_times(), back.receipt_times()), (of_receipt, of_receipt));
         for cut in 0..bytes.len() {
             assert!(ReadingBatch::decode(&bytes[..cut]).is_none(), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn receipt_times_overlap_if_one_time_may_be_in_both() {
+        let of = |times: &[i64]| {
+            let mut all = ReceiptTimes::default();
+            times.iter().for_each(|t| all.add(*t));
+            all
+        };
+        let (early, late, both) = (of(&[3, 1]), of(&[4, 9]), of(&[9, 3]));
+        assert!(!early.overlap(&late) && early.overlap(&both) && both.overlap(&late));
+        assert!(of(&[]).is_empty() && !of(&[]).overlap(&both) && !both.overlap(&of(&[])));
     }
 
     #[test]

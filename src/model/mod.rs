@@ -15,7 +15,7 @@ pub mod summary;
 pub mod tags;
 pub mod value;
 
-pub use batch::{BatchBuilder, ReadingBatch, ReadingRef, Tags};
+pub use batch::{BatchBuilder, ReadingBatch, ReadingRef, ReceiptTimes, Tags};
 pub use clock::{Clock, Now, SystemClock};
 pub use dead_letter::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter};
 pub use hour::{BucketStart, NewBuckets, Span};

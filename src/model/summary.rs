@@ -7,7 +7,11 @@ use super::value::Num;
 
 /// Largest integer sum one statement may carry as an integer. A page takes at most `bucket.max_readings` (≤ 10,000 <
 /// 2^14) statements, so a page's integer sum stays below 2^49 · 2^14 = 2^63 and `$inc` never overflows (the server
-/// refuses an overflowing `$inc`). Larger sums are carried as doubles.
+/// refuses an overflowing `$inc`). Larger sums are carried as doubles. A time-series bucket has no such limit to its
+/// statements: where its `$inc` is refused the bucket is recounted, and [`Num::plus`] makes a double of the sum there too.
+///
+/// A sum of doubles may become infinite, or no number (`inf - inf`), as the server's does; `min`, `max` and `count` stay
+/// right.
 const SUM_INT_MAX: i128 = 1 << 49;
 
 /// The numbers of one field: `avg = sum / count`.
@@ -120,4 +124,43 @@ impl FieldSummary {
 /// The summary by field name, for comparing and printing.
 pub fn by_name(fields: &[Arc<str>], summary: &Summary) -> std::collections::BTreeMap<String, FieldSummary> {
     summary.iter().map(|(i, s)| (fields[*i as usize].to_string(), *s)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{RowFlags, ValueRef};
+
+    fn of(values: &[ValueRef<'_>]) -> FieldSummary {
+        let mut rows = Rows::default();
+        for (ts_ms, value) in (0..).zip(values) {
+            rows.push_named(ts_ms, RowFlags::default(), &[("t", *value)]);
+        }
+        by_name(rows.fields(), &summarise(&rows))["t"]
+    }
+
+    #[test]
+    fn an_integer_sum_that_no_longer_fits_becomes_a_double_however_it_is_added_up() {
+        let large = ValueRef::Int(SUM_INT_MAX as i64);
+        assert!(matches!(of(&[large]).sum, Num::Int(_)));
+        assert!(matches!(of(&[large, large]).sum, Num::Double(_)), "of one statement");
+        // Of statements that fit by themselves, as a recount adds up its parts: 2^63 is one more than fits.
+        let mut sum = of(&[large]);
+        let mut statements = 1u64;
+        while matches!(sum.sum, Num::Int(_)) {
+            sum = sum.merge(of(&[large]));
+            statements += 1;
+        }
+        assert_eq!((statements, sum.sum), (1 << 14, Num::Double((1u64 << 63) as f64)));
+    }
+
+    #[test]
+    fn doubles_that_overflow_leave_the_rest_of_the_summary_right() {
+        let [a, b] = [1e308, -1e308].map(ValueRef::Double);
+        let up = of(&[a, a]);
+        assert_eq!((up.sum.as_f64(), up.max, up.count), (f64::INFINITY, Num::Double(1e308), 2));
+        let none = up.merge(of(&[b, b]));
+        assert!(none.sum.as_f64().is_nan());
+        assert_eq!((none.min, none.max, none.count), (Num::Double(-1e308), Num::Double(1e308), 4));
+    }
 }

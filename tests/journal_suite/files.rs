@@ -12,7 +12,7 @@ use hourbucket::journal::{Env, Follower, Journal, JournalError, Opened, inspect,
 use hourbucket::model::SystemClock;
 use tempfile::TempDir;
 
-use crate::support::{batch, letter, segment_paths};
+use crate::support::{batch, frames_end, letter, segment_paths};
 
 struct Service {
     journal: Journal,
@@ -208,12 +208,12 @@ async fn a_torn_tail_is_cut_off_and_damage_before_synced_frames_is_not() {
     let path = files(dir.path()).pop().unwrap();
     // As after a crash: the checkpoint is older, and behind the frames half a write.
     std::fs::remove_file(dir.path().join("journal/checkpoint")).unwrap();
-    let length =
-        4096 + (std::fs::read(&path).unwrap()[4096..].iter().rposition(|&b| b != 0).unwrap() as u64 + 8) / 8 * 8;
+    let length = frames_end(&std::fs::read(&path).unwrap());
     poke(&path, length, &[7; 1000]);
     assert!(inspect(&RealFs, &dir.path().join("journal")).unwrap().segments[0].torn);
     let mut service = open(dir.path(), 1000).unwrap();
-    assert_eq!(std::fs::metadata(&path).unwrap().len(), length);
+    let bytes = std::fs::metadata(&path).unwrap().len();
+    assert_eq!(bytes, length + 40, "the frames, and the one that says that they are synced");
     assert_eq!(service.take(10, false).await.0, [0, 1, 2, 3, 4]);
     drop(service);
     poke(&path, 4096 + 60, b"rubbish");

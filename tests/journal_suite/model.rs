@@ -11,6 +11,8 @@ enum Step {
     Take(usize),
     Store(Vec<usize>),
     Tick(u64),
+    /// The wall clock is set ahead or back.
+    Step(i64),
     Finish,
     Crash(Option<u64>),
     /// The machine stops at this call of the file system, whatever comes next.
@@ -28,6 +30,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (1..12usize).prop_map(Step::Take),
         4 => prop::collection::vec(0..64usize, 1..12).prop_map(Step::Store),
         3 => (0..1500u64).prop_map(Step::Tick),
+        1 => prop_oneof![-2000..2000i64, -4_000_000..4_000_000i64].prop_map(Step::Step),
         1 => Just(Step::Finish),
         1 => prop::option::weighted(0.8, any::<u64>()).prop_map(Step::Crash),
         3 => (0..14u64, any::<u64>()).prop_map(|(at, seed)| Step::CrashIn(at, seed)),
@@ -44,8 +47,9 @@ fn restart(world: &mut World, seed: u64) {
     world.open();
 }
 
-fn run(max_bytes: u64, steps: &[Step]) {
+fn run(max_bytes: u64, received: bool, steps: &[Step]) {
     let mut world = World::new(8192, max_bytes, 2000);
+    world.received = received;
     world.open();
     let mut seed = 0;
     for step in steps {
@@ -57,6 +61,7 @@ fn run(max_bytes: u64, steps: &[Step]) {
                 world.clock.advance(*ms);
                 world.tick();
             }
+            Step::Step(ms) => world.clock.step(*ms),
             Step::Finish => {
                 world.finish();
                 if !world.fs.frozen() {
@@ -90,9 +95,10 @@ proptest! {
     #[test]
     fn what_was_acknowledged_comes_back_whatever_a_crash_takes(
         max_bytes in prop_oneof![Just(64 << 10), Just(1 << 20)],
+        received in any::<bool>(),
         steps in prop::collection::vec(step(), 1..60),
     ) {
-        run(max_bytes, &steps);
+        run(max_bytes, received, &steps);
     }
 }
 

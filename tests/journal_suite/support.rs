@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use hourbucket::ack::{Ack, Outcome};
@@ -13,20 +13,26 @@ use hourbucket::journal::fs::{Fs, MemFs};
 use hourbucket::journal::{Entry, EntryKind, Env, Journal, JournalError, Opened};
 use hourbucket::model::{BatchBuilder, Clock, DeadLetter, Now, ReadingBatch, ValueRef};
 
-/// A clock that a test moves.
+/// A clock that a test moves, and whose wall half it sets.
 #[derive(Debug, Default)]
-pub(crate) struct TestClock(AtomicU64);
+pub(crate) struct TestClock(AtomicU64, AtomicI64);
 
 impl TestClock {
     pub(crate) fn advance(&self, ms: u64) {
         self.0.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    /// Sets the wall clock ahead or back.
+    pub(crate) fn step(&self, ms: i64) {
+        self.1.fetch_add(ms, Ordering::Relaxed);
     }
 }
 
 impl Clock for TestClock {
     fn now(&self) -> Now {
         let mono_ms = self.0.load(Ordering::Relaxed);
-        Now { wall_ms: 1_700_000_000_000 + mono_ms as i64, mono_ms }
+        let wall_ms = 1_700_000_000_000 + mono_ms as i64 + self.1.load(Ordering::Relaxed);
+        Now { wall_ms, mono_ms }
     }
 }
 
@@ -37,12 +43,17 @@ pub(crate) fn config(segment_bytes: u64, max_bytes: u64) -> config::Journal {
 }
 
 pub(crate) fn batch(id: u64, readings: usize) -> ReadingBatch {
+    batch_received(id, readings, None)
+}
+
+/// The same, with the time of receipt where there is one.
+pub(crate) fn batch_received(id: u64, readings: usize, received_ms: Option<i64>) -> ReadingBatch {
     let mut builder = BatchBuilder::new(8);
     for i in 0..readings {
         builder.begin();
         builder.value("temp", ValueRef::Double(id as f64)).unwrap();
         builder.value("n", ValueRef::Int(i as i64)).unwrap();
-        builder.commit(&format!("s{id}"), i as i64, false, &[]);
+        builder.commit(&format!("s{id}"), received_ms.unwrap_or(i as i64), received_ms.is_some(), &[]);
     }
     builder.finish()
 }
@@ -58,16 +69,28 @@ pub(crate) fn letter(id: u64) -> DeadLetter {
     }
 }
 
+/// What a parcel held, and when it was appended: by which start, on its monotonic clock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sent {
+    readings: usize,
+    received_ms: Option<i64>,
+    start: u32,
+    mono_ms: u64,
+}
+
+/// Entries appended within this may hold twins, see `journal/tracker.rs` (ms).
+pub(crate) const MOMENT_MS: u64 = 5000;
+
 /// An entry by its parcel, and whether it is the one with the dead letters.
 pub(crate) type Key = (u64, bool);
 
 /// What an entry is, having verified that it is all of it.
-pub(crate) fn key_of(entry: &Entry, sizes: &BTreeMap<u64, usize>) -> Key {
+pub(crate) fn key_of(entry: &Entry, sent: &BTreeMap<u64, Sent>) -> Key {
     match &entry.kind {
         EntryKind::Readings(got) => {
             let (_, first) = got.iter().next().expect("never empty");
             let id: u64 = first.sensor_id()[1..].parse().unwrap();
-            assert_eq!(got.to_readings(), batch(id, sizes[&id]).to_readings());
+            assert_eq!(got.to_readings(), batch_received(id, sent[&id].readings, sent[&id].received_ms).to_readings());
             (id, false)
         }
         EntryKind::Dead(letters) => {
@@ -87,7 +110,12 @@ pub(crate) struct World {
     pub(crate) opened: Option<Opened>,
     config: config::Journal,
     tail_bytes: usize,
-    sizes: BTreeMap<u64, usize>,
+    sent: BTreeMap<u64, Sent>,
+    /// Whether readings get the time of receipt, which is that of their append.
+    pub(crate) received: bool,
+    /// Whether there may have been no room once: twins may have been given up then.
+    crowded: bool,
+    starts: u32,
     outcomes: Arc<Mutex<BTreeMap<u64, Outcome>>>,
     next_id: u64,
     /// Entries that were promised (acknowledged, or seen after a restart) and not reported as stored.
@@ -112,7 +140,10 @@ impl World {
             opened: None,
             config: config(segment_bytes, max_bytes),
             tail_bytes,
-            sizes: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            received: false,
+            crowded: false,
+            starts: 0,
             outcomes: Arc::default(),
             next_id: 1,
             due: BTreeSet::new(),
@@ -126,6 +157,7 @@ impl World {
 
     /// Opens without looking at what comes back.
     pub(crate) fn try_open(&mut self) -> Result<(), JournalError> {
+        self.starts += 1;
         self.gate = Gate::default();
         self.broken = Arc::default();
         let broken = self.broken.clone();
@@ -159,6 +191,7 @@ impl World {
         }
         let lost: Vec<_> = self.due.difference(&back).collect();
         assert!(lost.is_empty(), "acknowledged and lost: {lost:?}, came back: {back:?}");
+        self.verify_twins(&back);
         let group: Vec<bool> = self.last_group.iter().map(|key| back.contains(key)).collect();
         assert!(group.is_sorted_by(|a, b| a >= b), "of the last group {:?} not a prefix: {group:?}", self.last_group);
         for key in std::mem::take(&mut self.maybe) {
@@ -171,13 +204,39 @@ impl World {
         self.last_group.clear();
     }
 
+    /// Whatever may hold the twin of an unstored reading came back too.
+    fn verify_twins(&self, back: &BTreeSet<Key>) {
+        for (id, _) in self.due.iter().filter(|(_, dead)| !dead && !self.crowded) {
+            let later = self.sent[id];
+            let twin = |s: &Sent| {
+                let near = s.start == later.start && s.mono_ms + MOMENT_MS >= later.mono_ms;
+                near && s.readings > 0 && s.received_ms.is_some() && s.received_ms == later.received_ms
+            };
+            let twins = self.sent.range(..id).filter(|(_, sent)| twin(sent));
+            for (earlier, _) in twins.filter(|(id, _)| self.acknowledged(**id)) {
+                assert!(back.contains(&(*earlier, false)), "{earlier} may hold a twin of {id} and was not replayed");
+            }
+        }
+    }
+
+    fn acknowledged(&self, id: u64) -> bool {
+        self.outcomes.lock().unwrap().get(&id) == Some(&Outcome::Delivered)
+    }
+
+    pub(crate) fn stats(&self) -> hourbucket::journal::Stats {
+        self.opened.as_ref().unwrap().journal.handle().stats()
+    }
+
     pub(crate) fn append(&mut self, parcels: &[(usize, bool)]) {
         let mut group = Vec::new();
         let mut keys = Vec::new();
         for &(readings, dead) in parcels {
             let id = self.next_id;
             self.next_id += 1;
-            self.sizes.insert(id, readings);
+            let Now { wall_ms, mono_ms } = self.clock.now();
+            let received_ms = self.received.then_some(wall_ms);
+            let start = self.starts;
+            self.sent.insert(id, Sent { readings, received_ms, start, mono_ms });
             let outcomes = self.outcomes.clone();
             let ack = Ack::with(move |outcome| {
                 assert!(outcomes.lock().unwrap().insert(id, outcome).is_none());
@@ -185,12 +244,13 @@ impl World {
             let dead: Vec<DeadLetter> = dead.then(|| letter(id)).into_iter().collect();
             keys.extend((readings > 0).then_some((id, false)));
             keys.extend(dead.iter().map(|_| (id, true)));
-            group.push(Parcel::new(batch(id, readings), dead, ack));
+            group.push(Parcel::new(batch_received(id, readings, received_ms), dead, ack));
         }
         let Some(opened) = &mut self.opened else { return };
         // A parcel refused for want of room would not be part of the write; five large ones need less than this.
         let one_write = opened.journal.handle().stats().bytes + (200 << 10) < self.config.max_bytes;
         opened.journal.append_now(group);
+        self.crowded |= !one_write;
         self.last_group.clear();
         for key in keys {
             if self.outcomes.lock().unwrap()[&key.0] == Outcome::Delivered {
@@ -205,7 +265,7 @@ impl World {
     /// The next entry of the follower, kept in `held`.
     pub(crate) fn take_one(&mut self) -> Option<(Key, u64, bool)> {
         let entry = self.opened.as_mut()?.follower.next_now()?;
-        let key = key_of(&entry, &self.sizes);
+        let key = key_of(&entry, &self.sent);
         assert!(self.last_seq == 0 || entry.seq == self.last_seq + 1, "{} after {}", entry.seq, self.last_seq);
         self.last_seq = entry.seq;
         self.held.push((key, entry.ack));
@@ -255,4 +315,39 @@ pub(crate) fn segment_paths(fs: &dyn Fs, dir: &Path) -> Vec<PathBuf> {
     names.retain(|name| name.ends_with(".seg"));
     names.sort();
     names.iter().map(|name| dir.join(name)).collect()
+}
+
+/// The bytes of a sound segment between its frames, which no checksum covers.
+pub(crate) fn padding(segment: &[u8]) -> BTreeSet<usize> {
+    let (mut at, end, mut padding) = (4096, frames_end(segment) as usize, BTreeSet::new());
+    while at < end {
+        let payload = u32::from_le_bytes(segment[at..at + 4].try_into().unwrap()) as usize;
+        let next = at + frame_at(segment, at).0;
+        padding.extend(at + 40 + payload..next);
+        at = next;
+    }
+    padding
+}
+
+/// Length, sequence and kind of the frame at an offset; see `journal/segment.rs`. No length where there is none.
+pub(crate) fn frame_at(segment: &[u8], at: usize) -> (usize, u64, u8) {
+    let number = |from: usize| u64::from_le_bytes(segment[from..from + 8].try_into().unwrap());
+    let Some(head) = segment.get(at..at + 40).filter(|head| head.iter().any(|b| *b != 0)) else { return (0, 0, 0) };
+    let payload = u32::from_le_bytes(head[..4].try_into().unwrap()) as usize;
+    ((40 + payload).next_multiple_of(8), number(at + 8), head[37])
+}
+
+/// The kind of the frame that says that everything before it is synced.
+pub(crate) const SYNCED: u8 = 4;
+
+/// Where the frames of a sound segment end.
+pub(crate) fn frames_end(segment: &[u8]) -> u64 {
+    let (mut at, mut expected) = (4096, None);
+    loop {
+        let (length, seq, kind) = frame_at(segment, at);
+        if length == 0 || kind == SYNCED || expected.is_some_and(|e| e != seq) {
+            return at as u64;
+        }
+        (at, expected) = (at + length, Some(seq + 1));
+    }
 }

@@ -72,6 +72,27 @@ fn what_is_right_is_not_found_whatever_the_order_of_additions() {
 }
 
 #[test]
+fn a_sum_that_overflows_is_neither_reported_nor_repaired_again_and_again() {
+    let large: Vec<(i64, V)> =
+        [1e308, 1e308, -1e308, -1e308].iter().zip(0..).map(|(v, i)| (i, V::Double(*v))).collect();
+    let mut stored = bucket(vec![page(0, false, &large)]);
+    for sum in [0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+        stored.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().sum = Num::Double(sum);
+        assert_eq!(kinds(&stored), [], "{sum}, by the order in which `$inc` came");
+    }
+    stored.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().count = 3;
+    assert_eq!(kinds(&stored), [(Some(0), "summary")], "what is beside the sum is still compared");
+    // Where no order can overflow, one that is not finite is wrong.
+    let mut wrong = bucket(vec![page(0, false, &doubles(0..3))]);
+    for sum in [f64::INFINITY, f64::NAN] {
+        wrong.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().sum = Num::Double(sum);
+        assert_eq!(kinds(&wrong), [(Some(0), "summary")], "{sum}");
+        let said = audit(&wrong)[0].kind.stored();
+        assert!(said["sum"].is_null() && said["min"] == 0.0, "JSON knows no {sum}: {said}");
+    }
+}
+
+#[test]
 fn every_difference_of_a_page_is_found() {
     let ints: Vec<(i64, V)> = (0..5).map(|i| (i, V::Int(i))).collect();
     type Change = fn(&mut StoredPage);

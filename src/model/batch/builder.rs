@@ -201,6 +201,9 @@ impl BatchBuilder {
         }
         records.extend_from_slice(&self.values);
         self.batch.places.push(Place { offset, hash: stable_hash(sensor_id) });
+        if receipt_time {
+            self.batch.receipt_times.add(ts_ms);
+        }
         if self.like.is_none() {
             std::mem::swap(&mut self.last, &mut self.used);
         }

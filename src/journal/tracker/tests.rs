@@ -1,0 +1,280 @@
+//! The rules of the tracker on histories of a wall clock that steps, and the tail.
+
+use std::ops::Range;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn at(run: u32, mono_ms: u64) -> Appended {
+    Appended { run, mono_ms, wall_ms: 0 }
+}
+
+fn times(all: &[i64]) -> ReceiptTimes {
+    let mut times = ReceiptTimes::default();
+    all.iter().for_each(|ms| times.add(*ms));
+    times
+}
+
+#[test]
+fn the_line_moves_only_over_stored_chunks_and_never_over_one_given_up() {
+    let mut tracker = Tracker::new(10, at(1, 100));
+    assert_eq!((tracker.unstored_from(), tracker.oldest(10)), (10, None));
+    assert_eq!(tracker.oldest(11), Some(at(1, 100)));
+    let a = tracker.hand_out(11, at(1, 100), times(&[]));
+    tracker.extend(20, at(1, 110), times(&[]));
+    let (b, c) = (tracker.hand_out(21, at(1, 110), times(&[])), tracker.hand_out(30, at(1, 120), times(&[])));
+    tracker.stored(c);
+    assert_eq!((tracker.unstored_from(), tracker.oldest(30)), (10, Some(at(1, 100))));
+    tracker.stored(a);
+    assert_eq!((tracker.unstored_from(), tracker.oldest(30)), (20, Some(at(1, 110))));
+    tracker.hand_out(31, at(1, 140), times(&[]));
+    assert_eq!(tracker.unstored_from(), b);
+    tracker.stored(b);
+    assert_eq!(tracker.unstored_from(), 30);
+}
+
+#[test]
+fn a_replay_begins_before_the_stored_entries_that_may_hold_a_twin() {
+    let mut tracker = Tracker::new(10, at(1, 0));
+    // Ends, when appended, times of receipt. The clock is set back by an hour before the last.
+    let chunks: [(u64, u64, &[i64]); 5] =
+        [(20, 0, &[1000]), (30, 4000, &[4900, 5000]), (40, 4500, &[]), (50, 5000, &[5000]), (60, 5100, &[-3_599_000])];
+    let all: Vec<u64> = chunks.map(|(end, ms, of)| tracker.hand_out(end, at(1, ms), times(of))).to_vec();
+    let now = |ms| Some(at(1, ms));
+    for chunk in [0, 1, 2, 4] {
+        tracker.stored(all[chunk]);
+    }
+    tracker.forget(60, now(5200));
+    assert_eq!((tracker.unstored_from(), tracker.replay_from()), (40, 20), "the second and the fourth share a time");
+    tracker.stored(all[3]);
+    tracker.forget(60, now(9000));
+    assert_eq!(tracker.replay_from(), 20, "what comes next may hold a twin");
+    tracker.forget(60, now(9001));
+    assert_eq!(tracker.replay_from(), 40, "the moment of the second one has passed");
+    tracker.forget(60, None);
+    assert_eq!(tracker.replay_from(), 60, "nothing more comes");
+}
+
+#[test]
+fn what_waits_unread_keeps_its_moment_and_another_run_has_none() {
+    let mut tracker = Tracker::new(10, at(1, 0));
+    let a = tracker.hand_out(20, at(1, 1000), times(&[7]));
+    tracker.stored(a);
+    tracker.forget(30, Some(at(2, 99_000)));
+    assert_eq!(tracker.replay_from(), 10, "the next may have been appended in the same moment");
+    let b = tracker.hand_out(30, at(2, 0), times(&[7]));
+    tracker.forget(30, Some(at(2, 99_000)));
+    assert_eq!(tracker.replay_from(), b);
+}
+
+#[test]
+fn a_segment_is_given_up_alone_and_only_if_all_of_it_is_stored() {
+    let mut tracker = Tracker::new(10, at(1, 0));
+    let chunks: Vec<u64> = [20, 30, 40].map(|end| tracker.hand_out(end, at(1, 0), times(&[7]))).to_vec();
+    tracker.stored(chunks[0]);
+    tracker.stored(chunks[1]);
+    tracker.forget(40, Some(at(1, 0)));
+    assert_eq!(tracker.replay_from(), 10);
+    tracker.give_up(31);
+    assert_eq!(tracker.replay_from(), 10, "30 is not stored");
+    tracker.give_up(15);
+    assert_eq!(tracker.replay_from(), 15);
+    tracker.give_up(20);
+    assert_eq!(tracker.replay_from(), 20);
+    tracker.give_up(30);
+    assert_eq!((tracker.replay_from(), tracker.unstored_from()), (30, 30));
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// Time passes; the wall clock is set by the second.
+    Pass(u64, i64),
+    /// An entry with readings received this long ago, by the wall clock as it was then.
+    Append(Vec<u64>),
+    /// So many entries go out, with chunks begun where there is a `true`.
+    HandOut(Vec<bool>),
+    Store(Vec<usize>),
+    Forget,
+    /// The process is killed; the checkpoint has this part of the way to where a replay would begin.
+    Restart(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let jump = prop_oneof![4 => Just(0i64), 2 => -10_000..10_000i64, 1 => -4_000_000..4_000_000i64];
+    prop_oneof![
+        3 => (prop_oneof![0..400u64, 0..9000u64], jump).prop_map(|(ms, jump)| Step::Pass(ms, jump)),
+        6 => prop::collection::vec(0..MOMENT_MS, 0..3).prop_map(Step::Append),
+        4 => prop::collection::vec(any::<bool>(), 1..6).prop_map(Step::HandOut),
+        4 => prop::collection::vec(0..32usize, 1..6).prop_map(Step::Store),
+        3 => Just(Step::Forget),
+        1 => (0..=100u64).prop_map(Step::Restart),
+    ]
+}
+
+struct Sent {
+    at: Appended,
+    received: Vec<i64>,
+}
+
+/// The journal as the naive model of the rule has it: entries by sequence, chunks by ranges.
+struct World {
+    tracker: Tracker,
+    now: Appended,
+    /// The wall clock at each past moment of this run, newest last.
+    clock: Vec<(u64, i64)>,
+    entries: Vec<Sent>,
+    /// Of this run, and whether they are stored.
+    chunks: Vec<(Range<u64>, bool)>,
+    /// Everything that was ever stored.
+    done: BTreeSet<u64>,
+}
+
+impl World {
+    fn end(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
+    fn wall_at(&self, mono_ms: u64) -> i64 {
+        let known = self.clock.iter().rev().find(|(from, _)| *from <= mono_ms).or(self.clock.first());
+        known.map_or(0, |(_, offset)| offset + mono_ms as i64)
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Pass(ms, jump) => {
+                self.now.mono_ms += ms;
+                let offset = self.clock.last().map_or(0, |(_, offset)| *offset);
+                self.clock.push((self.now.mono_ms, offset + jump));
+            }
+            Step::Append(ago) => {
+                let received = ago.iter().map(|ago| self.wall_at(self.now.mono_ms.saturating_sub(*ago))).collect();
+                if self.tracker.next() >= self.end() {
+                    self.tracker.first_in_line(self.now);
+                }
+                self.entries.push(Sent { at: self.now, received });
+            }
+            Step::HandOut(begins) => begins.iter().for_each(|begin| self.hand_out(*begin)),
+            Step::Store(which) => {
+                for i in which {
+                    let mut out: Vec<_> = self.chunks.iter_mut().filter(|(_, stored)| !stored).collect();
+                    if !out.is_empty() {
+                        let i = i % out.len();
+                        out[i].1 = true;
+                        self.done.extend(out[i].0.clone());
+                        self.tracker.stored(out[i].0.start);
+                    }
+                }
+            }
+            Step::Forget => {
+                self.tracker.forget(self.end(), Some(self.now));
+                self.goes_on();
+            }
+            Step::Restart(part) => {
+                let from = self.tracker.replay_from() * part / 100;
+                self.now = at(self.now.run + 1, 0);
+                self.clock.truncate(1);
+                self.chunks.retain(|(range, _)| range.start < from);
+                self.chunks.iter_mut().for_each(|(range, _)| range.end = range.end.min(from));
+                let first = self.entries.get(from as usize).map_or(self.now, |e| e.at);
+                self.tracker = Tracker::new(from, first);
+            }
+        }
+    }
+
+    fn hand_out(&mut self, begin: bool) {
+        let next = self.tracker.next();
+        let Some(entry) = self.entries.get(next as usize) else { return };
+        let follows = |(range, stored): &(Range<u64>, bool)| {
+            !begin && !stored && range.end == next && self.entries[range.start as usize].at.run == entry.at.run
+        };
+        if let Some((range, _)) = self.chunks.last_mut().filter(|chunk| follows(chunk)) {
+            range.end += 1;
+            self.tracker.extend(next + 1, entry.at, times(&entry.received));
+        } else {
+            self.tracker.hand_out(next + 1, entry.at, times(&entry.received));
+            self.chunks.push((next..next + 1, false));
+        }
+    }
+
+    fn stored(&self, seq: u64) -> bool {
+        self.chunks.iter().any(|(range, stored)| *stored && range.contains(&seq))
+    }
+
+    fn near(&self, a: u64, b: Appended) -> bool {
+        let a = self.entries[a as usize].at;
+        a.run == b.run && a.mono_ms + MOMENT_MS >= b.mono_ms
+    }
+
+    /// Never later than needed: whoever may hold the twin of an unstored reading is replayed.
+    fn is_covered(&self) {
+        let from = self.tracker.replay_from();
+        for later in (0..self.end()).filter(|seq| !self.done.contains(seq)) {
+            assert!(from <= later, "{later} is not stored and {from} begins behind it");
+            let entry = &self.entries[later as usize];
+            for earlier in (0..later).filter(|seq| self.near(*seq, entry.at)) {
+                let twin = self.entries[earlier as usize].received.iter().any(|ms| entry.received.contains(ms));
+                assert!(!twin || from <= earlier, "{earlier} may hold a twin of {later}, and {from} begins behind it");
+            }
+        }
+    }
+
+    /// Within the bound: nothing is kept but what is unstored, what was appended in the moment before, and what is in a
+    /// chunk with such.
+    fn goes_on(&self) {
+        let unread = self.tracker.next() < self.end();
+        let last_out = self.tracker.next().checked_sub(1).map(|seq| self.entries[seq as usize].at);
+        let line = if unread { last_out } else { Some(self.now) };
+        let unstored: Vec<_> = (0..self.end()).filter(|seq| !self.stored(*seq)).collect();
+        let needed = |seq: u64| {
+            let after = unstored.iter().filter(|later| **later >= seq);
+            after.clone().any(|later| *later == seq || self.near(seq, self.entries[*later as usize].at))
+                || line.is_some_and(|line| self.near(seq, line))
+        };
+        let kept = (0..self.end()).filter(|seq| needed(*seq));
+        let chunk_of = |seq: u64| self.chunks.iter().find(|(range, _)| range.contains(&seq)).map(|(r, _)| r.start);
+        let bound = kept.map(|seq| chunk_of(seq).unwrap_or(seq)).min().unwrap_or(self.end());
+        assert!(self.tracker.replay_from() >= bound, "{} is kept, and {bound} is needed", self.tracker.replay_from());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_the_wall_clock_does_twins_are_replayed_and_the_line_goes_on(
+        steps in prop::collection::vec(step(), 1..80),
+    ) {
+        let now = at(0, 0);
+        let (tracker, clock) = (Tracker::new(0, now), vec![(0, 1_700_000_000_000)]);
+        let mut world = World { tracker, now, clock, entries: vec![], chunks: vec![], done: BTreeSet::new() };
+        let mut from = 0;
+        for step in &steps {
+            world.step(step);
+            world.is_covered();
+            if !matches!(step, Step::Restart(_)) {
+                assert!(world.tracker.replay_from() >= from, "it never goes back");
+            }
+            from = world.tracker.replay_from();
+        }
+    }
+}
+
+#[test]
+fn the_tail_forgets_the_oldest_and_gives_the_rest_in_order() {
+    let item = |seq| Item {
+        seq,
+        kind: EntryKind::Dead(vec![]),
+        at: at(0, 0),
+        bytes: 10,
+        place: Place { segment: 1, offset: 0 },
+    };
+    let mut tail = Tail::new(35);
+    (1..=5).for_each(|seq| tail.push(item(seq)));
+    assert_eq!(tail.first_seq(), Some(3));
+    let seqs = |items: Vec<Item>| items.iter().map(|item| item.seq).collect::<Vec<_>>();
+    assert_eq!(seqs(tail.take(4, 1)), [4]);
+    assert_eq!(seqs(tail.take(5, 100)), [5]);
+    tail.push(Item { bytes: 36, ..item(6) });
+    assert_eq!((tail.first_seq(), tail.bytes), (None, 0), "one larger than all of it is read from its segment");
+}
