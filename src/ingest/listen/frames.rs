@@ -158,12 +158,16 @@ impl Frames {
             // The buffer is the packet's now; a few bytes may follow in it.
             *buf = BytesMut::from(&buf[..]);
         }
+        let payload_bytes = (self.version == Version::V5).then(|| payload_bytes_v5(&whole));
         // It is whole, so to ask for more is to say that it lies about its lengths.
-        let packet = codec::read(self.version, &mut whole)?.ok_or(Fault(Reason::MalformedPacket))?;
-        Ok(match packet {
-            Packet::Publish(publish) => Packet::Publish(self.compact(publish, bytes)),
-            other => other,
-        })
+        match codec::read(self.version, &mut whole)?.ok_or(Fault(Reason::MalformedPacket))? {
+            // rumqttc lets the last property run over the end of the properties, into the payload.
+            Packet::Publish(publish) if payload_bytes.is_some_and(|bytes| bytes != Some(publish.payload.len())) => {
+                Err(Fault(Reason::MalformedPacket))
+            }
+            Packet::Publish(publish) => Ok(Packet::Publish(self.compact(publish, bytes))),
+            other => Ok(other),
+        }
     }
 
     /// Leaves nothing of a message in memory that is not needed, and nothing that is not counted.
@@ -188,6 +192,17 @@ impl Frames {
         };
         publish
     }
+}
+
+/// How many bytes the payload of a whole PUBLISH of MQTT 5 has, by the lengths of what stands before it.
+fn payload_bytes_v5(packet: &[u8]) -> Option<usize> {
+    let head = Head::read(packet).ok()??;
+    let (length, rest) = packet.get(head.bytes..)?.split_first_chunk::<2>()?;
+    let id_bytes = if head.first & 6 == 0 { 0 } else { 2 };
+    let rest = rest.get(usize::from(u16::from_be_bytes(*length)) + id_bytes..)?;
+    let end = rest.iter().take(4).position(|byte| *byte < 0x80)?;
+    let properties = rest[..=end].iter().rev().fold(0, |sum, byte| sum << 7 | usize::from(byte & 0x7f));
+    rest.len().checked_sub(end + 1 + properties)
 }
 
 /// What of a skipped message comes next.

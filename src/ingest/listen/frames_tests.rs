@@ -194,6 +194,9 @@ fn lengths_that_lie_are_faults() {
         let bytes = packet(first, &rest);
         assert_eq!(read(version, limits(8_000), &[&bytes]).1, Some(Fault(reason)), "{:x?}", &bytes[..12]);
     }
+    // A property that runs over the end of the properties, which takes the begin of the payload for its own.
+    let overrun = packet(0x30, &[&text("a")[..], &[5, 0x26, 0, 0, 0, 2], b"21.5"].concat());
+    assert_eq!(read(Version::V5, limits(8_000), &[&overrun]).1, Some(Fault(Reason::MalformedPacket)));
     assert_eq!(
         read(Version::V4, limits(8_000), &[&[0x30, 0xff, 0xff, 0xff, 0xff]]).1,
         Some(Fault(Reason::MalformedPacket))
