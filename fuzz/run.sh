@@ -1,5 +1,6 @@
 #!/bin/sh
 # Fuzzes decoders for some seconds: fuzz/run.sh FORMAT[,FORMAT...] SECONDS [libFuzzer's options]
+# FORMAT `mqtt-listen`, alone, is the codec of the port for devices (src/wire.rs).
 #
 # With the stable compiler and without sanitizers: the decoders are safe Rust, so what can go wrong is a panic, an
 # invariant of src/invariants.rs, too much memory, or a hang. With cargo-fuzz the same is

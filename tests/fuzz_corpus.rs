@@ -5,8 +5,16 @@
 
 use hourbucket::{config, decode, model};
 
+#[path = "../src/ingest/listen/codec.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
+mod codec;
+#[path = "../src/ingest/listen/frames.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
+mod frames;
 #[path = "../fuzz/src/invariants.rs"]
 mod invariants;
+#[path = "../fuzz/src/wire.rs"]
+mod wire;
 
 use std::path::Path;
 
@@ -79,6 +87,29 @@ fn the_corpus_is_read_by_every_decoder_and_nothing_breaks() {
         look(input);
         let mut bent = input.clone();
         for n in 0..BENDS {
+            if n.is_multiple_of(10) {
+                bent.clone_from(input);
+            }
+            bend(&mut bent, &inputs[rng.usize(..inputs.len())].1, &mut rng);
+            look(&bent);
+        }
+    }
+}
+
+#[test]
+fn the_codec_of_the_port_for_devices_keeps_to_its_rules() {
+    let mark = format!("/{}/", wire::NAME);
+    let inputs: Vec<_> = inputs().into_iter().filter(|(path, _)| path.contains(&mark)).collect();
+    assert!(inputs.len() > 5, "{} inputs", inputs.len());
+    let mut rng = fastrand::Rng::with_seed(20_261_122);
+    for (path, input) in &inputs {
+        let look = |bytes: &[u8]| {
+            let held = std::panic::catch_unwind(|| wire::check(bytes));
+            assert!(held.is_ok(), "{path} as {}", bytes.escape_ascii());
+        };
+        look(input);
+        let mut bent = input.clone();
+        for n in 0..BENDS * 10 {
             if n.is_multiple_of(10) {
                 bent.clone_from(input);
             }

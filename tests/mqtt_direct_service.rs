@@ -138,7 +138,7 @@ for version in (mqtt.MQTTv311, mqtt.MQTTv5):
     client.loop_start()
     sent = []
     for n in range(200):
-        qos = n % 3 if version == mqtt.MQTTv311 else n % 2
+        qos = n % 3
         payload = json.dumps({"ts": now + n, "n": n, "version": int(version)})
         sent.append(client.publish(f"fleet/v{int(version)}", payload, qos=qos))
     for info in sent:

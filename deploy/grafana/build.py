@@ -397,8 +397,9 @@ def mqtt(board):
         [(rate("hourbucket_mqtt_direct_connects_total", "result"), "{{instance}} {{result}}")], "cps", width=12, min=0,
     )
     board.graph(
-        "Devices: connections that ended", "By reason; \"left\" is the device's own DISCONNECT.",
+        "Devices: connections that ended", "By reason; \"left\" is the device's own DISCONNECT, \"lost\" a connection that broke, the others were ended by the service.",
         [(rate("hourbucket_mqtt_direct_disconnects_total", "reason"), "{{instance}} {{reason}}")], "cps", width=12, min=0,
+        alerts=["HourbucketDevicesDisconnected"],
     )
 
 

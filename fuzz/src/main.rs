@@ -1,19 +1,24 @@
 //! One target for all decoders: `HOURBUCKET_FUZZ` names those that each input is given to, separated by commas (default:
-//! all). `run.sh` builds and runs it.
+//! all). `mqtt-listen`, alone, is the codec of the port for devices. `run.sh` builds and runs it.
 //!
-//! The three modules are compiled here directly. They are pure and name nothing else of the service (`tests/architecture.rs`
+//! The modules are compiled here directly. They are pure and name nothing else of the service (`tests/architecture.rs`
 //! holds that), so the fuzzer needs neither the MongoDB driver nor an async runtime.
 #![no_main]
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "the service uses the rest of these modules")]
 
+#[path = "../../src/ingest/listen/codec.rs"]
+mod codec;
 #[path = "../../src/config/mod.rs"]
 mod config;
 #[path = "../../src/decode/mod.rs"]
 mod decode;
+#[path = "../../src/ingest/listen/frames.rs"]
+mod frames;
 #[path = "../../src/model/mod.rs"]
 mod model;
 
 mod invariants;
+mod wire;
 
 use std::sync::OnceLock;
 
@@ -22,10 +27,13 @@ use libfuzzer_sys::fuzz_target;
 use self::invariants::Bench;
 
 fuzz_target!(|payload: &[u8]| {
-    static BENCH: OnceLock<Bench> = OnceLock::new();
+    static BENCH: OnceLock<Option<Bench>> = OnceLock::new();
     let bench = BENCH.get_or_init(|| {
         let names = std::env::var("HOURBUCKET_FUZZ").unwrap_or_default();
-        Bench::new(names.split(',').filter(|name| !name.is_empty()))
+        (names != wire::NAME).then(|| Bench::new(names.split(',').filter(|name| !name.is_empty())))
     });
-    bench.check(payload);
+    match bench {
+        Some(bench) => bench.check(payload),
+        None => wire::check(payload),
+    }
 });

@@ -92,9 +92,10 @@ pub const TOO_FAR_AHEAD: &str = "too_far_ahead";
 pub const UNSUPPORTED_METRIC: &str = "unsupported_metric";
 /// A good reading whose sender wanted all or nothing (`accept_partial=false`), and another one was bad.
 pub const NOT_ALL_GOOD: &str = "not_all_good";
-/// Of a message: longer than `mqtt.packet_max_bytes`.
+/// Of a message: longer than `mqtt.packet_max_bytes`, or `listen.mqtt.packet_max_bytes`.
 pub const PAYLOAD_TOO_LARGE: &str = "payload_too_large";
-/// Of a message: its topic belongs to no configured subscription (the broker's session may still have an old one).
+/// Of a message: its topic belongs to no configured subscription (the broker's session may still have an old one), and on
+/// `listen.mqtt` to no `[[listen.mqtt.topics]]`.
 pub const NO_SUBSCRIPTION: &str = "no_subscription";
 /// Of a message: its topic is longer than `listen.mqtt.topic_max_bytes`.
 pub const TOPIC_TOO_LONG: &str = "topic_too_long";

@@ -3,7 +3,8 @@
 /// Bytes of a payload that a dead letter keeps: a document has at most 16 MiB, and a dead letter is there to be read.
 pub const DEAD_PAYLOAD_BYTES_MAX: usize = 1 << 20;
 
-/// The end of the detail of a letter whose payload is not whole.
+/// The detail of a letter whose payload is not whole ends with these around two numbers: bytes kept, and bytes received.
+const KEPT: &str = "; the first ";
 const NOT_WHOLE: &str = " bytes are kept";
 
 /// One document of the collection `dead_letters`.
@@ -33,10 +34,22 @@ impl DeadLetter {
         reason: &str,
         detail: &str,
     ) -> DeadLetter {
+        DeadLetter::keep_part(received_at_ms, source, topic, (payload, payload.len()), reason, detail)
+    }
+
+    /// The same of a payload of which only the begin is there, with the number of bytes that it had.
+    pub fn keep_part(
+        received_at_ms: i64,
+        source: &str,
+        topic: impl Into<String>,
+        (payload, payload_bytes): (&[u8], usize),
+        reason: &str,
+        detail: &str,
+    ) -> DeadLetter {
         let kept = payload.len().min(DEAD_PAYLOAD_BYTES_MAX);
         let mut detail = detail.to_owned();
-        if kept < payload.len() {
-            detail += &format!("; the first {kept} of {}{NOT_WHOLE}", payload.len());
+        if kept < payload_bytes {
+            detail += &format!("{KEPT}{kept} of {payload_bytes}{NOT_WHOLE}");
         }
         let (source, topic, reason) = (source.to_owned(), topic.into(), reason.to_owned());
         DeadLetter { received_at_ms, source, topic, payload: payload[..kept].to_vec(), reason, detail }
@@ -44,7 +57,9 @@ impl DeadLetter {
 
     /// Whether the payload is all that came. What is not cannot be read again: its last number may be half of one.
     pub fn is_whole(&self) -> bool {
-        self.payload.len() != DEAD_PAYLOAD_BYTES_MAX || !self.detail.ends_with(NOT_WHOLE)
+        let numbers = self.detail.strip_suffix(NOT_WHOLE).and_then(|detail| detail.rsplit_once(KEPT));
+        let kept = numbers.and_then(|(_, numbers)| numbers.split_once(" of ")).and_then(|(kept, _)| kept.parse().ok());
+        kept != Some(self.payload.len())
     }
 }
 
@@ -60,5 +75,14 @@ mod tests {
         let part = letter(DEAD_PAYLOAD_BYTES_MAX + 1);
         assert_eq!(part.detail, "why; the first 1048576 of 1048577 bytes are kept");
         assert!(!part.is_whole() && part.payload.len() == DEAD_PAYLOAD_BYTES_MAX);
+        let begin = DeadLetter::keep_part(1, "mqtt_direct", "a/b", (b"12", 9), "payload_too_large", "why");
+        assert_eq!(
+            (begin.detail.as_str(), begin.payload.as_slice()),
+            ("why; the first 2 of 9 bytes are kept", &b"12"[..])
+        );
+        assert!(!begin.is_whole());
+        // What a sender wrote into a detail does not make a letter one that is not whole.
+        let quoted = DeadLetter::keep(1, "mqtt", "a/b", b"12", "not_finite", "`x; the first 9 of 99 bytes are kept`");
+        assert!(quoted.is_whole());
     }
 }

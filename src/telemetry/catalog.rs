@@ -104,7 +104,7 @@ pub const METRICS: &[Metric] = &[
     counter("hourbucket_sparkplug_rebirths_total", &["broker"], "commands", "Times that a node of Sparkplug B was asked for its births."),
     gauge("hourbucket_mqtt_direct_connections", &[], "connections", "Devices that are connected to us."),
     counter("hourbucket_mqtt_direct_connects_total", &["result"], "connections", "Tries of devices to connect, by result."),
-    counter("hourbucket_mqtt_direct_disconnects_total", &["reason"], "connections", "Connections of devices that ended, by reason."),
+    counter("hourbucket_mqtt_direct_disconnects_total", &["reason"], "connections", "Connections of devices that ended, by reason: left and lost are the device's own, all others were ended by the service."),
     counter("hourbucket_http_requests_total", &["route", "status"], "requests", "Requests answered, by route and status."),
     histogram("hourbucket_http_request_seconds", &["route"], "Time from the request's head to its answer, by route."),
     gauge("hourbucket_tls_not_after_seconds", &["port"], "seconds since 1970", "When the port's certificate expires."),

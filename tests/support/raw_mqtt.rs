@@ -33,10 +33,22 @@ fn text(text: &str) -> Vec<u8> {
 
 /// CONNECT, clean; `protocol` is 4 or 5.
 pub fn connect(protocol: u8, id: &str, keep_alive: u16, credentials: Option<(&str, &str)>) -> Vec<u8> {
+    connect_with(protocol, id, keep_alive, credentials, &[])
+}
+
+/// The same; MQTT 5 with these properties (at most 127 bytes).
+pub fn connect_with(
+    protocol: u8,
+    id: &str,
+    keep_alive: u16,
+    credentials: Option<(&str, &str)>,
+    properties: &[u8],
+) -> Vec<u8> {
     let flags = if credentials.is_some() { 0xc2 } else { 0x02 };
     let mut body = [text("MQTT"), vec![protocol, flags], keep_alive.to_be_bytes().to_vec()].concat();
     if protocol == 5 {
-        body.push(0);
+        body.push(properties.len() as u8);
+        body.extend(properties);
     }
     body.extend(text(id));
     if let Some((user, password)) = credentials {
@@ -56,6 +68,27 @@ pub fn publish(protocol: u8, topic: &str, payload: &str, qos: u8, id: u16) -> Ve
     }
     body.extend(payload.as_bytes());
     packet(0x30 | (qos << 1), &body)
+}
+
+/// PUBLISH of MQTT 5 with the bytes of its properties.
+pub fn publish_with(topic: &str, properties: &[u8], payload: &[u8], qos: u8, id: u16) -> Vec<u8> {
+    let mut body = text(topic);
+    if qos > 0 {
+        body.extend(id.to_be_bytes());
+    }
+    // The length is written as the remaining length of a packet is.
+    body.extend(&packet(0, properties)[1..]);
+    body.extend(payload);
+    packet(0x30 | (qos << 1), &body)
+}
+
+/// The reason code and the Reason String of a DISCONNECT of MQTT 5 that has at most 127 bytes of properties.
+pub fn disconnect_reason(body: &[u8]) -> (u8, String) {
+    let string = match body.get(1..) {
+        Some([_, 0x1f, high, low, rest @ ..]) => &rest[..usize::from(u16::from_be_bytes([*high, *low]))],
+        _ => &[],
+    };
+    (body[0], String::from_utf8(string.to_vec()).unwrap())
 }
 
 /// A connection.

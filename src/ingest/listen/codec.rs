@@ -26,6 +26,26 @@ pub(super) struct Publish {
     pub(super) id: u16,
     pub(super) has_alias: bool,
     pub(super) properties: Vec<(String, String)>,
+    /// Bytes in memory that topic and payload hold: their own, or those of the packet that they are parts of.
+    pub(super) held_bytes: usize,
+    /// It was skipped, and topic and payload are what was kept of them.
+    pub(super) oversize: Option<Oversize>,
+}
+
+/// What a message was that was too large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Oversize {
+    pub(super) packet_bytes: usize,
+    pub(super) topic_bytes: usize,
+    pub(super) payload_bytes: usize,
+}
+
+impl Publish {
+    /// What it takes in memory beside itself.
+    pub(super) fn memory_bytes(&self) -> usize {
+        let texts: usize = self.properties.iter().map(|(name, value)| name.capacity() + value.capacity()).sum();
+        self.held_bytes + texts + self.properties.capacity() * size_of::<(String, String)>()
+    }
 }
 
 /// What a device can send after CONNECT.
@@ -47,35 +67,32 @@ pub(super) enum Packet {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reply {
     PubAck(u16),
-    /// Acknowledged, and nobody wanted it.
-    PubAckUnwanted(u16),
     PubRec(u16),
     PubComp(u16),
+    /// To a PUBREL without its PUBLISH. MQTT 3.1.1 has no word for that.
+    PubCompUnknown(u16),
     /// To each of so many filters: no.
     SubAck(u16, usize),
     UnsubAck(u16, usize),
     Pong,
-    /// MQTT 3.1.1 has no such packet from a server; nothing is written then.
-    Disconnect(Reason),
 }
 
 /// Bytes that are no packet, or one that is too large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fault(pub(super) Reason);
 
-/// The next packet, if it is there whole; bytes that are used are taken off `buf`.
-pub(super) fn read(version: Version, buf: &mut BytesMut, bytes_max: u32) -> Result<Option<Packet>, Fault> {
+/// The next packet, if it is there whole; bytes that are used are taken off `buf`. How large it may be was seen before
+/// ([`super::frames`]).
+pub(super) fn read(version: Version, buf: &mut BytesMut) -> Result<Option<Packet>, Fault> {
     match version {
-        Version::V4 => match m4::v4::Packet::read(buf, bytes_max as usize) {
+        Version::V4 => match m4::v4::Packet::read(buf, usize::MAX) {
             Ok(packet) => Ok(Some(of_v4(packet))),
             Err(m4::Error::InsufficientBytes(_)) => Ok(None),
-            Err(m4::Error::PayloadSizeLimitExceeded(_)) => Err(Fault(Reason::PacketTooLarge)),
             Err(_) => Err(Fault(Reason::MalformedPacket)),
         },
-        Version::V5 => match m5::v5::Packet::read(buf, Some(bytes_max)) {
+        Version::V5 => match m5::v5::Packet::read(buf, None) {
             Ok(packet) => Ok(Some(of_v5(packet))),
             Err(m5::Error::InsufficientBytes(_)) => Ok(None),
-            Err(m5::Error::PayloadSizeLimitExceeded { .. }) => Err(Fault(Reason::PacketTooLarge)),
             Err(_) => Err(Fault(Reason::MalformedPacket)),
         },
     }
@@ -86,6 +103,8 @@ fn of_v4(packet: m4::v4::Packet) -> Packet {
     match packet {
         P::Publish(p) => Packet::Publish(Publish {
             has_alias: false,
+            held_bytes: p.topic.len() + p.payload.len(),
+            oversize: None,
             topic: p.topic,
             payload: p.payload,
             qos: p.qos as u8,
@@ -108,6 +127,8 @@ fn of_v5(packet: m5::v5::Packet) -> Packet {
             let properties = p.properties.unwrap_or_default();
             Packet::Publish(Publish {
                 has_alias: properties.topic_alias.is_some(),
+                held_bytes: p.topic.len() + p.payload.len(),
+                oversize: None,
                 topic: p.topic,
                 payload: p.payload,
                 qos: p.qos as u8,
@@ -129,9 +150,7 @@ pub(super) fn write(version: Version, reply: Reply, out: &mut BytesMut) {
     // The codecs refuse what is too long or has a packet id of 0; a reply is neither, since what it answers was read.
     match version {
         Version::V4 => {
-            if let Some(packet) = to_v4(reply) {
-                let _ = packet.write(out, usize::MAX);
-            }
+            let _ = to_v4(reply).write(out, usize::MAX);
         }
         Version::V5 => {
             let _ = to_v5(reply).write(out, None);
@@ -139,32 +158,52 @@ pub(super) fn write(version: Version, reply: Reply, out: &mut BytesMut) {
     }
 }
 
-fn to_v4(reply: Reply) -> Option<m4::v4::Packet> {
+/// Appends DISCONNECT with a Reason String, if the packet has at most `bytes_max` with it (MQTT-3.14.2-3), else without. MQTT
+/// 3.1.1 has no such packet from a server: nothing is written.
+pub(super) fn write_disconnect(
+    version: Version,
+    reason: Reason,
+    words: Option<&str>,
+    bytes_max: usize,
+    out: &mut BytesMut,
+) {
+    use m5::v5::{Disconnect, DisconnectProperties, Packet as P};
+    if version == Version::V4 {
+        return;
+    }
+    let properties = words.map(|words| DisconnectProperties {
+        session_expiry_interval: None,
+        reason_string: Some(words.to_owned()),
+        user_properties: vec![],
+        server_reference: None,
+    });
+    let with_words = P::Disconnect(Disconnect { reason_code: reason, properties });
+    let bare = P::Disconnect(Disconnect { reason_code: reason, properties: None });
+    let packet = if with_words.size() <= bytes_max { with_words } else { bare };
+    let _ = packet.write(out, None);
+}
+
+fn to_v4(reply: Reply) -> m4::v4::Packet {
     use m4::v4::{Packet as P, PubAck, PubComp, PubRec, SubAck, SubscribeReasonCode, UnsubAck};
-    Some(match reply {
-        Reply::PubAck(id) | Reply::PubAckUnwanted(id) => P::PubAck(PubAck::new(id)),
+    match reply {
+        Reply::PubAck(id) => P::PubAck(PubAck::new(id)),
         Reply::PubRec(id) => P::PubRec(PubRec::new(id)),
-        Reply::PubComp(id) => P::PubComp(PubComp::new(id)),
+        Reply::PubComp(id) | Reply::PubCompUnknown(id) => P::PubComp(PubComp::new(id)),
         Reply::SubAck(id, n) => P::SubAck(SubAck::new(id, vec![SubscribeReasonCode::Failure; n])),
         Reply::UnsubAck(id, _) => P::UnsubAck(UnsubAck::new(id)),
         Reply::Pong => P::PingResp,
-        Reply::Disconnect(_) => return None,
-    })
+    }
 }
 
 fn to_v5(reply: Reply) -> m5::v5::Packet {
     use m5::v5::{
-        Disconnect, Packet as P, PubAck, PubAckReason, PubComp, PubCompReason, PubRec, SubAck, SubscribeReasonCode,
-        UnsubAck, UnsubAckReason,
+        Packet as P, PubAck, PubComp, PubCompReason, PubRec, SubAck, SubscribeReasonCode, UnsubAck, UnsubAckReason,
     };
     match reply {
         Reply::PubAck(id) => P::PubAck(PubAck::new(id, None)),
-        Reply::PubAckUnwanted(id) => {
-            P::PubAck(PubAck { pkid: id, reason: PubAckReason::NoMatchingSubscribers, properties: None })
-        }
         Reply::PubRec(id) => P::PubRec(PubRec::new(id, None)),
-        // QoS 2 is not offered with MQTT 5, so no such id is known.
-        Reply::PubComp(id) => {
+        Reply::PubComp(id) => P::PubComp(PubComp::new(id, None)),
+        Reply::PubCompUnknown(id) => {
             P::PubComp(PubComp { pkid: id, reason: PubCompReason::PacketIdentifierNotFound, properties: None })
         }
         Reply::SubAck(id, n) => {
@@ -176,7 +215,6 @@ fn to_v5(reply: Reply) -> m5::v5::Packet {
             P::UnsubAck(UnsubAck { pkid: id, reasons, properties: None })
         }
         Reply::Pong => P::PingResp,
-        Reply::Disconnect(reason) => P::Disconnect(Disconnect { reason_code: reason, properties: None }),
     }
 }
 
@@ -213,29 +251,21 @@ mod tests {
             for bytes in samples(version) {
                 for cut in 0..bytes.len() {
                     let mut part = BytesMut::from(&bytes[..cut]);
-                    assert_eq!(read(version, &mut part, 1000), Ok(None));
+                    assert_eq!(read(version, &mut part), Ok(None));
                     assert_eq!(part.len(), cut);
                 }
                 let mut two = BytesMut::from(&bytes[..]);
                 two.extend_from_slice(&bytes);
-                let first = read(version, &mut two, 1000).unwrap().unwrap();
+                let first = read(version, &mut two).unwrap().unwrap();
                 assert_ne!(first, Packet::Unexpected, "{bytes:x?}");
-                assert_eq!(read(version, &mut two, 1000), Ok(Some(first)));
+                assert_eq!(read(version, &mut two), Ok(Some(first)));
                 assert!(two.is_empty());
             }
         }
         let mut bytes = BytesMut::from(&samples(Version::V5)[2][..]);
-        let Ok(Some(Packet::Publish(publish))) = read(Version::V5, &mut bytes, 1000) else { panic!("a PUBLISH") };
+        let Ok(Some(Packet::Publish(publish))) = read(Version::V5, &mut bytes) else { panic!("a PUBLISH") };
         assert_eq!(publish.properties, [("k".to_owned(), "v".to_owned())]);
         assert_eq!((&publish.topic[..], &publish.payload[..], publish.qos, publish.id), (&b"a"[..], &b"hi"[..], 1, 1));
-    }
-
-    #[test]
-    fn a_packet_that_is_too_large_is_known_by_its_head() {
-        for version in VERSIONS {
-            let mut head = BytesMut::from(&b"\x32\xff\xff\x7f"[..]);
-            assert_eq!(read(version, &mut head, 1000), Err(Fault(Reason::PacketTooLarge)));
-        }
     }
 
     #[test]
@@ -247,10 +277,12 @@ mod tests {
             write(version, Reply::SubAck(7, 2), &mut out);
             assert_eq!(out, suback);
             out.clear();
-            write(version, Reply::Disconnect(Reason::ServerShuttingDown), &mut out);
-            assert_eq!(out.is_empty(), version == Version::V4);
-            write(version, Reply::PubAckUnwanted(7), &mut out);
-            assert!(out.ends_with(if version == Version::V4 { b"\x40\x02\x00\x07" } else { b"\x00\x07\x10\x00" }));
+            write_disconnect(version, Reason::ServerShuttingDown, Some("why"), 11, &mut out);
+            let with_words: &[u8] = if version == Version::V4 { b"" } else { b"\xe0\x08\x8b\x06\x1f\x00\x03why" };
+            assert_eq!(out, with_words);
+            out.clear();
+            write_disconnect(version, Reason::ServerShuttingDown, Some("why"), 9, &mut out);
+            assert_eq!(out, if version == Version::V4 { &b""[..] } else { b"\xe0\x02\x8b\x00" }, "it does not fit");
         }
     }
 
@@ -274,7 +306,7 @@ mod tests {
                 let mut buf = BytesMut::from(&bytes[..]);
                 loop {
                     let before = buf.len();
-                    match read(version, &mut buf, 1000) {
+                    match read(version, &mut buf) {
                         Ok(Some(_)) => prop_assert!(buf.len() < before),
                         Ok(None) | Err(_) => break,
                     }

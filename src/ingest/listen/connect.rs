@@ -1,5 +1,6 @@
 //! CONNECT and its answer: who is there, whether they may send, and on what terms. Pure but for the hash of a secret.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -14,6 +15,10 @@ use crate::ingest::tokens::Tokens;
 const CONNECT_BYTES_MAX: u32 = 16 * 1024;
 /// The longest client id.
 const CLIENT_ID_MAX_BYTES: usize = 256;
+/// What follows a `.` in a password may be the secret of a token, unless it is shorter than this.
+const SECRET_MIN_BYTES: usize = 4;
+/// What is shown instead of a client id that holds a secret.
+const HIDDEN_ID: &str = "(holds a secret)";
 
 /// What a device asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +34,26 @@ pub(super) struct Hello {
     has_method: bool,
     /// MQTT 5: it would like its session to be kept, of which there is nothing.
     wants_session: bool,
+    /// MQTT 5: it takes reasons in words (Request Problem Information).
+    wants_words: bool,
+    /// MQTT 5: the largest packet that it takes.
+    packet_bytes_max: Option<u32>,
+}
+
+impl Hello {
+    /// Its client id as it may be shown: a device can have put its secret into it.
+    pub(super) fn shown_id(&self) -> &str {
+        let password = self.password.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok());
+        // Without a password the user name may be the whole token.
+        let user = self.user.as_deref().filter(|_| password.is_none());
+        let is_held = |secret: &str| !secret.is_empty() && self.client_id.contains(secret);
+        // Where it is `id.secret`, the second half is the secret as well.
+        let is_secret = [password, user].into_iter().flatten().any(|whole| {
+            let half = whole.split_once('.').map(|(_, secret)| secret).filter(|half| half.len() >= SECRET_MIN_BYTES);
+            is_held(whole) || half.is_some_and(is_held)
+        });
+        if is_secret { HIDDEN_ID } else { &self.client_id }
+    }
 }
 
 /// A device that was let in.
@@ -41,6 +66,14 @@ pub(super) struct Client {
     pub(super) id: String,
     /// It is cut off when it is silent for longer.
     pub(super) silence_max: Duration,
+    /// `id` as it may be shown.
+    pub(super) shown: String,
+    /// Where it comes from.
+    pub(super) peer: SocketAddr,
+    /// It takes reasons in words.
+    pub(super) wants_words: bool,
+    /// The largest packet that it takes.
+    pub(super) packet_bytes_max: usize,
 }
 
 /// Why it is not let in; the answer, where there is one, is sent before the connection is closed.
@@ -127,6 +160,8 @@ fn hello_v4(connect: m4::v4::Connect) -> Hello {
         password,
         has_method: false,
         wants_session: false,
+        wants_words: false,
+        packet_bytes_max: None,
     }
 }
 
@@ -148,6 +183,8 @@ fn hello_v5(connect: m5::v5::Connect, auth: m5::v5::ConnectAuth) -> Hello {
         password,
         has_method: properties.is_some_and(|p| p.authentication_method.is_some()),
         wants_session: properties.is_some_and(|p| p.session_expiry_interval.is_some_and(|seconds| seconds > 0)),
+        wants_words: properties.is_none_or(|p| p.request_problem_info != Some(0)),
+        packet_bytes_max: properties.and_then(|p| p.max_packet_size),
     }
 }
 
@@ -178,6 +215,7 @@ pub(super) fn admit(
     hello: &Hello,
     tokens: Option<&Tokens>,
     settings: &ListenMqtt,
+    peer: SocketAddr,
     name: impl FnOnce() -> String,
 ) -> Result<(Client, BytesMut), Refusal> {
     if hello.has_method {
@@ -202,7 +240,6 @@ pub(super) fn admit(
             let properties = m5::v5::ConnAckProperties {
                 session_expiry_interval: hello.wants_session.then_some(0),
                 receive_max: Some(settings.window),
-                max_qos: Some(1),
                 max_packet_size: Some(settings.packet_max_bytes),
                 assigned_client_identifier: named.clone(),
                 server_keep_alive: (keep_alive != hello.keep_alive).then_some(keep_alive),
@@ -214,11 +251,16 @@ pub(super) fn admit(
             let _ = connack_v5(m5::v5::ConnectReturnCode::Success, Some(properties)).write(&mut out);
         }
     }
+    let shown = named.clone().unwrap_or_else(|| hello.shown_id().to_owned());
     let client = Client {
         version: hello.version,
         token,
         id: named.unwrap_or_else(|| hello.client_id.clone()),
         silence_max: Duration::from_secs(u64::from(keep_alive)).mul_f64(1.5),
+        shown,
+        peer,
+        wants_words: hello.wants_words,
+        packet_bytes_max: hello.packet_bytes_max.map_or(usize::MAX, |bytes| bytes as usize),
     };
     Ok((client, out))
 }
@@ -293,7 +335,26 @@ mod tests {
             password: password.map(|p| p.as_bytes().to_vec()),
             has_method: false,
             wants_session: false,
+            wants_words: true,
+            packet_bytes_max: None,
         }
+    }
+
+    const PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
+
+    #[test]
+    fn a_secret_is_not_shown_even_in_a_client_id() {
+        let shown = |id: &str, user, password| {
+            let hello = Hello { client_id: id.into(), ..hello(user, password) };
+            hello.shown_id().to_owned()
+        };
+        assert_eq!(shown("pump-1", Some("d1"), Some("geheim.1")), "pump-1");
+        assert_eq!(shown("d1", Some("d1"), Some("geheim")), "d1", "the id of a token is no secret");
+        assert_eq!(shown("pump-geheim", Some("d1"), Some("geheim")), HIDDEN_ID);
+        assert_eq!(shown("geheim", Some("any"), Some("d1.geheim")), HIDDEN_ID);
+        assert_eq!(shown("d1.geheim", Some("d1.geheim"), None), HIDDEN_ID);
+        assert_eq!(shown("x-geheim", Some("d1.geheim"), None), HIDDEN_ID);
+        assert_eq!(shown("pump-1", None, Some("")), "pump-1");
     }
 
     #[test]
@@ -327,18 +388,18 @@ mod tests {
         settings.keep_alive_max = Duration::from_secs(100);
         let silence = |keep_alive| {
             let hello = Hello { keep_alive, ..hello(None, None) };
-            admit(&hello, None, &settings, || "x".into()).unwrap().0.silence_max.as_secs()
+            admit(&hello, None, &settings, PEER, || "x".into()).unwrap().0.silence_max.as_secs()
         };
         assert_eq!((silence(60), silence(0), silence(1000)), (90, 150, 150));
         let nameless = |version, clean| {
             let hello = Hello { client_id: String::new(), version, clean, ..hello(None, None) };
-            admit(&hello, None, &settings, || "named".into()).map(|(client, _)| client.id)
+            admit(&hello, None, &settings, PEER, || "named".into()).map(|(client, _)| client.id)
         };
         assert_eq!(nameless(Version::V5, false), Ok("named".into()));
         assert_eq!(nameless(Version::V4, true), Ok("named".into()));
         assert_eq!(nameless(Version::V4, false), Err(Refusal::ClientId));
         let long = Hello { client_id: "x".repeat(257), ..hello(None, None) };
-        assert_eq!(admit(&long, None, &settings, String::new).map(|_| ()), Err(Refusal::ClientId));
+        assert_eq!(admit(&long, None, &settings, PEER, String::new).map(|_| ()), Err(Refusal::ClientId));
     }
 
     #[test]

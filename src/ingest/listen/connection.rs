@@ -2,6 +2,7 @@
 //!
 //! It waits for one message at a time: one that finds no room (its window is full, or too much waits in all) is held, and
 //! nothing more is read meanwhile; so TCP stops the device, and nothing is dropped. What can be said goes out all the same.
+//! The same holds for a large packet that finds no room to be gathered in.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +16,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::Shared;
 use super::clients::Place;
-use super::codec::{self, Packet, Publish, Reply, Version};
+use super::codec::{self, Fault, Packet, Publish, Reply, Version};
 use super::connect::Client;
+use super::exchanges::{Exchanges, Sent};
+use super::frames::{self, Frames, Limits, Next};
 use super::gather::{Incoming, Words};
 use super::inflight::{InFlight, Word};
-use crate::ack::Outcome;
-use crate::decode::reasons::{NO_SUBSCRIPTION, TOPIC_TOO_LONG};
-use crate::ingest::mqtt::link::Message;
-use crate::telemetry::metrics::{self, Source};
+use crate::config::ListenMqtt;
+use crate::decode::reasons::{NO_SUBSCRIPTION, PAYLOAD_TOO_LARGE, TOPIC_TOO_LONG};
+use crate::ingest::mqtt::link::{Message, Refused};
 
 /// How much is read at once. Small, since most devices send little and thousands are connected.
 const READ_BYTES: usize = 2048;
@@ -32,8 +34,13 @@ const OUT_BYTES_MAX: usize = 16 * 1024;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the end of a connection may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// What a message takes beside its bytes, about.
-const MESSAGE_BYTES: usize = 256;
+/// What a message takes beside its bytes: its place in a gatherer's queue, and with the connection and the parcel what is
+/// known of it until it is acknowledged.
+const MESSAGE_BYTES: usize = size_of::<Incoming>() + 128;
+/// How long a large packet may take from its first bytes to its last: so long, and a second for so many bytes. A slower
+/// device would hold room that others wait for.
+const LARGE_GRACE: Duration = Duration::from_secs(30);
+const LARGE_BYTES_PER_SECOND_MIN: u64 = 2048;
 
 /// Why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +59,8 @@ pub(super) enum End {
     Stopped,
     /// A message could not be taken over; the device has to send it again.
     NotDelivered,
+    /// A large packet does not come to its end.
+    Slow,
     /// The device does what it must not.
     Fault(Reason),
 }
@@ -67,7 +76,10 @@ impl End {
             End::TakenOver => "taken_over",
             End::Stopped => "stopping",
             End::NotDelivered => "not_delivered",
+            End::Slow => "slow_packet",
             End::Fault(Reason::PacketTooLarge) => "packet_too_large",
+            End::Fault(Reason::ReceiveMaximumExceeded) => "receive_maximum",
+            End::Fault(Reason::MalformedPacket) => "malformed",
             End::Fault(_) => "protocol",
         }
     }
@@ -80,9 +92,49 @@ impl End {
             End::TakenOver => Some(Reason::SessionTakenOver),
             End::Stopped => Some(Reason::ServerShuttingDown),
             End::NotDelivered => Some(Reason::ServerBusy),
+            End::Slow => Some(Reason::QuotaExceeded),
             End::Fault(reason) => Some(reason),
         }
     }
+
+    /// Why we end it, for the log and for the device; `None` where the device has.
+    fn words(self, settings: &ListenMqtt) -> Option<String> {
+        let ListenMqtt { packet_max_bytes, window, .. } = settings;
+        Some(match self {
+            End::Left | End::Lost => return None,
+            End::Silent => "nothing was heard for one and a half times the keep-alive".into(),
+            End::Stuck => "the device does not read what is sent to it".into(),
+            End::TakenOver => "the same client has connected again".into(),
+            End::Stopped => "the service is stopping".into(),
+            End::NotDelivered => "a message could not be taken over; send it again".into(),
+            End::Slow => "a large packet has not come within its time".into(),
+            End::Fault(Reason::PacketTooLarge) => {
+                format!("a packet other than PUBLISH is over packet_max_bytes = {packet_max_bytes}")
+            }
+            End::Fault(Reason::ReceiveMaximumExceeded) => {
+                format!("more than {window} messages wait for their acknowledgement (receive maximum)")
+            }
+            End::Fault(Reason::MalformedPacket) => "a packet is against the rules of MQTT (malformed)".into(),
+            End::Fault(Reason::TopicAliasInvalid) => "a topic alias or an empty topic; no aliases are offered".into(),
+            End::Fault(_) => "a packet that a device must not send here".into(),
+        })
+    }
+}
+
+/// A large packet that is being gathered or skipped.
+struct Large {
+    /// Its room; none where it is skipped and nothing of it is kept.
+    permit: Option<OwnedSemaphorePermit>,
+    until: Instant,
+}
+
+/// A message that waits for room.
+struct Held {
+    publish: Publish,
+    /// Why it is not decoded.
+    refused: Option<Refused>,
+    /// The room that it was gathered in, given back when it is counted with the others.
+    _gathered: Option<OwnedSemaphorePermit>,
 }
 
 /// See the module's documentation.
@@ -93,11 +145,17 @@ pub(super) struct Connection<S> {
     gatherer: mpsc::Sender<Incoming>,
     buf: BytesMut,
     out: BytesMut,
+    frames: Frames,
     inflight: InFlight<Reply>,
+    exchanges: Exchanges,
     words: Words,
     settled: mpsc::UnboundedReceiver<Word>,
     /// Was read and finds no room yet.
-    held: Option<Publish>,
+    held: Option<Held>,
+    /// So many bytes are to be gathered and find no room yet.
+    wanted: Option<usize>,
+    /// The packet at hand is large.
+    large: Option<Large>,
     stopping: bool,
     /// When something was last read.
     heard: Instant,
@@ -114,7 +172,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         out: BytesMut,
     ) -> Connection<S> {
         let (words, settled) = mpsc::unbounded_channel();
+        let limits = Limits {
+            packet_bytes_max: shared.settings.packet_max_bytes as usize,
+            topic_bytes_max: shared.settings.topic_max_bytes,
+            user_properties: shared.user_properties.clone(),
+        };
         Connection {
+            frames: Frames::new(client.version, limits),
             stream,
             shared,
             client,
@@ -122,9 +186,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             buf,
             out,
             inflight: InFlight::default(),
+            exchanges: Exchanges::default(),
             words,
             settled,
             held: None,
+            wanted: None,
+            large: None,
             stopping: false,
             heard: Instant::now(),
         }
@@ -136,9 +203,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Ok(never) => match never {},
             Err(end) => end,
         };
+        let words = end.words(&self.shared.settings);
+        if let Some(words) = &words {
+            self.shared.logs.disconnected(&self.client, end.label(), words);
+        }
         // What became safe until now is still said, but not to a device that has left.
         if !matches!(end, End::Left | End::Lost | End::Stuck) {
-            self.say_goodbye(end).await;
+            self.say_goodbye(end, words).await;
         }
         end
     }
@@ -153,10 +224,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if is_more {
                 continue;
             }
-            let may_read = self.held.is_none() && !self.stopping;
-            let has_window = self.held.as_ref().is_some_and(|held| self.has_window(held));
+            let may_read = self.held.is_none() && self.wanted.is_none() && !self.stopping;
+            let has_window = self.held.as_ref().is_some_and(|held| self.has_window(&held.publish));
             let silence = self.heard + self.client.silence_max;
-            self.buf.reserve(if may_read { READ_BYTES } else { 0 });
+            let late = self.large.as_ref().map_or(silence, |large| large.until);
+            if may_read {
+                self.buf.reserve(self.frames.missing(&self.buf).max(READ_BYTES));
+            }
             tokio::select! {
                 biased;
                 Some(word) = self.settled.recv() => self.settle(word),
@@ -165,7 +239,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 () = shared.env.stop.cancelled(), if !self.stopping => {
                     self.stopping = true;
                     // Not taken, so it is not acknowledged.
-                    self.held = None;
+                    (self.held, self.wanted) = (None, None);
                 }
                 room = room(self.gatherer.clone(), &shared, &self.held), if has_window => {
                     let (slot, permit) = room.ok_or(End::NotDelivered)?;
@@ -174,12 +248,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                         slot.send(incoming);
                     }
                 }
+                permit = shared.large.clone().acquire_many_owned(large_weight(self.wanted)),
+                    if self.wanted.is_some() =>
+                {
+                    if let Some(bytes) = self.wanted.take() {
+                        self.gather(bytes, permit.ok());
+                    }
+                }
                 n = self.stream.read_buf(&mut self.buf), if may_read => match n {
                     Ok(0) | Err(_) => return Err(End::Lost),
                     Ok(_) => self.heard = Instant::now(),
                 },
                 // While nothing is read, nobody can be heard.
                 () = tokio::time::sleep_until(silence), if may_read => return Err(End::Silent),
+                () = tokio::time::sleep_until(late), if may_read && self.large.is_some() => return Err(End::Slow),
             }
             if !may_read {
                 self.heard = Instant::now();
@@ -187,50 +269,84 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Everything that is there, until a message finds no room.
+    /// Everything that is there, until a message or a packet finds no room.
     fn read_packets(&mut self) -> Result<(), End> {
-        while self.held.is_none() && !self.stopping && self.out.len() < OUT_BYTES_MAX {
-            let packet = codec::read(self.client.version, &mut self.buf, self.shared.settings.packet_max_bytes);
-            match packet.map_err(|fault| End::Fault(fault.0))? {
-                None => break,
-                Some(Packet::Publish(publish)) => self.publish(publish)?,
-                Some(Packet::PubRel(id)) => self.reply(Reply::PubComp(id)),
-                Some(Packet::Subscribe(id, n)) => self.reply(Reply::SubAck(id, n)),
-                Some(Packet::Unsubscribe(id, n)) => self.reply(Reply::UnsubAck(id, n)),
-                Some(Packet::Ping) => self.reply(Reply::Pong),
-                Some(Packet::Disconnect) => return Err(End::Left),
-                Some(Packet::Unexpected) => return Err(End::Fault(Reason::ProtocolError)),
+        let fault = |fault: Fault| End::Fault(fault.0);
+        while self.held.is_none() && self.wanted.is_none() && !self.stopping && self.out.len() < OUT_BYTES_MAX {
+            match self.frames.next(&mut self.buf).map_err(fault)? {
+                Next::More => break,
+                Next::Large(bytes) => match self.shared.large.clone().try_acquire_many_owned(large_weight(Some(bytes)))
+                {
+                    Ok(permit) => self.gather(bytes, Some(permit)),
+                    Err(_) => self.wanted = Some(bytes),
+                },
+                Next::Oversize(bytes) => self.skip(bytes).map_err(fault)?,
+                Next::Packet(packet) => {
+                    let gathered = self.large.take().and_then(|large| large.permit);
+                    self.packet(packet, gathered)?;
+                }
             }
         }
         Ok(())
     }
 
-    fn publish(&mut self, publish: Publish) -> Result<(), End> {
+    /// A large packet has room, or needs none.
+    fn gather(&mut self, bytes: usize, permit: Option<OwnedSemaphorePermit>) {
+        self.frames.gather(bytes);
+        self.large = Some(Large { permit, until: large_until(bytes) });
+    }
+
+    /// Skips a message that is too large. It does not wait for room to keep a part of it: the device's other messages wait
+    /// behind it.
+    fn skip(&mut self, bytes: usize) -> Result<(), Fault> {
+        let permit = self.shared.large.clone().try_acquire_many_owned(large_weight(Some(frames::KEPT_BYTES))).ok();
+        self.frames.skip(&mut self.buf, if permit.is_some() { frames::KEPT_BYTES } else { 0 })?;
+        self.large = Some(Large { permit, until: large_until(bytes) });
+        Ok(())
+    }
+
+    fn packet(&mut self, packet: Packet, gathered: Option<OwnedSemaphorePermit>) -> Result<(), End> {
+        match packet {
+            Packet::Publish(publish) => self.publish(publish, gathered)?,
+            Packet::PubRel(id) if self.exchanges.release(id) => self.reply(Reply::PubComp(id)),
+            Packet::PubRel(id) => self.reply(Reply::PubCompUnknown(id)),
+            Packet::Subscribe(id, n) => self.reply(Reply::SubAck(id, n)),
+            Packet::Unsubscribe(id, n) => self.reply(Reply::UnsubAck(id, n)),
+            Packet::Ping => self.reply(Reply::Pong),
+            Packet::Disconnect => return Err(End::Left),
+            Packet::Unexpected => return Err(End::Fault(Reason::ProtocolError)),
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, publish: Publish, gathered: Option<OwnedSemaphorePermit>) -> Result<(), End> {
         if publish.has_alias || publish.topic.is_empty() {
             // None were offered (MQTT 5 §3.3.2.3.4), and without one a topic has at least a character.
             return Err(End::Fault(Reason::TopicAliasInvalid));
         }
-        if publish.qos == 2 && self.client.version == Version::V5 {
-            return Err(End::Fault(Reason::QoSNotSupported));
-        }
         let topic = std::str::from_utf8(&publish.topic).map_err(|_| End::Fault(Reason::MalformedPacket))?;
-        let unwanted = if topic.len() > self.shared.settings.topic_max_bytes {
-            Some(TOPIC_TOO_LONG)
-        } else {
-            (!self.shared.is_wanted(topic)).then_some(NO_SUBSCRIPTION)
-        };
-        if let Some(reason) = unwanted {
-            self.shared.unwanted(topic, reason);
-            metrics::received(Source::MqttDirect, 1);
-            metrics::rejected(Source::MqttDirect, reason, 1);
-            if let Some(receipt) = receipt(&publish, true) {
-                // In its turn behind those that wait.
-                let first = self.inflight.push(receipt);
-                self.inflight.settle(Word { first, count: 1, outcome: Outcome::Delivered });
+        if publish.qos == 2 {
+            match self.exchanges.publish(publish.id) {
+                Sent::First => {}
+                Sent::Again => return Ok(()),
+                Sent::AgainRecorded => {
+                    self.reply(Reply::PubRec(publish.id));
+                    return Ok(());
+                }
             }
-            return Ok(());
         }
-        self.held = Some(publish);
+        // MQTT 5 §3.3.4: what was taken and what waits for PUBREL may not be more than was offered.
+        let is_beyond = self.inflight.len() + self.exchanges.recorded() >= usize::from(self.shared.settings.window);
+        if publish.qos > 0 && self.client.version == Version::V5 && is_beyond {
+            return Err(End::Fault(Reason::ReceiveMaximumExceeded));
+        }
+        let refused = refusal(&publish, topic, &self.shared.settings);
+        if let Some(Refused { reason, detail, .. }) = &refused {
+            self.shared.logs.unwanted(&self.client, topic, reason, detail);
+        } else if !self.shared.is_wanted(topic) {
+            self.shared.logs.unwanted(&self.client, topic, NO_SUBSCRIPTION, "no [[listen.mqtt.topics]] has this topic");
+        }
+        self.held = Some(Held { publish, refused, _gathered: gathered });
         self.pass_on_at_once();
         Ok(())
     }
@@ -240,7 +356,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let gatherer = self.gatherer.clone();
         let Some(held) = self.held.take() else { return };
         let permit = self.shared.bytes.clone().try_acquire_many_owned(weight(&held));
-        match (self.has_window(&held), permit, gatherer.try_reserve()) {
+        match (self.has_window(&held.publish), permit, gatherer.try_reserve()) {
             (true, Ok(permit), Ok(slot)) => {
                 let incoming = self.incoming(held, permit);
                 slot.send(incoming);
@@ -249,19 +365,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
+    /// Whether one more may be in flight. (A device that speaks MQTT 5 has kept to it, or is gone.)
     fn has_window(&self, publish: &Publish) -> bool {
         publish.qos == 0 || self.inflight.len() < usize::from(self.shared.settings.window)
     }
 
-    fn incoming(&mut self, publish: Publish, permit: OwnedSemaphorePermit) -> Incoming {
-        let from = receipt(&publish, false).map(|receipt| (self.words.clone(), self.inflight.push(receipt)));
-        let message = Message {
-            topic: publish.topic,
-            payload: publish.payload,
-            properties: publish.properties,
-            ..Message::default()
-        };
-        Incoming { message, from, _permit: permit }
+    fn incoming(&mut self, Held { publish, refused, .. }: Held, permit: OwnedSemaphorePermit) -> Incoming {
+        let from = receipt(&publish).map(|receipt| (self.words.clone(), self.inflight.push(receipt)));
+        let Publish { topic, payload, properties, .. } = publish;
+        let message = Message { topic, payload, properties, refused, ..Message::default() };
+        Incoming { message, from, permit }
     }
 
     fn settle(&mut self, word: Word) {
@@ -274,6 +387,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Says what is safe, and sees whether that was the last.
     fn acknowledge(&mut self) -> Result<(), End> {
         while let Some(reply) = self.inflight.release() {
+            if let Reply::PubRec(id) = reply {
+                self.exchanges.record(id);
+            }
             self.reply(reply);
         }
         match (self.inflight.is_blocked(), self.stopping) {
@@ -299,6 +415,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match tokio::time::timeout(WRITE_TIMEOUT, written).await {
             Ok(Ok(())) => {
                 self.out.clear();
+                if self.out.capacity() > READ_BYTES {
+                    self.out = BytesMut::new();
+                }
                 Ok(())
             }
             Ok(Err(_)) => Err(End::Lost),
@@ -307,9 +426,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Sends what is still to be said and closes, without breaking off what the device has not read yet.
-    async fn say_goodbye(mut self, end: End) {
+    async fn say_goodbye(mut self, end: End, words: Option<String>) {
         if let Some(reason) = end.reason() {
-            self.reply(Reply::Disconnect(reason));
+            let words = words.filter(|_| self.client.wants_words);
+            let Client { version, packet_bytes_max, .. } = self.client;
+            codec::write_disconnect(version, reason, words.as_deref(), packet_bytes_max, &mut self.out);
         }
         let goodbye = async {
             self.flush().await?;
@@ -327,7 +448,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 async fn room(
     gatherer: mpsc::Sender<Incoming>,
     shared: &Shared,
-    held: &Option<Publish>,
+    held: &Option<Held>,
 ) -> Option<(mpsc::OwnedPermit<Incoming>, OwnedSemaphorePermit)> {
     let bytes = held.as_ref().map_or(1, weight);
     let permit = shared.bytes.clone().acquire_many_owned(bytes).await.ok()?;
@@ -335,18 +456,73 @@ async fn room(
 }
 
 /// What a message takes of the bytes that may wait.
-fn weight(publish: &Publish) -> u32 {
-    let properties: usize = publish.properties.iter().map(|(k, v)| k.len() + v.len()).sum();
-    let bytes = publish.topic.len() + publish.payload.len() + properties + MESSAGE_BYTES;
+fn weight(held: &Held) -> u32 {
+    let detail = held.refused.as_ref().map_or(0, |refused| refused.detail.capacity());
+    let bytes = held.publish.memory_bytes() + detail + MESSAGE_BYTES;
     u32::try_from(bytes.min(super::BYTES_MAX)).unwrap_or(u32::MAX)
 }
 
+/// What a large packet takes of the bytes for all of them.
+fn large_weight(bytes: Option<usize>) -> u32 {
+    u32::try_from(bytes.unwrap_or_default().min(super::LARGE_BYTES_MAX)).unwrap_or(u32::MAX)
+}
+
+fn large_until(bytes: usize) -> Instant {
+    Instant::now() + LARGE_GRACE + Duration::from_secs(bytes as u64 / LARGE_BYTES_PER_SECOND_MIN)
+}
+
+/// Why a message is not to be decoded, whatever its topic.
+fn refusal(publish: &Publish, topic: &str, settings: &ListenMqtt) -> Option<Refused> {
+    let ListenMqtt { topic_max_bytes, packet_max_bytes, .. } = settings;
+    let payload_bytes = publish.oversize.map_or(publish.payload.len(), |oversize| oversize.payload_bytes);
+    if let Some(oversize) = publish.oversize {
+        let mut detail =
+            format!("a packet of {} bytes is over packet_max_bytes = {packet_max_bytes}", oversize.packet_bytes);
+        if topic.len() < oversize.topic_bytes {
+            detail += &format!(", and of its topic of {} bytes {} are kept", oversize.topic_bytes, topic.len());
+        }
+        return Some(Refused { reason: PAYLOAD_TOO_LARGE, detail, payload_bytes });
+    }
+    let is_long = topic.len() > *topic_max_bytes;
+    is_long.then(|| {
+        let detail = format!("a topic of {} bytes is over topic_max_bytes = {topic_max_bytes}", topic.len());
+        Refused { reason: TOPIC_TOO_LONG, detail, payload_bytes }
+    })
+}
+
 /// What a message is answered when it is safe.
-fn receipt(publish: &Publish, is_unwanted: bool) -> Option<Reply> {
-    match (publish.qos, is_unwanted) {
-        (0, _) => None,
-        (1, false) => Some(Reply::PubAck(publish.id)),
-        (1, true) => Some(Reply::PubAckUnwanted(publish.id)),
+fn receipt(publish: &Publish) -> Option<Reply> {
+    match publish.qos {
+        0 => None,
+        1 => Some(Reply::PubAck(publish.id)),
         _ => Some(Reply::PubRec(publish.id)),
+    }
+}
+
+#[cfg(test)]
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// Bytes come, and everything is done that needs no waiting.
+    pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<(), End> {
+        self.buf.extend_from_slice(bytes);
+        self.read_packets()
+    }
+
+    /// Whether it would read.
+    pub(super) fn reads(&self) -> bool {
+        self.held.is_none() && self.wanted.is_none()
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.inflight.len()
+    }
+
+    pub(super) fn buffered(&self) -> usize {
+        self.buf.capacity()
+    }
+
+    /// All that was taken is safe.
+    pub(super) fn deliver_all(&mut self) {
+        self.settle(Word { first: 0, count: 1000, outcome: crate::ack::Outcome::Delivered });
+        assert_eq!(self.acknowledge(), Ok(()));
     }
 }

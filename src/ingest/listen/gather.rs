@@ -43,7 +43,7 @@ pub(super) struct Incoming {
     /// Whom to tell, and the message's number there; `None`: QoS 0.
     pub(super) from: Option<(Words, u64)>,
     /// Of the bytes that may wait; given back when the message is gathered.
-    pub(super) _permit: OwnedSemaphorePermit,
+    pub(super) permit: OwnedSemaphorePermit,
 }
 
 /// Consecutive messages of one connection in one parcel.
@@ -147,7 +147,10 @@ impl Gatherer {
             return;
         }
         self.since.get_or_insert_with(Instant::now);
-        let Some((words, number)) = incoming.from else { return };
+        // Counted in the parcel from now on.
+        let Incoming { from, permit, .. } = incoming;
+        drop(permit);
+        let Some((words, number)) = from else { return };
         match self.runs.last_mut() {
             Some(run) if run.first + run.count == number && run.words.same_channel(&words) => run.count += 1,
             _ => self.runs.push(Run { words, first: number, count: 1 }),

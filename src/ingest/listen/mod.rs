@@ -15,28 +15,39 @@
 //!
 //! - Here: the port, its certificates, who may connect, and one task for each connection.
 //! - `connect` is CONNECT and its answer, `clients` who is connected, `connection` the rest of a connection's life,
-//!   `inflight` what waits for its acknowledgement, `codec` the packets of MQTT 3.1.1 and 5.
-//! - `gather` brings the messages of many connections together.
+//!   `inflight` what waits for its acknowledgement, `exchanges` the ids of QoS 2.
+//! - `frames` cuts the bytes into packets in bounded memory, `codec` knows the packets of MQTT 3.1.1 and 5.
+//! - `gather` brings the messages of many connections together. `logs` is what is said of devices.
 //!
-//! What a device can do: publish with QoS 0 and 1. With MQTT 5 it is told so (Maximum QoS 1), and one that sends QoS 2 all
-//! the same is disconnected (0x9B). MQTT 3.1.1 cannot tell, so there QoS 2 is served: PUBREC when the message is safe,
-//! PUBCOMP to every PUBREL; a message that comes again on another connection is stored once like any duplicate.
+//! What a device can do: publish with QoS 0, 1 and 2 (PUBREC when the message is safe, PUBCOMP to PUBREL). Exchanges of
+//! QoS 2 are known within a connection; a message that comes again on another is stored once like any duplicate.
 //! Subscriptions are refused (SUBACK 0x80, 0x87). The retain flag and wills are of no meaning, since there is no
 //! subscriber: both are accepted, and a will is never published; that a device has gone quiet is seen in its readings.
 //! Sessions are not kept (session present is 0; MQTT 5 is told a session expiry of 0): a device that publishes has no need
 //! of one, it sends again what was not acknowledged. Topic aliases are not offered.
 //!
-//! A topic that no `[[listen.mqtt.topics]]` wants: the message is not taken and counted (`no_subscription`), and a line in
-//! the log names the topic now and then. QoS 1 is answered by 0x10 with MQTT 5 and by a plain PUBACK with 3.1.1, which has
-//! no other answer that would keep the device from sending it for ever.
+//! What cannot be a reading becomes a dead letter before it is acknowledged, like everything on its way through the
+//! gatherer: a topic that no `[[listen.mqtt.topics]]` wants (`no_subscription`) or that is too long, and a PUBLISH above
+//! `packet_max_bytes`, which is skipped as it comes, with the first bytes of its payload. So no message is lost after its
+//! PUBACK, and none can keep those behind it from being sent. A line in the log names the device.
 //!
 //! The same client (token and client id) a second time: the first connection is ended (0x8E), its messages that are on
 //! their way are stored; those that were not acknowledged come again from the device, and are stored once where they have
 //! a time of their own.
 //!
 //! Limits: connections (one more is closed), time for TLS and CONNECT, silence (one and a half keep-alives), bytes of a
-//! packet and a topic, messages in flight a connection (receive maximum), bytes that wait in all (`BYTES_MAX`), the
-//! gatherers' queues. A connection that is not read because of these is not cut off for its silence meanwhile.
+//! packet and a topic, messages in flight a connection (receive maximum: MQTT 5 ends the connection of a device that
+//! exceeds it with 0x93, MQTT 3.1.1 is read no further), the gatherers' queues, and the bytes of all messages:
+//!
+//! - up to `frames::SMALL_BYTES` of a packet are a connection's own;
+//! - larger packets share `LARGE_BYTES_MAX` while they are gathered, and have a time to be there, so that a few slow
+//!   devices cannot hold it for ever (small packets never wait for it);
+//! - messages that wait for a gatherer share `BYTES_MAX`, by what they take in memory.
+//!
+//! A connection that is not read because of these is not cut off for its silence meanwhile.
+//!
+//! A connection that we end: MQTT 5 is told why, with a Reason String where the device takes one; a line in the log names
+//! the device (a few a minute, then their number), and it is counted by reason.
 //!
 //! Not delivered (the next stage has failed or is closing): what came before is acknowledged, then the connection ends.
 //!
@@ -46,13 +57,17 @@ mod clients;
 mod codec;
 mod connect;
 mod connection;
+mod exchanges;
+mod frames;
 mod gather;
 mod inflight;
+mod logs;
 mod port;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
@@ -60,6 +75,7 @@ use tokio_util::task::TaskTracker;
 
 use self::clients::Clients;
 use self::gather::{Gatherer, Incoming};
+use self::logs::Logs;
 pub use self::port::ListenError;
 use self::port::{Gatherers, Port};
 use super::Env;
@@ -74,10 +90,11 @@ use crate::telemetry::metrics::Source;
 const TOKENS_KEY: &str = "listen.mqtt.tokens_file";
 /// Bytes of messages that may wait for the gatherers, over all connections.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Bytes of large packets that are being gathered or have no room yet, over all connections. One that is larger than this
+/// passes alone.
+const LARGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Gatherers; more of them make smaller parcels.
 const GATHERERS_MAX: usize = 4;
-/// How often a topic that nobody wants is logged.
-const LOG_EVERY_MS: u64 = 60_000;
 
 /// What all connections share.
 struct Shared {
@@ -87,24 +104,33 @@ struct Shared {
     clients: Clients,
     /// [`BYTES_MAX`].
     bytes: Arc<Semaphore>,
-    /// Those of which a topic that nobody wants was last logged.
-    logged_ms: AtomicU64,
+    /// [`LARGE_BYTES_MAX`].
+    large: Arc<Semaphore>,
+    /// The names of the user properties that some topic makes tags of.
+    user_properties: Arc<[String]>,
+    logs: Logs,
 }
 
 impl Shared {
-    fn is_wanted(&self, topic: &str) -> bool {
-        self.settings.topics.iter().any(|route| filter_matches(&route.filter, topic))
+    fn new(settings: &ListenMqtt, env: Env, tokens: Live<Option<Tokens>>) -> Shared {
+        let mut names: Vec<String> =
+            settings.topics.iter().flat_map(|topic| topic.user_property_tags.clone()).collect();
+        names.sort_unstable();
+        names.dedup();
+        Shared {
+            settings: settings.clone(),
+            logs: Logs::new(env.clock.clone()),
+            env,
+            tokens,
+            clients: Clients::default(),
+            bytes: Arc::new(Semaphore::new(BYTES_MAX)),
+            large: Arc::new(Semaphore::new(LARGE_BYTES_MAX)),
+            user_properties: names.into(),
+        }
     }
 
-    /// A topic that nobody wants, or one that is too long: now and then a line.
-    fn unwanted(&self, topic: &str, reason: &'static str) {
-        let (now, last) = (self.env.clock.now().mono_ms.max(1), self.logged_ms.load(Ordering::Relaxed));
-        let is_time = last == 0 || now.saturating_sub(last) >= LOG_EVERY_MS;
-        let swapped = || self.logged_ms.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if is_time && swapped() {
-            let topic: String = topic.chars().take(200).collect();
-            tracing::warn!(topic, reason, "a device sends what no [[listen.mqtt.topics]] takes; it is not stored");
-        }
+    fn is_wanted(&self, topic: &str) -> bool {
+        self.settings.topics.iter().any(|route| filter_matches(&route.filter, topic))
     }
 }
 
@@ -142,14 +168,7 @@ impl MqttListener {
         let gatherers = gatherers.collect::<Result<Vec<_>, ListenError>>()?;
         let port = Port::open(settings, &env, tokens.is_some()).await?;
         let (setter, tokens) = Live::new(tokens);
-        let shared = Shared {
-            settings: settings.clone(),
-            env,
-            tokens,
-            clients: Clients::default(),
-            bytes: Arc::new(Semaphore::new(BYTES_MAX)),
-            logged_ms: AtomicU64::new(0),
-        };
+        let shared = Shared::new(settings, env, tokens);
         Ok(MqttListener { port, shared: Arc::new(shared), gatherers, tokens: setter })
     }
 
@@ -174,6 +193,7 @@ impl MqttListener {
             });
             let gatherers: Gatherers = gatherers.collect();
             let drained = shared.env.drained.clone();
+            let logging = shared.clone();
             // It ends with `stop`; then only the connections hold the gatherers, and those end when the last one has.
             let served = async {
                 port.serve(shared, gatherers, &connections).await;
@@ -185,9 +205,19 @@ impl MqttListener {
                 () = served => {}
                 () = ended(&mut gathering) => {}
                 () = drained.cancelled() => {}
+                () = tell_what_was_left_out(&logging) => {}
             }
+            logging.logs.close();
             tracing::info!("MQTT of devices stopped");
         })
+    }
+}
+
+/// Says from time to time how many lines the log was spared; never ends.
+async fn tell_what_was_left_out(shared: &Shared) {
+    loop {
+        tokio::time::sleep(logs::LOG_EVERY / 4).await;
+        shared.logs.end();
     }
 }
 

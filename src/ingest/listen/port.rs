@@ -105,8 +105,8 @@ impl Port {
                 () = shared.env.stop.cancelled() => return,
                 accepted = self.listener.accept() => accepted,
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     metrics::mqtt_direct_connect("failed");
                     tracing::warn!("listen.mqtt: a connection cannot be accepted: {error}");
@@ -116,12 +116,13 @@ impl Port {
             };
             let Ok(place) = places.clone().try_acquire_owned() else {
                 metrics::mqtt_direct_connect("too_many");
+                shared.logs.turned_away(peer, None, "too_many", "as many are connected as listen.mqtt.connections_max");
                 continue;
             };
             let gatherers = gatherers.clone();
             let (shared, certificates) = (shared.clone(), self.certificates.clone());
             tasks.spawn(async move {
-                welcome(stream, certificates, shared, &gatherers, n).await;
+                welcome(stream, peer, certificates, shared, &gatherers, n).await;
                 // With the last of these the gatherers end.
                 drop(gatherers);
                 drop(place);
@@ -156,6 +157,7 @@ fn allow_files(needed: u64) {
 /// TLS where it is spoken, then CONNECT, within the time for both.
 async fn welcome(
     stream: TcpStream,
+    peer: SocketAddr,
     certificates: Option<Certificates>,
     shared: Arc<Shared>,
     gatherers: &[mpsc::Sender<Incoming>],
@@ -164,20 +166,27 @@ async fn welcome(
     // PUBACKs are small and must not wait for one another; an error means that the device is gone, which a read will say.
     let _ = stream.set_nodelay(true);
     let deadline = tokio::time::Instant::now() + shared.settings.connect_timeout;
-    let Some(certificates) = certificates else { return connected(stream, shared, gatherers, n, deadline).await };
+    let Some(certificates) = certificates else { return connected(stream, peer, shared, gatherers, n, deadline).await };
     match tokio::time::timeout_at(deadline, certificates.accept(stream, std::future::ready(()))).await {
-        Ok(Ok(stream)) => connected(Box::new(stream), shared, gatherers, n, deadline).await,
+        Ok(Ok(stream)) => connected(Box::new(stream), peer, shared, gatherers, n, deadline).await,
         Ok(Err(error)) => {
             metrics::mqtt_direct_connect("tls");
-            tracing::debug!("listen.mqtt: no TLS: {error}");
+            shared.logs.turned_away(peer, None, "tls", &format!("no TLS: {error}"));
         }
-        Err(_) => metrics::mqtt_direct_connect("timeout"),
+        Err(_) => late(&shared, peer),
     }
+}
+
+/// It took too long.
+fn late(shared: &Shared, peer: SocketAddr) {
+    metrics::mqtt_direct_connect("timeout");
+    shared.logs.turned_away(peer, None, "timeout", "no CONNECT within listen.mqtt.connect_timeout");
 }
 
 /// CONNECT and its answer, then the rest of the connection.
 async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
+    peer: SocketAddr,
     shared: Arc<Shared>,
     gatherers: &[mpsc::Sender<Incoming>],
     n: u64,
@@ -189,23 +198,24 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
         hello = tokio::time::timeout_at(deadline, hello(&mut stream, &mut buf)) => hello,
         () = stop.cancelled() => return metrics::mqtt_direct_connect("stopping"),
     };
-    let Ok(hello) = hello else { return metrics::mqtt_direct_connect("timeout") };
+    let Ok(hello) = hello else { return late(&shared, peer) };
     let admitted = match hello {
         None => return metrics::mqtt_direct_connect("lost"),
         Some(Err(refusal)) => Err((None, refusal)),
         Some(Ok(hello)) => {
             // Drawn, so that the names of two instances and of two runs differ.
             let name = || format!("hourbucket-{n}-{:08x}", fastrand::u32(..));
-            connect::admit(&hello, shared.tokens.now().as_ref().as_ref(), &shared.settings, name)
-                .map_err(|refusal| (Some(hello.version), refusal))
+            connect::admit(&hello, shared.tokens.now().as_ref().as_ref(), &shared.settings, peer, name)
+                .map_err(|refusal| (Some(hello), refusal))
         }
     };
     let (client, out) = match admitted {
         Ok(admitted) => admitted,
-        Err((version, refusal)) => {
+        Err((hello, refusal)) => {
             metrics::mqtt_direct_connect(refusal.label());
-            tracing::debug!("listen.mqtt: a device is not let in: {refusal}");
-            let answer = connect::refuse(version, refusal);
+            let id = hello.as_ref().map(connect::Hello::shown_id);
+            shared.logs.turned_away(peer, id, refusal.label(), &refusal.to_string());
+            let answer = connect::refuse(hello.map(|hello| hello.version), refusal);
             let said = async {
                 stream.write_all(&answer).await?;
                 stream.shutdown().await

@@ -324,6 +324,9 @@ impl Collector {
     fn decode(&mut self, message: &Message, route: Result<Option<usize>, std::str::Utf8Error>, received_at_ms: i64) {
         let Collector { routes, decoding, batch, rejects, settings, sparkplug, rebirths, .. } = self;
         let payload_bytes_max = settings.payload_bytes_max;
+        if let Some(refused) = &message.refused {
+            return rejects.push(0, refused.reason, refused.detail.clone());
+        }
         let (Ok(route), Ok(topic)) = (route, std::str::from_utf8(&message.topic)) else {
             return rejects.push(0, reasons::INVALID_UTF8, "the topic is not UTF-8");
         };
@@ -372,7 +375,9 @@ impl Collector {
 
 fn dead_letter(source: &str, message: &Message, received_at_ms: i64, first: &decode::Reject) -> DeadLetter {
     let topic = String::from_utf8_lossy(&message.topic);
-    DeadLetter::keep(received_at_ms, source, topic, &message.payload, first.reason, &first.detail)
+    let payload_bytes = message.refused.as_ref().map_or(message.payload.len(), |refused| refused.payload_bytes);
+    let payload = (&message.payload[..], payload_bytes);
+    DeadLetter::keep_part(received_at_ms, source, topic, payload, first.reason, &first.detail)
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ impl Subscriptions {
 fn take(collector: &mut Collector, letter: &DeadLetter) -> Reread {
     let (topic, payload) = (letter.topic.clone().into(), letter.payload.clone().into());
     // Its user properties are not kept.
-    let message = Message { topic, payload, receipt: None, is_retained: false, is_again: true, properties: vec![] };
+    let message = Message { topic, payload, is_again: true, ..Message::default() };
     // It is alone in the collector, so there is room for it.
     let _ = collector.take(&message, letter.received_at_ms);
     // A letter is of another time: no node of Sparkplug B is asked because of it.

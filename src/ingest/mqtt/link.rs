@@ -63,6 +63,19 @@ pub(in crate::ingest) struct Message {
     pub(in crate::ingest) is_again: bool,
     /// MQTT 5: the user properties.
     pub(in crate::ingest) properties: Vec<(String, String)>,
+    /// Whoever received it has found that it is not to be decoded: it becomes a dead letter.
+    pub(in crate::ingest) refused: Option<Refused>,
+}
+
+/// Why a message is not decoded.
+#[derive(Debug)]
+pub(in crate::ingest) struct Refused {
+    /// Of [`crate::decode::reasons`].
+    pub(in crate::ingest) reason: &'static str,
+    /// In words.
+    pub(in crate::ingest) detail: String,
+    /// Bytes of the payload as it was sent, of which the message may have the begin only.
+    pub(in crate::ingest) payload_bytes: usize,
 }
 
 /// The broker's answer to one filter of a SUBSCRIBE.

@@ -87,6 +87,7 @@ pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionErro
                     is_retained: publish.retain,
                     is_again: publish.dup,
                     properties: vec![],
+                    refused: None,
                 }));
             }
             Packet::PubAck(_) => return Ok(Event::Published),

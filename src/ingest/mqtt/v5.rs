@@ -103,6 +103,7 @@ pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionErro
                     is_retained: publish.retain,
                     is_again: publish.dup,
                     properties: publish.properties.map(|p| p.user_properties).unwrap_or_default(),
+                    refused: None,
                 }));
             }
             Packet::PubAck(_) => return Ok(Event::Published),

@@ -1,0 +1,386 @@
+//! The bytes of a connection, cut into packets in bounded memory. Pure.
+//!
+//! ```text
+//!             ┌─ at most SMALL_BYTES ──────────> gathered in the buffer, read
+//! fixed head ─┼─ at most packet_max_bytes ─────> the caller finds room for it (`Large`), gathered, read
+//!             ├─ more, PUBLISH ────────────────> skipped as it comes (`Oversize`); a part of it becomes a message
+//!             └─ more, anything else ──────────> fault 0x95
+//! ```
+//!
+//! The memory of a connection between packets is therefore small, whatever was sent before: a large packet takes the
+//! buffer that it was gathered in with it, and a small one is copied out of it. What a message holds is
+//! [`Publish::memory_bytes`]. User properties that no rule asks for are dropped here, so they take memory only while their
+//! packet is read.
+//!
+//! MQTT allows a receiver to read and throw away what it does not want, and its sender waits for an acknowledgement, which
+//! it can get. A connection that ended instead would come back with the same message, and no message behind it would ever
+//! pass.
+
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes, BytesMut};
+use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
+
+use super::codec::{self, Fault, Packet, Publish, Version};
+
+/// A packet of at most so many bytes is gathered without asking for room; more bytes than this (and what is read at once)
+/// a connection does not hold by itself.
+pub(super) const SMALL_BYTES: usize = 4096;
+/// Bytes of the payload that are kept of a message which is skipped.
+pub(super) const KEPT_BYTES: usize = 16 * 1024;
+/// The first four bits of PUBLISH.
+const PUBLISH: u8 = 3;
+
+/// What a connection may send.
+#[derive(Debug, Clone)]
+pub(super) struct Limits {
+    /// A packet with its fixed head; a PUBLISH above it is skipped.
+    pub(super) packet_bytes_max: usize,
+    /// A topic of a message that is skipped is kept up to here.
+    pub(super) topic_bytes_max: usize,
+    /// The names of the user properties that a rule asks for.
+    pub(super) user_properties: Arc<[String]>,
+}
+
+/// What there is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Nothing before there are more bytes.
+    More,
+    /// A packet begins that takes so many bytes: to be answered by [`Frames::gather`].
+    Large(usize),
+    /// A message begins that has so many bytes, more than are allowed: to be answered by [`Frames::skip`].
+    Oversize(usize),
+    /// A packet.
+    Packet(Packet),
+}
+
+#[derive(Debug)]
+enum State {
+    Between,
+    /// So many bytes at the begin of the buffer are a packet.
+    Gathering(usize),
+    Skipping(Box<Skip>),
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Frames {
+    version: Version,
+    limits: Limits,
+    state: State,
+}
+
+/// A fixed head (MQTT §2.1, §2.2 of 3.1.1).
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    first: u8,
+    /// Of the head itself.
+    bytes: usize,
+    /// What follows it.
+    rest: usize,
+}
+
+impl Head {
+    fn read(buf: &[u8]) -> Result<Option<Head>, Fault> {
+        let Some((&first, lengths)) = buf.split_first() else { return Ok(None) };
+        let (mut rest, mut shift) = (0usize, 0);
+        for (at, byte) in lengths.iter().take(4).enumerate() {
+            rest |= usize::from(byte & 0x7f) << shift;
+            if *byte < 0x80 {
+                return Ok(Some(Head { first, bytes: at + 2, rest }));
+            }
+            shift += 7;
+        }
+        if lengths.len() < 4 { Ok(None) } else { Err(Fault(Reason::MalformedPacket)) }
+    }
+}
+
+impl Frames {
+    /// Nothing has come yet.
+    pub(super) fn new(version: Version, limits: Limits) -> Frames {
+        Frames { version, limits, state: State::Between }
+    }
+
+    /// Goes on with what there is; bytes that are used are taken off `buf`.
+    pub(super) fn next(&mut self, buf: &mut BytesMut) -> Result<Next, Fault> {
+        if let State::Between = self.state {
+            let Some(head) = Head::read(buf)? else { return Ok(Next::More) };
+            let bytes = head.bytes + head.rest;
+            if bytes > self.limits.packet_bytes_max {
+                let is_message = head.first >> 4 == PUBLISH;
+                return if is_message { Ok(Next::Oversize(bytes)) } else { Err(Fault(Reason::PacketTooLarge)) };
+            }
+            if bytes > SMALL_BYTES {
+                return Ok(Next::Large(bytes));
+            }
+            self.state = State::Gathering(bytes);
+        }
+        match &mut self.state {
+            State::Skipping(skip) => {
+                let Some(publish) = skip.feed(buf)? else { return Ok(Next::More) };
+                self.state = State::Between;
+                Ok(Next::Packet(Packet::Publish(publish)))
+            }
+            State::Gathering(bytes) if buf.len() >= *bytes => {
+                let bytes = *bytes;
+                self.state = State::Between;
+                self.packet(buf, bytes).map(Next::Packet)
+            }
+            State::Gathering(_) | State::Between => Ok(Next::More),
+        }
+    }
+
+    /// The answer to [`Next::Large`]: there is room for it.
+    pub(super) fn gather(&mut self, bytes: usize) {
+        self.state = State::Gathering(bytes);
+    }
+
+    /// The answer to [`Next::Oversize`]: so many bytes of its payload are to be kept.
+    pub(super) fn skip(&mut self, buf: &mut BytesMut, kept_bytes_max: usize) -> Result<(), Fault> {
+        let Some(head) = Head::read(buf)? else { return Ok(()) };
+        self.state = State::Skipping(Box::new(Skip::new(self.version, head, &self.limits, kept_bytes_max)?));
+        buf.advance(head.bytes);
+        Ok(())
+    }
+
+    /// How many bytes the packet at hand misses, where that is known.
+    pub(super) fn missing(&self, buf: &BytesMut) -> usize {
+        match self.state {
+            State::Gathering(bytes) => bytes.saturating_sub(buf.len()),
+            State::Between | State::Skipping(_) => 0,
+        }
+    }
+
+    fn packet(&self, buf: &mut BytesMut, bytes: usize) -> Result<Packet, Fault> {
+        let mut whole = buf.split_to(bytes);
+        if bytes > SMALL_BYTES {
+            // The buffer is the packet's now; a few bytes may follow in it.
+            *buf = BytesMut::from(&buf[..]);
+        }
+        let payload_bytes = (self.version == Version::V5).then(|| payload_bytes_v5(&whole));
+        // It is whole, so to ask for more is to say that it lies about its lengths.
+        match codec::read(self.version, &mut whole)?.ok_or(Fault(Reason::MalformedPacket))? {
+            // rumqttc lets the last property run over the end of the properties, into the payload.
+            Packet::Publish(publish) if payload_bytes.is_some_and(|bytes| bytes != Some(publish.payload.len())) => {
+                Err(Fault(Reason::MalformedPacket))
+            }
+            Packet::Publish(publish) => Ok(Packet::Publish(self.compact(publish, bytes))),
+            other => Ok(other),
+        }
+    }
+
+    /// Leaves nothing of a message in memory that is not needed, and nothing that is not counted.
+    fn compact(&self, mut publish: Publish, packet_bytes: usize) -> Publish {
+        let mut wanted: Vec<(String, String)> = vec![];
+        for (name, value) in publish.properties.drain(..) {
+            let is_wanted = self.limits.user_properties.contains(&name) && !value.is_empty();
+            // Of equal names the first counts.
+            if is_wanted && wanted.iter().all(|(there, _)| *there != name) {
+                wanted.push((name, value));
+            }
+        }
+        wanted.shrink_to_fit();
+        publish.properties = wanted;
+        let bytes = publish.topic.len() + publish.payload.len();
+        publish.held_bytes = if bytes <= SMALL_BYTES {
+            publish.topic = Bytes::copy_from_slice(&publish.topic);
+            publish.payload = Bytes::copy_from_slice(&publish.payload);
+            bytes
+        } else {
+            packet_bytes
+        };
+        publish
+    }
+}
+
+/// How many bytes the payload of a whole PUBLISH of MQTT 5 has, by the lengths of what stands before it.
+fn payload_bytes_v5(packet: &[u8]) -> Option<usize> {
+    let head = Head::read(packet).ok()??;
+    let (length, rest) = packet.get(head.bytes..)?.split_first_chunk::<2>()?;
+    let id_bytes = if head.first & 6 == 0 { 0 } else { 2 };
+    let rest = rest.get(usize::from(u16::from_be_bytes(*length)) + id_bytes..)?;
+    let end = rest.iter().take(4).position(|byte| *byte < 0x80)?;
+    let properties = rest[..=end].iter().rev().fold(0, |sum, byte| sum << 7 | usize::from(byte & 0x7f));
+    rest.len().checked_sub(end + 1 + properties)
+}
+
+/// What of a skipped message comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    TopicLength,
+    Topic(usize),
+    Id,
+    /// Its value so far, and how far the next seven bits are shifted.
+    PropertiesLength(usize, u32),
+    Properties(usize),
+    Payload,
+}
+
+/// A message that is too large, as it goes by.
+#[derive(Debug)]
+struct Skip {
+    version: Version,
+    qos: u8,
+    id: u16,
+    packet_bytes: usize,
+    /// Bytes of the packet that were not seen yet.
+    left: usize,
+    part: Part,
+    topic: Vec<u8>,
+    topic_bytes: usize,
+    topic_bytes_max: usize,
+    payload: Vec<u8>,
+    payload_bytes: usize,
+    kept_bytes_max: usize,
+}
+
+impl Skip {
+    fn new(version: Version, head: Head, limits: &Limits, kept_bytes_max: usize) -> Result<Skip, Fault> {
+        let (qos, is_again) = ((head.first >> 1) & 3, head.first & 8 != 0);
+        if qos == 3 || (qos == 0 && is_again) {
+            return Err(Fault(Reason::MalformedPacket));
+        }
+        Ok(Skip {
+            version,
+            qos,
+            id: 0,
+            packet_bytes: head.bytes + head.rest,
+            left: head.rest,
+            part: Part::TopicLength,
+            topic: vec![],
+            topic_bytes: 0,
+            topic_bytes_max: limits.topic_bytes_max,
+            payload: Vec::with_capacity(kept_bytes_max.min(head.rest)),
+            payload_bytes: 0,
+            kept_bytes_max,
+        })
+    }
+
+    /// Takes everything that is there; the message when that was the last of it.
+    fn feed(&mut self, buf: &mut BytesMut) -> Result<Option<Publish>, Fault> {
+        loop {
+            self.part = match self.part {
+                Part::TopicLength => {
+                    let Some(length) = self.number(buf)? else { return Ok(None) };
+                    self.topic_bytes = usize::from(length);
+                    Part::Topic(self.within(usize::from(length))?)
+                }
+                Part::Topic(left) => {
+                    let bytes = self.take(buf, left);
+                    let room = self.topic_bytes_max - self.topic.len();
+                    self.topic.extend_from_slice(&bytes[..bytes.len().min(room)]);
+                    if bytes.len() < left {
+                        self.part = Part::Topic(left - bytes.len());
+                        return Ok(None);
+                    }
+                    self.check_topic()?;
+                    if self.qos > 0 { Part::Id } else { self.after_id() }
+                }
+                Part::Id => {
+                    let Some(id) = self.number(buf)? else { return Ok(None) };
+                    if id == 0 {
+                        return Err(Fault(Reason::MalformedPacket));
+                    }
+                    self.id = id;
+                    self.after_id()
+                }
+                Part::PropertiesLength(value, shift) => {
+                    self.within(1)?;
+                    let Some(&byte) = self.take(buf, 1).first() else { return Ok(None) };
+                    let value = value | usize::from(byte & 0x7f) << shift;
+                    match byte {
+                        0..0x80 => Part::Properties(self.within(value)?),
+                        _ if shift == 21 => return Err(Fault(Reason::MalformedPacket)),
+                        _ => Part::PropertiesLength(value, shift + 7),
+                    }
+                }
+                Part::Properties(left) => {
+                    let passed = self.take(buf, left).len();
+                    if passed < left {
+                        self.part = Part::Properties(left - passed);
+                        return Ok(None);
+                    }
+                    Part::Payload
+                }
+                Part::Payload => {
+                    let bytes = self.take(buf, self.left);
+                    self.payload_bytes += bytes.len();
+                    let room = self.kept_bytes_max - self.payload.len();
+                    self.payload.extend_from_slice(&bytes[..bytes.len().min(room)]);
+                    return Ok((self.left == 0).then(|| self.publish()));
+                }
+            };
+        }
+    }
+
+    fn after_id(&self) -> Part {
+        match self.version {
+            Version::V4 => Part::Payload,
+            Version::V5 => Part::PropertiesLength(0, 0),
+        }
+    }
+
+    /// A length that the packet gives, if it has so many bytes.
+    fn within(&self, bytes: usize) -> Result<usize, Fault> {
+        if bytes <= self.left { Ok(bytes) } else { Err(Fault(Reason::MalformedPacket)) }
+    }
+
+    /// Up to so many bytes.
+    fn take(&mut self, buf: &mut BytesMut, most: usize) -> BytesMut {
+        let bytes = buf.split_to(most.min(buf.len()));
+        self.left -= bytes.len();
+        bytes
+    }
+
+    fn number(&mut self, buf: &mut BytesMut) -> Result<Option<u16>, Fault> {
+        self.within(2)?;
+        if buf.len() < 2 {
+            return Ok(None);
+        }
+        let bytes = self.take(buf, 2);
+        Ok(Some(u16::from_be_bytes([bytes[0], bytes[1]])))
+    }
+
+    /// The rules for a topic's name (MQTT §4.7 and §1.5.3 of 3.1.1), as far as it was kept.
+    fn check_topic(&mut self) -> Result<(), Fault> {
+        if self.topic_bytes == 0 {
+            // Only an alias can stand for it, and none is offered.
+            let is_v5 = self.version == Version::V5;
+            return Err(Fault(if is_v5 { Reason::TopicAliasInvalid } else { Reason::MalformedPacket }));
+        }
+        let is_cut = self.topic.len() < self.topic_bytes;
+        if let Err(error) = std::str::from_utf8(&self.topic) {
+            if !is_cut || error.error_len().is_some() {
+                return Err(Fault(Reason::MalformedPacket));
+            }
+            self.topic.truncate(error.valid_up_to());
+        }
+        let is_wrong = self.topic.iter().any(|byte| matches!(byte, b'+' | b'#' | 0));
+        if is_wrong { Err(Fault(Reason::MalformedPacket)) } else { Ok(()) }
+    }
+
+    fn publish(&mut self) -> Publish {
+        self.topic.shrink_to_fit();
+        self.payload.shrink_to_fit();
+        let (topic, payload) = (std::mem::take(&mut self.topic), std::mem::take(&mut self.payload));
+        Publish {
+            held_bytes: topic.len() + payload.len(),
+            topic: topic.into(),
+            payload: payload.into(),
+            qos: self.qos,
+            id: self.id,
+            has_alias: false,
+            properties: vec![],
+            oversize: Some(codec::Oversize {
+                packet_bytes: self.packet_bytes,
+                topic_bytes: self.topic_bytes,
+                payload_bytes: self.payload_bytes,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "frames_tests.rs"]
+mod tests;

@@ -1,0 +1,204 @@
+//! Packets in any cut, of any size: the same ones come out, and little stays in memory.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn limits(packet_bytes_max: usize) -> Limits {
+    Limits { packet_bytes_max, topic_bytes_max: 64, user_properties: Arc::from(["site".to_owned(), "rack".to_owned()]) }
+}
+
+/// A packet's bytes: fixed head and rest.
+fn packet(first: u8, rest: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![first];
+    let mut n = rest.len();
+    loop {
+        let low = (n % 128) as u8;
+        n /= 128;
+        bytes.push(if n > 0 { low | 0x80 } else { low });
+        if n == 0 {
+            break;
+        }
+    }
+    bytes.extend_from_slice(rest);
+    bytes
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u16).to_be_bytes(), text.as_bytes()].concat()
+}
+
+fn publish(version: Version, qos: u8, topic: &str, properties: &[(&str, &str)], payload: &[u8]) -> Vec<u8> {
+    let mut rest = text(topic);
+    if qos > 0 {
+        rest.extend([0, 7]);
+    }
+    if version == Version::V5 {
+        let properties: Vec<u8> =
+            properties.iter().flat_map(|(k, v)| [vec![0x26], text(k), text(v)].concat()).collect();
+        rest.extend(&packet(0, &properties)[1..]);
+    }
+    rest.extend_from_slice(payload);
+    packet(0x30 | qos << 1, &rest)
+}
+
+/// Everything that comes out of these pieces, and the fault at their end.
+fn read(version: Version, limits: Limits, pieces: &[&[u8]]) -> (Vec<Packet>, Option<Fault>) {
+    let (mut frames, mut buf, mut packets) = (Frames::new(version, limits.clone()), BytesMut::new(), vec![]);
+    for piece in pieces {
+        buf.extend_from_slice(piece);
+        loop {
+            match frames.next(&mut buf) {
+                Ok(Next::More) => break,
+                Ok(Next::Packet(packet)) => packets.push(packet),
+                Ok(Next::Large(bytes)) => {
+                    assert!(bytes > SMALL_BYTES && bytes <= limits.packet_bytes_max);
+                    frames.gather(bytes);
+                }
+                Ok(Next::Oversize(bytes)) => {
+                    assert!(bytes > limits.packet_bytes_max);
+                    match frames.skip(&mut buf, KEPT_BYTES) {
+                        Ok(()) => assert_eq!(frames.missing(&buf), 0),
+                        Err(fault) => return (packets, Some(fault)),
+                    }
+                }
+                Err(fault) => return (packets, Some(fault)),
+            }
+        }
+        match &frames.state {
+            State::Skipping(_) => assert!(buf.len() < 2, "what is skipped is not kept"),
+            State::Between => assert!(buf.len() < 5, "only a part of a fixed head is kept"),
+            State::Gathering(bytes) => assert_eq!(frames.missing(&buf), bytes - buf.len()),
+        }
+    }
+    (packets, None)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #[test]
+    fn cuts_change_nothing(
+        is_v5 in any::<bool>(),
+        messages in prop::collection::vec((0..3u8, 1..80usize, 0..200usize, 0..9u8), 1..8),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
+    ) {
+        let version = if is_v5 { Version::V5 } else { Version::V4 };
+        let mut stream = vec![];
+        for (qos, topic, payload, kind) in &messages {
+            // Small, large and oversize ones.
+            let n = match kind { 0..=5 => *payload, 6 | 7 => SMALL_BYTES + payload * 10, _ => 9_000 + payload * 100 };
+            stream.extend(publish(version, *qos, &"t".repeat(*topic), &[("site", "north"), ("", "")], &vec![b'x'; n]));
+            stream.extend([0xc0, 0]);
+        }
+        let mut cuts: Vec<usize> = cuts.iter().map(|at| at.index(stream.len())).chain([0, stream.len()]).collect();
+        cuts.sort_unstable();
+        let pieces: Vec<&[u8]> = cuts.windows(2).map(|w| &stream[w[0]..w[1]]).collect();
+        let (whole, fault) = read(version, limits(8_000), &[&stream]);
+        prop_assert_eq!(fault, None);
+        prop_assert_eq!(whole.len(), 2 * messages.len());
+        let oversize = |p: &&Packet| matches!(p, Packet::Publish(Publish { oversize: Some(_), .. }));
+        prop_assert_eq!(whole.iter().filter(oversize).count(), messages.iter().filter(|(.., kind)| *kind == 8).count());
+        let every_byte: Vec<&[u8]> = stream.chunks(1).collect();
+        prop_assert_eq!(&read(version, limits(8_000), &pieces).0, &whole);
+        prop_assert_eq!(&read(version, limits(8_000), &every_byte).0, &whole);
+    }
+}
+
+#[test]
+fn what_a_message_holds_is_counted_and_no_more_than_it_needs() {
+    // Fifty thousand empty properties: 5 bytes each as they came, 48 in memory.
+    let empty = vec![("", ""); 50_000];
+    let many: Vec<(&str, &str)> = [("site", ""), ("site", "north"), ("site", "south"), ("other", "x")].repeat(1000);
+    for (properties, payload, kept) in
+        [(&empty[..], 2, 0), (&many, 2, 1), (&many, 200_000, 1), (&[("rack", "r"), ("site", "s")], 2, 2)]
+    {
+        let bytes = publish(Version::V5, 1, "a/b", properties, &vec![b'x'; payload]);
+        let (packets, fault) = read(Version::V5, limits(1 << 20), &[&bytes]);
+        assert_eq!(fault, None);
+        let Packet::Publish(publish) = &packets[0] else { panic!("{packets:?}") };
+        assert_eq!((publish.properties.len(), publish.payload.len()), (kept, payload));
+        assert_eq!(publish.properties.capacity(), kept, "no room stays for those that were dropped");
+        let own = publish.topic.len() + payload + kept * (size_of::<(String, String)>() + 2);
+        assert!(publish.memory_bytes() >= own, "{} of {own}", publish.memory_bytes());
+        // A large payload holds the packet that it came in, a small one nothing but itself.
+        let most = if payload > SMALL_BYTES { bytes.len() + 200 } else { own + 20 };
+        assert!(publish.memory_bytes() <= most, "{} of {most}", publish.memory_bytes());
+        assert_eq!(publish.topic.is_unique(), payload <= SMALL_BYTES);
+    }
+    let (packets, _) = read(Version::V5, limits(1 << 20), &[&publish(Version::V5, 1, "a", &many, b"")]);
+    let Packet::Publish(publish) = &packets[0] else { panic!("{packets:?}") };
+    assert_eq!(publish.properties, [("site".to_owned(), "north".to_owned())], "the first that says something");
+}
+
+#[test]
+fn a_large_packet_leaves_no_large_buffer_behind() {
+    let mut stream = publish(Version::V4, 1, "a", &[], &vec![b'x'; 200_000]);
+    let large = stream.len();
+    stream.extend([0xc0, 0]);
+    let (mut frames, mut buf) = (Frames::new(Version::V4, limits(1 << 20)), BytesMut::from(&stream[..]));
+    assert_eq!(frames.next(&mut buf), Ok(Next::Large(large)));
+    assert_eq!(frames.next(&mut buf), Ok(Next::Large(large)), "not before there is room");
+    frames.gather(large);
+    assert!(matches!(frames.next(&mut buf), Ok(Next::Packet(Packet::Publish(_)))));
+    assert!(buf.capacity() < SMALL_BYTES, "{}", buf.capacity());
+    assert_eq!(frames.next(&mut buf), Ok(Next::Packet(Packet::Ping)));
+}
+
+#[test]
+fn a_message_that_is_too_large_is_known_by_its_first_bytes() {
+    for version in [Version::V4, Version::V5] {
+        let payload: Vec<u8> = (0..300_000).map(|i| i as u8).collect();
+        let topic = "ü".repeat(50);
+        let bytes = publish(version, 2, &topic, &[("site", "north")], &payload);
+        let (packets, fault) = read(version, limits(8_000), &[&bytes]);
+        assert_eq!((packets.len(), fault), (1, None));
+        let Packet::Publish(publish) = &packets[0] else { panic!("{packets:?}") };
+        assert_eq!((publish.qos, publish.id, publish.has_alias), (2, 7, false));
+        assert_eq!(&publish.payload[..], &payload[..KEPT_BYTES]);
+        // 64 bytes may be kept, and no character in part.
+        assert_eq!(std::str::from_utf8(&publish.topic), Ok("ü".repeat(32).as_str()));
+        let oversize = publish.oversize.unwrap();
+        assert_eq!(
+            (oversize.packet_bytes, oversize.topic_bytes, oversize.payload_bytes),
+            (bytes.len(), 100, payload.len())
+        );
+        assert_eq!(publish.memory_bytes(), KEPT_BYTES + 64);
+    }
+}
+
+#[test]
+fn lengths_that_lie_are_faults() {
+    let long = |rest: &[u8]| [rest, &[b'x'; 9_000][..rest.len().max(9_000) - rest.len()]].concat();
+    for (version, first, rest, reason) in [
+        // Only PUBLISH is skipped.
+        (Version::V4, 0x82, long(&[]), Reason::PacketTooLarge),
+        (Version::V5, 0x10, long(&[]), Reason::PacketTooLarge),
+        // No QoS 3, and none that is sent again with QoS 0.
+        (Version::V4, 0x36, long(&text("a")), Reason::MalformedPacket),
+        (Version::V4, 0x38, long(&text("a")), Reason::MalformedPacket),
+        // A topic longer than the packet, one that is empty, with a wildcard, with NUL, and none.
+        (Version::V4, 0x30, long(&[0xff, 0xff]), Reason::MalformedPacket),
+        (Version::V4, 0x30, long(&text("")), Reason::MalformedPacket),
+        (Version::V5, 0x30, long(&text("")), Reason::TopicAliasInvalid),
+        (Version::V4, 0x30, long(&text("a/#")), Reason::MalformedPacket),
+        (Version::V4, 0x30, long(&text("a\0")), Reason::MalformedPacket),
+        (Version::V4, 0x30, long(&[0, 2, 0xff, 0xff]), Reason::MalformedPacket),
+        // A packet id of 0.
+        (Version::V4, 0x32, long(&[&text("a")[..], &[0, 0]].concat()), Reason::MalformedPacket),
+        // Properties longer than the packet, and a length of five bytes.
+        (Version::V5, 0x30, long(&[&text("a")[..], &[0xff, 0xff, 0x7f]].concat()), Reason::MalformedPacket),
+        (Version::V5, 0x30, long(&[&text("a")[..], &[0xff; 5]].concat()), Reason::MalformedPacket),
+    ] {
+        let bytes = packet(first, &rest);
+        assert_eq!(read(version, limits(8_000), &[&bytes]).1, Some(Fault(reason)), "{:x?}", &bytes[..12]);
+    }
+    // A property that runs over the end of the properties, which takes the begin of the payload for its own.
+    let overrun = packet(0x30, &[&text("a")[..], &[5, 0x26, 0, 0, 0, 2], b"21.5"].concat());
+    assert_eq!(read(Version::V5, limits(8_000), &[&overrun]).1, Some(Fault(Reason::MalformedPacket)));
+    assert_eq!(
+        read(Version::V4, limits(8_000), &[&[0x30, 0xff, 0xff, 0xff, 0xff]]).1,
+        Some(Fault(Reason::MalformedPacket))
+    );
+}

@@ -1,0 +1,163 @@
+//! What the log says of devices: who was disconnected, whose messages were not taken as readings, who was not let in.
+//!
+//! A device can repeat a mistake thousands of times a second, so each kind has a few lines a minute ([`LINES_MAX`]), and
+//! then one line with the number of those that were left out. A client is named by its id, the id of its token and its
+//! address; the secret of a token is never written, even where a device has put it into its client id.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::connect::Client;
+use crate::model::Clock;
+
+/// Lines of a kind within [`LOG_EVERY`].
+const LINES_MAX: u32 = 10;
+/// For how long lines are counted.
+pub(super) const LOG_EVERY: Duration = Duration::from_secs(60);
+/// Characters of a topic that are written.
+const TOPIC_CHARS_MAX: usize = 200;
+
+/// A few lines within a time, and how many there would have been more. Pure.
+#[derive(Debug, Default)]
+struct Quota {
+    since_ms: Option<u64>,
+    lines: u32,
+    left_out: u64,
+}
+
+impl Quota {
+    /// Ends the time if it is over; how many lines were left out in it, if any were.
+    fn end(&mut self, now_ms: u64) -> Option<u64> {
+        self.since_ms.filter(|since| now_ms.saturating_sub(*since) >= LOG_EVERY.as_millis() as u64)?;
+        let left_out = std::mem::take(self).left_out;
+        (left_out > 0).then_some(left_out)
+    }
+
+    /// Whether a line may be written now; to be asked after [`Quota::end`].
+    fn allows(&mut self, now_ms: u64) -> bool {
+        self.since_ms.get_or_insert(now_ms);
+        let allows = self.lines < LINES_MAX;
+        if allows {
+            self.lines += 1;
+        } else {
+            self.left_out += 1;
+        }
+        allows
+    }
+}
+
+/// A kind of line.
+struct Kind {
+    name: &'static str,
+    quota: Mutex<Quota>,
+}
+
+impl Kind {
+    fn new(name: &'static str) -> Kind {
+        Kind { name, quota: Mutex::default() }
+    }
+
+    /// Writes a line, or counts it.
+    fn line(&self, now_ms: u64, write: impl FnOnce()) {
+        self.end(now_ms);
+        // Two numbers and a time: whole in themselves, whatever a thread that panicked was at.
+        if self.quota.lock().unwrap_or_else(PoisonError::into_inner).allows(now_ms) {
+            write();
+        }
+    }
+
+    fn end(&self, now_ms: u64) {
+        let left_out = self.quota.lock().unwrap_or_else(PoisonError::into_inner).end(now_ms);
+        if let Some(left_out) = left_out {
+            tracing::warn!(
+                left_out,
+                kind = self.name,
+                "listen.mqtt: more of these within the last minute, of which nothing more is said"
+            );
+        }
+    }
+}
+
+/// See the module's documentation.
+pub(super) struct Logs {
+    clock: Arc<dyn Clock>,
+    disconnects: Kind,
+    unwanted: Kind,
+    strangers: Kind,
+}
+
+impl Logs {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Logs {
+        let [disconnects, unwanted, strangers] =
+            ["device disconnected", "message not taken as readings", "device not let in"].map(Kind::new);
+        Logs { clock, disconnects, unwanted, strangers }
+    }
+
+    /// A connection that we ended.
+    pub(super) fn disconnected(&self, client: &Client, reason: &'static str, words: &str) {
+        let Client { shown, token, peer, .. } = client;
+        self.disconnects.line(self.now_ms(), || {
+            tracing::warn!(client = shown, token, %peer, reason, "listen.mqtt: device disconnected: {words}");
+        });
+    }
+
+    /// A message that becomes a dead letter for its topic or its size.
+    pub(super) fn unwanted(&self, client: &Client, topic: &str, reason: &'static str, detail: &str) {
+        let Client { shown, token, peer, .. } = client;
+        self.unwanted.line(self.now_ms(), || {
+            let topic: String = topic.chars().take(TOPIC_CHARS_MAX).collect();
+            tracing::warn!(
+                client = shown, token, %peer, topic, reason,
+                "listen.mqtt: a message is kept as a dead letter: {detail}"
+            );
+        });
+    }
+
+    /// A connection that did not get as far as CONNACK; the client's id, where it has named itself.
+    pub(super) fn turned_away(&self, peer: SocketAddr, client: Option<&str>, reason: &'static str, words: &str) {
+        self.strangers.line(self.now_ms(), || {
+            tracing::warn!(client, %peer, reason, "listen.mqtt: device not let in: {words}");
+        });
+    }
+
+    /// Says how many lines were left out, where the time of their kind is over.
+    pub(super) fn end(&self) {
+        self.end_all(self.now_ms());
+    }
+
+    /// The same of all kinds, since nothing more will be said.
+    pub(super) fn close(&self) {
+        self.end_all(u64::MAX);
+    }
+
+    fn end_all(&self, now_ms: u64) {
+        [&self.disconnects, &self.unwanted, &self.strangers].into_iter().for_each(|kind| kind.end(now_ms));
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.clock.now().mono_ms
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_few_lines_a_minute_and_the_number_of_the_others() {
+        let mut quota = Quota::default();
+        let (mut lines, mut told) = (0, 0);
+        // A hundred seconds of one event every 10 ms.
+        for now in (0..100_000).step_by(10) {
+            told += quota.end(now).unwrap_or_default();
+            lines += u64::from(quota.allows(now));
+        }
+        assert_eq!((lines, told), (20, 5990));
+        assert_eq!(quota.end(119_990), None, "not yet");
+        assert_eq!(quota.end(120_000), Some(3990));
+        assert_eq!(quota.end(500_000), None, "said once");
+        assert!(quota.allows(500_000));
+        assert_eq!(quota.end(600_000), None, "none was left out");
+    }
+}

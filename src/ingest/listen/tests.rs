@@ -1,0 +1,201 @@
+//! Hostile streams while the next stage takes nothing (the journal is full): what is held stays within its budgets, and
+//! what is counted is what is held.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
+use tokio::io::DuplexStream;
+use tokio_util::sync::CancellationToken;
+
+use super::codec::Version;
+use super::connect::Client;
+use super::connection::{Connection, End};
+use super::gather::QUEUE_MAX;
+use super::*;
+use crate::config::{AckMode, Config, Retained, Subscription};
+use crate::intake::{Gate, door};
+use crate::model::SystemClock;
+
+fn settings(window: u16) -> ListenMqtt {
+    let mut settings = Config::default().listen.mqtt;
+    settings.window = window;
+    settings.packet_max_bytes = 64 * 1024;
+    settings.topics = vec![Subscription {
+        filter: "s/+".into(),
+        qos: 1,
+        topic: "s/{sensor_id}".into(),
+        format: "json".into(),
+        ts_unit: None,
+        zone: None,
+        retained: Retained::Always,
+        user_property_tags: vec!["site".into()],
+    }];
+    settings
+}
+
+fn shared(settings: &ListenMqtt) -> Arc<Shared> {
+    let (intake, _) = door(1, 1, Gate::default());
+    let env = Env {
+        decoding: Live::fixed(Config::default().decoding()),
+        on_tls: Arc::new(|_| {}),
+        ack: AckMode::Journal,
+        intake,
+        clock: Arc::new(SystemClock::new()),
+        stop: CancellationToken::new(),
+        drained: CancellationToken::new(),
+    };
+    Arc::new(Shared::new(settings, env, Live::fixed(None)))
+}
+
+/// A connection whose gatherer takes nothing.
+fn connection(shared: &Arc<Shared>, version: Version, tx: &mpsc::Sender<Incoming>) -> Connection<DuplexStream> {
+    let client = Client {
+        version,
+        token: "t".into(),
+        id: "d".into(),
+        silence_max: Duration::from_secs(90),
+        shown: "d".into(),
+        peer: (Ipv4Addr::LOCALHOST, 1).into(),
+        wants_words: true,
+        packet_bytes_max: usize::MAX,
+    };
+    let (near, _) = tokio::io::duplex(1);
+    Connection::new(near, shared.clone(), client, tx.clone(), BytesMut::new(), BytesMut::new())
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u16).to_be_bytes(), text.as_bytes()].concat()
+}
+
+/// PUBLISH with so many empty user properties and one that is wanted.
+fn publish(version: Version, topic: &str, qos: u8, id: u16, properties: usize, payload: usize) -> Vec<u8> {
+    let mut rest = text(topic);
+    if qos > 0 {
+        rest.extend(id.to_be_bytes());
+    }
+    let length = |mut n: usize, out: &mut Vec<u8>| {
+        while n > 127 {
+            out.push((n % 128) as u8 | 0x80);
+            n /= 128;
+        }
+        out.push(n as u8);
+    };
+    if version == Version::V5 {
+        let mut all = [0x26, 0, 0, 0, 0].repeat(properties);
+        all.extend([vec![0x26], text("site"), text("n")].concat());
+        length(all.len(), &mut rest);
+        rest.extend(all);
+    }
+    rest.extend(vec![b'x'; payload]);
+    let mut bytes = vec![0x30 | qos << 1];
+    length(rest.len(), &mut bytes);
+    bytes.extend(rest);
+    bytes
+}
+
+/// Sends until nothing more is taken; how it ended and how many bytes were sent.
+fn flood(connection: &mut Connection<DuplexStream>, mut bytes: impl FnMut(u16) -> Vec<u8>) -> (Option<End>, usize) {
+    let mut sent = 0;
+    for n in 0..400_000u32 {
+        let bytes = bytes((n % 65_535) as u16 + 1);
+        sent += bytes.len();
+        if let Err(end) = connection.receive(&bytes) {
+            return (Some(end), sent);
+        }
+        if !connection.reads() {
+            return (None, sent);
+        }
+    }
+    panic!("{sent} bytes were taken, and there is no end");
+}
+
+/// What the messages in a gatherer's queue take in memory, and that each has as much of the budget.
+fn held_bytes(incoming: &mut mpsc::Receiver<Incoming>) -> usize {
+    let mut all = 0;
+    while let Ok(Incoming { message, permit, .. }) = incoming.try_recv() {
+        let texts: usize = message.properties.iter().map(|(k, v)| k.capacity() + v.capacity()).sum();
+        let properties = message.properties.capacity() * size_of::<(String, String)>() + texts;
+        let bytes = message.topic.len() + message.payload.len() + properties + size_of::<Incoming>();
+        assert!(permit.num_permits() >= bytes.min(BYTES_MAX), "{} for {bytes}", permit.num_permits());
+        assert!(message.payload.len() > 4096 || message.payload.is_empty() || message.payload.is_unique());
+        all += bytes;
+    }
+    all
+}
+
+/// Topics that a rule wants and others, every QoS, few and many properties, small and large: one connection.
+#[test]
+fn a_connection_takes_no_more_than_its_window_and_its_budget() {
+    for version in [Version::V4, Version::V5] {
+        for topic in ["s/a", "elsewhere"] {
+            for qos in 0..=2 {
+                for (properties, payload) in [(0, 0), (0, 3), (100, 0), (10_000, 2), (0, 50_000), (0, 70_000)] {
+                    let shared = shared(&settings(100));
+                    let (tx, mut rx) = mpsc::channel(QUEUE_MAX);
+                    let mut connection = connection(&shared, version, &tx);
+                    let (end, sent) =
+                        flood(&mut connection, |id| publish(version, topic, qos, id, properties, payload));
+                    let what =
+                        format!("{version:?} {topic} QoS {qos}, {properties} properties, {payload} bytes: {sent}");
+                    let is_beyond = version == Version::V5 && qos > 0;
+                    let beyond = Some(End::Fault(Reason::ReceiveMaximumExceeded));
+                    assert_eq!(end, if is_beyond { beyond } else { None }, "{what}");
+                    assert!(connection.in_flight() <= 100, "{what}: {} in flight", connection.in_flight());
+                    let counted = BYTES_MAX - shared.bytes.available_permits();
+                    let held = held_bytes(&mut rx);
+                    assert!(held <= counted && counted <= BYTES_MAX, "{what}: {held} held, {counted} counted");
+                    if qos > 0 {
+                        assert!(held < 100 * 60_000, "{what}: {held}");
+                    }
+                    drop(connection);
+                    assert_eq!(shared.bytes.available_permits(), BYTES_MAX, "{what}: all is given back");
+                    assert_eq!(shared.large.available_permits(), LARGE_BYTES_MAX, "{what}: all is given back");
+                }
+            }
+        }
+    }
+}
+
+/// Many connections with large packets, whole ones and ones that never end: they share two budgets.
+#[test]
+fn all_connections_together_keep_to_the_budgets() {
+    let shared = shared(&settings(100));
+    let (tx, mut rx) = mpsc::channel(QUEUE_MAX);
+    let mut connections: Vec<_> = (0..3000).map(|_| connection(&shared, Version::V4, &tx)).collect();
+    for (i, connection) in connections.iter_mut().enumerate() {
+        let whole = publish(Version::V4, "elsewhere", 1, 7, 0, 60_000);
+        let bytes = if i % 2 == 0 { &whole[..] } else { &whole[..100] };
+        assert_eq!(connection.receive(bytes), Ok(()));
+    }
+    let (waiting, gathering) = (shared.bytes.available_permits(), shared.large.available_permits());
+    assert!(waiting < 100_000 && gathering < 100_000, "both are used up: {waiting}, {gathering} left");
+    // A connection that finds no room holds no more than the kernel gave it at once.
+    let held: usize = connections.iter().filter(|c| !c.reads()).map(Connection::buffered).sum();
+    assert!(connections.iter().filter(|c| !c.reads()).count() > 1000 && held <= 3000 * 60_100, "{held}");
+    // A small message passes, since it needs no room to be gathered in; and what is too large is skipped.
+    let mut small = connection(&shared, Version::V4, &tx);
+    assert_eq!(small.receive(&publish(Version::V4, "s/a", 1, 7, 0, 10)), Ok(()));
+    assert!(held_bytes(&mut rx) <= BYTES_MAX);
+    drop((connections, small));
+    assert_eq!((shared.bytes.available_permits(), shared.large.available_permits()), (BYTES_MAX, LARGE_BYTES_MAX));
+}
+
+/// The ids of QoS 2 that a device never releases.
+#[test]
+fn exchanges_that_never_end_take_no_more_than_the_receive_maximum() {
+    let shared = shared(&settings(100));
+    let (tx, mut rx) = mpsc::channel(QUEUE_MAX);
+    let mut connection = connection(&shared, Version::V5, &tx);
+    for id in 1..=100u16 {
+        assert_eq!(connection.receive(&publish(Version::V5, "s/a", 2, id, 0, 3)), Ok(()));
+        connection.deliver_all();
+        while rx.try_recv().is_ok() {}
+    }
+    assert_eq!(connection.in_flight(), 0);
+    let end = connection.receive(&publish(Version::V5, "s/a", 1, 200, 0, 3));
+    assert_eq!(end, Err(End::Fault(Reason::ReceiveMaximumExceeded)));
+}
