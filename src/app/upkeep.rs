@@ -282,9 +282,8 @@ mod tests {
         let mut opened = Journal::open(&config.journal, env).unwrap();
         let on_store = on_store(health.clone(), clock.clone());
         let wiring = Arc::new(Wiring {
-            flusher: Flusher::new(store.clone(), backoff(&config), on_store),
+            flusher: Flusher::new(store.clone(), backoff(&config), config.bucket.span, on_store),
             poison: Poison::new(gate.clone()),
-            repeats: false,
             health: health.clone(),
             config,
             clock,
