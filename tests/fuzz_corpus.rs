@@ -7,6 +7,8 @@ use hourbucket::{config, decode, model};
 
 #[path = "../fuzz/src/invariants.rs"]
 mod invariants;
+#[path = "../fuzz/src/rows.rs"]
+mod rows;
 
 use std::path::Path;
 
@@ -35,11 +37,15 @@ const PIECES: [&[u8]; 16] = [
     b"ts",
 ];
 
-fn inputs() -> Vec<(String, Vec<u8>)> {
+/// The inputs of all decoders, or those of the rows.
+fn inputs(of_rows: bool) -> Vec<(String, Vec<u8>)> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
     let mut inputs = vec![];
     for format in std::fs::read_dir(corpus).unwrap() {
         let format = format.unwrap();
+        if (format.file_name() == "rows") != of_rows {
+            continue;
+        }
         for file in std::fs::read_dir(format.path()).unwrap() {
             let file = file.unwrap().path();
             inputs.push((file.display().to_string(), std::fs::read(&file).unwrap()));
@@ -66,7 +72,7 @@ fn bend(payload: &mut Vec<u8>, other: &[u8], rng: &mut fastrand::Rng) {
 
 #[test]
 fn the_corpus_is_read_by_every_decoder_and_nothing_breaks() {
-    let (bench, inputs) = (Bench::new(std::iter::empty()), inputs());
+    let (bench, inputs) = (Bench::new(std::iter::empty()), inputs(false));
     for name in ["json", "line", "otlp"] {
         assert!(bench.names().any(|n| n == name) && inputs.iter().any(|(path, _)| path.contains(name)), "{name}");
     }
@@ -85,5 +91,18 @@ fn the_corpus_is_read_by_every_decoder_and_nothing_breaks() {
             bend(&mut bent, &inputs[rng.usize(..inputs.len())].1, &mut rng);
             look(&bent);
         }
+    }
+}
+
+#[test]
+fn the_rows_of_a_bucket_are_as_a_plain_list() {
+    let mut rng = fastrand::Rng::with_seed(20_240_301);
+    let mut inputs = inputs(true);
+    assert!(!inputs.is_empty());
+    // Beside what the fuzzer has found: anything.
+    inputs.extend((0..300).map(|n| (format!("seed {n}"), (0..rng.usize(..2000)).map(|_| rng.u8(..)).collect())));
+    for (name, input) in &inputs {
+        let held = std::panic::catch_unwind(|| rows::check(input));
+        assert!(held.is_ok(), "{name}: {}", input.escape_ascii());
     }
 }

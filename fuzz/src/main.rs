@@ -1,5 +1,5 @@
 //! One target for all decoders: `HOURBUCKET_FUZZ` names those that each input is given to, separated by commas (default:
-//! all). `run.sh` builds and runs it.
+//! all); `rows` stands for the rows of a bucket, which are no decoder. `run.sh` builds and runs it.
 //!
 //! The three modules are compiled here directly. They are pure and name nothing else of the service (`tests/architecture.rs`
 //! holds that), so the fuzzer needs neither the MongoDB driver nor an async runtime.
@@ -14,6 +14,7 @@ mod decode;
 mod model;
 
 mod invariants;
+mod rows;
 
 use std::sync::OnceLock;
 
@@ -22,10 +23,12 @@ use libfuzzer_sys::fuzz_target;
 use self::invariants::Bench;
 
 fuzz_target!(|payload: &[u8]| {
+    static NAMES: OnceLock<String> = OnceLock::new();
     static BENCH: OnceLock<Bench> = OnceLock::new();
-    let bench = BENCH.get_or_init(|| {
-        let names = std::env::var("HOURBUCKET_FUZZ").unwrap_or_default();
-        Bench::new(names.split(',').filter(|name| !name.is_empty()))
-    });
+    let names = NAMES.get_or_init(|| std::env::var("HOURBUCKET_FUZZ").unwrap_or_default());
+    if names == "rows" {
+        return rows::check(payload);
+    }
+    let bench = BENCH.get_or_init(|| Bench::new(names.split(',').filter(|name| !name.is_empty())));
     bench.check(payload);
 });

@@ -42,7 +42,7 @@ pub(crate) fn batch(id: u64, readings: usize) -> ReadingBatch {
         builder.begin();
         builder.value("temp", ValueRef::Double(id as f64)).unwrap();
         builder.value("n", ValueRef::Int(i as i64)).unwrap();
-        builder.commit(&format!("s{id}"), i as i64, false, &[]);
+        builder.commit(&format!("s{id}"), i as i64, false, &[]).unwrap();
     }
     builder.finish()
 }
