@@ -170,6 +170,11 @@ impl Acks {
         self.earlier.len() + usize::from(!self.is_empty())
     }
 
+    /// Bytes held beside the struct itself; what is behind the parts is shared with others.
+    pub fn memory_bytes(&self) -> usize {
+        self.earlier.capacity() * size_of::<Ack>()
+    }
+
     /// Whether none waits.
     pub fn is_empty(&self) -> bool {
         self.last.shared.is_none()

@@ -47,8 +47,8 @@ use crate::intake::{Gate, Intake, Parcels, door};
 use crate::journal::{self, Journal};
 use crate::latest::state::LatestSettings;
 use crate::latest::{LatestGauges, LatestHandle, LatestTask};
-use crate::model::Clock;
 use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
+use crate::model::{Clock, FieldLimiter};
 use crate::read::Reads;
 use crate::route::Router;
 use crate::route::oldest::Oldest;
@@ -309,6 +309,7 @@ impl Service {
         let flusher = Flusher::new(store.clone(), backoff(&config), config.bucket.span, on_store);
         let bytes_max = u32::try_from(config.ingest.queue_max_bytes).unwrap_or(u32::MAX);
         let (intake, parcels) = door(config.ingest.queue_max, bytes_max, gate.clone());
+        let intake = intake.counting_fields(FieldLimiter::new(config.bucket.span));
         let wiring = Arc::new(Wiring {
             config: config.clone(),
             clock: clock.clone(),

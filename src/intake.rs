@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::ack::Ack;
-use crate::model::{DeadLetter, ReadingBatch};
+use crate::model::{DeadLetter, FieldLimiter, ReadingBatch, memory};
 
 /// What ingest hands over at once: readings and the letters that could not be decoded, behind one acknowledgement.
 #[derive(Debug)]
@@ -34,13 +34,19 @@ impl Parcel {
 
     /// Bytes held by it.
     pub fn memory_bytes(&self) -> usize {
-        self.batch.memory_bytes() + self.dead.iter().map(|d| d.payload.len() + d.topic.len() + 200).sum::<usize>()
+        self.batch.memory_bytes() + self.dead.iter().map(letter_bytes).sum::<usize>()
     }
 
     /// Gives back the permit at once and leaves the contents.
     pub fn into_parts(self) -> (ReadingBatch, Vec<DeadLetter>, Ack) {
         (self.batch, self.dead, self.ack)
     }
+}
+
+fn letter_bytes(letter: &DeadLetter) -> usize {
+    let DeadLetter { received_at_ms: _, source, topic, payload, reason, detail } = letter;
+    let texts = [source.capacity(), topic.capacity(), payload.capacity(), reason.capacity(), detail.capacity()];
+    size_of::<DeadLetter>() + texts.into_iter().map(memory::block).sum::<usize>()
 }
 
 /// Why the door is closed. Nothing of the parcel was taken.
@@ -108,6 +114,7 @@ pub struct Intake {
     bytes: Arc<Semaphore>,
     bytes_max: u32,
     gate: Gate,
+    fields: Option<FieldLimiter>,
 }
 
 /// The receiving end, owned by the journal or the router.
@@ -117,10 +124,22 @@ pub type Parcels = mpsc::Receiver<Parcel>;
 /// alone.
 pub fn door(parcels_max: usize, bytes_max: u32, gate: Gate) -> (Intake, Parcels) {
     let (tx, rx) = mpsc::channel(parcels_max);
-    (Intake { tx, bytes: Arc::new(Semaphore::new(bytes_max as usize)), bytes_max, gate }, rx)
+    (Intake { tx, bytes: Arc::new(Semaphore::new(bytes_max as usize)), bytes_max, gate, fields: None }, rx)
 }
 
 impl Intake {
+    /// The same door, at which the field names of each sensor and bucket are counted.
+    #[must_use]
+    pub fn counting_fields(self, fields: FieldLimiter) -> Intake {
+        Intake { fields: Some(fields), ..self }
+    }
+
+    /// What counts field names, for whoever decodes: a reading that brings too many is rejected where its sender can be
+    /// told.
+    pub fn fields(&self) -> Option<&FieldLimiter> {
+        self.fields.as_ref()
+    }
+
     /// Whether the door is open.
     ///
     /// # Errors

@@ -13,6 +13,8 @@ mod codec;
 mod frames;
 #[path = "../fuzz/src/invariants.rs"]
 mod invariants;
+#[path = "../fuzz/src/rows.rs"]
+mod rows;
 #[path = "../fuzz/src/wire.rs"]
 mod wire;
 
@@ -43,11 +45,15 @@ const PIECES: [&[u8]; 16] = [
     b"ts",
 ];
 
-fn inputs() -> Vec<(String, Vec<u8>)> {
+/// The inputs of all decoders, or those of the rows.
+fn inputs(of_rows: bool) -> Vec<(String, Vec<u8>)> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
     let mut inputs = vec![];
     for format in std::fs::read_dir(corpus).unwrap() {
         let format = format.unwrap();
+        if (format.file_name() == "rows") != of_rows {
+            continue;
+        }
         for file in std::fs::read_dir(format.path()).unwrap() {
             let file = file.unwrap().path();
             inputs.push((file.display().to_string(), std::fs::read(&file).unwrap()));
@@ -74,7 +80,7 @@ fn bend(payload: &mut Vec<u8>, other: &[u8], rng: &mut fastrand::Rng) {
 
 #[test]
 fn the_corpus_is_read_by_every_decoder_and_nothing_breaks() {
-    let (bench, inputs) = (Bench::new(std::iter::empty()), inputs());
+    let (bench, inputs) = (Bench::new(std::iter::empty()), inputs(false));
     for name in ["json", "line", "otlp"] {
         assert!(bench.names().any(|n| n == name) && inputs.iter().any(|(path, _)| path.contains(name)), "{name}");
     }
@@ -99,7 +105,7 @@ fn the_corpus_is_read_by_every_decoder_and_nothing_breaks() {
 #[test]
 fn the_codec_of_the_port_for_devices_keeps_to_its_rules() {
     let mark = format!("/{}/", wire::NAME);
-    let inputs: Vec<_> = inputs().into_iter().filter(|(path, _)| path.contains(&mark)).collect();
+    let inputs: Vec<_> = inputs(false).into_iter().filter(|(path, _)| path.contains(&mark)).collect();
     assert!(inputs.len() > 5, "{} inputs", inputs.len());
     let mut rng = fastrand::Rng::with_seed(20_261_122);
     for (path, input) in &inputs {
@@ -116,5 +122,18 @@ fn the_codec_of_the_port_for_devices_keeps_to_its_rules() {
             bend(&mut bent, &inputs[rng.usize(..inputs.len())].1, &mut rng);
             look(&bent);
         }
+    }
+}
+
+#[test]
+fn the_rows_of_a_bucket_are_as_a_plain_list() {
+    let mut rng = fastrand::Rng::with_seed(20_240_301);
+    let mut inputs = inputs(true);
+    assert!(!inputs.is_empty());
+    // Beside what the fuzzer has found: anything.
+    inputs.extend((0..300).map(|n| (format!("seed {n}"), (0..rng.usize(..2000)).map(|_| rng.u8(..)).collect())));
+    for (name, input) in &inputs {
+        let held = std::panic::catch_unwind(|| rows::check(input));
+        assert!(held.is_ok(), "{name}: {}", input.escape_ascii());
     }
 }

@@ -358,7 +358,7 @@ async fn a_page_is_the_document_of_the_design() {
     let (store, db) = mongo("document").await;
     let mut builder = BatchBuilder::new(10);
     builder.value("x", hourbucket::model::ValueRef::Int(1)).unwrap();
-    builder.commit("S1", 0, false, &[("floor", "2"), ("site", "north")]);
+    builder.commit("S1", 0, false, &[("floor", "2"), ("site", "north")]).unwrap();
     let batch = builder.finish();
     let tags = Arc::new(Tags::from_canonical(batch.iter().next().unwrap().1.tags));
     let readings = [

@@ -195,7 +195,7 @@ async fn a_bucket_is_measurements_and_a_document_of_the_design() {
     let (store, db) = mongo("series_document").await;
     let mut builder = BatchBuilder::new(10);
     builder.value("x", ValueRef::Int(1)).unwrap();
-    builder.commit("S1", 0, false, &[("floor", "2"), ("site", "north")]);
+    builder.commit("S1", 0, false, &[("floor", "2"), ("site", "north")]).unwrap();
     let batch = builder.finish();
     let tags = Some(Arc::new(Tags::from_canonical(batch.iter().next().unwrap().1.tags)));
     let mut readings = temps(0..2);

@@ -1,5 +1,6 @@
 //! One target for all decoders: `HOURBUCKET_FUZZ` names those that each input is given to, separated by commas (default:
-//! all). `mqtt-listen`, alone, is the codec of the port for devices. `run.sh` builds and runs it.
+//! all). `mqtt-listen`, alone, is the codec of the port for devices, and `rows`, alone, the rows of a bucket. `run.sh` builds
+//! and runs it.
 //!
 //! The modules are compiled here directly. They are pure and name nothing else of the service (`tests/architecture.rs`
 //! holds that), so the fuzzer needs neither the MongoDB driver nor an async runtime.
@@ -18,6 +19,7 @@ mod frames;
 mod model;
 
 mod invariants;
+mod rows;
 mod wire;
 
 use std::sync::OnceLock;
@@ -27,13 +29,15 @@ use libfuzzer_sys::fuzz_target;
 use self::invariants::Bench;
 
 fuzz_target!(|payload: &[u8]| {
-    static BENCH: OnceLock<Option<Bench>> = OnceLock::new();
-    let bench = BENCH.get_or_init(|| {
-        let names = std::env::var("HOURBUCKET_FUZZ").unwrap_or_default();
-        (names != wire::NAME).then(|| Bench::new(names.split(',').filter(|name| !name.is_empty())))
-    });
-    match bench {
-        Some(bench) => bench.check(payload),
-        None => wire::check(payload),
+    static NAMES: OnceLock<String> = OnceLock::new();
+    static BENCH: OnceLock<Bench> = OnceLock::new();
+    let names = NAMES.get_or_init(|| std::env::var("HOURBUCKET_FUZZ").unwrap_or_default());
+    match names.as_str() {
+        wire::NAME => wire::check(payload),
+        "rows" => rows::check(payload),
+        _ => {
+            let bench = BENCH.get_or_init(|| Bench::new(names.split(',').filter(|name| !name.is_empty())));
+            bench.check(payload);
+        }
     }
 });

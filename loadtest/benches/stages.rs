@@ -53,7 +53,7 @@ fn batch(ts_ms: i64) -> ReadingBatch {
         for (name, value) in NAMES.iter().zip(values(i)) {
             builder.value(name, ValueRef::Double(value)).expect("fits");
         }
-        builder.commit(&format!("truck_{i:06}"), ts_ms, false, &tags);
+        builder.commit(&format!("truck_{i:06}"), ts_ms, false, &tags).expect("nothing guards it");
     }
     builder.finish()
 }

@@ -36,7 +36,8 @@ use crate::ack::{Ack, Acks};
 use crate::flush::due::DuePolicy;
 use crate::model::rows::{self, Room};
 use crate::model::{
-    BucketStart, Form, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, Shape, Tags, summary,
+    BucketStart, FieldSummary, Form, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, Shape, Tags, memory,
+    summary,
 };
 use crate::store::LoadedBucket;
 
@@ -211,14 +212,15 @@ impl Bucket {
 
     /// Bytes held beside the struct itself.
     pub(super) fn memory(&self) -> usize {
-        let key_bytes = size_of::<ReadingKey>() + 8;
         let waiting = self.waiting.as_ref().map_or(0, |w| {
-            size_of::<Waiting>()
+            memory::block(size_of::<Waiting>())
                 + w.rows.memory_bytes()
-                + w.acks.len() * 8
-                + w.keys.as_ref().map_or(0, |k| k.len() * key_bytes)
+                + w.acks.memory_bytes()
+                // A table of keys, an eighth of it always empty, with a byte for each.
+                + w.keys.as_ref().map_or(0, |k| k.capacity() * (size_of::<ReadingKey>() + 1) * 8 / 7)
         });
-        let flight = self.flight.as_ref().map_or(0, |f| size_of::<Flight>() + f.memory);
+        let flight =
+            self.flight.as_ref().map_or(0, |f| memory::block(size_of::<Flight>()) + f.memory + f.acks.memory_bytes());
         let seen = self.seen.as_ref().map_or(0, |s| s.memory());
         waiting + flight + seen + self.foreign.as_ref().map_or(0, |f| f.memory())
     }
@@ -385,7 +387,9 @@ impl Bucket {
         }
         let last_ts_ms = if rows.is_empty() { i64::MIN } else { rows.last_ts_ms() };
         let acks = if rest { Acks::default() } else { std::mem::take(&mut waiting.acks) };
-        let (bytes, memory, rows) = (array_bytes(&rows), rows.memory_bytes(), Arc::new(rows));
+        let of_summary = memory::block(summary.capacity() * size_of::<(u32, FieldSummary)>());
+        let held = memory::shared(size_of::<Rows>()) + rows.memory_bytes() + of_summary;
+        let (bytes, memory, rows) = (array_bytes(&rows), held, Arc::new(rows));
         self.flight = Some(Box::new(Flight { acks, bytes, rows: Some(rows.clone()), memory }));
         self.horizon = self.horizon.max(last_ts_ms);
         if rest {

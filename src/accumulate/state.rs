@@ -165,6 +165,9 @@ pub struct Shard {
     index: HashTable<u32>,
     shapes: Shapes,
     tags: TagSets,
+    /// Bytes of `shapes` and `tags` as far as they are in `holding`, and when they were looked through last (monotonic ms).
+    shared_bytes: usize,
+    swept_ms: u64,
     wheel: DueWheel<Ticket>,
     loads: VecDeque<Ticket>,
     creates: VecDeque<Ticket>,
@@ -200,6 +203,8 @@ impl Shard {
             index: HashTable::new(),
             shapes: Shapes::default(),
             tags: TagSets::default(),
+            shared_bytes: 0,
+            swept_ms: 0,
             wheel,
             loads: VecDeque::new(),
             creates: VecDeque::new(),
@@ -315,6 +320,8 @@ impl Shard {
                 self.wheel.push(bucket.due_ms, ticket);
             }
         }
+        self.shapes.end();
+        self.count_shared();
         ack.delivered();
     }
 
@@ -352,6 +359,7 @@ impl Shard {
     pub fn tick(&mut self, now: Now) {
         self.promote(now);
         self.forget(now);
+        self.sweep_shared(now);
         self.squeeze();
     }
 

@@ -82,6 +82,14 @@ fn sizes(config: &Config, report: &mut Report) {
 }
 
 fn counts(config: &Config, report: &mut Report) {
+    let limits = &config.limits;
+    if limits.bucket_fields_max < limits.fields_max {
+        report.impossible(
+            &["limits.bucket_fields_max", "limits.fields_max"],
+            "one reading may have more fields than all readings of its bucket together",
+            "make limits.bucket_fields_max at least limits.fields_max",
+        );
+    }
     let (flush, store) = (&config.flush, &config.store);
     if flush.backoff_min > flush.backoff_max {
         report.impossible(

@@ -175,6 +175,7 @@ impl Config {
         out.text_opt("unset_before", unset_before.map(|at| at.format("%Y-%m-%d")));
         out.text_opt("zone", self.limits.zone.map(|zone| zone.name()));
         out.plain("fields_max", self.limits.fields_max);
+        out.plain("bucket_fields_max", self.limits.bucket_fields_max);
         out.plain("name_max_bytes", self.limits.name_max_bytes);
         out.plain("sensor_id_max_bytes", self.limits.sensor_id_max_bytes);
         out.plain("string_max_bytes", self.limits.string_max_bytes);

@@ -316,6 +316,8 @@ pub struct Limits {
     pub zone: Option<Tz>,
     /// `fields_max`: values of a reading (default 64, at most 255).
     pub fields_max: usize,
+    /// `bucket_fields_max`: different field names of a sensor in one bucket (default 1024, at least `fields_max`).
+    pub bucket_fields_max: usize,
     /// `name_max_bytes`: a field's or tag's name (default 128, at most 255).
     pub name_max_bytes: usize,
     /// `sensor_id_max_bytes` (default 256, at most 1024).

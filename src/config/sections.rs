@@ -275,6 +275,7 @@ fn limits(mut s: Section<'_>) -> Limits {
         unset_before_ms: s.parse("unset_before", date).unwrap_or(UNSET_BEFORE_MS),
         zone: s.parse("zone", mapping::zone),
         fields_max: s.count("fields_max", 64, 1..=255),
+        bucket_fields_max: s.count("bucket_fields_max", 1024, 1..=100_000),
         name_max_bytes: s.count("name_max_bytes", 128, 1..=255),
         sensor_id_max_bytes: s.count("sensor_id_max_bytes", 256, 1..=1024),
         string_max_bytes: s.count("string_max_bytes", 1024, 1..=16_384),

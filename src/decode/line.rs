@@ -328,7 +328,7 @@ impl<'a, 't> Walk<'a, 't> {
         }
         unique(&self.tags)?;
         let out = &mut *self.out;
-        names::with_tags(&self.tags, cx, |tags| out.commit(id, ts_ms, receipt_time, tags))
+        names::commit(out, id, (ts_ms, receipt_time), &self.tags, cx)
     }
 }
 

@@ -7,6 +7,9 @@ use super::Context;
 use super::reasons;
 use super::rejects::Fault;
 use crate::config::Limits;
+use crate::model::BatchBuilder;
+use crate::model::batch::BuildError;
+use crate::model::fields::TooManyInBucket;
 
 /// Most tags a reading can have, whatever `limits.tags_max` says: they are gathered on the stack.
 pub(super) const TAGS_MAX: usize = 64;
@@ -100,20 +103,37 @@ pub(super) fn check_sensor_id(id: &str, limits: &Limits) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Hands the tags of one reading to `commit`, sorted as the batch wants them: the payload's own (their names stored ones
+/// Commits the reading at hand with its tags, sorted as the batch wants them: the payload's `own` (their names stored ones
 /// already, no name twice), and those of the topic that it does not name itself.
-pub(super) fn with_tags(
+pub(super) fn commit(
+    out: &mut BatchBuilder,
+    sensor_id: &str,
+    (ts_ms, receipt_time): (i64, bool),
     own: &[(Cow<'_, str>, Cow<'_, str>)],
     cx: &Context<'_>,
-    commit: impl FnOnce(&[(&str, &str)]),
 ) -> Result<(), Fault> {
+    let mut commit = |tags: &[(&str, &str)]| out.commit(sensor_id, ts_ms, receipt_time, tags);
     // On the stack; mostly few, and clearing room for the most there can be takes as long as parsing a field.
-    match own.len() + cx.tags.len() {
+    let committed = match own.len() + cx.tags.len() {
         0 => commit(&[]),
         1..=8 => commit(gather(own, cx, &mut [("", ""); 8])?),
         _ => commit(gather(own, cx, &mut [("", ""); TAGS_MAX])?),
-    }
-    Ok(())
+    };
+    committed.map_err(|error| match error {
+        BuildError::TooManyInBucket(TooManyInBucket { used, new, max }) => {
+            let (id, new_names) = (excerpt(sensor_id), if new == 1 { "name" } else { "names" });
+            let detail = format!(
+                "sensor {id} has used {used} different field names in this reading's bucket, and this reading brings {new} \
+                 new {new_names}; limits.bucket_fields_max = {max} are allowed. Ids and times that change belong into \
+                 sensor_id, ts, tags or values, not into field names"
+            );
+            Fault::new(reasons::BUCKET_FIELDS, detail)
+        }
+        // The values were added one by one.
+        BuildError::DuplicateField | BuildError::TooManyFields | BuildError::TooManyNames => {
+            Fault::new(reasons::TOO_MANY_FIELDS, "too many values")
+        }
+    })
 }
 
 fn gather<'l, 't>(

@@ -108,8 +108,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             return Err(Fault::new(reasons::NO_VALUES, "no value that is not null"));
         }
         let (ts_ms, receipt_time) = time::resolve(parts.ts.as_ref(), parts.ts_unit, self.cx)?;
-        let out = &mut *self.out;
-        names::with_tags(&self.tags, self.cx, |tags| out.commit(sensor_id, ts_ms, receipt_time, tags))
+        names::commit(self.out, sensor_id, (ts_ms, receipt_time), &self.tags, self.cx)
     }
 
     /// Begins a reading that has a shape which is known: see [`super::mould`]. Its values follow with
@@ -145,8 +144,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         if names::check_sensor_id(sensor_id, limits).is_err() {
             return false;
         }
-        self.out.commit(sensor_id, ts_ms, receipt_time, tags);
-        true
+        self.out.commit(sensor_id, ts_ms, receipt_time, tags).is_ok()
     }
 
     /// The shape of the reading that was committed last.
@@ -294,6 +292,8 @@ pub(super) fn add_value(
             let detail = format!("no room for {}: too many distinct field names in one batch", excerpt(name));
             Fault::new(reasons::TOO_MANY_FIELD_NAMES, detail)
         }
+        // Only of a whole reading.
+        BuildError::TooManyInBucket(_) => too_many(),
     })
 }
 

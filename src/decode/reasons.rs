@@ -40,6 +40,8 @@ pub const BINARY_PAYLOAD: &str = "binary_payload";
 pub const TOO_MANY_READINGS: &str = "too_many_readings";
 /// The batch is full of distinct field names ([`crate::model::batch::NAMES_MAX`]).
 pub const TOO_MANY_FIELD_NAMES: &str = "too_many_field_names";
+/// The sensor has used `limits.bucket_fields_max` different field names in the bucket of this reading, and it brings more.
+pub const BUCKET_FIELDS: &str = "bucket_fields";
 /// The topic of a message does not fit the subscription's template (given by the caller, not by a decoder).
 pub const TOPIC_MISMATCH: &str = "topic_mismatch";
 /// No rule of the configured format fits the message (see `[formats.NAME]`).
@@ -129,6 +131,7 @@ pub const ALL: &[&str] = &[
     BINARY_PAYLOAD,
     TOO_MANY_READINGS,
     TOO_MANY_FIELD_NAMES,
+    BUCKET_FIELDS,
     TOPIC_MISMATCH,
     NO_RULE,
     MISSING_SENSOR_ID,

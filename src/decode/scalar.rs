@@ -47,7 +47,7 @@ fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<b
     }
     let name = names::name(field, limits)?;
     add_value(out, &name, value, limits.fields_max)?;
-    names::with_tags(&[], cx, |tags| out.commit(sensor_id, cx.received_at_ms, true, tags))?;
+    names::commit(out, sensor_id, (cx.received_at_ms, true), &[], cx)?;
     Ok(true)
 }
 

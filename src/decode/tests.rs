@@ -27,7 +27,7 @@ fn run_with(format: Format, payload: &[u8], cx: &Context<'_>) -> (Vec<Reading>, 
     let mut out = BatchBuilder::new(cx.limits.fields_max);
     // Readings of another message stay as they are, and do not count.
     out.value("other", crate::model::ValueRef::Int(1)).unwrap();
-    out.commit("other", 1, false, &[]);
+    out.commit("other", 1, false, &[]).unwrap();
     let mut rejects = Rejects::new();
     decode(format, payload, cx, &mut out, &mut rejects);
     let batch: ReadingBatch = out.finish();
@@ -481,4 +481,69 @@ fn formats_and_units_have_names() {
         "`JSON` is no format; there are json, ndjson, scalar, line, cbor, msgpack, senml and senml-cbor"
     );
     assert!("h".parse::<TsUnit>().is_err());
+}
+
+/// A builder that takes `max` names of each sensor and bucket.
+fn counting(max: usize) -> BatchBuilder {
+    let mut out = BatchBuilder::new(64);
+    out.guard(crate::model::FieldLimiter::new(crate::model::Span::HOUR).guard(max, NOW));
+    out
+}
+
+#[test]
+fn in_every_format_one_name_too_many_costs_only_its_own_reading() {
+    let (limits, line) = (limits(), line());
+    let of_topic = Context { sensor_id: Some("S"), field: Some("c"), ..bare(&limits, &line) };
+    let lines = |separator: &str| {
+        let reading = |name: &str| format!(r#"{{"sensor_id":"S","values":{{"{name}":1}}}}"#);
+        ["a", "b", "c", "a"].map(reading).join(separator)
+    };
+    let cbor = |name: u8| [&[0xa1, 0x61, name, 0x01][..]].concat();
+    let msgpack = |name: u8| [&[0x81, 0xa1, name, 0x01][..]].concat();
+    let payloads: [(Format, Vec<u8>); 7] = [
+        (Format::Json, format!("[{}]", lines(",")).into()),
+        (Format::Ndjson, lines("\n").into()),
+        (Format::Line, "m,sensor_id=S a=1\nm,sensor_id=S b=1\nm,sensor_id=S c=1\nm,sensor_id=S a=2\n".into()),
+        (Format::Cbor, [&[0x84][..], &cbor(b'a'), &cbor(b'b'), &cbor(b'c'), &cbor(b'a')].concat()),
+        (Format::MessagePack, [&[0x94][..], &msgpack(b'a'), &msgpack(b'b'), &msgpack(b'c'), &msgpack(b'a')].concat()),
+        (
+            Format::Senml,
+            r#"[{"n":"a","v":1,"t":-9},{"n":"b","v":1,"t":-8},{"n":"c","v":1,"t":-7},{"n":"a","v":1,"t":-6}]"#.into(),
+        ),
+        (Format::Scalar, "1".into()),
+    ];
+    for (format, payload) in payloads {
+        let (mut out, mut rejects) = (counting(2), Rejects::new());
+        let mut wanted = (3, 2);
+        if format == Format::Scalar {
+            for name in ["a", "b"] {
+                out.value(name, crate::model::ValueRef::Int(1)).unwrap();
+                out.commit("S", NOW, false, &[]).unwrap();
+            }
+            wanted = (2, 0);
+        }
+        decode(format, &payload, &of_topic, &mut out, &mut rejects);
+        let rejected: Vec<_> = rejects.list().iter().map(|r| (r.index, r.reason)).collect();
+        assert_eq!(
+            (out.finish().len(), &rejected[..]),
+            (wanted.0, &[(wanted.1, reasons::BUCKET_FIELDS)][..]),
+            "{format:?}"
+        );
+        assert!(rejects.list()[0].detail.contains("limits.bucket_fields_max = 2"), "{:?}", rejects.list());
+    }
+}
+
+#[test]
+fn a_line_or_object_that_is_read_the_fast_way_is_counted_too() {
+    let (limits, line) = (limits(), line());
+    let cx = bare(&limits, &line);
+    let lines = "m,sensor_id=S x=1\nm,sensor_id=T x=2\nm,sensor_id=U y=3\nm,sensor_id=U x=4\nm,sensor_id=S x=5\n";
+    let object = |id: &str, name: &str| format!(r#"{{"sensor_id":"{id}","values":{{"{name}":1.5}}}}"#);
+    let objects = [("S", "x"), ("T", "x"), ("U", "y"), ("U", "x"), ("S", "x")].map(|(id, name)| object(id, name));
+    for (format, payload) in [(Format::Line, lines.to_owned()), (Format::Ndjson, objects.join("\n"))] {
+        let (mut out, mut rejects) = (counting(1), Rejects::new());
+        decode(format, payload.as_bytes(), &cx, &mut out, &mut rejects);
+        let rejected: Vec<_> = rejects.list().iter().map(|r| (r.index, r.reason)).collect();
+        assert_eq!((out.finish().len(), &rejected[..]), (4, &[(3, reasons::BUCKET_FIELDS)][..]), "{format:?}");
+    }
 }

@@ -13,6 +13,7 @@ use slab::Slab;
 use crate::ack::{Ack, Acks};
 use crate::flush::due::{DuePolicy, DueWheel};
 use crate::model::latest::{prune, wire_bytes};
+use crate::model::memory;
 use crate::model::{LatestUpdate, Now, ReadingBatch, RowFlags, Rows, SensorId, Shapes, stable_hash};
 
 /// What a task is told at its start.
@@ -31,6 +32,10 @@ pub struct LatestSettings {
     /// This task's part of `accumulate.max_sensors`.
     pub sensors_max: usize,
 }
+
+/// How often the shapes are looked through for those that nobody has any more, and when the task is full (ms).
+const SWEEP_MS: u64 = 10_000;
+const SWEEP_FULL_MS: u64 = 1000;
 
 /// Where a reading stands in a batch, and its sensor's hash.
 pub type Pick = (u32, u64);
@@ -66,7 +71,7 @@ struct Entry {
 impl Entry {
     /// Bytes: the slab's entry, the shared id, the index and the ticket, the rows, the acknowledgements.
     fn memory(&self) -> usize {
-        size_of::<Entry>() + 16 + self.id.len() + 16 + self.rows.memory_bytes() + self.acks.len() * size_of::<Ack>()
+        size_of::<Entry>() + memory::shared(self.id.len()) + 16 + self.rows.memory_bytes() + self.acks.memory_bytes()
     }
 }
 
@@ -81,6 +86,9 @@ pub struct Latest {
     ready: VecDeque<u32>,
     holding: Holding,
     shapes: Shapes,
+    /// Bytes of `shapes` as far as they are in `holding`, and when they were looked through last (monotonic ms).
+    shapes_bytes: usize,
+    swept_ms: u64,
 }
 
 impl Latest {
@@ -96,6 +104,8 @@ impl Latest {
             ready: VecDeque::new(),
             holding: Holding::default(),
             shapes: Shapes::default(),
+            shapes_bytes: 0,
+            swept_ms: 0,
         }
     }
 
@@ -132,7 +142,25 @@ impl Latest {
         if let Some(ack) = ack {
             ack.delivered();
         }
+        self.shapes.end();
+        self.count_shapes();
         self.squeeze();
+    }
+
+    /// Lets go of the shapes and names that no entry has any more: sooner when they may be what fills the memory.
+    pub fn tick(&mut self, now: Now) {
+        let every_ms = if self.full() { SWEEP_FULL_MS } else { SWEEP_MS };
+        if now.mono_ms >= self.swept_ms + every_ms {
+            self.swept_ms = now.mono_ms;
+            self.shapes.sweep();
+            self.count_shapes();
+        }
+    }
+
+    fn count_shapes(&mut self) {
+        let bytes = self.shapes.memory_bytes();
+        self.holding.bytes = self.holding.bytes + bytes - self.shapes_bytes;
+        self.shapes_bytes = bytes;
     }
 
     /// When something will be due, in monotonic ms; in the past when something is.

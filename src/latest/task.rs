@@ -133,7 +133,7 @@ impl LatestTask {
                     Some(a) => self.state.accept(&a.batch, &a.picks, a.ack, self.clock.now()),
                     None => draining = true,
                 },
-                _ = ticks.tick() => {}
+                _ = ticks.tick() => self.state.tick(self.clock.now()),
             }
             if draining {
                 self.state.drain();

@@ -14,6 +14,7 @@
 mod builder;
 
 use super::ids::stable_hash;
+use super::memory;
 use super::reading::Reading;
 use super::value::{Cursor, ValueRef};
 
@@ -189,10 +190,19 @@ impl ReadingBatch {
 
     /// Bytes held.
     pub fn memory_bytes(&self) -> usize {
-        self.records.len()
-            + self.places.len() * size_of::<Place>()
-            + self.names.iter().map(|n| n.len() + 16).sum::<usize>()
-            + self.shapes.iter().map(|s| s.len() * 2 + 16).sum::<usize>()
+        memory::block(self.records.capacity())
+            + memory::block(self.places.capacity() * size_of::<Place>())
+            + memory::block(self.names.capacity() * size_of::<Box<str>>())
+            + memory::block(self.shapes.capacity() * size_of::<Box<[u16]>>())
+            + self.names.iter().map(|name| memory::block(name.len())).sum::<usize>()
+            + self.shapes.iter().map(|shape| memory::block(size_of_val(&**shape))).sum::<usize>()
+    }
+
+    /// Bytes that [`ReadingBatch::encode`] adds.
+    fn encoded_bytes(&self) -> usize {
+        let names: usize = self.names.iter().map(|name| 2 + name.len()).sum();
+        let shapes: usize = self.shapes.iter().map(|shape| 1 + 2 * shape.len()).sum();
+        4 + 2 + names + 4 + shapes + self.records.len()
     }
 
     /// The times of receipt of its readings, those taken back by [`BatchBuilder::rollback`] included.
@@ -224,7 +234,7 @@ impl ReadingBatch {
     /// names (u16), each name (u16 length, bytes), number of shapes (u32), each shape (u8 length, names as u16), then the
     /// records.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        out.reserve(self.memory_bytes() + 16);
+        out.reserve(self.encoded_bytes());
         out.extend_from_slice(&(self.len() as u32).to_le_bytes());
         out.extend_from_slice(&(self.names.len() as u16).to_le_bytes());
         for name in &self.names {
@@ -351,6 +361,7 @@ mod tests {
         }
         let mut bytes = vec![];
         batch.encode(&mut bytes);
+        assert_eq!(bytes.len(), batch.encoded_bytes());
         let back = ReadingBatch::decode(&bytes).unwrap();
         assert_eq!(back.to_readings(), readings());
         let of_receipt = ReceiptTimes(Some((-1, -1)));
@@ -379,7 +390,7 @@ mod tests {
         for _ in 0..2 {
             for i in (0..NAMES_MAX).chain((0..NAMES_MAX).rev()) {
                 builder.value(&format!("name {i}"), ValueRef::Int(i as i64)).unwrap();
-                builder.commit("s", 0, false, &[]);
+                builder.commit("s", 0, false, &[]).unwrap();
             }
             assert_eq!(builder.names_len(), NAMES_MAX);
             assert_eq!(builder.value("one more", ValueRef::Int(0)), Err(BuildError::TooManyNames));
@@ -401,7 +412,7 @@ mod tests {
         assert_eq!(builder.value("c", ValueRef::Int(2)), Err(BuildError::TooManyFields));
         builder.abort();
         builder.value("b", ValueRef::Int(3)).unwrap();
-        builder.commit("s", 0, false, &[]);
+        builder.commit("s", 0, false, &[]).unwrap();
         let batch = builder.finish();
         assert_eq!(batch.len(), 1);
         assert_eq!(batch.to_readings()[0].values.len(), 1);

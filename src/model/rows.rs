@@ -7,8 +7,8 @@
 
 mod front;
 mod pieces;
+mod shapes;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::reading::{Reading, ReadingKey};
@@ -16,6 +16,7 @@ use super::shape::Shape;
 use super::value::{Cursor, ValueRef};
 pub use front::Room;
 use pieces::Pieces;
+use shapes::RowShapes;
 
 /// What is known of a row beside its values; survives being moved from one [`Rows`] to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,30 +54,11 @@ pub struct Rows {
     shapes: RowShapes,
     data: Pieces,
     count: u32,
+    /// Rows taken off since the shapes were last looked through for those that no row has any more.
+    taken: u32,
     stored_bytes: u64,
     first_ts_ms: i64,
     last_ts_ms: i64,
-}
-
-/// The shapes of rows.
-#[derive(Debug, Clone, Default)]
-enum RowShapes {
-    #[default]
-    None,
-    /// All rows have this one: the fields of the rows are its names.
-    One(Arc<Shape>),
-    Many(Box<Many>),
-}
-
-/// Several shapes.
-#[derive(Debug, Clone)]
-struct Many {
-    /// Each with the place of its names in `fields`.
-    shapes: Vec<(Arc<Shape>, Box<[u32]>)>,
-    fields: Vec<Arc<str>>,
-    /// Shapes by address. The same names may stand in two shapes.
-    index: HashMap<usize, u32>,
-    last: u32,
 }
 
 /// One row.
@@ -133,88 +115,6 @@ const HEAD_BYTES: usize = 8 + 1 + 1 + 4 + 4;
 const FLAGS_AT: usize = 8;
 /// Where the length of its values is.
 const PAYLOAD_BYTES_AT: usize = 14;
-
-impl RowShapes {
-    fn fields(&self) -> &[Arc<str>] {
-        match self {
-            RowShapes::None => &[],
-            RowShapes::One(shape) => shape.names(),
-            RowShapes::Many(many) => &many.fields,
-        }
-    }
-
-    fn get(&self, index: u32) -> Option<(&Arc<Shape>, Option<&[u32]>)> {
-        match self {
-            RowShapes::One(shape) if index == 0 => Some((shape, None)),
-            RowShapes::Many(many) => many.shapes.get(index as usize).map(|(shape, fields)| (shape, Some(&**fields))),
-            _ => None,
-        }
-    }
-
-    /// The index of a shape, added where it is new.
-    fn index(&mut self, shape: &Arc<Shape>) -> u32 {
-        match self {
-            RowShapes::None => {
-                *self = RowShapes::One(shape.clone());
-                0
-            }
-            RowShapes::One(one) if Arc::ptr_eq(one, shape) => 0,
-            RowShapes::One(one) => {
-                let mut many = Many { shapes: vec![], fields: vec![], index: HashMap::new(), last: 0 };
-                many.index(one);
-                let index = many.index(shape);
-                *self = RowShapes::Many(Box::new(many));
-                index
-            }
-            RowShapes::Many(many) => many.index(shape),
-        }
-    }
-
-    /// A shape with these names, an earlier one where there is one.
-    fn named(&self, names: &[&str]) -> Arc<Shape> {
-        let is = |shape: &&Arc<Shape>| shape.is(names.iter().copied());
-        let known = match self {
-            RowShapes::None => None,
-            RowShapes::One(one) => Some(one).filter(is),
-            RowShapes::Many(many) => {
-                many.shapes.get(many.last as usize).into_iter().chain(&many.shapes).map(|(shape, _)| shape).find(is)
-            }
-        };
-        known.cloned().unwrap_or_else(|| Arc::new(Shape::new(names.iter().map(|n| Arc::from(*n)))))
-    }
-
-    fn memory_bytes(&self) -> usize {
-        match self {
-            RowShapes::None | RowShapes::One(_) => 0,
-            RowShapes::Many(many) => {
-                many.fields.capacity() * size_of::<Arc<str>>()
-                    + many.shapes.iter().map(|(_, fields)| 64 + fields.len() * 4).sum::<usize>()
-            }
-        }
-    }
-}
-
-impl Many {
-    fn index(&mut self, shape: &Arc<Shape>) -> u32 {
-        if self.shapes.get(self.last as usize).is_some_and(|(last, _)| Arc::ptr_eq(last, shape)) {
-            return self.last;
-        }
-        let (shapes, fields) = (&mut self.shapes, &mut self.fields);
-        self.last = *self.index.entry(Arc::as_ptr(shape) as usize).or_insert_with(|| {
-            let mut place = |name: &Arc<str>| match fields.iter().position(|f| f == name) {
-                Some(place) => place as u32,
-                None => {
-                    fields.push(name.clone());
-                    fields.len() as u32 - 1
-                }
-            };
-            let places = shape.names().iter().map(&mut place).collect();
-            shapes.push((shape.clone(), places));
-            shapes.len() as u32 - 1
-        });
-        self.last
-    }
-}
 
 impl Rows {
     /// The names, in the order in which they were first seen.
@@ -295,23 +195,20 @@ impl Rows {
 
     /// The rows in the order they were added.
     pub fn iter(&self) -> impl Iterator<Item = Row<'_>> {
-        self.data.iter().flat_map(move |piece| {
-            let mut rest = piece;
-            std::iter::from_fn(move || self.next_row(&mut rest))
-        })
+        rows(&self.shapes, &self.data)
     }
 
     /// Takes the first rows off: at most `rows_max`, and while the BSON array they make stays within `bytes_max` (the
-    /// first row always goes). Returns them; the rest stays. Costs by what is taken, whatever is left: a bucket far
-    /// behind is written page by page.
+    /// first row always goes). Returns them; the rest stays. Costs by what is taken, whatever is left, and however many
+    /// shapes there are: a bucket far behind is written page by page.
     pub fn take_front(&mut self, rows_max: usize, bytes_max: u64) -> Rows {
-        let mut front = Rows { shapes: self.shapes.clone(), ..Rows::default() };
+        let mut front = Rows::default();
         let (mut array_bytes, mut end) = (0, None);
         'pieces: for (i, piece) in self.data.iter().enumerate() {
             let mut rest = piece;
             loop {
                 let at = piece.len() - rest.len();
-                let Some(row) = self.next_row(&mut rest) else { break };
+                let Some(row) = next_row(&self.shapes, &mut rest) else { break };
                 let bytes = row.stored_bytes();
                 array_bytes += bytes + ARRAY_KEY_BYTES_MAX;
                 if front.len() >= rows_max || (!front.is_empty() && array_bytes > bytes_max) {
@@ -322,13 +219,35 @@ impl Rows {
             }
         }
         let Some((whole, bytes)) = end else {
-            front.data = std::mem::take(self).data;
-            return front;
+            let all = std::mem::take(self);
+            return Rows { shapes: all.shapes, data: all.data, ..front };
         };
-        front.data = self.data.take_front(whole, bytes);
+        let data = self.data.take_front(whole, bytes);
         self.count -= front.count;
+        self.taken += front.count;
         self.stored_bytes -= front.stored_bytes;
+        if self.shapes.copy_cost() > front.len() {
+            front = Rows::of(rows(&self.shapes, &data));
+        } else {
+            (front.shapes, front.data) = (self.shapes.clone(), data);
+        }
+        self.let_go_of_shapes();
         front
+    }
+
+    /// Drops the shapes that only rows had which were taken. It costs by the rows that are left, so it is done when at
+    /// least as many were taken since the last time.
+    fn let_go_of_shapes(&mut self) {
+        if self.shapes.len() > SHAPES_KEPT && self.taken > self.count {
+            *self = Rows::of(self.iter());
+        }
+    }
+
+    /// Copies of rows.
+    fn of<'r>(rows: impl Iterator<Item = Row<'r>>) -> Rows {
+        let mut copy = Rows::default();
+        rows.for_each(|row| copy.push_row(&row));
+        copy
     }
 
     /// Keeps the rows for which `keep` says so; returns how many went.
@@ -383,17 +302,27 @@ impl Rows {
         self.last_ts_ms = if self.count == 0 { ts_ms } else { self.last_ts_ms.max(ts_ms) };
         self.count += 1;
     }
+}
 
-    /// The row at the beginning of `rest`, which is shortened by it.
-    fn next_row<'a>(&'a self, rest: &mut &'a [u8]) -> Option<Row<'a>> {
-        let mut cursor = Cursor { rest: Some(*rest).filter(|rest| !rest.is_empty())? };
-        let (ts_ms, flags, numbers) = (cursor.i64()?, cursor.u8()?, cursor.u8()?);
-        let (shape, payload) = (cursor.u32()?, cursor.u32()? as usize);
-        let (shape, fields) = self.shapes.get(shape)?;
-        let payload = cursor.take(payload)?;
-        *rest = cursor.rest;
-        Some(Row { ts_ms, flags: RowFlags(flags), numbers, shape, fields, payload })
-    }
+/// This many shapes are kept whether a row has them or not.
+const SHAPES_KEPT: usize = 16;
+
+fn rows<'a>(shapes: &'a RowShapes, data: &'a Pieces) -> impl Iterator<Item = Row<'a>> {
+    data.iter().flat_map(move |piece| {
+        let mut rest = piece;
+        std::iter::from_fn(move || next_row(shapes, &mut rest))
+    })
+}
+
+/// The row at the beginning of `rest`, which is shortened by it.
+fn next_row<'a>(shapes: &'a RowShapes, rest: &mut &'a [u8]) -> Option<Row<'a>> {
+    let mut cursor = Cursor { rest: Some(*rest).filter(|rest| !rest.is_empty())? };
+    let (ts_ms, flags, numbers) = (cursor.i64()?, cursor.u8()?, cursor.u8()?);
+    let (shape, payload) = (cursor.u32()?, cursor.u32()? as usize);
+    let (shape, fields) = shapes.get(shape)?;
+    let payload = cursor.take(payload)?;
+    *rest = cursor.rest;
+    Some(Row { ts_ms, flags: RowFlags(flags), numbers, shape, fields, payload })
 }
 
 /// What an element of a BSON array costs beside its document: type byte, index in decimal (up to 5 digits), NUL.
@@ -450,5 +379,33 @@ mod tests {
         assert_eq!((last.len(), last.first_ts_ms(), last.last_ts_ms()), (5, 3, 9), "exact again once they are taken");
         assert_eq!(last.iter().map(|r| r.ts_ms).collect::<Vec<_>>(), [6, 7, 8, 9, 3]);
         assert!(rows.is_empty() && rows.iter().next().is_none());
+    }
+
+    #[test]
+    fn names_that_never_repeat_cost_by_their_number_and_are_let_go() {
+        const ROWS: usize = 250_000;
+        let mut rows = Rows::default();
+        for i in 0..ROWS {
+            let name = format!("n{i}");
+            rows.push_named(
+                i as i64,
+                RowFlags::default(),
+                &[("t", ValueRef::Int(1)), (&name, ValueRef::Int(i as i64))],
+            );
+            // A shard asks with every reading.
+            assert!(rows.memory_bytes() > i);
+        }
+        assert_eq!(rows.fields().len(), ROWS + 1);
+        let mut taken = 0;
+        while !rows.is_empty() {
+            let front = rows.take_front(1000, u64::MAX);
+            assert_eq!(front.fields().len(), 1001, "only its own");
+            assert!(rows.shapes.len() <= 2 * rows.len() + 1000 + SHAPES_KEPT, "{} left", rows.len());
+            for (i, row) in front.iter().enumerate() {
+                assert_eq!(row.named().nth(1), Some((&*format!("n{}", taken + i), ValueRef::Int((taken + i) as i64))));
+            }
+            taken += front.len();
+        }
+        assert_eq!(taken, ROWS);
     }
 }

@@ -1,13 +1,14 @@
 //! The shape of a reading: the names of its fields, in their order. The readings of a sensor have nearly always the same,
 //! so a shape is found once a batch, and a reading's values are copied as one run of bytes.
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, LazyLock};
 
 use hashbrown::HashTable;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::batch::ReadingBatch;
+use super::memory;
 use super::value::{Cursor, ValueRef};
 
 /// Field names in order, none twice.
@@ -47,15 +48,28 @@ impl Shape {
     }
 }
 
-/// Shapes kept before unused ones are dropped.
-const SHAPES_SOFT_MAX: usize = 16_384;
+/// Shapes and names that are kept whether anybody has them or not.
+const SWEEP_MIN: usize = 1024;
 
 /// Shapes shared by all that one owner holds (a shard's buckets), and what the shapes of one batch are among them.
-#[derive(Debug, Default)]
+///
+/// What nobody else holds any more goes with the next [`Shapes::sweep`]; that is done when there are twice as many as the
+/// last one left, so that it costs a constant for each new one, and whenever the owner wants the memory back.
+#[derive(Debug)]
 pub struct Shapes {
-    names: HashSet<Arc<str>>,
+    names: HashTable<Arc<str>>,
     table: HashTable<Arc<Shape>>,
     of_batch: Vec<Option<Arc<Shape>>>,
+    /// Of the names and shapes; of the tables beside them it is known.
+    bytes: usize,
+    sweep_at: usize,
+}
+
+impl Default for Shapes {
+    fn default() -> Shapes {
+        let (names, table, of_batch) = Default::default();
+        Shapes { names, table, of_batch, bytes: 0, sweep_at: SWEEP_MIN }
+    }
 }
 
 impl Shapes {
@@ -63,46 +77,104 @@ impl Shapes {
     pub fn begin(&mut self, batch: &ReadingBatch) {
         self.of_batch.clear();
         self.of_batch.resize(batch.shape_count(), None);
-        if self.table.len() > SHAPES_SOFT_MAX {
-            self.table.retain(|shape| Arc::strong_count(shape) > 1);
-            self.names.retain(|name| Arc::strong_count(name) > 1);
+        if self.names.len() + self.table.len() >= self.sweep_at {
+            self.sweep();
         }
     }
 
     /// The shape behind an index of [`super::ReadingRef::shape`].
     pub fn of(&mut self, batch: &ReadingBatch, index: u32) -> &Arc<Shape> {
-        let (names, table) = (&mut self.names, &mut self.table);
-        self.of_batch[index as usize].get_or_insert_with(|| find(names, table, batch, index))
+        let (names, table, bytes) = (&mut self.names, &mut self.table, &mut self.bytes);
+        self.of_batch[index as usize].get_or_insert_with(|| find(names, table, bytes, batch, index))
+    }
+
+    /// Ends a batch: what it had is not held for it any more.
+    pub fn end(&mut self) {
+        self.of_batch.clear();
+        self.of_batch.shrink_to(SWEEP_MIN);
+    }
+
+    /// Drops the shapes and names that nobody else holds, and the room that they had.
+    pub fn sweep(&mut self) {
+        let bytes = &mut self.bytes;
+        self.table.retain(|shape| {
+            let is_held = Arc::strong_count(shape) > 1;
+            *bytes -= if is_held { 0 } else { shape_bytes(shape) };
+            is_held
+        });
+        self.names.retain(|name| {
+            let is_held = Arc::strong_count(name) > 1;
+            *bytes -= if is_held { 0 } else { name_bytes(name) };
+            is_held
+        });
+        if self.table.capacity() > 4 * self.table.len() {
+            self.table.shrink_to_fit(|shape| hash_of_shape(shape));
+        }
+        if self.names.capacity() > 4 * self.names.len() {
+            self.names.shrink_to_fit(|name| hash_of_name(name));
+        }
+        self.sweep_at = (2 * (self.names.len() + self.table.len())).max(SWEEP_MIN);
+    }
+
+    /// Bytes held, shapes and names included that others hold as well.
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes
+            + memory::block(self.names.allocation_size())
+            + memory::block(self.table.allocation_size())
+            + memory::block(self.of_batch.capacity() * size_of::<Option<Arc<Shape>>>())
     }
 }
 
+fn shape_bytes(shape: &Shape) -> usize {
+    memory::shared(size_of::<Shape>()) + memory::block(shape.names.len() * size_of::<Arc<str>>())
+}
+
+fn name_bytes(name: &str) -> usize {
+    memory::shared(name.len())
+}
+
 fn find(
-    interned: &mut HashSet<Arc<str>>,
+    interned: &mut HashTable<Arc<str>>,
     table: &mut HashTable<Arc<Shape>>,
+    bytes: &mut usize,
     batch: &ReadingBatch,
     index: u32,
 ) -> Arc<Shape> {
     let names = || batch.shape(index).iter().map(|&name| batch.name(name));
-    let hash = hash_of(names());
+    let hash = hash_of_names(names());
     if let Some(known) = table.find(hash, |shape| shape.is(names())) {
         return known.clone();
     }
-    let mut intern = |name: &str| match interned.get(name) {
-        Some(known) => known.clone(),
-        None => {
-            let new: Arc<str> = Arc::from(name);
-            interned.insert(new.clone());
-            new
+    let mut intern = |name: &str| {
+        let hash = hash_of_name(name);
+        if let Some(known) = interned.find(hash, |known| **known == *name) {
+            return known.clone();
         }
+        let new: Arc<str> = Arc::from(name);
+        *bytes += name_bytes(&new);
+        interned.insert_unique(hash, new.clone(), |name| hash_of_name(name));
+        new
     };
     let shape = Arc::new(Shape::new(names().map(&mut intern)));
-    table.insert_unique(hash, shape.clone(), |shape| hash_of(shape.names.iter().map(|n| &**n)));
+    *bytes += shape_bytes(&shape);
+    table.insert_unique(hash, shape.clone(), |shape| hash_of_shape(shape));
     shape
 }
 
-/// Shapes of hostile senders may collide; what is found by it is compared, and there are few in one table.
-fn hash_of<'n>(names: impl Iterator<Item = &'n str>) -> u64 {
-    names.fold(0, |hash: u64, name| hash.rotate_left(5).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ xxh3_64(name.as_bytes()))
+/// Drawn once a process: nobody can prepare names that all collide.
+static SEED: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0));
+
+pub(super) fn hash_of_name(name: &str) -> u64 {
+    xxh3_64_with_seed(name.as_bytes(), *SEED)
+}
+
+pub(super) fn hash_of_names<'n>(names: impl Iterator<Item = &'n str>) -> u64 {
+    let mix = |hash: u64, name: &str| hash.rotate_left(5).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ hash_of_name(name);
+    names.fold(*SEED, mix)
+}
+
+fn hash_of_shape(shape: &Shape) -> u64 {
+    hash_of_names(shape.names.iter().map(|name| &**name))
 }
 
 #[cfg(test)]
@@ -116,7 +188,7 @@ mod tests {
             let mut builder = BatchBuilder::new(8);
             for reading in names {
                 reading.iter().for_each(|n| builder.value(n, ValueRef::Int(1)).unwrap());
-                builder.commit("s", 0, false, &[]);
+                builder.commit("s", 0, false, &[]).unwrap();
             }
             builder.finish()
         };
@@ -130,5 +202,36 @@ mod tests {
         assert!(Arc::ptr_eq(&a[0], &a[2]) && Arc::ptr_eq(&a[0], &b[1]) && Arc::ptr_eq(&a[1], &b[0]));
         assert!(!Arc::ptr_eq(&a[0], &a[1]), "the order counts");
         assert!(Arc::ptr_eq(&a[0].names()[0], &a[1].names()[1]), "names are shared");
+    }
+
+    #[test]
+    fn what_nobody_holds_goes_and_is_not_counted_any_more() {
+        let mut shapes = Shapes::default();
+        let empty = shapes.memory_bytes();
+        let mut held = vec![];
+        let mut most = 0;
+        for i in 0..200 {
+            let mut builder = BatchBuilder::new(8);
+            for k in 0..1000 {
+                builder.value(&format!("a name of some length {i} {k}"), ValueRef::Int(1)).unwrap();
+                builder.commit("s", 0, false, &[]).unwrap();
+            }
+            let batch = builder.finish();
+            shapes.begin(&batch);
+            let all: Vec<_> = batch.iter().map(|(_, r)| shapes.of(&batch, r.shape).clone()).collect();
+            held.push(all[0].clone());
+            shapes.end();
+            most = most.max(shapes.memory_bytes());
+        }
+        assert!(most < 6000 * 200, "those of some batches at most: {most} bytes");
+        let again = held.clone();
+        shapes.sweep();
+        let with_held = shapes.memory_bytes();
+        assert!(with_held > empty + 200 * 32 && with_held < 200 * 1000, "{with_held} bytes");
+        assert!(again.iter().all(|shape| shape.names().len() == 1));
+        drop((held, again));
+        shapes.sweep();
+        assert!(shapes.memory_bytes() <= empty + 8 * SWEEP_MIN + 64, "{} bytes", shapes.memory_bytes());
+        assert_eq!(shapes.bytes, 0);
     }
 }

@@ -6,6 +6,7 @@ use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::batch::Tags;
+use super::memory;
 
 /// Below this many sets nobody looks for unused ones.
 const SWEEP_MIN: usize = 64;
@@ -41,7 +42,8 @@ impl TagSets {
         set
     }
 
-    fn sweep(&mut self) {
+    /// Drops the sets that nobody else holds, and the room that they had.
+    pub fn sweep(&mut self) {
         let bytes = &mut self.bytes;
         self.sets.retain(|set| {
             let held = Arc::strong_count(set) > 1;
@@ -50,18 +52,20 @@ impl TagSets {
             }
             held
         });
+        if self.sets.capacity() > 4 * self.sets.len() {
+            self.sets.shrink_to_fit(|set| xxh3_64(set.as_bytes()));
+        }
         self.sweep_at = (self.sets.len() * 2).max(SWEEP_MIN);
     }
 
     /// Bytes held.
     pub fn memory_bytes(&self) -> usize {
-        self.bytes
+        self.bytes + memory::block(self.sets.allocation_size())
     }
 }
 
-/// The counted block, the bytes, and the table's entry.
 fn memory(set: &Arc<Tags>) -> usize {
-    16 + size_of::<Tags>() + set.as_bytes().len() + 2 * size_of::<Arc<Tags>>()
+    memory::shared(size_of::<Tags>()) + memory::block(set.as_bytes().len())
 }
 
 #[cfg(test)]
@@ -83,7 +87,7 @@ mod tests {
         for value in 1..10_000 {
             sets.shared(&canonical(value));
         }
-        assert!(sets.memory_bytes() < (SWEEP_MIN + 2) * (one + 8), "{} bytes", sets.memory_bytes());
+        assert!(sets.memory_bytes() < (SWEEP_MIN + 2) * 2 * one, "{} bytes", sets.memory_bytes());
         let held: Vec<_> = (0..10_000).map(|value| sets.shared(&canonical(value))).collect();
         assert!(sets.memory_bytes() >= 10_000 * one);
         for (value, set) in held.iter().enumerate() {

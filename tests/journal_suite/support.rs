@@ -53,7 +53,7 @@ pub(crate) fn batch_received(id: u64, readings: usize, received_ms: Option<i64>)
         builder.begin();
         builder.value("temp", ValueRef::Double(id as f64)).unwrap();
         builder.value("n", ValueRef::Int(i as i64)).unwrap();
-        builder.commit(&format!("s{id}"), received_ms.unwrap_or(i as i64), received_ms.is_some(), &[]);
+        builder.commit(&format!("s{id}"), received_ms.unwrap_or(i as i64), received_ms.is_some(), &[]).unwrap();
     }
     builder.finish()
 }

@@ -6,12 +6,17 @@ use super::super::bucket::Bucket;
 use super::asked::{MET_MAX, Met};
 use super::pace::Pace;
 use super::{Sensor, Shard};
-use crate::model::{BucketStart, Now, ReadingRef, SensorId};
+use crate::model::{BucketStart, Now, ReadingRef, SensorId, memory};
 
 /// Sensors looked at in one sweep for idle ones, unless room is needed.
 const SWEEP_STEP: usize = 4096;
 /// About what a sensor takes beside its buckets.
 const SENSOR_BYTES: usize = 100;
+
+/// How often the shapes, names and tags are looked through for those that nobody has any more, and when the shard is full
+/// (ms). A look costs some 20 ns each.
+const SWEEP_MS: u64 = 10_000;
+const SWEEP_FULL_MS: u64 = 1000;
 
 /// Readings come in the order of their times of receipt, give or take this.
 const RECEIPT_ORDER_MS: i64 = 2000;
@@ -79,9 +84,25 @@ impl Shard {
         if tags.is_empty() || sensor.tags.as_ref().is_some_and(|t| t.as_bytes() == tags) {
             return;
         }
-        let before = self.tags.memory_bytes();
         sensor.tags = Some(self.tags.shared(tags));
-        self.holding.bytes = self.holding.bytes + self.tags.memory_bytes() - before;
+    }
+
+    /// Keeps the books of what the buckets share: shapes, names and tags.
+    pub(super) fn count_shared(&mut self) {
+        let bytes = self.shapes.memory_bytes() + self.tags.memory_bytes();
+        self.holding.bytes = self.holding.bytes + bytes - self.shared_bytes;
+        self.shared_bytes = bytes;
+    }
+
+    /// Lets go of the shapes, names and tags that no bucket has any more: sooner under pressure.
+    pub(super) fn sweep_shared(&mut self, now: Now) {
+        let every_ms = if self.full() { SWEEP_FULL_MS } else { SWEEP_MS };
+        if now.mono_ms >= self.swept_ms + every_ms {
+            self.swept_ms = now.mono_ms;
+            self.shapes.sweep();
+            self.tags.sweep();
+            self.count_shared();
+        }
     }
 
     /// Makes room: idle buckets whose time is over are forgotten always, a few sensors at a time; when the shard is full,
@@ -149,6 +170,6 @@ impl Shard {
 impl Sensor {
     /// Bytes of the sensor beside its buckets: the slab's entry without the room for the first one, the id, the index.
     pub(super) fn memory(&self) -> usize {
-        size_of::<Sensor>() - size_of::<Bucket>() + 16 + self.id.len() + 8
+        size_of::<Sensor>() - size_of::<Bucket>() + memory::shared(self.id.len()) + 8
     }
 }

@@ -109,7 +109,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         }
         let (ts_ms, receipt_time) = resolve(parts.ts.as_ref(), parts.ts_unit, self.cx)?;
         let out = &mut *self.out;
-        names::with_tags(&self.tags, self.cx, |tags| out.commit(sensor_id, ts_ms, receipt_time, tags))
+        names::commit(out, sensor_id, (ts_ms, receipt_time), &self.tags, self.cx)
     }
 
     fn fail(&mut self, fault: Fault) {

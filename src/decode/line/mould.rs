@@ -149,7 +149,7 @@ impl Mould {
             }
         };
         names::check_sensor_id(id, limits).ok()?;
-        out.commit(id, time.0, time.1, tags);
+        out.commit(id, time.0, time.1, tags).ok()?;
         Some(end)
     }
 }

@@ -66,7 +66,7 @@ pub(super) fn read<'m>(
     names::check_sensor_id(&sensor_id, cx.limits)?;
     let (ts_ms, receipt_time) = when(rule, around)?;
     labels(rule, around, &mut tags)?;
-    names::with_tags(&tags.list, cx, |tags| out.commit(&sensor_id, ts_ms, receipt_time, tags))?;
+    names::commit(out, &sensor_id, (ts_ms, receipt_time), &tags.list, cx)?;
     Ok(true)
 }
 

@@ -167,7 +167,7 @@ impl<'a> Points<'a> {
         self.compare(ts_ms, &point.attributes);
         let tags = tags(&point.attributes, resource, self.cx);
         let (out, id) = (&mut *self.out, &self.id);
-        names::with_tags(&tags, self.cx, |tags| out.commit(id, ts_ms, receipt_time, tags))
+        names::commit(out, id, (ts_ms, receipt_time), &tags, self.cx)
     }
 
     fn sensor_id(&mut self, resource: &Attributes<'_>, own: &Attributes<'_>) -> Result<(), Fault> {

@@ -397,9 +397,8 @@ impl<'a, 'de> Pack<'a, 'de> {
         let unit = records.iter().filter(|r| !r.by_unit && self.own_name(r).is_empty()).find_map(|r| r.unit.clone());
         let tags: Vec<(Cow<'_, str>, Cow<'_, str>)> = unit.map(|unit| (Cow::Borrowed("u"), unit)).into_iter().collect();
         let out = &mut *self.out;
-        let committed = names::check_sensor_id(sensor_id, self.cx.limits).and_then(|()| {
-            names::with_tags(&tags, self.cx, |tags| out.commit(sensor_id, first.ts_ms, first.receipt_time, tags))
-        });
+        let committed = names::check_sensor_id(sensor_id, self.cx.limits)
+            .and_then(|()| names::commit(out, sensor_id, (first.ts_ms, first.receipt_time), &tags, self.cx));
         if let Err(fault) = committed {
             self.out.begin();
             reject_all(self.rejects, records, &fault);

@@ -127,8 +127,7 @@ impl<'r, 'a> Gathered<'r, 'a> {
 
     fn end(&mut self, sensor_id: &str, fields: &[Field<'a>], out: &mut BatchBuilder) {
         let Some(first) = fields.first() else { return };
-        let committed =
-            names::with_tags(&[], self.cx, |tags| out.commit(sensor_id, first.ts_ms, first.receipt_time, tags));
+        let committed = names::commit(out, sensor_id, (first.ts_ms, first.receipt_time), &[], self.cx);
         if let Err(fault) = committed {
             out.begin();
             fields.iter().for_each(|field| self.rejects.fault(field.index, fault.clone()));

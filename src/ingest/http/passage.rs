@@ -18,7 +18,7 @@ use crate::ack::{Ack, Outcome, Wait};
 use crate::config::Decoding;
 use crate::decode::{self, Context, Decoder, Rejects, TsUnit};
 use crate::intake::{Parcel, Refused};
-use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
+use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::rejected;
 
@@ -101,7 +101,8 @@ pub(super) async fn decode_within(
 ) -> Result<(Decoded, Held), Refusal> {
     let received_at_ms = shared.clock.now().wall_ms;
     let decoding = shared.decoding.clone();
-    let work = Work { body: received.bytes, how, received_at_ms, decoding, bytes_max };
+    let fields = shared.intake.fields().cloned();
+    let work = Work { body: received.bytes, how, received_at_ms, decoding, fields, bytes_max };
     work.run(received.held).await
 }
 
@@ -111,6 +112,7 @@ struct Work {
     how: How,
     received_at_ms: i64,
     decoding: Arc<Decoding>,
+    fields: Option<FieldLimiter>,
     bytes_max: u64,
 }
 
@@ -150,6 +152,9 @@ impl Work {
         };
         let topic = self.how.origin.topic.as_deref();
         let mut builder = BatchBuilder::new(self.decoding.limits.fields_max);
+        if let Some(fields) = &self.fields {
+            builder.guard(fields.guard(self.decoding.limits.bucket_fields_max, self.received_at_ms));
+        }
         let mut rejects = Rejects::new();
         self.how.decoder.decode(&payload, topic, &context, &mut builder, &mut rejects);
         let indexes = rejects.list().iter().map(|reject| reject.index);

@@ -163,6 +163,7 @@ impl MqttListener {
                 status_topic: None,
             };
             let collector = Collector::new(&settings.topics, of_all, env.decoding.now())?;
+            let collector = collector.counting_fields(env.intake.fields().cloned());
             Ok(Gatherer::new(collector, env.decoding.clone(), env.clock.clone()))
         });
         let gatherers = gatherers.collect::<Result<Vec<_>, ListenError>>()?;

@@ -102,6 +102,7 @@ pub fn spawn(config: Mqtt, env: Env, on_status: OnStatus) -> Result<JoinHandle<(
         status_topic: config.status_topic.clone(),
     };
     let collector = Collector::new(&config.subscriptions, settings, decoding.now())?;
+    let collector = collector.counting_fields(intake.fields().cloned());
     // With 3.1.1 the broker's limit holds and it does not tell it; packet ids have 16 bits.
     let window = if config.protocol == MqttProtocol::V5 { config.window } else { u16::MAX };
     let name = target.label();

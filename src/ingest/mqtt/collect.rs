@@ -13,7 +13,7 @@ use crate::decode::sparkplug::{Rebirth, Sparkplug};
 use crate::decode::topic::{Template, filter_matches};
 use crate::decode::{self, Context, Decoder, Formats, Rejects, TsUnit, reasons, sparkplug};
 use crate::model::batch::NAMES_MAX;
-use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
+use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 
 /// Messages in one parcel.
 pub(in crate::ingest) const MESSAGES_MAX: usize = 512;
@@ -141,6 +141,7 @@ pub(in crate::ingest) struct Collector {
     settings: Settings,
     taken: Taken,
     sparkplug: Sparkplug,
+    fields: Option<FieldLimiter>,
     /// Commands of Sparkplug B that are to be published; one for a message at most.
     rebirths: Vec<Rebirth>,
     batch: BatchBuilder,
@@ -188,6 +189,7 @@ impl Collector {
             settings,
             taken: Taken::default(),
             sparkplug: Sparkplug::new(),
+            fields: None,
             rebirths: vec![],
             batch: BatchBuilder::new(decoding.limits.fields_max),
             decoding,
@@ -198,6 +200,12 @@ impl Collector {
             left_out: 0,
             rejects: Rejects::new(),
         })
+    }
+
+    /// The same collector, which rejects readings that bring too many field names.
+    #[must_use]
+    pub(in crate::ingest) fn counting_fields(self, fields: Option<FieldLimiter>) -> Collector {
+        Collector { fields, ..self }
     }
 
     /// From now on messages are decoded by these settings. To be called where nothing is gathered; what is remembered of
@@ -299,6 +307,11 @@ impl Collector {
         route: Result<Option<usize>, std::str::Utf8Error>,
         received_at_ms: i64,
     ) -> Result<(), NoRoom> {
+        if self.is_empty()
+            && let Some(fields) = &self.fields
+        {
+            self.batch.guard(fields.guard(self.decoding.limits.bucket_fields_max, received_at_ms));
+        }
         let mark = self.batch.mark();
         self.rejects.clear();
         self.decode(message, route, received_at_ms);

@@ -6,6 +6,7 @@ use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{FLAG_RECEIPT_TIME, HEAD_BYTES, NAMES_MAX, Place, ReadingBatch, VALUES_MAX};
+use crate::model::fields::{FieldGuard, TooManyInBucket};
 use crate::model::ids::stable_hash;
 use crate::model::reading::Reading;
 use crate::model::value::ValueRef;
@@ -23,6 +24,8 @@ pub enum BuildError {
     TooManyFields,
     /// More than [`NAMES_MAX`] names in one batch.
     TooManyNames,
+    /// The sensor would have too many names in its bucket.
+    TooManyInBucket(TooManyInBucket),
 }
 
 /// A place in a batch that is being built.
@@ -51,6 +54,7 @@ pub struct BatchBuilder {
     last: Vec<u16>,
     names: Index,
     shapes: Index,
+    guard: Option<Box<FieldGuard>>,
 }
 
 /// Finds names or shapes by hash, once there are more than [`COMPARED_MAX`]. The seed is drawn anew for each batch that
@@ -108,6 +112,12 @@ impl BatchBuilder {
     /// A builder that takes at most `values_max` values a reading.
     pub fn new(values_max: usize) -> BatchBuilder {
         BatchBuilder { values_max: values_max.min(VALUES_MAX), ..BatchBuilder::default() }
+    }
+
+    /// From here to the end of the batch readings are refused that bring too many names. To be called while it is empty.
+    pub fn guard(&mut self, guard: FieldGuard) {
+        debug_assert!(self.is_empty());
+        self.guard = Some(Box::new(guard));
     }
 
     /// Drops what an unfinished reading left and starts the next.
@@ -174,11 +184,24 @@ impl BatchBuilder {
 
     /// Ends the current reading. `tags` must be sorted by key, keys at most 255 and values at most 65,535 bytes, 65,535
     /// in all; `sensor_id` at most 65,535 bytes. The decoders' limits are far below.
-    pub fn commit(&mut self, sensor_id: &str, ts_ms: i64, receipt_time: bool, tags: &[(&str, &str)]) {
+    ///
+    /// # Errors
+    /// The [guard](BatchBuilder::guard) refuses it; the reading can only be aborted.
+    pub fn commit(
+        &mut self,
+        sensor_id: &str,
+        ts_ms: i64,
+        receipt_time: bool,
+        tags: &[(&str, &str)],
+    ) -> Result<(), BuildError> {
         let shape = match self.like {
             Some(shape) => shape,
             None => self.shape(),
         };
+        if let Some(guard) = &mut self.guard {
+            let admitted = guard.admit(&self.batch.names, &self.batch.shapes, shape, sensor_id, ts_ms);
+            admitted.map_err(BuildError::TooManyInBucket)?;
+        }
         let tags_bytes: usize = tags.iter().map(|(k, v)| 3 + k.len() + v.len()).sum();
         let offset = self.batch.records.len() as u32;
         let records = &mut self.batch.records;
@@ -209,6 +232,7 @@ impl BatchBuilder {
         }
         self.begin();
         self.committed = shape;
+        Ok(())
     }
 
     /// The shape of the reading that was committed last.
@@ -248,8 +272,7 @@ impl BatchBuilder {
             self.value(name, value.as_ref())?;
         }
         let tags: Vec<(&str, &str)> = reading.tags.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        self.commit(&reading.sensor_id, reading.ts_ms, reading.receipt_time, &tags);
-        Ok(())
+        self.commit(&reading.sensor_id, reading.ts_ms, reading.receipt_time, &tags)
     }
 
     /// The batch; the builder is as new.
@@ -258,6 +281,7 @@ impl BatchBuilder {
         self.last.clear();
         self.names.table.clear();
         self.shapes.table.clear();
+        self.guard = None;
         std::mem::take(&mut self.batch)
     }
 

@@ -122,3 +122,34 @@ async fn a_closed_door_says_why() {
     assert!(answer.retry_after_s() >= 1);
     rig.nothing_came();
 }
+
+/// Readings of `sensor`, each with one field of its own.
+fn with_fields(sensor: &str, from: usize, to: usize) -> String {
+    let reading = |i| format!(r#"{{"sensor_id":"{sensor}","ts":"2024-03-01T10:00:00Z","values":{{"n{i}":1}}}}"#);
+    format!("[{}]", (from..to).map(reading).collect::<Vec<_>>().join(","))
+}
+
+#[tokio::test]
+async fn a_sensor_that_brings_too_many_field_names_is_told_and_what_was_taken_stays() {
+    let mut rig = Rig::new(|_| {}).await;
+    let (answer, readings) = rig.delivered(post(with_fields("S1", 0, 1030))).await;
+    let json = answer.json();
+    assert_eq!((answer.status, &json["accepted"], &json["rejected"]), (200, &1024.into(), &6.into()));
+    assert_eq!(readings.len(), 1024);
+    let errors = json["errors"].as_array().unwrap();
+    for (error, index) in errors.iter().zip(1024..) {
+        assert_eq!((&error["index"], &error["reason"]), (&index.into(), &"bucket_fields".into()));
+        let detail = error["detail"].as_str().unwrap();
+        assert!(detail.contains("S1") && detail.contains("limits.bucket_fields_max = 1024"), "{detail}");
+    }
+    let (answer, _) = rig.delivered(post(with_fields("S1", 500, 600))).await;
+    assert_eq!(answer.status, 200, "the names that it has");
+    let answer = post(with_fields("S1", 1024, 1026)).send(rig.addr).await;
+    assert_eq!((answer.status, &answer.json()["rejected"]), (400, &2.into()), "over many requests too");
+    let (answer, readings) = rig.delivered(post(with_fields("S2", 1000, 1100))).await;
+    assert_eq!((answer.status, readings.len()), (200, 100), "another sensor");
+    let lines: String = (1020..1026).map(|i| format!("m,sensor_id=S1 n{i}=1i 1709287200000000000\n")).collect();
+    let (answer, readings) = rig.delivered(post(lines).to("/api/v2/write")).await;
+    assert_eq!((answer.status, readings.len()), (400, 4), "as line protocol: {}", answer.text);
+    rig.nothing_came();
+}

@@ -13,7 +13,7 @@ use crate::ack::Ack;
 use crate::config;
 use crate::ingest::http::{HttpError, HttpIngest};
 use crate::intake::{Gate, Intake, Parcels, door};
-use crate::model::{Reading, SystemClock};
+use crate::model::{FieldLimiter, Reading, Span, SystemClock};
 
 /// No test takes this long; one that hangs fails with a name instead.
 pub(super) const LONG: Duration = Duration::from_secs(20);
@@ -63,6 +63,7 @@ impl Rig {
         change(&mut cfg);
         let gate = Gate::default();
         let (intake, parcels) = door(PARCELS_MAX, 64 << 20, gate.clone());
+        let intake = intake.counting_fields(FieldLimiter::new(Span::HOUR));
         let clock = Arc::new(SystemClock::new());
         let on_tls: crate::ingest::OnTls = Arc::new(|_| {});
         let ingest = HttpIngest::bind(&cfg, Arc::new(decoding()), intake.clone(), clock, &on_tls).await?;
