@@ -96,6 +96,7 @@ pub(crate) async fn reconcile(config: &Config, store: Result<MongoStore, String>
         leftovers: true,
         now_ms,
         settled_before_ms: now_ms - settled_ms(span),
+        page: (config.bucket.max_readings, config.bucket.max_bytes),
         listed_max: arguments.list,
     };
     match store.reconcile(&options).await {
@@ -138,7 +139,7 @@ pub(crate) async fn convert(config: &Config, store: Result<MongoStore, String>, 
     tell(&converted);
     // The counts, times and summaries of everything in the span, against the readings in their new place.
     let to_ms = to_ms.min(ended_before_ms - config.bucket.span.ms() + 1);
-    let check = check(store, Selection { to_ms, ..selection }, now_ms).await;
+    let check = check(config, store, Selection { to_ms, ..selection }, now_ms).await;
     match check {
         Ok(report) => {
             say(&report.table());
@@ -148,7 +149,12 @@ pub(crate) async fn convert(config: &Config, store: Result<MongoStore, String>, 
     }
 }
 
-async fn check(store: MongoStore, selection: Selection, now_ms: i64) -> Result<Reconciled, MaintainError> {
+async fn check(
+    config: &Config,
+    store: MongoStore,
+    selection: Selection,
+    now_ms: i64,
+) -> Result<Reconciled, MaintainError> {
     let options = ReconcileOptions {
         selection,
         repair: false,
@@ -158,6 +164,7 @@ async fn check(store: MongoStore, selection: Selection, now_ms: i64) -> Result<R
         leftovers: false,
         now_ms,
         settled_before_ms: now_ms,
+        page: (config.bucket.max_readings, config.bucket.max_bytes),
         listed_max: 100,
     };
     store.reconcile(&options).await

@@ -3,15 +3,24 @@
 /// Bytes of a payload that a dead letter keeps: a document has at most 16 MiB, and a dead letter is there to be read.
 pub const DEAD_PAYLOAD_BYTES_MAX: usize = 1 << 20;
 
+/// The `source` of letters that the service makes itself, of readings that it has acknowledged and the store refuses. They
+/// are not subject to `dead_letters.retention` and `dead_letters.max_bytes`: nothing acknowledged is dropped.
+///
+/// It is the last of all sources in the order of the alphabet. The index by which letters expire and are evicted covers
+/// `source < OWN_SOURCE`, because MongoDB 4.4 has no partial index over "not equal".
+pub const OWN_SOURCE: &str = "store";
+
 /// The end of the detail of a letter whose payload is not whole.
 const NOT_WHOLE: &str = " bytes are kept";
+/// What a letter takes in memory beside its texts and its payload.
+const LETTER_BYTES: usize = 256;
 
 /// One document of the collection `dead_letters`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
     /// When it was received, in milliseconds since 1970.
     pub received_at_ms: i64,
-    /// Where it came from: `mqtt`, `http` or `store`.
+    /// Where it came from: `mqtt`, `mqtt_direct`, `http` or `store` ([`OWN_SOURCE`]).
     pub source: String,
     /// The MQTT topic, or over HTTP the path with what its query says about the readings; empty where there was none.
     pub topic: String,
@@ -36,7 +45,7 @@ impl DeadLetter {
         let kept = payload.len().min(DEAD_PAYLOAD_BYTES_MAX);
         let mut detail = detail.to_owned();
         if kept < payload.len() {
-            detail += &format!("; the first {kept} of {}{NOT_WHOLE}", payload.len());
+            detail += &cut_to(kept, payload.len());
         }
         let (source, topic, reason) = (source.to_owned(), topic.into(), reason.to_owned());
         DeadLetter { received_at_ms, source, topic, payload: payload[..kept].to_vec(), reason, detail }
@@ -44,8 +53,31 @@ impl DeadLetter {
 
     /// Whether the payload is all that came. What is not cannot be read again: its last number may be half of one.
     pub fn is_whole(&self) -> bool {
-        self.payload.len() != DEAD_PAYLOAD_BYTES_MAX || !self.detail.ends_with(NOT_WHOLE)
+        !(self.detail.ends_with(NOT_WHOLE) && self.detail.contains(&format!("; the first {} of ", self.payload.len())))
     }
+
+    /// Whether it holds acknowledged readings ([`OWN_SOURCE`]).
+    pub fn is_own(&self) -> bool {
+        self.source == OWN_SOURCE
+    }
+
+    /// About what it takes in memory, and as a document.
+    pub fn memory_bytes(&self) -> usize {
+        let texts = self.source.len() + self.topic.len() + self.reason.len() + self.detail.len();
+        LETTER_BYTES + texts + self.payload.len()
+    }
+
+    /// The same letter with at most `bytes_max` of its payload, and `why` behind the detail.
+    #[must_use]
+    pub fn cut(&self, bytes_max: usize, why: &str) -> DeadLetter {
+        let (kept, len) = (bytes_max.min(self.payload.len()), self.payload.len());
+        let detail = format!("{}; {why}{}", self.detail, cut_to(kept, len));
+        DeadLetter { payload: self.payload[..kept].to_vec(), detail, ..self.clone() }
+    }
+}
+
+fn cut_to(kept: usize, len: usize) -> String {
+    format!("; the first {kept} of {len}{NOT_WHOLE}")
 }
 
 #[cfg(test)]
@@ -60,5 +92,15 @@ mod tests {
         let part = letter(DEAD_PAYLOAD_BYTES_MAX + 1);
         assert_eq!(part.detail, "why; the first 1048576 of 1048577 bytes are kept");
         assert!(!part.is_whole() && part.payload.len() == DEAD_PAYLOAD_BYTES_MAX);
+        let cut = whole.cut(10, "the store refused it: too large");
+        assert_eq!(cut.detail, "why; the store refused it: too large; the first 10 of 1048576 bytes are kept");
+        assert!(!cut.is_whole() && cut.payload.len() == 10);
+    }
+
+    #[test]
+    fn its_memory_is_that_of_its_texts_and_its_payload() {
+        let small = DeadLetter::keep(1, "mqtt", "", b"", "r", "d").memory_bytes();
+        let large = DeadLetter::keep(1, "mqtt", "t".repeat(60_000), &[0; 5000], "r", "d").memory_bytes();
+        assert_eq!(large - small, 65_000);
     }
 }

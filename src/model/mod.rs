@@ -17,7 +17,7 @@ pub mod value;
 
 pub use batch::{BatchBuilder, ReadingBatch, ReadingRef, Tags};
 pub use clock::{Clock, Now, SystemClock};
-pub use dead_letter::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter};
+pub use dead_letter::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter, OWN_SOURCE};
 pub use hour::{BucketStart, Span};
 pub use ids::{BucketKey, SensorId, stable_hash};
 pub use latest::LatestUpdate;
