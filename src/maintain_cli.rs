@@ -32,7 +32,8 @@ pub(crate) struct Reconcile {
     #[arg(long)]
     repair: bool,
     /// Remove all but one of equal readings of a bucket that ended an hour ago; do not use it where sensors send
-    /// readings without a time of their own, which may be equal
+    /// readings without a time of their own, which may be equal. A bucket in time-series form becomes pages where the server
+    /// (before MongoDB 7.0) deletes whole series only: do not run `convert --into timeseries` beside it
     #[arg(long, requires = "repair")]
     drop_duplicates: bool,
     /// Do not look for equal readings

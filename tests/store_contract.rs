@@ -329,12 +329,8 @@ async fn evicts(store: &dyn Store) {
     assert_eq!(store.dead_letters(&all).await.unwrap(), [const { LetterKept::Done }; 6]);
     let before = bytes().await;
     assert!((600_000..620_000).contains(&before), "{before}");
-    let gone = store.evict_letters(100_001).await.unwrap();
-    assert_eq!(
-        (gone.letters, gone.until_ms, gone.exhausted),
-        (2, now - 400, false),
-        "a letter has more than its payload"
-    );
+    let gone = store.evict_letters(110_000).await.unwrap();
+    assert_eq!((gone.letters, gone.until_ms, gone.exhausted), (2, now - 400, false), "as many as have so many bytes");
     assert_eq!(before - bytes().await, gone.bytes);
     assert_eq!(left().await, ["store/100", "mqtt/200", "mqtt/300", "store/900"]);
     let gone = store.evict_letters(1).await.unwrap();

@@ -10,14 +10,17 @@
 //!
 //! **A letter that fails alone** does not hold up the others:
 //! - Refused, from a sender and large: its beginning ([`CUT_BYTES`]) is stored instead, with the store's words in `detail`.
-//! - Anything else: it is set aside and tried again alone every [`AGAIN_AFTER`], unacknowledged, so the journal keeps it too.
-//! - If letters that were set aside take more than [`ASIDE_BYTES_MAX`], those of senders are given up, the first ones first:
-//!   counted (`cause="refused"`) and logged, then acknowledged. Letters with acknowledged readings never are.
+//! - Otherwise, while those have at most [`ASIDE_BYTES_MAX`]: it is set aside and tried again alone every [`AGAIN_AFTER`],
+//!   unacknowledged, so the journal keeps it too.
+//! - Beyond that, refused ones of senders are given up, the first ones first: counted (`cause="refused"`) and logged, then
+//!   acknowledged. Nothing else ever is: letters with acknowledged readings stay, and one without an answer stays at the front
+//!   of the queue, since a store that answers nothing is no reason to lose anything.
 //!
 //! **The size of the collection** is kept below `dead_letters.max_bytes` by the same task, after each batch and once a minute
 //! ([`limit`]). Acknowledgements do not wait for it.
 
 mod limit;
+mod quiet;
 #[cfg(test)]
 mod tests;
 
@@ -34,6 +37,7 @@ use crate::model::DeadLetter;
 use crate::store::{LetterKept, StoreError};
 use crate::telemetry::metrics;
 use limit::Limit;
+use quiet::Quiet;
 
 /// Letters of one command, and bytes after which no more are added.
 const BATCH_LETTERS_MAX: usize = 1000;
@@ -60,8 +64,20 @@ struct Delivery {
 struct Letter {
     letter: DeadLetter,
     of: Arc<Delivery>,
-    /// It failed alone, or is the beginning of one that did.
-    failed: bool,
+    state: State,
+}
+
+/// What is known of a letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing.
+    New,
+    /// It is the beginning of one that was refused.
+    Cut,
+    /// It had no answer, alone.
+    Unanswered,
+    /// The store has refused it.
+    Refused,
 }
 
 impl Letter {
@@ -129,12 +145,23 @@ struct Desk {
     letters_max: usize,
     /// Batches that failed in a row.
     failures: u32,
+    trouble: Quiet,
+    given_up: Quiet,
 }
 
 impl Desk {
     fn new(flusher: Flusher, limit: Limit) -> Desk {
-        let (queue, aside) = (VecDeque::new(), VecDeque::new());
-        Desk { flusher, limit, queue, aside, again_at: Instant::now(), letters_max: BATCH_LETTERS_MAX, failures: 0 }
+        Desk {
+            flusher,
+            limit,
+            queue: VecDeque::new(),
+            aside: VecDeque::new(),
+            again_at: Instant::now(),
+            letters_max: BATCH_LETTERS_MAX,
+            failures: 0,
+            trouble: Quiet::default(),
+            given_up: Quiet::default(),
+        }
     }
 
     /// Ends when every handle is gone and everything is stored.
@@ -172,7 +199,7 @@ impl Desk {
 
     fn take(&mut self, (letters, delivery): (Vec<DeadLetter>, Delivery)) {
         let of = Arc::new(delivery);
-        let on_its_way = |letter| Letter { letter, of: of.clone(), failed: false };
+        let on_its_way = |letter| Letter { letter, of: of.clone(), state: State::New };
         self.queue.extend(letters.into_iter().map(on_its_way));
     }
 
@@ -221,11 +248,12 @@ impl Desk {
             }
             LetterKept::Rejected { detail } => {
                 metrics::store_error("refused", 1);
-                if letter.letter.is_own() || letter.failed || letter.letter.payload.len() <= CUT_BYTES {
-                    self.set_aside(letter, &detail);
+                let is_small = letter.letter.payload.len() <= CUT_BYTES;
+                if letter.letter.is_own() || is_small || letter.state == State::Cut {
+                    self.set_aside(letter, State::Refused, &detail);
                 } else {
                     let cut = letter.letter.cut(CUT_BYTES, &format!("the store has refused it whole: {detail}"));
-                    self.queue.push_front(Letter { letter: cut, failed: true, ..letter });
+                    self.queue.push_front(Letter { letter: cut, state: State::Cut, ..letter });
                 }
             }
         }
@@ -236,52 +264,60 @@ impl Desk {
         // Of these no letter is the cause: there is no server, or none that writes.
         let is_for_all =
             matches!(error.kind(), "network" | "no_primary" | "unauthorized" | "overload" | "write_concern");
-        match batch.pop() {
-            Some(letter) if batch.is_empty() && !is_for_all => self.set_aside(letter, &error.to_string()),
-            last => {
-                batch.extend(last);
-                if !is_for_all {
-                    self.letters_max = (batch.len() / 2).max(1);
-                }
-                batch.into_iter().rev().for_each(|letter| self.queue.push_front(letter));
-            }
+        if let [one] = &batch[..]
+            && !is_for_all
+            && self.aside_bytes() + one.letter.memory_bytes() <= ASIDE_BYTES_MAX
+            && let Some(letter) = batch.pop()
+        {
+            return self.set_aside(letter, State::Unanswered, &error.to_string());
         }
+        if !is_for_all {
+            self.letters_max = (batch.len() / 2).max(1);
+        }
+        batch.into_iter().rev().for_each(|letter| self.queue.push_front(letter));
     }
 
-    fn set_aside(&mut self, letter: Letter, why: &str) {
+    fn aside_bytes(&self) -> usize {
+        self.aside.iter().map(|l| l.letter.memory_bytes()).sum()
+    }
+
+    fn set_aside(&mut self, letter: Letter, state: State, why: &str) {
         if self.aside.is_empty() {
             self.again_at = Instant::now() + AGAIN_AFTER;
         }
-        if !letter.failed {
+        if letter.state != state
+            && let Some(more) = self.trouble.due()
+        {
             let DeadLetter { source, topic, reason, .. } = &letter.letter;
-            tracing::error!(%source, %topic, %reason, "a dead letter cannot be stored, trying again: {why}");
+            tracing::error!(%source, %topic, %reason, more, "a dead letter cannot be stored, trying again: {why}");
         }
-        self.aside.push_back(Letter { failed: true, ..letter });
-        let mut bytes: usize = self.aside.iter().map(|l| l.letter.memory_bytes()).sum();
-        while bytes > ASIDE_BYTES_MAX
-            && let Some(first) = self.aside.iter().position(|l| !l.letter.is_own())
+        self.aside.push_back(Letter { state, ..letter });
+        let may_go = |l: &Letter| l.state == State::Refused && !l.letter.is_own();
+        while self.aside_bytes() > ASIDE_BYTES_MAX
+            && let Some(first) = self.aside.iter().position(may_go)
             && let Some(letter) = self.aside.remove(first)
         {
-            bytes -= letter.letter.memory_bytes();
-            let DeadLetter { source, topic, reason, .. } = &letter.letter;
-            tracing::error!(%source, %topic, %reason, "a dead letter is given up: the store has refused it: {why}");
+            if let Some(more) = self.given_up.due() {
+                let DeadLetter { source, topic, reason, .. } = &letter.letter;
+                tracing::error!(%source, %topic, %reason, more, "a dead letter is given up, the store refuses it: {why}");
+            }
             metrics::dead_letters_dropped("refused", 1);
             letter.done();
         }
     }
 
-    /// Tries one of those that were set aside; after a success the next one at once.
+    /// Tries one of those that were set aside; after a success the next one immediately.
     async fn send_again(&mut self) {
         let Some(letter) = self.aside.pop_front() else { return };
         let one = [letter];
-        let answers = self.send(&one).await;
+        let answer = self.send(&one).await.ok().and_then(|mut answers| answers.pop());
         let [letter] = one;
-        match answers.as_deref() {
-            Ok([LetterKept::Done]) => self.answered(letter, LetterKept::Done),
-            _ => {
-                self.again_at = Instant::now() + AGAIN_AFTER;
-                self.aside.push_back(letter);
-            }
+        if answer != Some(LetterKept::Done) {
+            self.again_at = Instant::now() + AGAIN_AFTER;
+        }
+        match answer {
+            Some(kept) => self.answered(letter, kept),
+            None => self.aside.push_back(letter),
         }
     }
 }

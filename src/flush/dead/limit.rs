@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::quiet::Quiet;
 use crate::flush::{Flusher, Permit};
 use crate::store::{Evicted, StoreError};
 use crate::telemetry::metrics;
@@ -36,14 +37,14 @@ pub(super) struct Limit {
     /// Removed since the last log line.
     removed: Evicted,
     logged_at: Option<Instant>,
-    warned_at: Option<Instant>,
+    warned: Quiet,
 }
 
 impl Limit {
     pub(super) fn new(bytes_max: u64) -> Limit {
         metrics::dead_letters_max_bytes(bytes_max);
         let (removed, due_at) = (Evicted::default(), Instant::now());
-        Limit { bytes_max, bytes: 0, since: 0, due_at, removed, logged_at: None, warned_at: None }
+        Limit { bytes_max, bytes: 0, since: 0, due_at, removed, logged_at: None, warned: Quiet::default() }
     }
 
     /// This process has stored more.
@@ -98,9 +99,8 @@ impl Limit {
 
     fn failed(&mut self, error: &StoreError) {
         metrics::store_error(error.kind(), 1);
-        if self.warned_at.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
-            self.warned_at = Some(Instant::now());
-            tracing::warn!("the size of the collection of dead letters is not kept, trying again: {error}");
+        if let Some(more) = self.warned.due() {
+            tracing::warn!(more, "the size of the collection of dead letters is not kept, trying again: {error}");
         }
     }
 

@@ -178,6 +178,17 @@ async fn of_letters_that_are_refused_for_good_those_with_acknowledged_readings_a
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_store_that_answers_nothing_loses_nothing() {
+    let rig = Rig::new(1 << 30);
+    rig.store.set_judge(Box::new(|_| Verdict::Hangs));
+    let wait = rig.send((0..12).map(|n| letter("mqtt", n, MIB)).collect()).await;
+    tokio::time::sleep(10 * SETTLED).await;
+    rig.store.set_judge(Box::new(|_| Verdict::Takes));
+    assert_eq!(outcome(wait).await, Some(Outcome::Delivered));
+    assert_eq!(rig.stored().len(), 12);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_oldest_letters_of_senders_make_room_and_no_more_than_needed() {
     let rig = Rig::new(4 * MIB);
     // Not in the order of their receipt.

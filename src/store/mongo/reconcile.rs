@@ -32,6 +32,8 @@
 //!   `expireAfterSeconds` of the measurements, if shorter) are left out, so a summary is never recounted from what has
 //!   half expired.
 //!
+//! Equal measurements are a matter of their own, since a server may not be able to delete single ones ([`super::twice`]).
+//!
 //! Two repairs, or a repair and a `convert`, at the same time only make each other try again, but for duplicates:
 //! both would be removing the same ones under gates, which is harmless too. Instances of the service beside each other
 //! are covered by the gates as they are for their own writes.

@@ -11,7 +11,8 @@
 //!   no reader that goes by the documents, until retention removes it (see [`super::convert`]).
 //!
 //! Beside a running service: as for a conversion, only buckets are touched that ended long ago. If a measurement comes all the
-//! same, the document's count has changed, and the gate fails.
+//! same, the document's count has changed, and the gate fails. A conversion into time-series form must not run at the same
+//! time: it would take the left over measurements for its own copies, as in [`super::convert`].
 
 use std::collections::HashMap;
 
