@@ -350,7 +350,7 @@ impl Service {
             devices: ports.devices.as_ref().map(MqttListener::renewal),
         });
         let oldest = Arc::new(Oldest::default());
-        let (dead_handle, dead) = DeadLetters::new(flusher, DEAD_QUEUE_MAX);
+        let (dead_handle, dead) = DeadLetters::new(flusher, DEAD_QUEUE_MAX, config.dead_letters.max_bytes);
         let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
         let enrichment = wiring.enrichment(&store, &registry, env.decoding.clone());
         let Shards { handles, tasks: shards, gauges, latest, latest_gauges } = wiring.shards(&dead_handle, &registry);

@@ -32,7 +32,8 @@ pub(crate) struct Reconcile {
     #[arg(long)]
     repair: bool,
     /// Remove all but one of equal readings of a bucket that ended an hour ago; do not use it where sensors send
-    /// readings without a time of their own, which may be equal
+    /// readings without a time of their own, which may be equal. A bucket in time-series form becomes pages where the server
+    /// (before MongoDB 7.0) deletes whole series only: do not run `convert --into timeseries` beside it
     #[arg(long, requires = "repair")]
     drop_duplicates: bool,
     /// Do not look for equal readings
@@ -96,6 +97,7 @@ pub(crate) async fn reconcile(config: &Config, store: Result<MongoStore, String>
         leftovers: true,
         now_ms,
         settled_before_ms: now_ms - settled_ms(span),
+        page: (config.bucket.max_readings, config.bucket.max_bytes),
         listed_max: arguments.list,
     };
     match store.reconcile(&options).await {
@@ -138,7 +140,7 @@ pub(crate) async fn convert(config: &Config, store: Result<MongoStore, String>, 
     tell(&converted);
     // The counts, times and summaries of everything in the span, against the readings in their new place.
     let to_ms = to_ms.min(ended_before_ms - config.bucket.span.ms() + 1);
-    let check = check(store, Selection { to_ms, ..selection }, now_ms).await;
+    let check = check(config, store, Selection { to_ms, ..selection }, now_ms).await;
     match check {
         Ok(report) => {
             say(&report.table());
@@ -148,7 +150,12 @@ pub(crate) async fn convert(config: &Config, store: Result<MongoStore, String>, 
     }
 }
 
-async fn check(store: MongoStore, selection: Selection, now_ms: i64) -> Result<Reconciled, MaintainError> {
+async fn check(
+    config: &Config,
+    store: MongoStore,
+    selection: Selection,
+    now_ms: i64,
+) -> Result<Reconciled, MaintainError> {
     let options = ReconcileOptions {
         selection,
         repair: false,
@@ -158,6 +165,7 @@ async fn check(store: MongoStore, selection: Selection, now_ms: i64) -> Result<R
         leftovers: false,
         now_ms,
         settled_before_ms: now_ms,
+        page: (config.bucket.max_readings, config.bucket.max_bytes),
         listed_max: 100,
     };
     store.reconcile(&options).await

@@ -291,3 +291,37 @@ fn letters_are_listed_and_purged_as_they_are_asked_for() {
     assert_eq!(desk.run(&["purge", "--all", "--yes"]).1, "2 dead letters removed\n");
     assert!(desk.list(&[]).is_empty());
 }
+
+/// More than `dead_letters.max_bytes` of messages that nobody understands: the last ones are kept, and the acknowledged readings
+/// that are older than all of them.
+#[test]
+fn the_collection_stays_below_its_limit_and_keeps_what_was_acknowledged() {
+    const MIB: usize = 1 << 20;
+    let desk = Desk::new("limit", StoreMode::Bucket);
+    let own = DeadLetter::keep(now_ms() - 40 * DAY, "store", "", &vec![b' '; MIB / 2], "store_rejected", "why");
+    desk.keep(&[own]);
+    let text = "store.mode = \"bucket\"\ndead_letters.max_bytes = \"16MiB\"";
+    let uri = Mongod::shared().uri();
+    let mut service = Service::start(text, &[("STORE__URI", &uri), ("STORE__DATABASE", &desk.database)]);
+    for n in 0..40 {
+        let mut body = format!("{{broken {n}").into_bytes();
+        body.resize(MIB - 1, b'x');
+        assert_eq!(service.post("/v1/hooks/json", "application/json", &body).unwrap().0, 202);
+    }
+    let metrics = wait_until("all were stored, and most removed", PATIENCE, || {
+        let metrics = service.metrics();
+        let stored = metrics.labelled("dead_letters_total", "reason", "invalid_json");
+        let gone = metrics.labelled("dead_letters_dropped_total", "cause", "limit");
+        (stored == 40.0 && gone >= 25.0).then_some(metrics)
+    });
+    assert_eq!(metrics.labelled("dead_letters_dropped_total", "cause", "limit"), 25.0, "no more than needed");
+    let (bytes, max) = (metrics.get("dead_letters_bytes"), metrics.get("dead_letters_max_bytes"));
+    assert!(max == 16.0 * MIB as f64 && bytes <= max && bytes > 15.0 * MIB as f64, "{bytes} of {max}");
+    let kept = desk.list(&[]);
+    let numbers =
+        kept.iter().filter_map(|l| l["payload"].as_str()?.strip_prefix("{broken ")?.split('x').next()?.parse().ok());
+    assert_eq!(numbers.collect::<Vec<u32>>(), (25..40).rev().collect::<Vec<_>>(), "the oldest went first");
+    assert_eq!(kept.last().unwrap()["source"], "store");
+    assert!(service.log().contains("dead_letters.max_bytes is reached"), "{}", service.log());
+    assert_eq!(service.terminate(PATIENCE), 0);
+}

@@ -29,7 +29,7 @@ use hourbucket::store::reading::{
     StoredLetter,
 };
 use hourbucket::store::{
-    BoxFuture, LatestWritten, LoadAnswer, LoadRequest, PrepareError, Prepared, Store, StoreError, Written,
+    BoxFuture, LatestWritten, LetterKept, LoadAnswer, LoadRequest, PrepareError, Prepared, Store, StoreError, Written,
 };
 use mongodb::bson::{Bson, Document, doc};
 use proptest::prelude::*;
@@ -380,7 +380,7 @@ impl Store for Unwilling {
         unreachable!()
     }
 
-    fn dead_letters<'a>(&'a self, _: &'a [DeadLetter]) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn dead_letters<'a>(&'a self, _: &'a [DeadLetter]) -> BoxFuture<'a, Result<Vec<LetterKept>, StoreError>> {
         unreachable!()
     }
 

@@ -85,7 +85,7 @@ async fn history(seed: u64) {
         quarantine_after_ms: 600_000,
         backoff,
     };
-    let (dead_handle, dead) = DeadLetters::new(flusher.clone(), 4);
+    let (dead_handle, dead) = DeadLetters::new(flusher.clone(), 4, 1 << 30);
     let mut tasks = vec![tokio::spawn(dead)];
     let mut shards = vec![];
     for _ in 0..rng.usize(1..4) {

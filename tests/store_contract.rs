@@ -7,7 +7,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::TryStreamExt;
 use hourbucket::config;
@@ -20,7 +20,7 @@ use hourbucket::model::{
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::store::reading::{LettersQuestion, PagesQuestion, SensorsQuestion};
-use hourbucket::store::{LoadAnswer, LoadRequest, LoadedBucket, LoadedPage, Store, StoreError, Written};
+use hourbucket::store::{LetterKept, LoadAnswer, LoadRequest, LoadedBucket, LoadedPage, Store, StoreError, Written};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use support::mongod::{Mongod, unique_database};
 
@@ -315,11 +315,121 @@ async fn many(store: &dyn Store) {
     }
 }
 
+/// Dead letters are counted, and the oldest of senders go first; those with acknowledged readings never do.
+async fn evicts(store: &dyn Store) {
+    let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
+    let letter = |source: &str, age_ms: i64, bytes: usize| {
+        DeadLetter::keep(now - age_ms, source, format!("{source}/{age_ms}"), &vec![1; bytes], "evicted", "why")
+    };
+    let bytes = || async { store.dead_letter_bytes().await.unwrap() };
+    let left = || async {
+        let question = LettersQuestion { limit: 100, bytes_max: 1 << 30, ..LettersQuestion::default() };
+        let all = store.letters(&question).await.unwrap();
+        all.into_iter().map(|l| l.letter.topic).collect::<Vec<_>>()
+    };
+    assert_eq!((bytes().await, store.evict_letters(1).await.unwrap().letters), (0, 0));
+    let all = [("mqtt", 300), ("store", 900), ("http", 500), ("mqtt_direct", 400), ("store", 100), ("mqtt", 200)];
+    let all: Vec<DeadLetter> = all.into_iter().map(|(source, age_ms)| letter(source, age_ms, 100_000)).collect();
+    assert_eq!(store.dead_letters(&all).await.unwrap(), [const { LetterKept::Done }; 6]);
+    let before = bytes().await;
+    assert!((600_000..620_000).contains(&before), "{before}");
+    let gone = store.evict_letters(110_000).await.unwrap();
+    assert_eq!((gone.letters, gone.until_ms, gone.exhausted), (2, now - 400, false), "as many as have so many bytes");
+    assert_eq!(before - bytes().await, gone.bytes);
+    assert_eq!(left().await, ["store/100", "mqtt/200", "mqtt/300", "store/900"]);
+    let gone = store.evict_letters(1).await.unwrap();
+    assert_eq!((gone.letters, gone.until_ms), (1, now - 300), "no more than needed");
+    store.dead_letters(&(0..40).map(|n| letter("http", 1000 + n, 10)).collect::<Vec<_>>()).await.unwrap();
+    let mut letters = 0;
+    for _ in 0..100 {
+        let gone = store.evict_letters(u64::MAX).await.unwrap();
+        letters += gone.letters;
+        if gone.exhausted {
+            break;
+        }
+    }
+    assert_eq!((letters, left().await), (41, vec!["store/100".to_owned(), "store/900".to_owned()]));
+    assert!(bytes().await > 200_000);
+}
+
 #[tokio::test]
 async fn the_memory_store_keeps_the_contract() {
     let store = MemoryStore::new();
     contract(&store).await;
     assert_eq!(store.pages().dead.len(), 6);
+    evicts(&MemoryStore::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mongodb_evicts_the_oldest_dead_letters() {
+    evicts(&mongo("evicts").await.0).await;
+    evicts(&mongo_v44("evicts_v44").await.0).await;
+}
+
+/// A validator that somebody has put there refuses some letters; nothing of the others is lost or stored twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_letter_is_told_and_its_neighbours_are_stored() {
+    for (store, db) in [mongo("refused").await, mongo_v44("refused_v44").await] {
+        let validator = doc! { "topic": { "$nin": ["t/3", "t/700"] } };
+        db.run_command(doc! { "collMod": "dead_letters", "validator": validator }).await.unwrap();
+        let letter = |n: i64| DeadLetter::keep(START.0 + n, "store", format!("t/{n}"), b"x", "r", "d");
+        let answers = store.dead_letters(&(0..900).map(letter).collect::<Vec<_>>()).await.unwrap();
+        for (n, answer) in answers.iter().enumerate() {
+            match answer {
+                LetterKept::Done => assert!(![3, 700].contains(&n), "{n} is not stored"),
+                LetterKept::Rejected { detail } => {
+                    assert!([3, 700].contains(&n) && detail.contains("validation"), "{n}: {detail}");
+                }
+            }
+        }
+        assert_eq!(db.collection::<Document>("dead_letters").count_documents(doc! {}).await.unwrap(), 898);
+    }
+}
+
+/// Letters of senders expire; those with acknowledged readings did until now, and no longer do.
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_of_senders_alone_expire() {
+    for mongod in [Mongod::shared(), Mongod::shared_v44()] {
+        let settings = config::Store { uri: config::Secret::new(mongod.uri()), ..settings(&unique_database("expire")) };
+        let db = mongodb::Client::with_uri_str(mongod.uri()).await.unwrap().database(&settings.database);
+        let before = doc! { "key": { "received_at": 1 }, "name": "received_at_ttl", "expireAfterSeconds": 77 };
+        db.run_command(doc! { "createIndexes": "dead_letters", "indexes": [before] }).await.unwrap();
+        let (_, db) = prepared(settings.clone()).await;
+        let indexes = || async {
+            let found: Vec<_> =
+                db.collection::<Document>("dead_letters").list_indexes().await.unwrap().try_collect().await.unwrap();
+            let options = |i: mongodb::IndexModel| (i.options.clone().unwrap(), i.keys);
+            found
+                .into_iter()
+                .map(options)
+                .map(|(o, keys)| (o.name.unwrap(), keys, o.expire_after, o.partial_filter_expression))
+                .collect::<Vec<_>>()
+        };
+        let ttl = |s| Some(Duration::from_secs(s));
+        let wanted = |s| {
+            [
+                ("_id_".to_owned(), doc! { "_id": 1 }, None, None),
+                ("letter_received".to_owned(), doc! { "received_at": 1, "_id": 1 }, None, None),
+                (
+                    "sender_letters_ttl".to_owned(),
+                    doc! { "received_at": 1 },
+                    ttl(s),
+                    Some(doc! { "source": { "$lt": "store" } }),
+                ),
+            ]
+        };
+        assert_eq!(indexes().await, wanted(3600));
+        let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(7200)).await.unwrap();
+        assert!(store.prepare().await.unwrap().changes.concat().contains("7200 s"));
+        assert_eq!(indexes().await, wanted(7200), "the retention follows the setting");
+        assert!(store.prepare().await.unwrap().changes.is_empty(), "what is right is left alone");
+        // The oldest are found by it, however many others are older.
+        let find = doc! {
+            "find": "dead_letters", "filter": { "source": { "$lt": "store" } }, "sort": { "received_at": 1 }, "limit": 5,
+        };
+        let plan = db.run_command(doc! { "explain": find, "verbosity": "queryPlanner" }).await.unwrap().to_string();
+        assert!(plan.contains("sender_letters_ttl"), "{plan}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

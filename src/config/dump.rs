@@ -195,6 +195,7 @@ impl Config {
 
         out.section("[dead_letters]");
         out.duration("retention", self.dead_letters.retention);
+        out.size("max_bytes", self.dead_letters.max_bytes);
 
         out.section("[shutdown]");
         out.duration("deadline", self.shutdown.deadline);

@@ -365,6 +365,8 @@ pub enum PointAttributes {
 pub struct DeadLetters {
     /// `retention` (default 30d).
     pub retention: Duration,
+    /// `max_bytes`: of all of them in the collection (default 1GiB).
+    pub max_bytes: u64,
 }
 
 /// `[shutdown]`

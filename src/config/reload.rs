@@ -54,7 +54,7 @@ const WAITING: &[(&str, &str)] = &[
     ("journal.", "the journal is opened at the start"),
     ("latest.", "its tasks are started with the service"),
     ("enrich.", "the registry is followed from the start on"),
-    ("dead_letters.", "the collection is prepared at the start"),
+    ("dead_letters.", "the collection is prepared, and its task is started, at the start"),
     ("shutdown.", "it is settled at the start"),
     ("log.", "the log is opened at the start"),
     ("mqtt.", BROKER),

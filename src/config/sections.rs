@@ -325,7 +325,10 @@ fn texts(node: &Node) -> Result<Vec<String>, Bad> {
 }
 
 fn dead_letters(mut s: Section<'_>) -> DeadLetters {
-    let dead_letters = DeadLetters { retention: s.duration("retention", 30 * DAY, MINUTE..=RETENTION_MAX) };
+    let dead_letters = DeadLetters {
+        retention: s.duration("retention", 30 * DAY, MINUTE..=RETENTION_MAX),
+        max_bytes: s.size("max_bytes", GIB, 16 * MIB..=1024 * 1024 * GIB),
+    };
     s.end();
     dead_letters
 }

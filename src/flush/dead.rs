@@ -1,31 +1,126 @@
 //! Dead letters on their way to the store: gathered into batches, kept until the store has them, then acknowledged.
+//!
+//! **Memory.** A delivery waits at [`DeadLetters::send`] until its bytes fit into [`IN_FLIGHT_BYTES_MAX`], and gives them
+//! back when all its letters are stored. So the letters in memory are bounded in bytes while MongoDB is away, and whoever
+//! sends more waits: the journal is the buffer.
+//!
+//! **A batch that fails** is sent again after a backoff, without a permit meanwhile. If its failure may be the fault of one
+//! letter (no answer in time, or an error that the store gives to the whole), the next batch has half as many letters, down to
+//! one; each success doubles that number again.
+//!
+//! **A letter that fails alone** does not hold up the others:
+//! - Refused, from a sender and large: its beginning ([`CUT_BYTES`]) is stored instead, with the store's words in `detail`.
+//! - Otherwise, while those have at most [`ASIDE_BYTES_MAX`]: it is set aside and tried again alone every [`AGAIN_AFTER`],
+//!   unacknowledged, so the journal keeps it too.
+//! - Beyond that, refused ones of senders are given up, the first ones first: counted (`cause="refused"`) and logged, then
+//!   acknowledged. Nothing else ever is: letters with acknowledged readings stay, and one without an answer stays at the front
+//!   of the queue, since a store that answers nothing is no reason to lose anything.
+//!
+//! **The size of the collection** is kept below `dead_letters.max_bytes` by the same task, after each batch and once a minute
+//! ([`limit`]). Acknowledgements do not wait for it.
 
-use tokio::sync::mpsc;
+mod limit;
+mod quiet;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::Instant;
 
 use super::Flusher;
 use crate::ack::{Ack, Acks};
 use crate::model::DeadLetter;
+use crate::store::{LetterKept, StoreError};
 use crate::telemetry::metrics;
+use limit::Limit;
+use quiet::Quiet;
 
 /// Letters of one command, and bytes after which no more are added.
 const BATCH_LETTERS_MAX: usize = 1000;
 const BATCH_BYTES_MAX: usize = 8 << 20;
+/// Letters in memory, those that wait for their first try included. A delivery that is larger waits until it is alone.
+pub const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
+/// Of these, those that were set aside, before letters of senders are given up.
+const ASIDE_BYTES_MAX: usize = 4 << 20;
+/// What is stored of a letter that was refused whole.
+const CUT_BYTES: usize = 16 << 10;
+/// Between two tries of letters that were set aside.
+const AGAIN_AFTER: Duration = Duration::from_secs(5);
+
+/// What was handed over at once: acknowledged when the last of its letters has gone.
+#[derive(Debug)]
+struct Delivery {
+    acks: Acks,
+    /// Its bytes of [`IN_FLIGHT_BYTES_MAX`].
+    room: OwnedSemaphorePermit,
+}
+
+/// A letter on its way.
+#[derive(Debug)]
+struct Letter {
+    letter: DeadLetter,
+    of: Arc<Delivery>,
+    state: State,
+}
+
+/// What is known of a letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing.
+    New,
+    /// It is the beginning of one that was refused.
+    Cut,
+    /// It had no answer, alone.
+    Unanswered,
+    /// The store has refused it.
+    Refused,
+}
+
+impl Letter {
+    /// It is stored, or given up; with the last one of its delivery the senders are told.
+    fn done(self) {
+        if let Some(Delivery { acks, room }) = Arc::into_inner(self.of) {
+            acks.delivered();
+            drop(room);
+        }
+    }
+}
 
 /// The handle: where dead letters are sent.
 #[derive(Debug, Clone)]
-pub struct DeadLetters(mpsc::Sender<(Vec<DeadLetter>, Acks)>);
+pub struct DeadLetters {
+    deliveries: mpsc::Sender<(Vec<DeadLetter>, Delivery)>,
+    room: Arc<Semaphore>,
+}
 
 impl DeadLetters {
-    /// A handle, and the task to run behind it; at most `queue_max` deliveries wait.
-    pub fn new(flusher: Flusher, queue_max: usize) -> (DeadLetters, impl Future<Output = ()> + Send) {
+    /// A handle, and the task to run behind it; at most `queue_max` deliveries wait, and the collection is kept below
+    /// `stored_bytes_max`.
+    pub fn new(
+        flusher: Flusher,
+        queue_max: usize,
+        stored_bytes_max: u64,
+    ) -> (DeadLetters, impl Future<Output = ()> + Send) {
         let (tx, rx) = mpsc::channel(queue_max);
-        (DeadLetters(tx), run(flusher, rx))
+        let desk = Desk::new(flusher, Limit::new(stored_bytes_max));
+        (DeadLetters { deliveries: tx, room: Arc::new(Semaphore::new(IN_FLIGHT_BYTES_MAX)) }, desk.run(rx))
     }
 
-    /// Hands over letters; `acks` are delivered when the store has them.
+    /// Hands over letters, when there is room for them; `acks` are delivered when the store has them.
     pub async fn send(&self, letters: Vec<DeadLetter>, acks: Acks) {
-        // The receiver lives as long as the service; when it is gone the acknowledgements say so by being dropped.
-        let _ = self.0.send((letters, acks)).await;
+        if letters.is_empty() {
+            return acks.delivered();
+        }
+        let bytes: usize = letters.iter().map(DeadLetter::memory_bytes).sum();
+        let wanted = bytes.min(IN_FLIGHT_BYTES_MAX) as u32;
+        // The semaphore is never closed, and the receiver lives as long as the service; when it is gone the
+        // acknowledgements say so by being dropped.
+        let Ok(room) = self.room.clone().acquire_many_owned(wanted).await else { return };
+        let _ = self.deliveries.send((letters, Delivery { acks, room })).await;
     }
 
     /// As [`DeadLetters::send`], for one acknowledgement.
@@ -37,27 +132,192 @@ impl DeadLetters {
     }
 }
 
-/// Ends when every handle is gone and everything is stored.
-async fn run(flusher: Flusher, mut rx: mpsc::Receiver<(Vec<DeadLetter>, Acks)>) {
-    while let Some((mut letters, mut acks)) = rx.recv().await {
-        let mut bytes: usize = letters.iter().map(|l| l.payload.len()).sum();
-        while letters.len() < BATCH_LETTERS_MAX
-            && bytes < BATCH_BYTES_MAX
-            && let Ok((more, mut others)) = rx.try_recv()
-        {
-            bytes += more.iter().map(|l| l.payload.len()).sum::<usize>();
-            letters.extend(more);
-            acks.append(&mut others);
+/// What the task holds.
+struct Desk {
+    flusher: Flusher,
+    limit: Limit,
+    /// In the order they came.
+    queue: VecDeque<Letter>,
+    /// Those that failed alone.
+    aside: VecDeque<Letter>,
+    again_at: Instant,
+    /// Letters of the next batch.
+    letters_max: usize,
+    /// Batches that failed in a row.
+    failures: u32,
+    trouble: Quiet,
+    given_up: Quiet,
+}
+
+impl Desk {
+    fn new(flusher: Flusher, limit: Limit) -> Desk {
+        Desk {
+            flusher,
+            limit,
+            queue: VecDeque::new(),
+            aside: VecDeque::new(),
+            again_at: Instant::now(),
+            letters_max: BATCH_LETTERS_MAX,
+            failures: 0,
+            trouble: Quiet::default(),
+            given_up: Quiet::default(),
         }
-        let mut permit = flusher.permit().await;
-        let mut failures = 0;
-        while let Err(error) = flusher.store.dead_letters(&letters).await {
-            permit = flusher.wait(permit, &error, &mut failures).await;
+    }
+
+    /// Ends when every handle is gone and everything is stored.
+    async fn run(mut self, mut rx: mpsc::Receiver<(Vec<DeadLetter>, Delivery)>) {
+        let mut open = true;
+        while open || !self.queue.is_empty() || !self.aside.is_empty() {
+            while let Ok(delivery) = rx.try_recv() {
+                self.take(delivery);
+            }
+            if !self.queue.is_empty() {
+                self.send_batch().await;
+                if self.limit.is_due() {
+                    self.limit.keep(&self.flusher, self.flusher.permit().await).await;
+                }
+            }
+            if !self.aside.is_empty() && Instant::now() >= self.again_at {
+                self.send_again().await;
+            }
+            if self.queue.is_empty() {
+                let (due, due_at) = (self.limit.is_due(), self.limit.due_at());
+                tokio::select! {
+                    delivery = rx.recv(), if open => match delivery {
+                        Some(delivery) => self.take(delivery),
+                        None => open = false,
+                    },
+                    // Before the store is prepared there is none, and this must be able to end all the same.
+                    permit = self.flusher.permit(), if due && open => self.limit.keep(&self.flusher, permit).await,
+                    () = tokio::time::sleep_until(due_at), if !due && open => {}
+                    () = tokio::time::sleep_until(self.again_at), if !self.aside.is_empty() => {}
+                    else => {}
+                }
+            }
         }
+    }
+
+    fn take(&mut self, (letters, delivery): (Vec<DeadLetter>, Delivery)) {
+        let of = Arc::new(delivery);
+        let on_its_way = |letter| Letter { letter, of: of.clone(), state: State::New };
+        self.queue.extend(letters.into_iter().map(on_its_way));
+    }
+
+    /// Sends the first letters of the queue, as many as one command may have now.
+    async fn send_batch(&mut self) {
+        let (mut n, mut bytes) = (0, 0);
+        while n < self.queue.len().min(self.letters_max) && (n == 0 || bytes < BATCH_BYTES_MAX) {
+            bytes += self.queue[n].letter.memory_bytes();
+            n += 1;
+        }
+        let batch: Vec<Letter> = self.queue.drain(..n).collect();
+        match self.send(&batch).await {
+            Ok(answers) => {
+                self.failures = 0;
+                self.letters_max = (self.letters_max * 2).min(BATCH_LETTERS_MAX);
+                for (letter, kept) in batch.into_iter().zip(answers) {
+                    self.answered(letter, kept);
+                }
+            }
+            Err(error) => {
+                self.failed(batch, &error);
+                self.flusher.pause(&error, &mut self.failures).await;
+            }
+        }
+    }
+
+    /// One command, under a permit.
+    async fn send(&mut self, batch: &[Letter]) -> Result<Vec<LetterKept>, StoreError> {
+        let letters: Vec<DeadLetter> = batch.iter().map(|l| l.letter.clone()).collect();
+        let permit = self.flusher.permit().await;
+        let answers = self.flusher.store.dead_letters(&letters).await;
         drop(permit);
-        for letter in &letters {
-            metrics::dead_letter(&letter.reason, 1);
+        if let Ok(answers) = &answers {
+            (self.flusher.on_store)(Ok(()));
+            let stored = letters.iter().zip(answers).filter(|(_, kept)| **kept == LetterKept::Done);
+            self.limit.stored(stored.map(|(letter, _)| letter.memory_bytes() as u64).sum());
         }
-        acks.delivered();
+        answers
+    }
+
+    fn answered(&mut self, letter: Letter, kept: LetterKept) {
+        match kept {
+            LetterKept::Done => {
+                metrics::dead_letter(&letter.letter.reason, 1);
+                letter.done();
+            }
+            LetterKept::Rejected { detail } => {
+                metrics::store_error("refused", 1);
+                let is_small = letter.letter.payload.len() <= CUT_BYTES;
+                if letter.letter.is_own() || is_small || letter.state == State::Cut {
+                    self.set_aside(letter, State::Refused, &detail);
+                } else {
+                    let cut = letter.letter.cut(CUT_BYTES, &format!("the store has refused it whole: {detail}"));
+                    self.queue.push_front(Letter { letter: cut, state: State::Cut, ..letter });
+                }
+            }
+        }
+    }
+
+    /// A batch without answers goes back to the front, unless it is one letter that may be at fault itself.
+    fn failed(&mut self, mut batch: Vec<Letter>, error: &StoreError) {
+        // Of these no letter is the cause: there is no server, or none that writes.
+        let is_for_all =
+            matches!(error.kind(), "network" | "no_primary" | "unauthorized" | "overload" | "write_concern");
+        if let [one] = &batch[..]
+            && !is_for_all
+            && self.aside_bytes() + one.letter.memory_bytes() <= ASIDE_BYTES_MAX
+            && let Some(letter) = batch.pop()
+        {
+            return self.set_aside(letter, State::Unanswered, &error.to_string());
+        }
+        if !is_for_all {
+            self.letters_max = (batch.len() / 2).max(1);
+        }
+        batch.into_iter().rev().for_each(|letter| self.queue.push_front(letter));
+    }
+
+    fn aside_bytes(&self) -> usize {
+        self.aside.iter().map(|l| l.letter.memory_bytes()).sum()
+    }
+
+    fn set_aside(&mut self, letter: Letter, state: State, why: &str) {
+        if self.aside.is_empty() {
+            self.again_at = Instant::now() + AGAIN_AFTER;
+        }
+        if letter.state != state
+            && let Some(more) = self.trouble.due()
+        {
+            let DeadLetter { source, topic, reason, .. } = &letter.letter;
+            tracing::error!(%source, %topic, %reason, more, "a dead letter cannot be stored, trying again: {why}");
+        }
+        self.aside.push_back(Letter { state, ..letter });
+        let may_go = |l: &Letter| l.state == State::Refused && !l.letter.is_own();
+        while self.aside_bytes() > ASIDE_BYTES_MAX
+            && let Some(first) = self.aside.iter().position(may_go)
+            && let Some(letter) = self.aside.remove(first)
+        {
+            if let Some(more) = self.given_up.due() {
+                let DeadLetter { source, topic, reason, .. } = &letter.letter;
+                tracing::error!(%source, %topic, %reason, more, "a dead letter is given up, the store refuses it: {why}");
+            }
+            metrics::dead_letters_dropped("refused", 1);
+            letter.done();
+        }
+    }
+
+    /// Tries one of those that were set aside; after a success the next one immediately.
+    async fn send_again(&mut self) {
+        let Some(letter) = self.aside.pop_front() else { return };
+        let one = [letter];
+        let answer = self.send(&one).await.ok().and_then(|mut answers| answers.pop());
+        let [letter] = one;
+        if answer != Some(LetterKept::Done) {
+            self.again_at = Instant::now() + AGAIN_AFTER;
+        }
+        match answer {
+            Some(kept) => self.answered(letter, kept),
+            None => self.aside.push_back(letter),
+        }
     }
 }

@@ -232,11 +232,16 @@ impl Flusher {
     async fn wait(&self, permit: Permit, error: &StoreError, failures: &mut u32) -> Permit {
         let lane = permit.lane;
         drop(permit);
+        self.pause(error, failures).await;
+        self.permit_in(lane).await
+    }
+
+    /// Waits after a failure, without a permit.
+    async fn pause(&self, error: &StoreError, failures: &mut u32) {
         self.failed(error);
         *failures += 1;
         tokio::time::sleep(self.backoff.wait(*failures, fastrand::f64())).await;
         metrics::store_retry();
-        self.permit_in(lane).await
     }
 }
 

@@ -5,14 +5,23 @@ pub const DEAD_PAYLOAD_BYTES_MAX: usize = 1 << 20;
 
 /// The detail of a letter whose payload is not whole ends with these around two numbers: bytes kept, and bytes received.
 const KEPT: &str = "; the first ";
+/// The `source` of letters that the service makes itself, of readings that it has acknowledged and the store refuses. They
+/// are not subject to `dead_letters.retention` and `dead_letters.max_bytes`: nothing acknowledged is dropped.
+///
+/// It is the last of all sources in the order of the alphabet. The index by which letters expire and are evicted covers
+/// `source < OWN_SOURCE`, because MongoDB 4.4 has no partial index over "not equal".
+pub const OWN_SOURCE: &str = "store";
+
 const NOT_WHOLE: &str = " bytes are kept";
+/// What a letter takes in memory beside its texts and its payload.
+const LETTER_BYTES: usize = 256;
 
 /// One document of the collection `dead_letters`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
     /// When it was received, in milliseconds since 1970.
     pub received_at_ms: i64,
-    /// Where it came from: `mqtt`, `http` or `store`.
+    /// Where it came from: `mqtt`, `mqtt_direct`, `http` or `store` ([`OWN_SOURCE`]).
     pub source: String,
     /// The MQTT topic, or over HTTP the path with what its query says about the readings; empty where there was none.
     pub topic: String,
@@ -49,7 +58,7 @@ impl DeadLetter {
         let kept = payload.len().min(DEAD_PAYLOAD_BYTES_MAX);
         let mut detail = detail.to_owned();
         if kept < payload_bytes {
-            detail += &format!("{KEPT}{kept} of {payload_bytes}{NOT_WHOLE}");
+            detail += &cut_to(kept, payload_bytes);
         }
         let (source, topic, reason) = (source.to_owned(), topic.into(), reason.to_owned());
         DeadLetter { received_at_ms, source, topic, payload: payload[..kept].to_vec(), reason, detail }
@@ -61,6 +70,29 @@ impl DeadLetter {
         let kept = numbers.and_then(|(_, numbers)| numbers.split_once(" of ")).and_then(|(kept, _)| kept.parse().ok());
         kept != Some(self.payload.len())
     }
+
+    /// Whether it holds acknowledged readings ([`OWN_SOURCE`]).
+    pub fn is_own(&self) -> bool {
+        self.source == OWN_SOURCE
+    }
+
+    /// About what it takes in memory, and as a document.
+    pub fn memory_bytes(&self) -> usize {
+        let texts = self.source.len() + self.topic.len() + self.reason.len() + self.detail.len();
+        LETTER_BYTES + texts + self.payload.len()
+    }
+
+    /// The same letter with at most `bytes_max` of its payload, and `why` behind the detail.
+    #[must_use]
+    pub fn cut(&self, bytes_max: usize, why: &str) -> DeadLetter {
+        let (kept, len) = (bytes_max.min(self.payload.len()), self.payload.len());
+        let detail = format!("{}; {why}{}", self.detail, cut_to(kept, len));
+        DeadLetter { payload: self.payload[..kept].to_vec(), detail, ..self.clone() }
+    }
+}
+
+fn cut_to(kept: usize, len: usize) -> String {
+    format!("{KEPT}{kept} of {len}{NOT_WHOLE}")
 }
 
 #[cfg(test)]
@@ -84,5 +116,15 @@ mod tests {
         // What a sender wrote into a detail does not make a letter one that is not whole.
         let quoted = DeadLetter::keep(1, "mqtt", "a/b", b"12", "not_finite", "`x; the first 9 of 99 bytes are kept`");
         assert!(quoted.is_whole());
+        let cut = whole.cut(10, "the store refused it: too large");
+        assert_eq!(cut.detail, "why; the store refused it: too large; the first 10 of 1048576 bytes are kept");
+        assert!(!cut.is_whole() && cut.payload.len() == 10);
+    }
+
+    #[test]
+    fn its_memory_is_that_of_its_texts_and_its_payload() {
+        let small = DeadLetter::keep(1, "mqtt", "", b"", "r", "d").memory_bytes();
+        let large = DeadLetter::keep(1, "mqtt", "t".repeat(60_000), &[0; 5000], "r", "d").memory_bytes();
+        assert_eq!(large - small, 65_000);
     }
 }

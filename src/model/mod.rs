@@ -19,7 +19,7 @@ pub mod value;
 
 pub use batch::{BatchBuilder, ReadingBatch, ReadingRef, ReceiptTimes, Tags};
 pub use clock::{Clock, Now, SystemClock};
-pub use dead_letter::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter};
+pub use dead_letter::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter, OWN_SOURCE};
 pub use fields::{FieldGuard, FieldLimiter};
 pub use hour::{BucketStart, NewBuckets, Span};
 pub use ids::{BucketKey, SensorId, stable_hash};

@@ -5,6 +5,7 @@
 
 mod check;
 pub mod latest;
+mod letters;
 mod read;
 mod recount;
 
@@ -17,8 +18,8 @@ use super::reading::{
     StoredLetter,
 };
 use super::{
-    BoxFuture, LatestWritten, LoadAnswer, LoadRequest, LoadedBucket, LoadedPage, PrepareError, Prepared, Store,
-    StoreError, Written,
+    BoxFuture, Evicted, LatestWritten, LetterKept, LoadAnswer, LoadRequest, LoadedBucket, LoadedPage, PrepareError,
+    Prepared, Store, StoreError, Written,
 };
 use crate::model::rows::ARRAY_KEY_BYTES_MAX;
 use crate::model::summary::entry_bytes;
@@ -26,6 +27,7 @@ use crate::model::{
     BucketStart, DeadLetter, FieldSummary, Form, LatestUpdate, PageKind, PageWrite, Reading, Rows, SensorId,
 };
 use latest::LatestDocument;
+pub use letters::{Judge, Verdict};
 
 /// A stored page.
 #[derive(Debug, Clone, Default)]
@@ -206,6 +208,7 @@ pub type Script = Box<dyn FnMut() -> (Fault, Duration) + Send>;
 pub struct MemoryStore {
     pages: Mutex<Pages>,
     script: Mutex<Script>,
+    judge: Mutex<Judge>,
     form: Form,
 }
 
@@ -229,7 +232,8 @@ impl MemoryStore {
 
     /// A store in which `script` is asked about every command.
     pub fn with_script(script: Script) -> MemoryStore {
-        MemoryStore { pages: Mutex::default(), script: Mutex::new(script), form: Form::Pages }
+        let judge: Judge = Box::new(|_| Verdict::Takes);
+        MemoryStore { pages: Mutex::default(), script: Mutex::new(script), judge: Mutex::new(judge), form: Form::Pages }
     }
 
     /// The same store with this form for new buckets.
@@ -380,15 +384,31 @@ impl Store for MemoryStore {
         })
     }
 
-    fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<Vec<LetterKept>, StoreError>> {
         Box::pin(async move {
             let (fault, delay) = self.fate();
             pause(delay).await;
-            if !matches!(fault, Fault::None | Fault::Rejected) {
-                return Err(not_applied());
+            match fault {
+                Fault::None | Fault::Rejected => Ok(self.keep_letters(letters)?),
+                Fault::NotApplied => Err(not_applied()),
+                Fault::LostBefore | Fault::LostAfter | Fault::LostHalf => Err(unknown()),
             }
-            self.pages().dead.extend_from_slice(letters);
-            Ok(())
+        })
+    }
+
+    fn dead_letter_bytes(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
+        // Without a fault: it is asked by the clock, and what a script says of commands must not depend on it.
+        Box::pin(async { Ok(self.pages().letter_bytes()) })
+    }
+
+    fn evict_letters(&self, bytes: u64) -> BoxFuture<'_, Result<Evicted, StoreError>> {
+        Box::pin(async move {
+            let (fault, delay) = self.fate();
+            pause(delay).await;
+            match fault {
+                Fault::None | Fault::Rejected => Ok(self.pages().evict_letters(bytes)),
+                _ => Err(not_applied()),
+            }
         })
     }
 

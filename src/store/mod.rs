@@ -74,6 +74,31 @@ pub enum LatestWritten {
     },
 }
 
+/// The answer to one dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LetterKept {
+    /// It is stored.
+    Done,
+    /// The store will never take this letter as it is.
+    Rejected {
+        /// Why, in the store's words.
+        detail: String,
+    },
+}
+
+/// What was removed to make room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Evicted {
+    /// Letters that this call has removed.
+    pub letters: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// When the last one of them was received, in milliseconds since 1970.
+    pub until_ms: i64,
+    /// No letter is left that may be removed.
+    pub exhausted: bool,
+}
+
 /// Why a command as a whole has no answers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
@@ -221,8 +246,20 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Keeps dead letters; may keep some twice when it is called again after an `Unknown`.
-    fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<(), StoreError>>;
+    /// Keeps dead letters; the answers are in their order. May keep some twice when it is called again after an `Unknown`.
+    fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<Vec<LetterKept>, StoreError>>;
+
+    /// Bytes of all dead letters that are stored, as the store counts them: those of other instances are among them.
+    fn dead_letter_bytes(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
+        Box::pin(async { Ok(0) })
+    }
+
+    /// Removes the oldest dead letters until `bytes` are gone, or fewer where one call would take long. Letters that
+    /// [hold acknowledged readings](DeadLetter::is_own) are never removed.
+    fn evict_letters(&self, bytes: u64) -> BoxFuture<'_, Result<Evicted, StoreError>> {
+        let _ = bytes;
+        Box::pin(async { Ok(Evicted { exhausted: true, ..Evicted::default() }) })
+    }
 
     /// The pages of one sensor; see [`reading`].
     fn pages<'a>(&'a self, question: &'a PagesQuestion) -> BoxFuture<'a, Result<PagesFound, StoreError>>;

@@ -93,6 +93,9 @@ fn start_at_zero() {
     // The one reason that loses a message which nobody sends again, and the one that concerns what was acknowledged.
     rejected(Source::Mqtt, "queue_full", 0);
     rejected(Source::Store, "store_rejected", 0);
+    for cause in ["limit", "refused"] {
+        dead_letters_dropped(cause, 0);
+    }
     readings_in_flight(0);
     oldest_unstored_seconds(0.0);
     accumulate(0, 0);
@@ -250,6 +253,21 @@ pub fn store_conflicts(n: u64) {
 /// Counts dead letters.
 pub fn dead_letter(reason: &str, n: u64) {
     counter!("hourbucket_dead_letters_total", "reason" => reason.to_owned()).increment(n);
+}
+
+/// Counts dead letters that are no more, by why: `limit` or `refused`.
+pub fn dead_letters_dropped(cause: &'static str, n: u64) {
+    counter!("hourbucket_dead_letters_dropped_total", "cause" => cause).increment(n);
+}
+
+/// Sets the size of the collection of dead letters.
+pub fn dead_letters_bytes(bytes: u64) {
+    gauge!("hourbucket_dead_letters_bytes").set(bytes as f64);
+}
+
+/// Sets what it may have.
+pub fn dead_letters_max_bytes(bytes: u64) {
+    gauge!("hourbucket_dead_letters_max_bytes").set(bytes as f64);
 }
 
 /// Counts updates of `sensor_latest`.

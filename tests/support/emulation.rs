@@ -1,8 +1,13 @@
-//! A server that speaks MongoDB's protocol and says yes to a time-series collection, but makes a plain one, as emulations
-//! do: a proxy before a real MongoDB that turns the option `timeseries` of a command into a comment.
+//! Servers that cannot be had here, as proxies before a real MongoDB:
+//! - one that speaks MongoDB's protocol and says yes to a time-series collection, but makes a plain one, as emulations do:
+//!   the option `timeseries` of a command is turned into a comment ([`start`]);
+//! - MongoDB 7.0 and later, as far as `reconcile` and `convert` see it: a time-series collection from which any measurement can
+//!   be deleted. Really `sensor_readings` is a plain collection; what is said of it is changed ([`deletes_measurements`]).
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+
+use mongodb::bson::{Document, doc};
 
 /// The element's type and name as they stand in a command.
 const OPTION: &[u8] = b"\x03timeseries\0";
@@ -15,31 +20,67 @@ const COMMAND: usize = HEAD + 5;
 
 /// Starts it before the MongoDB on `port` and returns the URI of the emulation. It ends with the test binary.
 pub fn start(port: u16) -> String {
+    relay(port, without_option, |message| message)
+}
+
+/// Starts a server from whose time-series collection `sensor_readings` single measurements can be deleted.
+pub fn deletes_measurements(port: u16) -> String {
+    relay(port, |message| message, as_time_series)
+}
+
+/// A message of the protocol, changed on its way.
+type Change = fn(Vec<u8>) -> Vec<u8>;
+
+fn relay(port: u16, asked: Change, answered: Change) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let own = listener.local_addr().expect("its address").port();
     std::thread::spawn(move || {
         for client in listener.incoming().flatten() {
             let server = TcpStream::connect(("127.0.0.1", port)).expect("a running MongoDB");
-            let (mut back, mut to) =
+            let (back, to) =
                 (server.try_clone().expect("a second handle"), client.try_clone().expect("a second handle"));
-            std::thread::spawn(move || {
-                // Ends when either side has closed, which is all that there is to know.
-                let _ = std::io::copy(&mut back, &mut to);
-                let _ = to.shutdown(Shutdown::Both);
-            });
-            std::thread::spawn(move || {
-                let (mut client, mut server) = (client, server);
-                while let Some(message) = message(&mut client) {
-                    if server.write_all(&without_option(message)).is_err() {
-                        break;
-                    }
-                }
-                let _ = server.shutdown(Shutdown::Both);
-            });
+            std::thread::spawn(move || pass(back, to, answered));
+            std::thread::spawn(move || pass(client, server, asked));
         }
     });
     // Not by the name of the replica set: the driver would go round the proxy to its member.
     format!("mongodb://127.0.0.1:{own}/?directConnection=true")
+}
+
+/// Ends when either side has closed, which is all that there is to know.
+fn pass(mut from: TcpStream, mut to: TcpStream, change: Change) {
+    while let Some(message) = message(&mut from) {
+        if to.write_all(&change(message)).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// In an answer to `listCollections` the plain collection `sensor_readings` becomes a time-series one.
+fn as_time_series(mut message: Vec<u8>) -> Vec<u8> {
+    let body = |message: &[u8]| Document::from_reader(&message[COMMAND.min(message.len())..]).ok();
+    let Some(mut reply) = body(&message) else { return message };
+    let listed = |reply: &mut Document| -> Option<()> {
+        let cursor = reply.get_document_mut("cursor").ok()?;
+        cursor.get_str("ns").ok().filter(|ns| ns.ends_with("$cmd.listCollections"))?;
+        for entry in cursor.get_array_mut("firstBatch").ok()? {
+            let entry = entry.as_document_mut()?;
+            if entry.get_str("name").is_ok_and(|name| name == "sensor_readings") {
+                entry.insert("type", "timeseries");
+                entry.insert("options", doc! { "timeseries": { "timeField": "ts", "metaField": "meta" } });
+            }
+        }
+        Some(())
+    };
+    if listed(&mut reply).is_none() {
+        return message;
+    }
+    message.truncate(COMMAND);
+    message.extend(reply.to_vec().expect("a document"));
+    let whole = message.len() as i32;
+    message[..4].copy_from_slice(&whole.to_le_bytes());
+    message
 }
 
 /// The next message, head included; `None` at the end of the connection.

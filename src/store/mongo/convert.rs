@@ -215,7 +215,7 @@ impl Run<'_> {
         for _ in 0..TRIES {
             let turn = match self.options.into {
                 Form::Series => self.all.move_to_series(key, &told).await?,
-                Form::Pages => self.all.move_to_pages(key, self.options.page, &told).await?,
+                Form::Pages => self.all.move_to_pages(key, self.options.page, false, &told).await?,
             };
             match turn {
                 Turn::Again => {}
@@ -321,14 +321,15 @@ impl Run<'_> {
 /// The years 0 to 9999, in milliseconds since 1970: what a date in MongoDB's own functions may be.
 const EVER: (i64, i64) = (-62_167_219_200_000, 253_402_300_800_000);
 
-/// How many measurements a bucket of pages has, all of which its pages must hold.
+/// How many measurements a bucket of pages has, an equal of each of which its pages must hold. (Fewer in the pages than among
+/// the measurements: `reconcile --drop-duplicates` has taken the others out.)
 fn held(bucket: &StoredBucket) -> Result<u64, String> {
-    let mut pages = Tally::of(bucket.pages.iter().map(|p| &p.rows));
+    let pages = Tally::of(bucket.pages.iter().map(|p| &p.rows));
     let rows = bucket.measured.iter().map(|m| &m.rows);
     let (mut n, mut foreign) = (0, bucket.measured.as_ref().map_or(0, |m| m.unreadable));
     for row in rows.flat_map(|r| r.iter()) {
         n += 1;
-        foreign += u32::from(!pages.take(&row.key()));
+        foreign += u32::from(!pages.holds(&row.key()));
     }
     if foreign == 0 {
         return Ok(n);
@@ -340,7 +341,7 @@ fn held(bucket: &StoredBucket) -> Result<u64, String> {
 }
 
 /// Whether a delete was refused as such: InvalidOptions (6.0), IllegalOperation, or not supported.
-fn is_refusal(error: &mongodb::error::Error) -> bool {
+pub(super) fn is_refusal(error: &mongodb::error::Error) -> bool {
     use mongodb::error::{ErrorKind, WriteFailure};
     let code = match error.kind.as_ref() {
         ErrorKind::Write(WriteFailure::WriteError(e)) => Some(e.code),

@@ -15,6 +15,7 @@ mod error;
 mod fence;
 mod high_water;
 mod latest;
+mod letters;
 mod load;
 mod measured;
 mod metadata;
@@ -33,6 +34,7 @@ mod setup;
 mod shard;
 mod stored;
 mod swap;
+mod twice;
 mod view;
 
 use std::sync::{Arc, OnceLock};
@@ -58,7 +60,10 @@ use super::reading::{
     StoredLetter,
 };
 use super::registry::{Query, Reader};
-use super::{BoxFuture, LatestWritten, LoadAnswer, LoadRequest, PrepareError, Prepared, Store, StoreError, Written};
+use super::{
+    BoxFuture, Evicted, LatestWritten, LetterKept, LoadAnswer, LoadRequest, PrepareError, Prepared, Store, StoreError,
+    Written,
+};
 use crate::config;
 use crate::model::{BucketStart, DeadLetter, Form, LatestUpdate, PageKind, PageWrite, SensorId, Span};
 use crate::telemetry::metrics;
@@ -335,16 +340,21 @@ impl Store for MongoStore {
         Some(std::sync::Arc::new(registry::MongoRegistry::new(&self.db, query, self.timeout)))
     }
 
-    fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<(), StoreError>> {
+    fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<Vec<LetterKept>, StoreError>> {
         Box::pin(async move {
-            let (dead, documents) = (self.dead.clone(), letters.iter().map(dead::document).collect::<Vec<_>>());
-            let concern = self.options.write_concern.driver();
             let begun = Instant::now();
-            let insert = async move { dead.insert_many(documents).ordered(false).write_concern(concern).await };
-            let result = self.limited(insert).await;
+            let kept = self.keep_letters(letters).await;
             metrics::store_command("dead_letter", letters.len() as u64, begun.elapsed().as_secs_f64());
-            result?.map(drop).map_err(|e| command_error(&e))
+            kept
         })
+    }
+
+    fn dead_letter_bytes(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
+        Box::pin(self.letter_bytes())
+    }
+
+    fn evict_letters(&self, bytes: u64) -> BoxFuture<'_, Result<Evicted, StoreError>> {
+        Box::pin(self.evict(bytes))
     }
 
     fn pages<'a>(&'a self, q: &'a PagesQuestion) -> BoxFuture<'a, Result<PagesFound, StoreError>> {

@@ -111,8 +111,8 @@ impl MongoStore {
             if let Some((at_ms, _)) = q.before {
                 filter.insert("received_at", doc! { "$lte": DateTime::from_millis(at_ms) });
             }
-            // By time alone, which the TTL's index has; letters of one millisecond come in the order of the index.
-            let find = dead.find(filter).sort(doc! { "received_at": -1 }).limit(q.limit as i64).max_time(TIME_MAX);
+            let find =
+                dead.find(filter).sort(doc! { "received_at": -1, "_id": -1 }).limit(q.limit as i64).max_time(TIME_MAX);
             let mut cursor = find.skip(q.before.map_or(0, |(_, n)| u64::from(n))).batch_size(16).await?;
             let (mut letters, mut bytes) = (vec![], 0);
             while bytes < q.bytes_max && cursor.advance().await? {

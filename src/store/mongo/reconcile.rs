@@ -32,6 +32,8 @@
 //!   `expireAfterSeconds` of the measurements, if shorter) are left out, so a summary is never recounted from what has
 //!   half expired.
 //!
+//! Equal measurements are a matter of their own, since a server may not be able to delete single ones ([`super::twice`]).
+//!
 //! Two repairs, or a repair and a `convert`, at the same time only make each other try again, but for duplicates:
 //! both would be removing the same ones under gates, which is harmless too. Instances of the service beside each other
 //! are covered by the gates as they are for their own writes.
@@ -45,6 +47,7 @@ use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
 
 use super::series::Series;
 use super::stored::{Collections, Native, failed, key_of, page_id};
+use super::twice::Dropped;
 use super::{MongoStore, recount};
 use crate::maintain::bucket::without_duplicates;
 use crate::maintain::{
@@ -80,6 +83,8 @@ pub struct ReconcileOptions {
     pub now_ms: i64,
     /// Duplicates are removed from buckets that ended before this, in milliseconds since 1970.
     pub settled_before_ms: i64,
+    /// `bucket.max_readings` and `bucket.max_bytes`, for buckets that have to be brought into pages.
+    pub page: (u32, u64),
     /// Findings that are listed one by one.
     pub listed_max: usize,
 }
@@ -99,6 +104,10 @@ struct Run<'a> {
     options: &'a ReconcileOptions,
     report: Reconciled,
     aside: Vec<(BucketKey, Aside)>,
+    /// Buckets brought into pages, since the server deletes no single measurements.
+    converted: u64,
+    /// The bucket at hand takes a transaction, and the server has none.
+    no_transactions: bool,
 }
 
 impl MongoStore {
@@ -119,12 +128,19 @@ impl MongoStore {
         let mut report = Reconciled::new(selection, options.listed_max);
         report.notes = notes;
         let (all, series) = (self.collections(), self.series.clone());
-        let mut run = Run { all, series, options, report, aside: vec![] };
+        let mut run = Run { all, series, options, report, aside: vec![], converted: 0, no_transactions: false };
         run.documents().await?;
         run.look_again().await?;
         if native != Native::Absent {
             run.measurements().await?;
             run.look_again().await?;
+        }
+        if run.converted > 0 {
+            run.report.notes.push(format!(
+                "{} buckets are pages now, without the duplicates: this server deletes measurements by whole series only. \
+                 Their measurements stay, unseen, until retention or `convert --into bucket --drop-leftovers` removes them",
+                run.converted
+            ));
         }
         Ok(run.report)
     }
@@ -207,6 +223,7 @@ impl Run<'_> {
 
     /// One bucket, alone.
     async fn settle(&mut self, key: BucketKey, aside: Aside) -> Result<(), MaintainError> {
+        self.no_transactions = false;
         let mut bucket = self.read(&key, aside).await?;
         let first = self.told(&bucket, aside);
         if !self.options.repair {
@@ -229,9 +246,13 @@ impl Run<'_> {
         let same = |a: &Finding, b: &Finding| {
             a.page == b.page && a.kind.name() == b.kind.name() && a.kind.field() == b.kind.field()
         };
-        for finding in first.into_iter().filter(|f| !left.iter().any(|l| same(l, f))) {
+        for finding in first.iter().filter(|f| !left.iter().any(|l| same(l, f))) {
+            let finding = finding.clone();
             self.report.add(Entry { bucket: key.clone(), finding, outcome: Outcome::Repaired });
         }
+        // What dropping its duplicates has left over is told in a note.
+        let known = |f: &Finding| !matches!(f.kind, Kind::Leftover { .. }) || first.iter().any(|a| same(a, f));
+        left.retain(known);
         for finding in left {
             let why = self.why_not(&bucket, &finding);
             let why = why.unwrap_or("the bucket kept changing: try again").to_owned();
@@ -262,28 +283,33 @@ impl Run<'_> {
             return None;
         }
         let page = bucket.pages.iter().find(|p| Some(p.page) == finding.page);
-        if bucket.form() == Form::Series {
-            Some("a server removes measurements by sensor only; convert the bucket into pages first")
-        } else if !self.options.drop_duplicates {
+        let foreign = page.is_some_and(|p| p.unreadable > 0)
+            || (bucket.form() == Form::Series && bucket.measured.as_ref().is_some_and(|m| m.unreadable > 0));
+        if !self.options.drop_duplicates {
             Some("kept: readings without a time of their own may be equal; --drop-duplicates removes them")
         } else if bucket.end_ms > self.options.settled_before_ms {
             Some("kept: the bucket ended too short a time ago")
-        } else if page.is_some_and(|p| p.unreadable > 0) {
-            Some("kept: the page holds what hourbucket has not written")
+        } else if foreign {
+            Some("kept: the bucket holds what hourbucket has not written")
+        } else if self.no_transactions {
+            Some(
+                "kept: this server deletes measurements by whole series only (before MongoDB 7.0), and without transactions \
+                 the bucket cannot be brought into several pages: make the server a replica set (one member is enough)",
+            )
         } else {
             None
         }
     }
 
     /// Repairs what it can; `false` where a statement met another writer.
-    async fn mend(&self, bucket: &StoredBucket, findings: &[Finding]) -> Result<bool, MaintainError> {
+    async fn mend(&mut self, bucket: &StoredBucket, findings: &[Finding]) -> Result<bool, MaintainError> {
         match bucket.form() {
             Form::Series => self.mend_series(bucket, findings).await,
             Form::Pages => self.mend_pages(bucket, findings).await,
         }
     }
 
-    async fn mend_series(&self, bucket: &StoredBucket, findings: &[Finding]) -> Result<bool, MaintainError> {
+    async fn mend_series(&mut self, bucket: &StoredBucket, findings: &[Finding]) -> Result<bool, MaintainError> {
         if bucket.strays().next().is_some() {
             // It writes the documents from the measurements as well.
             return self.all.fold(bucket).await;
@@ -296,14 +322,24 @@ impl Run<'_> {
             }
             return Ok(applied);
         }
-        let differs =
-            bucket.pages.is_empty() || findings.iter().any(|f| f.page.is_some() && self.why_not(bucket, f).is_none());
-        if differs {
+        let mendable = |f: &&Finding| self.why_not(bucket, f).is_none();
+        if bucket.pages.is_empty() || findings.iter().filter(mendable).any(|f| f.page.is_some()) {
             // Over as many pages as it takes, under their gates; with all tries used somebody keeps writing.
             let recounted = recount::recount(&self.series, &bucket.key, true).await;
             recounted.map_err(failed("recounting a bucket"))?;
+            return Ok(true);
         }
-        Ok(true)
+        if !findings.iter().filter(mendable).any(|f| matches!(f.kind, Kind::Duplicates { .. })) {
+            return Ok(true);
+        }
+        let dropped = self.all.drop_measured(bucket, self.options.page).await?;
+        if dropped == Dropped::Deleted {
+            let recounted = recount::recount(&self.series, &bucket.key, true).await;
+            recounted.map_err(failed("recounting a bucket"))?;
+        }
+        self.converted += u64::from(dropped == Dropped::Converted);
+        self.no_transactions = dropped == Dropped::NoTransactions;
+        Ok(dropped != Dropped::Again)
     }
 
     async fn mend_pages(&self, bucket: &StoredBucket, findings: &[Finding]) -> Result<bool, MaintainError> {

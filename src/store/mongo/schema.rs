@@ -55,7 +55,7 @@ pub(super) async fn prepare(setup: &Setup<'_>, span: Span, keep: Retention) -> R
     buckets(setup, &found, &mut done).await?;
     let key = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
     index(setup, BUCKETS, doc! { "key": key, "name": "sensor_bucket_page" }).await?;
-    done.extend(ttl(setup, BUCKETS, "bucket_end", "bucket_end_ttl", keep.buckets_s).await?);
+    done.extend(ttl(setup, BUCKETS, "bucket_end", "bucket_end_ttl", keep.buckets_s, None).await?);
     // Also where this run writes pages: measurements of an earlier mode are kept no longer than the rest.
     if found.get(READINGS).is_some_and(|f| fits(f).is_ok()) {
         let key = doc! { format!("{META_FIELD}.sensor_id"): 1, TIME_FIELD: -1 };
@@ -65,7 +65,7 @@ pub(super) async fn prepare(setup: &Setup<'_>, span: Span, keep: Retention) -> R
     if found.get(DEAD_LETTERS).is_none() && made(setup.create(DEAD_LETTERS, &doc! {}).await, DEAD_LETTERS)? {
         done.push(format!("created collection {DEAD_LETTERS}"));
     }
-    done.extend(ttl(setup, DEAD_LETTERS, "received_at", "received_at_ttl", Some(keep.dead_letters_s)).await?);
+    done.extend(letters(setup, keep.dead_letters_s).await?);
     done.extend(view(setup, &found).await?);
     Ok(done)
 }
@@ -102,13 +102,15 @@ async fn index(setup: &Setup<'_>, collection: &str, index: Document) -> Result<(
     setup.change(command).await.map(drop).map_err(|f| f.at(format!("creating an index of {collection}")))
 }
 
-/// Makes, changes or drops the TTL index on `field`, as `seconds` says; a line where that changed something.
+/// Makes, changes or drops the TTL index on `field`, as `seconds` says, of the documents `of` or all; a line where that
+/// changed something.
 async fn ttl(
     setup: &Setup<'_>,
     collection: &str,
     field: &str,
     name: &str,
     seconds: Option<i64>,
+    of: Option<Document>,
 ) -> Result<Option<String>, SchemaError> {
     let step = format!("setting the retention of {collection}");
     let Some(seconds) = seconds else {
@@ -119,7 +121,10 @@ async fn ttl(
         };
     };
     let line = |to: i64| Some(format!("retention of {collection}: {to} s after {field}"));
-    let index = doc! { "key": { field: 1 }, "name": name, "expireAfterSeconds": seconds };
+    let mut index = doc! { "key": { field: 1 }, "name": name, "expireAfterSeconds": seconds };
+    if let Some(of) = of {
+        index.insert("partialFilterExpression", of);
+    }
     match setup.change(doc! { "createIndexes": collection, "indexes": [index] }).await {
         Ok(reply) if reply.get("numIndexesBefore") == reply.get("numIndexesAfter") => Ok(None),
         Ok(_) => Ok(line(seconds)),
@@ -130,6 +135,24 @@ async fn ttl(
         }
         Err(failure) => Err(failure.at(step)),
     }
+}
+
+/// The indexes of dead letters: in the order of receipt, and the same of those alone that expire and are evicted
+/// ([`super::letters`]). Before, one index was both, and letters with acknowledged readings expired too.
+async fn letters(setup: &Setup<'_>, seconds: i64) -> Result<Vec<String>, SchemaError> {
+    const BEFORE: &str = "received_at_ttl";
+    let step = format!("looking at the indexes of {DEAD_LETTERS}");
+    let found = setup.ask(doc! { "listIndexes": DEAD_LETTERS }).await.map_err(|f| f.at(step))?;
+    let all = found.get_document("cursor").and_then(|c| c.get_array("firstBatch")).map(Vec::as_slice);
+    let is_before =
+        |index: &Bson| index.as_document().is_some_and(|i| i.get_str("name").is_ok_and(|name| name == BEFORE));
+    if all.unwrap_or_default().iter().any(is_before) {
+        ttl(setup, DEAD_LETTERS, "received_at", BEFORE, None, None).await?;
+    }
+    let key = doc! { "received_at": 1, "_id": 1 };
+    index(setup, DEAD_LETTERS, doc! { "key": key, "name": "letter_received" }).await?;
+    let (name, of) = ("sender_letters_ttl", Some(super::letters::of_senders()));
+    Ok(ttl(setup, DEAD_LETTERS, "received_at", name, Some(seconds), of).await?.into_iter().collect())
 }
 
 /// Sets how long measurements are kept; a line where that changed something.

@@ -1,6 +1,8 @@
 //! One bucket from one form into the other, or a page that came too late into it. [`super::convert`] says in which order
 //! and why.
 
+use std::collections::HashSet;
+
 use mongodb::ClientSession;
 use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
 use mongodb::error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
@@ -9,7 +11,7 @@ use mongodb::options::{ReadConcern, WriteConcern};
 use super::error::command_code;
 use super::repair::{document, gate, readings, summaries};
 use super::stored::{Collections, failed, tags_document, value_bson};
-use crate::maintain::bucket::Recount;
+use crate::maintain::bucket::{Recount, without_duplicates};
 use crate::maintain::{Kind, MaintainError, Step, StoredBucket, StoredPage, Tally, audit};
 use crate::model::rows::{Room, Row};
 use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
@@ -122,11 +124,12 @@ impl Collections {
         Ok(matches!(self.move_to_series(&bucket.key, &|_, _| Ok(())).await?, Turn::Done(_) | Turn::Nothing))
     }
 
-    /// Measurements into pages of at most `limits` readings and bytes.
+    /// Measurements into pages of at most `limits` readings and bytes; `once`: of equal ones the first alone.
     pub(super) async fn move_to_pages(
         &self,
         key: &BucketKey,
         limits: (u32, u64),
+        once: bool,
         told: Told<'_>,
     ) -> Result<Turn, MaintainError> {
         let bucket = self.bucket(key, true).await?;
@@ -140,7 +143,9 @@ impl Collections {
             return Ok(Turn::Skip(why));
         }
         told(Step::Read, key)?;
-        let mut pages = cut(&bucket, &measured.rows, limits).into_iter();
+        let single = once.then(|| without_duplicates(&measured.rows, &mut HashSet::new()));
+        let rows = single.as_ref().unwrap_or(&measured.rows);
+        let mut pages = cut(&bucket, rows, limits).into_iter();
         let Some(first) = pages.next() else { return Ok(Turn::Nothing) };
         let gone = bucket.pages[1..].iter().map(|page| gate(key, page)).collect();
         let swap = Swap { head: (gate(key, head), first), gone, new: pages.collect() };
@@ -148,7 +153,7 @@ impl Collections {
             return Ok(Turn::Again);
         }
         told(Step::Swapped, key)?;
-        Ok(Turn::Done(measured.rows.len() as u64))
+        Ok(Turn::Done(rows.len() as u64))
     }
 
     /// Carries a swap out under the gates of all documents it touches; `false` where one is not as it was read.

@@ -1,0 +1,42 @@
+//! A log line that may be due for each letter, and is written once a minute.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+const EVERY: Duration = Duration::from_secs(60);
+
+/// One kind of line.
+#[derive(Debug, Default)]
+pub(super) struct Quiet {
+    written_at: Option<Instant>,
+    left_out: u64,
+}
+
+impl Quiet {
+    /// Whether to write it now: then how many were left out since the last one.
+    pub(super) fn due(&mut self) -> Option<u64> {
+        if self.written_at.is_some_and(|at| at.elapsed() < EVERY) {
+            self.left_out += 1;
+            return None;
+        }
+        self.written_at = Some(Instant::now());
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_line_a_minute_says_how_many_it_stands_for() {
+        let mut quiet = Quiet::default();
+        let mut written = vec![];
+        for _ in 0..150 {
+            written.extend(quiet.due());
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(written, [0, 59, 59]);
+    }
+}

@@ -1,0 +1,159 @@
+//! Dead letters on the service's side: stored, counted and evicted. ([`super::dead`] has what the commands do with them.)
+//!
+//! **The byte limit** (`dead_letters.max_bytes`) is kept by removing the oldest letters, and not by a capped collection:
+//! nothing can be deleted from one (before MongoDB 5.0), as `replay` and `purge` do, it has no TTL, and it cannot be
+//! sharded. How many bytes there are is the server's own account (`$collStats`): it costs no look at a document, and it is
+//! the same for all instances, whoever has stored or purged. After a crash of a standalone server it may be off by what was
+//! stored since its last checkpoint (60 s) until `validate` is run; a replica set corrects it when it recovers.
+//!
+//! **What is removed** are letters of senders. Those with [`OWN_SOURCE`] hold acknowledged readings, and neither this nor the
+//! TTL touches them. One index has both: `received_at`, of the letters whose source is before `store`. So the oldest ones are
+//! found without a look at the others, however many these are.
+//!
+//! Two instances that evict at the same time choose the same letters; at worst each removes one batch more than needed.
+
+use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
+use mongodb::error::{ErrorKind, InsertManyError};
+use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
+
+use super::error::{StatementError, command_code, command_error, describe, statement_error};
+use super::load::int;
+use super::setup::NAMESPACE_NOT_FOUND;
+use super::{MongoStore, dead, in_part};
+use crate::model::{DeadLetter, OWN_SOURCE};
+use crate::store::{BoxFuture, Evicted, LetterKept, StoreError};
+
+/// Letters in one delete: their ids fit into a small command.
+const EVICTED_MAX: usize = 1000;
+/// Bytes after which one call removes no more.
+const EVICTED_BYTES_MAX: u64 = 64 << 20;
+/// The server reads a letter to know its size; so many at a time, since no more may be needed.
+const LOOK_AT: u32 = 32;
+
+/// Letters that may expire and be evicted.
+pub(super) fn of_senders() -> Document {
+    doc! { "source": { "$lt": OWN_SOURCE } }
+}
+
+impl MongoStore {
+    /// Stores letters in one command; one that is refused for its data as a whole is halved until the letter at fault
+    /// stands alone.
+    pub(super) fn keep_letters<'a>(
+        &'a self,
+        letters: &'a [DeadLetter],
+    ) -> BoxFuture<'a, Result<Vec<LetterKept>, StoreError>> {
+        Box::pin(async move {
+            let (all, documents) = (self.dead.clone(), letters.iter().map(dead::document).collect::<Vec<_>>());
+            let concern = self.options.write_concern.driver();
+            let insert = async move { all.insert_many(documents).ordered(false).write_concern(concern).await };
+            let error = match self.limited(insert).await? {
+                Ok(_) => return Ok(vec![LetterKept::Done; letters.len()]),
+                Err(error) => error,
+            };
+            match error.kind.as_ref() {
+                ErrorKind::InsertMany(errors) => refused(errors, letters.len(), &error),
+                _ if !is_of_the_data(&error) => Err(command_error(&error)),
+                _ if letters.len() == 1 => Ok(vec![LetterKept::Rejected { detail: describe(&error) }]),
+                _ => {
+                    let (a, b) = letters.split_at(letters.len() / 2);
+                    let mut answers = self.keep_letters(a).await?;
+                    answers.extend(self.keep_letters(b).await.map_err(in_part)?);
+                    Ok(answers)
+                }
+            }
+        })
+    }
+
+    pub(super) async fn letter_bytes(&self) -> Result<u64, StoreError> {
+        let dead = self.dead.clone_with_type::<RawDocumentBuf>();
+        let size = async move {
+            // On a sharded cluster a row each shard. It is no read of documents, and takes no other read concern.
+            let size =
+                [doc! { "$collStats": { "storageStats": {} } }, doc! { "$project": { "size": "$storageStats.size" } }];
+            let ask = dead.aggregate(size).read_concern(ReadConcern::local());
+            let mut rows = ask.selection_criteria(primary()).with_type::<RawDocumentBuf>().await?;
+            let mut bytes = 0;
+            while rows.advance().await? {
+                bytes += rows.current().get("size").ok().flatten().and_then(int).unwrap_or(0);
+            }
+            Ok(u64::try_from(bytes).unwrap_or(0))
+        };
+        match self.limited(size).await? {
+            Err(error) if command_code(&error) == Some(NAMESPACE_NOT_FOUND) => Ok(0),
+            done => done.map_err(|e| command_error(&e)),
+        }
+    }
+
+    pub(super) async fn evict(&self, bytes: u64) -> Result<Evicted, StoreError> {
+        let (dead, wanted) = (self.dead.clone(), bytes.min(EVICTED_BYTES_MAX));
+        let concern = self.options.write_concern.driver();
+        let evict = async move {
+            let (ids, found) = oldest(dead.clone_with_type(), wanted).await?;
+            if ids.is_empty() {
+                return Ok(found);
+            }
+            let mut these = of_senders();
+            these.insert("_id", doc! { "$in": &ids });
+            let letters = dead.delete_many(these).write_concern(concern).await?.deleted_count;
+            // Another instance may have been faster with some of them.
+            Ok(Evicted { letters, bytes: found.bytes * letters / ids.len() as u64, ..found })
+        };
+        self.limited(evict).await?.map_err(|e| command_error(&e))
+    }
+}
+
+fn primary() -> SelectionCriteria {
+    SelectionCriteria::ReadPreference(ReadPreference::Primary)
+}
+
+/// The ids of the oldest letters that have `wanted` bytes together, and what they are.
+async fn oldest(
+    dead: mongodb::Collection<RawDocumentBuf>,
+    wanted: u64,
+) -> mongodb::error::Result<(Vec<Bson>, Evicted)> {
+    let (mut ids, mut found) = (vec![], Evicted::default());
+    let shown = doc! { "received_at": 1, "bytes": { "$bsonSize": "$$ROOT" } };
+    let find = dead.find(of_senders()).sort(doc! { "received_at": 1 }).projection(shown).batch_size(LOOK_AT);
+    let mut cursor = find.selection_criteria(primary()).await?;
+    while found.bytes < wanted && ids.len() < EVICTED_MAX {
+        if !cursor.advance().await? {
+            found.exhausted = true;
+            break;
+        }
+        let letter = cursor.current();
+        let Some(id) = letter.get("_id")? else { continue };
+        ids.push(id.try_into()?);
+        found.bytes += letter.get("bytes")?.and_then(int).and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
+        found.until_ms = letter.get_datetime("received_at").map_or(found.until_ms, DateTime::timestamp_millis);
+    }
+    Ok((ids, found))
+}
+
+/// Whether a command was refused for what it holds: by the server, or by the driver for a document above 16 MiB.
+fn is_of_the_data(error: &mongodb::error::Error) -> bool {
+    matches!(error.kind.as_ref(), ErrorKind::InvalidArgument { .. })
+        || command_code(error).is_some_and(|code| statement_error(code) != StatementError::Retryable)
+}
+
+/// The answers of an insert of which some letters were refused.
+fn refused(
+    errors: &InsertManyError,
+    letters: usize,
+    error: &mongodb::error::Error,
+) -> Result<Vec<LetterKept>, StoreError> {
+    if errors.write_concern_error.is_some() {
+        return Err(StoreError::Unknown { kind: "write_concern", detail: describe(error) });
+    }
+    let mut answers = vec![LetterKept::Done; letters];
+    for error in errors.write_errors.iter().flatten() {
+        let detail = format!("{} ({})", error.message, error.code);
+        match (answers.get_mut(error.index), statement_error(error.code)) {
+            // A duplicate key: of a unique index that is not ours.
+            (Some(answer), StatementError::Data | StatementError::Conflict) => {
+                *answer = LetterKept::Rejected { detail }
+            }
+            _ => return Err(StoreError::Unknown { kind: "command", detail }),
+        }
+    }
+    Ok(answers)
+}
