@@ -129,3 +129,42 @@ proptest! {
         prop_assert!(stored.is_empty(), "never sent: {:?}", stored);
     }
 }
+
+/// Readings of sensors that never come again, with names and tags that never come again.
+fn unique(from: usize, n: usize) -> ReadingBatch {
+    let reading = |i: usize| Reading {
+        sensor_id: format!("S{}", i / 50),
+        ts_ms: 472_001 * HOUR + i as i64,
+        receipt_time: false,
+        tags: BTreeMap::from([("tag".into(), format!("{i:0>100}"))]),
+        values: (0..4).map(|k| (format!("{i:0>60} {k}"), Value::Int(1))).collect(),
+    };
+    (from..from + n).map(reading).collect()
+}
+
+#[test]
+fn names_shapes_and_tags_are_counted_and_let_go_when_nobody_has_them_any_more() {
+    let (mut shard, mut pages) = (shard(1000, 0), Pages::default());
+    let mut now = Now { wall_ms: 472_001 * HOUR, mono_ms: 1000 };
+    let mut sent = 0;
+    for round in 0..3 {
+        while !shard.full() {
+            let before = shard.holding().bytes;
+            let batch = unique(sent, 100);
+            shard.accept(&batch, &picks(&batch, 1)[0], Ack::none(), false, now);
+            sent += 100;
+            // 400 names of 62 bytes, and 100 shapes of four; the tags of two sensors.
+            let grown = shard.holding().bytes - before;
+            assert!(grown >= 400 * 62 + 100 * 4 * 16 + 2 * 100, "{grown} bytes in round {round}");
+        }
+        flush(&mut shard, &mut pages, now, Form::Pages);
+        // Two hours on: nothing waits, and the buckets are forgotten.
+        now = Now { wall_ms: now.wall_ms + 2 * HOUR, mono_ms: now.mono_ms + 2 * HOUR as u64 };
+        (0..3).for_each(|_| shard.tick(now));
+        let holding = shard.holding();
+        assert_eq!((holding.sensors, holding.readings), (0, 0));
+        assert!(holding.bytes < 64 << 10, "{} bytes are held for nobody in round {round}", holding.bytes);
+        now.wall_ms -= 2 * HOUR;
+    }
+    assert_eq!(shard.take_counts().stored, sent as u64);
+}

@@ -220,6 +220,9 @@ impl Rows {
         }
         let Some((whole, bytes)) = end else {
             let all = std::mem::take(self);
+            if all.taken > 0 && all.shapes.len() > SHAPES_KEPT {
+                return Rows::of(all.iter());
+            }
             return Rows { shapes: all.shapes, data: all.data, ..front };
         };
         let data = self.data.take_front(whole, bytes);

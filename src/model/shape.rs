@@ -231,7 +231,7 @@ mod tests {
         assert!(again.iter().all(|shape| shape.names().len() == 1));
         drop((held, again));
         shapes.sweep();
-        assert!(shapes.memory_bytes() <= empty + 8 * SWEEP_MIN + 64, "{} bytes", shapes.memory_bytes());
+        assert!(shapes.memory_bytes() <= empty + 16 * SWEEP_MIN, "{} bytes", shapes.memory_bytes());
         assert_eq!(shapes.bytes, 0);
     }
 }

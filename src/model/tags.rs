@@ -83,7 +83,7 @@ mod tests {
         let first = sets.shared(&canonical(0));
         assert!(Arc::ptr_eq(&first, &sets.shared(&canonical(0))));
         assert_eq!(first.iter().collect::<Vec<_>>(), [("k", "0")]);
-        let one = sets.memory_bytes();
+        let one = memory(&first);
         for value in 1..10_000 {
             sets.shared(&canonical(value));
         }
