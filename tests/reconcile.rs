@@ -252,6 +252,7 @@ async fn duplicates_among_measurements_are_dropped_by_a_server_that_deletes_whol
         assert_eq!(page.contains_key("storage"), native, "{sensor}: {page}");
     }
     assert_eq!(seed.page("many", START, 2).await.unwrap().get_i32("count").unwrap(), 500);
+    assert_eq!(seed.page("many", START, 3).await, None, "cut without the duplicates");
     // What is left over of whole sensors can go, duplicates included.
     let only = |s: &str| ["--sensor".to_owned(), s.to_owned()];
     let sensors: Vec<String> = ["few", "many", "wrong"].iter().flat_map(|s| only(s)).collect();

@@ -29,7 +29,7 @@ impl MemoryStore {
 
     pub(super) fn keep_letters(&self, letters: &[DeadLetter]) -> Result<Vec<LetterKept>, StoreError> {
         let mut judge = lock(&self.judge);
-        let verdicts: Vec<Verdict> = letters.iter().map(|letter| judge(letter)).collect();
+        let verdicts: Vec<Verdict> = letters.iter().map(&mut **judge).collect();
         if verdicts.contains(&Verdict::Hangs) {
             return Err(unknown());
         }

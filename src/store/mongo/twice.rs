@@ -100,8 +100,8 @@ impl Collections {
 
 /// Of equal measurements all but the one with the lowest `_id`.
 fn extras(all: Vec<(ReadingKey, Option<ObjectId>)>) -> Extras {
-    let (mut by_key, mut times): (HashMap<ReadingKey, Vec<Option<ObjectId>>>, HashMap<ObjectId, u32>) =
-        Default::default();
+    let mut by_key: HashMap<ReadingKey, Vec<Option<ObjectId>>> = HashMap::new();
+    let mut times: HashMap<ObjectId, u32> = HashMap::new();
     for (key, id) in all {
         if let Some(id) = id {
             *times.entry(id).or_default() += 1;
