@@ -72,7 +72,7 @@ impl Pages {
     }
 
     /// The second half: the summary, if it is what was believed.
-    fn summarise(&mut self, write: &PageWrite) -> Written {
+    pub fn summarise(&mut self, write: &PageWrite) -> Written {
         match self.gated(write) {
             Written::Done { count } if count == write.count_after() => Written::Done { count },
             _ => Written::SummaryConflict,
@@ -96,7 +96,9 @@ impl Pages {
         let key = (write.sensor_id.to_string(), write.start, write.page);
         let matches = match (write.kind, self.pages.get(&key)) {
             (PageKind::Create, None) => true,
-            (PageKind::Append { known_count }, Some(page)) => page.count == known_count && !page.sealed,
+            (PageKind::Append { known_count }, Some(page)) => {
+                page.count == known_count && !page.sealed && page.form == write.form
+            }
             // Upsert: an append to a page that somebody removed makes it anew.
             (PageKind::Append { .. }, None) => true,
             (PageKind::Create, Some(_)) => false,
@@ -187,7 +189,9 @@ impl Pages {
             let mut rows = Rows::default();
             readings.iter().for_each(|r| rows.push_reading(r));
             let expected = crate::model::summary::by_name(rows.fields(), &crate::model::summary::summarise(&rows));
-            let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * a.abs().max(b.abs()).max(1.0);
+            // Sums depend on the order in which they are added up: by so much, and at the end of the range altogether.
+            let sizes = readings.iter().fold(1.0, |sum, r| sum + magnitude(r));
+            let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * sizes || sizes.is_infinite();
             let same = expected.len() == page.summary.len()
                 && expected.iter().all(|(name, e)| {
                     page.summary.get(name).is_some_and(|s| {
@@ -207,6 +211,11 @@ impl Pages {
         }
         Ok(())
     }
+}
+
+/// The sum of a reading's numbers without their signs.
+fn magnitude(reading: &Reading) -> f64 {
+    reading.values.values().filter_map(|v| v.as_ref().num()).map(|n| n.as_f64().abs()).sum()
 }
 
 fn stored_bytes(rows: &Rows) -> u64 {
