@@ -478,6 +478,8 @@ impl Bucket {
     /// acknowledgement that may stand for them, to be delivered when the rows are kept elsewhere.
     pub(super) fn given_up(&mut self) -> Acks {
         (self.attempts, self.faults) = (0, 0);
+        // It counts these among the stored ones: one that comes again, out of the dead letters, is looked up.
+        self.seen = None;
         let mut acks = self.flight.take().map(|f| f.acks).unwrap_or_default();
         if let Some(waiting) = &self.waiting {
             acks.append(&mut waiting.acks.split());

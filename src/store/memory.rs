@@ -86,7 +86,7 @@ impl Pages {
     }
 
     /// The second half: the summary, if it is what was believed.
-    fn summarise(&mut self, write: &PageWrite) -> Written {
+    pub fn summarise(&mut self, write: &PageWrite) -> Written {
         match self.gated(write) {
             Written::Done { count } if count == write.count_after() => Written::Done { count },
             _ => Written::SummaryConflict,
@@ -97,7 +97,9 @@ impl Pages {
         let key = (write.sensor_id.to_string(), write.start, write.page);
         let matches = match (write.kind, self.pages.get(&key)) {
             (PageKind::Create, None) => true,
-            (PageKind::Append { known_count }, Some(page)) => page.count == known_count && !page.sealed,
+            (PageKind::Append { known_count }, Some(page)) => {
+                page.count == known_count && !page.sealed && page.form == write.form
+            }
             // Upsert: an append to a page that somebody removed makes it anew.
             (PageKind::Append { .. }, None) => true,
             (PageKind::Create, Some(_)) => false,

@@ -1,15 +1,12 @@
-//! Seeded simulation of router, accumulator, flush and store, with an injected clock: crashes between any two steps,
-//! lost answers, statements that are applied long after their answer was given up, late and duplicate readings, several
-//! shards (another number after each start), a second instance on the same sensors, outages longer than memory.
+//! The pure state, step by step, with an injected clock: crashes between any two steps, lost answers, statements that are
+//! applied long after their answer was given up, late and duplicate readings, several shards (another number after each
+//! start), a second instance on the same sensors, outages longer than memory.
 //!
-//! One seed replays one history: `HOURBUCKET_SIM_SEED=17 cargo test --test simulation` prints it and runs it alone;
-//! `HOURBUCKET_SIM_SEEDS=10000` is the long run. Oracle: what was acknowledged is stored exactly once, what was sent and
-//! not acknowledged at most once, summaries equal those of the readings, and no acknowledgement comes before its
-//! readings are stored. Questions (`simulation/asks.rs`) show what was acknowledged exactly once, too, at any moment.
+//! Oracle: what was acknowledged is stored exactly once, what was sent and not acknowledged at most once, summaries equal
+//! those of the readings, and no acknowledgement comes before its readings are stored. Questions (`asks.rs`) show what was
+//! acknowledged exactly once, too, at any moment.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "simulation/asks.rs"]
+#[path = "asks.rs"]
 mod asks;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -20,20 +17,12 @@ use hourbucket::accumulate::state::{Done, Job, Shard, ShardSettings};
 use hourbucket::ack::{Ack, Outcome};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{
-    BucketStart, Form, NewBuckets, Now, PageWrite, Reading, ReadingBatch, ReadingKey, Span, Value,
-};
+use hourbucket::model::{BucketStart, Form, NewBuckets, Now, PageWrite, Reading, ReadingBatch, Span, Value};
 use hourbucket::route::picks;
 use hourbucket::store::memory::Pages;
 use hourbucket::store::{StoreError, Written};
 
-const HOUR: i64 = 3_600_000;
-
-type Identity = (String, ReadingKey);
-
-fn identity(reading: &Reading) -> Identity {
-    (reading.sensor_id.clone(), reading.key())
-}
+use super::{HOUR, Identity, identity};
 
 /// Carries out one statement and notes what it stored.
 fn apply(pages: &mut Pages, stored: &mut HashSet<Identity>, write: &PageWrite) -> Written {
@@ -539,29 +528,11 @@ impl Sim {
     }
 }
 
-fn run(seed: u64) {
+pub fn run(seed: u64) {
     let mut sim = Sim::new(seed);
     for _ in 0..sim.rng.usize(50..1500) {
         sim.step();
     }
     sim.drain();
     sim.check();
-}
-
-#[test]
-fn what_was_acknowledged_is_stored_exactly_once_whatever_happens() {
-    if let Ok(seed) = std::env::var("HOURBUCKET_SIM_SEED") {
-        let seed = seed.parse().expect("HOURBUCKET_SIM_SEED is a number");
-        println!("seed {seed}");
-        return run(seed);
-    }
-    let seeds =
-        std::env::var("HOURBUCKET_SIM_SEEDS").map_or(1000, |n| n.parse().expect("HOURBUCKET_SIM_SEEDS is a number"));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from) as u64;
-    std::thread::scope(|scope| {
-        for t in 0..threads {
-            scope.spawn(move || (t..seeds).step_by(threads as usize).for_each(run));
-        }
-    });
-    println!("{seeds} seeds");
 }

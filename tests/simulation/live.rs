@@ -1,0 +1,421 @@
+//! Whole processes under paused time: the real shard tasks, flush stage and dead letters, on a database that fails
+//! ([`super::server`]). Two oracles look at every history: what is stored in the end, and *liveness* all the time: with
+//! faults on, the readings of each innocent sensor are stored within `flush.max_age` + 15 s in which the database
+//! answers, and no entry keeps the journal for longer than `flush.quarantine_after` beyond that.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+use std::time::Duration;
+
+use hourbucket::accumulate::PageLimits;
+use hourbucket::accumulate::state::ShardSettings;
+use hourbucket::flush::backoff::Backoff;
+use hourbucket::flush::due::DuePolicy;
+use hourbucket::model::{Form, Reading, Span, Value};
+use tokio::time::Instant;
+
+use super::process::{Instance, World};
+use super::server::{AWKWARD, Pace, Server, Trouble};
+use super::{HOUR, Identity, identity};
+
+/// Beyond `flush.max_age`, while the database answers.
+const GRACE_MS: u64 = 15_000;
+/// How long before a reading came a failure can have made its bucket one that fails.
+const REMEMBERED: Duration = Duration::from_secs(120);
+const STEP: Duration = Duration::from_millis(100);
+
+/// A reading that was acknowledged and is not stored yet.
+struct Watched {
+    id: Identity,
+    instance: usize,
+    /// In time in which the database answers.
+    since_ms: u64,
+    /// From when on failures that hit its sensor by chance count.
+    hits_from: Instant,
+}
+
+struct Life {
+    seed: u64,
+    rng: fastrand::Rng,
+    world: Arc<World>,
+    instances: Vec<Instance>,
+    /// Each sensor's clock error.
+    sensors: BTreeMap<String, i64>,
+    /// What was handed in, and whether it came without a time.
+    sent: HashMap<Identity, bool>,
+    watched: Vec<Watched>,
+    batches: Vec<Vec<Reading>>,
+    trouble: Trouble,
+    /// As it was at the begin.
+    kind: Trouble,
+    /// Milliseconds in which the database answered, and from when on it does.
+    up_ms: u64,
+    calm: Instant,
+    backfill: usize,
+    letters_seen: usize,
+    /// Readings without a time that were in a dead letter, and how often.
+    replayed: HashMap<Identity, u32>,
+}
+
+pub fn run(seed: u64) {
+    // The jitter of the flush stage's waits.
+    fastrand::seed(seed);
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+    runtime.block_on(async {
+        let mut life = Life::new(seed);
+        for i in 0..life.instances.len() {
+            life.start(i);
+        }
+        for _ in 0..life.rng.usize(300..1500) {
+            life.step().await;
+        }
+        life.rest().await;
+        life.check();
+    });
+}
+
+fn settings(rng: &mut fastrand::Rng, span: Span) -> ShardSettings {
+    let backoff = Backoff { min: Duration::from_millis(50), max: Duration::from_secs(rng.u64(1..6)) };
+    let linger = rng.u8(0..4) == 0;
+    ShardSettings {
+        span,
+        page: PageLimits { readings: rng.u32(2..40), bytes: if rng.u8(0..4) == 0 { 400 } else { 1 << 20 } },
+        due: if linger { DuePolicy::Linger(rng.u64(1..50)) } else { DuePolicy::Age(rng.u64(500..6000)) },
+        command_bytes_max: 4 << 20,
+        command_statements_max: rng.usize(4..400),
+        bytes_max: 4 << 20,
+        sensors_max: 1000,
+        seen_max: rng.usize(0..4000),
+        quarantine_after_ms: rng.u64(5..40) * 1000,
+        backoff,
+    }
+}
+
+fn trouble(rng: &mut fastrand::Rng) -> Trouble {
+    match rng.u8(0..10) {
+        0 => Trouble::WritesHang,
+        1 | 2 => Trouble::WritesFail,
+        3 | 4 => Trouble::LoadsHang,
+        5 => Trouble::LoadsFail,
+        6 => Trouble::LoadsSlow(Duration::from_millis(rng.u64(500..20_000))),
+        7 => Trouble::FieldsMax(rng.usize(2..10)),
+        _ => Trouble::None,
+    }
+}
+
+impl Life {
+    fn new(seed: u64) -> Life {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let pace = Pace {
+            round_trip: Duration::from_millis(if rng.bool() { rng.u64(1..5) } else { rng.u64(5..100) }),
+            statement: Duration::from_micros(rng.u64(10..300)),
+            reading: Duration::from_micros(rng.u64(1..20)),
+            timeout: Duration::from_millis(rng.u64(1000..6000)),
+        };
+        let server = Arc::new(Server::new(rng.u64(..), pace));
+        let span = if rng.bool() { Span::HOUR } else { Span::from_ms(60_000).expect("a minute") };
+        let form = if rng.u8(0..3) > 0 { Form::Series } else { Form::Pages };
+        let world = World {
+            server,
+            settings: settings(&mut rng, span),
+            shards: rng.usize(1..4),
+            commands_max: rng.usize(1..5),
+            begin: Instant::now(),
+            // Shortly before a bucket begins.
+            begin_ms: 472_222 * HOUR - rng.i64(0..90_000),
+        };
+        let trouble = trouble(&mut rng);
+        let instances = if rng.u8(0..4) == 0 { 2 } else { 1 };
+        let instances = (0..instances).map(|_| Instance::new(form, Arc::new(AtomicI64::new(0)))).collect();
+        let clock = |rng: &mut fastrand::Rng| match rng.u8(0..4) {
+            0 => rng.i64(-3 * HOUR..HOUR),
+            1 => rng.i64(-120_000..120_000),
+            _ => rng.i64(-500..500),
+        };
+        let mut sensors: BTreeMap<String, i64> =
+            (0..rng.usize(1..9)).map(|i| (format!("s{i}"), clock(&mut rng))).collect();
+        sensors.insert(AWKWARD.to_owned(), clock(&mut rng));
+        let one = !matches!(trouble, Trouble::FieldsMax(_)) && rng.u8(0..6) > 0;
+        let backfill = if trouble == Trouble::None { rng.usize(0..1500) } else { 0 };
+        world.server.state().faults = [0, 60, 20][rng.usize(0..3)];
+        world.server.state().trouble = trouble;
+        world.server.state().bucket = one.then(|| span.floor(world.begin_ms + sensors[AWKWARD]));
+        Life {
+            seed,
+            rng,
+            calm: world.begin,
+            world: Arc::new(world),
+            instances,
+            sensors,
+            sent: HashMap::new(),
+            watched: vec![],
+            batches: vec![],
+            trouble,
+            kind: trouble,
+            up_ms: 0,
+            backfill,
+            letters_seen: 0,
+            replayed: HashMap::new(),
+        }
+    }
+
+    /// The service's clock is wrong by anything whenever it starts.
+    fn start(&mut self, instance: usize) {
+        let wrong = match self.rng.u8(0..5) {
+            0 => self.rng.i64(-10 * 365 * 24 * HOUR..10 * 365 * 24 * HOUR),
+            1 => self.rng.i64(-3 * HOUR..3 * HOUR),
+            2 => self.rng.i64(-90_000..90_000),
+            _ => 0,
+        };
+        let one = self.instances.len() == 1;
+        let inst = &mut self.instances[instance];
+        inst.wrong_ms.store(wrong, std::sync::atomic::Ordering::Relaxed);
+        if one && inst.process.is_none() && self.rng.u8(0..6) == 0 {
+            inst.form = if self.rng.bool() { Form::Series } else { Form::Pages };
+        }
+        inst.start(&self.world);
+        // Whatever was not stored begins to wait anew.
+        for watched in self.watched.iter_mut().filter(|w| w.instance == instance) {
+            watched.since_ms = self.up_ms;
+        }
+        inst.journal().iter_mut().for_each(|e| e.since_ms = self.up_ms);
+    }
+
+    fn reading(&mut self, sensor: &str, instance: usize) -> Reading {
+        let receipt_time = self.rng.u8(0..6) == 0;
+        let late = if self.rng.u8(0..6) == 0 { self.rng.i64(0..3 * self.world.settings.span.ms()) } else { 0 };
+        let ts_ms = match receipt_time {
+            true => self.instances[instance].wall_ms(&self.world),
+            false => self.world.true_ms() + self.sensors[sensor] - late,
+        };
+        let mut values = super::numbers(&mut self.rng);
+        if receipt_time {
+            values.insert("u".to_owned(), Value::Int(self.rng.i64(..) / 4096));
+        }
+        if sensor == AWKWARD && matches!(self.trouble, Trouble::FieldsMax(_)) {
+            values.insert(format!("f{}", self.rng.u8(0..30)), Value::Int(1));
+        }
+        Reading { sensor_id: sensor.to_owned(), ts_ms, receipt_time, tags: BTreeMap::new(), values }
+    }
+
+    fn send(&mut self, instance: usize) {
+        let mut readings = vec![];
+        for sensor in self.sensors.keys().cloned().collect::<Vec<_>>() {
+            for _ in 0..if self.rng.u8(0..4) == 0 { self.rng.usize(1..4) } else { 0 } {
+                readings.push(self.reading(&sensor, instance));
+            }
+        }
+        if self.rng.u8(0..6) == 0 && !self.batches.is_empty() {
+            let old = &self.batches[self.rng.usize(self.batches.len().saturating_sub(10)..self.batches.len())];
+            readings.extend(old.iter().filter(|r| !r.receipt_time).cloned());
+        }
+        if self.backfill > 0 && self.rng.u8(0..100) == 0 {
+            let hours = std::mem::take(&mut self.backfill) as i64;
+            let end = self.world.true_ms();
+            readings.extend((0..hours).map(|h| Reading {
+                ts_ms: end - h * self.world.settings.span.ms(),
+                receipt_time: false,
+                ..self.reading(AWKWARD, instance)
+            }));
+        }
+        if !readings.is_empty() {
+            self.batches.push(readings.clone());
+            self.hand_in(instance, readings);
+        }
+    }
+
+    /// Journaled, acknowledged, and on its way.
+    fn hand_in(&mut self, instance: usize, readings: Vec<Reading>) {
+        let hits_from = Instant::now() - REMEMBERED.min(self.world.begin.elapsed());
+        for reading in &readings {
+            let id = identity(reading);
+            let fresh = !self.sent.contains_key(&id);
+            self.sent.entry(id.clone()).or_insert(reading.receipt_time);
+            if fresh && reading.sensor_id != AWKWARD {
+                self.watched.push(Watched { id, instance, since_ms: self.up_ms, hits_from });
+            }
+        }
+        self.instances[instance].append(&self.world, readings, self.up_ms, hits_from);
+    }
+
+    async fn step(&mut self) {
+        let instance = self.rng.usize(0..self.instances.len());
+        if self.instances[instance].process.is_some() && self.rng.bool() {
+            self.send(instance);
+        }
+        let span_ms = self.world.settings.span.ms();
+        let before_turn = span_ms - self.world.true_ms().rem_euclid(span_ms) < 3000;
+        match self.rng.u32(0..1000) {
+            0..3 => self.restart(instance).await,
+            3..30 if before_turn => self.restart(instance).await,
+            30..35 => {
+                let by = if self.rng.bool() { self.rng.i64(-2 * HOUR..2 * HOUR) } else { self.rng.i64(-5000..5000) };
+                self.instances[instance].wrong_ms.fetch_add(by, std::sync::atomic::Ordering::Relaxed);
+            }
+            35..37 => self.world.server.state().down = true,
+            37..45 => self.world.server.state().down = false,
+            45..47 if self.trouble != Trouble::None && self.rng.u8(0..4) == 0 => self.heal(),
+            _ => {}
+        }
+        self.pass().await;
+    }
+
+    fn heal(&mut self) {
+        self.trouble = Trouble::None;
+        self.world.server.state().trouble = Trouble::None;
+    }
+
+    /// Killed, and started again on the same journal; the senders repeat what they had just sent.
+    async fn restart(&mut self, instance: usize) {
+        self.instances[instance].kill().await;
+        for _ in 0..self.rng.usize(0..20) {
+            self.pass().await;
+        }
+        self.start(instance);
+        if self.rng.bool() && !self.batches.is_empty() {
+            let last = self.batches[self.batches.len() - 1].clone();
+            self.hand_in(instance, last.into_iter().filter(|r| !r.receipt_time).collect());
+        }
+    }
+
+    /// A tenth of a second goes by, and the oracles look.
+    async fn pass(&mut self) {
+        tokio::time::sleep(STEP).await;
+        let now = Instant::now();
+        if self.world.server.state().down {
+            // What failed meanwhile is tried again after its backoff, once what is under way has timed out.
+            self.calm = now + self.world.settings.backoff.max + self.world.server.pace.timeout;
+        } else if now >= self.calm {
+            self.up_ms += STEP.as_millis() as u64;
+        }
+        for inst in &mut self.instances {
+            inst.look(self.seed).await;
+        }
+        self.alive();
+    }
+
+    fn max_age_ms(&self) -> u64 {
+        match self.world.settings.due {
+            DuePolicy::Age(ms) | DuePolicy::Linger(ms) => ms,
+        }
+    }
+
+    /// The liveness oracle.
+    fn alive(&mut self) {
+        let state = self.world.server.state();
+        for letter in &state.pages.dead[self.letters_seen..] {
+            for reading in super::process::letter_readings(letter) {
+                assert_eq!(
+                    reading.sensor_id, AWKWARD,
+                    "seed {}: an innocent reading was given up: {letter:?}",
+                    self.seed
+                );
+            }
+        }
+        self.letters_seen = state.pages.dead.len();
+        self.watched.retain(|w| !state.stored.contains(&w.id));
+        let pace = self.world.server.pace;
+        // A failure that hit this very bucket costs a time limit, a wait, and the same once more for the load.
+        let hit_ms = 2 * (pace.timeout + self.world.settings.backoff.max).as_millis() as u64;
+        // A command that hangs is waited for twice: by whoever sent it, and by the loads behind it.
+        let hang_ms = if self.kind == Trouble::WritesHang { 4 * pace.timeout.as_millis() as u64 } else { 0 };
+        let bound_ms = self.max_age_ms() + GRACE_MS + hang_ms;
+        let line_ms = bound_ms + self.world.settings.quarantine_after_ms + 4 * hit_ms;
+        for w in &self.watched {
+            let names = [w.id.0.as_str(), ""];
+            let hits = names.iter().filter_map(|s| state.hits.get(*s)).flatten();
+            let hits = hits.filter(|at| **at >= w.hits_from).count() as u64;
+            // One that has failed twice queues up with those that always fail.
+            let bound_ms = if hits < 2 { bound_ms } else { line_ms };
+            let waited_ms = self.up_ms - w.since_ms;
+            let inst = &self.instances[w.instance];
+            assert!(
+                waited_ms <= bound_ms + hits * hit_ms || inst.process.is_none(),
+                "seed {}: liveness: {:?} has waited {waited_ms} ms of {bound_ms} ms with the database answering, hit {hits} \
+                 times by chance; trouble {:?}, pace {pace:?}, {:?}",
+                self.seed,
+                w.id,
+                self.trouble,
+                self.world.settings
+            );
+        }
+        for inst in self.instances.iter().filter(|i| i.process.is_some()) {
+            if let Some((at, entry)) = inst.journal().iter().enumerate().find(|(_, e)| !e.stored) {
+                let waited_ms = self.up_ms - entry.since_ms;
+                let hits = state.hits.values().flatten().filter(|at| **at >= entry.hits_from).count() as u64;
+                assert!(
+                    waited_ms <= line_ms + hits * hit_ms,
+                    "seed {}: the journal is held by entry {at} for {waited_ms} ms of {line_ms} ms; trouble {:?}, pace \
+                     {pace:?}, {:?}",
+                    self.seed,
+                    self.trouble,
+                    self.world.settings
+                );
+            }
+        }
+    }
+
+    /// Everything is well again, nobody sends any more; the dead letters are replayed.
+    async fn rest(&mut self) {
+        for round in 0..2 {
+            self.heal();
+            (self.world.server.state().down, self.world.server.state().faults) = (false, 0);
+            for i in 0..self.instances.len() {
+                if self.instances[i].process.is_none() {
+                    self.start(i);
+                }
+            }
+            let mut steps = 0;
+            while !self.instances.iter().all(Instance::at_rest) {
+                self.pass().await;
+                steps += 1;
+                assert!(steps < 6000, "seed {}: not at rest after ten minutes", self.seed);
+            }
+            if round == 0 {
+                let letters = std::mem::take(&mut self.world.server.state().pages.dead);
+                self.letters_seen = 0;
+                for letter in letters {
+                    let readings = super::process::letter_readings(&letter);
+                    for id in readings.iter().map(identity).filter(|id| self.sent[id]) {
+                        *self.replayed.entry(id).or_default() += 1;
+                    }
+                    self.hand_in(0, readings);
+                }
+            }
+        }
+        self.world.server.settled().await;
+    }
+
+    fn check(&mut self) {
+        let seed = self.seed;
+        let mut state = self.world.server.state();
+        let twice = self.instances.len() > 1 && !state.pages.series.is_empty();
+        if twice {
+            // Of two processes each may have left a measurement behind the other's last look.
+            let buckets: Vec<_> = state.pages.series.keys().cloned().collect();
+            for (sensor_id, start) in buckets {
+                let bucket = hourbucket::model::BucketKey { sensor_id: sensor_id.as_str().into(), start };
+                let request = hourbucket::store::LoadRequest { bucket, readings_from: None, doubt: true };
+                state.pages.load(&request, Form::Series);
+            }
+        }
+        state.pages.check(self.world.settings.page.readings).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        let mut stored: HashMap<Identity, u32> = HashMap::new();
+        for reading in state.pages.readings() {
+            *stored.entry(identity(reading)).or_default() += 1;
+        }
+        assert!(state.pages.dead.is_empty(), "seed {seed}: a replayed dead letter came back: {:?}", state.pages.dead);
+        for id in self.sent.keys() {
+            let n = stored.remove(id).unwrap_or(0);
+            // Without a time of its own it is another one when it comes again.
+            let again = self.replayed.get(id).copied().unwrap_or(0);
+            assert!(
+                n == 1 || (twice && n > 0) || (1..=1 + again).contains(&n),
+                "seed {seed}: stored {n} times: {id:?}"
+            );
+        }
+        assert!(stored.is_empty(), "seed {seed}: never sent: {stored:?}");
+    }
+}

@@ -1,0 +1,101 @@
+//! Seeded simulations of router, accumulator, flush and store, with crashes, lost answers, wrong clocks and a database that
+//! fails, in two kinds of histories:
+//!
+//! - [`steps`]: the pure state, driven step by step, with a crash between any two steps. Fast, and finest in its order.
+//! - [`live`]: whole processes under paused time, with the real tasks, time limits, retries and permits. Here liveness is
+//!   an oracle of its own.
+//!
+//! One seed replays one history: `HOURBUCKET_SIM_SEED=17 cargo test --test simulation` runs it alone, in both kinds;
+//! `HOURBUCKET_SIM_SEEDS=100000` is the long run,
+//! which goes on after a failure with `HOURBUCKET_SIM_ALL=1`. The live histories take a thousand times as long, so there are fewer of
+//! them: `HOURBUCKET_SIM_LIVE_SEEDS`.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod live;
+mod process;
+mod server;
+mod steps;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use hourbucket::model::{Reading, ReadingKey, Value};
+
+const HOUR: i64 = 3_600_000;
+
+type Identity = (String, ReadingKey);
+
+fn identity(reading: &Reading) -> Identity {
+    (reading.sensor_id.clone(), reading.key())
+}
+
+/// Numbers whose sums round, are near the end of the integers, or overflow now and then.
+fn numbers(rng: &mut fastrand::Rng) -> BTreeMap<String, Value> {
+    let double = match rng.u8(0..40) {
+        0 => f64::MAX / f64::from(rng.i32(-4..4) * 2 + 1),
+        1 => f64::from(rng.i32(-9..9)) * 1e18,
+        _ => f64::from(rng.i32(-20..20)) * 0.1,
+    };
+    let mut values = BTreeMap::from([("v".to_owned(), Value::Double(double))]);
+    if rng.bool() {
+        let int = match rng.u8(0..20) {
+            0 => i64::MAX - rng.i64(0..3),
+            1 => i64::MIN + rng.i64(0..3),
+            2 => (1 << 49) + rng.i64(-2..3),
+            _ => rng.i64(-3..3),
+        };
+        values.insert("n".to_owned(), Value::Int(int));
+    }
+    values
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|n| n.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// Runs the seed of the environment, or so many.
+fn run_all(kind: &str, variable: &str, default: u64, run: fn(u64)) {
+    if let Some(seed) = number("HOURBUCKET_SIM_SEED") {
+        println!("{kind}: seed {seed}");
+        return run(seed);
+    }
+    let first = number("HOURBUCKET_SIM_FIRST").unwrap_or(0);
+    let seeds = number(variable).unwrap_or(default);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let (next, failed, begun) = (AtomicU64::new(first), AtomicU64::new(0), Instant::now());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + seeds {
+                        break;
+                    }
+                    if std::panic::catch_unwind(|| run(seed)).is_err() {
+                        eprintln!("{kind}: HOURBUCKET_SIM_SEED={seed}");
+                        failed.fetch_add(1, Ordering::Relaxed);
+                        if number("HOURBUCKET_SIM_ALL").is_none() {
+                            next.store(first + seeds, Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let seconds = begun.elapsed().as_secs_f64();
+    let (done, failed) = (next.into_inner().min(first + seeds) - first, failed.into_inner());
+    assert_eq!(failed, 0, "{kind}: failed, of {done} seeds from {first} on; each is named above");
+    println!("{kind}: {seeds} seeds in {seconds:.1} s, {:.0} a second", seeds as f64 / seconds);
+}
+
+#[test]
+fn what_was_acknowledged_is_stored_exactly_once_whatever_happens() {
+    run_all("steps", "HOURBUCKET_SIM_SEEDS", 1000, steps::run);
+}
+
+#[test]
+fn an_awkward_sensor_keeps_no_other_waiting_and_nothing_is_lost() {
+    run_all("live", "HOURBUCKET_SIM_LIVE_SEEDS", 100, live::run);
+}

@@ -1,0 +1,251 @@
+//! A process of the service and the journal that survives it: real shards, flush stage and dead letters; the router is the
+//! real one's loop, fed from a journal in memory.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hourbucket::accumulate::state::ShardSettings;
+use hourbucket::accumulate::task::{Gauges, ShardTask};
+use hourbucket::accumulate::{Portion, ShardHandle};
+use hourbucket::ack::{Ack, Outcome};
+use hourbucket::flush::Flusher;
+use hourbucket::flush::dead::DeadLetters;
+use hourbucket::model::{Clock, DeadLetter, Form, Now, Reading, ReadingBatch, Value};
+use hourbucket::route::picks;
+use hourbucket::store::Store;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::identity;
+use super::server::{Client, Server};
+
+/// What all processes of a history have in common.
+pub struct World {
+    pub server: Arc<Server>,
+    pub settings: ShardSettings,
+    pub shards: usize,
+    pub commands_max: usize,
+    pub begin: Instant,
+    /// The true time at the begin.
+    pub begin_ms: i64,
+}
+
+impl World {
+    pub fn true_ms(&self) -> i64 {
+        self.begin_ms + self.begin.elapsed().as_millis() as i64
+    }
+}
+
+/// A wall clock that is wrong, and a monotonic one that begins with the process.
+struct WrongClock {
+    world: Arc<World>,
+    wrong_ms: Arc<AtomicI64>,
+    begin: Instant,
+}
+
+impl Clock for WrongClock {
+    fn now(&self) -> Now {
+        let wall_ms = self.world.true_ms() + self.wrong_ms.load(Ordering::Relaxed);
+        Now { wall_ms, mono_ms: self.begin.elapsed().as_millis() as u64 }
+    }
+}
+
+/// An entry of the journal; all of it is acknowledged.
+pub struct Entry {
+    readings: Vec<Reading>,
+    wall_ms: i64,
+    pub stored: bool,
+    /// When it was journaled or the process started again, in time in which the database answered.
+    pub since_ms: u64,
+    /// From when on failures that hit a sensor by chance count.
+    pub hits_from: Instant,
+}
+
+type Journal = Arc<Mutex<Vec<Entry>>>;
+
+pub struct Instance {
+    journal: Journal,
+    pub form: Form,
+    ever_measured: bool,
+    pub wrong_ms: Arc<AtomicI64>,
+    pub process: Option<Process>,
+}
+
+pub struct Process {
+    feed: mpsc::UnboundedSender<(usize, bool)>,
+    tasks: Vec<JoinHandle<()>>,
+    alive: Arc<AtomicBool>,
+    /// Entries that were acknowledged by the stages behind since the last look.
+    done: Arc<Mutex<Vec<(usize, Outcome)>>>,
+    server: Arc<Server>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+static PROCESSES: AtomicU64 = AtomicU64::new(0);
+
+impl Instance {
+    pub fn new(form: Form, wrong_ms: Arc<AtomicI64>) -> Instance {
+        Instance { journal: Journal::default(), form, ever_measured: false, wrong_ms, process: None }
+    }
+
+    pub fn journal(&self) -> MutexGuard<'_, Vec<Entry>> {
+        lock(&self.journal)
+    }
+
+    pub fn wall_ms(&self, world: &World) -> i64 {
+        world.true_ms() + self.wrong_ms.load(Ordering::Relaxed)
+    }
+
+    /// Everything that was handed in is stored, or kept as a dead letter.
+    pub fn at_rest(&self) -> bool {
+        self.process.is_some() && self.journal().iter().all(|e| e.stored)
+    }
+
+    pub fn append(&mut self, world: &World, readings: Vec<Reading>, since_ms: u64, hits_from: Instant) {
+        let wall_ms = self.wall_ms(world);
+        let mut journal = self.journal();
+        journal.push(Entry { readings, wall_ms, stored: false, since_ms, hits_from });
+        if let Some(process) = &self.process {
+            let _ = process.feed.send((journal.len() - 1, false));
+        }
+    }
+
+    pub fn start(&mut self, world: &Arc<World>) {
+        self.ever_measured |= self.form == Form::Series;
+        let process = PROCESSES.fetch_add(1, Ordering::Relaxed);
+        let client = Arc::new(Client { server: world.server.clone(), process, form: self.form });
+        let clock: Arc<dyn Clock> =
+            Arc::new(WrongClock { world: world.clone(), wrong_ms: self.wrong_ms.clone(), begin: Instant::now() });
+        let flusher = Flusher::new(client.clone(), world.settings.backoff, world.settings.span, Arc::new(|_| {}));
+        let (dead, letters) = DeadLetters::new(flusher.clone(), 16);
+        let mut tasks = vec![tokio::spawn(letters)];
+        let mut shards = vec![];
+        for _ in 0..world.shards {
+            let (settings, gauges) = (world.settings.clone(), Arc::new(Gauges::default()));
+            let (handle, task) =
+                ShardTask::new(settings, world.commands_max, flusher.clone(), dead.clone(), clock.clone(), gauges);
+            shards.push(handle);
+            tasks.push(tokio::spawn(task.run()));
+        }
+        let (wait, commands_max) = (self.ever_measured, world.commands_max);
+        tasks.push(tokio::spawn(upkeep(client, flusher, wait, commands_max)));
+        let (feed, fed) = mpsc::unbounded_channel();
+        let (alive, done) = (Arc::new(AtomicBool::new(true)), Arc::default());
+        let router = Router { shards, journal: self.journal.clone(), alive: alive.clone(), done: Arc::clone(&done) };
+        tasks.push(tokio::spawn(router.run(fed)));
+        // The replay begins with the first entry of the moment of the first that is not stored.
+        let journal = self.journal();
+        let unstored = journal.iter().find(|e| !e.stored).map_or(i64::MAX, |e| e.wall_ms);
+        let first = journal.iter().position(|e| !e.stored || e.wall_ms == unstored).unwrap_or(journal.len());
+        (first..journal.len()).try_for_each(|id| feed.send((id, true))).expect("the router lives");
+        drop(journal);
+        self.process = Some(Process { feed, tasks, alive, done, server: world.server.clone() });
+    }
+
+    /// SIGKILL: the tasks are gone; what the database was sent goes on.
+    pub async fn kill(&mut self) {
+        let Some(process) = self.process.take() else { return };
+        process.alive.store(false, Ordering::Relaxed);
+        process.tasks.iter().for_each(JoinHandle::abort);
+        for task in process.tasks {
+            let _ = task.await;
+        }
+    }
+
+    /// Looks at what the process has acknowledged since the last look, and whether it lives.
+    pub async fn look(&mut self, seed: u64) {
+        let Some(process) = self.process.as_mut() else { return };
+        while let Some(ended) = process.tasks.iter().position(JoinHandle::is_finished) {
+            let ended = process.tasks.swap_remove(ended).await;
+            assert!(ended.is_ok(), "seed {seed}: a task has panicked: {ended:?}");
+        }
+        let done = std::mem::take(&mut *lock(&process.done));
+        let state = process.server.state();
+        let mut journal = lock(&self.journal);
+        done.iter().for_each(|(id, _)| journal[*id].stored = true);
+        for (id, outcome) in done {
+            assert_eq!(outcome, Outcome::Delivered, "seed {seed}: an acknowledgement was dropped without a crash");
+            for reading in journal[id].readings.iter().filter(|r| !state.stored.contains(&identity(r))) {
+                let is = |r: &Reading| identity(r) == identity(reading);
+                // A repetition of what is on its way to the dead letters: the journal has the first one.
+                let journaled = || journal.iter().filter(|e| !e.stored).any(|e| e.readings.iter().any(is));
+                let kept = state.pages.dead.iter().flat_map(letter_readings).any(|r| is(&r)) || journaled();
+                let entries = || (0..journal.len()).filter(|i| journal[*i].readings.iter().any(is)).collect::<Vec<_>>();
+                assert!(
+                    kept,
+                    "seed {seed}: entry {id} is acknowledged before it was stored: {reading:?}, in entries {:?}",
+                    entries()
+                );
+            }
+        }
+    }
+}
+
+/// Opens the flush stage when the database is prepared, and asks it now and then whether it answers.
+async fn upkeep(client: Arc<Client>, flusher: Flusher, wait: bool, commands_max: usize) {
+    if wait {
+        let _ = client.prepare().await;
+    }
+    flusher.open(commands_max);
+    loop {
+        if client.ping().await.is_ok() {
+            flusher.note_answer();
+        }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+}
+
+struct Router {
+    shards: Vec<ShardHandle>,
+    journal: Journal,
+    alive: Arc<AtomicBool>,
+    done: Arc<Mutex<Vec<(usize, Outcome)>>>,
+}
+
+impl Router {
+    async fn run(self, mut fed: mpsc::UnboundedReceiver<(usize, bool)>) {
+        while let Some((id, replayed)) = fed.recv().await {
+            let batch: Arc<ReadingBatch> = Arc::new(lock(&self.journal)[id].readings.iter().cloned().collect());
+            let (alive, done) = (self.alive.clone(), self.done.clone());
+            let ack = Ack::with(move |outcome| {
+                if alive.load(Ordering::Relaxed) {
+                    lock(&done).push((id, outcome));
+                }
+            });
+            for (shard, picks) in self.shards.iter().zip(picks(&batch, self.shards.len())) {
+                if !picks.is_empty() {
+                    let portion = Portion { batch: batch.clone(), picks, ack: ack.clone(), replayed };
+                    shard.send(portion).await.expect("the shard lives");
+                }
+            }
+            ack.delivered();
+        }
+    }
+}
+
+/// The readings of a dead letter, as a replay reads them.
+pub fn letter_readings(letter: &DeadLetter) -> Vec<Reading> {
+    let lines = letter.payload.split(|b| *b == b'\n').filter(|l| !l.is_empty());
+    let value = |value: &serde_json::Value| match value {
+        serde_json::Value::Number(n) if n.is_i64() => Value::Int(n.as_i64().expect("an integer")),
+        serde_json::Value::Number(n) => Value::Double(n.as_f64().expect("a double")),
+        other => panic!("{other}"),
+    };
+    let reading = |line: &[u8]| {
+        let line: serde_json::Value = serde_json::from_slice(line).expect("JSON");
+        let values = line["values"].as_object().expect("values");
+        Reading {
+            sensor_id: line["sensor_id"].as_str().expect("a sensor").to_owned(),
+            ts_ms: line["ts"].as_i64().expect("a time"),
+            receipt_time: false,
+            tags: Default::default(),
+            values: values.iter().map(|(n, v)| (n.clone(), value(v))).collect(),
+        }
+    };
+    lines.map(reading).collect()
+}
