@@ -58,7 +58,7 @@ struct Life {
     replayed: HashMap<Identity, u32>,
 }
 
-pub fn run(seed: u64) {
+pub(crate) fn run(seed: u64) {
     // The jitter of the flush stage's waits.
     fastrand::seed(seed);
     let runtime =
@@ -81,7 +81,11 @@ fn settings(rng: &mut fastrand::Rng, span: Span) -> ShardSettings {
     let linger = rng.u8(0..4) == 0;
     ShardSettings {
         span,
-        page: PageLimits { readings: rng.u32(2..40), bytes: if rng.u8(0..4) == 0 { 400 } else { 1 << 20 } },
+        page: PageLimits {
+            readings: rng.u32(2..40),
+            bytes: if rng.u8(0..4) == 0 { 400 } else { 1 << 20 },
+            summary_bytes: 1 << 20,
+        },
         due: if linger { DuePolicy::Linger(rng.u64(1..50)) } else { DuePolicy::Age(rng.u64(500..6000)) },
         command_bytes_max: 4 << 20,
         command_statements_max: rng.usize(4..400),

@@ -22,18 +22,18 @@ use super::identity;
 use super::server::{Client, Server};
 
 /// What all processes of a history have in common.
-pub struct World {
-    pub server: Arc<Server>,
-    pub settings: ShardSettings,
-    pub shards: usize,
-    pub commands_max: usize,
-    pub begin: Instant,
+pub(crate) struct World {
+    pub(crate) server: Arc<Server>,
+    pub(crate) settings: ShardSettings,
+    pub(crate) shards: usize,
+    pub(crate) commands_max: usize,
+    pub(crate) begin: Instant,
     /// The true time at the begin.
-    pub begin_ms: i64,
+    pub(crate) begin_ms: i64,
 }
 
 impl World {
-    pub fn true_ms(&self) -> i64 {
+    pub(crate) fn true_ms(&self) -> i64 {
         self.begin_ms + self.begin.elapsed().as_millis() as i64
     }
 }
@@ -53,27 +53,27 @@ impl Clock for WrongClock {
 }
 
 /// An entry of the journal; all of it is acknowledged.
-pub struct Entry {
+pub(crate) struct Entry {
     readings: Vec<Reading>,
     wall_ms: i64,
-    pub stored: bool,
+    pub(crate) stored: bool,
     /// When it was journaled or the process started again, in time in which the database answered.
-    pub since_ms: u64,
+    pub(crate) since_ms: u64,
     /// From when on failures that hit a sensor by chance count.
-    pub hits_from: Instant,
+    pub(crate) hits_from: Instant,
 }
 
 type Journal = Arc<Mutex<Vec<Entry>>>;
 
-pub struct Instance {
+pub(crate) struct Instance {
     journal: Journal,
-    pub form: Form,
+    pub(crate) form: Form,
     ever_measured: bool,
-    pub wrong_ms: Arc<AtomicI64>,
-    pub process: Option<Process>,
+    pub(crate) wrong_ms: Arc<AtomicI64>,
+    pub(crate) process: Option<Process>,
 }
 
-pub struct Process {
+pub(crate) struct Process {
     feed: mpsc::UnboundedSender<(usize, bool)>,
     tasks: Vec<JoinHandle<()>>,
     alive: Arc<AtomicBool>,
@@ -89,24 +89,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 static PROCESSES: AtomicU64 = AtomicU64::new(0);
 
 impl Instance {
-    pub fn new(form: Form, wrong_ms: Arc<AtomicI64>) -> Instance {
+    pub(crate) fn new(form: Form, wrong_ms: Arc<AtomicI64>) -> Instance {
         Instance { journal: Journal::default(), form, ever_measured: false, wrong_ms, process: None }
     }
 
-    pub fn journal(&self) -> MutexGuard<'_, Vec<Entry>> {
+    pub(crate) fn journal(&self) -> MutexGuard<'_, Vec<Entry>> {
         lock(&self.journal)
     }
 
-    pub fn wall_ms(&self, world: &World) -> i64 {
+    pub(crate) fn wall_ms(&self, world: &World) -> i64 {
         world.true_ms() + self.wrong_ms.load(Ordering::Relaxed)
     }
 
     /// Everything that was handed in is stored, or kept as a dead letter.
-    pub fn at_rest(&self) -> bool {
+    pub(crate) fn at_rest(&self) -> bool {
         self.process.is_some() && self.journal().iter().all(|e| e.stored)
     }
 
-    pub fn append(&mut self, world: &World, readings: Vec<Reading>, since_ms: u64, hits_from: Instant) {
+    pub(crate) fn append(&mut self, world: &World, readings: Vec<Reading>, since_ms: u64, hits_from: Instant) {
         let wall_ms = self.wall_ms(world);
         let mut journal = self.journal();
         journal.push(Entry { readings, wall_ms, stored: false, since_ms, hits_from });
@@ -115,14 +115,14 @@ impl Instance {
         }
     }
 
-    pub fn start(&mut self, world: &Arc<World>) {
+    pub(crate) fn start(&mut self, world: &Arc<World>) {
         self.ever_measured |= self.form == Form::Series;
         let process = PROCESSES.fetch_add(1, Ordering::Relaxed);
         let client = Arc::new(Client { server: world.server.clone(), process, form: self.form });
         let clock: Arc<dyn Clock> =
             Arc::new(WrongClock { world: world.clone(), wrong_ms: self.wrong_ms.clone(), begin: Instant::now() });
         let flusher = Flusher::new(client.clone(), world.settings.backoff, world.settings.span, Arc::new(|_| {}));
-        let (dead, letters) = DeadLetters::new(flusher.clone(), 16);
+        let (dead, letters) = DeadLetters::new(flusher.clone(), 16, u64::MAX);
         let mut tasks = vec![tokio::spawn(letters)];
         let mut shards = vec![];
         for _ in 0..world.shards {
@@ -148,7 +148,7 @@ impl Instance {
     }
 
     /// SIGKILL: the tasks are gone; what the database was sent goes on.
-    pub async fn kill(&mut self) {
+    pub(crate) async fn kill(&mut self) {
         let Some(process) = self.process.take() else { return };
         process.alive.store(false, Ordering::Relaxed);
         process.tasks.iter().for_each(JoinHandle::abort);
@@ -158,7 +158,7 @@ impl Instance {
     }
 
     /// Looks at what the process has acknowledged since the last look, and whether it lives.
-    pub async fn look(&mut self, seed: u64) {
+    pub(crate) async fn look(&mut self, seed: u64) {
         let Some(process) = self.process.as_mut() else { return };
         while let Some(ended) = process.tasks.iter().position(JoinHandle::is_finished) {
             let ended = process.tasks.swap_remove(ended).await;
@@ -229,7 +229,7 @@ impl Router {
 }
 
 /// The readings of a dead letter, as a replay reads them.
-pub fn letter_readings(letter: &DeadLetter) -> Vec<Reading> {
+pub(crate) fn letter_readings(letter: &DeadLetter) -> Vec<Reading> {
     let lines = letter.payload.split(|b| *b == b'\n').filter(|l| !l.is_empty());
     let value = |value: &serde_json::Value| match value {
         serde_json::Value::Number(n) if n.is_i64() => Value::Int(n.as_i64().expect("an integer")),

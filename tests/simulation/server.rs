@@ -15,18 +15,18 @@ use hourbucket::store::reading::{
     StoredLetter,
 };
 use hourbucket::store::{
-    BoxFuture, LatestWritten, LoadAnswer, LoadRequest, PrepareError, Prepared, Store, StoreError, Written,
+    BoxFuture, LatestWritten, LetterKept, LoadAnswer, LoadRequest, PrepareError, Prepared, Store, StoreError, Written,
 };
 use tokio::time::Instant;
 
 use super::{Identity, identity};
 
 /// The sensor whose buckets are in trouble.
-pub const AWKWARD: &str = "awkward";
+pub(crate) const AWKWARD: &str = "awkward";
 
 /// What the database cannot do with the awkward sensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trouble {
+pub(crate) enum Trouble {
     /// Nothing: it is a sensor like others.
     None,
     /// A command with one of its statements takes longer than anybody waits.
@@ -61,12 +61,12 @@ enum Fate {
 
 /// How fast it is.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
-    pub round_trip: Duration,
-    pub statement: Duration,
-    pub reading: Duration,
+pub(crate) struct Pace {
+    pub(crate) round_trip: Duration,
+    pub(crate) statement: Duration,
+    pub(crate) reading: Duration,
     /// `store.timeout` of the clients.
-    pub timeout: Duration,
+    pub(crate) timeout: Duration,
 }
 
 /// A command that is under way.
@@ -77,30 +77,30 @@ struct Running {
     given_up: bool,
 }
 
-pub struct State {
-    pub pages: Pages,
+pub(crate) struct State {
+    pub(crate) pages: Pages,
     /// Every identity that was ever stored.
-    pub stored: HashSet<Identity>,
+    pub(crate) stored: HashSet<Identity>,
     running: BTreeMap<u64, Running>,
     next: u64,
-    pub rng: fastrand::Rng,
-    pub down: bool,
+    pub(crate) rng: fastrand::Rng,
+    pub(crate) down: bool,
     /// One command in so many fails at random; 0: none.
-    pub faults: u32,
-    pub trouble: Trouble,
+    pub(crate) faults: u32,
+    pub(crate) trouble: Trouble,
     /// The bucket in trouble; `None`: all of the awkward sensor.
-    pub bucket: Option<BucketStart>,
+    pub(crate) bucket: Option<BucketStart>,
     /// When a sensor was hit by a failure that it had no part in; all of them under the empty name.
-    pub hits: BTreeMap<String, Vec<Instant>>,
+    pub(crate) hits: BTreeMap<String, Vec<Instant>>,
 }
 
-pub struct Server {
+pub(crate) struct Server {
     state: Mutex<State>,
-    pub pace: Pace,
+    pub(crate) pace: Pace,
 }
 
 impl Server {
-    pub fn new(seed: u64, pace: Pace) -> Server {
+    pub(crate) fn new(seed: u64, pace: Pace) -> Server {
         let state = State {
             pages: Pages::default(),
             stored: HashSet::new(),
@@ -116,12 +116,12 @@ impl Server {
         Server { state: Mutex::new(state), pace }
     }
 
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the statements that run now, as a process does before it begins.
-    pub async fn settled(&self) {
+    pub(crate) async fn settled(&self) {
         let ends = self.state().running.values().map(|r| r.ends).max();
         if let Some(ends) = ends {
             tokio::time::sleep_until(ends + Duration::from_millis(1)).await;
@@ -129,7 +129,11 @@ impl Server {
     }
 
     /// Carries out the statements of a process and answers like a driver with a time limit.
-    pub async fn write(self: &Arc<Server>, process: u64, writes: &[PageWrite]) -> Result<Vec<Written>, StoreError> {
+    pub(crate) async fn write(
+        self: &Arc<Server>,
+        process: u64,
+        writes: &[PageWrite],
+    ) -> Result<Vec<Written>, StoreError> {
         let begun = Instant::now();
         let answer = self.try_write(process, writes).await;
         let list = || writes.iter().map(|w| format!("{}@{}", w.sensor_id, w.start.0)).collect::<Vec<_>>();
@@ -268,7 +272,7 @@ impl Server {
 
 impl State {
     /// The measurements of a statement, and not its summary.
-    pub fn insert(&mut self, write: &PageWrite) {
+    pub(crate) fn insert(&mut self, write: &PageWrite) {
         self.pages.insert(write);
         self.note(write);
     }
@@ -304,7 +308,7 @@ fn unknown() -> StoreError {
 }
 
 /// `HOURBUCKET_SIM_TRACE=1` prints what the database was asked.
-pub fn trace(line: impl FnOnce() -> String) {
+pub(crate) fn trace(line: impl FnOnce() -> String) {
     static ON: LazyLock<bool> = LazyLock::new(|| std::env::var_os("HOURBUCKET_SIM_TRACE").is_some());
     static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
     if *ON {
@@ -317,7 +321,7 @@ const LOADS_AT_ONCE: usize = 8;
 
 impl Server {
     /// Looks at buckets, a few at a time; the answers are those of [`hourbucket::store::Store::load`].
-    pub async fn load(
+    pub(crate) async fn load(
         &self,
         process: u64,
         requests: &[LoadRequest],
@@ -402,7 +406,7 @@ impl Server {
     }
 
     /// Raises the mark; a lost answer leaves it raised or not.
-    pub async fn raise(&self, through: BucketStart) -> Result<BucketStart, StoreError> {
+    pub(crate) async fn raise(&self, through: BucketStart) -> Result<BucketStart, StoreError> {
         tokio::time::sleep(self.pace.round_trip / 2).await;
         // It keeps all waiting.
         let fate = self.fate(std::iter::once(""))?;
@@ -424,7 +428,7 @@ impl Server {
         }
     }
 
-    pub async fn keep(&self, letters: &[DeadLetter]) -> Result<(), StoreError> {
+    pub(crate) async fn keep(&self, letters: &[DeadLetter]) -> Result<(), StoreError> {
         tokio::time::sleep(self.pace.round_trip).await;
         match self.fate(std::iter::once(""))? {
             Fate::Well | Fate::Partly => {
@@ -444,10 +448,10 @@ impl Server {
 }
 
 /// The database as one process sees it.
-pub struct Client {
-    pub server: Arc<Server>,
-    pub process: u64,
-    pub form: Form,
+pub(crate) struct Client {
+    pub(crate) server: Arc<Server>,
+    pub(crate) process: u64,
+    pub(crate) form: Form,
 }
 
 impl Client {
@@ -504,8 +508,8 @@ impl Store for Client {
         })
     }
 
-    fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<(), StoreError>> {
-        Box::pin(self.server.keep(letters))
+    fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<Vec<LetterKept>, StoreError>> {
+        Box::pin(async move { self.server.keep(letters).await.map(|()| vec![LetterKept::Done; letters.len()]) })
     }
 
     fn pages<'a>(&'a self, q: &'a PagesQuestion) -> BoxFuture<'a, Result<PagesFound, StoreError>> {

@@ -528,7 +528,7 @@ impl Sim {
     }
 }
 
-pub fn run(seed: u64) {
+pub(crate) fn run(seed: u64) {
     let mut sim = Sim::new(seed);
     for _ in 0..sim.rng.usize(50..1500) {
         sim.step();
