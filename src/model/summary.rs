@@ -77,7 +77,7 @@ impl Running {
 /// name, NUL, 8 bytes: 13 each), `count` (type, name, NUL, 4 bytes: 11), terminator (1).
 const ENTRY_BYTES: u64 = 6 + 3 * 13 + 11 + 1;
 
-/// Bytes that a page's summary may take. With names of 128 bytes that is 5,668 fields of 185 bytes, with names of one byte
+/// Bytes that a page's summary may take. With names of 128 bytes that is 5,667 fields of 185 bytes, with names of one byte
 /// 18,078 of 58. A page is this, its readings (`bucket.max_bytes` ≤ 8 MiB), and one reading more than fits (255 fields of
 /// 185 bytes, 47 KB): far from the server's 16 MiB. In a command a field takes at most 4 times its name and 100 bytes,
 /// 3.4 MiB for all of a page, so a command of 12 MiB that ends with such a statement stays below 16 MiB.

@@ -504,6 +504,12 @@ impl Sim {
         if let Err(wrong) = self.pages.check(self.page.readings) {
             panic!("seed {}: {wrong}", self.seed);
         }
+        for ((sensor, start, n), page) in &self.pages.pages {
+            // The fields of a statement's first reading always go (up to four, of 60 bytes at most): in the statement that
+            // begins the page, and in the one that fills it.
+            let (bytes, most) = (page.summary_bytes(), self.page.summary_bytes + 2 * 4 * 60);
+            assert!(bytes <= most, "seed {}: page {n} of {sensor} at {start:?}: summary of {bytes}", self.seed);
+        }
         let mut stored: BTreeMap<Identity, u32> = BTreeMap::new();
         for reading in self.pages.readings() {
             *stored.entry(identity(reading)).or_default() += 1;

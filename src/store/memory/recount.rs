@@ -3,7 +3,7 @@
 use super::{Page, Pages};
 use crate::model::summary::{PAGE_SUMMARY_BYTES_MAX, by_name, entry_bytes, summarise};
 use crate::model::{BucketStart, Form, Rows};
-use crate::store::recount::{Chunk, PageState, Plan, chunks, plan};
+use crate::store::recount::{Chunk, PageState, Plan, Several, chunks, plan};
 
 impl Pages {
     /// The pages of a bucket from page 0, without gaps.
@@ -41,32 +41,38 @@ impl Pages {
             form: Form::Series,
             ..Page::default()
         };
-        let mut counts = match plan(&states, rows.len() as u32, fits, false) {
+        let mut several = match plan(&states, rows.len() as u32, fits, false) {
             Plan::AsItIs => return vec![],
             Plan::One { seal } => {
                 let sealed = seal || pages.first().is_some_and(|page| page.sealed);
                 return vec![(0, page(rows.len() as u32, sealed, fields.into_iter().collect()))];
             }
-            Plan::Several(counts) => counts,
+            Plan::Several(several) => several,
         };
-        let sealed = pages.len().max(1) as u32;
         let mut steps = vec![];
-        if let Some(head) = pages.first().filter(|head| head.count == 0) {
-            steps.push((0, Page { count: rows.len() as u32 + 1, sealed: true, ..(*head).clone() }));
-        }
-        if let Some(last) = pages.last().filter(|page| !page.sealed && (sealed > 1 || page.count > 0)) {
-            steps.push((sealed - 1, page(last.count, true, vec![])));
+        if let Some(last) = pages.last().filter(|page| !page.sealed) {
+            steps.push((pages.len() as u32 - 1, page(last.count, true, vec![])));
         }
         let mut chunks = chunks(fields, bytes_max).into_iter();
-        steps.push((sealed, page(counts.added, true, chunks.next().unwrap_or_default())));
-        let head = chunks.next_back().unwrap_or_default();
-        for n in 1..sealed {
-            steps.push((n, page(counts.pages[n as usize], true, chunks.next().unwrap_or_default())));
+        let (counts, mut behind, last) = match &several {
+            Several::Rising { pages, .. } => (pages.clone(), pages.len() as u32, None),
+            Several::Falling { pages, rest, last } => {
+                steps.push((pages.len() as u32, page(*rest, true, chunks.next().unwrap_or_default())));
+                (pages.clone(), pages.len() as u32 + 1, Some(*last))
+            }
+        };
+        let held = chunks.next_back().unwrap_or_default();
+        for n in (0..counts.len()).filter(|n| Some(*n) != last) {
+            steps.push((n as u32, page(counts[n], true, chunks.next().unwrap_or_default())));
         }
-        for (n, chunk) in (sealed + 1..).zip(chunks) {
-            steps.push((n, page(counts.share(), true, chunk)));
+        for chunk in chunks {
+            steps.push((behind, page(several.share(), true, chunk)));
+            behind += 1;
         }
-        steps.push((0, page(counts.pages[0], true, head)));
+        match several {
+            Several::Rising { rest, .. } => steps.push((behind, page(rest, true, held))),
+            Several::Falling { pages, last, .. } => steps.push((last as u32, page(pages[last], true, held))),
+        }
         steps
     }
 }

@@ -22,7 +22,7 @@ use super::series::Series;
 use crate::model::summary::{PAGE_SUMMARY_BYTES_MAX, entry_bytes};
 use crate::model::{BucketKey, FieldSummary, Num, RowFlags, Rows, summary};
 use crate::store::LoadedPage;
-use crate::store::recount::{Chunk, Counts, PageState, Plan, chunks, plan};
+use crate::store::recount::{Chunk, PageState, Plan, Several, chunks, plan};
 
 /// Where somebody was faster, it is done again, this often.
 const TRIES_MAX: usize = 20;
@@ -234,59 +234,49 @@ impl Run<'_> {
                 let fields = std::mem::take(&mut total.fields).into_iter().collect();
                 self.page_0(&total, total.page(total.count, &fields), seal).await
             }
-            Plan::Several(counts) => self.several(total, counts).await,
+            Plan::Several(several) => self.several(total, several).await,
         }
     }
 
-    async fn several(&self, total: Total, counts: Counts) -> mongodb::error::Result<bool> {
-        let mut pages = self.pages.to_vec();
-        if let Some(Some(head)) = pages.first_mut()
-            && head.count == 0
-        {
-            // Its count could not be lowered in the last step, so a crash before that would not be noticed.
-            let more = total.count.saturating_add(1);
-            let raised = doc! { "count": more as i32, "has_overflow": true };
-            if !self.set(head, 0, raised, head.sealed).await? {
-                return Ok(false);
-            }
-            (head.count, head.sealed) = (more, true);
-        }
-        Run { pages: &pages, ..*self }.steps(total, counts).await
-    }
-
-    async fn steps(&self, mut total: Total, mut counts: Counts) -> mongodb::error::Result<bool> {
+    async fn several(&self, mut total: Total, mut several: Several) -> mongodb::error::Result<bool> {
         if let Some(Some(last)) = self.pages.last()
             && !last.sealed
             && !self.set(last, self.pages.len() - 1, doc! { "has_overflow": true, "summary": {} }, false).await?
         {
             return Ok(false);
         }
-        let sealed = self.pages.len().max(1);
-        // The fields in order; the first ones go to the page behind, the last ones to page 0.
         let mut fields = Fields::new(self, &mut total);
         let total = &total;
-        let first = fields.next().await?.unwrap_or_default();
-        if !self.insert(sealed, total, total.page(counts.added, &first), true).await? {
-            return Ok(false);
-        }
-        let (mut held, mut at) = (fields.next().await?.unwrap_or_default(), 1);
-        loop {
-            let next = fields.next().await?;
-            if next.is_none() && at >= sealed {
-                break;
+        let (counts, mut behind, last) = match &several {
+            Several::Rising { pages, .. } => (pages.clone(), pages.len(), None),
+            Several::Falling { pages, rest, last } => {
+                let page = total.page(*rest, &fields.next().await?.unwrap_or_default());
+                if !self.insert(pages.len(), total, page, true).await? {
+                    return Ok(false);
+                }
+                (pages.clone(), pages.len() + 1, Some(*last))
             }
-            // More fields than pages: behind the one that was added. Fewer: what they held is elsewhere now.
+        };
+        // The last fields are for the last statement.
+        let mut held = fields.next().await?.unwrap_or_default();
+        for n in (0..counts.len()).filter(|n| Some(*n) != last) {
+            let next = fields.next().await?;
             let chunk = next.map(|next| std::mem::replace(&mut held, next)).unwrap_or_default();
-            let written = match at < sealed {
-                true => self.rewrite(at, total, total.page(counts.pages[at], &chunk)).await?,
-                false => self.insert(at + 1, total, total.page(counts.share(), &chunk), true).await?,
-            };
-            if !written {
+            if !self.rewrite(n, total, total.page(counts[n], &chunk)).await? {
                 return Ok(false);
             }
-            at += 1;
         }
-        self.rewrite(0, total, total.page(counts.pages[0], &held)).await
+        while let Some(next) = fields.next().await? {
+            let page = total.page(several.share(), &std::mem::replace(&mut held, next));
+            if !self.insert(behind, total, page, true).await? {
+                return Ok(false);
+            }
+            behind += 1;
+        }
+        match several {
+            Several::Rising { rest, .. } => self.insert(behind, total, total.page(rest, &held), true).await,
+            Several::Falling { pages, last, .. } => self.rewrite(last, total, total.page(pages[last], &held)).await,
+        }
     }
 
     /// All of it in page 0, there or not.
