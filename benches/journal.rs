@@ -29,7 +29,9 @@ fn batch(caller: usize) -> ReadingBatch {
         builder.begin();
         builder.value("temp", ValueRef::Double(20.0 + i as f64)).expect("fits");
         builder.value("humid", ValueRef::Double(60.5)).expect("fits");
-        builder.commit(&format!("sensor-{caller:03}-{i:03}"), 1_700_000_000_000 + i as i64, false, &[]).unwrap();
+        builder
+            .commit(&format!("sensor-{caller:03}-{i:03}"), 1_700_000_000_000 + i as i64, false, &[])
+            .expect("it fits");
     }
     builder.finish()
 }

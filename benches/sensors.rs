@@ -51,7 +51,7 @@ fn batch(first: usize, ts_ms: i64) -> ReadingBatch {
         }
         let driver = ["Trish", "Derek", "Andy", "Rodney", "Seth"][i % 5];
         let tags = [("device_version", "v2.3"), ("driver", driver), ("fleet", "South"), ("model", "H-2")];
-        builder.commit(&format!("truck_{i:07}"), ts_ms, false, &tags).unwrap();
+        builder.commit(&format!("truck_{i:07}"), ts_ms, false, &tags).expect("it fits");
     }
     builder.finish()
 }

@@ -26,7 +26,7 @@
 //! ([`accumulate::bucket`] does), a retry that does not ask what the first try did.
 //!
 //! Pure (no async, IO, clock): [`model`], [`decode`], [`maintain`], `accumulate::{bucket, state}`, `flush::{due, backoff}`,
-//! `ingest::mqtt::{acks, collect, retained, window}`, `ingest::listen::{codec, exchanges, frames, inflight}`,
+//! `app::progress`, `ingest::mqtt::{acks, collect, retained, window}`, `ingest::listen::{codec, exchanges, frames, inflight}`,
 //! `latest::state`, `enrich::registry`, `read::{hours, merge}`.
 //! `tests/architecture.rs` holds these rules.
 

@@ -2,7 +2,7 @@
 //! stores' contract for it, the documents, and all that reads and mends them; and the service itself with
 //! `HOURBUCKET_NAMES` of them (250,000) from one sensor in one hour.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 
 mod support;
 
@@ -364,7 +364,7 @@ fn never_repeating_names(mode: &str) {
     let (uri, database) = (Mongod::shared().uri(), unique_database(mode));
     let (max_age, readings) = (Duration::from_secs(2), names() / (FIELDS - 1) + 1);
     let text = format!(
-        "store.mode = \"{mode}\"\nflush.max_age = \"{}s\"\nlimits.past = \"2000d\"\nlog.level = \"info\"\n",
+        "store.mode = \"{mode}\"\nflush.max_age = \"{}s\"\nlimits.past = \"2000d\"\nlimits.bucket_fields_max = 1000000\nlog.level = \"info\"\n",
         max_age.as_secs()
     );
     let mut service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);

@@ -209,7 +209,7 @@ pub struct Store {
     pub retention: Option<Duration>,
     /// `write_concern`: `majority` (default) or a number of members.
     pub write_concern: String,
-    /// `timeout`: for one command, after which its answer counts as lost (default 30s).
+    /// `timeout`: for one command, after which its answer counts as lost (default 10s).
     pub timeout: Duration,
     /// `connect_timeout`: for finding a server (default 5s).
     pub connect_timeout: Duration,

@@ -117,6 +117,10 @@ fn after_an_orderly_end_nothing_is_cut_off_unseen_whichever_file_is_damaged() {
         for (without_frame, without_checkpoint, cut) in
             [(false, false, false), (false, true, false), (true, false, false), (true, false, true)]
         {
+            if cut && sound[at..end].iter().all(|byte| *byte == 0) {
+                // Zeros where zeros are is no damage.
+                continue;
+            }
             let mut bad = sound.clone();
             if without_frame {
                 bad[end..].fill(0);

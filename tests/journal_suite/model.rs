@@ -12,7 +12,7 @@ enum Step {
     Store(Vec<usize>),
     Tick(u64),
     /// The wall clock is set ahead or back.
-    Step(i64),
+    Clock(i64),
     Finish,
     Crash(Option<u64>),
     /// The machine stops at this call of the file system, whatever comes next.
@@ -30,7 +30,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (1..12usize).prop_map(Step::Take),
         4 => prop::collection::vec(0..64usize, 1..12).prop_map(Step::Store),
         3 => (0..1500u64).prop_map(Step::Tick),
-        1 => prop_oneof![-2000..2000i64, -4_000_000..4_000_000i64].prop_map(Step::Step),
+        1 => prop_oneof![-2000..2000i64, -4_000_000..4_000_000i64].prop_map(Step::Clock),
         1 => Just(Step::Finish),
         1 => prop::option::weighted(0.8, any::<u64>()).prop_map(Step::Crash),
         3 => (0..14u64, any::<u64>()).prop_map(|(at, seed)| Step::CrashIn(at, seed)),
@@ -61,7 +61,7 @@ fn run(max_bytes: u64, received: bool, steps: &[Step]) {
                 world.clock.advance(*ms);
                 world.tick();
             }
-            Step::Step(ms) => world.clock.step(*ms),
+            Step::Clock(ms) => world.clock.step(*ms),
             Step::Finish => {
                 world.finish();
                 if !world.fs.frozen() {

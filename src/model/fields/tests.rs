@@ -35,7 +35,7 @@ fn names(from: usize, to: usize) -> Vec<String> {
     (from..to).map(|i| format!("name{i}")).collect()
 }
 
-fn one<'s>(sensor: &'s str, ts_ms: i64, names: Vec<String>) -> [(&'s str, i64, Vec<String>); 1] {
+fn one(sensor: &str, ts_ms: i64, names: Vec<String>) -> [(&str, i64, Vec<String>); 1] {
     [(sensor, ts_ms, names)]
 }
 
