@@ -446,6 +446,8 @@ async fn mongodb_4_4_keeps_the_contract_with_buckets() {
     let (store, db) = mongo_v44("contract_v44").await;
     contract(&store).await;
     assert_eq!(store.mode(), "bucket");
+    // As the flush stage does it before the first write.
+    store.raise_high_water(START).await.unwrap();
     let prepared = store.prepare().await.unwrap();
     assert!(prepared.server_version.starts_with("4.4."), "{}", prepared.server_version);
     let reason = &prepared.mode_reason;
