@@ -142,7 +142,7 @@ impl Sim {
             sent: BTreeMap::new(),
             receipt: HashMap::new(),
             sensors: rng.u64(1..6),
-            budget: if rng.u8(0..3) == 0 { 8000 } else { 1 << 20 },
+            budget: if rng.u8(0..3) == 0 { 24_000 } else { 1 << 20 },
             batches_seen: vec![],
             receipt_last: None,
             form: Form::Pages,
