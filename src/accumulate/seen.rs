@@ -133,12 +133,14 @@ impl Foreign {
 
     /// Notes the readings with a time of receipt that this process has stored as measurements.
     pub(super) fn own(&mut self, rows: &Rows) {
-        let receipt = rows.iter().filter(|r| r.flags.any(RowFlags::RECEIPT_TIME));
-        let since_ms = rows.last_ts_ms() - OWN_MS;
+        let receipt = || rows.iter().filter(|r| r.flags.any(RowFlags::RECEIPT_TIME));
+        // Not by the sensor's own times, which may be ahead.
+        let Some(last_ms) = receipt().map(|r| r.ts_ms).max() else { return };
+        let since_ms = last_ms - OWN_MS;
         if self.claimed.len() >= OWN_MIN {
             self.claimed.retain(|k| k.ts_ms > since_ms);
         }
-        self.claimed.extend(receipt.filter(|r| r.ts_ms > since_ms).map(|r| r.key()));
+        self.claimed.extend(receipt().filter(|r| r.ts_ms > since_ms).map(|r| r.key()));
     }
 
     pub(super) fn memory(&self) -> usize {
