@@ -142,7 +142,9 @@ fn a_large_packet_leaves_no_large_buffer_behind() {
     assert_eq!(frames.next(&mut buf), Ok(Next::Large(large)), "not before there is room");
     frames.gather(large);
     assert!(matches!(frames.next(&mut buf), Ok(Next::Packet(Packet::Publish(_)))));
-    assert!(buf.capacity() < SMALL_BYTES, "{}", buf.capacity());
+    // The packet is gone, so its memory would be taken again if the buffer still had a part of it.
+    buf.reserve(SMALL_BYTES);
+    assert!(buf.capacity() < 3 * SMALL_BYTES, "{}", buf.capacity());
     assert_eq!(frames.next(&mut buf), Ok(Next::Packet(Packet::Ping)));
 }
 
