@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hourbucket::ack::{Ack, Outcome};
+use hourbucket::ack::{Ack, AckOutcome};
+use hourbucket::admission::{Admission, AdmissionControl, IngestBatch, admission_channel};
 use hourbucket::config;
-use hourbucket::intake::{Gate, Intake, Parcel, door};
 use hourbucket::journal::fs::{FsFile, RealFs};
 use hourbucket::journal::{EntryKind, Env, Follower, Journal, Opened};
 use hourbucket::model::{BatchBuilder, ReadingBatch, SystemClock, ValueRef};
@@ -113,27 +113,27 @@ impl Drop for Bare {
     }
 }
 
-fn open(dir: &Path) -> Result<(Opened, Gate), Box<dyn std::error::Error>> {
+fn open(dir: &Path) -> Result<(Opened, AdmissionControl), Box<dyn std::error::Error>> {
     let config = config::Journal { dir: dir.join("journal"), max_bytes: 16 << 30, segment_bytes: FILE_BYTES };
-    let gate = Gate::default();
+    let admission_control = AdmissionControl::default();
     let env = Env {
         fs: Arc::new(RealFs),
         clock: Arc::new(SystemClock::new()),
-        gate: gate.clone(),
+        admission_control: admission_control.clone(),
         on_broken: Box::new(|why| eprintln!("{why}")),
     };
-    Ok((Journal::open(&config, env)?, gate))
+    Ok((Journal::open(&config, env)?, admission_control))
 }
 
 /// One caller: a batch, its acknowledgement, the next.
-async fn call(intake: Intake, batch: ReadingBatch, until: Instant) -> Times {
+async fn call(admission: Admission, batch: ReadingBatch, until: Instant) -> Times {
     let mut times = Times::default();
     while Instant::now() < until {
         let batch = batch.clone();
         let one = Instant::now();
         let (ack, wait) = Ack::channel();
-        let sent = intake.submit(Parcel::new(batch, vec![], ack)).await.is_ok();
-        if !sent || wait.outcome().await != Outcome::Delivered {
+        let sent = admission.submit(IngestBatch::new(batch, vec![], ack)).await.is_ok();
+        if !sent || wait.outcome().await != AckOutcome::Delivered {
             break;
         }
         times.add(one);
@@ -144,7 +144,7 @@ async fn call(intake: Intake, batch: ReadingBatch, until: Instant) -> Times {
 /// A journal that runs. With `consume`, a follower takes everything meanwhile; otherwise the journal stays as it is.
 struct Running {
     journal: Journal,
-    intake: Intake,
+    admission: Admission,
     consumer: tokio::task::JoinHandle<Follower>,
     times: Times,
     seconds: f64,
@@ -152,23 +152,23 @@ struct Running {
 
 impl Running {
     fn start(dir: &Path, consume: bool) -> Result<Running, Box<dyn std::error::Error>> {
-        let (opened, gate) = open(dir)?;
+        let (opened, admission_control) = open(dir)?;
         let Opened { mut journal, mut follower } = opened;
-        let (intake, parcels) = door(1024, 64 << 20, gate);
-        journal.start(parcels)?;
+        let (admission, ingest_batches) = admission_channel(1024, 64 << 20, admission_control);
+        journal.start(ingest_batches)?;
         let consumer = tokio::spawn(async move {
             while consume && let Some(entry) = follower.next().await {
                 entry.ack.delivered();
             }
             follower
         });
-        Ok(Running { journal, intake, consumer, times: Times::default(), seconds: 0.0 })
+        Ok(Running { journal, admission, consumer, times: Times::default(), seconds: 0.0 })
     }
 
     async fn slice(&mut self, callers: usize, seconds: f64) -> Result<(), Box<dyn std::error::Error>> {
         let began = Instant::now();
         let until = began + Duration::from_secs_f64(seconds);
-        let tasks: Vec<_> = (0..callers).map(|c| tokio::spawn(call(self.intake.clone(), batch(c), until))).collect();
+        let tasks: Vec<_> = (0..callers).map(|c| tokio::spawn(call(self.admission.clone(), batch(c), until))).collect();
         for task in tasks {
             self.times.0.extend(task.await?.0);
         }

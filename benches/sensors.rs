@@ -12,7 +12,7 @@ use hourbucket::ack::Ack;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::model::{BatchBuilder, BucketStart, Form, NewBuckets, Now, PageWrite, ReadingBatch, Span, ValueRef};
-use hourbucket::route::picks;
+use hourbucket::route::row_refs;
 use hourbucket::store::Written;
 
 /// As the service has it.
@@ -79,8 +79,8 @@ fn main() {
     for round in 0..2 {
         for first in (0..sensors).step_by(BATCH) {
             let batch = batch(first, now.wall_ms);
-            for (shard, picks) in shards.iter_mut().zip(picks(&batch, SHARDS)) {
-                shard.accept(&batch, &picks, Ack::none(), false, now);
+            for (shard, row_refs) in shards.iter_mut().zip(row_refs(&batch, SHARDS)) {
+                shard.accept(&batch, &row_refs, Ack::none(), false, now);
             }
             // A million readings a minute.
             now = Now { wall_ms: now.wall_ms + 60, mono_ms: now.mono_ms + 60 };

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 /// What became of everything behind one acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AckOutcome {
     /// All of it is safe: stored, known as a duplicate of what is stored, or kept as a dead letter.
     Delivered,
     /// Some part was given up; the sender must send again.
@@ -22,7 +22,7 @@ pub enum Outcome {
 }
 
 /// Called once with the outcome, in whichever task drops the last part: it must be quick and not block.
-type OnDone = Box<dyn FnOnce(Outcome) + Send + Sync>;
+type OnDone = Box<dyn FnOnce(AckOutcome) + Send + Sync>;
 
 struct Shared {
     lost: AtomicBool,
@@ -31,7 +31,7 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let outcome = if self.lost.load(Ordering::Acquire) { Outcome::NotDelivered } else { Outcome::Delivered };
+        let outcome = if self.lost.load(Ordering::Acquire) { AckOutcome::NotDelivered } else { AckOutcome::Delivered };
         if let Some(on_done) = self.on_done.take() {
             on_done(outcome);
         }
@@ -46,24 +46,24 @@ pub struct Ack {
 
 impl Ack {
     /// An acknowledgement and the future of its outcome.
-    pub fn channel() -> (Ack, Wait) {
+    pub fn channel() -> (Ack, AckWaiter) {
         Ack::observed(|_| {})
     }
 
     /// As [`Ack::channel`], and calls `observe` with the outcome before anybody who waits learns it, also where nobody
     /// waits any more. It must be quick.
-    pub fn observed(observe: impl FnOnce(Outcome) + Send + Sync + 'static) -> (Ack, Wait) {
+    pub fn observed(observe: impl FnOnce(AckOutcome) + Send + Sync + 'static) -> (Ack, AckWaiter) {
         let (tx, rx) = oneshot::channel();
         let ack = Ack::with(move |outcome| {
             observe(outcome);
             // Nobody waits any more: the sender has gone, which changes nothing for the data.
             let _ = tx.send(outcome);
         });
-        (ack, Wait(rx))
+        (ack, AckWaiter(rx))
     }
 
     /// An acknowledgement that calls `on_done` once. It runs in whichever task drops the last part, so it must be quick.
-    pub fn with(on_done: impl FnOnce(Outcome) + Send + Sync + 'static) -> Ack {
+    pub fn with(on_done: impl FnOnce(AckOutcome) + Send + Sync + 'static) -> Ack {
         Ack { shared: Some(Arc::new(Shared { lost: AtomicBool::new(false), on_done: Some(Box::new(on_done)) })) }
     }
 
@@ -109,12 +109,12 @@ impl std::fmt::Debug for Ack {
 
 /// The outcome to come.
 #[derive(Debug)]
-pub struct Wait(oneshot::Receiver<Outcome>);
+pub struct AckWaiter(oneshot::Receiver<AckOutcome>);
 
-impl Wait {
+impl AckWaiter {
     /// Waits for the outcome.
-    pub async fn outcome(self) -> Outcome {
-        self.0.await.unwrap_or(Outcome::NotDelivered)
+    pub async fn outcome(self) -> AckOutcome {
+        self.0.await.unwrap_or(AckOutcome::NotDelivered)
     }
 }
 
@@ -191,7 +191,7 @@ mod tests {
         let other = ack.clone();
         ack.delivered();
         other.delivered();
-        assert_eq!(wait.outcome().await, Outcome::Delivered);
+        assert_eq!(wait.outcome().await, AckOutcome::Delivered);
     }
 
     #[tokio::test]
@@ -203,6 +203,6 @@ mod tests {
         assert_eq!(acks.len(), 1);
         drop(ack);
         acks.delivered();
-        assert_eq!(wait.outcome().await, Outcome::NotDelivered);
+        assert_eq!(wait.outcome().await, AckOutcome::NotDelivered);
     }
 }

@@ -1,13 +1,13 @@
 //! The only wiring: which stage hands to which, over what capacity, started and ended in which order.
 //!
 //! ```text
-//!  http ──┐ Intake (ingest.queue_max parcels, queue_max_bytes)
+//!  http ──┐ Admission (ingest.queue_max parcels, queue_max_bytes)
 //!  listen ┤
 //!  mqtt ──┴──> journal ──Follower──> router ──Portions (4 a shard)──> shards ──permits (flush.commands_max)──> store
 //!         └───────────(ack = "stored")──┘  └──> dead letters    └──> latest (4 batches a shard) ───────────┘
 //! ```
 //!
-//! Start: store (nothing is sent) → shards → journal or door → router → ports → brokers; meanwhile the collections are
+//! Start: store (nothing is sent) → shards → journal or admission → router → ports → brokers; meanwhile the collections are
 //! prepared, and the first permit is given when they are. End: the phases of [`crate::shutdown`], from the front to the
 //! back, so that every stage ends because the one before it did.
 
@@ -33,6 +33,7 @@ use crate::accumulate::state::ShardSettings;
 use crate::accumulate::task::{Gauges, ShardTask};
 use crate::accumulate::{PageLimits, ShardHandle};
 use crate::admin::{Admin, Health, TokenSource};
+use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use crate::config::{AckMode, Config, Decoding, Live};
 use crate::enrich::{Enrichment, Registry};
 use crate::flush::Flusher;
@@ -43,7 +44,6 @@ use crate::ingest;
 use crate::ingest::http::HttpIngest;
 use crate::ingest::listen::MqttListener;
 use crate::ingest::mqtt::{self, BrokerStatus};
-use crate::intake::{Gate, Intake, Parcels, door};
 use crate::journal::{self, Journal};
 use crate::latest::state::LatestSettings;
 use crate::latest::{LatestGauges, LatestHandle, LatestTask};
@@ -84,7 +84,7 @@ pub struct Service {
     config: Config,
     clock: Arc<dyn Clock>,
     health: Arc<Health>,
-    gate: Gate,
+    admission_control: AdmissionControl,
     poison: Poison,
     stop: CancellationToken,
     drained: CancellationToken,
@@ -119,7 +119,7 @@ struct Wiring {
     config: Config,
     clock: Arc<dyn Clock>,
     health: Arc<Health>,
-    gate: Gate,
+    admission_control: AdmissionControl,
     poison: Poison,
     flusher: Flusher,
 }
@@ -213,11 +213,11 @@ impl Wiring {
         Some(Enrichment::new(reader, registry.clone(), decoding, interval, settings.max_sensors))
     }
 
-    /// The journal between door and router, or nothing.
+    /// The journal between admission and router, or nothing.
     async fn route(
         &self,
         router: Router,
-        parcels: Parcels,
+        ingest_batches: IngestReceiver,
         oldest: Arc<Oldest>,
     ) -> Result<(JoinHandle<()>, Option<Journal>), StartError> {
         let poison = self.poison.clone();
@@ -228,20 +228,20 @@ impl Wiring {
         };
         if self.config.ingest.ack == AckMode::Stored {
             let clock = self.clock.clone();
-            let task = self.spawn("router", async move { ended(router.take(parcels, oldest, clock).await) });
+            let task = self.spawn("router", async move { ended(router.take(ingest_batches, oldest, clock).await) });
             return Ok((task, None));
         }
         let broken = self.poison.clone();
         let env = journal::Env {
             fs: Arc::new(journal::fs::RealFs),
             clock: self.clock.clone(),
-            gate: self.gate.clone(),
+            admission_control: self.admission_control.clone(),
             on_broken: Box::new(move |why| broken.poison(format!("journal: {why}"))),
         };
         let config = self.config.journal.clone();
         let opened = tokio::task::spawn_blocking(move || Journal::open(&config, env)).await.map_err(start_error)?;
         let mut opened = opened.map_err(start_error)?;
-        opened.journal.start(parcels).map_err(start_error)?;
+        opened.journal.start(ingest_batches).map_err(start_error)?;
         let task = self.spawn("router", async move { ended(router.follow(opened.follower).await) });
         Ok((task, Some(opened.journal)))
     }
@@ -270,13 +270,13 @@ impl Service {
         clock: Arc<dyn Clock>,
         notifier: Notifier,
     ) -> Result<Service, StartError> {
-        let (mut service, door) = Service::start_with(config, store, clock, false).await?;
-        service.tell(notifier, door).await;
+        let (mut service, admission) = Service::start_with(config, store, clock, false).await?;
+        service.tell(notifier, admission).await;
         Ok(service)
     }
 
     /// A second instance for a command, beside a service that runs or not: without ports for senders, brokers and
-    /// journal. The caller hands readings over at the door that it gets, which may be stored already; their
+    /// journal. The caller hands readings over at the admission that it gets, which may be stored already; their
     /// acknowledgements say that they are stored. When the door's handle is dropped and [`Service::run_until`] is told
     /// to stop, it ends.
     ///
@@ -286,7 +286,7 @@ impl Service {
         mut config: Config,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
-    ) -> Result<(Service, Intake), StartError> {
+    ) -> Result<(Service, Admission), StartError> {
         config.ingest.ack = AckMode::Stored;
         config.http.enabled = false;
         config.mqtt.clear();
@@ -301,20 +301,21 @@ impl Service {
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         repeats: bool,
-    ) -> Result<(Service, Intake), StartError> {
-        let gate = Gate::default();
-        let poison = Poison::new(gate.clone());
+    ) -> Result<(Service, Admission), StartError> {
+        let admission_control = AdmissionControl::default();
+        let poison = Poison::new(admission_control.clone());
         let health = Arc::new(Health::new(config.ingest.ack));
         let on_store = upkeep::on_store(health.clone(), clock.clone());
         let flusher = Flusher::new(store.clone(), backoff(&config), config.bucket.span, on_store);
         let bytes_max = u32::try_from(config.ingest.queue_max_bytes).unwrap_or(u32::MAX);
-        let (intake, parcels) = door(config.ingest.queue_max, bytes_max, gate.clone());
-        let intake = intake.counting_fields(FieldLimiter::new(config.bucket.span));
+        let (admission, ingest_batches) =
+            admission_channel(config.ingest.queue_max, bytes_max, admission_control.clone());
+        let admission = admission.counting_fields(FieldLimiter::new(config.bucket.span));
         let wiring = Arc::new(Wiring {
             config: config.clone(),
             clock: clock.clone(),
             health: health.clone(),
-            gate: gate.clone(),
+            admission_control: admission_control.clone(),
             poison: poison.clone(),
             flusher: flusher.clone(),
         });
@@ -326,7 +327,7 @@ impl Service {
             decoding,
             on_tls: Arc::new(move |status| of_ports.tls(status)),
             ack: config.ingest.ack,
-            intake: intake.clone(),
+            admission: admission.clone(),
             clock: clock.clone(),
             stop: stop.clone(),
             drained: drained.clone(),
@@ -356,7 +357,7 @@ impl Service {
         let Shards { handles, tasks: shards, gauges, latest, latest_gauges } = wiring.shards(&dead_handle, &registry);
         let askers = handles.iter().map(ShardHandle::asker).collect();
         let router = Router::new(handles, dead_handle).repeating(repeats);
-        let (router, journal) = wiring.route(router, parcels, oldest.clone()).await?;
+        let (router, journal) = wiring.route(router, ingest_batches, oldest.clone()).await?;
         let dead = wiring.spawn("dead letters", dead);
         let (http_addr, admin_addr) = (ports.http.as_ref().map(HttpIngest::local_addr), admin.local_addr());
         let mqtt_addr = ports.devices.as_ref().map(MqttListener::local_addr);
@@ -383,7 +384,7 @@ impl Service {
             config,
             clock,
             health,
-            gate,
+            admission_control,
             poison,
             stop,
             drained,
@@ -400,20 +401,20 @@ impl Service {
             notifier: Arc::default(),
             reloader,
         };
-        Ok((service, intake))
+        Ok((service, admission))
     }
 
     /// Tells the service manager that the service takes readings, and from then on how it is; `door` is the handle that
     /// [`Service::start_watched`] gave.
-    async fn tell(&mut self, notifier: Notifier, door: Intake) {
+    async fn tell(&mut self, notifier: Notifier, admission: Admission) {
         self.notifier = Arc::new(notifier);
         self.notifier.ready(&watch::line(&self.health.report())).await;
         if !self.notifier.is_open() {
             return;
         }
         let journal = self.journal.as_ref().map(Journal::handle);
-        let door = watch::door(self.config.ingest.ack, door);
-        let parts = watch::Parts { gauges: self.gauges.clone(), journal, door };
+        let admission = watch::probe_handle(self.config.ingest.ack, admission);
+        let parts = watch::Parts { gauges: self.gauges.clone(), journal, admission };
         self.side.push(tokio::spawn(watch::watch(self.notifier.clone(), self.health.clone(), parts)));
     }
 
@@ -451,7 +452,7 @@ impl Service {
     async fn shut_down(mut self) -> Ended {
         let deadline = Instant::now() + self.config.shutdown.deadline;
         let begun = self.clock.now().mono_ms;
-        self.gate.stop();
+        self.admission_control.stop();
         self.health.stopping();
         self.notifier.stopping(self.config.shutdown.deadline).await;
         self.stop.cancel();
@@ -506,8 +507,8 @@ impl Ports {
     async fn bind(config: &Config, env: &ingest::Env) -> Result<Ports, StartError> {
         let mut ports = Ports { http: None, devices: None };
         if config.http.enabled {
-            let (decoding, intake, clock) = (env.decoding.now(), env.intake.clone(), env.clock.clone());
-            let http = HttpIngest::bind(&config.http, decoding, intake, clock, &env.on_tls).await;
+            let (decoding, admission, clock) = (env.decoding.now(), env.admission.clone(), env.clock.clone());
+            let http = HttpIngest::bind(&config.http, decoding, admission, clock, &env.on_tls).await;
             ports.http = Some(http.map_err(start_error)?);
         }
         if config.listen.mqtt.enabled {

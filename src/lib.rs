@@ -33,6 +33,7 @@
 pub mod accumulate;
 pub mod ack;
 pub mod admin;
+pub mod admission;
 pub mod app;
 pub mod check;
 pub mod config;
@@ -40,7 +41,6 @@ pub mod decode;
 pub mod enrich;
 pub mod flush;
 pub mod ingest;
-pub mod intake;
 pub mod journal;
 pub mod latest;
 pub mod maintain;

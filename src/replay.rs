@@ -19,12 +19,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ack::{Ack, Outcome};
+use crate::ack::{Ack, AckOutcome};
+use crate::admission::{Admission, AdmissionError, IngestBatch};
 use crate::app::{Service, StartError};
 use crate::config::Config;
 use crate::ingest::letters::{Reader, Reread};
 use crate::ingest::mqtt::SetupError;
-use crate::intake::{Intake, Parcel, Refused};
 use crate::maintain::MaintainError;
 use crate::maintain::letters::{LetterFilter, Replayed};
 use crate::model::{Clock, Form};
@@ -53,7 +53,7 @@ pub enum ReplayError {
     Start(#[from] StartError),
     /// The instance has ended by itself.
     #[error(transparent)]
-    Door(#[from] Refused),
+    Door(#[from] AdmissionError),
     /// The instance has failed.
     #[error("{0}")]
     Broken(String),
@@ -79,14 +79,14 @@ pub async fn replay(
     let until_ms = filter.until_ms.map_or(now_ms, |until| until.min(now_ms));
     let filter = LetterFilter { until_ms: Some(until_ms), ..filter.clone() };
     settle(&config, &store, &filter, now_ms).await?;
-    let (service, intake) = Service::start_fed(config, Arc::new(store.clone()), clock).await?;
+    let (service, admission) = Service::start_fed(config, Arc::new(store.clone()), clock).await?;
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let service = tokio::spawn(service.run_until(async {
         let _ = stopped.await;
         "replayed"
     }));
-    let done = all(&store, &filter, &mut reader, &intake, &mut tell).await;
-    drop(intake);
+    let done = all(&store, &filter, &mut reader, &admission, &mut tell).await;
+    drop(admission);
     let _ = stop.send(());
     match (service.await, done) {
         (Ok(Ended::Broken(why)), _) => Err(ReplayError::Broken(why)),
@@ -114,7 +114,7 @@ async fn all(
     store: &MongoStore,
     filter: &LetterFilter,
     reader: &mut Reader,
-    intake: &Intake,
+    admission: &Admission,
     tell: &mut (impl FnMut(&Letter, &str, &str) + Send),
 ) -> Result<Replayed, ReplayError> {
     let mut sum = Replayed::default();
@@ -124,7 +124,7 @@ async fn all(
         if letters.is_empty() {
             return Ok(sum);
         }
-        let gone = portion(&letters, reader, intake, &mut sum, tell).await?;
+        let gone = shard_batch(&letters, reader, admission, &mut sum, tell).await?;
         if !gone.is_empty() {
             store.remove_letters(&gone).await?;
         }
@@ -133,10 +133,10 @@ async fn all(
 }
 
 /// Takes in what these letters give, and returns those that are done with, all of whose readings are stored.
-async fn portion(
+async fn shard_batch(
     letters: &[Letter],
     reader: &mut Reader,
-    intake: &Intake,
+    admission: &Admission,
     sum: &mut Replayed,
     tell: &mut (impl FnMut(&Letter, &str, &str) + Send),
 ) -> Result<Vec<LetterId>, ReplayError> {
@@ -156,12 +156,12 @@ async fn portion(
         }
         let (ack, wait) = Ack::channel();
         let readings = batch.len() as u64;
-        intake.submit(Parcel::new(batch, vec![], ack)).await?;
+        admission.submit(IngestBatch::new(batch, vec![], ack)).await?;
         waits.push((letter, readings, rejected, wait));
     }
     let mut gone = vec![];
     for (letter, readings, rejected, wait) in waits {
-        if wait.outcome().await != Outcome::Delivered {
+        if wait.outcome().await != AckOutcome::Delivered {
             sum.failed += 1;
             tell(letter, "not_stored", "its readings could not be stored now");
             continue;

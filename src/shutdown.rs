@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use crate::intake::Gate;
+use crate::admission::AdmissionControl;
 
 /// How the service ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,18 +41,18 @@ impl Ended {
 #[derive(Debug, Clone)]
 pub struct Poison {
     reason: Arc<watch::Sender<Option<String>>>,
-    gate: Gate,
+    admission_control: AdmissionControl,
 }
 
 impl Poison {
     /// For a service behind this door.
-    pub fn new(gate: Gate) -> Poison {
-        Poison { reason: Arc::new(watch::Sender::new(None)), gate }
+    pub fn new(admission_control: AdmissionControl) -> Poison {
+        Poison { reason: Arc::new(watch::Sender::new(None)), admission_control }
     }
 
     /// A part has failed: the door closes for good. The first reason stays.
     pub fn poison(&self, reason: impl Into<String>) {
-        self.gate.broken();
+        self.admission_control.broken();
         self.reason.send_if_modified(|current| {
             let first = current.is_none();
             if first {

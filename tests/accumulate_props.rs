@@ -12,7 +12,7 @@ use hourbucket::ack::Ack;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::model::{BucketStart, Form, NewBuckets, Now, Reading, ReadingBatch, Span, Value};
-use hourbucket::route::picks;
+use hourbucket::route::row_refs;
 use hourbucket::store::memory::Pages;
 use proptest::prelude::*;
 
@@ -96,7 +96,7 @@ proptest! {
                 Step::Flush => flush(&mut shard, &mut pages, now, form),
                 Step::Batch(readings) => {
                     let batch: ReadingBatch = readings.iter().cloned().collect();
-                    shard.accept(&batch, &picks(&batch, 1)[0], Ack::none(), false, now);
+                    shard.accept(&batch, &row_refs(&batch, 1)[0], Ack::none(), false, now);
                     sent += readings.len() as u64;
                     for r in readings {
                         // Rounded towards the past, written in another way than the code does it.
@@ -151,7 +151,7 @@ fn names_shapes_and_tags_are_counted_and_let_go_when_nobody_has_them_any_more() 
         while !shard.full() {
             let before = shard.holding().bytes;
             let batch = unique(sent, 100);
-            shard.accept(&batch, &picks(&batch, 1)[0], Ack::none(), false, now);
+            shard.accept(&batch, &row_refs(&batch, 1)[0], Ack::none(), false, now);
             sent += 100;
             // 400 names of 62 bytes, and 100 shapes of four; the tags of two sensors.
             let grown = shard.holding().bytes - before;

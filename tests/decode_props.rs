@@ -405,10 +405,10 @@ proptest! {
     #[test]
     fn lines_of_the_line_protocol_that_look_alike_are_what_each_of_them_is_alone(
         sources in prop::collection::vec((line_reading(), 0usize..2), 1..4),
-        picks in prop::collection::vec((any::<prop::sample::Index>(), "[a-z=\\\\]{1,4}", -1000i64..1000, 0u32..4), 1..40),
+        row_refs in prop::collection::vec((any::<prop::sample::Index>(), "[a-z=\\\\]{1,4}", -1000i64..1000, 0u32..4), 1..40),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1u8..127), 0..3),
     ) {
-        let mut lines: Vec<Vec<u8>> = picks.iter().map(|(source, text, v, places)| {
+        let mut lines: Vec<Vec<u8>> = row_refs.iter().map(|(source, text, v, places)| {
             let ((measurement, reading), gap) = &sources[source.index(sources.len())];
             let mut reading = reading.clone();
             reading.tags.values_mut().take(1).for_each(|tag| tag.push_str(text.trim_end_matches('\\')));

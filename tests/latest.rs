@@ -20,7 +20,7 @@ use hourbucket::model::{
     BucketStart, DeadLetter, Form, LatestUpdate, Now, PageWrite, Reading, ReadingBatch, Rows, SensorId, Span,
     SystemClock, Value,
 };
-use hourbucket::route::picks;
+use hourbucket::route::row_refs;
 use hourbucket::store::memory::latest::LatestDocument;
 use hourbucket::store::memory::{Fault, MemoryStore, Pages};
 use hourbucket::store::mongo::{LATEST, MongoStore, Patterns};
@@ -127,8 +127,8 @@ fn now(mono_ms: u64) -> Now {
 
 fn accept(state: &mut Latest, readings: &[Reading], ack: Option<Ack>, at_ms: u64) {
     let batch = readings.iter().cloned().collect::<ReadingBatch>();
-    let picks = picks(&batch, 1).remove(0);
-    state.accept(&batch, &picks, ack, now(at_ms));
+    let row_refs = row_refs(&batch, 1).remove(0);
+    state.accept(&batch, &row_refs, ack, now(at_ms));
 }
 
 /// What happens between readings, to which instance.
@@ -265,8 +265,8 @@ fn stage(hold_acks: bool) -> Stage {
 impl Stage {
     async fn send(&self, readings: &[Reading], ack: &Ack) {
         let batch = Arc::new(readings.iter().cloned().collect::<ReadingBatch>());
-        let picks = picks(&batch, 1).remove(0);
-        self.handle.send(batch, picks, self.handle.hold(ack)).await;
+        let row_refs = row_refs(&batch, 1).remove(0);
+        self.handle.send(batch, row_refs, self.handle.hold(ack)).await;
     }
 }
 
@@ -292,7 +292,7 @@ async fn an_acknowledgement_waits_for_the_document_and_each_is_written_once_an_i
     assert!((9..=11).contains(&written), "ten seconds, one sensor, an interval of one second: {written} commands");
     let begun = tokio::time::Instant::now();
     for wait in waits {
-        assert_eq!(wait.outcome().await, hourbucket::ack::Outcome::Delivered);
+        assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
     }
     assert!(begun.elapsed() <= Duration::from_millis(1100), "the last one waits no longer than the interval");
     assert_eq!(stage.store.pages().latest["s"].values["n"], (99, Value::Int(99)));
@@ -313,7 +313,7 @@ async fn an_outage_costs_nothing_but_time_and_the_end_writes_everything() {
     stage.store.set_script(Box::new(|| (Fault::None, Duration::ZERO)));
     drop(stage.handle);
     tokio::time::timeout(Duration::from_secs(2), stage.task).await.expect("it drains").unwrap();
-    assert_eq!(wait.outcome().await, hourbucket::ack::Outcome::Delivered);
+    assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
     let pages = stage.store.pages();
     let newest: Vec<_> = pages.latest.values().map(|d| (d.last_ts_ms, d.recent.len())).collect();
     assert_eq!(newest, [(49, 4), (49, 4), (7, 1)]);
@@ -327,7 +327,7 @@ async fn what_the_store_refuses_is_dropped_and_nobody_waits_for_it() {
     let (ack, wait) = Ack::channel();
     stage.send(&[number("s", 1, 1)], &ack).await;
     ack.delivered();
-    assert_eq!(wait.outcome().await, hourbucket::ack::Outcome::Delivered);
+    assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
     drop(stage.handle);
     stage.task.await.unwrap();
     assert!(stage.store.pages().latest.is_empty());
@@ -347,10 +347,10 @@ async fn what_the_store_keeps_answering_with_an_error_is_dropped_in_the_end() {
     let task = tokio::spawn(task.run());
     let (ack, wait) = Ack::channel();
     let batch: ReadingBatch = [number("s", 1, 1)].into_iter().collect();
-    let picks = picks(&batch, 1).remove(0);
-    handle.send(Arc::new(batch), picks, handle.hold(&ack)).await;
+    let row_refs = row_refs(&batch, 1).remove(0);
+    handle.send(Arc::new(batch), row_refs, handle.hold(&ack)).await;
     ack.delivered();
-    assert_eq!(wait.outcome().await, hourbucket::ack::Outcome::Delivered);
+    assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
     assert_eq!(commands.load(Ordering::Relaxed), 10);
     drop(handle);
     task.await.unwrap();
@@ -432,7 +432,7 @@ async fn a_sender_that_waits_for_the_store_does_not_wait_for_this() {
     let (ack, wait) = Ack::channel();
     stage.send(&[number("s", 1, 1)], &ack).await;
     ack.delivered();
-    assert_eq!(wait.outcome().await, hourbucket::ack::Outcome::Delivered);
+    assert_eq!(wait.outcome().await, hourbucket::ack::AckOutcome::Delivered);
 }
 
 async fn mongo(test: &str) -> (MongoStore, mongodb::Database) {
@@ -723,7 +723,7 @@ fn cost_of_one_reading_in_memory() {
         let begun = thread_cpu_s();
         for round in 0..20 {
             for (s, batch) in batches.iter().enumerate() {
-                state.accept(batch, &picks(batch, 1)[0], None, now(0));
+                state.accept(batch, &row_refs(batch, 1)[0], None, now(0));
                 if (s + 1) % interval_s == 0 {
                     state.drain();
                     assert_eq!(state.take(now(0)).len(), 1000, "round {round}");

@@ -10,12 +10,12 @@ use std::time::Duration;
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::ShardSettings;
 use hourbucket::accumulate::task::{Gauges, ShardTask};
-use hourbucket::ack::{Ack, Outcome};
+use hourbucket::ack::{Ack, AckOutcome};
+use hourbucket::admission::{AdmissionControl, IngestBatch, admission_channel};
 use hourbucket::flush::Flusher;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::dead::DeadLetters;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::intake::{Gate, Parcel, door};
 use hourbucket::model::{Clock, Form, Now, Reading, ReadingBatch, ReadingKey, Span, Value};
 use hourbucket::route::Router;
 use hourbucket::route::oldest::Oldest;
@@ -100,21 +100,21 @@ async fn history(seed: u64) {
         shards.push(handle);
         tasks.push(tokio::spawn(task.run()));
     }
-    let (intake, parcels) = door(8, 1 << 20, Gate::default());
+    let (admission, ingest_batches) = admission_channel(8, 1 << 20, AdmissionControl::default());
     let (router, taken) = (Router::new(shards, dead_handle), clock.clone());
     tasks.push(tokio::spawn(async move {
-        router.take(parcels, Arc::new(Oldest::default()), taken).await.expect("the shards live");
+        router.take(ingest_batches, Arc::new(Oldest::default()), taken).await.expect("the shards live");
     }));
     let sent: Sent = Arc::default();
     for _ in 0..rng.usize(5..40) {
         let batch = readings(&mut rng, clock.now().wall_ms);
         // Sent twice now and then: a gateway that did not see the answer.
         for _ in 0..if rng.u8(0..4) == 0 { 2 } else { 1 } {
-            submit(&intake, &store, &sent, &batch, &mut tasks).await;
+            submit(&admission, &store, &sent, &batch, &mut tasks).await;
         }
         tokio::time::sleep(Duration::from_millis(rng.u64(0..1500))).await;
     }
-    drop(intake);
+    drop(admission);
     store.set_script(script(seed ^ 2, false));
     for task in tasks {
         tokio::time::timeout(Duration::from_secs(600), task).await.expect("comes to rest").expect("no panic");
@@ -123,7 +123,7 @@ async fn history(seed: u64) {
 }
 
 async fn submit(
-    intake: &hourbucket::intake::Intake,
+    admission: &hourbucket::admission::Admission,
     store: &Arc<MemoryStore>,
     sent: &Sent,
     readings: &[Reading],
@@ -134,10 +134,10 @@ async fn submit(
     for reading in readings {
         sent.lock().unwrap().entry((reading.sensor_id.clone(), reading.key())).or_default();
     }
-    intake.submit(Parcel::new(batch, vec![], ack)).await.expect("the door is open");
+    admission.submit(IngestBatch::new(batch, vec![], ack)).await.expect("the door is open");
     let (readings, sent, store) = (readings.to_vec(), sent.clone(), store.clone());
     tasks.push(tokio::spawn(async move {
-        assert_eq!(wait.outcome().await, Outcome::Delivered);
+        assert_eq!(wait.outcome().await, AckOutcome::Delivered);
         for reading in readings {
             let stored = store.pages().readings().any(|r| r.sensor_id == reading.sensor_id && r.key() == reading.key());
             assert!(stored, "acknowledged before it was stored: {reading:?}");

@@ -20,9 +20,9 @@ fn names(prefix: &str, n: usize) -> Vec<String> {
 async fn nothing_is_left(broker: &Mosquitto, protocol: MqttProtocol) {
     let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
     publish_sensors(broker.port(), ["last".to_owned()]).await;
-    let parcels = ingest.parcels(1).await;
-    assert_eq!(sensors(&parcels), ["last"]);
-    deliver(parcels);
+    let ingest_batches = ingest.ingest_batches(1).await;
+    assert_eq!(sensors(&ingest_batches), ["last"]);
+    deliver(ingest_batches);
     ingest.finish().await;
 }
 
@@ -30,20 +30,20 @@ async fn acknowledged_when_delivered(protocol: MqttProtocol) {
     let broker = Mosquitto::start("");
     let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
     publish_sensors(broker.port(), names("S", 3)).await;
-    let parcels = ingest.parcels(3).await;
-    assert_eq!(sensors(&parcels), ["S0", "S1", "S2"]);
+    let ingest_batches = ingest.ingest_batches(3).await;
+    assert_eq!(sensors(&ingest_batches), ["S0", "S1", "S2"]);
     // The process ends and nobody said that they are safe: they come again.
     ingest.cut().await;
-    drop(parcels);
+    drop(ingest_batches);
 
     let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
-    let parcels = ingest.parcels(3).await;
-    assert_eq!(sensors(&parcels), ["S0", "S1", "S2"]);
+    let ingest_batches = ingest.ingest_batches(3).await;
+    assert_eq!(sensors(&ingest_batches), ["S0", "S1", "S2"]);
     // Given up, not safe: the connection is made anew and they come again.
-    drop(parcels);
-    let parcels = ingest.parcels(3).await;
-    assert_eq!(sensors(&parcels), ["S0", "S1", "S2"]);
-    deliver(parcels);
+    drop(ingest_batches);
+    let ingest_batches = ingest.ingest_batches(3).await;
+    assert_eq!(sensors(&ingest_batches), ["S0", "S1", "S2"]);
+    deliver(ingest_batches);
     ingest.finish().await;
     nothing_is_left(&broker, protocol).await;
 }
@@ -62,18 +62,18 @@ async fn v5_is_acknowledged_when_delivered_and_comes_again_when_not() {
 async fn not_passed(protocol: MqttProtocol) {
     let broker = Mosquitto::start("");
     let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
-    let mut parcels = vec![];
+    let mut ingest_batches = vec![];
     for sensor in ["A", "B", "C"] {
         publish_sensors(broker.port(), [sensor.to_owned()]).await;
-        parcels.push(ingest.parcel().await);
+        ingest_batches.push(ingest.ingest_batch().await);
     }
-    let [a, b, c]: [_; 3] = parcels.try_into().expect("three were pushed");
+    let [a, b, c]: [_; 3] = ingest_batches.try_into().expect("three were pushed");
     deliver(vec![c]);
     drop(b);
     deliver(vec![a]);
-    let parcels = ingest.parcels(2).await;
-    assert_eq!(sensors(&parcels), ["B", "C"]);
-    deliver(parcels);
+    let ingest_batches = ingest.ingest_batches(2).await;
+    assert_eq!(sensors(&ingest_batches), ["B", "C"]);
+    deliver(ingest_batches);
     ingest.finish().await;
     nothing_is_left(&broker, protocol).await;
 }
@@ -93,25 +93,25 @@ async fn broker_restarts(protocol: MqttProtocol) {
     let mut broker = Mosquitto::start("");
     let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
     publish_sensors(broker.port(), names("old", 2)).await;
-    let old = ingest.parcels(2).await;
+    let old = ingest.ingest_batches(2).await;
     broker.stop();
     ingest.until(|status| !status.connected).await;
     broker.restart();
     ingest.until(|status| status.is_ready()).await;
-    let again = ingest.parcels(2).await;
+    let again = ingest.ingest_batches(2).await;
     assert_eq!(sensors(&again), ["old0", "old1"]);
     deliver(old);
     // Given after the words on the old ones, so seen after them.
     publish_sensors(broker.port(), ["new".to_owned()]).await;
-    let new = ingest.parcels(1).await;
+    let new = ingest.ingest_batches(1).await;
     assert_eq!(sensors(&new), ["new"]);
     ingest.cut().await;
     drop((again, new));
 
     let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
-    let parcels = ingest.parcels(3).await;
-    assert_eq!(sensors(&parcels), ["old0", "old1", "new"]);
-    deliver(parcels);
+    let ingest_batches = ingest.ingest_batches(3).await;
+    assert_eq!(sensors(&ingest_batches), ["old0", "old1", "new"]);
+    deliver(ingest_batches);
     ingest.finish().await;
     nothing_is_left(&broker, protocol).await;
 }
@@ -136,7 +136,7 @@ async fn a_broker_that_lost_its_sessions_is_subscribed_to_again() {
         broker.restart();
         ingest.until(|status| status.is_ready()).await;
         publish_sensors(broker.port(), ["S".to_owned()]).await;
-        deliver(ingest.parcels(1).await);
+        deliver(ingest.ingest_batches(1).await);
         ingest.finish().await;
     }
 }
@@ -151,9 +151,9 @@ async fn a_new_process_subscribes_though_the_session_is_present() {
         changed.subscriptions.push(subscription("more/+", "more/{sensor_id}", "scalar"));
         let mut ingest = Ingest::start(changed).await;
         publish(broker.port(), [("more/M".to_owned(), "1")]).await;
-        let parcels = ingest.parcels(1).await;
-        assert_eq!(parcels[0].dead.len() + parcels[0].batch.len(), 1);
-        deliver(parcels);
+        let ingest_batches = ingest.ingest_batches(1).await;
+        assert_eq!(ingest_batches[0].dead.len() + ingest_batches[0].batch.len(), 1);
+        deliver(ingest_batches);
         ingest.finish().await;
     }
 }
@@ -170,12 +170,12 @@ async fn shared_subscriptions_share() {
         publish_sensors(broker.port(), names("S", 100)).await;
         let mut seen = vec![];
         while seen.len() < 100 {
-            let parcel = tokio::select! {
-                parcel = one.parcel() => parcel,
-                parcel = two.parcel() => parcel,
+            let ingest_batch = tokio::select! {
+                ingest_batch = one.ingest_batch() => ingest_batch,
+                ingest_batch = two.ingest_batch() => ingest_batch,
             };
-            seen.extend(sensors(std::slice::from_ref(&parcel)));
-            deliver(vec![parcel]);
+            seen.extend(sensors(std::slice::from_ref(&ingest_batch)));
+            deliver(vec![ingest_batch]);
         }
         seen.sort();
         let mut all = names("S", 100);
@@ -205,15 +205,15 @@ async fn poison_becomes_a_dead_letter_and_does_not_come_again() {
             ("sensors/good/temp", b"1".to_vec()),
         ];
         publish(broker.port(), messages.into_iter().map(|(topic, payload)| (topic.to_owned(), payload))).await;
-        let parcels = ingest.parcels(6).await;
-        assert_eq!(sensors(&parcels), ["good"]);
-        let dead: Vec<_> = parcels.iter().flat_map(|p| p.dead.clone()).collect();
+        let ingest_batches = ingest.ingest_batches(6).await;
+        assert_eq!(sensors(&ingest_batches), ["good"]);
+        let dead: Vec<_> = ingest_batches.iter().flat_map(|p| p.dead.clone()).collect();
         let reasons: Vec<&str> = dead.iter().skip(1).map(|d| d.reason.as_str()).collect();
         assert_eq!(reasons, ["empty_payload", "payload_too_large", "topic_mismatch", "unknown_format"]);
         assert_eq!((dead[0].source.as_str(), dead[0].topic.as_str()), ("mqtt", "sensors/S/temp"));
         assert_eq!(dead[0].payload, [0xff, 0xfe, 0]);
         assert_eq!(dead[2].payload.len(), 300 * 1024);
-        deliver(parcels);
+        deliver(ingest_batches);
         ingest.finish().await;
         nothing_is_left(&broker, protocol).await;
     }
@@ -231,9 +231,9 @@ async fn large_payloads_pass() {
         let payload = format!("[{}]", (0..5000).map(reading).collect::<Vec<_>>().join(","));
         assert!(payload.len() > 300 * 1024);
         publish(broker.port(), [("batch/S".to_owned(), payload)]).await;
-        let parcels = ingest.parcels(5000).await;
-        assert!(parcels.iter().all(|p| p.dead.is_empty()), "{:?}", parcels[0].dead.first());
-        deliver(parcels);
+        let ingest_batches = ingest.ingest_batches(5000).await;
+        assert!(ingest_batches.iter().all(|p| p.dead.is_empty()), "{:?}", ingest_batches[0].dead.first());
+        deliver(ingest_batches);
         ingest.finish().await;
     }
 }
@@ -250,9 +250,9 @@ async fn ten_thousand_messages_pass_a_small_window() {
         let publisher = tokio::spawn(publish_sensors(port, names("S", 10_000)));
         let mut seen = vec![];
         while seen.len() < 10_000 {
-            let parcel = ingest.parcel().await;
-            seen.extend(sensors(std::slice::from_ref(&parcel)));
-            deliver(vec![parcel]);
+            let ingest_batch = ingest.ingest_batch().await;
+            seen.extend(sensors(std::slice::from_ref(&ingest_batch)));
+            deliver(vec![ingest_batch]);
         }
         publisher.await.unwrap();
         assert_eq!(seen, names("S", 10_000));
@@ -269,16 +269,16 @@ async fn a_closed_door_holds_acknowledgements_back_and_nothing_else() {
         let mut pinging = config(&broker.url(), protocol);
         pinging.keep_alive = Duration::from_secs(1);
         let mut ingest = Ingest::start(pinging).await;
-        ingest.gate.full(true);
+        ingest.admission_control.full(true);
         publish_sensors(broker.port(), names("S", 2000)).await;
         // The broker ends a connection that is silent for one and a half keep-alives; a change of status would show it.
         let changed = tokio::time::timeout(Duration::from_secs(3), ingest.status.changed()).await;
         assert!(changed.is_err(), "{:?}", *ingest.status.borrow());
-        assert!(ingest.parcels.is_empty());
-        ingest.gate.full(false);
-        let parcels = ingest.parcels(2000).await;
-        assert_eq!(sensors(&parcels), names("S", 2000));
-        deliver(parcels);
+        assert!(ingest.ingest_batches.is_empty());
+        ingest.admission_control.full(false);
+        let ingest_batches = ingest.ingest_batches(2000).await;
+        assert_eq!(sensors(&ingest_batches), names("S", 2000));
+        deliver(ingest_batches);
         ingest.finish().await;
         nothing_is_left(&broker, protocol).await;
     }
@@ -290,18 +290,18 @@ async fn what_finds_no_room_comes_again() {
     for protocol in [V4, V5] {
         let broker = Mosquitto::start("");
         let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
-        ingest.gate.full(true);
+        ingest.admission_control.full(true);
         // Of 256 KiB, so each fills a parcel, and 256 parcels fill the queue. No numbers, so they are dead letters.
         let message = |i: usize| (format!("sensors/S{i}/temp"), vec![0; 256 * 1024]);
         publish(broker.port(), (0..300).map(message)).await;
         ingest.until(|status| status.problem.is_some()).await;
         assert!(ingest.status.borrow().connected);
-        ingest.gate.full(false);
+        ingest.admission_control.full(false);
         let mut topics = vec![];
         while topics.len() < 300 {
-            let parcel = ingest.parcel().await;
-            topics.extend(parcel.dead.iter().map(|d| d.topic.clone()));
-            deliver(vec![parcel]);
+            let ingest_batch = ingest.ingest_batch().await;
+            topics.extend(ingest_batch.dead.iter().map(|d| d.topic.clone()));
+            deliver(vec![ingest_batch]);
         }
         assert_eq!(topics, (0..300).map(|i| message(i).0).collect::<Vec<_>>());
         ingest.finish().await;
@@ -317,15 +317,15 @@ async fn qos_0_is_dropped_where_there_is_no_room() {
     at_most_once.subscriptions[0].qos = 0;
     at_most_once.subscriptions.push(subscription("end", "{sensor_id}", "scalar"));
     let mut ingest = Ingest::start(at_most_once).await;
-    ingest.gate.full(true);
+    ingest.admission_control.full(true);
     let end = ("end".to_owned(), vec![0]);
     publish(broker.port(), (0..300).map(|_| ("sensors/S/temp".to_owned(), vec![0; 256 * 1024])).chain([end])).await;
-    ingest.gate.full(false);
+    ingest.admission_control.full(false);
     let mut dead = vec![];
     while dead.last().is_none_or(|d: &hourbucket::model::DeadLetter| d.topic != "end") {
-        let parcel = ingest.parcel().await;
-        dead.extend(parcel.dead.clone());
-        deliver(vec![parcel]);
+        let ingest_batch = ingest.ingest_batch().await;
+        dead.extend(ingest_batch.dead.clone());
+        deliver(vec![ingest_batch]);
     }
     assert!((100..=300).contains(&dead.len()), "{}", dead.len());
     assert!(ingest.status.borrow().connected);
@@ -339,16 +339,16 @@ async fn a_stop_waits_for_what_was_taken() {
         let broker = Mosquitto::start("");
         let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
         publish_sensors(broker.port(), names("before", 5)).await;
-        let parcels = ingest.parcels(5).await;
+        let ingest_batches = ingest.ingest_batches(5).await;
         ingest.stop.cancel();
         publish_sensors(broker.port(), names("after", 5)).await;
-        deliver(parcels);
+        deliver(ingest_batches);
         ingest.finish().await;
         let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
         // Those sent while it was stopping may or may not have been taken before it noticed; none was acknowledged.
-        let parcels = ingest.parcels(5).await;
-        assert_eq!(sensors(&parcels), names("after", 5));
-        deliver(parcels);
+        let ingest_batches = ingest.ingest_batches(5).await;
+        assert_eq!(sensors(&ingest_batches), names("after", 5));
+        deliver(ingest_batches);
         ingest.finish().await;
         nothing_is_left(&broker, protocol).await;
     }
@@ -362,12 +362,12 @@ async fn qos_0_is_taken_and_needs_no_acknowledgement() {
         at_most_once.subscriptions[0].qos = 0;
         let mut ingest = Ingest::start(at_most_once).await;
         publish_sensors(broker.port(), names("S", 10)).await;
-        let parcels = ingest.parcels(10).await;
-        assert_eq!(sensors(&parcels), names("S", 10));
+        let ingest_batches = ingest.ingest_batches(10).await;
+        assert_eq!(sensors(&ingest_batches), names("S", 10));
         // Given up: nobody would send it again, so the connection stays.
-        drop(parcels);
+        drop(ingest_batches);
         publish_sensors(broker.port(), ["T".to_owned()]).await;
-        deliver(ingest.parcels(1).await);
+        deliver(ingest.ingest_batches(1).await);
         assert!(ingest.status.borrow().connected);
         assert!(!broker.log().contains("already connected"));
         ingest.finish().await;
@@ -405,16 +405,16 @@ async fn throughput() {
         }
         let (begin, cpu) = (std::time::Instant::now(), cpu_seconds());
         let mut ingest = Ingest::spawn(config(&broker.url(), protocol));
-        let (mut seen, mut parcels) = (0, 0);
+        let (mut seen, mut ingest_batches) = (0, 0);
         while seen < MESSAGES {
-            let parcel = ingest.parcel().await;
-            seen += parcel.batch.len();
-            parcels += 1;
-            deliver(vec![parcel]);
+            let ingest_batch = ingest.ingest_batch().await;
+            seen += ingest_batch.batch.len();
+            ingest_batches += 1;
+            deliver(vec![ingest_batch]);
         }
         ingest.finish().await;
         let (seconds, cpu, n) = (begin.elapsed().as_secs_f64(), cpu_seconds() - cpu, seen as f64);
-        let (rate, each, per_parcel) = (n / seconds, cpu * 1e6 / n, n / f64::from(parcels));
+        let (rate, each, per_parcel) = (n / seconds, cpu * 1e6 / n, n / f64::from(ingest_batches));
         println!("{protocol:?}: {rate:.0} messages/s, {each:.2} µs of processor time each, {per_parcel:.0} a parcel");
     }
 }

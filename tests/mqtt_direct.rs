@@ -35,12 +35,12 @@ async fn acknowledged_in_order_when_it_is_safe() {
     for protocol in [4, 5] {
         let mut direct = Direct::start(&settings()).await;
         let mut device = Raw::connect(direct.port, protocol, "d").await;
-        let mut parcels = vec![];
+        let mut ingest_batches = vec![];
         for id in [7, 3] {
             device.send(&publish(protocol, "sensors/S/temp", "1", 1, id)).await;
-            parcels.push(direct.parcel().await);
+            ingest_batches.push(direct.ingest_batch().await);
         }
-        let [first, second]: [_; 2] = parcels.try_into().expect("two were pushed");
+        let [first, second]: [_; 2] = ingest_batches.try_into().expect("two were pushed");
         // The second is safe before the first: it waits for it.
         second.into_parts().2.delivered();
         device.send(&packet(0xc0, &[])).await;
@@ -63,16 +63,16 @@ async fn mosquitto_pub_is_served() {
         assert_eq!(sensors, ["S"]);
     }
     let tagged = ["-V", "mqttv5", "-q", "1", "-D", "publish", "user-property", "site", "north"];
-    let (port, parcel) = (direct.port, async {
-        let parcel = direct.parcel().await;
-        let reading = parcel.batch.to_readings().remove(0);
-        parcel.into_parts().2.delivered();
+    let (port, ingest_batch) = (direct.port, async {
+        let ingest_batch = direct.ingest_batch().await;
+        let reading = ingest_batch.batch.to_readings().remove(0);
+        ingest_batch.into_parts().2.delivered();
         reading
     });
-    let (done, reading) = tokio::join!(tool(port, &tagged), parcel);
+    let (done, reading) = tokio::join!(tool(port, &tagged), ingest_batch);
     assert!(done.status.success());
     assert_eq!(reading.tags["site"], "north");
-    assert!(direct.parcels.is_empty());
+    assert!(direct.ingest_batches.is_empty());
     direct.finish().await;
 }
 
@@ -109,7 +109,7 @@ async fn who_has_a_token_is_let_in() {
         assert_eq!((first, body[1]), (0x20, code));
         assert_eq!(stranger.answer().await, None);
     }
-    assert!(direct.parcels.is_empty());
+    assert!(direct.ingest_batches.is_empty());
     direct.finish().await;
 }
 
@@ -239,13 +239,13 @@ async fn the_same_client_again_ends_the_first_connection() {
 async fn what_is_not_delivered_is_not_acknowledged_and_what_came_before_is() {
     let mut direct = Direct::start(&settings()).await;
     let mut device = Raw::connect(direct.port, 5, "d").await;
-    let mut parcels = vec![];
+    let mut ingest_batches = vec![];
     for id in [1, 2] {
         device.send(&publish(5, "sensors/S/temp", "1", 1, id)).await;
-        parcels.push(direct.parcel().await);
+        ingest_batches.push(direct.ingest_batch().await);
     }
-    drop(parcels.pop());
-    parcels.pop().unwrap().into_parts().2.delivered();
+    drop(ingest_batches.pop());
+    ingest_batches.pop().unwrap().into_parts().2.delivered();
     assert_eq!(device.answer().await, Some((0x40, vec![0, 1])));
     let (first, body) = device.answer().await.unwrap();
     assert_eq!((first, body[0]), (0xe0, 0x89));
@@ -258,10 +258,10 @@ async fn a_stop_waits_for_what_was_taken() {
     let mut direct = Direct::start(&settings()).await;
     let mut device = Raw::connect(direct.port, 5, "d").await;
     device.send(&publish(5, "sensors/S/temp", "1", 1, 1)).await;
-    let parcel = direct.parcel().await;
+    let ingest_batch = direct.ingest_batch().await;
     direct.stop.cancel();
     device.send(&publish(5, "sensors/S/temp", "2", 1, 2)).await;
-    parcel.into_parts().2.delivered();
+    ingest_batch.into_parts().2.delivered();
     assert_eq!(device.answer().await, Some((0x40, vec![0, 1])));
     let (first, body) = device.answer().await.unwrap();
     assert_eq!((first, body[0]), (0xe0, 0x8b));
@@ -297,7 +297,7 @@ async fn a_closed_door_stops_the_reading_and_nothing_is_lost() {
     let mut small = settings();
     small.window = 10;
     let mut direct = Direct::start(&small).await;
-    direct.gate.full(true);
+    direct.admission_control.full(true);
     let port = direct.port;
     let mut device = Raw::connect(port, 4, "raw").await;
     // Three times what may be in flight.
@@ -307,8 +307,8 @@ async fn a_closed_door_stops_the_reading_and_nothing_is_lost() {
     let mut other = Raw::connect(port, 4, "other").await;
     other.send(&packet(0xc0, &[])).await;
     assert_eq!(other.answer().await, Some((0xd0, vec![])));
-    assert!(direct.parcels.is_empty());
-    direct.gate.full(false);
+    assert!(direct.ingest_batches.is_empty());
+    direct.admission_control.full(false);
     let mut sensors = vec![];
     for id in 1..=30u16 {
         if sensors.len() < usize::from(id) {
@@ -342,14 +342,19 @@ async fn the_messages_of_many_connections_share_parcels() {
     for (i, device) in devices.iter_mut().enumerate() {
         device.send(&publish(4, &format!("sensors/S{i}/temp"), "1", 1, 1)).await;
     }
-    let (mut seen, mut parcels) = (0, vec![]);
+    let (mut seen, mut ingest_batches) = (0, vec![]);
     while seen < devices.len() {
-        let parcel = direct.parcel().await;
-        seen += parcel.batch.len();
-        parcels.push(parcel);
+        let ingest_batch = direct.ingest_batch().await;
+        seen += ingest_batch.batch.len();
+        ingest_batches.push(ingest_batch);
     }
-    assert!(parcels.len() < devices.len() / 2, "{} parcels for {} messages", parcels.len(), devices.len());
-    parcels.into_iter().for_each(|parcel| parcel.into_parts().2.delivered());
+    assert!(
+        ingest_batches.len() < devices.len() / 2,
+        "{} parcels for {} messages",
+        ingest_batches.len(),
+        devices.len()
+    );
+    ingest_batches.into_iter().for_each(|ingest_batch| ingest_batch.into_parts().2.delivered());
     for device in &mut devices {
         assert_eq!(device.answer().await, Some((0x40, vec![0, 1])));
     }
@@ -381,17 +386,17 @@ async fn throughput() {
             })
         })
         .collect();
-    let (begun, mut seen, mut parcels) = (std::time::Instant::now(), 0, 0);
+    let (begun, mut seen, mut ingest_batches) = (std::time::Instant::now(), 0, 0);
     while seen < DEVICES * MESSAGES {
-        let parcel = direct.parcel().await;
-        seen += parcel.batch.len();
-        parcels += 1;
-        parcel.into_parts().2.delivered();
+        let ingest_batch = direct.ingest_batch().await;
+        seen += ingest_batch.batch.len();
+        ingest_batches += 1;
+        ingest_batch.into_parts().2.delivered();
     }
     for device in devices {
         device.await.unwrap();
     }
-    let (rate, each) = (seen as f64 / begun.elapsed().as_secs_f64(), seen as f64 / f64::from(parcels));
+    let (rate, each) = (seen as f64 / begun.elapsed().as_secs_f64(), seen as f64 / f64::from(ingest_batches));
     println!("{rate:.0} messages/s with the devices on the same two cores, {each:.0} a parcel");
     direct.finish().await;
 }

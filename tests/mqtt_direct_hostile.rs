@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use direct_rig::*;
-use hourbucket::intake::Parcel;
+use hourbucket::admission::IngestBatch;
 use hourbucket::model::DeadLetter;
 use raw_mqtt::{Raw, connect_with, disconnect_reason, packet, publish, publish_with};
 
@@ -28,18 +28,18 @@ async fn silent(device: &mut Raw) {
 }
 
 /// The dead letter of a parcel that has nothing else.
-fn only_letter(parcel: &Parcel) -> DeadLetter {
-    assert!(parcel.batch.is_empty());
-    assert_eq!(parcel.dead.len(), 1, "{:?}", parcel.dead);
-    parcel.dead[0].clone()
+fn only_letter(ingest_batch: &IngestBatch) -> DeadLetter {
+    assert!(ingest_batch.batch.is_empty());
+    assert_eq!(ingest_batch.dead.len(), 1, "{:?}", ingest_batch.dead);
+    ingest_batch.dead[0].clone()
 }
 
 /// A reading after all that shows that the connection still serves.
 async fn still_serves(direct: &mut Direct, device: &mut Raw, protocol: u8) {
     device.send(&publish(protocol, "sensors/S/temp", "1", 1, 99)).await;
-    let parcel = direct.parcel().await;
-    assert_eq!(parcel.batch.len(), 1);
-    parcel.into_parts().2.delivered();
+    let ingest_batch = direct.ingest_batch().await;
+    assert_eq!(ingest_batch.batch.len(), 1);
+    ingest_batch.into_parts().2.delivered();
     assert_eq!(device.answer().await, Some((0x40, vec![0, 99])));
 }
 
@@ -52,12 +52,12 @@ async fn a_topic_without_a_rule_is_a_dead_letter_before_its_acknowledgement() {
         for (topic, reason) in [("elsewhere/a", "no_subscription"), (long.as_str(), "topic_too_long")] {
             for (qos, answer) in [(1, 0x40), (2, 0x50)] {
                 device.send(&publish(protocol, topic, "21.5", qos, 5)).await;
-                let parcel = direct.parcel().await;
-                let letter = only_letter(&parcel);
+                let ingest_batch = direct.ingest_batch().await;
+                let letter = only_letter(&ingest_batch);
                 assert_eq!((letter.topic.as_str(), letter.reason.as_str()), (topic, reason));
                 assert_eq!((letter.source.as_str(), letter.payload.as_slice()), ("mqtt_direct", &b"21.5"[..]));
                 silent(&mut device).await;
-                parcel.into_parts().2.delivered();
+                ingest_batch.into_parts().2.delivered();
                 // Success, which MQTT 5 says by leaving the reason out.
                 assert_eq!(device.answer().await, Some((answer, vec![0, 5])));
                 if qos == 2 {
@@ -66,9 +66,9 @@ async fn a_topic_without_a_rule_is_a_dead_letter_before_its_acknowledgement() {
                 }
             }
             device.send(&publish(protocol, topic, "22", 0, 0)).await;
-            let parcel = direct.parcel().await;
-            assert_eq!(only_letter(&parcel).reason, reason);
-            parcel.into_parts().2.delivered();
+            let ingest_batch = direct.ingest_batch().await;
+            assert_eq!(only_letter(&ingest_batch).reason, reason);
+            ingest_batch.into_parts().2.delivered();
         }
         still_serves(&mut direct, &mut device, protocol).await;
         direct.finish().await;
@@ -80,7 +80,7 @@ async fn a_dead_letter_that_cannot_be_kept_is_not_acknowledged() {
     let mut direct = Direct::start(&settings()).await;
     let mut device = Raw::connect(direct.port, 5, "d").await;
     device.send(&publish(5, "elsewhere", "1", 1, 5)).await;
-    drop(direct.parcel().await);
+    drop(direct.ingest_batch().await);
     let (first, body) = device.answer().await.unwrap();
     assert_eq!((first, disconnect_reason(&body).0), (0xe0, 0x89));
     direct.finish().await;
@@ -93,18 +93,18 @@ async fn qos_2_is_the_whole_handshake_and_durable_before_pubrec() {
         let mut device = Raw::connect(direct.port, protocol, "d").await;
         let message = publish(protocol, "sensors/S/temp", "1", 2, 7);
         device.send(&message).await;
-        let parcel = direct.parcel().await;
+        let ingest_batch = direct.ingest_batch().await;
         silent(&mut device).await;
         // The same id again before PUBREC: one message, one PUBREC.
         device.send(&message).await;
         silent(&mut device).await;
-        parcel.into_parts().2.delivered();
+        ingest_batch.into_parts().2.delivered();
         assert_eq!(device.answer().await, Some((0x50, vec![0, 7])));
         // And between PUBREC and PUBREL (MQTT-4.3.3-2, MQTT 5: MQTT-4.3.3-10).
         device.send(&message).await;
         assert_eq!(device.answer().await, Some((0x50, vec![0, 7])));
         silent(&mut device).await;
-        assert!(direct.parcels.is_empty(), "it is one message");
+        assert!(direct.ingest_batches.is_empty(), "it is one message");
         device.send(&packet(0x62, &[0, 7])).await;
         assert_eq!(device.answer().await, Some((0x70, vec![0, 7])));
         // An id that is not known; MQTT 5 has a word for it.
@@ -146,15 +146,15 @@ async fn an_oversize_message_is_skipped_kept_in_part_and_acknowledged() {
             let payload: String = (0..n).map(|i| char::from(b'a' + (i % 26) as u8)).collect();
             for (qos, answer) in [(0, None), (1, Some(0x40)), (2, Some(0x50))] {
                 device.send(&publish(protocol, topic, &payload, qos, 6)).await;
-                let parcel = direct.parcel().await;
-                let letter = only_letter(&parcel);
+                let ingest_batch = direct.ingest_batch().await;
+                let letter = only_letter(&ingest_batch);
                 assert_eq!((letter.topic.as_str(), letter.reason.as_str()), (topic, "payload_too_large"));
                 assert_eq!(letter.payload, &payload.as_bytes()[..16 * 1024]);
                 let kept = format!("; the first 16384 of {n} bytes are kept");
                 assert!(letter.detail.ends_with(&kept), "{}", letter.detail);
                 assert!(letter.detail.contains("packet_max_bytes = 20000"), "{}", letter.detail);
                 assert!(!letter.is_whole(), "what is there cannot be read as if it were all");
-                parcel.into_parts().2.delivered();
+                ingest_batch.into_parts().2.delivered();
                 if let Some(answer) = answer {
                     assert_eq!(device.answer().await, Some((answer, vec![0, 6])));
                 }
@@ -177,10 +177,10 @@ async fn an_oversize_message_of_mqtt_5_has_its_properties_skipped() {
     let mut device = Raw::connect(direct.port, 5, "d").await;
     let properties = [0x26, 0, 0, 0, 0].repeat(30_000);
     device.send(&publish_with("sensors/S/temp", &properties, b"21.5", 1, 6)).await;
-    let parcel = direct.parcel().await;
-    let letter = only_letter(&parcel);
+    let ingest_batch = direct.ingest_batch().await;
+    let letter = only_letter(&ingest_batch);
     assert_eq!((letter.reason.as_str(), letter.payload.as_slice()), ("payload_too_large", &b"21.5"[..]));
-    parcel.into_parts().2.delivered();
+    ingest_batch.into_parts().2.delivered();
     assert_eq!(device.answer().await, Some((0x40, vec![0, 6])));
     still_serves(&mut direct, &mut device, 5).await;
     direct.finish().await;
@@ -218,9 +218,12 @@ async fn mosquitto_pub_sends_qos_2_with_mqtt_5_and_a_file_that_is_too_large_with
         let mut command = Command::new("mosquitto_pub");
         command.args(["-p", &direct.port.to_string(), "-t", "sensors/S/temp"]).args(&arguments);
         let tool = tokio::task::spawn_blocking(move || command.output().expect("mosquitto-clients"));
-        let parcel = direct.parcel().await;
-        assert_eq!((parcel.batch.len() + parcel.dead.len(), parcel.dead.len()), (1, usize::from(arguments[4] == "-f")));
-        parcel.into_parts().2.delivered();
+        let ingest_batch = direct.ingest_batch().await;
+        assert_eq!(
+            (ingest_batch.batch.len() + ingest_batch.dead.len(), ingest_batch.dead.len()),
+            (1, usize::from(arguments[4] == "-f"))
+        );
+        ingest_batch.into_parts().2.delivered();
         let done = tool.await.unwrap();
         assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
     }
@@ -235,7 +238,7 @@ async fn more_than_the_window_is_a_fault_with_mqtt_5_and_waits_with_3() {
     for topic in ["sensors/S/temp", "elsewhere"] {
         for qos in [1, 2] {
             let mut direct = Direct::start(&small).await;
-            direct.gate.full(true);
+            direct.admission_control.full(true);
             let mut device = Raw::connect(direct.port, 5, "five").await;
             let ten: Vec<u8> = (1..=10).flat_map(|id| publish(5, topic, "1", qos, id)).collect();
             device.send(&ten).await;
@@ -251,7 +254,7 @@ async fn more_than_the_window_is_a_fault_with_mqtt_5_and_waits_with_3() {
             let more: Vec<u8> = (1..=1000).flat_map(|id| publish(4, topic, "1", qos, id)).collect();
             device.send(&more).await;
             silent(&mut device).await;
-            direct.gate.full(false);
+            direct.admission_control.full(false);
             direct.deliver(1010).await;
             for id in 1..=1000u16 {
                 let first = if qos == 1 { 0x40 } else { 0x50 };

@@ -37,9 +37,14 @@ async fn our_state_is_published_and_a_death_is_noticed() {
         let mut ingest = Ingest::start(seen.clone()).await;
         wait_for_status(&broker, "online");
         publish_sensors(broker.port(), ["S".to_owned()]).await;
-        let parcels = ingest.parcels(1).await;
-        assert_eq!((sensors(&parcels).len(), parcels[0].dead.len()), (1, 0), "{:?}", parcels[0].dead);
-        deliver(parcels);
+        let ingest_batches = ingest.ingest_batches(1).await;
+        assert_eq!(
+            (sensors(&ingest_batches).len(), ingest_batches[0].dead.len()),
+            (1, 0),
+            "{:?}",
+            ingest_batches[0].dead
+        );
+        deliver(ingest_batches);
         ingest.finish().await;
         assert_eq!(retained_by_tool(broker.port(), "hourbucket/status"), "offline");
 
@@ -69,9 +74,9 @@ async fn until_now(ingest: &mut Ingest, broker: &Mosquitto) -> Vec<String> {
     publish_sensors(broker.port(), ["now".to_owned()]).await;
     let mut seen = vec![];
     while seen.last().is_none_or(|s| s != "now") {
-        let parcel = ingest.parcel().await;
-        seen.extend(sensors(std::slice::from_ref(&parcel)));
-        deliver(vec![parcel]);
+        let ingest_batch = ingest.ingest_batch().await;
+        seen.extend(sensors(std::slice::from_ref(&ingest_batch)));
+        deliver(vec![ingest_batch]);
     }
     seen.pop();
     seen
@@ -114,10 +119,10 @@ async fn a_retained_message_that_was_not_delivered_comes_again() {
         once.clean_start = true;
         once.session_expiry = Duration::ZERO;
         let mut ingest = Ingest::start(once).await;
-        let given_up = ingest.parcels(1).await;
+        let given_up = ingest.ingest_batches(1).await;
         assert_eq!(sensors(&given_up), ["R"]);
         drop(given_up);
-        let again = ingest.parcels(1).await;
+        let again = ingest.ingest_batches(1).await;
         assert_eq!(sensors(&again), ["R"]);
         deliver(again);
         ingest.finish().await;
@@ -159,10 +164,10 @@ async fn user_properties_become_tags_where_they_are_named() {
     let properties =
         ["-V", "5", "-D", "publish", "user-property", "site", "north", "-D", "publish", "user-property", "x", "y"];
     publish_by_tool(broker.port(), "sensors/S/temp", "1", &properties);
-    let parcels = ingest.parcels(1).await;
-    let tags = parcels[0].batch.to_readings().remove(0).tags;
+    let ingest_batches = ingest.ingest_batches(1).await;
+    let tags = ingest_batches[0].batch.to_readings().remove(0).tags;
     assert_eq!(tags.into_iter().collect::<Vec<_>>(), [("site".to_owned(), "north".to_owned())]);
-    deliver(parcels);
+    deliver(ingest_batches);
     ingest.finish().await;
 }
 
@@ -175,7 +180,7 @@ async fn qos_2_is_taken_as_1() {
         let mut ingest = Ingest::start(exactly_once).await;
         assert_eq!(ingest.status.borrow().problem, None);
         publish_by_tool(broker.port(), "sensors/S/temp", "1", &["-q", "2"]);
-        deliver(ingest.parcels(1).await);
+        deliver(ingest.ingest_batches(1).await);
         ingest.finish().await;
     }
 }
@@ -198,10 +203,10 @@ async fn acknowledgements_may_take_longer_than_the_keep_alive() {
         small.window = 5;
         let mut ingest = Ingest::start(small).await;
         publish_sensors(broker.port(), (0..20).map(|i| format!("S{i}"))).await;
-        let held = ingest.parcels(5).await;
+        let held = ingest.ingest_batches(5).await;
         let changed = tokio::time::timeout(Duration::from_secs(4), ingest.status.changed()).await;
         assert!(changed.is_err(), "{:?}", *ingest.status.borrow());
-        assert!(ingest.parcels.is_empty(), "more than the window");
+        assert!(ingest.ingest_batches.is_empty(), "more than the window");
         assert_eq!(gauge("mqtt_unacked", &broker), 5.0);
         assert!(gauge("mqtt_oldest_unacked_seconds", &broker) > 2.0);
         // Only MQTT 5 has a window that we know of.
@@ -209,9 +214,9 @@ async fn acknowledgements_may_take_longer_than_the_keep_alive() {
         deliver(held);
         let mut seen = 5;
         while seen < 20 {
-            let parcel = ingest.parcel().await;
-            seen += parcel.batch.len();
-            deliver(vec![parcel]);
+            let ingest_batch = ingest.ingest_batch().await;
+            seen += ingest_batch.batch.len();
+            deliver(vec![ingest_batch]);
         }
         assert_eq!(seen, 20);
         ingest.finish().await;

@@ -20,8 +20,8 @@ async fn websockets() {
         let broker = Mosquitto::start(&format!("listener {free} 127.0.0.1\nprotocol websockets"));
         let mut ingest = Ingest::start(config(&format!("ws://127.0.0.1:{free}/mqtt"), protocol)).await;
         publish_sensors(broker.port(), (0..1000).map(|i| format!("S{i}"))).await;
-        let parcels = ingest.parcels(1000).await;
-        deliver(parcels);
+        let ingest_batches = ingest.ingest_batches(1000).await;
+        deliver(ingest_batches);
         ingest.finish().await;
     }
 }
@@ -60,7 +60,7 @@ async fn tls() {
         trusting.ca_file = Some(dir.path().join("ca.pem"));
         let mut ingest = Ingest::start(trusting).await;
         publish_sensors(broker.port(), (0..1000).map(|i| format!("S{i}"))).await;
-        deliver(ingest.parcels(1000).await);
+        deliver(ingest.ingest_batches(1000).await);
         ingest.finish().await;
     }
 }
@@ -153,7 +153,7 @@ async fn certificates_of_our_own_are_shown_and_read_again() {
         assert!(problem.contains("client.key") && problem.contains("what was read before is used"), "{problem}");
         assert!(!problem.contains("half of it"), "{problem}");
         publish_sensors(broker.port(), ["S".to_owned()]).await;
-        deliver(ingest.parcels(1).await);
+        deliver(ingest.ingest_batches(1).await);
         ingest.finish().await;
     }
 }

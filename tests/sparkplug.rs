@@ -100,10 +100,10 @@ impl Commands {
 /// What came of a message that was published: its readings, and the reasons of the dead letters.
 async fn taken(ingest: &mut Ingest, broker: &Mosquitto, kind: &str, payload: Vec<u8>) -> (Vec<Reading>, Vec<String>) {
     publish(broker.port(), [(topic(kind), payload)]).await;
-    let parcel = ingest.parcel().await;
+    let ingest_batch = ingest.ingest_batch().await;
     let (readings, dead) =
-        (parcel.batch.to_readings(), parcel.dead.iter().map(|letter| letter.reason.clone()).collect());
-    deliver(vec![parcel]);
+        (ingest_batch.batch.to_readings(), ingest_batch.dead.iter().map(|letter| letter.reason.clone()).collect());
+    deliver(vec![ingest_batch]);
     (readings, dead)
 }
 
@@ -139,11 +139,11 @@ async fn births_are_asked_for(protocol: MqttProtocol) {
     publish(broker.port(), [(topic("NDATA"), message(5, &[data(1, 13.0)]))]).await;
     let mut seen = false;
     while !seen {
-        let parcel = ingest.parcel().await;
-        assert!(parcel.dead.is_empty(), "{:?}", parcel.dead);
+        let ingest_batch = ingest.ingest_batch().await;
+        assert!(ingest_batch.dead.is_empty(), "{:?}", ingest_batch.dead);
         let value = |r: &Reading| r.values.get("volt") == Some(&Value::Double(13.0));
-        seen = parcel.batch.to_readings().iter().any(value);
-        deliver(vec![parcel]);
+        seen = ingest_batch.batch.to_readings().iter().any(value);
+        deliver(vec![ingest_batch]);
     }
 
     // One that it does not: births may have been missed, and nothing is believed any more.
@@ -186,10 +186,10 @@ async fn a_gap_is_asked_for_once() {
     publish(broker.port(), messages).await;
     let mut seen = vec![];
     while seen.len() < 4 {
-        let parcel = ingest.parcel().await;
-        assert!(parcel.dead.is_empty(), "{:?}", parcel.dead);
-        seen.extend(parcel.batch.to_readings().iter().map(|r| r.values["volt"].clone()));
-        deliver(vec![parcel]);
+        let ingest_batch = ingest.ingest_batch().await;
+        assert!(ingest_batch.dead.is_empty(), "{:?}", ingest_batch.dead);
+        seen.extend(ingest_batch.batch.to_readings().iter().map(|r| r.values["volt"].clone()));
+        deliver(vec![ingest_batch]);
     }
     assert_eq!(seen, [3.0, 5.0, 7.0, 9.0].map(Value::Double));
     commands.is_asked_for_a_rebirth().await;

@@ -99,7 +99,7 @@ async fn load(store: &dyn Store, sensor: &str, readings: bool) -> Vec<LoadedPage
 
 /// Everything that both stores must do.
 async fn contract(store: &dyn Store) {
-    gate(store).await;
+    admission_control(store).await;
     seals(store).await;
     mixed(store).await;
     loads(store).await;
@@ -234,7 +234,7 @@ async fn letters(store: &dyn Store) {
     assert!(store.letters(&other).await.unwrap().is_empty());
 }
 
-async fn gate(store: &dyn Store) {
+async fn admission_control(store: &dyn Store) {
     let all = temps(0..6);
     assert_eq!(write(store, page("gate", 0, PageKind::Create, false, &all[..2])).await, Written::Done { count: 2 });
     let again = page("gate", 0, PageKind::Create, false, &all[2..4]);

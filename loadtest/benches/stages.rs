@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use hourbucket::accumulate::PageLimits;
-use hourbucket::accumulate::state::{Pick, Shard, ShardSettings};
+use hourbucket::accumulate::state::{RowRef, Shard, ShardSettings};
 use hourbucket::ack::Ack;
+use hourbucket::admission::{AdmissionControl, IngestBatch, admission_channel};
 use hourbucket::config::Config;
 use hourbucket::decode::{Context, Format, Rejects, TsUnit, decode};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::intake::{Gate, Parcel, door};
 use hourbucket::journal::fs::RealFs;
 use hourbucket::journal::{Env, Journal, Opened};
 use hourbucket::model::{
@@ -103,16 +103,16 @@ fn journal(c: &mut Criterion) {
     let _guard = runtime.enter();
     let config =
         hourbucket::config::Journal { dir: dir.path().join("journal"), max_bytes: 16 << 30, segment_bytes: 64 << 20 };
-    let gate = Gate::default();
+    let admission_control = AdmissionControl::default();
     let env = Env {
         fs: Arc::new(RealFs),
         clock: Arc::new(SystemClock::new()),
-        gate: gate.clone(),
+        admission_control: admission_control.clone(),
         on_broken: Box::new(|why| panic!("{why}")),
     };
     let Opened { mut journal, mut follower } = Journal::open(&config, env).expect("a journal");
-    let (intake, parcels) = door(1024, 64 << 20, gate);
-    journal.start(parcels).expect("a journal that starts");
+    let (admission, ingest_batches) = admission_channel(1024, 64 << 20, admission_control);
+    journal.start(ingest_batches).expect("a journal that starts");
     runtime.spawn(async move {
         while let Some(entry) = follower.next().await {
             entry.ack.delivered();
@@ -126,7 +126,7 @@ fn journal(c: &mut Criterion) {
         b.iter(|| {
             runtime.block_on(async {
                 let (ack, wait) = Ack::channel();
-                intake.submit(Parcel::new(batch.clone(), vec![], ack)).await.expect("the door is open");
+                admission.submit(IngestBatch::new(batch.clone(), vec![], ack)).await.expect("the door is open");
                 wait.outcome().await
             })
         });
@@ -149,7 +149,7 @@ fn accumulating(c: &mut Criterion) {
     // An hour that began after the shard: nothing has to be loaded first.
     let base_ms = 1_700_006_400_000;
     let batches: Vec<ReadingBatch> = (0..ROUNDS).map(|round| batch(base_ms + round * second)).collect();
-    let picks: Vec<Pick> = batches[0].places().iter().map(|place| (place.offset, place.hash)).collect();
+    let row_refs: Vec<RowRef> = batches[0].places().iter().map(|place| (place.offset, place.hash)).collect();
     let settings = ShardSettings {
         span,
         page: PageLimits { readings: 1000, bytes: 1 << 20, summary_bytes: 1 << 20 },
@@ -170,7 +170,7 @@ fn accumulating(c: &mut Criterion) {
             || Shard::new(settings.clone()),
             |mut shard| {
                 for batch in &batches {
-                    shard.accept(batch, &picks, Ack::channel().0, false, now);
+                    shard.accept(batch, &row_refs, Ack::channel().0, false, now);
                 }
                 assert_eq!(shard.holding().readings, READINGS * ROUNDS as usize);
                 shard

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::state::Shard;
 use super::state::asked::{FleetPart, FleetScan, IdScan, News, SensorView};
-use super::task::ShardGone;
+use super::task::ShardClosed;
 use crate::model::{Now, SensorId, stable_hash};
 
 /// Questions that wait for one shard; those who ask wait for a place.
@@ -95,11 +95,11 @@ impl Asker {
     ///
     /// # Errors
     /// The shard has ended.
-    pub async fn ask(&self, question: Question) -> Result<Answered, ShardGone> {
+    pub async fn ask(&self, question: Question) -> Result<Answered, ShardClosed> {
         let (reply, answer) = oneshot::channel();
         let behind = self.handed_over.load(Ordering::Acquire);
-        self.asks.send(Ask { question, behind, reply }).await.map_err(|_| ShardGone)?;
-        answer.await.map_err(|_| ShardGone)
+        self.asks.send(Ask { question, behind, reply }).await.map_err(|_| ShardClosed)?;
+        answer.await.map_err(|_| ShardClosed)
     }
 }
 

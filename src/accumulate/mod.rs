@@ -9,4 +9,4 @@ pub mod task;
 
 pub use ask::Asker;
 pub use bucket::{BucketView, PageLimits};
-pub use task::{Portion, ShardGone, ShardHandle};
+pub use task::{ShardBatch, ShardClosed, ShardHandle};

@@ -64,7 +64,7 @@ pub struct ShardSettings {
 }
 
 /// Where a reading stands in a batch, and its sensor's hash.
-pub type Pick = (u32, u64);
+pub type RowRef = (u32, u64);
 
 /// Names a bucket of this shard; stays valid while the bucket has something in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -101,7 +101,7 @@ pub enum Done {
 /// Readings that the store refuses for good, or has failed for too long; to be kept as dead letters before the
 /// acknowledgements are delivered.
 #[derive(Debug)]
-pub struct Refused {
+pub struct RejectedRows {
     /// Whose readings.
     pub sensor_id: SensorId,
     /// The readings.
@@ -181,7 +181,7 @@ pub struct Shard {
     new: NewBuckets,
     holding: Holding,
     counts: Counts,
-    refused: Vec<Refused>,
+    rejected_rows: Vec<RejectedRows>,
     /// Latest reading with the time of receipt; it is received, journaled and replayed in nearly this order.
     receipt_ts_ms: i64,
     /// The latest bucket that was forgotten.
@@ -215,7 +215,7 @@ impl Shard {
             new: NewBuckets::NONE,
             holding: Holding::default(),
             counts: Counts::default(),
-            refused: Vec::new(),
+            rejected_rows: Vec::new(),
             receipt_ts_ms: i64::MIN,
             forgotten: None,
             sweep_at: 0,
@@ -246,8 +246,8 @@ impl Shard {
     }
 
     /// Statements refused for good since the last call.
-    pub fn take_refused(&mut self) -> Vec<Refused> {
-        std::mem::take(&mut self.refused)
+    pub fn take_rejected_rows(&mut self) -> Vec<RejectedRows> {
+        std::mem::take(&mut self.rejected_rows)
     }
 
     /// At its limits: nothing more should be accepted until something is stored.
@@ -277,9 +277,9 @@ impl Shard {
     }
 
     /// Takes readings of a batch in. `ack` is delivered, as far as this shard is concerned, when all of them are stored.
-    pub fn accept(&mut self, batch: &ReadingBatch, picks: &[Pick], ack: Ack, replayed: bool, now: Now) {
+    pub fn accept(&mut self, batch: &ReadingBatch, row_refs: &[RowRef], ack: Ack, replayed: bool, now: Now) {
         self.shapes.begin(batch);
-        for &(offset, hash) in picks {
+        for &(offset, hash) in row_refs {
             let Some(reading) = batch.at(offset) else { continue };
             let slot = self.sensor(hash, &reading, now);
             self.set_tags(slot, reading.tags);
@@ -469,7 +469,7 @@ impl Shard {
                 self.settle(ticket, now, |bucket, refused| {
                     let acks = bucket.given_up();
                     let (sensor_id, rows) = (write.sensor_id, write.rows);
-                    refused.push(Refused { sensor_id, rows, reason: STORE_REJECTED, detail, acks });
+                    refused.push(RejectedRows { sensor_id, rows, reason: STORE_REJECTED, detail, acks });
                     (0, 0)
                 });
                 self.holding.readings -= rows;
@@ -478,10 +478,15 @@ impl Shard {
     }
 
     /// Applies an answer to its bucket, keeps the books, and puts the bucket where it belongs next.
-    fn settle(&mut self, ticket: Ticket, now: Now, apply: impl FnOnce(&mut Bucket, &mut Vec<Refused>) -> (u64, u64)) {
+    fn settle(
+        &mut self,
+        ticket: Ticket,
+        now: Now,
+        apply: impl FnOnce(&mut Bucket, &mut Vec<RejectedRows>) -> (u64, u64),
+    ) {
         let Some((bucket, hash)) = bucket_of(&mut self.sensors, ticket) else { return };
         let before = bucket.memory();
-        let (stored, duplicates) = apply(bucket, &mut self.refused);
+        let (stored, duplicates) = apply(bucket, &mut self.rejected_rows);
         self.holding.bytes = self.holding.bytes + bucket.memory() - before;
         self.holding.readings -= (stored + duplicates) as usize;
         self.counts.stored += stored;

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::ask::{Asker, Desk};
 use super::state::failing::Quarantined;
-use super::state::{Counts, Done, Holding, Job, Pick, Refused, Shard, ShardSettings};
+use super::state::{Counts, Done, Holding, Job, RejectedRows, RowRef, Shard, ShardSettings};
 use crate::ack::Ack;
 use crate::enrich::Registry;
 use crate::flush::dead::DeadLetters;
@@ -21,11 +21,11 @@ use crate::telemetry::rejected;
 
 /// Readings of one batch for one shard.
 #[derive(Debug)]
-pub struct Portion {
+pub struct ShardBatch {
     /// The batch, shared with the other shards.
     pub batch: Arc<ReadingBatch>,
     /// Which readings of it.
-    pub picks: Vec<Pick>,
+    pub row_refs: Vec<RowRef>,
     /// Delivered when all of them are stored.
     pub ack: Ack,
     /// See [`Shard::accept`].
@@ -35,7 +35,7 @@ pub struct Portion {
 /// The handle of one shard.
 #[derive(Debug, Clone)]
 pub struct ShardHandle {
-    portions: mpsc::Sender<Portion>,
+    shard_batches: mpsc::Sender<ShardBatch>,
     handed_over: Arc<AtomicU64>,
     asker: Asker,
 }
@@ -45,8 +45,8 @@ impl ShardHandle {
     ///
     /// # Errors
     /// The shard is gone; the portion's acknowledgement says so by being dropped.
-    pub async fn send(&self, portion: Portion) -> Result<(), ShardGone> {
-        self.portions.send(portion).await.map_err(|_| ShardGone)?;
+    pub async fn send(&self, shard_batch: ShardBatch) -> Result<(), ShardClosed> {
+        self.shard_batches.send(shard_batch).await.map_err(|_| ShardClosed)?;
         self.handed_over.fetch_add(1, Ordering::Release);
         Ok(())
     }
@@ -60,7 +60,7 @@ impl ShardHandle {
 /// A shard's task has ended.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("a shard has ended")]
-pub struct ShardGone;
+pub struct ShardClosed;
 
 /// What a shard holds, for the metrics, and that it lives, for the watchdog.
 #[derive(Debug, Default)]
@@ -152,7 +152,7 @@ pub const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
 /// A shard with all that its task needs.
 pub struct ShardTask {
     state: Shard,
-    portions: mpsc::Receiver<Portion>,
+    shard_batches: mpsc::Receiver<ShardBatch>,
     desk: Desk,
     flusher: Flusher,
     dead: DeadLetters,
@@ -174,12 +174,12 @@ impl ShardTask {
         clock: Arc<dyn Clock>,
         gauges: Arc<Gauges>,
     ) -> (ShardHandle, ShardTask) {
-        let (tx, portions) = mpsc::channel(QUEUE_MAX);
+        let (tx, shard_batches) = mpsc::channel(QUEUE_MAX);
         let (state, jobs, handed_over) = (Shard::new(settings), JoinSet::new(), Arc::new(AtomicU64::new(0)));
         let (asker, desk) = Asker::new(handed_over.clone());
-        let handle = ShardHandle { portions: tx, handed_over, asker };
+        let handle = ShardHandle { shard_batches: tx, handed_over, asker };
         let in_flight = [(0, jobs_max), (0, (jobs_max / 2).max(1)), (0, 1)];
-        (handle, ShardTask { state, portions, desk, flusher, dead, clock, gauges, jobs, in_flight, latest: None })
+        (handle, ShardTask { state, shard_batches, desk, flusher, dead, clock, gauges, jobs, in_flight, latest: None })
     }
 
     /// The same task with the patterns that are switched on: the registry's tags, and the sensors' latest state.
@@ -203,7 +203,7 @@ impl ShardTask {
                 permit = self.flusher.permit_in(Lane::Write), if write => self.launch(permit),
                 permit = self.flusher.permit_in(Lane::Load), if load => self.launch(permit),
                 permit = self.flusher.permit_in(Lane::Retry), if retry => self.launch(permit),
-                portion = self.portions.recv(), if !draining && !self.state.full() => match portion {
+                shard_batch = self.shard_batches.recv(), if !draining && !self.state.full() => match shard_batch {
                     Some(p) => {
                         self.accept(p).await;
                         self.desk.took_in();
@@ -228,13 +228,13 @@ impl ShardTask {
 
     /// Takes readings in, and hands them on to where their sensors' latest state is kept, duplicates too: after a crash
     /// they are what that stage has not written.
-    async fn accept(&mut self, portion: Portion) {
-        let Portion { batch, picks, ack, replayed } = portion;
+    async fn accept(&mut self, shard_batch: ShardBatch) {
+        let ShardBatch { batch, row_refs, ack, replayed } = shard_batch;
         let held = self.latest.as_ref().and_then(|latest| latest.hold(&ack));
         self.state.set_new_buckets(self.flusher.new_buckets());
-        self.state.accept(&batch, &picks, ack, replayed, self.clock.now());
+        self.state.accept(&batch, &row_refs, ack, replayed, self.clock.now());
         if let Some(latest) = &self.latest {
-            self.gauges.waiting(latest.send(batch, picks, held)).await;
+            self.gauges.waiting(latest.send(batch, row_refs, held)).await;
         }
     }
 
@@ -277,15 +277,15 @@ impl ShardTask {
             let Quarantined { sensor_id, start, reason, .. } = bucket;
             tracing::error!(%sensor_id, bucket_start_ms = start.0, reason, "bucket quarantined: the store keeps failing it");
         }
-        for refused in self.state.take_refused() {
+        for refused in self.state.take_rejected_rows() {
             self.refuse(refused).await;
         }
     }
 
     /// Readings that the store will not take are kept as dead letters, in the native JSON shape, a reading a line, so that
     /// they can be replayed.
-    async fn refuse(&self, refused: Refused) {
-        let Refused { sensor_id, rows, reason, detail, acks } = refused;
+    async fn refuse(&self, refused: RejectedRows) {
+        let RejectedRows { sensor_id, rows, reason, detail, acks } = refused;
         let (readings, at_ms) = (rows.len() as u64, self.clock.now().wall_ms);
         tracing::error!(%sensor_id, readings, reason, detail, "readings kept as dead letters: the store does not take them");
         metrics::rejected(Source::Store, reason, readings);

@@ -78,7 +78,7 @@ impl Reloader {
         Reloader(Arc::new(Mutex::new(running)))
     }
 
-    /// Lets go of the ports, which stop: nothing of theirs changes any more, and their handles of the door go.
+    /// Lets go of the ports, which stop: nothing of theirs changes any more, and their handles of the admission go.
     pub(super) async fn end(&self) {
         let mut running = self.0.lock().await;
         (running.http, running.devices) = (None, None);

@@ -11,10 +11,10 @@ use crate::accumulate::state::failing::NAMED_MAX;
 use crate::accumulate::task::{ANSWERS_WITHIN, Gauges};
 use crate::admin::health::{Quarantine, QuarantinedBucket};
 use crate::admin::{Health, JournalState};
+use crate::admission::AdmissionError;
 use crate::config::AckMode;
 use crate::enrich::Enrichment;
 use crate::flush::OnStore;
-use crate::intake::Refused;
 use crate::journal;
 use crate::latest::LatestGauges;
 use crate::model::{Clock, Now};
@@ -145,13 +145,13 @@ impl Wiring {
         metrics::accumulate(sum(|h| h.buckets), sum(|h| h.bytes));
         metrics::accumulate_max_bytes(self.config.accumulate.max_bytes);
         metrics::readings_in_flight(sum(|h| h.readings));
-        let closed = self.gate.check().err();
+        let closed = self.admission_control.check().err();
         metrics::intake_closed(closed.map(|why| match why {
-            Refused::Full | Refused::Busy => Closed::Full,
-            Refused::Stopping => Closed::Stopping,
-            Refused::Broken => Closed::Broken,
+            AdmissionError::Full | AdmissionError::Busy => Closed::Full,
+            AdmissionError::Stopping => Closed::Stopping,
+            AdmissionError::Broken => Closed::Broken,
         }));
-        self.report_journal(now, journal, oldest, closed == Some(Refused::Full));
+        self.report_journal(now, journal, oldest, closed == Some(AdmissionError::Full));
         let health = self.health.report();
         metrics::ready(health.ready);
         metrics::store_up(health.store.ok);
@@ -256,9 +256,9 @@ mod tests {
 
     use super::*;
     use crate::ack::Ack;
+    use crate::admission::{AdmissionControl, IngestBatch};
     use crate::config::{AckMode, Config};
     use crate::flush::Flusher;
-    use crate::intake::{Gate, Parcel};
     use crate::journal::fs::MemFs;
     use crate::journal::{Env, Journal};
     use crate::model::{DeadLetter, ReadingBatch, SystemClock};
@@ -274,20 +274,21 @@ mod tests {
             (Fault::NotApplied, Duration::from_secs(60))
         };
         let store = Arc::new(MemoryStore::with_script(Box::new(script)));
-        let (config, gate) = (Config::default(), Gate::default());
+        let (config, admission_control) = (Config::default(), AdmissionControl::default());
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let health = Arc::new(Health::new(AckMode::Journal));
         let fs = Arc::new(MemFs::new());
-        let env = Env { fs, clock: clock.clone(), gate: gate.clone(), on_broken: Box::new(|_| ()) };
+        let env =
+            Env { fs, clock: clock.clone(), admission_control: admission_control.clone(), on_broken: Box::new(|_| ()) };
         let mut opened = Journal::open(&config.journal, env).unwrap();
         let on_store = on_store(health.clone(), clock.clone());
         let wiring = Arc::new(Wiring {
             flusher: Flusher::new(store.clone(), backoff(&config), config.bucket.span, on_store),
-            poison: Poison::new(gate.clone()),
+            poison: Poison::new(admission_control.clone()),
             health: health.clone(),
             config,
             clock,
-            gate,
+            admission_control,
         });
         let journal = Some(opened.journal.handle());
         let upkeep = tokio::spawn(wiring.upkeep(store, vec![], vec![], journal, Arc::default()));
@@ -302,7 +303,7 @@ mod tests {
             reason: "bad_json".into(),
             detail: String::new(),
         };
-        assert!(opened.journal.append_now(vec![Parcel::new(ReadingBatch::default(), vec![letter], Ack::none())]));
+        assert!(opened.journal.append_now(vec![IngestBatch::new(ReadingBatch::default(), vec![letter], Ack::none())]));
         tokio::time::sleep(Duration::from_secs(50)).await;
         assert_eq!((pings.load(Ordering::Relaxed), unstored()), (1, 1), "it still is, and the gauges have moved on");
         assert!(!health.report().store.ok && health.report().store.error.is_none());

@@ -13,8 +13,8 @@ use super::Gauges;
 use crate::ack::Ack;
 use crate::admin::Health;
 use crate::admin::health::Report;
+use crate::admission::{Admission, IngestBatch};
 use crate::config::AckMode;
-use crate::intake::{Intake, Parcel};
 use crate::journal;
 use crate::model::ReadingBatch;
 use crate::systemd::Notifier;
@@ -30,8 +30,8 @@ const SIGNS: u32 = 3;
 pub(super) struct Parts {
     pub(super) gauges: Vec<Arc<Gauges>>,
     pub(super) journal: Option<journal::Handle>,
-    /// With a journal; without one, what waits at the door may wait for the store.
-    pub(super) door: Option<Intake>,
+    /// With a journal; without one, what waits at the admission may wait for the store.
+    pub(super) admission: Option<Admission>,
 }
 
 /// The line for `systemctl status`.
@@ -85,11 +85,11 @@ impl Parts {
             // Takes its lock.
             let _ = journal.stats();
         }
-        if let Some(door) = &self.door {
+        if let Some(admission) = &self.admission {
             let (ack, answer) = Ack::channel();
-            let parcel = Parcel::new(ReadingBatch::default(), vec![], ack);
-            // A door that is closed has answered as well.
-            if door.submit(parcel).await.is_ok() {
+            let ingest_batch = IngestBatch::new(ReadingBatch::default(), vec![], ack);
+            // A admission that is closed has answered as well.
+            if admission.submit(ingest_batch).await.is_ok() {
                 answer.outcome().await;
             }
         }
@@ -104,9 +104,9 @@ impl Parts {
     }
 }
 
-/// The door for the proof, where what waits there waits for the journal alone.
-pub(super) fn door(ack: AckMode, intake: Intake) -> Option<Intake> {
-    (ack == AckMode::Journal).then_some(intake)
+/// The admission for the proof, where what waits there waits for the journal alone.
+pub(super) fn probe_handle(ack: AckMode, admission: Admission) -> Option<Admission> {
+    (ack == AckMode::Journal).then_some(admission)
 }
 
 #[cfg(test)]
@@ -114,8 +114,8 @@ mod tests {
     use tokio::net::UnixDatagram;
 
     use super::*;
+    use crate::admission::{AdmissionControl, admission_channel};
     use crate::config::Manager;
-    use crate::intake::{Gate, door};
 
     const WATCHDOG: Duration = Duration::from_millis(150);
 
@@ -138,15 +138,15 @@ mod tests {
     async fn no_sign_of_life_until_the_writer_has_answered() {
         let dir = tempfile::tempdir().unwrap();
         let (listener, notifier) = manager(dir.path());
-        let (intake, mut parcels) = door(8, 1 << 20, Gate::default());
+        let (admission, mut ingest_batches) = admission_channel(8, 1 << 20, AdmissionControl::default());
         let health = Arc::new(Health::new(AckMode::Journal));
-        let parts = Parts { gauges: vec![], journal: None, door: Some(intake) };
+        let parts = Parts { gauges: vec![], journal: None, admission: Some(admission) };
         let watching = tokio::spawn(watch(notifier, health.clone(), parts));
-        let parcel = parcels.recv().await.unwrap();
+        let ingest_batch = ingest_batches.recv().await.unwrap();
         assert_eq!(heard(&listener).await, None, "the writer hangs");
-        parcel.into_parts().2.delivered();
+        ingest_batch.into_parts().2.delivered();
         assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
-        let _hangs = parcels.recv().await.unwrap();
+        let _hangs = ingest_batches.recv().await.unwrap();
         assert_eq!(heard(&listener).await, None, "it hangs again");
         watching.abort();
     }
@@ -156,7 +156,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (listener, notifier) = manager(dir.path());
         let health = Arc::new(Health::new(AckMode::Stored));
-        let parts = Parts { gauges: vec![], journal: None, door: None };
+        let parts = Parts { gauges: vec![], journal: None, admission: None };
         let watching = tokio::spawn(watch(notifier, health.clone(), parts));
         assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
         health.stuck(true);
@@ -172,7 +172,7 @@ mod tests {
         let (listener, notifier) = manager(dir.path());
         let (turning, still) = (Arc::new(Gauges::default()), Arc::new(Gauges::default()));
         let health = Arc::new(Health::new(AckMode::Stored));
-        let parts = Parts { gauges: vec![turning.clone(), still.clone()], journal: None, door: None };
+        let parts = Parts { gauges: vec![turning.clone(), still.clone()], journal: None, admission: None };
         let watching = tokio::spawn(watch(notifier, health.clone(), parts));
         let turns = tokio::spawn(async move {
             loop {

@@ -1,5 +1,5 @@
 //! Ingest: one folder a protocol. Each receives bytes, has them decoded, hands the readings through the door
-//! ([`crate::intake`]) and answers the sender once their acknowledgement is in. Ingest knows protocols, not buckets.
+//! ([`crate::admission`]) and answers the sender once their acknowledgement is in. Ingest knows protocols, not buckets.
 
 pub mod http;
 pub mod letters;
@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use tls::{OnTls, TlsError, TlsStatus};
 
+use crate::admission::Admission;
 use crate::config::{AckMode, Decoding, Live};
-use crate::intake::Intake;
 use crate::model::Clock;
 
 /// What a way in is given beside its own settings.
@@ -26,7 +26,7 @@ pub struct Env {
     /// What an acknowledgement waits for, to name it where that is slow.
     pub ack: AckMode,
     /// The next stage.
-    pub intake: Intake,
+    pub admission: Admission,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// Told how the certificates of a port stand.

@@ -159,7 +159,7 @@ impl Shared {
             tracing::error!("{why}; no readings are taken until there is room");
         }
         stock.refused = true;
-        self.gate.full(true);
+        self.admission_control.full(true);
     }
 
     /// Takes the segments that are stored out of the row, the oldest first and each durably before the next, so that
@@ -275,7 +275,7 @@ impl Keeper {
             }
             if stock.refused && !stock.ready.is_empty() {
                 stock.refused = false;
-                shared.gate.full(false);
+                shared.admission_control.full(false);
                 tracing::info!("there is room in the journal again");
             }
         }

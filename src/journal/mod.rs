@@ -9,7 +9,7 @@
 //! whatever may take its time (the next segments, what becomes of stored ones, the checkpoint), `tracker` knows what is stored (pure),
 //! `follower` gives the entries to the router, `repair` is for the operator, [`fs`] is the file system and its double.
 //!
-//! **The life of one entry.** A [`Parcel`] comes out of the intake's channel with whatever else
+//! **The life of one entry.** A [`IngestBatch`] comes out of the intake's channel with whatever else
 //! waits there, up to 4 MiB. Its readings become one frame, its dead letters another; all frames of the group are one
 //! write behind the last group of the active segment, and one fdatasync. Then, and only then, the entries are visible
 //! to the follower and the senders are acknowledged. The follower gives them out in order, from memory or, when the
@@ -24,7 +24,7 @@
 //!
 //! **Full.** A segment's space is reserved before it is used, so a full disk shows when the next segment is made and not
 //! in the middle of an acknowledged write. When there is none to be had (`journal.max_bytes`, no space) the group is
-//! refused, the door ([`Gate::full`]) closes, and the keeper opens it when it has a segment
+//! refused, the door ([`AdmissionControl::full`]) closes, and the keeper opens it when it has a segment
 //! again: after a removal, or at one of its attempts every second. The backlog is not affected.
 //!
 //! **Retry.** A short write is continued. A failed write refuses its group and ends its segment. A failed fdatasync of a
@@ -57,8 +57,8 @@ use std::thread::JoinHandle;
 
 use tokio::sync::Notify;
 
+use crate::admission::{AdmissionControl, IngestBatch, IngestReceiver};
 use crate::config;
-use crate::intake::{Gate, Parcel, Parcels};
 use crate::model::Clock;
 
 pub use error::{Broken, Damage, JournalError};
@@ -91,7 +91,7 @@ pub struct Env {
     /// The time of append, and of the checkpoints.
     pub clock: Arc<dyn Clock>,
     /// The intake's door.
-    pub gate: Gate,
+    pub admission_control: AdmissionControl,
     /// Called once, when the journal breaks.
     pub on_broken: OnBroken,
 }
@@ -188,7 +188,7 @@ impl Journal {
     /// # Errors
     /// As [`Journal::open`].
     pub fn open_with_tail(config: &config::Journal, env: Env, tail_bytes: usize) -> Result<Opened, JournalError> {
-        let Env { fs, clock, gate, on_broken } = env;
+        let Env { fs, clock, admission_control, on_broken } = env;
         let dir = config.dir.clone();
         fs.create_dir_all(&dir).map_err(io_error("create", &dir))?;
         let lock = fs.lock(&dir.join(LOCK_NAME)).map_err(io_error("lock", &dir.join(LOCK_NAME)))?;
@@ -204,7 +204,7 @@ impl Journal {
         };
         let max_bytes = config.max_bytes.max(SEGMENTS_MIN * SEGMENT_BYTES_MIN);
         let segment_bytes = config.segment_bytes.min(max_bytes / SEGMENTS_MIN).max(SEGMENT_BYTES_MIN);
-        let parts = Parts { fs, dir, segment_bytes, max_bytes, tail_bytes, clock, gate, on_broken, lock };
+        let parts = Parts { fs, dir, segment_bytes, max_bytes, tail_bytes, clock, admission_control, on_broken, lock };
         let shared = Shared::new(parts, &recovered);
         let entries = recovered.next_seq - recovered.replay_from;
         if entries > 0 {
@@ -222,14 +222,14 @@ impl Journal {
     ///
     /// # Errors
     /// The system has no thread to give.
-    pub fn start(&mut self, parcels: Parcels) -> std::io::Result<()> {
+    pub fn start(&mut self, ingest_batches: IngestReceiver) -> std::io::Result<()> {
         let Some((appender, keeper)) = self.idle.take() else { return Ok(()) };
         // The writer waits for parcels as a task would, but blocks in its writes: a runtime of its own.
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
         let (guard, stop) = (EndGuard(self.shared.clone()), self.stop.clone());
         let write = move || {
             let _guard = guard;
-            runtime.block_on(appender.run(parcels, stop));
+            runtime.block_on(appender.run(ingest_batches, stop));
         };
         self.writer = Some(std::thread::Builder::new().name("journal-writer".into()).spawn(write)?);
         let guard = PanicGuard(self.shared.clone());
@@ -267,10 +267,10 @@ impl Journal {
 
     /// Appends parcels without the threads, for simulations; after it each is acknowledged or dropped. False once the
     /// journal is broken or started.
-    pub fn append_now(&mut self, parcels: Vec<Parcel>) -> bool {
-        self.idle
-            .as_mut()
-            .is_some_and(|(appender, _)| self.shared.stats().broken.is_none() && appender.append(parcels).is_ok())
+    pub fn append_now(&mut self, ingest_batches: Vec<IngestBatch>) -> bool {
+        self.idle.as_mut().is_some_and(|(appender, _)| {
+            self.shared.stats().broken.is_none() && appender.append(ingest_batches).is_ok()
+        })
     }
 
     /// Does what the keeper does every second and whenever it is woken, without the threads, for simulations.

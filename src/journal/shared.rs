@@ -14,8 +14,8 @@ use super::keeper::Stock;
 use super::recovery::Recovered;
 use super::segment::Coding;
 use super::tracker::{Appended, Item, Tail, Tracker};
-use crate::ack::{Ack, Outcome};
-use crate::intake::Gate;
+use crate::ack::{Ack, AckOutcome};
+use crate::admission::AdmissionControl;
 use crate::model::{Clock, Now};
 use crate::telemetry::metrics;
 
@@ -66,7 +66,7 @@ pub(super) struct Shared {
     pub(super) segment_bytes: u64,
     pub(super) max_bytes: u64,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) gate: Gate,
+    pub(super) admission_control: AdmissionControl,
     /// What the segments of this process have in common: see [`super::segment`].
     pub(super) run: u32,
     /// When the journal was opened.
@@ -92,7 +92,7 @@ pub(super) struct Parts {
     pub(super) max_bytes: u64,
     pub(super) tail_bytes: usize,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) gate: Gate,
+    pub(super) admission_control: AdmissionControl,
     pub(super) on_broken: OnBroken,
     pub(super) lock: Box<dyn DirLock>,
 }
@@ -122,7 +122,7 @@ impl Shared {
             run: fastrand::u32(..),
             opened: parts.clock.now(),
             clock: parts.clock,
-            gate: parts.gate,
+            admission_control: parts.admission_control,
             on_broken: parts.on_broken,
             replay: (from, recovered.next_seq),
             state: Mutex::new(state),
@@ -154,7 +154,7 @@ impl Shared {
     pub(super) fn break_for(&self, broken: &Broken) {
         // Entries given up say nothing about the journal: it still keeps what it is given.
         if !matches!(broken, Broken::NotDelivered { .. }) {
-            self.gate.broken();
+            self.admission_control.broken();
         }
         {
             let mut state = self.state();
@@ -184,7 +184,7 @@ impl Shared {
     pub(super) fn chunk_ack(self: &Arc<Shared>, first: u64) -> Ack {
         let shared = self.clone();
         Ack::with(move |outcome| match outcome {
-            Outcome::Delivered => {
+            AckOutcome::Delivered => {
                 let mut state = shared.state();
                 state.tracker.stored(first);
                 state.forget(Some(shared.now()));
@@ -192,8 +192,8 @@ impl Shared {
                     shared.kick(&mut state);
                 }
             }
-            Outcome::NotDelivered if shared.state().finished => {}
-            Outcome::NotDelivered => shared.break_for(&Broken::NotDelivered { first_seq: first }),
+            AckOutcome::NotDelivered if shared.state().finished => {}
+            AckOutcome::NotDelivered => shared.break_for(&Broken::NotDelivered { first_seq: first }),
         })
     }
 

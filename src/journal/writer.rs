@@ -25,7 +25,7 @@ use super::segment::{
 use super::shared::{SegmentInfo, Shared};
 use super::tracker::{Appended, EntryKind, Item, Place};
 use crate::ack::Ack;
-use crate::intake::{Parcel, Parcels};
+use crate::admission::{IngestBatch, IngestReceiver};
 use crate::telemetry::metrics;
 
 /// A group takes in parcels up to this size: at 3 ms for a synced MiB, an fdatasync of more would make everybody wait
@@ -73,11 +73,11 @@ impl Appender {
 
     /// Appends parcels, in one group where they fit into one segment. When it returns, each has been acknowledged or
     /// dropped.
-    pub(super) fn append(&mut self, parcels: impl IntoIterator<Item = Parcel>) -> Result<(), Dead> {
+    pub(super) fn append(&mut self, ingest_batches: impl IntoIterator<Item = IngestBatch>) -> Result<(), Dead> {
         let mut full = false;
-        for parcel in parcels {
+        for ingest_batch in ingest_batches {
             let (start, staged) = (self.buf.len(), self.staged.len());
-            let Some(ack) = self.stage(parcel) else { continue };
+            let Some(ack) = self.stage(ingest_batch) else { continue };
             if self.buf.len() as u64 > self.room() {
                 // It does not fit behind those before it. They are written, and it begins the next segment.
                 let own_buf = self.buf.split_off(start);
@@ -98,12 +98,12 @@ impl Appender {
     }
 
     /// Encodes a parcel's frames behind the others. `None` where there is nothing to write.
-    fn stage(&mut self, parcel: Parcel) -> Option<Ack> {
-        if parcel.memory_bytes() > PAYLOAD_BYTES_MAX {
-            tracing::error!("a message of {} bytes is too large for the journal", parcel.memory_bytes());
+    fn stage(&mut self, ingest_batch: IngestBatch) -> Option<Ack> {
+        if ingest_batch.memory_bytes() > PAYLOAD_BYTES_MAX {
+            tracing::error!("a message of {} bytes is too large for the journal", ingest_batch.memory_bytes());
             return None;
         }
-        let (batch, dead, ack) = parcel.into_parts();
+        let (batch, dead, ack) = ingest_batch.into_parts();
         if batch.is_empty() && dead.is_empty() {
             ack.delivered();
             return None;
@@ -241,24 +241,24 @@ impl Appender {
     }
 
     /// Works until the parcels end or `stop` is notified and the queue is empty.
-    pub(super) async fn run(mut self, mut parcels: Parcels, stop: Arc<Notify>) {
+    pub(super) async fn run(mut self, mut ingest_batches: IngestReceiver, stop: Arc<Notify>) {
         let mut group = Vec::new();
         loop {
             tokio::select! {
                 biased;
-                first = parcels.recv() => match first {
+                first = ingest_batches.recv() => match first {
                     Some(first) => group.push(first),
                     None => return self.end(),
                 },
                 // What is in the queue now is still taken; nothing more gets in.
-                () = stop.notified() => parcels.close(),
+                () = stop.notified() => ingest_batches.close(),
             }
-            let mut bytes = group.last().map_or(0, Parcel::memory_bytes);
+            let mut bytes = group.last().map_or(0, IngestBatch::memory_bytes);
             while bytes < GROUP_BYTES_MAX
-                && let Ok(parcel) = parcels.try_recv()
+                && let Ok(ingest_batch) = ingest_batches.try_recv()
             {
-                bytes += parcel.memory_bytes();
-                group.push(parcel);
+                bytes += ingest_batch.memory_bytes();
+                group.push(ingest_batch);
             }
             if self.append(group.drain(..)) == Err(Dead) {
                 return;

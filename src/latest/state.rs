@@ -38,7 +38,7 @@ const SWEEP_MS: u64 = 10_000;
 const SWEEP_FULL_MS: u64 = 1000;
 
 /// Where a reading stands in a batch, and its sensor's hash.
-pub type Pick = (u32, u64);
+pub type RowRef = (u32, u64);
 
 /// An update and who waits for it.
 #[derive(Debug)]
@@ -125,9 +125,9 @@ impl Latest {
     }
 
     /// Takes readings of a batch in. A part of `ack`, where there is one, is held with every sensor concerned.
-    pub fn accept(&mut self, batch: &ReadingBatch, picks: &[Pick], ack: Option<Ack>, now: Now) {
+    pub fn accept(&mut self, batch: &ReadingBatch, row_refs: &[RowRef], ack: Option<Ack>, now: Now) {
         self.shapes.begin(batch);
-        for &(offset, hash) in picks {
+        for &(offset, hash) in row_refs {
             let Some(reading) = batch.at(offset) else { continue };
             let slot = self.slot(hash, reading.sensor_id(), |due| due.due_ms(now.mono_ms, hash));
             let entry = &mut self.entries[slot as usize];

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::state::{Holding, Latest, LatestSettings, Pending, Pick};
+use super::state::{Holding, Latest, LatestSettings, Pending, RowRef};
 use crate::ack::Ack;
 use crate::flush::backoff::Backoff;
 use crate::flush::{Flusher, Permit};
@@ -27,7 +27,7 @@ const TICK: Duration = Duration::from_millis(20);
 
 struct Arrival {
     batch: Arc<ReadingBatch>,
-    picks: Vec<Pick>,
+    row_refs: Vec<RowRef>,
     ack: Option<Ack>,
 }
 
@@ -45,16 +45,16 @@ impl LatestHandle {
     }
 
     /// Hands over readings, waiting while the task is at its limit of memory.
-    pub async fn send(&self, batch: Arc<ReadingBatch>, picks: Vec<Pick>, ack: Option<Ack>) {
+    pub async fn send(&self, batch: Arc<ReadingBatch>, row_refs: Vec<RowRef>, ack: Option<Ack>) {
         // The task lives as long as its shard unless it has panicked, which ends the service; what it held of
         // acknowledgements is then not delivered.
-        let _ = self.arrivals.send(Arrival { batch, picks, ack }).await;
+        let _ = self.arrivals.send(Arrival { batch, row_refs, ack }).await;
     }
 }
 
 impl std::fmt::Debug for Arrival {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Arrival of {} readings", self.picks.len())
+        write!(f, "Arrival of {} readings", self.row_refs.len())
     }
 }
 
@@ -130,7 +130,7 @@ impl LatestTask {
                 },
                 permit = self.flusher.permit(), if due => self.launch(permit),
                 arrival = self.arrivals.recv(), if !draining && !self.state.full() => match arrival {
-                    Some(a) => self.state.accept(&a.batch, &a.picks, a.ack, self.clock.now()),
+                    Some(a) => self.state.accept(&a.batch, &a.row_refs, a.ack, self.clock.now()),
                     None => draining = true,
                 },
                 _ = ticks.tick() => self.state.tick(self.clock.now()),

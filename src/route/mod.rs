@@ -9,10 +9,10 @@ pub mod oldest;
 
 use std::sync::Arc;
 
-use crate::accumulate::{Portion, ShardGone, ShardHandle};
+use crate::accumulate::{ShardBatch, ShardClosed, ShardHandle};
 use crate::ack::Ack;
+use crate::admission::IngestReceiver;
 use crate::flush::dead::DeadLetters;
-use crate::intake::Parcels;
 use crate::journal::{EntryKind, Follower};
 use crate::model::{Clock, DeadLetter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
@@ -31,7 +31,7 @@ pub struct Router {
 pub enum RouteError {
     /// A shard has failed.
     #[error(transparent)]
-    Shard(#[from] ShardGone),
+    Shard(#[from] ShardClosed),
 }
 
 impl Router {
@@ -73,12 +73,12 @@ impl Router {
     /// A shard is gone.
     pub async fn take(
         self,
-        mut parcels: Parcels,
+        mut ingest_batches: IngestReceiver,
         oldest: Arc<Oldest>,
         clock: Arc<dyn Clock>,
     ) -> Result<(), RouteError> {
-        while let Some(parcel) = parcels.recv().await {
-            let (batch, dead, ack) = parcel.into_parts();
+        while let Some(ingest_batch) = ingest_batches.recv().await {
+            let (batch, dead, ack) = ingest_batch.into_parts();
             let ack = oldest.watch(ack, clock.now().mono_ms);
             if !batch.is_empty() {
                 self.readings(Arc::new(batch), &ack, self.repeats).await?;
@@ -97,9 +97,11 @@ impl Router {
     }
 
     async fn readings(&self, batch: Arc<ReadingBatch>, ack: &Ack, replayed: bool) -> Result<(), RouteError> {
-        for (shard, picks) in picks(&batch, self.shards.len()).into_iter().enumerate() {
-            if !picks.is_empty() {
-                self.shards[shard].send(Portion { batch: batch.clone(), picks, ack: ack.clone(), replayed }).await?;
+        for (shard, row_refs) in row_refs(&batch, self.shards.len()).into_iter().enumerate() {
+            if !row_refs.is_empty() {
+                self.shards[shard]
+                    .send(ShardBatch { batch: batch.clone(), row_refs, ack: ack.clone(), replayed })
+                    .await?;
             }
         }
         Ok(())
@@ -107,13 +109,13 @@ impl Router {
 }
 
 /// Which readings of a batch belong to which of `shards` shards: offset and hash, in the batch's order.
-pub fn picks(batch: &ReadingBatch, shards: usize) -> Vec<Vec<(u32, u64)>> {
+pub fn row_refs(batch: &ReadingBatch, shards: usize) -> Vec<Vec<(u32, u64)>> {
     let expected = batch.len() / shards.max(1) + 1;
-    let mut picks: Vec<Vec<(u32, u64)>> = (0..shards).map(|_| Vec::with_capacity(expected)).collect();
+    let mut row_refs: Vec<Vec<(u32, u64)>> = (0..shards).map(|_| Vec::with_capacity(expected)).collect();
     for place in batch.places() {
-        picks[shard_of(place.hash, shards)].push((place.offset, place.hash));
+        row_refs[shard_of(place.hash, shards)].push((place.offset, place.hash));
     }
-    picks
+    row_refs
 }
 
 /// The shard of a sensor: the upper half of the hash scaled to the number of shards, so that the lower half stays evenly

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::ack::{Ack, Outcome};
+use crate::ack::{Ack, AckOutcome};
 
-/// Parcels on their way, by the order of their arrival; as many as the limits of the door and the shards let in.
+/// IngestReceiver on their way, by the order of their arrival; as many as the limits of the door and the shards let in.
 #[derive(Debug, Default)]
 pub struct Oldest(Mutex<Waiting>);
 
@@ -27,8 +27,8 @@ impl Oldest {
         Ack::with(move |outcome| {
             oldest.with(|w| w.since_ms.remove(&id));
             match outcome {
-                Outcome::Delivered => ack.delivered(),
-                Outcome::NotDelivered => drop(ack),
+                AckOutcome::Delivered => ack.delivered(),
+                AckOutcome::NotDelivered => drop(ack),
             }
         })
     }
@@ -55,8 +55,8 @@ mod tests {
         let (a, b) = (oldest.watch(a, 10), oldest.watch(b, 20));
         assert_eq!(oldest.since_ms(), Some(10));
         a.delivered();
-        assert_eq!((oldest.since_ms(), wait_a.outcome().await), (Some(20), Outcome::Delivered));
+        assert_eq!((oldest.since_ms(), wait_a.outcome().await), (Some(20), AckOutcome::Delivered));
         drop(b);
-        assert_eq!((oldest.since_ms(), wait_b.outcome().await), (None, Outcome::NotDelivered));
+        assert_eq!((oldest.since_ms(), wait_b.outcome().await), (None, AckOutcome::NotDelivered));
     }
 }

@@ -400,7 +400,7 @@ impl Store for MemoryStore {
 
     fn dead_letter_bytes(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
         // Without a fault: it is asked by the clock, and what a script says of commands must not depend on it.
-        Box::pin(async { Ok(self.pages().letter_bytes()) })
+        Box::pin(async { Ok(self.pages().dead_letter_bytes()) })
     }
 
     fn evict_letters(&self, bytes: u64) -> BoxFuture<'_, Result<Evicted, StoreError>> {

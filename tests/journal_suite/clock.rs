@@ -1,7 +1,7 @@
 //! A wall clock that is set ahead or back: what is stored is used again as soon as ever, what may hold a twin comes back,
 //! and ages are those of the monotonic clock.
 
-use hourbucket::intake::Refused;
+use hourbucket::admission::AdmissionError;
 use hourbucket::journal::fs::memory::Crash;
 
 use crate::support::{MOMENT_MS, World};
@@ -83,21 +83,21 @@ fn for_want_of_room_one_segment_after_the_other_is_given_up_whatever_is_unstored
     let mut world = World::new(8192, 12 * 8192, 1 << 20);
     world.received = true;
     world.open();
-    while world.gate.check().is_ok() {
+    while world.admission_control.check().is_ok() {
         world.append(&[(60, false)]);
     }
-    assert_eq!(world.gate.check(), Err(Refused::Full));
+    assert_eq!(world.admission_control.check(), Err(AdmissionError::Full));
     let full = world.stats().segments;
     // All is of one moment, and the last is not stored.
     world.clock.step(-HOUR_MS);
     store_but(&mut world, 1);
     assert_eq!(world.stats().segments, full, "the moment of what is stored has not passed");
     world.tick();
-    assert_eq!(world.gate.check(), Ok(()));
+    assert_eq!(world.admission_control.check(), Ok(()));
     assert_eq!(world.stats().segments, full - 1, "one is enough");
     for _ in 0..40 {
         world.append(&[(60, false)]);
-        assert_eq!(world.gate.check(), Ok(()));
+        assert_eq!(world.admission_control.check(), Ok(()));
         store_but(&mut world, 1);
     }
     assert!(world.stats().segments >= full - 2, "no more are given up than are needed: {}", world.stats().segments);

@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use hourbucket::ack::{Ack, Outcome};
-use hourbucket::intake::{Parcel, Refused, door};
+use hourbucket::ack::{Ack, AckOutcome};
+use hourbucket::admission::{AdmissionError, IngestBatch, admission_channel};
 use hourbucket::journal::fs::memory::{Crash, Fault, Op};
 
 use crate::support::{World, batch, segment_paths};
@@ -99,11 +99,11 @@ fn a_failed_sync_is_final_and_what_was_synced_before_is_still_given() {
     world.append(&[(3, false)]);
     world.fs.fail(Some(Op::SyncData), 0, 1, Fault::Error(ErrorKind::Other));
     world.append(&[(4, false)]);
-    assert_eq!(world.gate.check(), Err(Refused::Broken));
+    assert_eq!(world.admission_control.check(), Err(AdmissionError::Broken));
     assert!(world.broken.lock().unwrap().as_ref().unwrap().contains("could not be made durable"));
     let before = world.fs.ops().len();
-    let parcel = Parcel::new(batch(9, 1), vec![], Ack::none());
-    assert!(!world.opened.as_mut().unwrap().journal.append_now(vec![parcel]));
+    let ingest_batch = IngestBatch::new(batch(9, 1), vec![], Ack::none());
+    assert!(!world.opened.as_mut().unwrap().journal.append_now(vec![ingest_batch]));
     assert_eq!(world.fs.ops().len(), before, "never tried again");
     world.take(10);
     assert_eq!(world.held.len(), 1);
@@ -125,13 +125,13 @@ fn a_full_disk_closes_the_door_until_there_is_room() {
         world.append(&[(20, false)]);
         world.tick();
     }
-    assert_eq!(world.gate.check(), Err(Refused::Full));
+    assert_eq!(world.admission_control.check(), Err(AdmissionError::Full));
     let due = world.due.len();
     assert!(due > 8, "{due}");
     world.fs.set_capacity(Some(60_000));
     world.clock.advance(1000);
     world.tick();
-    assert_eq!(world.gate.check(), Ok(()));
+    assert_eq!(world.admission_control.check(), Ok(()));
     world.append(&[(20, false)]);
     assert_eq!(world.due.len(), due + 1);
     world.crash(Crash::LoseAll);
@@ -142,24 +142,24 @@ fn a_full_disk_closes_the_door_until_there_is_room() {
 fn a_full_journal_opens_when_a_segment_is_stored() {
     let mut world = World::new(8192, 32 << 10, 4000);
     world.open();
-    while world.gate.check().is_ok() {
+    while world.admission_control.check().is_ok() {
         world.append(&[(20, false)]);
         world.tick();
     }
-    assert_eq!(world.gate.check(), Err(Refused::Full));
+    assert_eq!(world.admission_control.check(), Err(AdmissionError::Full));
     let stats = |world: &World| world.opened.as_ref().unwrap().journal.handle().stats();
     assert!(stats(&world).bytes <= 32 << 10);
     let segments = stats(&world).segments;
     world.take(100);
     (0..100).for_each(|_| world.store(0));
     world.tick();
-    assert_eq!(world.gate.check(), Ok(()));
+    assert_eq!(world.admission_control.check(), Ok(()));
     assert!(stats(&world).segments < segments);
     world.append(&[(20, false)]);
-    assert_eq!(world.gate.check(), Ok(()));
+    assert_eq!(world.admission_control.check(), Ok(()));
     // One that never fits is refused alone.
     world.append(&[(5000, false), (1, false)]);
-    assert_eq!(world.gate.check(), Ok(()));
+    assert_eq!(world.admission_control.check(), Ok(()));
     world.crash(Crash::LoseAll);
     world.open();
 }
@@ -171,10 +171,10 @@ fn a_failed_write_refuses_its_group_and_the_next_one_begins_a_new_segment() {
     world.append(&[(3, false)]);
     world.fs.fail(Some(Op::Write), 0, 1, Fault::Error(ErrorKind::StorageFull));
     world.append(&[(4, false), (5, false)]);
-    assert_eq!(world.gate.check(), Err(Refused::Full));
+    assert_eq!(world.admission_control.check(), Err(AdmissionError::Full));
     world.append(&[(6, false)]);
     world.tick();
-    assert_eq!(world.gate.check(), Ok(()));
+    assert_eq!(world.admission_control.check(), Ok(()));
     assert_eq!(world.due.len(), 2);
     assert_eq!(segment_paths(&world.fs, Path::new("j")).len(), 2);
     world.crash(Crash::Random(3));
@@ -194,7 +194,7 @@ fn entries_given_up_are_reported_kept_and_replayed() {
     }
     // Once the last part of its chunk is gone.
     assert!(world.broken.lock().unwrap().as_ref().unwrap().contains("given up"));
-    assert_eq!(world.gate.check(), Ok(()), "the journal itself is sound");
+    assert_eq!(world.admission_control.check(), Ok(()), "the journal itself is sound");
     world.tick();
     world.finish();
     world.open();
@@ -206,22 +206,22 @@ async fn with_threads_a_full_disk_opens_again_by_itself() {
     world.fs.set_capacity(Some(30_000));
     world.try_open().unwrap();
     let mut opened = world.opened.take().unwrap();
-    let (intake, parcels) = door(16, 1 << 20, world.gate.clone());
-    opened.journal.start(parcels).unwrap();
+    let (admission, ingest_batches) = admission_channel(16, 1 << 20, world.admission_control.clone());
+    opened.journal.start(ingest_batches).unwrap();
     let mut taken = 0;
-    while intake.check().is_ok() {
+    while admission.check().is_ok() {
         let (ack, wait) = Ack::channel();
-        if intake.submit(Parcel::new(batch(1, 20), vec![], ack)).await.is_ok() {
-            taken += usize::from(wait.outcome().await == Outcome::Delivered);
+        if admission.submit(IngestBatch::new(batch(1, 20), vec![], ack)).await.is_ok() {
+            taken += usize::from(wait.outcome().await == AckOutcome::Delivered);
         }
     }
     world.fs.set_capacity(None);
-    while intake.check().is_err() {
+    while admission.check().is_err() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let (ack, wait) = Ack::channel();
-    intake.submit(Parcel::new(batch(1, 20), vec![], ack)).await.unwrap();
-    assert_eq!(wait.outcome().await, Outcome::Delivered);
+    admission.submit(IngestBatch::new(batch(1, 20), vec![], ack)).await.unwrap();
+    assert_eq!(wait.outcome().await, AckOutcome::Delivered);
     opened.journal.close().await;
     let mut given = 0;
     while let Some(entry) = opened.follower.next().await {

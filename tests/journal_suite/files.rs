@@ -4,9 +4,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use hourbucket::ack::{Ack, Outcome};
+use hourbucket::ack::{Ack, AckOutcome};
+use hourbucket::admission::{Admission, AdmissionControl, IngestBatch, admission_channel};
 use hourbucket::config;
-use hourbucket::intake::{Gate, Intake, Parcel, door};
 use hourbucket::journal::fs::RealFs;
 use hourbucket::journal::{Env, Follower, Journal, JournalError, Opened, inspect, salvage};
 use hourbucket::model::SystemClock;
@@ -17,7 +17,7 @@ use crate::support::{batch, frames_end, letter, segment_paths};
 struct Service {
     journal: Journal,
     follower: Follower,
-    intake: Intake,
+    admission: Admission,
     broken: Arc<Mutex<Option<String>>>,
 }
 
@@ -27,20 +27,25 @@ fn config(dir: &Path) -> config::Journal {
 
 fn open(dir: &Path, tail_bytes: usize) -> Result<Service, JournalError> {
     let broken = Arc::new(Mutex::new(None));
-    let (seen, gate) = (broken.clone(), Gate::default());
+    let (seen, admission_control) = (broken.clone(), AdmissionControl::default());
     let on_broken = Box::new(move |why: &hourbucket::journal::Broken| *seen.lock().unwrap() = Some(why.to_string()));
-    let env = Env { fs: Arc::new(RealFs), clock: Arc::new(SystemClock::new()), gate: gate.clone(), on_broken };
+    let env = Env {
+        fs: Arc::new(RealFs),
+        clock: Arc::new(SystemClock::new()),
+        admission_control: admission_control.clone(),
+        on_broken,
+    };
     let Opened { mut journal, follower } = Journal::open_with_tail(&config(dir), env, tail_bytes)?;
-    let (intake, parcels) = door(64, 8 << 20, gate);
-    journal.start(parcels).unwrap();
-    Ok(Service { journal, follower, intake, broken })
+    let (admission, ingest_batches) = admission_channel(64, 8 << 20, admission_control);
+    journal.start(ingest_batches).unwrap();
+    Ok(Service { journal, follower, admission, broken })
 }
 
 impl Service {
     async fn put(&self, id: u64, readings: usize) {
         let (ack, wait) = Ack::channel();
-        self.intake.submit(Parcel::new(batch(id, readings), vec![letter(id)], ack)).await.unwrap();
-        assert_eq!(wait.outcome().await, Outcome::Delivered);
+        self.admission.submit(IngestBatch::new(batch(id, readings), vec![letter(id)], ack)).await.unwrap();
+        assert_eq!(wait.outcome().await, AckOutcome::Delivered);
     }
 
     /// The ids of the readings' entries that come, `n` entries of all.
@@ -237,13 +242,13 @@ async fn many_callers_while_the_follower_reads_and_while_it_does_not() {
     let mut service = open(dir.path(), 20_000).unwrap();
     let callers: Vec<_> = (0..8)
         .map(|caller| {
-            let intake = service.intake.clone();
+            let admission = service.admission.clone();
             tokio::spawn(async move {
                 for i in 0..100 {
                     let (ack, wait) = Ack::channel();
-                    let parcel = Parcel::new(batch(caller * 1000 + i, 20), vec![], ack);
-                    intake.submit(parcel).await.unwrap();
-                    assert_eq!(wait.outcome().await, Outcome::Delivered);
+                    let ingest_batch = IngestBatch::new(batch(caller * 1000 + i, 20), vec![], ack);
+                    admission.submit(ingest_batch).await.unwrap();
+                    assert_eq!(wait.outcome().await, AckOutcome::Delivered);
                 }
             })
         })

@@ -19,14 +19,14 @@ enum Step {
     CrashIn(u64, u64),
 }
 
-fn parcels() -> impl Strategy<Value = Vec<(usize, bool)>> {
+fn ingest_batches() -> impl Strategy<Value = Vec<(usize, bool)>> {
     let readings = prop_oneof![4 => 0..4usize, 3 => 5..20usize, 1 => 100..300usize];
     prop::collection::vec((readings, prop::bool::weighted(0.2)), 1..5)
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => parcels().prop_map(Step::Append),
+        8 => ingest_batches().prop_map(Step::Append),
         4 => (1..12usize).prop_map(Step::Take),
         4 => prop::collection::vec(0..64usize, 1..12).prop_map(Step::Store),
         3 => (0..1500u64).prop_map(Step::Tick),
@@ -54,7 +54,7 @@ fn run(max_bytes: u64, received: bool, steps: &[Step]) {
     let mut seed = 0;
     for step in steps {
         match step {
-            Step::Append(parcels) => world.append(parcels),
+            Step::Append(ingest_batches) => world.append(ingest_batches),
             Step::Take(n) => world.take(*n),
             Step::Store(which) => which.iter().for_each(|&i| world.store(i)),
             Step::Tick(ms) => {

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use hourbucket::intake::Refused;
+use hourbucket::admission::AdmissionError;
 use hourbucket::journal::fs::memory::{Crash, Fault, Op};
 use hourbucket::journal::fs::{Fs, MemFs};
 use hourbucket::journal::{JournalError, inspect, salvage};
@@ -176,15 +176,15 @@ fn the_stock_is_within_max_bytes_and_gives_way() {
     };
     let mut full = vec![];
     for _ in 0..3 {
-        while world.gate.check().is_ok() {
+        while world.admission_control.check().is_ok() {
             world.append(&[(60, false)]);
             world.tick();
             assert_eq!(stats(&world).bytes, on_disk(&world));
         }
-        assert_eq!(world.gate.check(), Err(Refused::Full));
+        assert_eq!(world.admission_control.check(), Err(AdmissionError::Full));
         full.push((stats(&world).bytes, stats(&world).segments));
         store_all(&mut world);
-        assert_eq!(world.gate.check(), Ok(()));
+        assert_eq!(world.admission_control.check(), Ok(()));
         assert_eq!(stats(&world).bytes, on_disk(&world));
         assert_eq!(spares(&world.fs).len(), 4, "no more are kept");
     }
@@ -193,7 +193,7 @@ fn the_stock_is_within_max_bytes_and_gives_way() {
     let before = stats(&world).segments;
     world.append(&[(2400, false)]);
     assert_eq!(world.due.len(), 1, "it was taken");
-    assert_eq!(world.gate.check(), Ok(()));
+    assert_eq!(world.admission_control.check(), Ok(()));
     assert_eq!(stats(&world).segments, before + 1);
     assert_eq!(stats(&world).bytes, on_disk(&world));
     assert!(stats(&world).bytes <= 16 * SEGMENT);

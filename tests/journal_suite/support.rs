@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use hourbucket::ack::{Ack, Outcome};
+use hourbucket::ack::{Ack, AckOutcome};
+use hourbucket::admission::{AdmissionControl, IngestBatch};
 use hourbucket::config;
-use hourbucket::intake::{Gate, Parcel};
 use hourbucket::journal::fs::memory::Crash;
 use hourbucket::journal::fs::{Fs, MemFs};
 use hourbucket::journal::{Entry, EntryKind, Env, Journal, JournalError, Opened};
@@ -105,7 +105,7 @@ pub(crate) fn key_of(entry: &Entry, sent: &BTreeMap<u64, Sent>) -> Key {
 pub(crate) struct World {
     pub(crate) fs: MemFs,
     pub(crate) clock: Arc<TestClock>,
-    pub(crate) gate: Gate,
+    pub(crate) admission_control: AdmissionControl,
     pub(crate) broken: Arc<Mutex<Option<String>>>,
     pub(crate) opened: Option<Opened>,
     config: config::Journal,
@@ -116,7 +116,7 @@ pub(crate) struct World {
     /// Whether there may have been no room once: twins may have been given up then.
     crowded: bool,
     starts: u32,
-    outcomes: Arc<Mutex<BTreeMap<u64, Outcome>>>,
+    outcomes: Arc<Mutex<BTreeMap<u64, AckOutcome>>>,
     next_id: u64,
     /// Entries that were promised (acknowledged, or seen after a restart) and not reported as stored.
     pub(crate) due: BTreeSet<Key>,
@@ -135,7 +135,7 @@ impl World {
         World {
             fs: MemFs::new(),
             clock: Arc::default(),
-            gate: Gate::default(),
+            admission_control: AdmissionControl::default(),
             broken: Arc::default(),
             opened: None,
             config: config(segment_bytes, max_bytes),
@@ -158,13 +158,13 @@ impl World {
     /// Opens without looking at what comes back.
     pub(crate) fn try_open(&mut self) -> Result<(), JournalError> {
         self.starts += 1;
-        self.gate = Gate::default();
+        self.admission_control = AdmissionControl::default();
         self.broken = Arc::default();
         let broken = self.broken.clone();
         let env = Env {
             fs: Arc::new(self.fs.clone()) as Arc<dyn Fs>,
             clock: self.clock.clone(),
-            gate: self.gate.clone(),
+            admission_control: self.admission_control.clone(),
             on_broken: Box::new(move |why| {
                 broken.lock().unwrap().get_or_insert(why.to_string());
             }),
@@ -220,17 +220,17 @@ impl World {
     }
 
     fn acknowledged(&self, id: u64) -> bool {
-        self.outcomes.lock().unwrap().get(&id) == Some(&Outcome::Delivered)
+        self.outcomes.lock().unwrap().get(&id) == Some(&AckOutcome::Delivered)
     }
 
     pub(crate) fn stats(&self) -> hourbucket::journal::Stats {
         self.opened.as_ref().unwrap().journal.handle().stats()
     }
 
-    pub(crate) fn append(&mut self, parcels: &[(usize, bool)]) {
+    pub(crate) fn append(&mut self, ingest_batches: &[(usize, bool)]) {
         let mut group = Vec::new();
         let mut keys = Vec::new();
-        for &(readings, dead) in parcels {
+        for &(readings, dead) in ingest_batches {
             let id = self.next_id;
             self.next_id += 1;
             let Now { wall_ms, mono_ms } = self.clock.now();
@@ -244,7 +244,7 @@ impl World {
             let dead: Vec<DeadLetter> = dead.then(|| letter(id)).into_iter().collect();
             keys.extend((readings > 0).then_some((id, false)));
             keys.extend(dead.iter().map(|_| (id, true)));
-            group.push(Parcel::new(batch_received(id, readings, received_ms), dead, ack));
+            group.push(IngestBatch::new(batch_received(id, readings, received_ms), dead, ack));
         }
         let Some(opened) = &mut self.opened else { return };
         // A parcel refused for want of room would not be part of the write; five large ones need less than this.
@@ -253,7 +253,7 @@ impl World {
         self.crowded |= !one_write;
         self.last_group.clear();
         for key in keys {
-            if self.outcomes.lock().unwrap()[&key.0] == Outcome::Delivered {
+            if self.outcomes.lock().unwrap()[&key.0] == AckOutcome::Delivered {
                 self.due.insert(key);
             } else {
                 self.maybe.insert(key);

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use hourbucket::accumulate::state::ShardSettings;
 use hourbucket::accumulate::task::{Gauges, ShardTask};
-use hourbucket::accumulate::{Portion, ShardHandle};
-use hourbucket::ack::{Ack, Outcome};
+use hourbucket::accumulate::{ShardBatch, ShardHandle};
+use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::flush::Flusher;
 use hourbucket::flush::dead::DeadLetters;
 use hourbucket::model::{Clock, DeadLetter, Form, Now, Reading, ReadingBatch, Value};
-use hourbucket::route::picks;
+use hourbucket::route::row_refs;
 use hourbucket::store::Store;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -78,7 +78,7 @@ pub(crate) struct Process {
     tasks: Vec<JoinHandle<()>>,
     alive: Arc<AtomicBool>,
     /// Entries that were acknowledged by the stages behind since the last look.
-    done: Arc<Mutex<Vec<(usize, Outcome)>>>,
+    done: Arc<Mutex<Vec<(usize, AckOutcome)>>>,
     server: Arc<Server>,
 }
 
@@ -169,7 +169,7 @@ impl Instance {
         let mut journal = lock(&self.journal);
         done.iter().for_each(|(id, _)| journal[*id].stored = true);
         for (id, outcome) in done {
-            assert_eq!(outcome, Outcome::Delivered, "seed {seed}: an acknowledgement was dropped without a crash");
+            assert_eq!(outcome, AckOutcome::Delivered, "seed {seed}: an acknowledgement was dropped without a crash");
             for reading in journal[id].readings.iter().filter(|r| !state.stored.contains(&identity(r))) {
                 let is = |r: &Reading| identity(r) == identity(reading);
                 // A repetition of what is on its way to the dead letters: the journal has the first one.
@@ -204,7 +204,7 @@ struct Router {
     shards: Vec<ShardHandle>,
     journal: Journal,
     alive: Arc<AtomicBool>,
-    done: Arc<Mutex<Vec<(usize, Outcome)>>>,
+    done: Arc<Mutex<Vec<(usize, AckOutcome)>>>,
 }
 
 impl Router {
@@ -217,10 +217,10 @@ impl Router {
                     lock(&done).push((id, outcome));
                 }
             });
-            for (shard, picks) in self.shards.iter().zip(picks(&batch, self.shards.len())) {
-                if !picks.is_empty() {
-                    let portion = Portion { batch: batch.clone(), picks, ack: ack.clone(), replayed };
-                    shard.send(portion).await.expect("the shard lives");
+            for (shard, row_refs) in self.shards.iter().zip(row_refs(&batch, self.shards.len())) {
+                if !row_refs.is_empty() {
+                    let shard_batch = ShardBatch { batch: batch.clone(), row_refs, ack: ack.clone(), replayed };
+                    shard.send(shard_batch).await.expect("the shard lives");
                 }
             }
             ack.delivered();

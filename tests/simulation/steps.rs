@@ -14,11 +14,11 @@ use std::sync::{Arc, Mutex};
 
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::{Done, Job, Shard, ShardSettings};
-use hourbucket::ack::{Ack, Outcome};
+use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::model::{BucketStart, Form, NewBuckets, Now, PageWrite, Reading, ReadingBatch, Span, Value};
-use hourbucket::route::picks;
+use hourbucket::route::row_refs;
 use hourbucket::store::memory::Pages;
 use hourbucket::store::{StoreError, Written};
 
@@ -67,7 +67,7 @@ fn settle(
     }
 }
 
-type Outcomes = Arc<Mutex<Vec<(usize, usize, Outcome)>>>;
+type Outcomes = Arc<Mutex<Vec<(usize, usize, AckOutcome)>>>;
 
 /// One process: shards and what they have in flight. A crash throws it away.
 struct Process {
@@ -265,11 +265,11 @@ impl Sim {
             let key = instance * 1_000_000 + generation;
             outcomes.lock().unwrap().push((key, id, outcome));
         });
-        let picks = picks(&batch, inst.process.shards.len());
-        for (shard, picks) in inst.process.shards.iter_mut().zip(picks) {
-            if !picks.is_empty() {
+        let row_refs = row_refs(&batch, inst.process.shards.len());
+        for (shard, row_refs) in inst.process.shards.iter_mut().zip(row_refs) {
+            if !row_refs.is_empty() {
                 shard.set_new_buckets(inst.process.new);
-                shard.accept(&batch, &picks, ack.clone(), replayed, self.now);
+                shard.accept(&batch, &row_refs, ack.clone(), replayed, self.now);
             }
         }
         ack.delivered();
@@ -285,7 +285,7 @@ impl Sim {
             }
             assert_eq!(
                 outcome,
-                Outcome::Delivered,
+                AckOutcome::Delivered,
                 "seed {}: an acknowledgement was dropped without a crash",
                 self.seed
             );

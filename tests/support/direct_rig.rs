@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hourbucket::admission::{AdmissionControl, IngestBatch, IngestReceiver, admission_channel};
 use hourbucket::config::{AckMode, Config, ListenMqtt, Live, Retained, Subscription};
 use hourbucket::ingest::Env;
 use hourbucket::ingest::listen::MqttListener;
-use hourbucket::intake::{Gate, Parcel, Parcels, door};
 use hourbucket::model::SystemClock;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -38,9 +38,9 @@ pub fn settings() -> ListenMqtt {
 /// The port, and what the next stage sees of it.
 pub struct Direct {
     /// What is handed over.
-    pub parcels: Parcels,
+    pub ingest_batches: IngestReceiver,
     /// Opens and closes the door.
-    pub gate: Gate,
+    pub admission_control: AdmissionControl,
     /// Cancelled: take no more.
     pub stop: CancellationToken,
     /// Where devices connect.
@@ -52,36 +52,39 @@ pub struct Direct {
 impl Direct {
     /// Opens the port.
     pub async fn start(settings: &ListenMqtt) -> Direct {
-        let gate = Gate::default();
-        let (intake, parcels) = door(1024, 64 * 1024 * 1024, gate.clone());
+        let admission_control = AdmissionControl::default();
+        let (admission, ingest_batches) = admission_channel(1024, 64 * 1024 * 1024, admission_control.clone());
         let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
         let env = Env {
             decoding: Live::fixed(Config::default().decoding()),
             on_tls: Arc::new(|_| {}),
             ack: AckMode::Journal,
-            intake,
+            admission,
             clock: Arc::new(SystemClock::new()),
             stop: stop.clone(),
             drained: drained.clone(),
         };
         let listener = MqttListener::bind(settings, env).await.unwrap_or_else(|e| panic!("{e}"));
         let port = listener.local_addr().port();
-        Direct { parcels, gate, stop, port, drained, task: Some(listener.spawn()) }
+        Direct { ingest_batches, admission_control, stop, port, drained, task: Some(listener.spawn()) }
     }
 
     /// The next parcel.
-    pub async fn parcel(&mut self) -> Parcel {
-        tokio::time::timeout(PATIENCE, self.parcels.recv()).await.expect("no parcel came").expect("the port has ended")
+    pub async fn ingest_batch(&mut self) -> IngestBatch {
+        tokio::time::timeout(PATIENCE, self.ingest_batches.recv())
+            .await
+            .expect("no parcel came")
+            .expect("the port has ended")
     }
 
     /// Says of each parcel that comes that it is safe, until there were `n` readings and dead letters; the sensors.
     pub async fn deliver(&mut self, n: usize) -> Vec<String> {
         let (mut sensors, mut dead) = (vec![], 0);
         while sensors.len() + dead < n {
-            let parcel = self.parcel().await;
-            dead += parcel.dead.len();
-            sensors.extend(parcel.batch.to_readings().into_iter().map(|r| r.sensor_id));
-            parcel.into_parts().2.delivered();
+            let ingest_batch = self.ingest_batch().await;
+            dead += ingest_batch.dead.len();
+            sensors.extend(ingest_batch.batch.to_readings().into_iter().map(|r| r.sensor_id));
+            ingest_batch.into_parts().2.delivered();
         }
         sensors
     }
@@ -89,8 +92,8 @@ impl Direct {
     /// Says of all parcels, for as long as this is alive, that they are safe; the readings are counted by the metrics.
     pub fn deliver_all(mut self) -> JoinHandle<()> {
         tokio::spawn(async move {
-            while let Some(parcel) = self.parcels.recv().await {
-                parcel.into_parts().2.delivered();
+            while let Some(ingest_batch) = self.ingest_batches.recv().await {
+                ingest_batch.into_parts().2.delivered();
             }
         })
     }

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hourbucket::admission::{AdmissionControl, IngestBatch, IngestReceiver, admission_channel};
 use hourbucket::config::{AckMode, Decoding, Live, Mqtt, MqttProtocol, Retained, Subscription};
 use hourbucket::ingest::Env;
 use hourbucket::ingest::mqtt::{BrokerStatus, spawn};
-use hourbucket::intake::{Gate, Parcel, Parcels, door};
 use hourbucket::model::SystemClock;
 use rumqttc_v4 as mqtt;
 use tokio::sync::watch;
@@ -63,9 +63,9 @@ pub fn subscription(filter: &str, topic: &str, format: &str) -> Subscription {
 /// Ingest of one broker, and what the next stage sees of it.
 pub struct Ingest {
     /// What ingest hands over.
-    pub parcels: Parcels,
+    pub ingest_batches: IngestReceiver,
     /// Opens and closes the door.
-    pub gate: Gate,
+    pub admission_control: AdmissionControl,
     /// How the broker is doing.
     pub status: watch::Receiver<BrokerStatus>,
     /// Cancelled: take no more.
@@ -84,8 +84,8 @@ impl Ingest {
 
     /// Starts ingest.
     pub fn spawn(config: Mqtt) -> Ingest {
-        let gate = Gate::default();
-        let (intake, parcels) = door(1024, 64 * 1024 * 1024, gate.clone());
+        let admission_control = AdmissionControl::default();
+        let (admission, ingest_batches) = admission_channel(1024, 64 * 1024 * 1024, admission_control.clone());
         let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
         let none = BrokerStatus { broker: String::new(), connected: false, subscribed: false, problem: None };
         let (tx, status) = watch::channel(none);
@@ -94,13 +94,13 @@ impl Ingest {
             decoding: Live::fixed(decoding()),
             on_tls: Arc::new(|_| {}),
             ack: AckMode::Journal,
-            intake,
+            admission,
             clock: Arc::new(SystemClock::new()),
             stop: stop.clone(),
             drained: drained.clone(),
         };
         let task = spawn(config, env, on_status);
-        Ingest { parcels, gate, status, stop, drained, task: Some(task.unwrap()) }
+        Ingest { ingest_batches, admission_control, status, stop, drained, task: Some(task.unwrap()) }
     }
 
     /// Waits for a status.
@@ -110,21 +110,24 @@ impl Ingest {
     }
 
     /// The next parcel.
-    pub async fn parcel(&mut self) -> Parcel {
-        tokio::time::timeout(PATIENCE, self.parcels.recv()).await.expect("no parcel came").expect("ingest has ended")
+    pub async fn ingest_batch(&mut self) -> IngestBatch {
+        tokio::time::timeout(PATIENCE, self.ingest_batches.recv())
+            .await
+            .expect("no parcel came")
+            .expect("ingest has ended")
     }
 
-    /// Parcels with `n` readings and dead letters in all, not more.
-    pub async fn parcels(&mut self, n: usize) -> Vec<Parcel> {
-        let mut parcels = vec![];
+    /// IngestReceiver with `n` readings and dead letters in all, not more.
+    pub async fn ingest_batches(&mut self, n: usize) -> Vec<IngestBatch> {
+        let mut ingest_batches = vec![];
         let mut got = 0;
         while got < n {
-            let parcel = self.parcel().await;
-            got += parcel.batch.len() + parcel.dead.len();
-            parcels.push(parcel);
+            let ingest_batch = self.ingest_batch().await;
+            got += ingest_batch.batch.len() + ingest_batch.dead.len();
+            ingest_batches.push(ingest_batch);
         }
         assert_eq!(got, n, "more came than was sent");
-        parcels
+        ingest_batches
     }
 
     /// Ends ingest as the service does, and waits for it.
@@ -151,14 +154,14 @@ impl Drop for Ingest {
 }
 
 /// The sensor ids in parcels, in order.
-pub fn sensors(parcels: &[Parcel]) -> Vec<String> {
-    parcels.iter().flat_map(|p| p.batch.to_readings()).map(|r| r.sensor_id).collect()
+pub fn sensors(ingest_batches: &[IngestBatch]) -> Vec<String> {
+    ingest_batches.iter().flat_map(|p| p.batch.to_readings()).map(|r| r.sensor_id).collect()
 }
 
 /// Says of parcels that they are safe.
-pub fn deliver(parcels: Vec<Parcel>) {
-    for parcel in parcels {
-        parcel.into_parts().2.delivered();
+pub fn deliver(ingest_batches: Vec<IngestBatch>) {
+    for ingest_batch in ingest_batches {
+        ingest_batch.into_parts().2.delivered();
     }
 }
 

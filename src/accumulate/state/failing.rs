@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use super::{Refused, Shard, Ticket, bucket_of};
+use super::{RejectedRows, Shard, Ticket, bucket_of};
 use crate::model::{BucketStart, Now, SensorId};
 
 /// Faults after which a bucket is named and counted.
@@ -138,6 +138,6 @@ impl Shard {
         self.failing.recovered(ticket);
         let sensor_id = self.sensors[ticket.slot as usize].id.clone();
         let detail = format!("the store failed this bucket for {} s: {reason}", age_ms / 1000);
-        self.refused.push(Refused { sensor_id, rows: rows.into(), reason: QUARANTINED, detail, acks });
+        self.rejected_rows.push(RejectedRows { sensor_id, rows: rows.into(), reason: QUARANTINED, detail, acks });
     }
 }

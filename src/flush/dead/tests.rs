@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::ack::{Outcome, Wait};
+use crate::ack::{AckOutcome, AckWaiter};
 use crate::flush::backoff::Backoff;
 use crate::model::OWN_SOURCE;
 use crate::store::memory::{Fault, MemoryStore, Verdict};
@@ -40,7 +40,7 @@ impl Rig {
         rig
     }
 
-    async fn send(&self, letters: Vec<DeadLetter>) -> Wait {
+    async fn send(&self, letters: Vec<DeadLetter>) -> AckWaiter {
         let (ack, wait) = Ack::channel();
         self.dead.send_one(letters, ack).await;
         wait
@@ -59,7 +59,7 @@ fn names(source: &str, numbers: impl IntoIterator<Item = i64>) -> BTreeSet<Strin
     numbers.into_iter().map(|n| format!("{source}/{n}")).collect()
 }
 
-async fn outcome(wait: Wait) -> Option<Outcome> {
+async fn outcome(wait: AckWaiter) -> Option<AckOutcome> {
     tokio::time::timeout(SETTLED, wait.outcome()).await.ok()
 }
 
@@ -88,11 +88,11 @@ async fn letters_in_memory_are_bounded_in_bytes_while_the_store_is_away() {
     assert_eq!(sent.load(Ordering::Relaxed), IN_FLIGHT_BYTES_MAX / MIB - 1, "each has a little more than its payload");
     rig.flusher.open(1);
     sender.await.unwrap();
-    assert_eq!(outcome(wait).await, Some(Outcome::Delivered));
+    assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
     assert_eq!(rig.stored().len(), 40);
     // One that is larger than all the room there is.
     let wait = rig.send((0..20).map(|n| letter("http", n, MIB)).collect()).await;
-    assert_eq!(outcome(wait).await, Some(Outcome::Delivered));
+    assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
 }
 
 #[tokio::test(start_paused = true)]
@@ -116,7 +116,7 @@ async fn no_permit_is_held_while_it_waits() {
         tokio::time::sleep(Duration::from_millis(97)).await;
     }
     rig.store.set_script(Box::new(|| (Fault::None, Duration::ZERO)));
-    assert_eq!(outcome(wait).await, Some(Outcome::Delivered));
+    assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,8 +126,8 @@ async fn a_letter_that_hangs_is_found_and_holds_up_nobody() {
     let others = rig.send((0..300).map(|n| letter("mqtt", n, 10)).collect()).await;
     let with_it = rig.send((300..900).map(|n| letter("mqtt", n, 10)).collect()).await;
     let later = rig.send(vec![letter("mqtt", 900, 10)]).await;
-    assert_eq!(outcome(others).await, Some(Outcome::Delivered));
-    assert_eq!(outcome(later).await, Some(Outcome::Delivered));
+    assert_eq!(outcome(others).await, Some(AckOutcome::Delivered));
+    assert_eq!(outcome(later).await, Some(AckOutcome::Delivered));
     assert_eq!(rig.stored(), names("mqtt", (0..=900).filter(|n| *n != 321)));
     let Rig { store, dead, task, .. } = rig;
     assert_eq!(store.pages().dead.len(), 900, "none is stored twice");
@@ -144,7 +144,7 @@ async fn a_large_letter_that_is_refused_is_stored_in_part_and_says_so() {
     let rig = Rig::new(1 << 30);
     rig.store.set_judge(Box::new(|l| if l.payload.len() > MIB / 2 { Verdict::Refuses } else { Verdict::Takes }));
     let wait = rig.send(vec![letter("http", 1, 10), letter("http", 2, MIB), letter("http", 3, 10)]).await;
-    assert_eq!(outcome(wait).await, Some(Outcome::Delivered));
+    assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
     let dead = rig.store.pages().dead.clone();
     let part = dead.iter().find(|l| l.topic == "http/2").unwrap();
     assert_eq!((dead.len(), part.payload.len(), part.is_whole()), (3, CUT_BYTES, false));
@@ -164,12 +164,12 @@ async fn of_letters_that_are_refused_for_good_those_with_acknowledged_readings_a
         junk.push(rig.send((0..20).map(|n| letter("mqtt", 1 + round * 20 + n, CUT_BYTES)).collect()).await);
     }
     let good = rig.send(vec![letter("mqtt", 0, 10)]).await;
-    assert_eq!(outcome(good).await, Some(Outcome::Delivered), "it does not wait for those");
+    assert_eq!(outcome(good).await, Some(AckOutcome::Delivered), "it does not wait for those");
     let first = outcome(junk.remove(0)).await;
-    assert_eq!(first, Some(Outcome::Delivered), "given up: there are more than {ASIDE_BYTES_MAX} bytes of them");
+    assert_eq!(first, Some(AckOutcome::Delivered), "given up: there are more than {ASIDE_BYTES_MAX} bytes of them");
     assert_eq!(outcome(junk.pop().unwrap()).await, None, "the last ones are still tried");
     rig.store.set_judge(Box::new(|_| Verdict::Takes));
-    assert_eq!(outcome(own).await, Some(Outcome::Delivered));
+    assert_eq!(outcome(own).await, Some(AckOutcome::Delivered));
     let stored = rig.stored();
     assert!(names(OWN_SOURCE, 0..2).is_subset(&stored) && names("mqtt", 590..=600).is_subset(&stored));
     assert!(!stored.contains("mqtt/1"));
@@ -184,7 +184,7 @@ async fn a_store_that_answers_nothing_loses_nothing() {
     let wait = rig.send((0..12).map(|n| letter("mqtt", n, MIB)).collect()).await;
     tokio::time::sleep(10 * SETTLED).await;
     rig.store.set_judge(Box::new(|_| Verdict::Takes));
-    assert_eq!(outcome(wait).await, Some(Outcome::Delivered));
+    assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
     assert_eq!(rig.stored().len(), 12);
 }
 
@@ -205,7 +205,7 @@ async fn the_oldest_letters_of_senders_make_room_and_no_more_than_needed() {
     // Another instance has stored some, and this one nothing since.
     rig.store.pages().dead.extend((30..34).map(|n| letter("mqtt", n, MIB / 2)));
     tokio::time::sleep(SETTLED).await;
-    let bytes = rig.store.pages().letter_bytes() as usize;
+    let bytes = rig.store.pages().dead_letter_bytes() as usize;
     assert!((3 * MIB..=4 * MIB).contains(&bytes), "{bytes}");
     assert!(names("mqtt", 30..34).is_subset(&rig.stored()));
 }
@@ -216,8 +216,8 @@ async fn many_small_letters_make_room_for_large_ones_as_fast_as_these_come() {
     rig.store.pages().dead.extend((0..8000).map(|n| letter("mqtt", n, 100)));
     for n in 0..40 {
         let wait = rig.send(vec![letter("http", 10_000 + n, MIB)]).await;
-        assert_eq!(outcome(wait).await, Some(Outcome::Delivered));
-        let bytes = rig.store.pages().letter_bytes() as usize;
+        assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
+        let bytes = rig.store.pages().dead_letter_bytes() as usize;
         assert!(bytes <= 4 * MIB + BATCH_BYTES_MAX, "{bytes} after {n}");
     }
     tokio::time::sleep(SETTLED).await;

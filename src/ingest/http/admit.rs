@@ -18,9 +18,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::body::{Budget, drain};
 use super::refusal::Refusal;
 use super::tokens::Tokens;
+use crate::admission::{Admission, AdmissionError};
 use crate::config;
 use crate::decode::Formats;
-use crate::intake::{Intake, Refused};
 use crate::model::Clock;
 use crate::telemetry::metrics;
 
@@ -39,7 +39,7 @@ pub(super) struct Shared {
     pub(super) decoding: Arc<config::Decoding>,
     /// Those that a request can name.
     pub(super) formats: Formats,
-    pub(super) intake: Intake,
+    pub(super) admission: Admission,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) tokens: Option<Arc<Tokens>>,
     /// A permit for each request being worked on, `http.concurrency_max` in all.
@@ -55,13 +55,13 @@ impl Shared {
         check: impl FnOnce(&Tokens) -> Result<(), Refusal>,
     ) -> Result<OwnedSemaphorePermit, Refusal> {
         if self.stopping.load(Ordering::Acquire) {
-            return Err(Refusal::Door(Refused::Stopping));
+            return Err(Refusal::Door(AdmissionError::Stopping));
         }
         if let Some(tokens) = &self.tokens {
             check(tokens)?;
         }
         // A closed door is seen again at the hand-over; seen here, it saves reading and decoding the body.
-        self.intake.check()?;
+        self.admission.check()?;
         self.running.clone().try_acquire_owned().map_err(|_| Refusal::Concurrency)
     }
 
@@ -81,19 +81,19 @@ impl Shared {
     /// themselves, and do not wait here, come second.
     pub(super) async fn admit_patiently(&self, patience: Duration) -> Result<OwnedSemaphorePermit, Refusal> {
         if self.stopping.load(Ordering::Acquire) {
-            return Err(Refusal::Door(Refused::Stopping));
+            return Err(Refusal::Door(AdmissionError::Stopping));
         }
         let open = async {
-            while let Err(Refused::Busy | Refused::Full) = self.intake.check() {
+            while let Err(AdmissionError::Busy | AdmissionError::Full) = self.admission.check() {
                 tokio::time::sleep(DOOR_EVERY).await;
             }
-            self.intake.check()
+            self.admission.check()
         };
         let admitted = async {
             open.await?;
             self.running.clone().acquire_owned().await.map_err(|_| Refusal::Concurrency)
         };
-        let late = |_| Err(self.intake.check().err().map_or(Refusal::Concurrency, Refusal::from));
+        let late = |_| Err(self.admission.check().err().map_or(Refusal::Concurrency, Refusal::from));
         tokio::time::timeout(patience, admitted).await.unwrap_or_else(late)
     }
 }

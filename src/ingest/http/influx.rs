@@ -51,7 +51,7 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
         .route(WRITE_V3, write(Dialect::V3))
         .route(QUERY, get(query).post(query).route_layer(guard(Dialect::V1)))
         .route(PING, get(async || dialect::done()))
-        .route(HEALTH, get(async |State(shared): State<Arc<Shared>>| dialect::health(shared.intake.check())))
+        .route(HEALTH, get(async |State(shared): State<Arc<Shared>>| dialect::health(shared.admission.check())))
 }
 
 /// Around the routes, as [`super::admit::admit`], with these clients' ways to show a token and to be refused.

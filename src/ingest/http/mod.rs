@@ -2,7 +2,7 @@
 //!
 //! A request passes, in this order: `admit` (observed, token, open door, concurrency), the route's handler
 //! (`readings`, `hooks`, `otlp`, `thingsboard`, `influx`: headers and query), `body` within its limits, and `passage`: `encoding`, decode, the door
-//! ([`crate::intake`]), and the wait for its acknowledgement. Every refusal is one variant of `Refusal` with its status.
+//! ([`crate::admission`]), and the wait for its acknowledgement. Every refusal is one variant of `Refusal` with its status.
 //!
 //! Invariants:
 //! - 2xx is sent only after every accepted reading of the request was acknowledged as delivered.
@@ -12,7 +12,7 @@
 //!   and the bodies of all together at most the budget of `body`; the time of each step is limited.
 //!
 //! Stopping has two steps, so that senders get an answer as long as possible. The app first closes the door
-//! ([`crate::intake::Gate::stop`]): new requests get 503 while those already handed over get their acknowledgement.
+//! ([`crate::admission::AdmissionControl::stop`]): new requests get 503 while those already handed over get their acknowledgement.
 //! Cancelling the token given to [`HttpIngest::serve`] then ends the port: running requests are given the rest of the
 //! deadline, new ones still get 503, and the socket closes when none is left.
 
@@ -51,10 +51,10 @@ use tokio_util::sync::CancellationToken;
 use self::admit::Shared;
 use self::body::Budget;
 use self::tokens::{Tokens, TokensError};
+use crate::admission::Admission;
 use crate::config;
 use crate::decode::Formats;
 use crate::ingest::tls::{Certificates, Files, OnTls, TlsError};
-use crate::intake::Intake;
 use crate::model::Clock;
 
 pub(in crate::ingest) use self::hooks::Hooks;
@@ -139,7 +139,7 @@ impl Renewal {
             cfg: cfg.clone(),
             formats: Formats::new(&decoding),
             decoding,
-            intake: before.intake.clone(),
+            admission: before.admission.clone(),
             clock: before.clock.clone(),
             tokens,
             running: before.running.clone(),
@@ -191,7 +191,7 @@ impl HttpIngest {
     pub async fn bind(
         cfg: &config::Http,
         decoding: Arc<config::Decoding>,
-        intake: Intake,
+        admission: Admission,
         clock: Arc<dyn Clock>,
         on_tls: &OnTls,
     ) -> Result<HttpIngest, HttpError> {
@@ -206,7 +206,7 @@ impl HttpIngest {
         let (bodies, stopping) = (Budget::new(cfg.body_max_bytes), Arc::new(AtomicBool::new(false)));
         let cfg = cfg.clone();
         let formats = Formats::new(&decoding);
-        let shared = Arc::new(Shared { cfg, decoding, formats, intake, clock, tokens, running, bodies, stopping });
+        let shared = Arc::new(Shared { cfg, decoding, formats, admission, clock, tokens, running, bodies, stopping });
         let routes = watch::Sender::new(router(shared.clone()));
         Ok(HttpIngest { listener, addr, shared, routes, certificates })
     }

@@ -14,10 +14,10 @@ use super::admit::{Shared, asks_before_sending};
 use super::body::{Held, Received, drain, receive};
 use super::encoding::{Encoding, Inflate};
 use super::refusal::Refusal;
-use crate::ack::{Ack, Outcome, Wait};
+use crate::ack::{Ack, AckOutcome, AckWaiter};
+use crate::admission::{AdmissionError, IngestBatch};
 use crate::config::Decoding;
 use crate::decode::{self, Context, Decoder, Rejects, TsUnit};
-use crate::intake::{Parcel, Refused};
 use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::rejected;
@@ -101,7 +101,7 @@ pub(super) async fn decode_within(
 ) -> Result<(Decoded, Held), Refusal> {
     let received_at_ms = shared.clock.now().wall_ms;
     let decoding = shared.decoding.clone();
-    let fields = shared.intake.fields().cloned();
+    let fields = shared.admission.fields().cloned();
     let work = Work { body: received.bytes, how, received_at_ms, decoding, fields, bytes_max };
     work.run(received.held).await
 }
@@ -214,29 +214,31 @@ async fn hand_over(
     batch: ReadingBatch,
     dead: Vec<DeadLetter>,
     patience: Duration,
-) -> Result<Wait, Refusal> {
+) -> Result<AckWaiter, Refusal> {
     // Counted with the outcome and not by this request, which may be gone by then: at rest what is accepted must be what is
     // stored, whether its sender has waited or not, and what the journal had no room for is neither.
     let readings = batch.len() as u64;
     let since = Instant::now();
     let (ack, wait) = Ack::observed(move |outcome| {
-        if outcome == Outcome::Delivered {
+        if outcome == AckOutcome::Delivered {
             metrics::accepted(Source::Http, readings);
             metrics::acknowledged(Source::Http, since.elapsed().as_secs_f64());
         }
     });
-    let submit = shared.intake.submit(Parcel::new(batch, dead, ack));
-    tokio::time::timeout(patience, submit).await.unwrap_or(Err(Refused::Busy))?;
+    let submit = shared.admission.submit(IngestBatch::new(batch, dead, ack));
+    tokio::time::timeout(patience, submit).await.unwrap_or(Err(AdmissionError::Busy))?;
     Ok(wait)
 }
 
-async fn acknowledged(shared: &Shared, wait: Wait) -> Result<(), Refusal> {
+async fn acknowledged(shared: &Shared, wait: AckWaiter) -> Result<(), Refusal> {
     let _pending = Pending::new();
     let timeout = shared.cfg.ack_timeout;
     match tokio::time::timeout(timeout, wait.outcome()).await {
-        Ok(Outcome::Delivered) => Ok(()),
+        Ok(AckOutcome::Delivered) => Ok(()),
         // The parcel that finds the journal full is the one that closes the door.
-        Ok(Outcome::NotDelivered) => Err(shared.intake.check().err().map_or(Refusal::NotDelivered, Refusal::from)),
+        Ok(AckOutcome::NotDelivered) => {
+            Err(shared.admission.check().err().map_or(Refusal::NotDelivered, Refusal::from))
+        }
         Err(_) => Err(Refusal::AckTimeout { seconds: timeout.as_secs_f64() }),
     }
 }

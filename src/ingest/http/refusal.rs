@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use super::answer::json;
 use super::encoding::ENCODINGS;
 use super::media;
-use crate::intake::Refused;
+use crate::admission::AdmissionError;
 
 /// Why a request is turned down.
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +59,7 @@ pub(super) enum Refusal {
     #[error("the bodies being worked on take all the memory set aside for them; try again later")]
     Memory,
     #[error(transparent)]
-    Door(#[from] Refused),
+    Door(#[from] AdmissionError),
     #[error(
         "the readings are not stored yet after {seconds} s; send them again, those with a timestamp are stored once"
     )]
@@ -93,8 +93,8 @@ impl Refusal {
             Refusal::TooLarge { .. } | Refusal::TooLargeDecompressed { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
             Refusal::Concurrency | Refusal::Memory => StatusCode::TOO_MANY_REQUESTS,
-            Refusal::Door(Refused::Busy | Refused::Full) => StatusCode::TOO_MANY_REQUESTS,
-            Refusal::Door(Refused::Stopping | Refused::Broken) => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::Door(AdmissionError::Busy | AdmissionError::Full) => StatusCode::TOO_MANY_REQUESTS,
+            Refusal::Door(AdmissionError::Stopping | AdmissionError::Broken) => StatusCode::SERVICE_UNAVAILABLE,
             Refusal::AckTimeout { .. } | Refusal::NotDelivered => StatusCode::SERVICE_UNAVAILABLE,
             Refusal::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -116,10 +116,10 @@ impl Refusal {
             Refusal::Corrupt { .. } => "bad_compression",
             Refusal::BodyTimeout { .. } => "body_timeout",
             Refusal::BodyBroken { .. } => "body_broken",
-            Refusal::Concurrency | Refusal::Memory | Refusal::Door(Refused::Busy) => "busy",
-            Refusal::Door(Refused::Full) => "journal_full",
-            Refusal::Door(Refused::Stopping) => "stopping",
-            Refusal::Door(Refused::Broken) => "broken",
+            Refusal::Concurrency | Refusal::Memory | Refusal::Door(AdmissionError::Busy) => "busy",
+            Refusal::Door(AdmissionError::Full) => "journal_full",
+            Refusal::Door(AdmissionError::Stopping) => "stopping",
+            Refusal::Door(AdmissionError::Broken) => "broken",
             Refusal::AckTimeout { .. } => "not_stored_in_time",
             Refusal::NotDelivered => "not_stored",
             Refusal::Internal => "internal",
@@ -128,10 +128,10 @@ impl Refusal {
 
     fn retry_after_s(&self) -> Option<u64> {
         match self {
-            Refusal::Concurrency | Refusal::Memory | Refusal::Door(Refused::Busy) => Some(RETRY_BUSY_S),
-            Refusal::Door(Refused::Full) => Some(RETRY_FULL_S),
-            Refusal::Door(Refused::Stopping) => Some(RETRY_STOPPING_S),
-            Refusal::Door(Refused::Broken) => Some(RETRY_BROKEN_S),
+            Refusal::Concurrency | Refusal::Memory | Refusal::Door(AdmissionError::Busy) => Some(RETRY_BUSY_S),
+            Refusal::Door(AdmissionError::Full) => Some(RETRY_FULL_S),
+            Refusal::Door(AdmissionError::Stopping) => Some(RETRY_STOPPING_S),
+            Refusal::Door(AdmissionError::Broken) => Some(RETRY_BROKEN_S),
             Refusal::AckTimeout { .. } | Refusal::NotDelivered => Some(RETRY_BUSY_S),
             _ => None,
         }
@@ -156,7 +156,7 @@ impl Refusal {
                 headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, zstd, deflate"));
             }
             // The rest of the body may still be on its way, or the next server is elsewhere.
-            Refusal::BodyTimeout { .. } | Refusal::Door(Refused::Stopping) => {
+            Refusal::BodyTimeout { .. } | Refusal::Door(AdmissionError::Stopping) => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}

@@ -24,7 +24,7 @@ use super::gather::{Incoming, Words};
 use super::inflight::{InFlight, Word};
 use crate::config::ListenMqtt;
 use crate::decode::reasons::{NO_SUBSCRIPTION, PAYLOAD_TOO_LARGE, TOPIC_TOO_LONG};
-use crate::ingest::mqtt::link::{Message, Refused};
+use crate::ingest::mqtt::link::{AdmissionError, Message};
 
 /// How much is read at once. Small, since most devices send little and thousands are connected.
 const READ_BYTES: usize = 2048;
@@ -132,7 +132,7 @@ struct Large {
 struct Held {
     publish: Publish,
     /// Why it is not decoded.
-    refused: Option<Refused>,
+    refused: Option<AdmissionError>,
     /// The room that it was gathered in, given back when it is counted with the others.
     _gathered: Option<OwnedSemaphorePermit>,
 }
@@ -341,7 +341,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Err(End::Fault(Reason::ReceiveMaximumExceeded));
         }
         let refused = refusal(&publish, topic, &self.shared.settings);
-        if let Some(Refused { reason, detail, .. }) = &refused {
+        if let Some(AdmissionError { reason, detail, .. }) = &refused {
             self.shared.logs.unwanted(&self.client, topic, reason, detail);
         } else if !self.shared.is_wanted(topic) {
             self.shared.logs.unwanted(&self.client, topic, NO_SUBSCRIPTION, "no [[listen.mqtt.topics]] has this topic");
@@ -472,7 +472,7 @@ fn large_until(bytes: usize) -> Instant {
 }
 
 /// Why a message is not to be decoded, whatever its topic.
-fn refusal(publish: &Publish, topic: &str, settings: &ListenMqtt) -> Option<Refused> {
+fn refusal(publish: &Publish, topic: &str, settings: &ListenMqtt) -> Option<AdmissionError> {
     let ListenMqtt { topic_max_bytes, packet_max_bytes, .. } = settings;
     let payload_bytes = publish.oversize.map_or(publish.payload.len(), |oversize| oversize.payload_bytes);
     if let Some(oversize) = publish.oversize {
@@ -481,12 +481,12 @@ fn refusal(publish: &Publish, topic: &str, settings: &ListenMqtt) -> Option<Refu
         if topic.len() < oversize.topic_bytes {
             detail += &format!(", and of its topic of {} bytes {} are kept", oversize.topic_bytes, topic.len());
         }
-        return Some(Refused { reason: PAYLOAD_TOO_LARGE, detail, payload_bytes });
+        return Some(AdmissionError { reason: PAYLOAD_TOO_LARGE, detail, payload_bytes });
     }
     let is_long = topic.len() > *topic_max_bytes;
     is_long.then(|| {
         let detail = format!("a topic of {} bytes is over topic_max_bytes = {topic_max_bytes}", topic.len());
-        Refused { reason: TOPIC_TOO_LONG, detail, payload_bytes }
+        AdmissionError { reason: TOPIC_TOO_LONG, detail, payload_bytes }
     })
 }
 
@@ -522,7 +522,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// All that was taken is safe.
     pub(super) fn deliver_all(&mut self) {
-        self.settle(Word { first: 0, count: 1000, outcome: crate::ack::Outcome::Delivered });
+        self.settle(Word { first: 0, count: 1000, outcome: crate::ack::AckOutcome::Delivered });
         assert_eq!(self.acknowledge(), Ok(()));
     }
 }

@@ -17,20 +17,20 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::inflight::Word;
-use crate::ack::{Ack, Outcome};
+use crate::ack::{Ack, AckOutcome};
+use crate::admission::{Admission, IngestBatch};
 use crate::config::{Decoding, Live};
 use crate::ingest::mqtt::collect::{Collector, Gathered};
 use crate::ingest::mqtt::link::Message;
 use crate::ingest::mqtt::submit::submit;
-use crate::intake::{Intake, Parcel};
 use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::rejected;
 
 /// Messages that may wait for a gatherer; their bytes are bounded over all of them ([`super::BYTES_MAX`]).
 pub(super) const QUEUE_MAX: usize = 1024;
-/// Parcels that may wait for the next stage, of 256 KiB each.
-const PARCELS_MAX: usize = 4;
+/// IngestReceiver that may wait for the next stage, of 256 KiB each.
+const BATCHES_MAX: usize = 4;
 /// The longest that a message waits for others.
 const LINGER: Duration = Duration::from_millis(5);
 
@@ -54,7 +54,7 @@ struct Run {
 }
 
 /// What became of a parcel.
-type Settled = (Vec<Run>, Outcome);
+type Settled = (Vec<Run>, AckOutcome);
 
 /// See the module's documentation.
 pub(super) struct Gatherer {
@@ -99,10 +99,10 @@ impl Gatherer {
     }
 
     /// Runs until every connection is gone and everything of theirs is settled.
-    pub(super) async fn run(mut self, intake: Intake) {
+    pub(super) async fn run(mut self, admission: Admission) {
         let taken = Arc::new(Notify::new());
-        let (queue, parcels) = mpsc::channel(PARCELS_MAX);
-        let _submitter = AbortOnDropHandle::new(tokio::spawn(submit(parcels, intake, taken.clone())));
+        let (queue, ingest_batches) = mpsc::channel(BATCHES_MAX);
+        let _submitter = AbortOnDropHandle::new(tokio::spawn(submit(ingest_batches, admission, taken.clone())));
         let mut open = true;
         loop {
             self.hand_over_if_wanted(&queue, open);
@@ -157,7 +157,7 @@ impl Gatherer {
         }
     }
 
-    fn hand_over_if_wanted(&mut self, queue: &mpsc::Sender<Parcel>, open: bool) {
+    fn hand_over_if_wanted(&mut self, queue: &mpsc::Sender<IngestBatch>, open: bool) {
         loop {
             let is_late = self.since.is_some_and(|since| since.elapsed() >= LINGER);
             let is_wanted =
@@ -166,10 +166,10 @@ impl Gatherer {
                 return;
             }
             match queue.try_reserve() {
-                Ok(slot) => slot.send(self.parcel()),
+                Ok(slot) => slot.send(self.ingest_batch()),
                 Err(mpsc::error::TrySendError::Full(())) => return,
                 // The next stage is closed for good: dropped, so not delivered.
-                Err(mpsc::error::TrySendError::Closed(())) => drop(self.parcel()),
+                Err(mpsc::error::TrySendError::Closed(())) => drop(self.ingest_batch()),
             }
             // Nothing is gathered now, so it fits.
             match self.held.take() {
@@ -179,7 +179,7 @@ impl Gatherer {
         }
     }
 
-    fn parcel(&mut self) -> Parcel {
+    fn ingest_batch(&mut self) -> IngestBatch {
         let Gathered { batch, dead, rejected, .. } = self.collector.finish();
         let runs = std::mem::take(&mut self.runs);
         self.on_their_way += 1;
@@ -190,7 +190,7 @@ impl Gatherer {
         let since = self.since.take().unwrap_or_else(Instant::now);
         let settled = self.settled_tx.clone();
         let ack = Ack::with(move |outcome| {
-            if outcome == Outcome::Delivered {
+            if outcome == AckOutcome::Delivered {
                 metrics::accepted(Source::MqttDirect, accepted);
                 metrics::acknowledged(Source::MqttDirect, since.elapsed().as_secs_f64());
                 rejected.0.iter().for_each(|(reason, n)| metrics::rejected(Source::MqttDirect, reason, *n));
@@ -198,7 +198,7 @@ impl Gatherer {
             // The gatherer has ended: nobody is left to be told.
             let _ = settled.send((runs, outcome));
         });
-        Parcel::new(batch, dead, ack)
+        IngestBatch::new(batch, dead, ack)
     }
 
     fn settle(&mut self, (runs, outcome): Settled) {

@@ -6,14 +6,14 @@
 
 use std::collections::VecDeque;
 
-use crate::ack::Outcome;
+use crate::ack::AckOutcome;
 
 /// What became of `count` messages, the first of which is number `first`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Word {
     pub(super) first: u64,
     pub(super) count: u64,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: AckOutcome,
 }
 
 /// See the module's documentation.
@@ -21,7 +21,7 @@ pub(super) struct Word {
 pub(super) struct InFlight<T> {
     /// The number of the first that waits.
     first: u64,
-    waiting: VecDeque<(T, Option<Outcome>)>,
+    waiting: VecDeque<(T, Option<AckOutcome>)>,
 }
 
 impl<T> Default for InFlight<T> {
@@ -50,14 +50,14 @@ impl<T> InFlight<T> {
 
     /// The next to acknowledge, each once.
     pub(super) fn release(&mut self) -> Option<T> {
-        self.waiting.front().filter(|(_, outcome)| *outcome == Some(Outcome::Delivered))?;
+        self.waiting.front().filter(|(_, outcome)| *outcome == Some(AckOutcome::Delivered))?;
         self.first += 1;
         self.waiting.pop_front().map(|(receipt, _)| receipt)
     }
 
     /// Whether nothing more will be released.
     pub(super) fn is_blocked(&self) -> bool {
-        self.waiting.front().is_some_and(|(_, outcome)| *outcome == Some(Outcome::NotDelivered))
+        self.waiting.front().is_some_and(|(_, outcome)| *outcome == Some(AckOutcome::NotDelivered))
     }
 
     /// How many wait.
@@ -92,7 +92,7 @@ mod tests {
         fn what_is_released_is_the_longest_delivered_beginning(steps in prop::collection::vec(step(), 0..100)) {
             let mut inflight = InFlight::default();
             // A naive observer: the outcome of every message ever.
-            let mut all: Vec<Option<Outcome>> = vec![];
+            let mut all: Vec<Option<AckOutcome>> = vec![];
             let mut released = 0;
             for step in steps {
                 match step {
@@ -102,7 +102,7 @@ mod tests {
                     }
                     Step::Settle(index, count, ok) if !all.is_empty() => {
                         let first = index.index(all.len());
-                        let outcome = if ok { Outcome::Delivered } else { Outcome::NotDelivered };
+                        let outcome = if ok { AckOutcome::Delivered } else { AckOutcome::NotDelivered };
                         inflight.settle(Word { first: first as u64, count, outcome });
                         for message in all.iter_mut().skip(first).take(count as usize) {
                             message.get_or_insert(outcome);
@@ -114,10 +114,10 @@ mod tests {
                     prop_assert_eq!(receipt, released);
                     released += 1;
                 }
-                let delivered = all.iter().take_while(|o| **o == Some(Outcome::Delivered)).count();
+                let delivered = all.iter().take_while(|o| **o == Some(AckOutcome::Delivered)).count();
                 prop_assert_eq!(released, delivered);
                 prop_assert_eq!(inflight.len(), all.len() - delivered);
-                prop_assert_eq!(inflight.is_blocked(), all.get(delivered) == Some(&Some(Outcome::NotDelivered)));
+                prop_assert_eq!(inflight.is_blocked(), all.get(delivered) == Some(&Some(AckOutcome::NotDelivered)));
             }
         }
     }

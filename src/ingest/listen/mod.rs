@@ -8,7 +8,7 @@
 //! The way of a message:
 //!
 //! ```text
-//! device ─codec─> connection ─Incoming─> gatherer ─parcel─> submit task ─> Intake ─> … durable
+//! device ─codec─> connection ─Incoming─> gatherer ─parcel─> submit task ─> Admission ─> … durable
 //!                   │  inflight: in order                                        │
 //! device <──PUBACK──┴────────── Word ─────── gatherer <──── the parcel's Ack ────┘
 //! ```
@@ -163,7 +163,7 @@ impl MqttListener {
                 status_topic: None,
             };
             let collector = Collector::new(&settings.topics, of_all, env.decoding.now())?;
-            let collector = collector.counting_fields(env.intake.fields().cloned());
+            let collector = collector.counting_fields(env.admission.fields().cloned());
             Ok(Gatherer::new(collector, env.decoding.clone(), env.clock.clone()))
         });
         let gatherers = gatherers.collect::<Result<Vec<_>, ListenError>>()?;
@@ -189,7 +189,7 @@ impl MqttListener {
             let MqttListener { port, shared, gatherers, .. } = self;
             let (connections, mut gathering) = (TaskTracker::new(), JoinSet::new());
             let gatherers = gatherers.into_iter().map(|(tx, gatherer)| {
-                gathering.spawn(gatherer.run(shared.env.intake.clone()));
+                gathering.spawn(gatherer.run(shared.env.admission.clone()));
                 tx
             });
             let gatherers: Gatherers = gatherers.collect();

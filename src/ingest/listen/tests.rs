@@ -16,8 +16,8 @@ use super::connect::Client;
 use super::connection::{Connection, End};
 use super::gather::QUEUE_MAX;
 use super::*;
+use crate::admission::{AdmissionControl, admission_channel};
 use crate::config::{AckMode, Config, Retained, Subscription};
-use crate::intake::{Gate, door};
 use crate::model::SystemClock;
 
 fn settings(window: u16) -> ListenMqtt {
@@ -38,12 +38,12 @@ fn settings(window: u16) -> ListenMqtt {
 }
 
 fn shared(settings: &ListenMqtt) -> Arc<Shared> {
-    let (intake, _) = door(1, 1, Gate::default());
+    let (admission, _) = admission_channel(1, 1, AdmissionControl::default());
     let env = Env {
         decoding: Live::fixed(Config::default().decoding()),
         on_tls: Arc::new(|_| {}),
         ack: AckMode::Journal,
-        intake,
+        admission,
         clock: Arc::new(SystemClock::new()),
         stop: CancellationToken::new(),
         drained: CancellationToken::new(),

@@ -16,7 +16,7 @@
 
 use std::collections::VecDeque;
 
-use crate::ack::Outcome;
+use crate::ack::AckOutcome;
 
 /// The messages of one parcel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl<T> Ledger<T> {
     }
 
     /// What became of a group; of an older connection's, nothing.
-    pub(super) fn settle(&mut self, group: Group, outcome: Outcome) {
+    pub(super) fn settle(&mut self, group: Group, outcome: AckOutcome) {
         if group.epoch != self.epoch {
             return;
         }
@@ -94,7 +94,7 @@ impl<T> Ledger<T> {
         if let Some((len, state @ State::Waiting)) = at.and_then(|at| self.groups.get_mut(at)) {
             *state = match outcome {
                 // Where no sender waits, nothing is sent again, so there is nothing to wait for.
-                Outcome::NotDelivered if *len > 0 => State::Failed,
+                AckOutcome::NotDelivered if *len > 0 => State::Failed,
                 _ => State::Delivered,
             };
         }
@@ -175,7 +175,7 @@ mod tests {
     struct Model {
         epoch: usize,
         messages: Vec<Message>,
-        groups: Vec<(usize, Group, Option<Outcome>)>,
+        groups: Vec<(usize, Group, Option<AckOutcome>)>,
         refused: bool,
         next_id: u16,
     }
@@ -194,7 +194,7 @@ mod tests {
                 if epoch != self.epoch {
                     continue;
                 }
-                let delivered = |g: usize| self.settled_to(g) && self.groups[g].2 == Some(Outcome::Delivered);
+                let delivered = |g: usize| self.settled_to(g) && self.groups[g].2 == Some(AckOutcome::Delivered);
                 if !group.is_some_and(delivered) {
                     break;
                 }
@@ -213,7 +213,7 @@ mod tests {
         fn blocked(&self) -> bool {
             match self.waiting().next() {
                 Some(m) => {
-                    m.group.is_some_and(|g| self.settled_to(g) && self.groups[g].2 == Some(Outcome::NotDelivered))
+                    m.group.is_some_and(|g| self.settled_to(g) && self.groups[g].2 == Some(AckOutcome::NotDelivered))
                 }
                 None => self.refused && self.groups.len().checked_sub(1).is_none_or(|last| self.settled_to(last)),
             }
@@ -236,7 +236,7 @@ mod tests {
                 }
                 Step::Settle(index, ok) if !self.groups.is_empty() => {
                     let at = index.index(self.groups.len());
-                    let outcome = if *ok { Outcome::Delivered } else { Outcome::NotDelivered };
+                    let outcome = if *ok { AckOutcome::Delivered } else { AckOutcome::NotDelivered };
                     ledger.settle(self.groups[at].1, outcome);
                     // The first word counts.
                     self.groups[at].2.get_or_insert(outcome);
@@ -275,8 +275,8 @@ mod tests {
                 model.apply(&mut ledger, &Step::Close);
             }
             for (_, group, outcome) in model.groups.iter_mut().rev() {
-                ledger.settle(*group, Outcome::Delivered);
-                outcome.get_or_insert(Outcome::Delivered);
+                ledger.settle(*group, AckOutcome::Delivered);
+                outcome.get_or_insert(AckOutcome::Delivered);
             }
             prop_assert_eq!(ledger.release().count(), 20);
             prop_assert_eq!(ledger.pending(), 0);
@@ -291,7 +291,7 @@ mod tests {
         ledger.reconnect();
         ledger.receive(1);
         ledger.close();
-        ledger.settle(old, Outcome::Delivered);
+        ledger.settle(old, AckOutcome::Delivered);
         assert_eq!(ledger.release().count(), 0);
     }
 
@@ -304,10 +304,10 @@ mod tests {
                 ledger.close()
             })
             .collect();
-        ledger.settle(groups[2], Outcome::Delivered);
-        ledger.settle(groups[1], Outcome::NotDelivered);
+        ledger.settle(groups[2], AckOutcome::Delivered);
+        ledger.settle(groups[1], AckOutcome::NotDelivered);
         assert!(!ledger.blocked());
-        ledger.settle(groups[0], Outcome::Delivered);
+        ledger.settle(groups[0], AckOutcome::Delivered);
         assert_eq!(ledger.release().collect::<Vec<_>>(), [1]);
         assert!(ledger.blocked());
         assert_eq!(ledger.release().count(), 0);

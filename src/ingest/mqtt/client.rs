@@ -19,10 +19,10 @@ use super::retained::Note;
 use super::submit;
 use super::target::{SetupError, Target};
 use super::window::Window;
-use crate::ack::Outcome;
+use crate::ack::AckOutcome;
+use crate::admission::{Admission, AdmissionError};
 use crate::config::{AckMode, Decoding, Live, Mqtt, MqttProtocol};
 use crate::ingest::Env;
-use crate::intake::{Intake, Refused};
 use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
 
@@ -71,12 +71,12 @@ pub(super) struct Broker {
     pub(super) ledger: Ledger<Pending>,
     pub(super) window: Window,
     pub(super) ack: AckMode,
-    pub(super) intake: Intake,
+    pub(super) admission: Admission,
     /// Why what the files held before is used.
     pub(super) file_problem: Option<String>,
     /// One word for each parcel on its way, also of older connections; parcels are bounded by the queue and the intake.
-    pub(super) settled_tx: mpsc::UnboundedSender<(Group, Outcome)>,
-    pub(super) settled: mpsc::UnboundedReceiver<(Group, Outcome)>,
+    pub(super) settled_tx: mpsc::UnboundedSender<(Group, AckOutcome)>,
+    pub(super) settled: mpsc::UnboundedReceiver<(Group, AckOutcome)>,
     /// Connections opened so far.
     pub(super) connections: u64,
     pub(super) status: BrokerStatus,
@@ -94,7 +94,7 @@ pub(super) struct Broker {
 /// # Errors
 /// The URL or a topic template cannot be used (the configuration's check should have found it).
 pub fn spawn(config: Mqtt, env: Env, on_status: OnStatus) -> Result<JoinHandle<()>, SetupError> {
-    let Env { decoding, ack, intake, clock, stop, drained, .. } = env;
+    let Env { decoding, ack, admission, clock, stop, drained, .. } = env;
     let target = Target::parse(&config.url)?;
     let settings = Settings {
         source: Source::Mqtt.label(),
@@ -102,7 +102,7 @@ pub fn spawn(config: Mqtt, env: Env, on_status: OnStatus) -> Result<JoinHandle<(
         status_topic: config.status_topic.clone(),
     };
     let collector = Collector::new(&config.subscriptions, settings, decoding.now())?;
-    let collector = collector.counting_fields(intake.fields().cloned());
+    let collector = collector.counting_fields(admission.fields().cloned());
     // With 3.1.1 the broker's limit holds and it does not tell it; packet ids have 16 bits.
     let window = if config.protocol == MqttProtocol::V5 { config.window } else { u16::MAX };
     let name = target.label();
@@ -119,7 +119,7 @@ pub fn spawn(config: Mqtt, env: Env, on_status: OnStatus) -> Result<JoinHandle<(
         ledger: Ledger::default(),
         window: Window::new(usize::from(window)),
         ack,
-        intake,
+        admission,
         file_problem: None,
         settled_tx,
         settled,
@@ -140,7 +140,7 @@ impl Broker {
         metrics::mqtt_connected(&self.name, false);
         while !self.stop.is_cancelled() {
             // A service that takes nothing more would only make the broker send the same again and again.
-            if !matches!(self.intake.check(), Err(Refused::Stopping | Refused::Broken)) {
+            if !matches!(self.admission.check(), Err(AdmissionError::Stopping | AdmissionError::Broken)) {
                 let end = self.connection().await;
                 self.disconnected(&end);
             }
@@ -163,9 +163,9 @@ impl Broker {
         // What was gathered on the connection before comes again.
         drop(self.collector.finish());
         let taken = Arc::new(Notify::new());
-        let (queue, parcels) = mpsc::channel(submit::PARCELS_MAX);
+        let (queue, ingest_batches) = mpsc::channel(submit::BATCHES_MAX);
         let _submitter =
-            AbortOnDropHandle::new(tokio::spawn(submit::submit(parcels, self.intake.clone(), taken.clone())));
+            AbortOnDropHandle::new(tokio::spawn(submit::submit(ingest_batches, self.admission.clone(), taken.clone())));
         let mut connection = Connection::new(self, sender, queue, taken);
         let end = connection.serve(&mut link).await;
         let was_useful = connection.was_useful();

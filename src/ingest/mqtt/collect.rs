@@ -18,7 +18,7 @@ use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 /// Messages in one parcel.
 pub(in crate::ingest) const MESSAGES_MAX: usize = 512;
 /// Bytes in one parcel; the message that passes it is the last.
-pub(in crate::ingest) const PARCEL_BYTES_MAX: usize = 256 * 1024;
+pub(in crate::ingest) const BATCH_BYTES_MAX: usize = 256 * 1024;
 
 /// A subscription, ready for use.
 #[derive(Debug)]
@@ -226,7 +226,7 @@ impl Collector {
     /// Whether what is gathered should be handed over before more is taken.
     pub(in crate::ingest) fn is_full(&self) -> bool {
         self.messages >= MESSAGES_MAX
-            || self.batch.memory_bytes() + self.dead_bytes >= PARCEL_BYTES_MAX
+            || self.batch.memory_bytes() + self.dead_bytes >= BATCH_BYTES_MAX
             || self.batch.names_len() >= NAMES_MAX / 2
     }
 

@@ -10,14 +10,14 @@ use tokio::time::Instant;
 use super::client::{Broker, Pending, now};
 use super::collect::Take;
 use super::link::{Event, Grant, Link, LinkError, Message, OFFLINE, ONLINE, Sender};
-use super::submit::PARCELS_MAX;
+use super::submit::BATCHES_MAX;
 use super::target::SetupError;
 use super::window::cause;
-use crate::ack::{Ack, Outcome};
+use crate::ack::{Ack, AckOutcome};
+use crate::admission::IngestBatch;
 use crate::config::Retained;
 use crate::decode::reasons::QUEUE_FULL;
 use crate::decode::sparkplug::Rebirth;
-use crate::intake::Parcel;
 use crate::model::Now;
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::rejected;
@@ -50,7 +50,7 @@ pub(super) enum End {
 pub(super) struct Connection<'a> {
     broker: &'a mut Broker,
     sender: Sender,
-    queue: mpsc::Sender<Parcel>,
+    queue: mpsc::Sender<IngestBatch>,
     /// The submit task has taken a parcel off the queue.
     taken: Arc<Notify>,
     opened: Option<Instant>,
@@ -69,7 +69,7 @@ impl<'a> Connection<'a> {
     pub(super) fn new(
         broker: &'a mut Broker,
         sender: Sender,
-        queue: mpsc::Sender<Parcel>,
+        queue: mpsc::Sender<IngestBatch>,
         taken: Arc<Notify>,
     ) -> Connection<'a> {
         Connection {
@@ -204,7 +204,7 @@ impl<'a> Connection<'a> {
         let receipt = message.receipt;
         let refuse = match receipt {
             Some(_) => self.stopping || self.broker.ledger.is_refusing(),
-            None => self.stopping || self.queue.capacity() < PARCELS_MAX / 2,
+            None => self.stopping || self.queue.capacity() < BATCHES_MAX / 2,
         };
         let take = if refuse { None } else { self.gather(&message, now) };
         self.ask_for_births();
@@ -248,7 +248,7 @@ impl<'a> Connection<'a> {
         let Some(sample) = broker.window.observe(broker.ledger.pending(), oldest_ms, now.mono_ms) else { return };
         metrics::mqtt_window(&broker.name, sample.pending as u64, sample.oldest_seconds, sample.full_seconds);
         if sample.speak {
-            let cause = cause(broker.intake.check(), broker.ack, sample.oldest_seconds);
+            let cause = cause(broker.admission.check(), broker.ack, sample.oldest_seconds);
             let (unacked, oldest_seconds) = (sample.pending, sample.oldest_seconds);
             tracing::warn!(broker = %broker.name, unacked, oldest_seconds, "messages wait for their acknowledgement: {cause}");
         }
@@ -288,7 +288,7 @@ impl<'a> Connection<'a> {
     /// Hands over what is gathered, unless the submit task is behind: then larger parcels are better.
     fn hand_over_if_wanted(&mut self) {
         // One in work and one behind it keep the submit task busy.
-        let is_behind = self.queue.capacity() + 2 <= PARCELS_MAX;
+        let is_behind = self.queue.capacity() + 2 <= BATCHES_MAX;
         if self.stopping || !is_behind || self.broker.collector.is_full() {
             self.hand_over();
         }
@@ -315,7 +315,7 @@ impl<'a> Connection<'a> {
         }
         let (settled, since) = (broker.settled_tx.clone(), Instant::now());
         let ack = Ack::with(move |outcome| {
-            if outcome == Outcome::Delivered {
+            if outcome == AckOutcome::Delivered {
                 metrics::accepted(Source::Mqtt, accepted);
                 metrics::acknowledged(Source::Mqtt, since.elapsed().as_secs_f64());
                 rejected.0.iter().for_each(|(reason, n)| metrics::rejected(Source::Mqtt, reason, *n));
@@ -323,7 +323,7 @@ impl<'a> Connection<'a> {
             // The broker's task has ended: nobody is left to be told.
             let _ = settled.send((group, outcome));
         });
-        slot.send(Parcel::new(gathered.batch, gathered.dead, ack));
+        slot.send(IngestBatch::new(gathered.batch, gathered.dead, ack));
         broker.show_pending();
     }
 

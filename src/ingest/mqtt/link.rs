@@ -64,12 +64,12 @@ pub(in crate::ingest) struct Message {
     /// MQTT 5: the user properties.
     pub(in crate::ingest) properties: Vec<(String, String)>,
     /// Whoever received it has found that it is not to be decoded: it becomes a dead letter.
-    pub(in crate::ingest) refused: Option<Refused>,
+    pub(in crate::ingest) refused: Option<AdmissionError>,
 }
 
 /// Why a message is not decoded.
 #[derive(Debug)]
-pub(in crate::ingest) struct Refused {
+pub(in crate::ingest) struct AdmissionError {
     /// Of [`crate::decode::reasons`].
     pub(in crate::ingest) reason: &'static str,
     /// In words.
@@ -83,7 +83,7 @@ pub(in crate::ingest) struct Refused {
 pub(super) enum Grant {
     /// With this QoS at most.
     Qos(u8),
-    /// Refused, and why.
+    /// AdmissionError, and why.
     Refused(String),
 }
 

@@ -7,7 +7,7 @@
 //! The way of a message:
 //!
 //! ```text
-//! broker ─link─> poll task ─collect─> parcel ─queue─> submit task ─> Intake ─> … durable
+//! broker ─link─> poll task ─collect─> parcel ─queue─> submit task ─> Admission ─> … durable
 //!                   │  ledger: ids in order, by parcel                            │
 //! broker <──PUBACK──┴──────────────── the parcel's Ack ───────────────────────────┘
 //! ```

@@ -4,8 +4,8 @@
 //! A full window is where the broker stops sending, so throughput is the window by the time that an acknowledgement
 //! takes. Either that time is too long, for one of a few reasons that can be told apart here, or the window is too small.
 
+use crate::admission::AdmissionError;
 use crate::config::AckMode;
-use crate::intake::Refused;
 
 /// How often a sample is given.
 const SAMPLE_MS: u64 = 1000;
@@ -78,9 +78,9 @@ impl Window {
 }
 
 /// Why messages wait, for a person.
-pub(super) fn cause(door: Result<(), Refused>, ack: AckMode, oldest_seconds: f64) -> &'static str {
-    match (door, ack) {
-        (Err(Refused::Full), _) => {
+pub(super) fn cause(admission: Result<(), AdmissionError>, ack: AckMode, oldest_seconds: f64) -> &'static str {
+    match (admission, ack) {
+        (Err(AdmissionError::Full), _) => {
             "the journal is full: the store does not keep up, or is away; make it faster, or journal.max_bytes larger"
         }
         _ if oldest_seconds < QUICK_SECONDS => {
@@ -133,15 +133,15 @@ mod tests {
     #[test]
     fn causes_are_told_apart() {
         let journal = AckMode::Journal;
-        for (door, ack, oldest, part) in [
-            (Err(Refused::Full), journal, 9.0, "journal is full"),
-            (Err(Refused::Full), journal, 0.1, "journal is full"),
+        for (admission, ack, oldest, part) in [
+            (Err(AdmissionError::Full), journal, 9.0, "journal is full"),
+            (Err(AdmissionError::Full), journal, 0.1, "journal is full"),
             (Ok(()), journal, 9.0, "disk"),
             (Ok(()), AckMode::Stored, 9.0, "store is slow"),
             (Ok(()), journal, 0.1, "window is too small"),
             (Ok(()), AckMode::Stored, 0.1, "window is too small"),
         ] {
-            assert!(cause(door, ack, oldest).contains(part), "{part}");
+            assert!(cause(admission, ack, oldest).contains(part), "{part}");
         }
     }
 }

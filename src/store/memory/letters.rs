@@ -46,7 +46,7 @@ impl MemoryStore {
 
 impl Pages {
     /// See [`crate::store::Store::dead_letter_bytes`].
-    pub fn letter_bytes(&self) -> u64 {
+    pub fn dead_letter_bytes(&self) -> u64 {
         self.dead.iter().map(|letter| letter.memory_bytes() as u64).sum()
     }
 

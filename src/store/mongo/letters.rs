@@ -64,7 +64,7 @@ impl MongoStore {
         })
     }
 
-    pub(super) async fn letter_bytes(&self) -> Result<u64, StoreError> {
+    pub(super) async fn dead_letter_bytes(&self) -> Result<u64, StoreError> {
         let dead = self.dead.clone_with_type::<RawDocumentBuf>();
         let size = async move {
             // On a sharded cluster a row each shard. It is no read of documents, and takes no other read concern.

@@ -350,7 +350,7 @@ impl Store for MongoStore {
     }
 
     fn dead_letter_bytes(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
-        Box::pin(self.letter_bytes())
+        Box::pin(self.dead_letter_bytes())
     }
 
     fn evict_letters(&self, bytes: u64) -> BoxFuture<'_, Result<Evicted, StoreError>> {

@@ -182,10 +182,10 @@ fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
     id(w, write);
     w.str("sensor_id", &write.sensor_id);
     w.date("bucket_start", write.start.0);
-    let gate = w.document("count");
+    let admission_control = w.document("count");
     w.i32("$gte", known_count as i32);
     w.i32("$lte", known_count as i32);
-    w.close(gate);
+    w.close(admission_control);
     let open = w.document("has_overflow");
     w.bool("$ne", true);
     w.close(open);

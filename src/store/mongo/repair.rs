@@ -16,12 +16,12 @@ use crate::store::recount::chunks;
 
 /// The document of a page exactly as it was read: its version, its seal and its form. A writer changes at least one of
 /// them, and `readings` is counted on top, against changes by hand.
-pub(super) fn gate(key: &BucketKey, page: &StoredPage) -> Document {
+pub(super) fn admission_control(key: &BucketKey, page: &StoredPage) -> Document {
     let count = match page.count {
         Some(n) => Bson::Int64(n),
         None => Bson::from(doc! { "$not": { "$type": "number" } }),
     };
-    let mut gate = doc! {
+    let mut admission_control = doc! {
         "_id": page_id(key, page.page),
         "sensor_id": &*key.sensor_id,
         "bucket_start": DateTime::from_millis(key.start.0),
@@ -29,15 +29,15 @@ pub(super) fn gate(key: &BucketKey, page: &StoredPage) -> Document {
         "has_overflow": if page.sealed { Bson::Boolean(true) } else { Bson::from(doc! { "$ne": true }) },
     };
     if page.form == Form::Series {
-        gate.insert("storage", SERIES);
+        admission_control.insert("storage", SERIES);
     } else {
-        gate.insert("storage", doc! { "$ne": SERIES });
+        admission_control.insert("storage", doc! { "$ne": SERIES });
         let n = page.rows.len() + page.unreadable as usize;
         if n > 0 {
-            gate.insert("readings", doc! { "$size": n as i32 });
+            admission_control.insert("readings", doc! { "$size": n as i32 });
         }
     }
-    gate
+    admission_control
 }
 
 /// `summary` of a document.
@@ -119,8 +119,12 @@ pub(super) fn summaries(bucket: &StoredBucket, tags: &Document, recount: &Recoun
 pub(super) type Applied = Result<bool, MaintainError>;
 
 impl Collections {
-    async fn set(&self, gate: Document, set: Document) -> Applied {
-        let result = self.buckets.update_one(gate, doc! { "$set": set }).await.map_err(failed("repairing a page"))?;
+    async fn set(&self, admission_control: Document, set: Document) -> Applied {
+        let result = self
+            .buckets
+            .update_one(admission_control, doc! { "$set": set })
+            .await
+            .map_err(failed("repairing a page"))?;
         Ok(result.matched_count == 1)
     }
 
@@ -146,12 +150,12 @@ impl Collections {
         if let Some(rows) = &kept {
             set.insert("readings", readings(rows));
         }
-        self.set(gate(key, page), set).await
+        self.set(admission_control(key, page), set).await
     }
 
     /// Seals a page that has a next one.
     pub(super) async fn seal(&self, key: &BucketKey, page: &StoredPage) -> Applied {
-        self.set(gate(key, page), doc! { "has_overflow": true }).await
+        self.set(admission_control(key, page), doc! { "has_overflow": true }).await
     }
 
     /// Puts an empty sealed page where one is missing, so that the pages behind it are found again.

@@ -9,7 +9,7 @@ use mongodb::error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RES
 use mongodb::options::{ReadConcern, WriteConcern};
 
 use super::error::command_code;
-use super::repair::{document, gate, readings, summaries};
+use super::repair::{admission_control, document, readings, summaries};
 use super::stored::{Collections, failed, tags_document, value_bson};
 use crate::maintain::bucket::{Recount, without_duplicates};
 use crate::maintain::{Kind, MaintainError, Step, StoredBucket, StoredPage, Tally, audit};
@@ -108,8 +108,8 @@ impl Collections {
         let mut pages = summaries(&bucket, &tags, &Recount::of([&measured.rows])).into_iter();
         let Some(head) = pages.next() else { return Ok(Turn::Again) };
         let swap = Swap {
-            head: (gate(key, &bucket.pages[0]), head),
-            gone: bucket.pages[1..].iter().map(|p| gate(key, p)).collect(),
+            head: (admission_control(key, &bucket.pages[0]), head),
+            gone: bucket.pages[1..].iter().map(|p| admission_control(key, p)).collect(),
             new: pages.collect(),
         };
         if !self.swap(swap, key, told).await? {
@@ -147,8 +147,8 @@ impl Collections {
         let rows = single.as_ref().unwrap_or(&measured.rows);
         let mut pages = cut(&bucket, rows, limits).into_iter();
         let Some(first) = pages.next() else { return Ok(Turn::Nothing) };
-        let gone = bucket.pages[1..].iter().map(|page| gate(key, page)).collect();
-        let swap = Swap { head: (gate(key, head), first), gone, new: pages.collect() };
+        let gone = bucket.pages[1..].iter().map(|page| admission_control(key, page)).collect();
+        let swap = Swap { head: (admission_control(key, head), first), gone, new: pages.collect() };
         if !self.swap(swap, key, told).await? {
             return Ok(Turn::Again);
         }
@@ -194,16 +194,16 @@ impl Collections {
     async fn statements(
         &self,
         session: &mut ClientSession,
-        gate: Document,
+        admission_control: Document,
         head: RawDocumentBuf,
         gone: Vec<Document>,
         new: Vec<RawDocumentBuf>,
     ) -> mongodb::error::Result<bool> {
-        if self.buckets.replace_one(gate, head).session(&mut *session).await?.matched_count != 1 {
+        if self.buckets.replace_one(admission_control, head).session(&mut *session).await?.matched_count != 1 {
             return Ok(false);
         }
-        for gate in gone {
-            if self.buckets.delete_one(gate).session(&mut *session).await?.deleted_count != 1 {
+        for admission_control in gone {
+            if self.buckets.delete_one(admission_control).session(&mut *session).await?.deleted_count != 1 {
                 return Ok(false);
             }
         }

@@ -14,10 +14,10 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::json;
 
+use crate::admission::AdmissionError;
 use crate::decode::{Reject, Rejects};
 use crate::ingest::http::answer::json;
 use crate::ingest::http::refusal::{RETRY_BUSY_S, Refusal};
-use crate::intake::Refused;
 
 /// The version of InfluxDB whose write interface this is, for clients that ask, and who answers in truth.
 const VERSION: &str = concat!("1.8.10+hourbucket.", env!("CARGO_PKG_VERSION"));
@@ -54,8 +54,8 @@ pub(super) fn done() -> Response {
 }
 
 /// `/health`: whether readings are taken now.
-pub(super) fn health(door: Result<(), Refused>) -> Response {
-    let (status, word, message) = match door {
+pub(super) fn health(admission: Result<(), AdmissionError>) -> Response {
+    let (status, word, message) = match admission {
         Ok(()) => (StatusCode::OK, "pass", "ready for writes".to_owned()),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, "fail", why.to_string()),
     };

@@ -19,8 +19,9 @@ fn hook(target: &str, body: impl Into<Vec<u8>>) -> Request {
 async fn kept(rig: &mut Rig, request: Request) -> (Answer, Vec<Reading>, Vec<DeadLetter>) {
     let addr = rig.addr;
     let answer = tokio::spawn(async move { request.send(addr).await });
-    let parcel = tokio::time::timeout(super::rig::LONG, rig.parcels.recv()).await.expect("a parcel").unwrap();
-    let (batch, dead, ack): (_, _, Ack) = parcel.into_parts();
+    let ingest_batch =
+        tokio::time::timeout(super::rig::LONG, rig.ingest_batches.recv()).await.expect("a parcel").unwrap();
+    let (batch, dead, ack): (_, _, Ack) = ingest_batch.into_parts();
     ack.delivered();
     (answer.await.unwrap(), batch.to_readings(), dead)
 }
@@ -85,22 +86,22 @@ async fn what_is_not_understood_is_kept_and_can_be_read_again() {
 #[tokio::test]
 async fn a_hook_waits_for_room_where_others_are_told_to_come_again() {
     let mut rig = Rig::new(|_| {}).await;
-    rig.gate.full(true);
+    rig.admission_control.full(true);
     assert_eq!(post("{}").send(rig.addr).await.status, 429);
-    let gate = rig.gate.clone();
+    let admission_control = rig.admission_control.clone();
     tokio::spawn(async move {
         tokio::time::sleep(Duration::from_millis(300)).await;
-        gate.full(false);
+        admission_control.full(false);
     });
     let (answer, readings, _) = kept(&mut rig, hook("json?sensor_id=S1", "{\"v\":1}")).await;
     assert_eq!((answer.status, readings.len()), (200, 1));
 
     // Not for ever, and not at all where the service stops.
-    rig.gate.full(true);
+    rig.admission_control.full(true);
     let answer = hook("json?sensor_id=S1", "{\"v\":1}").send(rig.addr).await;
     assert_eq!((answer.status, answer.reason().as_str()), (429, "journal_full"));
     assert!(answer.retry_after_s() > 0);
-    rig.gate.stop();
+    rig.admission_control.stop();
     assert_eq!(hook("json?sensor_id=S1", "{\"v\":1}").send(rig.addr).await.status, 503);
     rig.nothing_came();
 }

@@ -173,7 +173,7 @@ async fn without_accept_partial_it_is_all_or_nothing() {
 #[tokio::test]
 async fn overload_is_what_makes_each_client_send_again() {
     let mut rig = Rig::new(|_| {}).await;
-    rig.gate.full(true);
+    rig.admission_control.full(true);
     for (target, status) in [(WRITE_V1, 503), (WRITE_V2, 429), (WRITE_V3, 429)] {
         let answer = lines(target, "a v=1").send(rig.addr).await;
         assert_eq!((answer.status, answer.retry_after_s() >= 10), (status, true), "{target}");
@@ -181,9 +181,9 @@ async fn overload_is_what_makes_each_client_send_again() {
     }
     let health = post("").method("GET").to(HEALTH).send(rig.addr).await;
     assert_eq!((health.status, &health.json()["status"]), (503, &json!("fail")));
-    rig.gate.full(false);
+    rig.admission_control.full(false);
     is_done(&rig.delivered(lines(WRITE_V1, "a v=1")).await.0);
-    rig.gate.stop();
+    rig.admission_control.stop();
     for target in [WRITE_V1, WRITE_V2, WRITE_V3] {
         let answer = lines(target, "a v=1").send(rig.addr).await;
         assert!(answer.status == 503 && answer.retry_after_s() >= 1, "{target}");
@@ -197,7 +197,7 @@ async fn what_was_handed_over_and_not_acknowledged_is_sent_again() {
     for target in [WRITE_V1, WRITE_V2, WRITE_V3] {
         let addr = rig.addr;
         let answer = tokio::spawn(async move { lines(target, "a v=1\nbad").send(addr).await });
-        let (_, ack) = rig.parcel().await;
+        let (_, ack) = rig.ingest_batch().await;
         drop(ack);
         let answer = answer.await.unwrap();
         assert!(answer.status == 503 && answer.retry_after_s() >= 1, "{target}: {}", answer.text);

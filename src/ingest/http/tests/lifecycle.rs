@@ -15,7 +15,7 @@ async fn no_answer_before_the_acknowledgement_and_503_where_it_fails() {
     let mut rig = Rig::new(|_| {}).await;
     let addr = rig.addr;
     let request = tokio::spawn(async move { post(S1).send(addr).await });
-    let (_, ack) = rig.parcel().await;
+    let (_, ack) = rig.ingest_batch().await;
     let part = ack.clone();
     part.delivered();
     assert!(!request.is_finished());
@@ -30,7 +30,7 @@ async fn an_acknowledgement_that_stays_away_is_503_after_the_timeout() {
     let mut rig = Rig::new(|cfg| cfg.ack_timeout = Duration::from_millis(50)).await;
     let addr = rig.addr;
     let request = tokio::spawn(async move { post(S1).send(addr).await });
-    let (_, ack) = rig.parcel().await;
+    let (_, ack) = rig.ingest_batch().await;
     let answer = request.await.unwrap();
     assert_eq!((answer.status, answer.reason().as_str()), (503, "not_stored_in_time"));
     ack.delivered();
@@ -39,7 +39,7 @@ async fn an_acknowledgement_that_stays_away_is_503_after_the_timeout() {
 #[tokio::test]
 async fn a_next_stage_that_is_gone_is_503() {
     let rig = Rig::new(|_| {}).await;
-    drop(rig.parcels);
+    drop(rig.ingest_batches);
     let answer = post(S1).send(rig.addr).await;
     assert_eq!((answer.status, answer.reason().as_str()), (503, "broken"));
 }
@@ -50,7 +50,7 @@ async fn a_sender_that_leaves_gives_back_its_place() {
     let mut stream = TcpStream::connect(rig.addr).await.unwrap();
     let head = format!("{}content-length: {}\r\n\r\n{S1}", post("").head(), S1.len());
     stream.write_all(head.as_bytes()).await.unwrap();
-    let (readings, ack) = rig.parcel().await;
+    let (readings, ack) = rig.ingest_batch().await;
     assert_eq!(readings.len(), 1);
     drop(stream);
     // What was handed over goes its way; the place is free again as soon as the server sees that the sender has left.
@@ -64,7 +64,7 @@ async fn a_sender_that_leaves_gives_back_its_place() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     });
-    let (_, next_ack) = rig.parcel().await;
+    let (_, next_ack) = rig.ingest_batch().await;
     next_ack.delivered();
     assert_eq!(next.await.unwrap(), 200);
     ack.delivered();
@@ -75,7 +75,7 @@ async fn stopping_lets_running_requests_finish_and_refuses_new_ones() {
     let mut rig = Rig::new(|_| {}).await;
     let addr = rig.addr;
     let running = tokio::spawn(async move { post(S1).send(addr).await });
-    let (_, ack) = rig.parcel().await;
+    let (_, ack) = rig.ingest_batch().await;
     rig.shutdown.cancel();
     // The flag is set by a task; from then on new requests are refused while the running one is waited for.
     let answer = loop {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::rig::{Answer, LONG, PARCELS_MAX, Rig, post};
+use super::rig::{Answer, BATCHES_MAX, LONG, Rig, post};
 use crate::ack::Ack;
-use crate::intake::Parcel;
+use crate::admission::IngestBatch;
 use crate::model::ReadingBatch;
 
 const S1: &str = r#"{"sensor_id":"S1","ts":"2024-03-01T10:00:00Z","temp":22.5}"#;
@@ -78,7 +78,7 @@ async fn one_request_more_than_allowed_is_429_at_once() {
     let mut rig = Rig::new(|cfg| cfg.concurrency_max = 1).await;
     let addr = rig.addr;
     let first = tokio::spawn(async move { post(S1).send(addr).await });
-    let (_, ack) = rig.parcel().await;
+    let (_, ack) = rig.ingest_batch().await;
     let answer = post(S1).send(addr).await;
     assert_eq!((answer.status, answer.reason().as_str()), (429, "busy"));
     assert!((1..=2).contains(&answer.retry_after_s()));
@@ -90,15 +90,15 @@ async fn one_request_more_than_allowed_is_429_at_once() {
 #[tokio::test]
 async fn a_door_where_too_much_waits_is_429_after_the_queue_timeout() {
     let mut rig = Rig::new(|cfg| cfg.queue_timeout = Duration::from_millis(20)).await;
-    for _ in 0..PARCELS_MAX {
+    for _ in 0..BATCHES_MAX {
         let (batch, ack) = (ReadingBatch::default(), Ack::none());
-        rig.intake.submit(Parcel::new(batch, vec![], ack)).await.unwrap();
+        rig.admission.submit(IngestBatch::new(batch, vec![], ack)).await.unwrap();
     }
     let answer = post(S1).send(rig.addr).await;
     assert_eq!((answer.status, answer.reason().as_str()), (429, "busy"));
     assert!(answer.retry_after_s() >= 1);
-    for _ in 0..PARCELS_MAX {
-        assert!(rig.parcel().await.0.is_empty());
+    for _ in 0..BATCHES_MAX {
+        assert!(rig.ingest_batch().await.0.is_empty());
     }
     rig.nothing_came();
 }
@@ -106,17 +106,17 @@ async fn a_door_where_too_much_waits_is_429_after_the_queue_timeout() {
 #[tokio::test]
 async fn a_closed_door_says_why() {
     let mut rig = Rig::new(|_| {}).await;
-    rig.gate.full(true);
+    rig.admission_control.full(true);
     let answer = post(S1).send(rig.addr).await;
     assert_eq!((answer.status, answer.reason().as_str()), (429, "journal_full"));
     assert!(answer.retry_after_s() >= 10);
-    rig.gate.full(false);
+    rig.admission_control.full(false);
     assert_eq!(rig.delivered(post(S1)).await.0.status, 200);
-    rig.gate.stop();
+    rig.admission_control.stop();
     let answer = post(S1).send(rig.addr).await;
     assert_eq!((answer.status, answer.reason().as_str()), (503, "stopping"));
     assert!(answer.retry_after_s() >= 1 && answer.header("connection") == Some("close"));
-    rig.gate.broken();
+    rig.admission_control.broken();
     let answer = post(S1).send(rig.addr).await;
     assert_eq!((answer.status, answer.reason().as_str()), (503, "broken"));
     assert!(answer.retry_after_s() >= 1);

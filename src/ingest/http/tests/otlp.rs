@@ -87,12 +87,12 @@ async fn what_may_be_sent_again_is_told_from_what_may_not() {
     assert_eq!((answer.status, &answer.body[..2]), (400, &[0x08, 3][..]));
     assert_eq!(answer.header("content-type"), Some("application/x-protobuf"));
 
-    rig.gate.full(true);
+    rig.admission_control.full(true);
     let answer = metrics(GOOD).send(rig.addr).await;
     assert_eq!((answer.status, code(&answer)), (429, 8));
     assert!(answer.retry_after_s() > 0);
-    rig.gate.full(false);
-    rig.gate.stop();
+    rig.admission_control.full(false);
+    rig.admission_control.stop();
     let answer = metrics(GOOD).send(rig.addr).await;
     assert_eq!((answer.status, code(&answer)), (503, 14));
     assert!(answer.retry_after_s() > 0);

@@ -10,9 +10,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::ack::Ack;
+use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use crate::config;
 use crate::ingest::http::{HttpError, HttpIngest};
-use crate::intake::{Gate, Intake, Parcels, door};
 use crate::model::{FieldLimiter, Reading, Span, SystemClock};
 
 /// No test takes this long; one that hangs fails with a name instead.
@@ -43,15 +43,15 @@ pub(super) fn decoding() -> config::Decoding {
 /// The port, and what is behind it.
 pub(super) struct Rig {
     pub(super) addr: SocketAddr,
-    pub(super) gate: Gate,
-    pub(super) intake: Intake,
-    pub(super) parcels: Parcels,
+    pub(super) admission_control: AdmissionControl,
+    pub(super) admission: Admission,
+    pub(super) ingest_batches: IngestReceiver,
     pub(super) shutdown: CancellationToken,
     pub(super) task: JoinHandle<std::io::Result<()>>,
 }
 
 /// As many parcels as these may wait at the door.
-pub(super) const PARCELS_MAX: usize = 2;
+pub(super) const BATCHES_MAX: usize = 2;
 
 impl Rig {
     pub(super) async fn new(change: impl FnOnce(&mut config::Http)) -> Rig {
@@ -61,34 +61,35 @@ impl Rig {
     pub(super) async fn try_new(change: impl FnOnce(&mut config::Http)) -> Result<Rig, HttpError> {
         let mut cfg = http();
         change(&mut cfg);
-        let gate = Gate::default();
-        let (intake, parcels) = door(PARCELS_MAX, 64 << 20, gate.clone());
-        let intake = intake.counting_fields(FieldLimiter::new(Span::HOUR));
+        let admission_control = AdmissionControl::default();
+        let (admission, ingest_batches) = admission_channel(BATCHES_MAX, 64 << 20, admission_control.clone());
+        let admission = admission.counting_fields(FieldLimiter::new(Span::HOUR));
         let clock = Arc::new(SystemClock::new());
         let on_tls: crate::ingest::OnTls = Arc::new(|_| {});
-        let ingest = HttpIngest::bind(&cfg, Arc::new(decoding()), intake.clone(), clock, &on_tls).await?;
+        let ingest = HttpIngest::bind(&cfg, Arc::new(decoding()), admission.clone(), clock, &on_tls).await?;
         let (addr, shutdown) = (ingest.local_addr(), CancellationToken::new());
         let task = tokio::spawn(ingest.serve(shutdown.clone(), LONG));
-        Ok(Rig { addr, gate, intake, parcels, shutdown, task })
+        Ok(Rig { addr, admission_control, admission, ingest_batches, shutdown, task })
     }
 
     /// What comes through the door next.
-    pub(super) async fn parcel(&mut self) -> (Vec<Reading>, Ack) {
-        let parcel = tokio::time::timeout(LONG, self.parcels.recv()).await.expect("no parcel came").unwrap();
-        assert!(parcel.dead.is_empty());
-        let (batch, _, ack) = parcel.into_parts();
+    pub(super) async fn ingest_batch(&mut self) -> (Vec<Reading>, Ack) {
+        let ingest_batch =
+            tokio::time::timeout(LONG, self.ingest_batches.recv()).await.expect("no parcel came").unwrap();
+        assert!(ingest_batch.dead.is_empty());
+        let (batch, _, ack) = ingest_batch.into_parts();
         (batch.to_readings(), ack)
     }
 
     pub(super) fn nothing_came(&mut self) {
-        assert!(self.parcels.try_recv().is_err(), "something went through the door");
+        assert!(self.ingest_batches.try_recv().is_err(), "something went through the door");
     }
 
     /// Sends a request and gives back the answer, while the next parcel, where one comes, is delivered.
     pub(super) async fn delivered(&mut self, request: Request) -> (Answer, Vec<Reading>) {
         let addr = self.addr;
         let answer = tokio::spawn(async move { request.send(addr).await });
-        let (readings, ack) = self.parcel().await;
+        let (readings, ack) = self.ingest_batch().await;
         ack.delivered();
         (answer.await.unwrap(), readings)
     }
