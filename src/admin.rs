@@ -39,7 +39,7 @@ use crate::ingest::http::answer::json;
 use crate::ingest::http::{BindError, open_tls, server};
 use crate::ingest::tls::{Certificates, OnTls, TlsError};
 use crate::model::Clock;
-use crate::read::Reads;
+use crate::read::ReadService;
 use crate::telemetry::metrics;
 
 /// Every route beside those of [`api`].
@@ -71,7 +71,7 @@ pub struct Admin {
     addr: SocketAddr,
     health: Arc<Health>,
     certificates: Option<Certificates>,
-    reads: Option<Arc<Reads>>,
+    reads: Option<Arc<ReadService>>,
     access: Access,
 }
 
@@ -99,7 +99,7 @@ impl Admin {
 
     /// The same port, which answers questions too, from those who have one of these tokens.
     #[must_use]
-    pub fn with_reads(self, reads: Arc<Reads>, tokens: TokenSource) -> Admin {
+    pub fn with_reads(self, reads: Arc<ReadService>, tokens: TokenSource) -> Admin {
         Admin { reads: Some(reads), access: Access::new(tokens, self.addr), ..self }
     }
 
@@ -131,7 +131,7 @@ impl Admin {
     }
 }
 
-fn router(health: Arc<Health>, reads: Option<Arc<Reads>>, access: Access) -> Router {
+fn router(health: Arc<Health>, reads: Option<Arc<ReadService>>, access: Access) -> Router {
     let [root, metrics, livez, readyz, openapi] = ROUTES;
     let not_found =
         async || error(StatusCode::NOT_FOUND, "not_found", "there is nothing here; /openapi.json lists what is");

@@ -49,12 +49,12 @@ use crate::latest::state::LatestSettings;
 use crate::latest::{LatestGauges, LatestHandle, LatestTask};
 use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
 use crate::model::{Clock, FieldLimiter};
-use crate::read::Reads;
+use crate::read::ReadService;
 use crate::route::Router;
 use crate::route::oldest::Oldest;
 use crate::shutdown::{Ended, Poison};
 use crate::store::Store;
-use crate::store::registry::Query;
+use crate::store::registry::RegistryQuery;
 use crate::systemd::Notifier;
 
 /// Deliveries of dead letters that wait for their task.
@@ -204,7 +204,7 @@ impl Wiring {
     /// What fills the registry of tags; `None` where it is off.
     fn enrichment(&self, store: &Arc<dyn Store>, registry: &Registry, decoding: Live<Decoding>) -> Option<Enrichment> {
         let settings = &self.config.enrich;
-        let query = Query {
+        let query = RegistryQuery {
             collection: settings.collection.clone()?,
             id_field: settings.id_field.clone(),
             fields: settings.fields.clone(),
@@ -355,7 +355,7 @@ impl Service {
         let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
         let enrichment = wiring.enrichment(&store, &registry, env.decoding.clone());
         let Shards { handles, tasks: shards, gauges, latest, latest_gauges } = wiring.shards(&dead_handle, &registry);
-        let askers = handles.iter().map(ShardHandle::asker).collect();
+        let query_handles = handles.iter().map(ShardHandle::query_handle).collect();
         let router = Router::new(handles, dead_handle).repeating(repeats);
         let (router, journal) = wiring.route(router, ingest_batches, oldest.clone()).await?;
         let dead = wiring.spawn("dead letters", dead);
@@ -366,7 +366,8 @@ impl Service {
             health.http(format!("{scheme}://{addr}"));
         }
         let journal_handle = journal.as_ref().map(Journal::handle);
-        let reads = Reads::new(askers, journal_handle.clone(), store.clone(), clock.clone(), config.bucket.span);
+        let reads =
+            ReadService::new(query_handles, journal_handle.clone(), store.clone(), clock.clone(), config.bucket.span);
         let admin = if repeats { admin } else { admin.with_reads(Arc::new(reads), readers) };
         let upkeep = wiring.clone().upkeep(store.clone(), gauges.clone(), latest_gauges, journal_handle, oldest);
         let side = vec![

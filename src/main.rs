@@ -109,7 +109,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match &arguments.command {
         Command::Decode { format, topic, template, ts_unit, list } => {
-            let question = decode::cli::Question {
+            let question = decode::cli::DecodeRequest {
                 format: format.as_deref().unwrap_or_default(),
                 topic: topic.as_deref(),
                 template: template.as_deref(),
@@ -296,7 +296,7 @@ fn list_formats(config: &Config) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn decode_stdin(question: decode::cli::Question<'_>, mut config: Config) -> ExitCode {
+fn decode_stdin(question: decode::cli::DecodeRequest<'_>, mut config: Config) -> ExitCode {
     if std::io::stdin().is_terminal() {
         eprintln!("hourbucket: reading the payload from the terminal; end it with Ctrl-D");
     }

@@ -25,8 +25,8 @@ use hourbucket::store::memory::latest::LatestDocument;
 use hourbucket::store::memory::{Fault, MemoryStore, Pages};
 use hourbucket::store::mongo::{LATEST, MongoStore, Patterns};
 use hourbucket::store::reading::{
-    LettersQuestion, MeasurementsFound, MeasurementsQuestion, PagesFound, PagesQuestion, SensorNews, SensorsQuestion,
-    StoredLetter,
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
+    StoredSensor,
 };
 use hourbucket::store::{
     BoxFuture, LatestWritten, LetterKept, LoadAnswer, LoadRequest, PrepareError, Prepared, Store, StoreError, Written,
@@ -388,19 +388,19 @@ impl Store for Unwilling {
         unreachable!()
     }
 
-    fn pages<'a>(&'a self, _: &'a PagesQuestion) -> BoxFuture<'a, Result<PagesFound, StoreError>> {
+    fn pages<'a>(&'a self, _: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>> {
         unreachable!()
     }
 
-    fn measurements<'a>(&'a self, _: &'a MeasurementsQuestion) -> BoxFuture<'a, Result<MeasurementsFound, StoreError>> {
+    fn measurements<'a>(&'a self, _: &'a MeasurementQuery) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
         unreachable!()
     }
 
-    fn sensors<'a>(&'a self, _: &'a SensorsQuestion) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
+    fn sensors<'a>(&'a self, _: &'a SensorQuery) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
         unreachable!()
     }
 
-    fn newest<'a>(&'a self, _: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<SensorNews>, StoreError>> {
+    fn newest<'a>(&'a self, _: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
         unreachable!()
     }
 
@@ -408,7 +408,7 @@ impl Store for Unwilling {
         unreachable!()
     }
 
-    fn letters<'a>(&'a self, _: &'a LettersQuestion) -> BoxFuture<'a, Result<Vec<StoredLetter>, StoreError>> {
+    fn letters<'a>(&'a self, _: &'a DeadLetterQuery) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
         unreachable!()
     }
 

@@ -19,7 +19,7 @@ use hourbucket::model::{
 };
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
-use hourbucket::store::reading::{LettersQuestion, PagesQuestion, SensorsQuestion};
+use hourbucket::store::reading::{DeadLetterQuery, PageQuery, SensorQuery};
 use hourbucket::store::{LetterKept, LoadAnswer, LoadRequest, LoadedBucket, LoadedPage, Store, StoreError, Written};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use support::mongod::{Mongod, unique_database};
@@ -134,7 +134,7 @@ async fn pages(store: &dyn Store) {
     for one in writes {
         assert!(matches!(write(store, one).await, Written::Done { .. }));
     }
-    let question = PagesQuestion {
+    let question = PageQuery {
         sensor_id: "read/1".into(),
         from: START,
         to_ms: START.0 + 2 * HOUR,
@@ -150,21 +150,21 @@ async fn pages(store: &dyn Store) {
         all[..4].iter().map(Reading::key).collect::<Vec<_>>()
     );
     assert_eq!((found[1].1.count, found[1].1.sealed), (Some(4), true));
-    let one_hour = PagesQuestion { to_ms: START.0 + 1, ..question.clone() };
+    let one_hour = PageQuery { to_ms: START.0 + 1, ..question.clone() };
     assert_eq!(all_pages(store, &one_hour).await.len(), 2, "a bucket that begins before the end counts");
-    let later = PagesQuestion { from: BucketStart(START.0 + HOUR), ..question.clone() };
+    let later = PageQuery { from: BucketStart(START.0 + HOUR), ..question.clone() };
     assert_eq!(all_pages(store, &later).await.len(), 1);
-    let behind = PagesQuestion { after: Some((START, 1)), ..question.clone() };
+    let behind = PageQuery { after: Some((START, 1)), ..question.clone() };
     assert_eq!(all_pages(store, &behind).await.len(), 2);
-    let heads = all_pages(store, &PagesQuestion { readings_from_ms: None, ..question.clone() }).await;
+    let heads = all_pages(store, &PageQuery { readings_from_ms: None, ..question.clone() }).await;
     assert!(heads.len() == 3 && heads.iter().all(|(_, page)| page.rows.is_empty() && !page.summary.is_empty()));
-    let late = PagesQuestion { readings_from_ms: Some(START.0 + 4000), ..question };
+    let late = PageQuery { readings_from_ms: Some(START.0 + 4000), ..question };
     let late: Vec<_> = all_pages(store, &late).await.iter().map(|(_, page)| (page.page, page.rows.len())).collect();
     assert_eq!(late.first(), Some(&(1, 2)), "pages that end before that time are left out: {late:?}");
 }
 
 /// All pages, asked for as often as it takes.
-async fn all_pages(store: &dyn Store, question: &PagesQuestion) -> Vec<(BucketStart, StoredPage)> {
+async fn all_pages(store: &dyn Store, question: &PageQuery) -> Vec<(BucketStart, StoredPage)> {
     let (mut question, mut all) = (question.clone(), vec![]);
     loop {
         let found = store.pages(&question).await.unwrap();
@@ -187,7 +187,7 @@ async fn sensors(store: &dyn Store) {
     for limit in [1, 2, 5, 100] {
         let (mut listed, mut after) = (vec![], None);
         loop {
-            let question = SensorsQuestion { prefix: "list/".into(), after, limit };
+            let question = SensorQuery { prefix: "list/".into(), after, limit };
             let some = store.sensors(&question).await.unwrap();
             assert!(some.len() <= limit);
             let is_last = some.len() < limit;
@@ -199,7 +199,7 @@ async fn sensors(store: &dyn Store) {
         }
         assert_eq!(listed, sorted, "{limit} at a time");
     }
-    let prefix = SensorsQuestion { prefix: "list/A".into(), after: None, limit: 10 };
+    let prefix = SensorQuery { prefix: "list/A".into(), after: None, limit: 10 };
     assert_eq!(store.sensors(&prefix).await.unwrap(), sorted[..3]);
     let asked = [Arc::from("list/B"), Arc::from("nobody"), Arc::from("read/1")];
     let newest = store.newest(&asked).await.unwrap();
@@ -221,16 +221,16 @@ async fn letters(store: &dyn Store) {
     };
     let all = [letter(START.0 + 1, "a"), letter(START.0 + 2, "b"), letter(START.0 + 2, "c"), letter(START.0 + 3, "d")];
     store.dead_letters(&all).await.unwrap();
-    let question = LettersQuestion { reason: Some("read".into()), before: None, limit: 2, bytes_max: 1 << 20 };
+    let question = DeadLetterQuery { reason: Some("read".into()), before: None, limit: 2, bytes_max: 1 << 20 };
     let first = store.letters(&question).await.unwrap();
     let times: Vec<_> = first.iter().map(|l| l.letter.received_at_ms - START.0).collect();
     assert_eq!(times, [3, 2]);
-    let rest = LettersQuestion { before: Some((START.0 + 2, 1)), limit: 10, ..question.clone() };
+    let rest = DeadLetterQuery { before: Some((START.0 + 2, 1)), limit: 10, ..question.clone() };
     let rest = store.letters(&rest).await.unwrap();
     let mut details: Vec<_> = first.iter().chain(&rest).map(|l| l.letter.detail.clone()).collect();
     details.sort();
     assert_eq!(details, ["a", "b", "c", "d"]);
-    let other = LettersQuestion { reason: Some("nothing".into()), ..question };
+    let other = DeadLetterQuery { reason: Some("nothing".into()), ..question };
     assert!(store.letters(&other).await.unwrap().is_empty());
 }
 
@@ -323,7 +323,7 @@ async fn evicts(store: &dyn Store) {
     };
     let bytes = || async { store.dead_letter_bytes().await.unwrap() };
     let left = || async {
-        let question = LettersQuestion { limit: 100, bytes_max: 1 << 30, ..LettersQuestion::default() };
+        let question = DeadLetterQuery { limit: 100, bytes_max: 1 << 30, ..DeadLetterQuery::default() };
         let all = store.letters(&question).await.unwrap();
         all.into_iter().map(|l| l.letter.topic).collect::<Vec<_>>()
     };

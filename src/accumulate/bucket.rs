@@ -29,7 +29,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use stored::{Stored, SummaryBytes};
-pub use view::BucketView;
+pub use view::UnstoredBucket;
 
 use super::seen::{Foreign, Position, Seen};
 use crate::ack::{Ack, Acks};

@@ -10,21 +10,21 @@
 //! are squeezed out before they are due, at all of it the shard takes no more: [`Shard::full`]) and `sensors_max` (idle
 //! sensors are forgotten first, then as for bytes).
 
-pub mod asked;
 pub mod failing;
 mod pace;
 mod sensors;
+pub mod snapshot;
 mod take;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use asked::Met;
 use failing::FailingBuckets;
 use hashbrown::HashTable;
 use pace::{Gone, Pace};
 use slab::Slab;
 use smallvec::SmallVec;
+use snapshot::NewSensor;
 
 use super::bucket::{Arriving, Bucket, Need, PageLimits};
 use crate::ack::{Ack, Acks};
@@ -189,7 +189,7 @@ pub struct Shard {
     sweep_at: usize,
     /// Sensors that were forgotten, and those met last.
     gone: Gone,
-    met: VecDeque<Met>,
+    new_sensors: VecDeque<NewSensor>,
 }
 
 impl Shard {
@@ -220,7 +220,7 @@ impl Shard {
             forgotten: None,
             sweep_at: 0,
             gone: Gone::default(),
-            met: VecDeque::new(),
+            new_sensors: VecDeque::new(),
         }
     }
 

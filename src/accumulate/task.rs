@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::ask::{Asker, Desk};
+use super::query::{QueryHandle, QueryWorker};
 use super::state::failing::Quarantined;
 use super::state::{Counts, Done, Holding, Job, RejectedRows, RowRef, Shard, ShardSettings};
 use crate::ack::Ack;
@@ -37,7 +37,7 @@ pub struct ShardBatch {
 pub struct ShardHandle {
     shard_batches: mpsc::Sender<ShardBatch>,
     handed_over: Arc<AtomicU64>,
-    asker: Asker,
+    query_handle: QueryHandle,
 }
 
 impl ShardHandle {
@@ -52,8 +52,8 @@ impl ShardHandle {
     }
 
     /// The handle for questions.
-    pub fn asker(&self) -> Asker {
-        self.asker.clone()
+    pub fn query_handle(&self) -> QueryHandle {
+        self.query_handle.clone()
     }
 }
 
@@ -153,7 +153,7 @@ pub const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
 pub struct ShardTask {
     state: Shard,
     shard_batches: mpsc::Receiver<ShardBatch>,
-    desk: Desk,
+    query_worker: QueryWorker,
     flusher: Flusher,
     dead: DeadLetters,
     clock: Arc<dyn Clock>,
@@ -176,10 +176,24 @@ impl ShardTask {
     ) -> (ShardHandle, ShardTask) {
         let (tx, shard_batches) = mpsc::channel(QUEUE_MAX);
         let (state, jobs, handed_over) = (Shard::new(settings), JoinSet::new(), Arc::new(AtomicU64::new(0)));
-        let (asker, desk) = Asker::new(handed_over.clone());
-        let handle = ShardHandle { shard_batches: tx, handed_over, asker };
+        let (query_handle, query_worker) = QueryHandle::new(handed_over.clone());
+        let handle = ShardHandle { shard_batches: tx, handed_over, query_handle };
         let in_flight = [(0, jobs_max), (0, (jobs_max / 2).max(1)), (0, 1)];
-        (handle, ShardTask { state, shard_batches, desk, flusher, dead, clock, gauges, jobs, in_flight, latest: None })
+        (
+            handle,
+            ShardTask {
+                state,
+                shard_batches,
+                query_worker,
+                flusher,
+                dead,
+                clock,
+                gauges,
+                jobs,
+                in_flight,
+                latest: None,
+            },
+        )
     }
 
     /// The same task with the patterns that are switched on: the registry's tags, and the sensors' latest state.
@@ -206,8 +220,8 @@ impl ShardTask {
                 shard_batch = self.shard_batches.recv(), if !draining && !self.state.full() => match shard_batch {
                     Some(p) => {
                         self.accept(p).await;
-                        self.desk.took_in();
-                        self.desk.step(&self.state, self.clock.now());
+                        self.query_worker.took_in();
+                        self.query_worker.step(&self.state, self.clock.now());
                     }
                     None => draining = true,
                 },
@@ -215,9 +229,9 @@ impl ShardTask {
                     self.state.set_store_answers(self.flusher.answered_within(ANSWERS_WITHIN));
                     self.state.tick(self.clock.now());
                     self.gauges.set_quarantined(&self.state);
-                    self.desk.step(&self.state, self.clock.now());
+                    self.query_worker.step(&self.state, self.clock.now());
                 }
-                () = self.desk.something() => self.desk.step(&self.state, self.clock.now()),
+                () = self.query_worker.something() => self.query_worker.step(&self.state, self.clock.now()),
             }
             if draining {
                 self.state.drain();
@@ -249,14 +263,14 @@ impl ShardTask {
             None => return,
             Some(Job::Write(tickets, writes)) => {
                 self.jobs.spawn(async move {
-                    let answer = flusher.write(permit, &writes).await;
-                    (lane, Done::Write(tickets, writes, answer))
+                    let response = flusher.write(permit, &writes).await;
+                    (lane, Done::Write(tickets, writes, response))
                 });
             }
             Some(Job::Load(tickets, requests)) => {
                 self.jobs.spawn(async move {
-                    let answer = flusher.load(permit, &requests).await;
-                    (lane, Done::Load(tickets, requests, answer))
+                    let response = flusher.load(permit, &requests).await;
+                    (lane, Done::Load(tickets, requests, response))
                 });
             }
         }

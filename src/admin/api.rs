@@ -22,8 +22,8 @@ use crate::model::{BucketStart, DeadLetter, FieldSummary, Num, ValueRef};
 use crate::read::hours::Hour;
 use crate::read::merge::{Cursor, Window};
 use crate::read::sensors::SensorState;
-use crate::read::{Complete, Reads};
-use crate::store::reading::{LettersQuestion, StoredLetter};
+use crate::read::{QueryResult, ReadService};
+use crate::store::reading::{DeadLetterQuery, StoredDeadLetter};
 use crate::telemetry::rejected;
 
 /// Every route of it.
@@ -38,9 +38,9 @@ const LETTERS_BYTES_MAX: usize = 4 << 20;
 const REJECTED_MAX: usize = 20;
 
 /// What the routes need.
-pub(super) type Shared = State<Option<Arc<Reads>>>;
+pub(super) type Shared = State<Option<Arc<ReadService>>>;
 
-pub(super) fn routes(reads: Option<Arc<Reads>>, access: Access) -> Router {
+pub(super) fn routes(reads: Option<Arc<ReadService>>, access: Access) -> Router {
     let [sensors_at, hourly_at, readings_at, fleet_at, letters_at] = ROUTES;
     Router::new()
         .route(sensors_at, get(sensors))
@@ -52,7 +52,7 @@ pub(super) fn routes(reads: Option<Arc<Reads>>, access: Access) -> Router {
         .with_state(reads)
 }
 
-fn known(reads: &Option<Arc<Reads>>) -> Result<&Reads, Problem> {
+fn known(reads: &Option<Arc<ReadService>>) -> Result<&ReadService, Problem> {
     reads.as_deref().ok_or(Problem::Off)
 }
 
@@ -117,7 +117,7 @@ async fn hourly(
         let most = BUCKETS_MAX * span.ms() / 3_600_000;
         return Err(Problem::parameter("from", format!("the span is too long; ask for {most} hours at most")));
     }
-    let Complete { answer: hours, complete } = reads.hours(&id, from_ms, to_ms).await?;
+    let QueryResult { answer: hours, complete } = reads.hours(&id, from_ms, to_ms).await?;
     let buckets: Vec<Json> = hours.iter().map(|(start, hour)| bucket(*start, span.end(*start), hour)).collect();
     Ok(ok(&json!({
         "sensor_id": id, "from": rfc3339(from_ms), "to": rfc3339(to_ms), "buckets": buckets, "complete": complete,
@@ -219,8 +219,8 @@ async fn letters(
     let (reads, params) = (known(&reads)?, query(params)?);
     let limit = bounded("limit", params.limit.as_deref(), 20, 1..=100)?;
     let before = params.before.as_deref().map(letter_cursor).transpose()?;
-    let question = LettersQuestion { reason: params.reason, before, limit: limit + 1, bytes_max: LETTERS_BYTES_MAX };
-    let mut found = reads.letters(&question).await?;
+    let query = DeadLetterQuery { reason: params.reason, before, limit: limit + 1, bytes_max: LETTERS_BYTES_MAX };
+    let mut found = reads.letters(&query).await?;
     let bytes: usize = found.iter().map(|l| l.letter.payload.len()).sum();
     let mut more = found.len() > limit;
     found.truncate(limit);
@@ -244,7 +244,7 @@ fn letter_cursor(text: &str) -> Result<(i64, u32), Problem> {
     }
 }
 
-fn letter(stored: &StoredLetter) -> Json {
+fn letter(stored: &StoredDeadLetter) -> Json {
     use base64::Engine as _;
     let DeadLetter { received_at_ms, source, topic, payload, reason, detail } = &stored.letter;
     let mut shown = json!({

@@ -14,8 +14,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::params::Format;
 use crate::model::rows::Row;
 use crate::model::{Rows, ValueRef};
-use crate::read::Complete;
-use crate::read::merge::Gathered;
+use crate::read::QueryResult;
+use crate::read::merge::MergedReadings;
 
 /// Readings in one piece.
 const PIECE: usize = 512;
@@ -56,10 +56,10 @@ pub(super) fn readings_body(
     format: Format,
     sensor_id: &str,
     (from_ms, to_ms): (i64, i64),
-    found: Complete<Gathered>,
+    found: QueryResult<MergedReadings>,
     sending: OwnedSemaphorePermit,
 ) -> Response {
-    let Complete { answer: Gathered { rows, next }, complete } = found;
+    let QueryResult { answer: MergedReadings { rows, next }, complete } = found;
     let next = next.map(|cursor| cursor.to_string());
     let mut columns: Vec<String> = rows.fields().iter().map(ToString::to_string).collect();
     columns.sort();
@@ -182,7 +182,7 @@ mod tests {
 
     async fn body(format: Format, rows: Rows) -> String {
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let found = Complete { answer: Gathered { rows, next: None }, complete: true };
+        let found = QueryResult { answer: MergedReadings { rows, next: None }, complete: true };
         let response = readings_body(format, "a\"b", (0, 1), found, permit);
         String::from_utf8(to_bytes(response.into_body(), usize::MAX).await.unwrap().to_vec()).unwrap()
     }

@@ -84,7 +84,7 @@ impl Reloader {
         (running.http, running.devices) = (None, None);
     }
 
-    /// Reads the settings again by `load` and takes over what can change. Everything is said in the log too.
+    /// ReadService the settings again by `load` and takes over what can change. Everything is said in the log too.
     pub async fn reload(&self, load: impl FnOnce() -> Result<Loaded, ConfigErrors> + Send + 'static) -> Reloaded {
         let mut running = self.0.lock().await;
         let done = match read(load).await {
@@ -131,7 +131,7 @@ impl Running {
         Ok(found)
     }
 
-    /// Reads the files that the settings name.
+    /// ReadService the files that the settings name.
     async fn prepare(&self, config: Config) -> Result<Ready, String> {
         let http = self.http.as_ref().and_then(|http| http.certificates.clone());
         let devices = self.devices.as_ref().and_then(|devices| devices.certificates.clone());

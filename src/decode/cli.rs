@@ -8,7 +8,7 @@ use crate::model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
 
 /// What is asked.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Question<'a> {
+pub struct DecodeRequest<'a> {
     /// The name of a format: built-in, a shipped profile, or one of the settings.
     pub format: &'a str,
     /// The MQTT topic that the payload came on.
@@ -21,7 +21,7 @@ pub struct Question<'a> {
 
 /// What came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shown {
+pub struct DecodeOutput {
     /// Readings.
     pub readings: usize,
     /// Rejects, those beyond the ones that are kept counted too.
@@ -45,32 +45,32 @@ pub struct Shown {
 /// # Errors
 /// `InvalidInput` for an unknown format or unit or a wrong template; and what writing gives.
 pub fn run(
-    question: Question<'_>,
+    request: DecodeRequest<'_>,
     payload: &[u8],
     out: &mut impl Write,
     config: &Config,
     received_at_ms: i64,
-) -> io::Result<Shown> {
-    if question.format == sparkplug::NAME {
-        return run_sparkplug(question.topic, payload, out, config, received_at_ms);
+) -> io::Result<DecodeOutput> {
+    if request.format == sparkplug::NAME {
+        return run_sparkplug(request.topic, payload, out, config, received_at_ms);
     }
-    let decoder = Formats::new(&config.decoding()).get(question.format).map_err(invalid)?;
-    let unit = question.ts_unit.map(str::parse::<TsUnit>).transpose().map_err(invalid)?;
+    let decoder = Formats::new(&config.decoding()).get(request.format).map_err(invalid)?;
+    let unit = request.ts_unit.map(str::parse::<TsUnit>).transpose().map_err(invalid)?;
     let usual = decoder.usual_templates();
-    let given = question.template.map(|t| [t]);
+    let given = request.template.map(|t| [t]);
     let templates = given.as_ref().map_or(usual, |t| t.as_slice());
     let templates = templates.iter().map(|t| Template::parse(t)).collect::<Result<Vec<_>, _>>().map_err(invalid)?;
-    let captured = question.topic.and_then(|topic| templates.iter().find_map(|t| t.capture(topic)));
+    let captured = request.topic.and_then(|topic| templates.iter().find_map(|t| t.capture(topic)));
 
     let mut rejects = Rejects::new();
     let mut builder = BatchBuilder::new(config.limits.fields_max);
-    if captured.is_none() && question.topic.is_some() && question.template.is_some() {
+    if captured.is_none() && request.topic.is_some() && request.template.is_some() {
         rejects.push(0, reasons::TOPIC_MISMATCH, "the topic does not fit the template");
     } else {
         let Captured { sensor_id, field, tags } = captured.unwrap_or_default();
         let (limits, line, ts_unit) = (&config.limits, &config.line, unit.or(decoder.ts_unit_usual()));
         let cx = Context { limits, line, received_at_ms, ts_unit, sensor_id, field, tags: &tags };
-        decoder.decode(payload, question.topic, &cx, &mut builder, &mut rejects);
+        decoder.decode(payload, request.topic, &cx, &mut builder, &mut rejects);
     }
     show(&builder.finish(), &rejects, out)
 }
@@ -82,7 +82,7 @@ fn run_sparkplug(
     out: &mut impl Write,
     config: &Config,
     received_at_ms: i64,
-) -> io::Result<Shown> {
+) -> io::Result<DecodeOutput> {
     let needs_topic = "format sparkplug needs --topic, such as spBv1.0/group/NDATA/node";
     let topic = topic.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, needs_topic))?;
     let (limits, line) = (&config.limits, &config.line);
@@ -92,7 +92,7 @@ fn run_sparkplug(
     show(&builder.finish(), &rejects, out)
 }
 
-fn show(batch: &ReadingBatch, rejects: &Rejects, out: &mut impl Write) -> io::Result<Shown> {
+fn show(batch: &ReadingBatch, rejects: &Rejects, out: &mut impl Write) -> io::Result<DecodeOutput> {
     for (_, reading) in batch.iter() {
         writeln!(out, "{}", reading_line(batch, &reading))?;
     }
@@ -101,7 +101,7 @@ fn show(batch: &ReadingBatch, rejects: &Rejects, out: &mut impl Write) -> io::Re
         writeln!(out, "{}", serde_json::json!({ "reject": line }))?;
     }
     out.flush()?;
-    Ok(Shown { readings: batch.len(), rejects: rejects.total() })
+    Ok(DecodeOutput { readings: batch.len(), rejects: rejects.total() })
 }
 
 fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
@@ -141,8 +141,8 @@ mod tests {
         config.limits.past = std::time::Duration::from_secs(100 * 365 * 86_400);
         config.limits.unset_before_ms = i64::MIN;
         let mut out = vec![];
-        let question = Question { format, topic, template, ts_unit: None };
-        let shown = run(question, payload.as_bytes(), &mut out, &config, 1_709_290_800_000).unwrap();
+        let request = DecodeRequest { format, topic, template, ts_unit: None };
+        let shown = run(request, payload.as_bytes(), &mut out, &config, 1_709_290_800_000).unwrap();
         (shown.readings > 0, String::from_utf8(out).unwrap().lines().map(str::to_owned).collect())
     }
 
@@ -197,8 +197,8 @@ mod tests {
         let (any, shown) = lines("sparkplug", Some("spBv1.0/G/DDATA/N/D"), None, payload);
         let line = r#"{"sensor_id":"G/N/D","ts":"1970-01-01T00:00:00.001Z","values":{"v":true},"tags":{}}"#;
         assert!(any && shown == [line], "{shown:?}");
-        let question = Question { format: "sparkplug", ..Question::default() };
-        let error = run(question, b"", &mut vec![], &Config::default(), 0).unwrap_err();
+        let request = DecodeRequest { format: "sparkplug", ..DecodeRequest::default() };
+        let error = run(request, b"", &mut vec![], &Config::default(), 0).unwrap_err();
         assert!(error.to_string().contains("--topic"));
     }
 
@@ -206,8 +206,8 @@ mod tests {
     fn a_wrong_format_or_template_is_an_error() {
         let mut out = vec![];
         let mut error = |format, template| {
-            let question = Question { format, topic: Some("a"), template, ts_unit: None };
-            run(question, b"1", &mut out, &Config::default(), 0).unwrap_err().to_string()
+            let request = DecodeRequest { format, topic: Some("a"), template, ts_unit: None };
+            run(request, b"1", &mut out, &Config::default(), 0).unwrap_err().to_string()
         };
         let unknown = error("yaml", None);
         assert!(unknown.starts_with("there is no format `yaml`; there are json, ndjson"), "{unknown}");
@@ -231,10 +231,10 @@ mod tests {
     #[test]
     fn the_unit_of_numbers_can_be_said() {
         let shown = |ts_unit| {
-            let question = Question { format: "json", ts_unit, ..Question::default() };
+            let request = DecodeRequest { format: "json", ts_unit, ..DecodeRequest::default() };
             let mut out = vec![];
             let payload = br#"{"sensor_id":"S","ts":1709290799000,"v":1}"#;
-            run(question, payload, &mut out, &Config::default(), 1_709_290_800_000).map_err(|e| e.to_string())?;
+            run(request, payload, &mut out, &Config::default(), 1_709_290_800_000).map_err(|e| e.to_string())?;
             Ok::<_, String>(String::from_utf8(out).unwrap())
         };
         assert!(shown(Some("ms")).unwrap().contains("10:59:59.000Z"));

@@ -10,9 +10,9 @@ use futures_util::future::try_join_all;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
-use super::{ReadError, Reads, TIME_MAX};
-use crate::accumulate::ask::{Answer, Question};
-use crate::accumulate::state::asked::{Busy, FLEET_MAX, FleetPart, Met, Silent};
+use super::{ReadError, ReadService, TIME_MAX};
+use crate::accumulate::query::{ShardQuery, ShardResponse};
+use crate::accumulate::state::snapshot::{BusySensor, FLEET_MAX, NewSensor, ShardFleet, SilentSensor};
 use crate::model::SensorId;
 
 /// How long an answer is given again.
@@ -32,11 +32,11 @@ pub struct Fleet {
     /// Sensors in memory: those that have sent something in the last hour or so.
     pub sensors: usize,
     /// The busiest first.
-    pub busiest: Vec<Busy>,
+    pub busiest: Vec<BusySensor>,
     /// The newest first.
-    pub newest: Vec<Met>,
+    pub newest: Vec<NewSensor>,
     /// The one that fell silent last first.
-    pub silent: Vec<Silent>,
+    pub silent: Vec<SilentSensor>,
 }
 
 /// The last answer.
@@ -50,7 +50,7 @@ struct Cached {
     known: HashMap<SensorId, bool>,
 }
 
-impl Reads {
+impl ReadService {
     /// The fleet, as of a few seconds ago at most.
     ///
     /// # Errors
@@ -67,10 +67,10 @@ impl Reads {
             return Ok(fleet.clone());
         }
         let as_of_ms = self.now_ms();
-        let asks = (0..self.shards.len()).map(|shard| self.ask(shard, Question::Fleet));
+        let asks = (0..self.shards.len()).map(|shard| self.query(shard, ShardQuery::Fleet));
         let mut parts = vec![];
         for answered in try_join_all(asks).await? {
-            if let Answer::Fleet(part) = answered.answer {
+            if let ShardResponse::Fleet(part) = answered.response {
                 parts.push(part);
             }
         }
@@ -81,12 +81,12 @@ impl Reads {
     }
 
     /// Leaves those that were not in the store before they were met here: after a restart every sensor is met again.
-    async fn keep_new(&self, met: &mut Vec<Met>, known: &mut HashMap<SensorId, bool>) {
+    async fn keep_new(&self, met: &mut Vec<NewSensor>, known: &mut HashMap<SensorId, bool>) {
         met.truncate(LOOK_UP_MAX);
         if known.len() > KNOWN_MAX {
             known.clear();
         }
-        let ask: Vec<Met> = met.iter().filter(|m| !known.contains_key(&m.sensor_id)).cloned().collect();
+        let ask: Vec<NewSensor> = met.iter().filter(|m| !known.contains_key(&m.sensor_id)).cloned().collect();
         let ids: Vec<SensorId> = ask.iter().map(|m| m.sensor_id.clone()).collect();
         if !ids.is_empty()
             && let Ok(Ok(first)) = timeout(LOOK_UP_TIME, self.store.first_buckets(&ids)).await
@@ -102,13 +102,13 @@ impl Reads {
     }
 }
 
-fn merged(parts: Vec<FleetPart>, as_of_ms: i64) -> Fleet {
+fn merged(parts: Vec<ShardFleet>, as_of_ms: i64) -> Fleet {
     let mut fleet = Fleet { as_of_ms, ..Fleet::default() };
     for part in parts {
         fleet.sensors += part.sensors;
         fleet.busiest.extend(part.busiest);
         fleet.silent.extend(part.silent);
-        fleet.newest.extend(part.met);
+        fleet.newest.extend(part.new_sensors);
     }
     fleet.busiest.sort_by(|a, b| {
         b.readings_per_minute.total_cmp(&a.readings_per_minute).then_with(|| a.sensor_id.cmp(&b.sensor_id))

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::merge::{in_order, loaded_page, measured_bucket};
-use crate::accumulate::BucketView;
+use crate::accumulate::UnstoredBucket;
 use crate::maintain::StoredPage;
 use crate::model::{BucketStart, FieldSummary, Form, Rows, summary};
 use crate::store::{LoadedBucket, LoadedPage};
@@ -81,7 +81,7 @@ impl Hour {
 /// A bucket of which some is in memory, while its stored part comes in.
 #[derive(Debug)]
 pub struct Open {
-    view: BucketView,
+    view: UnstoredBucket,
     hour: Hour,
     form: Option<Form>,
     pages: BTreeMap<u32, LoadedPage>,
@@ -90,7 +90,7 @@ pub struct Open {
 
 impl Open {
     /// `view` was made before the store was asked for anything.
-    pub fn new(view: BucketView) -> Open {
+    pub fn new(view: UnstoredBucket) -> Open {
         Open { view, hour: Hour::default(), form: None, pages: BTreeMap::new(), measured: Rows::default() }
     }
 

@@ -7,19 +7,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::accumulate::BucketView;
-use crate::accumulate::state::asked::SensorView;
+use crate::accumulate::UnstoredBucket;
+use crate::accumulate::state::snapshot::UnstoredRows;
 use crate::maintain::StoredPage;
 use crate::model::rows::Row;
 use crate::model::{BucketStart, Form, ReadingKey, Rows, Span};
-use crate::store::reading::MeasurementsFound;
+use crate::store::reading::MeasurementResults;
 use crate::store::{LoadedBucket, LoadedPage};
 
 /// Bytes of stored readings that are gathered for one answer.
 const GATHER_BYTES_MAX: usize = 32 << 20;
 /// Bytes of the readings in one answer, as they are stored; in JSON they are about twice as many.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
-/// Gathered readings beyond the limit, before those that are too many are dropped.
+/// MergedReadings readings beyond the limit, before those that are too many are dropped.
 const SLACK: usize = 10_000;
 
 /// Where an answer has ended: behind the reading with this identity, of which so many were given.
@@ -39,20 +39,20 @@ impl fmt::Display for Cursor {
 
 /// The text is no cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoCursor;
+pub struct InvalidCursor;
 
 impl FromStr for Cursor {
-    type Err = NoCursor;
+    type Err = InvalidCursor;
 
-    fn from_str(text: &str) -> Result<Cursor, NoCursor> {
+    fn from_str(text: &str) -> Result<Cursor, InvalidCursor> {
         let mut parts = text.split('.');
-        let mut part = || parts.next().filter(|part| !part.is_empty() && !part.starts_with('+')).ok_or(NoCursor);
-        let ts_ms = part()?.parse().map_err(|_| NoCursor)?;
-        let values_hash = u64::from_str_radix(part()?, 16).map_err(|_| NoCursor)?;
-        let given = part()?.parse().map_err(|_| NoCursor)?;
+        let mut part = || parts.next().filter(|part| !part.is_empty() && !part.starts_with('+')).ok_or(InvalidCursor);
+        let ts_ms = part()?.parse().map_err(|_| InvalidCursor)?;
+        let values_hash = u64::from_str_radix(part()?, 16).map_err(|_| InvalidCursor)?;
+        let given = part()?.parse().map_err(|_| InvalidCursor)?;
         match parts.next() {
             None => Ok(Cursor { key: ReadingKey { ts_ms, values_hash }, given }),
-            Some(_) => Err(NoCursor),
+            Some(_) => Err(InvalidCursor),
         }
     }
 }
@@ -79,7 +79,7 @@ impl Window {
 
 /// The next readings, and where they end.
 #[derive(Debug, Clone, Default)]
-pub struct Gathered {
+pub struct MergedReadings {
     /// In order.
     pub rows: Rows,
     /// Where there are more, or may be.
@@ -88,10 +88,10 @@ pub struct Gathered {
 
 /// Stored readings while they come in.
 #[derive(Debug)]
-pub struct Gather {
+pub struct ReadingMerge {
     window: Window,
     span: Span,
-    views: BTreeMap<BucketStart, BucketView>,
+    views: BTreeMap<BucketStart, UnstoredBucket>,
     /// Nothing in memory is known from here on.
     cut_ms: i64,
     /// What was found of the buckets.
@@ -106,10 +106,10 @@ pub struct Gather {
     measured: usize,
 }
 
-impl Gather {
+impl ReadingMerge {
     /// `view` was made before the store was asked for anything.
-    pub fn new(window: Window, span: Span, view: SensorView) -> Gather {
-        Gather {
+    pub fn new(window: Window, span: Span, view: UnstoredRows) -> ReadingMerge {
+        ReadingMerge {
             window,
             span,
             cut_ms: view.cut_ms.unwrap_or(i64::MAX),
@@ -173,7 +173,7 @@ impl Gather {
     }
 
     /// The answer. `until_ms`: before it all pages are known; `measured`: the measurements from the window's begin on.
-    pub fn finish(mut self, until_ms: i64, measured: &MeasurementsFound) -> Gathered {
+    pub fn finish(mut self, until_ms: i64, measured: &MeasurementResults) -> MergedReadings {
         let window = self.window;
         let end_ms = window.to_ms.min(until_ms).min(measured.until_ms).min(self.cut_ms);
         let left: Vec<Rows> = std::mem::take(&mut self.views)
@@ -201,7 +201,7 @@ impl Gather {
     }
 
     /// What was found of a bucket, as a load would show it.
-    fn loaded(&mut self, view: &BucketView, measured: &Rows) -> LoadedBucket {
+    fn loaded(&mut self, view: &UnstoredBucket, measured: &Rows) -> LoadedBucket {
         let (start, span) = (view.start(), self.span);
         match self.forms.get(&start) {
             Some(Form::Pages) => {
@@ -243,7 +243,7 @@ pub(super) fn measured_bucket<'a>(rows: impl Iterator<Item = Row<'a>>) -> Loaded
 }
 
 /// The first of all that are before `end_ms`.
-fn first(all: &[(ReadingKey, Row<'_>)], window: Window, end_ms: i64) -> Gathered {
+fn first(all: &[(ReadingKey, Row<'_>)], window: Window, end_ms: i64) -> MergedReadings {
     let skip = window.after.map_or(0, |after| {
         let smaller = all.partition_point(|(key, _)| *key < after.key);
         let equal = all[smaller..].iter().take_while(|(key, _)| *key == after.key).count();
@@ -265,5 +265,5 @@ fn first(all: &[(ReadingKey, Row<'_>)], window: Window, end_ms: i64) -> Gathered
         _ if end_ms < window.to_ms => Some(Cursor { key: ReadingKey { ts_ms: end_ms, values_hash: 0 }, given: 0 }),
         _ => None,
     };
-    Gathered { rows, next }
+    MergedReadings { rows, next }
 }

@@ -39,17 +39,17 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
-use crate::accumulate::Asker;
-use crate::accumulate::ask::{Answer, Answered, Question};
-use crate::accumulate::state::asked::SensorView;
+use crate::accumulate::QueryHandle;
+use crate::accumulate::query::{QueryReply, ShardQuery, ShardResponse};
+use crate::accumulate::state::snapshot::UnstoredRows;
 use crate::journal::Handle;
 use crate::model::{BucketStart, Clock, SensorId, Span, stable_hash};
 use crate::route::shard_of;
-use crate::store::reading::{LettersQuestion, MeasurementsFound, MeasurementsQuestion, PagesQuestion, StoredLetter};
+use crate::store::reading::{DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, StoredDeadLetter};
 use crate::store::{Store, StoreError};
 use fleet::FleetCache;
 use hours::{Hour, Hours, Open};
-use merge::{Gather, Gathered, Window};
+use merge::{MergedReadings, ReadingMerge, Window};
 
 /// Questions that are worked on at once.
 const READS_MAX: usize = 8;
@@ -88,7 +88,7 @@ pub enum ReadError {
 
 /// An answer, and whether all that was acknowledged before the question is in it.
 #[derive(Debug, Clone)]
-pub struct Complete<T> {
+pub struct QueryResult<T> {
     /// The answer.
     pub answer: T,
     /// False where the journal holds acknowledged readings that are not in memory yet.
@@ -96,8 +96,8 @@ pub struct Complete<T> {
 }
 
 /// The handle for questions.
-pub struct Reads {
-    shards: Vec<Asker>,
+pub struct ReadService {
+    shards: Vec<QueryHandle>,
     journal: Option<Handle>,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
@@ -107,18 +107,18 @@ pub struct Reads {
     fleet: FleetCache,
 }
 
-impl Reads {
+impl ReadService {
     /// `journal`: where senders are acknowledged by it.
     pub fn new(
-        shards: Vec<Asker>,
+        shards: Vec<QueryHandle>,
         journal: Option<Handle>,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         span: Span,
-    ) -> Reads {
+    ) -> ReadService {
         let (turns, fleet) = (Semaphore::new(READS_MAX), FleetCache::default());
         let answers = Arc::new(Semaphore::new(ANSWERS_MAX));
-        Reads { shards, journal, store, clock, span, turns, answers, fleet }
+        ReadService { shards, journal, store, clock, span, turns, answers, fleet }
     }
 
     /// `bucket.span`.
@@ -143,7 +143,7 @@ impl Reads {
     ///
     /// # Errors
     /// See [`ReadError`].
-    pub async fn readings(&self, sensor_id: &str, window: Window) -> Result<Complete<Gathered>, ReadError> {
+    pub async fn readings(&self, sensor_id: &str, window: Window) -> Result<QueryResult<MergedReadings>, ReadError> {
         self.within(self.gather(sensor_id.into(), window)).await
     }
 
@@ -151,7 +151,7 @@ impl Reads {
     ///
     /// # Errors
     /// See [`ReadError`].
-    pub async fn hours(&self, sensor_id: &str, from_ms: i64, to_ms: i64) -> Result<Complete<Hours>, ReadError> {
+    pub async fn hours(&self, sensor_id: &str, from_ms: i64, to_ms: i64) -> Result<QueryResult<Hours>, ReadError> {
         self.within(self.add_up(sensor_id.into(), from_ms, to_ms)).await
     }
 
@@ -159,14 +159,14 @@ impl Reads {
     ///
     /// # Errors
     /// See [`ReadError`].
-    pub async fn letters(&self, question: &LettersQuestion) -> Result<Vec<StoredLetter>, ReadError> {
-        self.within(async { Ok(self.store.letters(question).await?) }).await
+    pub async fn letters(&self, query: &DeadLetterQuery) -> Result<Vec<StoredDeadLetter>, ReadError> {
+        self.within(async { Ok(self.store.letters(query).await?) }).await
     }
 
     /// Waits for a turn, and no longer than the time there is.
-    async fn within<T>(&self, question: impl Future<Output = Result<T, ReadError>>) -> Result<T, ReadError> {
+    async fn within<T>(&self, query: impl Future<Output = Result<T, ReadError>>) -> Result<T, ReadError> {
         let _turn = self.turn().await?;
-        timeout(TIME_MAX, question).await.unwrap_or(Err(ReadError::TimedOut))
+        timeout(TIME_MAX, query).await.unwrap_or(Err(ReadError::TimedOut))
     }
 
     async fn turn(&self) -> Result<SemaphorePermit<'_>, ReadError> {
@@ -196,29 +196,34 @@ impl Reads {
         true
     }
 
-    async fn ask(&self, shard: usize, question: Question) -> Result<Answered, ReadError> {
-        let asked = timeout(SHARD_MAX, self.shards[shard].ask(question)).await;
+    async fn query(&self, shard: usize, query: ShardQuery) -> Result<QueryReply, ReadError> {
+        let asked = timeout(SHARD_MAX, self.shards[shard].query(query)).await;
         asked.map_err(|_| ReadError::Busy)?.map_err(|_| ReadError::Gone)
     }
 
-    async fn view(&self, sensor_id: &SensorId, from_ms: i64, to_ms: i64) -> Result<Complete<SensorView>, ReadError> {
+    async fn view(
+        &self,
+        sensor_id: &SensorId,
+        from_ms: i64,
+        to_ms: i64,
+    ) -> Result<QueryResult<UnstoredRows>, ReadError> {
         let caught_up = self.caught_up().await;
         let shard = shard_of(stable_hash(sensor_id), self.shards.len());
-        let answered = self.ask(shard, Question::View { sensor_id: sensor_id.clone(), from_ms, to_ms }).await?;
-        match answered.answer {
-            Answer::View(answer) => Ok(Complete { answer, complete: caught_up && !answered.behind }),
+        let answered = self.query(shard, ShardQuery::View { sensor_id: sensor_id.clone(), from_ms, to_ms }).await?;
+        match answered.response {
+            ShardResponse::View(answer) => Ok(QueryResult { answer, complete: caught_up && !answered.behind }),
             _ => Err(ReadError::Gone),
         }
     }
 
-    async fn gather(&self, sensor_id: SensorId, window: Window) -> Result<Complete<Gathered>, ReadError> {
+    async fn gather(&self, sensor_id: SensorId, window: Window) -> Result<QueryResult<MergedReadings>, ReadError> {
         let (from_ms, to_ms) = (window.begin_ms(), window.to_ms);
         if from_ms >= to_ms {
-            return Ok(Complete { answer: Gathered::default(), complete: true });
+            return Ok(QueryResult { answer: MergedReadings::default(), complete: true });
         }
-        let Complete { answer: view, complete } = self.view(&sensor_id, from_ms, to_ms).await?;
-        let mut gather = Gather::new(window, self.span, view);
-        let mut question = PagesQuestion {
+        let QueryResult { answer: view, complete } = self.view(&sensor_id, from_ms, to_ms).await?;
+        let mut gather = ReadingMerge::new(window, self.span, view);
+        let mut query = PageQuery {
             sensor_id: sensor_id.clone(),
             from: self.span.floor(from_ms),
             to_ms,
@@ -226,7 +231,7 @@ impl Reads {
             readings_from_ms: Some(from_ms),
         };
         let until_ms = loop {
-            let found = self.store.pages(&question).await?;
+            let found = self.store.pages(&query).await?;
             for (start, page) in &found.pages {
                 gather.page(*start, page);
             }
@@ -236,33 +241,32 @@ impl Reads {
             if gather.is_enough() {
                 break gather.whole_until_ms();
             }
-            question.after = found.next;
+            query.after = found.next;
         };
         let limit = window.limit + window.after.map_or(0, |after| after.given as usize) + 1;
-        let question = MeasurementsQuestion { sensor_id, from_ms, to_ms: until_ms, limit };
+        let query = MeasurementQuery { sensor_id, from_ms, to_ms: until_ms, limit };
         let measured = match from_ms < until_ms {
-            true => self.store.measurements(&question).await?,
-            false => MeasurementsFound { until_ms, ..MeasurementsFound::default() },
+            true => self.store.measurements(&query).await?,
+            false => MeasurementResults { until_ms, ..MeasurementResults::default() },
         };
-        Ok(Complete { answer: gather.finish(until_ms, &measured), complete })
+        Ok(QueryResult { answer: gather.finish(until_ms, &measured), complete })
     }
 
-    async fn add_up(&self, sensor_id: SensorId, from_ms: i64, to_ms: i64) -> Result<Complete<Hours>, ReadError> {
+    async fn add_up(&self, sensor_id: SensorId, from_ms: i64, to_ms: i64) -> Result<QueryResult<Hours>, ReadError> {
         if from_ms >= to_ms {
-            return Ok(Complete { answer: Hours::default(), complete: true });
+            return Ok(QueryResult { answer: Hours::default(), complete: true });
         }
         let first = self.span.floor(from_ms);
         let end_ms = self.span.end(self.span.floor(to_ms - 1));
-        let Complete { answer: view, complete } = self.view(&sensor_id, first.0, end_ms).await?;
+        let QueryResult { answer: view, complete } = self.view(&sensor_id, first.0, end_ms).await?;
         let complete = complete && view.cut_ms.is_none();
         let open: Vec<Open> = view.buckets.into_iter().map(Open::new).collect();
         let is_open = |start: BucketStart| open.binary_search_by_key(&start, Open::start).is_ok();
         let mut hours = Hours::new();
         let mut after = None;
         loop {
-            let question =
-                PagesQuestion { sensor_id: sensor_id.clone(), from: first, to_ms, after, readings_from_ms: None };
-            let found = self.store.pages(&question).await?;
+            let query = PageQuery { sensor_id: sensor_id.clone(), from: first, to_ms, after, readings_from_ms: None };
+            let found = self.store.pages(&query).await?;
             let held: usize = hours.values().map(|hour| hour.summary.len()).sum();
             for (start, page) in found.pages.iter().filter(|(start, _)| !is_open(*start)) {
                 let hour = hours.entry(*start).or_default();
@@ -278,13 +282,13 @@ impl Reads {
             hours.insert(start, hour);
         }
         hours.retain(|_, hour| hour.count > 0);
-        Ok(Complete { answer: hours, complete })
+        Ok(QueryResult { answer: hours, complete })
     }
 
     /// A bucket of which some is in memory: its pages whole, or its measurements.
     async fn add_up_open(&self, sensor_id: &SensorId, mut bucket: Open) -> Result<(BucketStart, Hour), ReadError> {
         let start = bucket.start();
-        let mut question = PagesQuestion {
+        let mut query = PageQuery {
             sensor_id: sensor_id.clone(),
             from: start,
             to_ms: start.0 + 1,
@@ -292,11 +296,11 @@ impl Reads {
             readings_from_ms: Some(i64::MIN),
         };
         loop {
-            let found = self.store.pages(&question).await?;
+            let found = self.store.pages(&query).await?;
             for (_, page) in &found.pages {
                 bucket.add_page(page);
             }
-            question.after = found.next;
+            query.after = found.next;
             if found.next.is_none() {
                 break;
             }
@@ -304,8 +308,8 @@ impl Reads {
         let (mut from_ms, to_ms) = (start.0, self.span.end(start));
         while bucket.is_measured() && from_ms < to_ms {
             let sensor_id = sensor_id.clone();
-            let question = MeasurementsQuestion { sensor_id, from_ms, to_ms, limit: MEASUREMENTS_MAX };
-            let found = self.store.measurements(&question).await?;
+            let query = MeasurementQuery { sensor_id, from_ms, to_ms, limit: MEASUREMENTS_MAX };
+            let found = self.store.measurements(&query).await?;
             bucket.add_measurements(&found.rows);
             from_ms = found.until_ms;
         }
@@ -313,8 +317,8 @@ impl Reads {
     }
 }
 
-impl std::fmt::Debug for Reads {
+impl std::fmt::Debug for ReadService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Reads")
+        f.write_str("ReadService")
     }
 }

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::try_join_all;
 
-use super::{ReadError, Reads};
-use crate::accumulate::ask::{Answer, Question};
-use crate::accumulate::state::asked::News;
+use super::{ReadError, ReadService};
+use crate::accumulate::query::{ShardQuery, ShardResponse};
+use crate::accumulate::state::snapshot::SensorSnapshot;
 use crate::model::{SensorId, Tags, Value, keep_newer, stable_hash};
 use crate::route::shard_of;
-use crate::store::reading::{SensorNews, SensorsQuestion};
+use crate::store::reading::{SensorQuery, StoredSensor};
 
 /// A sensor and its newest state.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +33,7 @@ pub struct SensorList {
     pub next: Option<SensorId>,
 }
 
-impl Reads {
+impl ReadService {
     /// The sensors whose ids begin with `prefix`, behind `after`, at most `limit`.
     ///
     /// # Errors
@@ -47,17 +47,17 @@ impl Reads {
         self.caught_up().await;
         let (prefix, after) = (prefix.to_owned(), after.map(ToOwned::to_owned));
         let asks = (0..self.shards.len()).map(|shard| {
-            let question = Question::Ids { prefix: prefix.clone(), after: after.clone(), limit: limit + 1 };
-            self.ask(shard, question)
+            let query = ShardQuery::Ids { prefix: prefix.clone(), after: after.clone(), limit: limit + 1 };
+            self.query(shard, query)
         });
         let mut ids: BTreeSet<SensorId> = BTreeSet::new();
         for answered in try_join_all(asks).await? {
-            if let Answer::Ids(found) = answered.answer {
+            if let ShardResponse::Ids(found) = answered.response {
                 ids.extend(found);
             }
         }
-        let question = SensorsQuestion { prefix, after, limit: limit + 1 };
-        ids.extend(self.store.sensors(&question).await?.into_iter().map(SensorId::from));
+        let query = SensorQuery { prefix, after, limit: limit + 1 };
+        ids.extend(self.store.sensors(&query).await?.into_iter().map(SensorId::from));
         let more = ids.len() > limit;
         let ids: Vec<SensorId> = ids.into_iter().take(limit).collect();
         let memory = self.news(&ids).await?;
@@ -68,7 +68,7 @@ impl Reads {
     }
 
     /// What the shards know of these sensors, in their order.
-    async fn news(&self, ids: &[SensorId]) -> Result<Vec<News>, ReadError> {
+    async fn news(&self, ids: &[SensorId]) -> Result<Vec<SensorSnapshot>, ReadError> {
         let mut of_shard: Vec<Vec<usize>> = vec![vec![]; self.shards.len()];
         for (i, id) in ids.iter().enumerate() {
             of_shard[shard_of(stable_hash(id), self.shards.len())].push(i);
@@ -76,11 +76,11 @@ impl Reads {
         let asks =
             of_shard.iter().enumerate().filter(|(_, places)| !places.is_empty()).map(|(shard, places)| async move {
                 let of_shard: Vec<SensorId> = places.iter().map(|i| ids[*i].clone()).collect();
-                Ok::<_, ReadError>((places, self.ask(shard, Question::News(of_shard)).await?))
+                Ok::<_, ReadError>((places, self.query(shard, ShardQuery::Snapshots(of_shard)).await?))
             });
-        let mut news = vec![News::default(); ids.len()];
+        let mut news = vec![SensorSnapshot::default(); ids.len()];
         for (places, answered) in try_join_all(asks).await? {
-            if let Answer::News(found) = answered.answer {
+            if let ShardResponse::Snapshots(found) = answered.response {
                 places.iter().zip(found).for_each(|(i, found)| news[*i] = found);
             }
         }
@@ -89,7 +89,7 @@ impl Reads {
 }
 
 /// Both together: of each field the newer value, and the tags that the sensor's last messages had.
-fn state(sensor_id: SensorId, memory: News, stored: SensorNews) -> SensorState {
+fn state(sensor_id: SensorId, memory: SensorSnapshot, stored: StoredSensor) -> SensorState {
     let mut last = stored.values;
     for (name, (ts_ms, value)) in &memory.values {
         keep_newer(&mut last, *ts_ms, std::iter::once((name.as_str(), value.as_ref())));

@@ -14,8 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::reading::{
-    LettersQuestion, MeasurementsFound, MeasurementsQuestion, PagesFound, PagesQuestion, SensorNews, SensorsQuestion,
-    StoredLetter,
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
+    StoredSensor,
 };
 use super::{
     BoxFuture, Evicted, LatestWritten, LetterKept, LoadAnswer, LoadRequest, LoadedBucket, LoadedPage, PrepareError,
@@ -414,19 +414,19 @@ impl Store for MemoryStore {
         })
     }
 
-    fn pages<'a>(&'a self, q: &'a PagesQuestion) -> BoxFuture<'a, Result<PagesFound, StoreError>> {
+    fn pages<'a>(&'a self, q: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>> {
         Box::pin(self.read(move |pages| pages.read_pages(q)))
     }
 
-    fn measurements<'a>(&'a self, q: &'a MeasurementsQuestion) -> BoxFuture<'a, Result<MeasurementsFound, StoreError>> {
+    fn measurements<'a>(&'a self, q: &'a MeasurementQuery) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
         Box::pin(self.read(move |pages| pages.read_measurements(q)))
     }
 
-    fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<SensorNews>, StoreError>> {
+    fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
         Box::pin(self.read(move |pages| pages.read_newest(sensors)))
     }
 
-    fn sensors<'a>(&'a self, q: &'a SensorsQuestion) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
+    fn sensors<'a>(&'a self, q: &'a SensorQuery) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
         Box::pin(self.read(move |pages| pages.read_sensors(q)))
     }
 
@@ -437,7 +437,7 @@ impl Store for MemoryStore {
         Box::pin(self.read(move |pages| pages.read_first_buckets(sensors)))
     }
 
-    fn letters<'a>(&'a self, q: &'a LettersQuestion) -> BoxFuture<'a, Result<Vec<StoredLetter>, StoreError>> {
+    fn letters<'a>(&'a self, q: &'a DeadLetterQuery) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
         Box::pin(self.read(move |pages| pages.read_letters(q)))
     }
 

@@ -27,8 +27,8 @@ use std::time::Duration;
 
 use crate::model::{BucketKey, BucketStart, DeadLetter, Form, LatestUpdate, PageWrite, ReadingKey, SensorId};
 use reading::{
-    LettersQuestion, MeasurementsFound, MeasurementsQuestion, PagesFound, PagesQuestion, SensorNews, SensorsQuestion,
-    StoredLetter,
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
+    StoredSensor,
 };
 
 /// A boxed future, so that the store can be chosen at run time; one allocation a command.
@@ -241,7 +241,7 @@ pub trait Store: Send + Sync + 'static {
     fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWritten>, StoreError>>;
 
     /// A reader of the registry collection that `query` names; `None` where the store has no such thing.
-    fn registry(&self, query: registry::Query) -> Option<std::sync::Arc<dyn registry::Reader>> {
+    fn registry(&self, query: registry::RegistryQuery) -> Option<std::sync::Arc<dyn registry::Reader>> {
         let _ = query;
         None
     }
@@ -262,20 +262,18 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// The pages of one sensor; see [`reading`].
-    fn pages<'a>(&'a self, question: &'a PagesQuestion) -> BoxFuture<'a, Result<PagesFound, StoreError>>;
+    fn pages<'a>(&'a self, query: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>>;
 
     /// The measurements of one sensor, those of buckets in [`Form::Pages`] too (a conversion may have left some); none where
     /// the store has no time-series collection.
-    fn measurements<'a>(
-        &'a self,
-        question: &'a MeasurementsQuestion,
-    ) -> BoxFuture<'a, Result<MeasurementsFound, StoreError>>;
+    fn measurements<'a>(&'a self, query: &'a MeasurementQuery)
+    -> BoxFuture<'a, Result<MeasurementResults, StoreError>>;
 
     /// Sensors that have a bucket, by the bytes of their ids. Fewer than asked for mean that there are no more.
-    fn sensors<'a>(&'a self, question: &'a SensorsQuestion) -> BoxFuture<'a, Result<Vec<String>, StoreError>>;
+    fn sensors<'a>(&'a self, query: &'a SensorQuery) -> BoxFuture<'a, Result<Vec<String>, StoreError>>;
 
     /// The newest state of these sensors, in their order.
-    fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<SensorNews>, StoreError>>;
+    fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>>;
 
     /// Of each of these sensors the begin of its first bucket; `None` of one that has none.
     fn first_buckets<'a>(
@@ -284,7 +282,7 @@ pub trait Store: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>>;
 
     /// Dead letters, the one received last first.
-    fn letters<'a>(&'a self, question: &'a LettersQuestion) -> BoxFuture<'a, Result<Vec<StoredLetter>, StoreError>>;
+    fn letters<'a>(&'a self, query: &'a DeadLetterQuery) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>>;
 
     /// Whether the store answers.
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>>;

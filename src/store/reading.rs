@@ -8,7 +8,7 @@ use crate::model::{BucketStart, DeadLetter, Rows, SensorId, Value};
 
 /// Which pages of a sensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PagesQuestion {
+pub struct PageQuery {
     /// Whose.
     pub sensor_id: SensorId,
     /// The first bucket.
@@ -25,7 +25,7 @@ pub struct PagesQuestion {
 /// Pages by their buckets' time; those of one bucket from the last to the first. (A page is sealed before the next one is
 /// made, so what is read in this order fits together.)
 #[derive(Debug, Clone, Default)]
-pub struct PagesFound {
+pub struct PageResults {
     /// The next pages.
     pub pages: Vec<(BucketStart, StoredPage)>,
     /// The page behind which there may be more, to be given as `after`.
@@ -34,7 +34,7 @@ pub struct PagesFound {
 
 /// Which measurements of a sensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MeasurementsQuestion {
+pub struct MeasurementQuery {
     /// Whose.
     pub sensor_id: SensorId,
     /// From when on, in milliseconds since 1970.
@@ -47,7 +47,7 @@ pub struct MeasurementsQuestion {
 
 /// Measurements by time.
 #[derive(Debug, Clone, Default)]
-pub struct MeasurementsFound {
+pub struct MeasurementResults {
     /// Those before `until_ms`, all of them.
     pub rows: Rows,
     /// The end of what was asked for, or before it where there are more than `limit`. Never the begin: those of one
@@ -57,7 +57,7 @@ pub struct MeasurementsFound {
 
 /// Which sensors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SensorsQuestion {
+pub struct SensorQuery {
     /// How their ids begin.
     pub prefix: String,
     /// Behind this one.
@@ -68,7 +68,7 @@ pub struct SensorsQuestion {
 
 /// The newest state of a sensor.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct SensorNews {
+pub struct StoredSensor {
     /// The latest time of its readings, in milliseconds since 1970.
     pub last_ts_ms: Option<i64>,
     /// Of its newest bucket.
@@ -79,7 +79,7 @@ pub struct SensorNews {
 
 /// Which dead letters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LettersQuestion {
+pub struct DeadLetterQuery {
     /// With this reason.
     pub reason: Option<String>,
     /// Received at or before this time (ms since 1970), without so many of that very millisecond.
@@ -92,7 +92,7 @@ pub struct LettersQuestion {
 
 /// A dead letter and its id in the collection.
 #[derive(Debug, Clone, PartialEq)]
-pub struct StoredLetter {
+pub struct StoredDeadLetter {
     /// The id, as text.
     pub id: String,
     /// The letter.

@@ -4,7 +4,7 @@ use super::{BoxFuture, StoreError};
 
 /// Which collection, and what of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Query {
+pub struct RegistryQuery {
     /// `enrich.collection`, in the same database.
     pub collection: String,
     /// `enrich.id_field`: the field that holds the sensor's id, dots for nested ones. Unique.
@@ -59,9 +59,9 @@ impl std::fmt::Debug for Watch {
     }
 }
 
-/// Reads a registry.
+/// ReadService a registry.
 pub trait Reader: Send + Sync {
-    /// Reads all of it. Documents without an id that can be a sensor's are passed over.
+    /// ReadService all of it. Documents without an id that can be a sensor's are passed over.
     ///
     /// # Errors
     /// It broke off; `each` has seen a part.

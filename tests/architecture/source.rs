@@ -8,7 +8,7 @@ pub(crate) struct Code {
 }
 
 impl Code {
-    /// Reads a file; `path` is from the root, with `/`.
+    /// ReadService a file; `path` is from the root, with `/`.
     pub(crate) fn read(path: &str, text: &str) -> Code {
         let text = without_tests(&blank(text));
         let mut scan = Scan { text: &text, at: 0, paths: Vec::new() };

@@ -11,8 +11,8 @@ use std::time::Duration;
 use hourbucket::model::{BucketKey, BucketStart, DeadLetter, Form, LatestUpdate, PageWrite, SensorId};
 use hourbucket::store::memory::Pages;
 use hourbucket::store::reading::{
-    LettersQuestion, MeasurementsFound, MeasurementsQuestion, PagesFound, PagesQuestion, SensorNews, SensorsQuestion,
-    StoredLetter,
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
+    StoredSensor,
 };
 use hourbucket::store::{
     BoxFuture, LatestWritten, LetterKept, LoadAnswer, LoadRequest, PrepareError, Prepared, Store, StoreError, Written,
@@ -512,35 +512,35 @@ impl Store for Client {
         Box::pin(async move { self.server.keep(letters).await.map(|()| vec![LetterKept::Done; letters.len()]) })
     }
 
-    fn pages<'a>(&'a self, q: &'a PagesQuestion) -> BoxFuture<'a, Result<PagesFound, StoreError>> {
-        self.ask(move |pages| pages.read_pages(q))
+    fn pages<'a>(&'a self, q: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>> {
+        self.query(move |pages| pages.read_pages(q))
     }
 
-    fn measurements<'a>(&'a self, q: &'a MeasurementsQuestion) -> BoxFuture<'a, Result<MeasurementsFound, StoreError>> {
-        self.ask(move |pages| pages.read_measurements(q))
+    fn measurements<'a>(&'a self, q: &'a MeasurementQuery) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
+        self.query(move |pages| pages.read_measurements(q))
     }
 
-    fn sensors<'a>(&'a self, q: &'a SensorsQuestion) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
-        self.ask(move |pages| pages.read_sensors(q))
+    fn sensors<'a>(&'a self, q: &'a SensorQuery) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
+        self.query(move |pages| pages.read_sensors(q))
     }
 
-    fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<SensorNews>, StoreError>> {
-        self.ask(move |pages| pages.read_newest(sensors))
+    fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
+        self.query(move |pages| pages.read_newest(sensors))
     }
 
     fn first_buckets<'a>(
         &'a self,
         sensors: &'a [SensorId],
     ) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>> {
-        self.ask(move |pages| pages.read_first_buckets(sensors))
+        self.query(move |pages| pages.read_first_buckets(sensors))
     }
 
-    fn letters<'a>(&'a self, q: &'a LettersQuestion) -> BoxFuture<'a, Result<Vec<StoredLetter>, StoreError>> {
-        self.ask(move |pages| pages.read_letters(q))
+    fn letters<'a>(&'a self, q: &'a DeadLetterQuery) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
+        self.query(move |pages| pages.read_letters(q))
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.ask(|_| ())
+        self.query(|_| ())
     }
 
     fn form(&self) -> Form {

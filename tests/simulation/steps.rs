@@ -6,8 +6,8 @@
 //! those of the readings, and no acknowledgement comes before its readings are stored. Questions (`asks.rs`) show what was
 //! acknowledged exactly once, too, at any moment.
 
-#[path = "asks.rs"]
-mod asks;
+#[path = "queries.rs"]
+mod queries;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -439,7 +439,7 @@ impl Sim {
 
     fn step(&mut self) {
         if self.rng.u8(0..60) == 0 {
-            self.ask();
+            self.query();
         }
         self.go_on();
     }

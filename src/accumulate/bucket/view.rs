@@ -2,7 +2,7 @@
 //! stored. Pure.
 //!
 //! Whoever asks looks at the store afterwards, and by then any of the rows may have been stored. So the view is treated as
-//! the bucket would be if the answer to everything under way were lost: [`BucketView::left`] is the same
+//! the bucket would be if the answer to everything under way were lost: [`UnstoredBucket::left`] is the same
 //! [`Bucket::loaded`] that decides what is a duplicate when that happens.
 
 use super::{Bucket, Foreign, Waiting};
@@ -11,7 +11,7 @@ use crate::store::LoadedBucket;
 
 /// The rows of a bucket that are not known to be stored.
 #[derive(Debug)]
-pub struct BucketView {
+pub struct UnstoredBucket {
     bucket: Bucket,
     since_ms: i64,
 }
@@ -42,7 +42,7 @@ impl Bucket {
     }
 
     /// A view of the rows in `from_ms..to_ms`; `None` where there is none.
-    pub(in crate::accumulate) fn view(&self, from_ms: i64, to_ms: i64) -> Option<BucketView> {
+    pub(in crate::accumulate) fn view(&self, from_ms: i64, to_ms: i64) -> Option<UnstoredBucket> {
         let mut waiting = Waiting::new(0);
         for row in self.rows().flat_map(Rows::iter).filter(|row| (from_ms..to_ms).contains(&row.ts_ms)) {
             waiting.rows.push_row(&row);
@@ -54,11 +54,11 @@ impl Bucket {
         (bucket.stored, bucket.form, bucket.horizon) = (self.stored, self.form, self.horizon);
         bucket.foreign = self.foreign.as_deref().map(|f| Box::new(f.clone()));
         bucket.waiting = Some(Box::new(waiting));
-        Some(BucketView { bucket, since_ms })
+        Some(UnstoredBucket { bucket, since_ms })
     }
 }
 
-impl BucketView {
+impl UnstoredBucket {
     /// Which bucket of its sensor.
     pub fn start(&self) -> BucketStart {
         self.bucket.start
@@ -70,7 +70,7 @@ impl BucketView {
     }
 
     /// The rows that are not among the stored readings. `stored`: the bucket as it was found after the view was made,
-    /// with the identities of all its readings since [`BucketView::since_ms`], or more.
+    /// with the identities of all its readings since [`UnstoredBucket::since_ms`], or more.
     pub fn left(mut self, stored: &LoadedBucket) -> Rows {
         if stored.form == Form::Series {
             // Measurements have no position: whose they are is told by what the bucket knows to be its own.

@@ -3,8 +3,8 @@
 use smallvec::SmallVec;
 
 use super::super::bucket::Bucket;
-use super::asked::{MET_MAX, Met};
 use super::pace::Pace;
+use super::snapshot::{NEW_SENSORS_MAX, NewSensor};
 use super::{Sensor, Shard};
 use crate::model::{BucketStart, Now, ReadingRef, SensorId, memory};
 
@@ -40,10 +40,10 @@ impl Shard {
         }
         let (id, pace) = (SensorId::from(reading.sensor_id()), self.gone.back(reading.sensor_id()));
         if pace == Pace::default() {
-            if self.met.len() >= MET_MAX {
-                self.met.pop_front();
+            if self.new_sensors.len() >= NEW_SENSORS_MAX {
+                self.new_sensors.pop_front();
             }
-            self.met.push_back(Met { sensor_id: id.clone(), at_ms: now.wall_ms });
+            self.new_sensors.push_back(NewSensor { sensor_id: id.clone(), at_ms: now.wall_ms });
         }
         let sensor = Sensor { id, hash, tags: None, pace, buckets: SmallVec::new() };
         self.holding.bytes += sensor.memory();

@@ -6,8 +6,8 @@ use super::Pages;
 use crate::maintain::StoredPage;
 use crate::model::{BucketStart, Form, Rows, SensorId, keep_newer};
 use crate::store::reading::{
-    LettersQuestion, MeasurementsFound, MeasurementsQuestion, PagesFound, PagesQuestion, SensorNews, SensorsQuestion,
-    StoredLetter,
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
+    StoredSensor,
 };
 
 /// Pages in one answer.
@@ -15,7 +15,7 @@ const PAGES_MAX: usize = 7;
 
 impl Pages {
     /// See [`crate::store::Store::pages`].
-    pub fn read_pages(&self, q: &PagesQuestion) -> PagesFound {
+    pub fn read_pages(&self, q: &PageQuery) -> PageResults {
         let of_sensor = (q.sensor_id.to_string(), q.from, 0)..(q.sensor_id.to_string(), BucketStart(q.to_ms), 0);
         let mut wanted: Vec<_> = match q.from.0 < q.to_ms {
             true => self.pages.range(of_sensor).map(|((_, start, n), page)| (*start, *n, page)).collect(),
@@ -32,7 +32,7 @@ impl Pages {
         let shown = |(start, n, page): (BucketStart, u32, &super::Page)| {
             (start, self.stored_page(&q.sensor_id, start, n, page, q.readings_from_ms.is_some()))
         };
-        PagesFound { pages: wanted.into_iter().map(shown).collect(), next }
+        PageResults { pages: wanted.into_iter().map(shown).collect(), next }
     }
 
     fn stored_page(&self, sensor: &str, start: BucketStart, n: u32, page: &super::Page, readings: bool) -> StoredPage {
@@ -60,7 +60,7 @@ impl Pages {
     }
 
     /// See [`crate::store::Store::measurements`].
-    pub fn read_measurements(&self, q: &MeasurementsQuestion) -> MeasurementsFound {
+    pub fn read_measurements(&self, q: &MeasurementQuery) -> MeasurementResults {
         let of_sensor = self.series.iter().filter(|((sensor, _), _)| **sensor == *q.sensor_id);
         let mut found: Vec<_> =
             of_sensor.flat_map(|(_, list)| list).filter(|r| (q.from_ms..q.to_ms).contains(&r.ts_ms)).collect();
@@ -75,11 +75,11 @@ impl Pages {
         }
         let mut rows = Rows::default();
         found.into_iter().for_each(|r| rows.push_reading(r));
-        MeasurementsFound { rows, until_ms }
+        MeasurementResults { rows, until_ms }
     }
 
     /// See [`crate::store::Store::sensors`].
-    pub fn read_sensors(&self, q: &SensorsQuestion) -> Vec<String> {
+    pub fn read_sensors(&self, q: &SensorQuery) -> Vec<String> {
         let mut ids: Vec<&String> = self.pages.keys().map(|(sensor, ..)| sensor).collect();
         ids.dedup();
         ids.retain(|id| id.starts_with(&q.prefix) && q.after.as_ref().is_none_or(|after| *id > after));
@@ -87,12 +87,12 @@ impl Pages {
     }
 
     /// See [`crate::store::Store::newest`].
-    pub fn read_newest(&self, sensors: &[SensorId]) -> Vec<SensorNews> {
+    pub fn read_newest(&self, sensors: &[SensorId]) -> Vec<StoredSensor> {
         sensors.iter().map(|id| self.newest_of(id)).collect()
     }
 
-    fn newest_of(&self, id: &str) -> SensorNews {
-        let mut news = SensorNews::default();
+    fn newest_of(&self, id: &str) -> StoredSensor {
+        let mut news = StoredSensor::default();
         for ((sensor, start, _), page) in self.pages.iter().filter(|((sensor, ..), _)| sensor == id) {
             let readings = match page.form {
                 Form::Pages => &page.readings,
@@ -114,7 +114,7 @@ impl Pages {
     }
 
     /// See [`crate::store::Store::letters`].
-    pub fn read_letters(&self, q: &LettersQuestion) -> Vec<StoredLetter> {
+    pub fn read_letters(&self, q: &DeadLetterQuery) -> Vec<StoredDeadLetter> {
         let mut all: Vec<_> = self.dead.iter().enumerate().collect();
         all.retain(|(_, letter)| {
             q.reason.as_ref().is_none_or(|r| letter.reason == *r)
@@ -128,7 +128,7 @@ impl Pages {
             bytes += letter.payload.len();
             fits
         };
-        let shown = |(i, letter): (usize, &crate::model::DeadLetter)| StoredLetter {
+        let shown = |(i, letter): (usize, &crate::model::DeadLetter)| StoredDeadLetter {
             id: format!("{i:024x}"),
             letter: letter.clone(),
         };

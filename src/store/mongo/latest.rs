@@ -193,7 +193,7 @@ fn compared(w: &mut Writer, name: &str, operator: &str) {
     w.close(open);
 }
 
-/// Reads the reply to a command: one answer a statement.
+/// ReadService the reply to a command: one answer a statement.
 ///
 /// # Errors
 /// The write concern was not met, or an error cannot be told to belong to a statement.

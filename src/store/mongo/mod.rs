@@ -56,10 +56,10 @@ pub use reconcile::ReconcileOptions;
 pub use schema::{DEAD_LETTERS, SUMMARIES};
 
 use super::reading::{
-    LettersQuestion, MeasurementsFound, MeasurementsQuestion, PagesFound, PagesQuestion, SensorNews, SensorsQuestion,
-    StoredLetter,
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
+    StoredSensor,
 };
-use super::registry::{Query, Reader};
+use super::registry::{Reader, RegistryQuery};
 use super::{
     BoxFuture, Evicted, LatestWritten, LetterKept, LoadAnswer, LoadRequest, PrepareError, Prepared, Store, StoreError,
     Written,
@@ -222,7 +222,7 @@ fn in_part(error: StoreError) -> StoreError {
     }
 }
 
-/// Reads the reply to a command: one answer a statement.
+/// ReadService the reply to a command: one answer a statement.
 fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<Written>, StoreError> {
     if let Some(detail) = concern_error(reply) {
         return Err(StoreError::Unknown { kind: "write_concern", detail });
@@ -336,7 +336,7 @@ impl Store for MongoStore {
         })
     }
 
-    fn registry(&self, query: Query) -> Option<std::sync::Arc<dyn Reader>> {
+    fn registry(&self, query: RegistryQuery) -> Option<std::sync::Arc<dyn Reader>> {
         Some(std::sync::Arc::new(registry::MongoRegistry::new(&self.db, query, self.timeout)))
     }
 
@@ -357,19 +357,19 @@ impl Store for MongoStore {
         Box::pin(self.evict(bytes))
     }
 
-    fn pages<'a>(&'a self, q: &'a PagesQuestion) -> BoxFuture<'a, Result<PagesFound, StoreError>> {
+    fn pages<'a>(&'a self, q: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>> {
         Box::pin(self.read_pages(q))
     }
 
-    fn measurements<'a>(&'a self, q: &'a MeasurementsQuestion) -> BoxFuture<'a, Result<MeasurementsFound, StoreError>> {
+    fn measurements<'a>(&'a self, q: &'a MeasurementQuery) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
         Box::pin(self.read_measurements(q))
     }
 
-    fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<SensorNews>, StoreError>> {
+    fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
         Box::pin(self.read_newest(sensors))
     }
 
-    fn sensors<'a>(&'a self, q: &'a SensorsQuestion) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
+    fn sensors<'a>(&'a self, q: &'a SensorQuery) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
         Box::pin(self.read_sensors(q))
     }
 
@@ -380,7 +380,7 @@ impl Store for MongoStore {
         Box::pin(self.read_first_buckets(sensors))
     }
 
-    fn letters<'a>(&'a self, q: &'a LettersQuestion) -> BoxFuture<'a, Result<Vec<StoredLetter>, StoreError>> {
+    fn letters<'a>(&'a self, q: &'a DeadLetterQuery) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
         Box::pin(self.read_letters(q))
     }
 

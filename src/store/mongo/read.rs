@@ -21,8 +21,8 @@ use super::{DEAD_LETTERS, MongoStore};
 use crate::model::{BucketStart, Form, Rows, SensorId, keep_newer};
 use crate::store::StoreError;
 use crate::store::reading::{
-    LettersQuestion, MeasurementsFound, MeasurementsQuestion, PagesFound, PagesQuestion, SensorNews, SensorsQuestion,
-    StoredLetter,
+    DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
+    StoredSensor,
 };
 
 /// In one answer: pages, and bytes of them.
@@ -57,30 +57,30 @@ impl MongoStore {
         result?.map_err(|e| command_error(&e))
     }
 
-    pub(super) async fn read_pages(&self, q: &PagesQuestion) -> Result<PagesFound, StoreError> {
+    pub(super) async fn read_pages(&self, q: &PageQuery) -> Result<PageResults, StoreError> {
         let (of, q) = (self.collections(), q.clone());
         self.read(async move { pages(&of, &q).await }).await
     }
 
-    pub(super) async fn read_measurements(&self, q: &MeasurementsQuestion) -> Result<MeasurementsFound, StoreError> {
+    pub(super) async fn read_measurements(&self, q: &MeasurementQuery) -> Result<MeasurementResults, StoreError> {
         if self.native.get().is_some() && !self.measured() {
-            return Ok(MeasurementsFound { rows: Rows::default(), until_ms: q.to_ms });
+            return Ok(MeasurementResults { rows: Rows::default(), until_ms: q.to_ms });
         }
         let (of, q) = (self.collections(), q.clone());
         self.read(async move { measurements(&of, &q).await }).await
     }
 
-    pub(super) async fn read_sensors(&self, q: &SensorsQuestion) -> Result<Vec<String>, StoreError> {
+    pub(super) async fn read_sensors(&self, q: &SensorQuery) -> Result<Vec<String>, StoreError> {
         let (of, q) = (self.collections(), q.clone());
         self.read(async move { next_sensors(&of.buckets, &q).await }).await
     }
 
-    pub(super) async fn read_newest(&self, sensors: &[SensorId]) -> Result<Vec<SensorNews>, StoreError> {
+    pub(super) async fn read_newest(&self, sensors: &[SensorId]) -> Result<Vec<StoredSensor>, StoreError> {
         let (of, sensors, latest) = (self.collections(), sensors.to_vec(), self.patterns.latest);
         let latest = latest.then(|| self.db.collection::<RawDocumentBuf>(super::LATEST));
         self.read(async move {
             let looks = stream::iter(sensors.clone()).map(|id| newest(of.clone(), id)).buffered(SENSORS_AT_ONCE);
-            let mut news: Vec<SensorNews> = looks.try_collect().await?;
+            let mut news: Vec<StoredSensor> = looks.try_collect().await?;
             if let Some(latest) = latest {
                 merge_latest(&latest, &sensors, &mut news).await?;
             }
@@ -100,7 +100,7 @@ impl MongoStore {
         .await
     }
 
-    pub(super) async fn read_letters(&self, q: &LettersQuestion) -> Result<Vec<StoredLetter>, StoreError> {
+    pub(super) async fn read_letters(&self, q: &DeadLetterQuery) -> Result<Vec<StoredDeadLetter>, StoreError> {
         let (dead, q) = (self.collections().buckets.clone_with_type::<Document>(), q.clone());
         let dead = dead_letters(self, dead);
         self.read(async move {
@@ -118,7 +118,7 @@ impl MongoStore {
             while bytes < q.bytes_max && cursor.advance().await? {
                 let (id, letter) = read_letter(cursor.deserialize_current()?);
                 bytes += letter.payload.len();
-                letters.push(StoredLetter { id, letter });
+                letters.push(StoredDeadLetter { id, letter });
             }
             Ok(letters)
         })
@@ -135,8 +135,8 @@ fn dead_letters(store: &MongoStore, like: Collection<Document>) -> Collection<Do
     store.db.collection_with_options(DEAD_LETTERS, options)
 }
 
-async fn pages(of: &Collections, q: &PagesQuestion) -> Found<PagesFound> {
-    let mut found = PagesFound::default();
+async fn pages(of: &Collections, q: &PageQuery) -> Found<PageResults> {
+    let mut found = PageResults::default();
     let mut bytes = 0;
     let starts = |from: Option<BucketStart>| match from {
         Some(from) => doc! { "$gt": DateTime::from_millis(from.0), "$lt": DateTime::from_millis(q.to_ms) },
@@ -174,7 +174,7 @@ async fn pages(of: &Collections, q: &PagesQuestion) -> Found<PagesFound> {
     Ok(found)
 }
 
-async fn measurements(of: &Collections, q: &MeasurementsQuestion) -> Found<MeasurementsFound> {
+async fn measurements(of: &Collections, q: &MeasurementQuery) -> Found<MeasurementResults> {
     let mut limit = q.limit;
     loop {
         let found = some_measurements(of, q, limit).await?;
@@ -191,11 +191,7 @@ async fn measurements(of: &Collections, q: &MeasurementsQuestion) -> Found<Measu
 
 /// The first `limit` measurements without the last ones, of whose millisecond there may be more; `None` where no others
 /// are left.
-async fn some_measurements(
-    of: &Collections,
-    q: &MeasurementsQuestion,
-    limit: usize,
-) -> Found<Option<MeasurementsFound>> {
+async fn some_measurements(of: &Collections, q: &MeasurementQuery, limit: usize) -> Found<Option<MeasurementResults>> {
     let span = doc! { "$gte": DateTime::from_millis(q.from_ms), "$lt": DateTime::from_millis(q.to_ms) };
     let filter = doc! { "meta.sensor_id": &*q.sensor_id, "ts": span };
     let find = of.measurements.find(filter).sort(doc! { "ts": 1 }).limit(limit as i64 + 1).max_time(TIME_MAX);
@@ -216,11 +212,11 @@ async fn some_measurements(
             return Ok(None);
         }
     }
-    Ok(Some(MeasurementsFound { rows, until_ms }))
+    Ok(Some(MeasurementResults { rows, until_ms }))
 }
 
 /// The next sensors in the order of their ids: a seek in the index each, and no document.
-async fn next_sensors(buckets: &Collection<RawDocumentBuf>, q: &SensorsQuestion) -> Found<Vec<String>> {
+async fn next_sensors(buckets: &Collection<RawDocumentBuf>, q: &SensorQuery) -> Found<Vec<String>> {
     let mut ids: Vec<String> = vec![];
     let mut after = q.after.clone();
     while ids.len() < q.limit {
@@ -244,8 +240,8 @@ async fn next_sensors(buckets: &Collection<RawDocumentBuf>, q: &SensorsQuestion)
     Ok(ids)
 }
 
-async fn newest(of: Collections, sensor_id: SensorId) -> Found<SensorNews> {
-    let mut news = SensorNews::default();
+async fn newest(of: Collections, sensor_id: SensorId) -> Found<StoredSensor> {
+    let mut news = StoredSensor::default();
     let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
     let find = of.buckets.find(doc! { "sensor_id": &*sensor_id }).sort(sort).limit(1).max_time(TIME_MAX);
     let mut cursor = find.projection(doc! { "readings": { "$slice": -LAST_READINGS } }).await?;
@@ -283,7 +279,11 @@ async fn newest(of: Collections, sensor_id: SensorId) -> Found<SensorNews> {
 }
 
 /// What `sensor_latest` knows of them: more, where a field has not come for long.
-async fn merge_latest(latest: &Collection<RawDocumentBuf>, sensors: &[SensorId], news: &mut [SensorNews]) -> Found<()> {
+async fn merge_latest(
+    latest: &Collection<RawDocumentBuf>,
+    sensors: &[SensorId],
+    news: &mut [StoredSensor],
+) -> Found<()> {
     let ids: Vec<&str> = sensors.iter().map(|id| &**id).collect();
     let find = latest.find(doc! { "_id": { "$in": ids } }).projection(doc! { "recent": 0 }).max_time(TIME_MAX);
     let found: Vec<RawDocumentBuf> = find.await?.try_collect().await?;

@@ -11,20 +11,20 @@ use mongodb::options::{FullDocumentType, ReadConcern};
 use mongodb::{Collection, Database};
 
 use super::error::{command_error, describe};
-use crate::store::registry::{Change, Changes, Query, Reader, Record, Watch};
+use crate::store::registry::{Change, Changes, Reader, Record, RegistryQuery, Watch};
 use crate::store::{BoxFuture, StoreError};
 
 /// A registry in MongoDB.
 #[derive(Debug)]
 pub(super) struct MongoRegistry {
     collection: Collection<RawDocumentBuf>,
-    query: Query,
+    query: RegistryQuery,
     timeout: Duration,
 }
 
 impl MongoRegistry {
     /// `timeout`: for the answer to one command, of which a large collection takes many.
-    pub(super) fn new(db: &Database, query: Query, timeout: Duration) -> MongoRegistry {
+    pub(super) fn new(db: &Database, query: RegistryQuery, timeout: Duration) -> MongoRegistry {
         MongoRegistry { collection: db.collection(&query.collection), query, timeout }
     }
 
@@ -74,7 +74,7 @@ impl Reader for MongoRegistry {
 
 struct Stream {
     stream: ChangeStream<ChangeStreamEvent<RawDocumentBuf>>,
-    query: Query,
+    query: RegistryQuery,
 }
 
 impl Changes for Stream {
@@ -99,7 +99,7 @@ fn ended(detail: &str) -> StoreError {
 }
 
 /// What an event means; `None` where nothing.
-fn change(event: &ChangeStreamEvent<RawDocumentBuf>, query: &Query) -> Result<Option<Change>, StoreError> {
+fn change(event: &ChangeStreamEvent<RawDocumentBuf>, query: &RegistryQuery) -> Result<Option<Change>, StoreError> {
     // An event names its document by `_id`; only where that is the sensor's id does it say whose tags have gone.
     let by_key = query.id_field == "_id";
     let gone = || {
@@ -131,7 +131,7 @@ fn change(event: &ChangeStreamEvent<RawDocumentBuf>, query: &Query) -> Result<Op
 }
 
 /// What is wanted of a document; `None` where its id cannot be a sensor's.
-fn record(document: &RawDocument, query: &Query) -> Option<Record> {
+fn record(document: &RawDocument, query: &RegistryQuery) -> Option<Record> {
     let sensor_id = id_text(at(document, &query.id_field)?)?;
     let fields = if query.fields.is_empty() {
         let top = document.iter().filter_map(Result::ok);
@@ -179,9 +179,9 @@ mod tests {
     use super::*;
     use mongodb::bson::{DateTime, doc, rawdoc};
 
-    fn query(id_field: &str, fields: &[&str]) -> Query {
+    fn query(id_field: &str, fields: &[&str]) -> RegistryQuery {
         let fields = fields.iter().map(|f| (*f).to_owned()).collect();
-        Query { collection: "sensors".into(), id_field: id_field.into(), fields }
+        RegistryQuery { collection: "sensors".into(), id_field: id_field.into(), fields }
     }
 
     #[test]

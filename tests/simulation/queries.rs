@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use hourbucket::accumulate::state::asked::SensorView;
+use hourbucket::accumulate::state::snapshot::UnstoredRows;
 use hourbucket::model::stable_hash;
 use hourbucket::read::hours::{Hour, Open};
 use hourbucket::read::merge::{Cursor, Gather, Gathered, Window};
 use hourbucket::route::shard_of;
-use hourbucket::store::reading::{MeasurementsFound, MeasurementsQuestion, PagesQuestion};
+use hourbucket::store::reading::{MeasurementQuery, MeasurementResults, PageQuery};
 
 use super::*;
 
@@ -61,7 +61,7 @@ impl Sim {
         }
     }
 
-    fn view(&self, sensor: &str, from_ms: i64, to_ms: i64) -> SensorView {
+    fn view(&self, sensor: &str, from_ms: i64, to_ms: i64) -> UnstoredRows {
         let shards = &self.instances[0].process.shards;
         let hash = stable_hash(sensor);
         shards[shard_of(hash, shards.len())].view(hash, sensor, from_ms, to_ms)
@@ -70,7 +70,7 @@ impl Sim {
     fn readings(&mut self, sensor: &str, window: Window) -> Gathered {
         let view = self.view(sensor, window.begin_ms(), window.to_ms);
         let mut gather = Gather::new(window, Span::HOUR, view);
-        let mut question = PagesQuestion {
+        let mut query = PageQuery {
             sensor_id: sensor.into(),
             from: Span::HOUR.floor(window.begin_ms()),
             to_ms: window.to_ms,
@@ -79,11 +79,11 @@ impl Sim {
         };
         let until_ms = loop {
             self.meanwhile();
-            let found = self.pages.read_pages(&question);
+            let found = self.pages.read_pages(&query);
             for (start, page) in &found.pages {
                 gather.page(*start, page);
             }
-            question.after = found.next;
+            query.after = found.next;
             match (found.next, gather.is_enough()) {
                 (None, _) => break window.to_ms,
                 (_, true) => break gather.whole_until_ms(),
@@ -94,8 +94,8 @@ impl Sim {
         let (sensor_id, from_ms) = (sensor.into(), window.begin_ms());
         let limit = window.limit + window.after.map_or(0, |after| after.given as usize) + 1;
         let measured = match from_ms < until_ms {
-            true => self.pages.read_measurements(&MeasurementsQuestion { sensor_id, from_ms, to_ms: until_ms, limit }),
-            false => MeasurementsFound { until_ms, ..MeasurementsFound::default() },
+            true => self.pages.read_measurements(&MeasurementQuery { sensor_id, from_ms, to_ms: until_ms, limit }),
+            false => MeasurementResults { until_ms, ..MeasurementResults::default() },
         };
         gather.finish(until_ms, &measured)
     }
@@ -108,20 +108,19 @@ impl Sim {
             let mut open = Open::new(bucket);
             let start = open.start();
             let (sensor_id, to_ms) = (sensor.into(), start.0 + 1);
-            let mut question =
-                PagesQuestion { sensor_id, from: start, to_ms, after: None, readings_from_ms: Some(i64::MIN) };
+            let mut query = PageQuery { sensor_id, from: start, to_ms, after: None, readings_from_ms: Some(i64::MIN) };
             loop {
-                let found = self.pages.read_pages(&question);
+                let found = self.pages.read_pages(&query);
                 found.pages.iter().for_each(|(_, page)| open.add_page(page));
-                question.after = found.next;
+                query.after = found.next;
                 if found.next.is_none() {
                     break;
                 }
             }
             let (from_ms, to_ms) = (start.0, Span::HOUR.end(start));
             if open.is_measured() {
-                let question = MeasurementsQuestion { sensor_id: sensor.into(), from_ms, to_ms, limit: usize::MAX };
-                open.add_measurements(&self.pages.read_measurements(&question).rows);
+                let query = MeasurementQuery { sensor_id: sensor.into(), from_ms, to_ms, limit: usize::MAX };
+                open.add_measurements(&self.pages.read_measurements(&query).rows);
             }
             let (_, hour) = open.finish();
             let window = Window { from_ms, to_ms, after: None, limit: 1_000_000 };
@@ -144,17 +143,17 @@ impl Sim {
         let mut gather = Gather::new(window, Span::HOUR, self.view(sensor, window.from_ms, window.to_ms));
         let (sensor_id, readings_from_ms) = (sensor.into(), Some(window.from_ms));
         let (from, to_ms) = (Span::HOUR.floor(window.from_ms), window.to_ms);
-        let mut question = PagesQuestion { sensor_id, from, to_ms, after: None, readings_from_ms };
+        let mut query = PageQuery { sensor_id, from, to_ms, after: None, readings_from_ms };
         loop {
-            let found = self.pages.read_pages(&question);
+            let found = self.pages.read_pages(&query);
             found.pages.iter().for_each(|(start, page)| gather.page(*start, page));
-            question.after = found.next;
+            query.after = found.next;
             if found.next.is_none() {
                 break;
             }
         }
         let (sensor_id, from_ms) = (sensor.into(), window.from_ms);
-        let question = MeasurementsQuestion { sensor_id, from_ms, to_ms, limit: usize::MAX };
-        gather.finish(to_ms, &self.pages.read_measurements(&question))
+        let query = MeasurementQuery { sensor_id, from_ms, to_ms, limit: usize::MAX };
+        gather.finish(to_ms, &self.pages.read_measurements(&query))
     }
 }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
-use super::super::bucket::BucketView;
+use super::super::bucket::UnstoredBucket;
 use super::{Sensor, Shard};
 use crate::model::{Rows, SensorId, Tags, Value, keep_newer};
 
@@ -15,24 +15,24 @@ const SCAN_STEP: usize = 2048;
 /// Bytes of rows that one view copies.
 const VIEW_BYTES_MAX: usize = 16 << 20;
 
-/// Entries of each list of a [`FleetPart`].
+/// Entries of each list of a [`ShardFleet`].
 pub const FLEET_MAX: usize = 20;
 
 /// The sensors that were met last, among which the newest are.
-pub(super) const MET_MAX: usize = 256;
+pub(super) const NEW_SENSORS_MAX: usize = 256;
 
 /// One sensor's rows that are not known to be stored.
 #[derive(Debug, Default)]
-pub struct SensorView {
+pub struct UnstoredRows {
     /// By time.
-    pub buckets: Vec<BucketView>,
+    pub buckets: Vec<UnstoredBucket>,
     /// Where there is more than a view may copy: the time (ms) from which on nothing is shown.
     pub cut_ms: Option<i64>,
 }
 
 /// What is known of a sensor's newest state.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct News {
+pub struct SensorSnapshot {
     /// The latest time of its readings, stored ones too.
     pub last_ts_ms: Option<i64>,
     /// Those of its messages.
@@ -43,7 +43,7 @@ pub struct News {
 
 /// A sensor that sends much.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Busy {
+pub struct BusySensor {
     /// Which one.
     pub sensor_id: SensorId,
     /// Over the open buckets of the last hour.
@@ -54,7 +54,7 @@ pub struct Busy {
 
 /// A sensor that has become silent.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Silent {
+pub struct SilentSensor {
     /// Which one.
     pub sensor_id: SensorId,
     /// Of its readings, in milliseconds since 1970.
@@ -63,7 +63,7 @@ pub struct Silent {
 
 /// A sensor that was met for the first time since the start, or after it was forgotten.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Met {
+pub struct NewSensor {
     /// Which one.
     pub sensor_id: SensorId,
     /// When (wall ms).
@@ -72,15 +72,15 @@ pub struct Met {
 
 /// One shard's part of the fleet.
 #[derive(Debug, Default, Clone, PartialEq)]
-pub struct FleetPart {
+pub struct ShardFleet {
     /// The sensors in memory.
     pub sensors: usize,
     /// The busiest first.
-    pub busiest: Vec<Busy>,
+    pub busiest: Vec<BusySensor>,
     /// The one that fell silent last first.
-    pub silent: Vec<Silent>,
+    pub silent: Vec<SilentSensor>,
     /// The one met last first.
-    pub met: Vec<Met>,
+    pub new_sensors: Vec<NewSensor>,
 }
 
 /// A scan over all sensors that collects ids.
@@ -188,8 +188,8 @@ const MINUTE_MS: i64 = 60_000;
 
 impl Shard {
     /// A view of one sensor's rows in `from_ms..to_ms`; empty where it has none.
-    pub fn view(&self, hash: u64, sensor_id: &str, from_ms: i64, to_ms: i64) -> SensorView {
-        let mut view = SensorView::default();
+    pub fn view(&self, hash: u64, sensor_id: &str, from_ms: i64, to_ms: i64) -> UnstoredRows {
+        let mut view = UnstoredRows::default();
         let Some(sensor) = self.known(hash, sensor_id) else { return view };
         let span = self.settings.span;
         let mut bytes = 0;
@@ -214,14 +214,14 @@ impl Shard {
     }
 
     /// The newest state of one sensor, as far as it is in memory.
-    pub fn news(&self, hash: u64, sensor_id: &str) -> News {
-        let Some(sensor) = self.known(hash, sensor_id) else { return News::default() };
-        let mut news = News { last_ts_ms: sensor.last_ts_ms(), ..News::default() };
-        news.tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
+    pub fn snapshot(&self, hash: u64, sensor_id: &str) -> SensorSnapshot {
+        let Some(sensor) = self.known(hash, sensor_id) else { return SensorSnapshot::default() };
+        let mut snapshot = SensorSnapshot { last_ts_ms: sensor.last_ts_ms(), ..SensorSnapshot::default() };
+        snapshot.tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
         for row in sensor.buckets.iter().flat_map(super::super::bucket::Bucket::rows).flat_map(Rows::iter) {
-            keep_newer(&mut news.values, row.ts_ms, row.named());
+            keep_newer(&mut snapshot.values, row.ts_ms, row.named());
         }
-        news
+        snapshot
     }
 
     /// Goes on with a scan for ids; `true` when it is at its end. A sensor that has been there all the while is seen.
@@ -232,7 +232,7 @@ impl Shard {
     }
 
     /// Goes on with a scan for the fleet; the part when it is at its end.
-    pub fn scan_fleet(&self, scan: &mut FleetScan) -> Option<FleetPart> {
+    pub fn scan_fleet(&self, scan: &mut FleetScan) -> Option<ShardFleet> {
         let (span_ms, page_max) = (self.settings.span.ms(), self.settings.page.readings);
         let (sensors, is_last) = self.step(&mut scan.at);
         sensors.for_each(|sensor| scan.look(sensor, span_ms, page_max));
@@ -245,17 +245,17 @@ impl Shard {
             }
         }
         let busiest = std::mem::take(&mut scan.busiest).into_sorted_vec().into_iter();
-        let busy = |Reverse((bits, last_ts_ms, sensor_id))| Busy {
+        let busy = |Reverse((bits, last_ts_ms, sensor_id))| BusySensor {
             sensor_id,
             readings_per_minute: f64::from_bits(bits),
             last_ts_ms,
         };
         let silent = std::mem::take(&mut scan.silent).into_sorted_vec().into_iter();
-        Some(FleetPart {
+        Some(ShardFleet {
             sensors: self.holding.sensors,
             busiest: busiest.map(busy).collect(),
-            silent: silent.map(|Reverse((last_ts_ms, sensor_id))| Silent { sensor_id, last_ts_ms }).collect(),
-            met: self.met.iter().rev().cloned().collect(),
+            silent: silent.map(|Reverse((last_ts_ms, sensor_id))| SilentSensor { sensor_id, last_ts_ms }).collect(),
+            new_sensors: self.new_sensors.iter().rev().cloned().collect(),
         })
     }
 
