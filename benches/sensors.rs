@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use hourbucket::accumulate::PageLimits;
-use hourbucket::accumulate::state::{Done, Job, Shard, ShardSettings};
+use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use hourbucket::ack::Ack;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
@@ -33,7 +33,7 @@ fn shard() -> Shard {
         command_statements_max: 5000,
         bytes_max: 256 << 20,
         sensors_max: 1_000_000,
-        seen_max: 8192,
+        dedup_keys_max: 8192,
         quarantine_after_ms: 600_000,
         backoff: Backoff { min: Duration::from_millis(100), max: Duration::from_secs(30) },
     });
@@ -61,7 +61,7 @@ fn stored(shard: &mut Shard, now: Now) {
         let Job::Write(tickets, writes) = job else { unreachable!("all buckets are new") };
         let count = |w: &PageWrite| Written::Done { count: w.count_after() };
         let answers = writes.iter().map(count).collect();
-        shard.finished(Done::Write(tickets, writes, Ok(answers)), now);
+        shard.finished(JobResult::Write(tickets, writes, Ok(answers)), now);
     }
 }
 
@@ -96,7 +96,7 @@ fn main() {
         stored(shard, now);
     }
     std::thread::sleep(Duration::from_secs(2));
-    let books: usize = shards.iter().map(|s| s.holding().bytes).sum();
-    let (resident, held) = (resident() - before, shards.iter().map(|s| s.holding().sensors).sum::<usize>());
+    let books: usize = shards.iter().map(|s| s.usage().bytes).sum();
+    let (resident, held) = (resident() - before, shards.iter().map(|s| s.usage().sensors).sum::<usize>());
     println!("{held} idle sensors: {} bytes each resident, {} in the books", resident / held as u64, books / held);
 }

@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::reload::Running;
 use crate::accumulate::state::ShardSettings;
-use crate::accumulate::task::{Gauges, ShardTask};
+use crate::accumulate::task::{ShardGauges, ShardTask};
 use crate::accumulate::{PageLimits, ShardHandle};
 use crate::admin::{Admin, Health, TokenSource};
 use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
@@ -98,7 +98,7 @@ pub struct Service {
     dead: JoinHandle<()>,
     side: Vec<JoinHandle<()>>,
     admin: JoinHandle<()>,
-    gauges: Vec<Arc<Gauges>>,
+    gauges: Vec<Arc<ShardGauges>>,
     notifier: Arc<Notifier>,
     reloader: Reloader,
 }
@@ -108,7 +108,7 @@ pub struct Service {
 struct Shards {
     handles: Vec<ShardHandle>,
     tasks: Vec<JoinHandle<()>>,
-    gauges: Vec<Arc<Gauges>>,
+    gauges: Vec<Arc<ShardGauges>>,
     /// Where `latest.enabled`, one a shard.
     latest: Vec<JoinHandle<()>>,
     latest_gauges: Vec<Arc<LatestGauges>>,
@@ -157,14 +157,14 @@ impl Wiring {
             command_statements_max: config.flush.command_max_statements,
             bytes_max: usize::try_from(config.accumulate.max_bytes).unwrap_or(usize::MAX) / n,
             sensors_max: (config.accumulate.max_sensors / n).max(1),
-            seen_max: SEEN_MAX,
+            dedup_keys_max: SEEN_MAX,
             quarantine_after_ms: ms(config.flush.quarantine_after),
             backoff: backoff(config),
         };
         let mut shards = Shards::default();
         for i in 0..n {
             let latest = config.latest.enabled.then(|| self.latest(i, n, &mut shards));
-            let gauge = Arc::new(Gauges::default());
+            let gauge = Arc::new(ShardGauges::default());
             let (flusher, clock) = (self.flusher.clone(), self.clock.clone());
             let (handle, task) = ShardTask::new(
                 settings.clone(),

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use hourbucket::accumulate::PageLimits;
-use hourbucket::accumulate::state::{Done, Job, Shard, ShardSettings};
+use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use hourbucket::ack::Ack;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
@@ -46,7 +46,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![3 => batch, 1 => Just(Step::Flush)], 1..20)
 }
 
-fn shard(page: u32, seen_max: usize) -> Shard {
+fn shard(page: u32, dedup_keys_max: usize) -> Shard {
     let mut shard = Shard::new(ShardSettings {
         span: Span::HOUR,
         page: PageLimits { readings: page, bytes: 1 << 20, summary_bytes: 1 << 20 },
@@ -55,7 +55,7 @@ fn shard(page: u32, seen_max: usize) -> Shard {
         command_statements_max: 3,
         bytes_max: 1 << 20,
         sensors_max: 100,
-        seen_max,
+        dedup_keys_max,
         quarantine_after_ms: 600_000,
         backoff: Backoff { min: Duration::from_millis(1), max: Duration::from_millis(1) },
     });
@@ -72,11 +72,11 @@ fn flush(shard: &mut Shard, pages: &mut Pages, now: Now, form: Form) {
         let done = match shard.take(form).expect("something waits, so something is to be done") {
             Job::Write(tickets, writes) => {
                 let answers = writes.iter().map(|w| pages.write(w)).collect();
-                Done::Write(tickets, writes, Ok(answers))
+                JobResult::Write(tickets, writes, Ok(answers))
             }
             Job::Load(tickets, requests) => {
                 let loaded = requests.iter().map(|r| Ok(pages.load(r, form))).collect();
-                Done::Load(tickets, requests, Ok(loaded))
+                JobResult::Load(tickets, requests, Ok(loaded))
             }
         };
         shard.finished(done, now);
@@ -85,10 +85,10 @@ fn flush(shard: &mut Shard, pages: &mut Pages, now: Now, form: Form) {
 
 proptest! {
     #[test]
-    fn every_bucket_holds_what_the_naive_model_says(steps in steps(), page in 1u32..8, seen_max in 0usize..20, series: bool) {
+    fn every_bucket_holds_what_the_naive_model_says(steps in steps(), page in 1u32..8, dedup_keys_max in 0usize..20, series: bool) {
         let form = if series { Form::Series } else { Form::Pages };
         let now = Now { wall_ms: 472_002 * HOUR, mono_ms: 1000 };
-        let (mut shard, mut pages) = (shard(page, seen_max), Pages::default());
+        let (mut shard, mut pages) = (shard(page, dedup_keys_max), Pages::default());
         let mut model: BTreeMap<(String, i64), BTreeSet<(i64, String)>> = BTreeMap::new();
         let (mut sent, mut distinct) = (0, 0);
         for step in &steps {
@@ -149,19 +149,19 @@ fn names_shapes_and_tags_are_counted_and_let_go_when_nobody_has_them_any_more() 
     let mut sent = 0;
     for round in 0..3 {
         while !shard.full() {
-            let before = shard.holding().bytes;
+            let before = shard.usage().bytes;
             let batch = unique(sent, 100);
             shard.accept(&batch, &row_refs(&batch, 1)[0], Ack::none(), false, now);
             sent += 100;
             // 400 names of 62 bytes, and 100 shapes of four; the tags of two sensors.
-            let grown = shard.holding().bytes - before;
+            let grown = shard.usage().bytes - before;
             assert!(grown >= 400 * 62 + 100 * 4 * 16 + 2 * 100, "{grown} bytes in round {round}");
         }
         flush(&mut shard, &mut pages, now, Form::Pages);
         // Two hours on: nothing waits, and the buckets are forgotten.
         now = Now { wall_ms: now.wall_ms + 2 * HOUR, mono_ms: now.mono_ms + 2 * HOUR as u64 };
         (0..3).for_each(|_| shard.tick(now));
-        let holding = shard.holding();
+        let holding = shard.usage();
         assert_eq!((holding.sensors, holding.readings), (0, 0));
         assert!(holding.bytes < 64 << 10, "{} bytes are held for nobody in round {round}", holding.bytes);
         now.wall_ms -= 2 * HOUR;

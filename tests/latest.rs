@@ -185,7 +185,7 @@ fn run(steps: &[Step], mut write: impl FnMut(&LatestUpdate)) -> Vec<Reading> {
         // Shapes that nobody has any more are looked for now and then; their empty tables keep a little room.
         state.tick(Now { wall_ms: 0, mono_ms: at_ms + 60_000 });
         state.tick(Now { wall_ms: 0, mono_ms: at_ms + 120_000 });
-        let left = state.holding();
+        let left = state.usage();
         assert!(left.sensors == 0 && left.bytes <= 2048, "the books are not even at the end: {left:?}");
     }
     all
@@ -218,11 +218,11 @@ fn a_fast_sensor_takes_no_more_memory_than_what_is_kept_of_it() {
     let mut state = Latest::new(LatestSettings { interval_ms: 3_600_000, ..settings() });
     accept(&mut state, &[number("s", -5, 0), reading("s", -4, &[("rare", Value::Bool(true))])], None, 0);
     accept(&mut state, &(0..30).map(|n| number("s", n, n)).collect::<Vec<_>>(), None, 0);
-    let bytes = state.holding().bytes;
+    let bytes = state.usage().bytes;
     for n in 30..20_000 {
         accept(&mut state, &[number("s", n, n)], None, 0);
     }
-    assert!(state.holding().bytes < 2 * bytes + 1000, "{} and {bytes} before", state.holding().bytes);
+    assert!(state.usage().bytes < 2 * bytes + 1000, "{} and {bytes} before", state.usage().bytes);
     state.drain();
     let update = state.take(now(0)).remove(0).update;
     let mut document = LatestDocument::default();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::ShardSettings;
-use hourbucket::accumulate::task::{Gauges, ShardTask};
+use hourbucket::accumulate::task::{ShardGauges, ShardTask};
 use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::admission::{AdmissionControl, IngestBatch, admission_channel};
 use hourbucket::flush::Flusher;
@@ -81,7 +81,7 @@ async fn history(seed: u64) {
         command_statements_max: rng.usize(1..20),
         bytes_max: 1 << 20,
         sensors_max: 100,
-        seen_max: rng.usize(0..4000),
+        dedup_keys_max: rng.usize(0..4000),
         quarantine_after_ms: 600_000,
         backoff,
     };
@@ -95,7 +95,7 @@ async fn history(seed: u64) {
             flusher.clone(),
             dead_handle.clone(),
             clock.clone(),
-            Arc::new(Gauges::default()),
+            Arc::new(ShardGauges::default()),
         );
         shards.push(handle);
         tasks.push(tokio::spawn(task.run()));

@@ -158,7 +158,7 @@ fn accumulating(c: &mut Criterion) {
         command_statements_max: 5000,
         bytes_max: 512 << 20,
         sensors_max: 1_000_000,
-        seen_max: 8192,
+        dedup_keys_max: 8192,
         quarantine_after_ms: 600_000,
         backoff: Backoff { min: Duration::from_millis(50), max: Duration::from_secs(5) },
     };
@@ -172,7 +172,7 @@ fn accumulating(c: &mut Criterion) {
                 for batch in &batches {
                     shard.accept(batch, &row_refs, Ack::channel().0, false, now);
                 }
-                assert_eq!(shard.holding().readings, READINGS * ROUNDS as usize);
+                assert_eq!(shard.usage().readings, READINGS * ROUNDS as usize);
                 shard
             },
             BatchSize::PerIteration,

@@ -1,16 +1,16 @@
 //! One open bucket of one sensor: what is believed of the store, what waits and what is in flight. Pure.
 //!
 //! The life of a reading here: it arrives and is compared where it could be a duplicate ([`Bucket::arrive`]), waits, is
-//! taken into a statement ([`Bucket::take`]) and leaves when the store says `Done`. When the store says `Conflict`, or
+//! taken into a statement ([`Bucket::take`]) and leaves when the store says `JobResult`. When the store says `Conflict`, or
 //! says nothing, its rows come back in front of what waits, marked as suspect, the bucket is loaded
 //! ([`Bucket::loaded`]), what is there already is dropped, and the rest goes on with the right version.
 //!
 //! Which readings can be duplicates (DESIGN section 2):
-//! - one with a time of its own, later than everything stored or in flight (`horizon`), is new: no comparison;
-//! - one at or before it is compared with the stored ones, which are loaded from its time on and kept ([`Seen`]); until
+//! - one with a time of its own, later than everything stored or in flight (`high_water_ms`), is new: no comparison;
+//! - one at or before it is compared with the stored ones, which are loaded from its time on and kept ([`DedupWindow`]); until
 //!   they are, it waits with `check` set, and nothing of the bucket is written before the load;
 //! - one with the time of receipt is never dropped on arrival. Only where it is suspect (replayed, refused, answer
-//!   lost) it is counted against the stored ones of others that nobody has been counted against yet ([`Foreign`]).
+//!   lost) it is counted against the stored ones of others that nobody has been counted against yet ([`ExternalWrites`]).
 //!
 //! In a time-series bucket ([`Form::Series`]) measurements have no version that could refuse them. So where some may be
 //! there without being known (an earlier process, an answer that never came), the load asks with `doubt`: the store then
@@ -22,16 +22,16 @@
 //! Invariants: at most one statement or load in flight; a reading is in exactly one of waiting, flight, store; the
 //! acknowledgements leave with the last reading that waited when they joined.
 
-mod stored;
-mod view;
+mod stored_state;
+mod unstored;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use stored::{Stored, SummaryBytes};
-pub use view::UnstoredBucket;
+use stored_state::{StoredState, SummaryBytes};
+pub use unstored::UnstoredBucket;
 
-use super::seen::{Foreign, Position, Seen};
+use super::dedup::{DedupWindow, ExternalWrites, Position};
 use crate::ack::{Ack, Acks};
 use crate::flush::due::DuePolicy;
 use crate::model::rows::{self, Room};
@@ -54,7 +54,7 @@ pub struct PageLimits {
 
 /// Rows that wait.
 #[derive(Debug)]
-struct Waiting {
+struct Pending {
     rows: Rows,
     acks: Acks,
     /// Keys of the rows, once an out-of-order row made them necessary.
@@ -71,7 +71,7 @@ struct Waiting {
 
 /// What is with the store.
 #[derive(Debug)]
-struct Flight {
+struct InFlight {
     acks: Acks,
     bytes: u64,
     /// What the statement holds; `None` for a load.
@@ -79,7 +79,7 @@ struct Flight {
     memory: usize,
 }
 
-impl Flight {
+impl InFlight {
     fn count(&self) -> u32 {
         self.rows.as_ref().map_or(0, |rows| rows.len() as u32)
     }
@@ -97,25 +97,25 @@ pub(super) struct Bucket {
     attempts: u16,
     /// Of these, failures of the store: an answer that never came, a load that was not finished.
     faults: u16,
-    stored: Stored,
+    stored: StoredState,
     /// Where its readings are, once that is known.
     form: Option<Form>,
     /// A statement may have been applied in part: matters to [`Form::Series`].
     doubt: bool,
     /// What others have written, where anything was found.
-    foreign: Option<Box<Foreign>>,
+    external: Option<Box<ExternalWrites>>,
     /// Latest reading with the time of receipt that it has met: see [`Bucket::counts_since`].
     receipt_ts_ms: i64,
     /// Latest time stored or in flight.
-    horizon: i64,
-    waiting: Option<Box<Waiting>>,
-    flight: Option<Box<Flight>>,
-    seen: Option<Box<Seen>>,
+    high_water_ms: i64,
+    pending: Option<Box<Pending>>,
+    in_flight: Option<Box<InFlight>>,
+    dedup: Option<Box<DedupWindow>>,
 }
 
 /// What the bucket needs next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Need {
+pub(super) enum NextOp {
     /// Nothing, or an answer that is on its way.
     Nothing,
     /// To be loaded.
@@ -128,7 +128,7 @@ pub(super) enum Need {
 
 /// What an answer did.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Settled {
+pub(super) struct WriteOutcome {
     /// Readings known to be stored now.
     pub(super) stored: u64,
     /// Readings dropped because they were stored before.
@@ -136,7 +136,7 @@ pub(super) struct Settled {
 }
 
 /// A reading as it arrives: its values as they stand in its batch, under the names of `shape`.
-pub(super) struct Arriving<'a> {
+pub(super) struct IncomingReading<'a> {
     pub(super) ts_ms: i64,
     pub(super) flags: RowFlags,
     pub(super) shape: &'a Arc<Shape>,
@@ -144,7 +144,7 @@ pub(super) struct Arriving<'a> {
     pub(super) payload: &'a [u8],
 }
 
-impl Arriving<'_> {
+impl IncomingReading<'_> {
     fn key(&self) -> ReadingKey {
         ReadingKey::new(self.ts_ms, self.shape.values(self.payload))
     }
@@ -159,26 +159,26 @@ impl Bucket {
             queued: false,
             attempts: 0,
             faults: 0,
-            stored: if believed_new { Stored::New } else { Stored::Unknown },
+            stored: if believed_new { StoredState::New } else { StoredState::Unknown },
             form: None,
             doubt: !believed_new,
-            foreign: None,
+            external: None,
             receipt_ts_ms: i64::MIN,
-            horizon: i64::MIN,
-            waiting: None,
-            flight: None,
-            seen: None,
+            high_water_ms: i64::MIN,
+            pending: None,
+            in_flight: None,
+            dedup: None,
         }
     }
 
     /// Nothing waits and nothing is in flight: it can be forgotten (and loaded again if need be).
     pub(super) fn idle(&self) -> bool {
-        self.waiting.is_none() && self.flight.is_none()
+        self.pending.is_none() && self.in_flight.is_none()
     }
 
     /// When the first of the waiting rows came.
     pub(super) fn since_ms(&self) -> Option<u64> {
-        self.waiting.as_ref().map(|w| w.since_ms)
+        self.pending.as_ref().map(|w| w.since_ms)
     }
 
     /// Failures since the last write, conflicts with what others have written too.
@@ -205,74 +205,76 @@ impl Bucket {
 
     /// Forgets most of what is known of the stored readings.
     pub(super) fn trim(&mut self, keys_max: usize) {
-        if let Some(seen) = self.seen.as_mut() {
-            seen.trim(keys_max);
+        if let Some(dedup) = self.dedup.as_mut() {
+            dedup.trim(keys_max);
         }
     }
 
     /// Bytes held beside the struct itself.
     pub(super) fn memory(&self) -> usize {
-        let waiting = self.waiting.as_ref().map_or(0, |w| {
-            memory::block(size_of::<Waiting>())
+        let pending = self.pending.as_ref().map_or(0, |w| {
+            memory::block(size_of::<Pending>())
                 + w.rows.memory_bytes()
                 + w.acks.memory_bytes()
                 // A table of keys, an eighth of it always empty, with a byte for each.
                 + w.keys.as_ref().map_or(0, |k| k.capacity() * (size_of::<ReadingKey>() + 1) * 8 / 7)
         });
-        let flight =
-            self.flight.as_ref().map_or(0, |f| memory::block(size_of::<Flight>()) + f.memory + f.acks.memory_bytes());
-        let seen = self.seen.as_ref().map_or(0, |s| s.memory());
-        waiting + flight + seen + self.foreign.as_ref().map_or(0, |f| f.memory())
+        let in_flight = self
+            .in_flight
+            .as_ref()
+            .map_or(0, |f| memory::block(size_of::<InFlight>()) + f.memory + f.acks.memory_bytes());
+        let dedup = self.dedup.as_ref().map_or(0, |s| s.memory());
+        pending + in_flight + dedup + self.external.as_ref().map_or(0, |f| f.memory())
     }
 
     /// Takes a reading in; `false` where it is a duplicate.
-    pub(super) fn arrive(&mut self, reading: &Arriving<'_>, ack: &Ack, now_ms: u64) -> bool {
+    pub(super) fn arrive(&mut self, reading: &IncomingReading<'_>, ack: &Ack, now_ms: u64) -> bool {
         let receipt = reading.flags.any(RowFlags::RECEIPT_TIME);
         let replayed = reading.flags.any(RowFlags::REPLAYED);
         if receipt {
             self.receipt_ts_ms = self.receipt_ts_ms.max(reading.ts_ms);
         }
         let maybe_stored = match (self.stored, receipt) {
-            (Stored::New, _) if self.flight.is_none() => false,
-            (Stored::Unknown, false) => true,
-            (Stored::Unknown, true) => replayed,
-            (_, false) => reading.ts_ms <= self.horizon,
-            (_, true) => replayed && self.foreign.as_ref().is_some_and(|f| f.may_hold(reading.ts_ms)),
+            (StoredState::New, _) if self.in_flight.is_none() => false,
+            (StoredState::Unknown, false) => true,
+            (StoredState::Unknown, true) => replayed,
+            (_, false) => reading.ts_ms <= self.high_water_ms,
+            (_, true) => replayed && self.external.as_ref().is_some_and(|f| f.may_hold(reading.ts_ms)),
         };
         let mut check = false;
-        match self.seen.as_ref().filter(|s| maybe_stored && s.knows(reading.ts_ms)) {
-            Some(seen) => {
+        match self.dedup.as_ref().filter(|s| maybe_stored && s.knows(reading.ts_ms)) {
+            Some(dedup) => {
                 let key = reading.key();
-                let stored = match (receipt, self.foreign.as_mut()) {
-                    (true, foreign) => foreign.is_some_and(|f| f.claim(seen, key)),
-                    (false, _) => seen.contains(&key),
+                let stored = match (receipt, self.external.as_mut()) {
+                    (true, external) => external.is_some_and(|f| f.claim(dedup, key)),
+                    (false, _) => dedup.contains(&key),
                 };
                 if stored {
                     return self.duplicate(ack);
                 }
             }
             // An unknown bucket is loaded before it is written anyway, and compared then.
-            None => check = maybe_stored && self.stored != Stored::Unknown,
+            None => check = maybe_stored && self.stored != StoredState::Unknown,
         }
         if !receipt && self.is_waiting(reading) {
             return self.duplicate(ack);
         }
-        let waiting = self.waiting.get_or_insert_with(|| Box::new(Waiting::new(now_ms)));
-        waiting.push(reading);
-        waiting.acks.join(ack);
-        waiting.check |= check;
-        waiting.replayed |= replayed;
+        let pending = self.pending.get_or_insert_with(|| Box::new(Pending::new(now_ms)));
+        pending.push(reading);
+        pending.acks.join(ack);
+        pending.check |= check;
+        pending.replayed |= replayed;
         true
     }
 
     /// Whether an equal reading waits. Costs nothing in order: only a reading at or before the last is compared.
-    fn is_waiting(&mut self, reading: &Arriving<'_>) -> bool {
-        let Some(waiting) = self.waiting.as_mut() else { return false };
-        if waiting.rows.is_empty() || reading.ts_ms > waiting.rows.last_ts_ms() {
+    fn is_waiting(&mut self, reading: &IncomingReading<'_>) -> bool {
+        let Some(pending) = self.pending.as_mut() else { return false };
+        if pending.rows.is_empty() || reading.ts_ms > pending.rows.last_ts_ms() {
             return false;
         }
-        let rows = &waiting.rows;
-        let keys = waiting.keys.get_or_insert_with(|| {
+        let rows = &pending.rows;
+        let keys = pending.keys.get_or_insert_with(|| {
             rows.iter().filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME)).map(|r| r.key()).collect()
         });
         keys.contains(&reading.key())
@@ -280,60 +282,63 @@ impl Bucket {
 
     /// The sender of a duplicate is answered when what it repeats is stored: with what waits or is in flight now.
     fn duplicate(&mut self, ack: &Ack) -> bool {
-        if let Some(waiting) = self.waiting.as_mut() {
-            waiting.acks.join(ack);
-        } else if let Some(flight) = self.flight.as_mut() {
-            flight.acks.join(ack);
+        if let Some(pending) = self.pending.as_mut() {
+            pending.acks.join(ack);
+        } else if let Some(in_flight) = self.in_flight.as_mut() {
+            in_flight.acks.join(ack);
         }
         false
     }
 
     /// Whether more waits than the page has room for: the page can be filled and sealed in one write.
     pub(super) fn overfull(&self, limits: PageLimits) -> bool {
-        let Some(waiting) = &self.waiting else { return false };
+        let Some(pending) = &self.pending else { return false };
         let (count, bytes) = self.page_holds();
-        self.flight.is_none()
-            && (waiting.rows.len() + count as usize > limits.readings as usize
-                || array_bytes(&waiting.rows) + bytes > limits.bytes)
+        self.in_flight.is_none()
+            && (pending.rows.len() + count as usize > limits.readings as usize
+                || array_bytes(&pending.rows) + bytes > limits.bytes)
     }
 
     /// The reading that came now was the first that the page has no room for: what is left when the page is taken has
     /// waited since then only.
     pub(super) fn overflows(&mut self, now_ms: u64) {
-        if let Some(waiting) = self.waiting.as_mut() {
-            waiting.over_ms.get_or_insert(now_ms);
+        if let Some(pending) = self.pending.as_mut() {
+            pending.over_ms.get_or_insert(now_ms);
         }
     }
 
     /// Readings and bytes of the page that the next ones go to.
     fn page_holds(&self) -> (u32, u64) {
         match self.stored {
-            Stored::Page { count, bytes, sealed: false, .. } if self.form != Some(Form::Series) => (count, bytes),
+            StoredState::Page { count, bytes, sealed: false, .. } if self.form != Some(Form::Series) => (count, bytes),
             _ => (0, 0),
         }
     }
 
     /// For a bucket that is due: until when it may wait all the same, see [`DuePolicy::hold_until_ms`].
     pub(super) fn hold_until_ms(&self, due: DuePolicy, limits: PageLimits, now_ms: u64) -> Option<u64> {
-        let waiting = self.waiting.as_ref().filter(|_| matches!(self.need(limits), Need::Create | Need::Append))?;
+        let pending =
+            self.pending.as_ref().filter(|_| matches!(self.next_op(limits), NextOp::Create | NextOp::Append))?;
         let room = limits.readings.saturating_sub(self.page_holds().0) as usize;
-        due.hold_until_ms(now_ms, waiting.since_ms, waiting.rows.len(), room)
+        due.hold_until_ms(now_ms, pending.since_ms, pending.rows.len(), room)
     }
 
     /// What it needs next.
-    pub(super) fn need(&self, limits: PageLimits) -> Need {
-        let Some(waiting) = self.waiting.as_ref().filter(|_| self.flight.is_none()) else { return Need::Nothing };
-        match (waiting.check, self.stored) {
-            (false, Stored::New | Stored::Page { sealed: true, .. }) => Need::Create,
-            (false, Stored::Page { sealed: false, summary, .. }) if !summary.must_be_looked_up(limits) => Need::Append,
-            _ => Need::Load,
+    pub(super) fn next_op(&self, limits: PageLimits) -> NextOp {
+        let Some(pending) = self.pending.as_ref().filter(|_| self.in_flight.is_none()) else { return NextOp::Nothing };
+        match (pending.check, self.stored) {
+            (false, StoredState::New | StoredState::Page { sealed: true, .. }) => NextOp::Create,
+            (false, StoredState::Page { sealed: false, summary, .. }) if !summary.must_be_looked_up(limits) => {
+                NextOp::Append
+            }
+            _ => NextOp::Load,
         }
     }
 
     /// For a load: the time from which on the stored readings are needed, where any are.
     pub(super) fn compares_from(&self) -> Option<i64> {
-        let waiting = self.waiting.as_ref().filter(|w| w.check || w.replayed)?;
-        waiting.rows.iter().map(|r| r.ts_ms).min()
+        let pending = self.pending.as_ref().filter(|w| w.check || w.replayed)?;
+        pending.rows.iter().map(|r| r.ts_ms).min()
     }
 
     /// For a load: see [`crate::store::LoadRequest::doubt`].
@@ -343,13 +348,14 @@ impl Bucket {
 
     /// About how many stored readings a load from this time on brings.
     pub(super) fn stored_since(&self, from_ms: i64, limits: PageLimits) -> usize {
-        let Stored::Page { page, count, .. } = self.stored else { return limits.readings as usize };
+        let StoredState::Page { page, count, .. } = self.stored else { return limits.readings as usize };
         let total = page as usize * limits.readings as usize + count as usize;
-        let (since, whole) = (self.horizon.saturating_sub(from_ms), self.horizon.saturating_sub(self.start.0));
+        let (since, whole) =
+            (self.high_water_ms.saturating_sub(from_ms), self.high_water_ms.saturating_sub(self.start.0));
         (total as f64 * (since as f64 / whole.max(1) as f64).clamp(0.0, 1.0)) as usize
     }
 
-    /// Takes the next statement; call only where [`Bucket::need`] says `Create` or `Append`. `keys_max`: how much of what
+    /// Takes the next statement; call only where [`Bucket::next_op`] says `Create` or `Append`. `keys_max`: how much of what
     /// is stored may be remembered; `form`: of new buckets.
     pub(super) fn take(
         &mut self,
@@ -359,14 +365,14 @@ impl Bucket {
         keys_max: usize,
         form: Form,
     ) -> Option<PageWrite> {
-        let mut waiting = self.waiting.take()?;
+        let mut pending = self.pending.take()?;
         let form = *self.form.get_or_insert(form);
         let series = form == Form::Series;
         let none = SummaryBytes::NONE;
         let (page, kind, count, bytes, held) = match self.stored {
-            Stored::New | Stored::Unknown => (0, PageKind::Create, 0, 0, none),
-            Stored::Page { page, sealed: true, .. } => (page + 1, PageKind::Create, 0, 0, none),
-            Stored::Page { page, count, bytes, summary, .. } => {
+            StoredState::New | StoredState::Unknown => (0, PageKind::Create, 0, 0, none),
+            StoredState::Page { page, sealed: true, .. } => (page + 1, PageKind::Create, 0, 0, none),
+            StoredState::Page { page, count, bytes, summary, .. } => {
                 (page, PageKind::Append { known_count: count }, count, bytes, summary)
             }
         };
@@ -376,26 +382,26 @@ impl Bucket {
         };
         let room = Room { rows, bytes: bytes_max, summary_bytes: held.room(limits) };
         // A page that has no room, by count or for the next reading's bytes, is sealed by a write of its own.
-        let fits = series || room.rows > 0 && (count == 0 || waiting.first_row_bytes() <= room.bytes);
-        let (rows, is_cut) = if fits { waiting.rows.take_room(room) } else { (Rows::default(), false) };
-        let rest = !waiting.rows.is_empty();
+        let fits = series || room.rows > 0 && (count == 0 || pending.first_row_bytes() <= room.bytes);
+        let (rows, is_cut) = if fits { pending.rows.take_room(room) } else { (Rows::default(), false) };
+        let rest = !pending.rows.is_empty();
         let full = is_cut || held.is_full(limits) || (rest && !series);
         let summary = summary::summarise(&rows);
-        if let Some(seen) = self.seen.as_mut() {
-            seen.extend(rows.iter().filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME)).map(|r| r.key()));
-            seen.trim(keys_max);
+        if let Some(dedup) = self.dedup.as_mut() {
+            dedup.extend(rows.iter().filter(|r| !r.flags.any(RowFlags::RECEIPT_TIME)).map(|r| r.key()));
+            dedup.trim(keys_max);
         }
         let last_ts_ms = if rows.is_empty() { i64::MIN } else { rows.last_ts_ms() };
-        let acks = if rest { Acks::default() } else { std::mem::take(&mut waiting.acks) };
+        let acks = if rest { Acks::default() } else { std::mem::take(&mut pending.acks) };
         let of_summary = memory::block(summary.capacity() * size_of::<(u32, FieldSummary)>());
         let held = memory::shared(size_of::<Rows>()) + rows.memory_bytes() + of_summary;
         let (bytes, memory, rows) = (array_bytes(&rows), held, Arc::new(rows));
-        self.flight = Some(Box::new(Flight { acks, bytes, rows: Some(rows.clone()), memory }));
-        self.horizon = self.horizon.max(last_ts_ms);
+        self.in_flight = Some(Box::new(InFlight { acks, bytes, rows: Some(rows.clone()), memory }));
+        self.high_water_ms = self.high_water_ms.max(last_ts_ms);
         if rest {
-            waiting.keys = None;
-            waiting.since_ms = waiting.over_ms.take().unwrap_or(waiting.since_ms);
-            self.waiting = Some(waiting);
+            pending.keys = None;
+            pending.since_ms = pending.over_ms.take().unwrap_or(pending.since_ms);
+            self.pending = Some(pending);
         }
         let tags = if kind == PageKind::Create || series { tags.cloned() } else { None };
         let (sensor_id, start, seal) = (sensor_id.clone(), self.start, full);
@@ -404,7 +410,7 @@ impl Bucket {
 
     /// A load has begun.
     pub(super) fn loading(&mut self) {
-        self.flight = Some(Box::new(Flight { acks: Acks::default(), bytes: 0, rows: None, memory: 0 }));
+        self.in_flight = Some(Box::new(InFlight { acks: Acks::default(), bytes: 0, rows: None, memory: 0 }));
     }
 
     /// The load did not succeed; the bucket needs it still.
@@ -421,40 +427,40 @@ impl Bucket {
 
     /// Takes the bucket off its flight; a sender that joined it waits with the rows again.
     fn load_ended(&mut self) {
-        if let Some(mut flight) = self.flight.take()
-            && let Some(waiting) = self.waiting.as_mut()
+        if let Some(mut in_flight) = self.in_flight.take()
+            && let Some(pending) = self.pending.as_mut()
         {
-            waiting.acks.append(&mut flight.acks);
+            pending.acks.append(&mut in_flight.acks);
         }
     }
 
     /// The store has taken `write`; the page holds `count` readings now.
-    pub(super) fn written(&mut self, write: &PageWrite, count: u32) -> Settled {
-        let Some(flight) = self.flight.take() else { return Settled::default() };
-        self.stored = self.stored.after(write, flight.bytes, count);
+    pub(super) fn written(&mut self, write: &PageWrite, count: u32) -> WriteOutcome {
+        let Some(in_flight) = self.in_flight.take() else { return WriteOutcome::default() };
+        self.stored = self.stored.after(write, in_flight.bytes, count);
         if write.form == Form::Series && self.receipt_ts_ms > i64::MIN {
-            self.foreign.get_or_insert_default().own(&write.rows);
+            self.external.get_or_insert_default().own(&write.rows);
         }
         (self.attempts, self.faults) = (0, 0);
-        let stored = u64::from(flight.count());
-        flight.acks.delivered();
-        Settled { stored, duplicates: 0 }
+        let stored = u64::from(in_flight.count());
+        in_flight.acks.delivered();
+        WriteOutcome { stored, duplicates: 0 }
     }
 
     /// The store has not taken `write`, or nobody knows: its rows wait again, in front, and the bucket must be loaded.
     pub(super) fn came_back(&mut self, write: PageWrite, flag: RowFlags, now_ms: u64) {
-        let Some(mut flight) = self.flight.take() else { return };
-        drop(flight.rows.take());
+        let Some(mut in_flight) = self.in_flight.take() else { return };
+        drop(in_flight.rows.take());
         let mut rows = Arc::unwrap_or_clone(write.rows);
         rows.mark(flag);
-        let mut waiting = self.waiting.take().unwrap_or_else(|| Box::new(Waiting::new(now_ms)));
-        rows.append(&waiting.rows);
-        waiting.rows = rows;
-        flight.acks.append(&mut waiting.acks);
-        waiting.acks = flight.acks;
-        waiting.keys = None;
-        waiting.check = true;
-        self.waiting = Some(waiting);
+        let mut pending = self.pending.take().unwrap_or_else(|| Box::new(Pending::new(now_ms)));
+        rows.append(&pending.rows);
+        pending.rows = rows;
+        in_flight.acks.append(&mut pending.acks);
+        pending.acks = in_flight.acks;
+        pending.keys = None;
+        pending.check = true;
+        self.pending = Some(pending);
         self.attempts = self.attempts.saturating_add(1);
         self.doubt = true;
     }
@@ -468,10 +474,10 @@ impl Bucket {
     /// Gives up the rows that wait, to be kept elsewhere, with their acknowledgements; `None` if there are none or
     /// something is in flight. What is stored is looked up again before anything else is written.
     pub(super) fn abandon(&mut self) -> Option<(Rows, Acks)> {
-        let waiting = self.waiting.take_if(|_| self.flight.is_none())?;
+        let pending = self.pending.take_if(|_| self.in_flight.is_none())?;
         let (due_ms, queued, receipt_ts_ms) = (self.due_ms, self.queued, self.receipt_ts_ms);
         *self = Bucket { due_ms, queued, receipt_ts_ms, ..Bucket::new(self.start, false) };
-        Some((waiting.rows, waiting.acks))
+        Some((pending.rows, pending.acks))
     }
 
     /// The store will never take what is in flight: its rows are somebody else's now. Returns parts of every
@@ -479,45 +485,45 @@ impl Bucket {
     pub(super) fn given_up(&mut self) -> Acks {
         (self.attempts, self.faults) = (0, 0);
         // It counts these among the stored ones: one that comes again, out of the dead letters, is looked up.
-        self.seen = None;
-        let mut acks = self.flight.take().map(|f| f.acks).unwrap_or_default();
-        if let Some(waiting) = &self.waiting {
-            acks.append(&mut waiting.acks.split());
+        self.dedup = None;
+        let mut acks = self.in_flight.take().map(|f| f.acks).unwrap_or_default();
+        if let Some(pending) = &self.pending {
+            acks.append(&mut pending.acks.split());
         }
         acks
     }
 
     /// The bucket was loaded; drops what is stored already. `from_ms`: the time from which on readings were asked for.
-    pub(super) fn loaded(&mut self, bucket: &LoadedBucket, from_ms: Option<i64>, keys_max: usize) -> Settled {
+    pub(super) fn loaded(&mut self, bucket: &LoadedBucket, from_ms: Option<i64>, keys_max: usize) -> WriteOutcome {
         self.load_ended();
-        let (known, before) = (self.stored.end(), std::mem::replace(&mut self.stored, Stored::of(bucket)));
+        let (known, before) = (self.stored.end(), std::mem::replace(&mut self.stored, StoredState::of(bucket)));
         if from_ms.is_none() && !self.doubt && self.form == Some(bucket.form) && self.stored.is_same_page(before) {
             // Nothing was written beside this process: only the summary's size was in question.
-            return Settled::default();
+            return WriteOutcome::default();
         }
         self.form = (!bucket.pages.is_empty()).then_some(bucket.form);
         self.doubt = false;
-        self.horizon = bucket.pages.iter().map(|p| p.last_ts_ms).max().unwrap_or(i64::MIN);
+        self.high_water_ms = bucket.pages.iter().map(|p| p.last_ts_ms).max().unwrap_or(i64::MIN);
         if self.stored.end() > known {
-            self.foreign.get_or_insert_default().found(known, self.stored.end(), self.horizon);
+            self.external.get_or_insert_default().found(known, self.stored.end(), self.high_water_ms);
         }
-        let horizon = self.horizon;
-        let Some(waiting) = self.waiting.as_mut() else { return Settled::default() };
+        let high_water_ms = self.high_water_ms;
+        let Some(pending) = self.pending.as_mut() else { return WriteOutcome::default() };
         let Some(from_ms) = from_ms else {
             // Everything that could be stored already would be at or before the latest stored time.
-            if waiting.rows.first_ts_ms() <= horizon {
-                waiting.check = true;
+            if pending.rows.first_ts_ms() <= high_water_ms {
+                pending.check = true;
             }
-            return Settled::default();
+            return WriteOutcome::default();
         };
-        let mut seen = Box::new(Seen::new(bucket, from_ms, self.foreign.as_deref()));
-        let settled = waiting.drop_stored(&seen, self.foreign.as_deref_mut());
-        seen.trim(keys_max);
-        self.seen = Some(seen);
-        if waiting.rows.is_empty()
-            && let Some(waiting) = self.waiting.take()
+        let mut dedup = Box::new(DedupWindow::new(bucket, from_ms, self.external.as_deref()));
+        let settled = pending.drop_stored(&dedup, self.external.as_deref_mut());
+        dedup.trim(keys_max);
+        self.dedup = Some(dedup);
+        if pending.rows.is_empty()
+            && let Some(pending) = self.pending.take()
         {
-            waiting.acks.delivered();
+            pending.acks.delivered();
             (self.attempts, self.faults) = (0, 0);
         }
         settled
@@ -528,9 +534,9 @@ fn array_bytes(rows: &Rows) -> u64 {
     rows.stored_bytes() + rows.len() as u64 * rows::ARRAY_KEY_BYTES_MAX
 }
 
-impl Waiting {
-    fn new(now_ms: u64) -> Waiting {
-        Waiting {
+impl Pending {
+    fn new(now_ms: u64) -> Pending {
+        Pending {
             rows: Rows::default(),
             acks: Acks::default(),
             keys: None,
@@ -541,7 +547,7 @@ impl Waiting {
         }
     }
 
-    fn push(&mut self, reading: &Arriving<'_>) {
+    fn push(&mut self, reading: &IncomingReading<'_>) {
         self.rows.push(reading.ts_ms, reading.flags, reading.shape, reading.numbers, reading.payload);
         if let Some(keys) = self.keys.as_mut()
             && !reading.flags.any(RowFlags::RECEIPT_TIME)
@@ -556,17 +562,17 @@ impl Waiting {
 
     /// Drops the rows that are stored, and those that wait twice since they were not compared when they came. Rows from
     /// before what was loaded (they came while it was) are left, to be loaded for again.
-    fn drop_stored(&mut self, seen: &Seen, mut foreign: Option<&mut Foreign>) -> Settled {
-        let (mut settled, mut own, mut undecided) = (Settled::default(), HashSet::new(), false);
+    fn drop_stored(&mut self, dedup: &DedupWindow, mut external: Option<&mut ExternalWrites>) -> WriteOutcome {
+        let (mut settled, mut own, mut undecided) = (WriteOutcome::default(), HashSet::new(), false);
         self.rows.retain(|row| {
-            if !seen.knows(row.ts_ms) {
+            if !dedup.knows(row.ts_ms) {
                 undecided = true;
                 return true;
             }
             let key = row.key();
-            let stored = match (row.flags.any(RowFlags::RECEIPT_TIME), foreign.as_mut()) {
-                (true, foreign) => row.flags.suspect() && foreign.is_some_and(|f| f.claim(seen, key)),
-                (false, _) => seen.contains(&key),
+            let stored = match (row.flags.any(RowFlags::RECEIPT_TIME), external.as_mut()) {
+                (true, external) => row.flags.suspect() && external.is_some_and(|f| f.claim(dedup, key)),
+                (false, _) => dedup.contains(&key),
             };
             let keep = !stored && (row.flags.any(RowFlags::RECEIPT_TIME) || own.insert(key));
             match (keep, stored && row.flags.any(RowFlags::LOST)) {

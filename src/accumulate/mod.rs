@@ -2,8 +2,8 @@
 //! decide everything; [`task`] carries events in and jobs out.
 
 pub mod bucket;
+mod dedup;
 pub mod query;
-mod seen;
 pub mod state;
 pub mod task;
 

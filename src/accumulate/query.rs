@@ -115,7 +115,7 @@ enum RunningQuery {
 pub(super) struct QueryWorker {
     queries: mpsc::Receiver<PendingQuery>,
     /// The one that waits for portions.
-    waiting: Option<PendingQuery>,
+    pending: Option<PendingQuery>,
     work: Option<(RunningQuery, oneshot::Sender<QueryReply>, bool)>,
     taken_in: u64,
 }
@@ -125,7 +125,7 @@ const NEWS_STEP: usize = 16;
 
 impl QueryWorker {
     fn new(queries: mpsc::Receiver<PendingQuery>) -> QueryWorker {
-        QueryWorker { queries, waiting: None, work: None, taken_in: 0 }
+        QueryWorker { queries, pending: None, work: None, taken_in: 0 }
     }
 
     /// A portion was taken in.
@@ -138,13 +138,13 @@ impl QueryWorker {
         if self.work.is_some() {
             return tokio::task::yield_now().await;
         }
-        if self.waiting.is_none() {
+        if self.pending.is_none() {
             match self.queries.recv().await {
-                Some(query) => self.waiting = Some(query),
+                Some(query) => self.pending = Some(query),
                 None => return std::future::pending().await,
             }
         }
-        if self.waiting.as_ref().is_some_and(|query| query.behind > self.taken_in) {
+        if self.pending.as_ref().is_some_and(|query| query.behind > self.taken_in) {
             // The next portion comes by itself, and the task looks again then.
             std::future::pending().await
         }
@@ -168,10 +168,10 @@ impl QueryWorker {
 
     /// Takes the next question up, where its turn has come.
     fn begin(&mut self, full: bool, now: Now) {
-        let Some(query) = self.waiting.take().or_else(|| self.queries.try_recv().ok()) else { return };
+        let Some(query) = self.pending.take().or_else(|| self.queries.try_recv().ok()) else { return };
         let is_behind = query.behind > self.taken_in;
         if is_behind && !full && !query.reply.is_closed() {
-            self.waiting = Some(query);
+            self.pending = Some(query);
             return;
         }
         let work = match query.query {

@@ -11,22 +11,22 @@
 //! sensors are forgotten first, then as for bytes).
 
 pub mod failing;
-mod pace;
+mod jobs;
+mod reporting_interval;
 mod sensors;
 pub mod snapshot;
-mod take;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use failing::FailingBuckets;
 use hashbrown::HashTable;
-use pace::{Gone, Pace};
+use reporting_interval::{EvictedSensors, ReportingInterval};
 use slab::Slab;
 use smallvec::SmallVec;
 use snapshot::NewSensor;
 
-use super::bucket::{Arriving, Bucket, Need, PageLimits};
+use super::bucket::{Bucket, IncomingReading, NextOp, PageLimits};
 use crate::ack::{Ack, Acks};
 use crate::enrich::Registry;
 use crate::flush::backoff::Backoff;
@@ -36,7 +36,7 @@ use crate::model::{
     Tags,
 };
 use crate::store::{LoadAnswer, LoadRequest, StoreError, Written};
-use take::ALONE_AFTER_FAULTS;
+use jobs::ALONE_AFTER_FAULTS;
 
 /// What a shard is told at its start.
 #[derive(Debug, Clone)]
@@ -55,8 +55,8 @@ pub struct ShardSettings {
     pub bytes_max: usize,
     /// This shard's part of `accumulate.max_sensors`.
     pub sensors_max: usize,
-    /// Stored readings that a bucket remembers at most, 16 bytes each; a 128th of it under pressure.
-    pub seen_max: usize,
+    /// StoredState readings that a bucket remembers at most, 16 bytes each; a 128th of it under pressure.
+    pub dedup_keys_max: usize,
     /// `flush.quarantine_after`: how long a bucket may fail before its readings are kept elsewhere.
     pub quarantine_after_ms: u64,
     /// For buckets that the store keeps refusing.
@@ -68,12 +68,12 @@ pub type RowRef = (u32, u64);
 
 /// Names a bucket of this shard; stays valid while the bucket has something in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Ticket {
+pub struct BucketRef {
     slot: u32,
     start: BucketStart,
 }
 
-impl Ticket {
+impl BucketRef {
     /// The first instant of its bucket.
     pub fn start(self) -> BucketStart {
         self.start
@@ -84,18 +84,18 @@ impl Ticket {
 #[derive(Debug)]
 pub enum Job {
     /// Page writes, all of one kind.
-    Write(Vec<Ticket>, Vec<PageWrite>),
+    Write(Vec<BucketRef>, Vec<PageWrite>),
     /// Loads.
-    Load(Vec<Ticket>, Vec<LoadRequest>),
+    Load(Vec<BucketRef>, Vec<LoadRequest>),
 }
 
 /// What the store did.
 #[derive(Debug)]
-pub enum Done {
+pub enum JobResult {
     /// Of a [`Job::Write`].
-    Write(Vec<Ticket>, Vec<PageWrite>, Result<Vec<Written>, StoreError>),
+    Write(Vec<BucketRef>, Vec<PageWrite>, Result<Vec<Written>, StoreError>),
     /// Of a [`Job::Load`].
-    Load(Vec<Ticket>, Vec<LoadRequest>, Result<Vec<LoadAnswer>, StoreError>),
+    Load(Vec<BucketRef>, Vec<LoadRequest>, Result<Vec<LoadAnswer>, StoreError>),
 }
 
 /// Readings that the store refuses for good, or has failed for too long; to be kept as dead letters before the
@@ -119,7 +119,7 @@ pub const STORE_REJECTED: &str = "store_rejected";
 
 /// What happened since the last look, for the metrics.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
+pub struct ShardCounts {
     /// Readings stored.
     pub stored: u64,
     /// Readings dropped as duplicates.
@@ -130,7 +130,7 @@ pub struct Counts {
 
 /// How much a shard holds.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Holding {
+pub struct ShardUsage {
     /// Bytes.
     pub bytes: usize,
     /// Buckets.
@@ -151,7 +151,7 @@ struct Sensor {
     id: SensorId,
     hash: u64,
     tags: Option<Arc<Tags>>,
-    pace: Pace,
+    interval: ReportingInterval,
     /// Sorted by start. Nearly always one, which stands here: a sensor is then one allocation beside its slot, its id.
     buckets: SmallVec<[Bucket; 1]>,
 }
@@ -165,30 +165,30 @@ pub struct Shard {
     index: HashTable<u32>,
     shapes: Shapes,
     tags: TagSets,
-    /// Bytes of `shapes` and `tags` as far as they are in `holding`, and when they were looked through last (monotonic ms).
+    /// Bytes of `shapes` and `tags` as far as they are in `usage`, and when they were looked through last (monotonic ms).
     shared_bytes: usize,
     swept_ms: u64,
-    wheel: DueWheel<Ticket>,
-    loads: VecDeque<Ticket>,
-    creates: VecDeque<Ticket>,
-    appends: VecDeque<Ticket>,
+    wheel: DueWheel<BucketRef>,
+    loads: VecDeque<BucketRef>,
+    creates: VecDeque<BucketRef>,
+    appends: VecDeque<BucketRef>,
     /// Buckets that are alone in their jobs, whatever they need.
-    retries: VecDeque<Ticket>,
+    retries: VecDeque<BucketRef>,
     /// By how many bits jobs are smaller than they may be, after some that failed as a whole.
     shrink: u32,
     failing: FailingBuckets,
     /// What no other process can have written.
     new: NewBuckets,
-    holding: Holding,
-    counts: Counts,
+    usage: ShardUsage,
+    counts: ShardCounts,
     rejected_rows: Vec<RejectedRows>,
     /// Latest reading with the time of receipt; it is received, journaled and replayed in nearly this order.
     receipt_ts_ms: i64,
     /// The latest bucket that was forgotten.
-    forgotten: Option<BucketStart>,
+    evicted_until: Option<BucketStart>,
     sweep_at: usize,
     /// Sensors that were forgotten, and those met last.
-    gone: Gone,
+    evicted: EvictedSensors,
     new_sensors: VecDeque<NewSensor>,
 }
 
@@ -213,13 +213,13 @@ impl Shard {
             shrink: 0,
             failing: FailingBuckets::default(),
             new: NewBuckets::NONE,
-            holding: Holding::default(),
-            counts: Counts::default(),
+            usage: ShardUsage::default(),
+            counts: ShardCounts::default(),
             rejected_rows: Vec::new(),
             receipt_ts_ms: i64::MIN,
-            forgotten: None,
+            evicted_until: None,
             sweep_at: 0,
-            gone: Gone::default(),
+            evicted: EvictedSensors::default(),
             new_sensors: VecDeque::new(),
         }
     }
@@ -236,12 +236,12 @@ impl Shard {
     }
 
     /// How much it holds.
-    pub fn holding(&self) -> Holding {
-        self.holding
+    pub fn usage(&self) -> ShardUsage {
+        self.usage
     }
 
     /// What happened since the last call.
-    pub fn take_counts(&mut self) -> Counts {
+    pub fn take_counts(&mut self) -> ShardCounts {
         std::mem::take(&mut self.counts)
     }
 
@@ -252,12 +252,12 @@ impl Shard {
 
     /// At its limits: nothing more should be accepted until something is stored.
     pub fn full(&self) -> bool {
-        self.holding.bytes >= self.settings.bytes_max || self.holding.sensors >= self.settings.sensors_max
+        self.usage.bytes >= self.settings.bytes_max || self.usage.sensors >= self.settings.sensors_max
     }
 
     /// Whether nothing waits and nothing is in flight.
     pub fn empty(&self) -> bool {
-        self.holding.readings == 0
+        self.usage.readings == 0
     }
 
     /// When something will be due, in monotonic ms; in the past when something is.
@@ -267,12 +267,12 @@ impl Shard {
 
     /// How much each bucket may remember of what it has stored.
     fn keys_max(&self) -> usize {
-        let max = self.settings.seen_max;
-        if self.holding.bytes < self.settings.bytes_max / 2 {
+        let max = self.settings.dedup_keys_max;
+        if self.usage.bytes < self.settings.bytes_max / 2 {
             return max;
         }
         // All of them together take a quarter of the memory at most.
-        let share = self.settings.bytes_max / 4 / self.holding.buckets.max(1) / size_of::<ReadingKey>();
+        let share = self.settings.bytes_max / 4 / self.usage.buckets.max(1) / size_of::<ReadingKey>();
         share.min(max / 128)
     }
 
@@ -293,7 +293,7 @@ impl Shard {
             if replayed {
                 flags = flags.with(RowFlags::REPLAYED);
             }
-            let arriving = Arriving {
+            let arriving = IncomingReading {
                 ts_ms: reading.ts_ms,
                 flags,
                 shape: self.shapes.of(batch, reading.shape),
@@ -301,23 +301,23 @@ impl Shard {
                 payload: reading.payload,
             };
             let sensor = &mut self.sensors[slot];
-            sensor.pace.note(reading.ts_ms);
+            sensor.interval.note(reading.ts_ms);
             let bucket = &mut sensor.buckets[position];
             let before = bucket.memory();
             let kept = bucket.arrive(&arriving, &ack, now.mono_ms);
-            self.holding.bytes = self.holding.bytes + bucket.memory() - before;
+            self.usage.bytes = self.usage.bytes + bucket.memory() - before;
             if kept {
-                self.holding.readings += 1;
+                self.usage.readings += 1;
             } else {
                 self.counts.duplicates += 1;
             }
-            let ticket = Ticket { slot: slot as u32, start };
+            let bucket_ref = BucketRef { slot: slot as u32, start };
             if !bucket.queued && bucket.overfull(self.settings.page) {
                 bucket.overflows(now.mono_ms);
-                self.enqueue(ticket);
+                self.enqueue(bucket_ref);
             } else if bucket.due_ms == 0 && !bucket.queued && !bucket.idle() {
                 bucket.due_ms = self.settings.due.due_ms(now.mono_ms, sensor.hash).max(1);
-                self.wheel.push(bucket.due_ms, ticket);
+                self.wheel.push(bucket.due_ms, bucket_ref);
             }
         }
         self.shapes.end();
@@ -328,9 +328,9 @@ impl Shard {
     /// Moves what is due into the queues.
     pub fn promote(&mut self, now: Now) {
         while let Some(due) = self.wheel.pop_due(now.mono_ms) {
-            for ticket in due {
-                if self.is_current(ticket, now) {
-                    self.enqueue_or_hold(ticket, now);
+            for bucket_ref in due {
+                if self.is_current(bucket_ref, now) {
+                    self.enqueue_or_hold(bucket_ref, now);
                 }
             }
         }
@@ -338,111 +338,111 @@ impl Shard {
 
     /// Whether a ticket of the wheel is still the bucket's: one that was queued before it was due (overfull, squeezed
     /// out) has left a ticket behind, and may be in the wheel again with a later one.
-    fn is_current(&mut self, ticket: Ticket, now: Now) -> bool {
-        let due_ms = bucket_of(&mut self.sensors, ticket).map_or(0, |(bucket, _)| bucket.due_ms);
+    fn is_current(&mut self, bucket_ref: BucketRef, now: Now) -> bool {
+        let due_ms = bucket_of(&mut self.sensors, bucket_ref).map_or(0, |(bucket, _)| bucket.due_ms);
         due_ms != 0 && self.wheel.slot_ms(due_ms) <= now.mono_ms
     }
 
     /// Puts a bucket that is due into its queue, unless it is worth waiting for the rest of its page.
-    fn enqueue_or_hold(&mut self, ticket: Ticket, now: Now) {
-        let Some((bucket, _)) = bucket_of(&mut self.sensors, ticket) else { return };
+    fn enqueue_or_hold(&mut self, bucket_ref: BucketRef, now: Now) {
+        let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
         match bucket.hold_until_ms(self.settings.due, self.settings.page, now.mono_ms) {
             Some(until_ms) if !bucket.queued => {
                 bucket.due_ms = until_ms;
-                self.wheel.push(until_ms, ticket);
+                self.wheel.push(until_ms, bucket_ref);
             }
-            _ => self.enqueue(ticket),
+            _ => self.enqueue(bucket_ref),
         }
     }
 
     /// Moves what is due into the queues, forgets what is idle, and squeezes buckets out under pressure.
     pub fn tick(&mut self, now: Now) {
         self.promote(now);
-        self.forget(now);
+        self.evict_idle(now);
         self.sweep_shared(now);
-        self.squeeze();
+        self.evict_buckets();
     }
 
     /// Makes everything due but what waits after a failure.
     pub fn drain(&mut self) {
         let mut later = vec![];
         while let Some(due) = self.wheel.pop_first() {
-            for ticket in due {
-                match bucket_of(&mut self.sensors, ticket) {
+            for bucket_ref in due {
+                match bucket_of(&mut self.sensors, bucket_ref) {
                     Some((bucket, _)) if bucket.attempts() > 1 && bucket.due_ms > 0 => {
-                        later.push((bucket.due_ms, ticket))
+                        later.push((bucket.due_ms, bucket_ref))
                     }
-                    _ => self.enqueue(ticket),
+                    _ => self.enqueue(bucket_ref),
                 }
             }
         }
-        later.into_iter().for_each(|(due_ms, ticket)| self.wheel.push(due_ms, ticket));
+        later.into_iter().for_each(|(due_ms, bucket_ref)| self.wheel.push(due_ms, bucket_ref));
     }
 
     /// The store's answer to a job.
-    pub fn finished(&mut self, done: Done, now: Now) {
+    pub fn finished(&mut self, done: JobResult, now: Now) {
         match done {
-            Done::Write(tickets, writes, Ok(answers)) => {
+            JobResult::Write(bucket_refs, writes, Ok(answers)) => {
                 self.shrink = self.shrink.saturating_sub(1);
-                for ((ticket, write), answer) in tickets.into_iter().zip(writes).zip(answers) {
-                    self.answered(ticket, write, answer, now);
+                for ((bucket_ref, write), answer) in bucket_refs.into_iter().zip(writes).zip(answers) {
+                    self.answered(bucket_ref, write, answer, now);
                 }
             }
-            Done::Write(tickets, writes, Err(error)) => {
+            JobResult::Write(bucket_refs, writes, Err(error)) => {
                 self.shrink = (self.shrink + SHRINK_BITS).min(SHRINK_BITS_MAX);
-                for (ticket, write) in tickets.into_iter().zip(writes) {
-                    self.lost(ticket, write, &error.to_string(), now);
+                for (bucket_ref, write) in bucket_refs.into_iter().zip(writes) {
+                    self.lost(bucket_ref, write, &error.to_string(), now);
                 }
             }
-            Done::Load(tickets, requests, Ok(answers)) => {
+            JobResult::Load(bucket_refs, requests, Ok(answers)) => {
                 self.shrink = self.shrink.saturating_sub(1);
-                for ((ticket, request), answer) in tickets.into_iter().zip(requests).zip(answers) {
-                    self.loaded(ticket, &request, answer, now);
+                for ((bucket_ref, request), answer) in bucket_refs.into_iter().zip(requests).zip(answers) {
+                    self.loaded(bucket_ref, &request, answer, now);
                 }
             }
-            Done::Load(tickets, requests, Err(error)) => {
+            JobResult::Load(bucket_refs, requests, Err(error)) => {
                 self.shrink = (self.shrink + SHRINK_BITS).min(SHRINK_BITS_MAX);
-                for (ticket, request) in tickets.into_iter().zip(requests) {
-                    self.loaded(ticket, &request, Err(error.clone()), now);
+                for (bucket_ref, request) in bucket_refs.into_iter().zip(requests) {
+                    self.loaded(bucket_ref, &request, Err(error.clone()), now);
                 }
             }
         }
     }
 
-    fn loaded(&mut self, ticket: Ticket, request: &LoadRequest, answer: LoadAnswer, now: Now) {
+    fn loaded(&mut self, bucket_ref: BucketRef, request: &LoadRequest, answer: LoadAnswer, now: Now) {
         let keys_max = self.keys_max();
         match answer {
-            Ok(bucket) => self.settle(ticket, now, |b, _| {
+            Ok(bucket) => self.settle(bucket_ref, now, |b, _| {
                 let settled = b.loaded(&bucket, request.readings_from, keys_max);
                 (settled.stored, settled.duplicates)
             }),
             Err(error) if error.is_deferred() => {
-                if let Some((bucket, _)) = bucket_of(&mut self.sensors, ticket) {
+                if let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) {
                     bucket.load_deferred();
-                    self.enqueue(ticket);
+                    self.enqueue(bucket_ref);
                 }
             }
             Err(error) => {
-                self.settle(ticket, now, |bucket, _| {
+                self.settle(bucket_ref, now, |bucket, _| {
                     bucket.load_failed();
                     (0, 0)
                 });
-                self.note_fault(ticket, &error.to_string(), now);
+                self.note_fault(bucket_ref, &error.to_string(), now);
             }
         }
     }
 
-    fn lost(&mut self, ticket: Ticket, write: PageWrite, why: &str, now: Now) {
-        self.settle(ticket, now, |bucket, _| {
+    fn lost(&mut self, bucket_ref: BucketRef, write: PageWrite, why: &str, now: Now) {
+        self.settle(bucket_ref, now, |bucket, _| {
             bucket.lost(write, now.mono_ms);
             (0, 0)
         });
-        self.note_fault(ticket, why, now);
+        self.note_fault(bucket_ref, why, now);
     }
 
-    fn answered(&mut self, ticket: Ticket, write: PageWrite, answer: Written, now: Now) {
+    fn answered(&mut self, bucket_ref: BucketRef, write: PageWrite, answer: Written, now: Now) {
         match answer {
-            Written::Done { count } => self.settle(ticket, now, |bucket, _| {
+            Written::Done { count } => self.settle(bucket_ref, now, |bucket, _| {
                 let settled = bucket.written(&write, count);
                 (settled.stored, settled.duplicates)
             }),
@@ -450,7 +450,7 @@ impl Shard {
                 self.counts.conflicts += 1;
                 // In a summary conflict the measurements are this statement's own.
                 let flag = if answer == Written::Conflict { RowFlags::REFUSED } else { RowFlags::LOST };
-                self.settle(ticket, now, |bucket, _| {
+                self.settle(bucket_ref, now, |bucket, _| {
                     bucket.came_back(write, flag, now.mono_ms);
                     if bucket.attempts() > CONFLICTS_MAX {
                         bucket.fault();
@@ -458,21 +458,21 @@ impl Shard {
                     (0, 0)
                 });
                 self.note_fault(
-                    ticket,
+                    bucket_ref,
                     "no write fits its document, whatever is read of it: was it changed by hand?",
                     now,
                 );
             }
-            Written::Unknown { detail } => self.lost(ticket, write, &detail, now),
+            Written::Unknown { detail } => self.lost(bucket_ref, write, &detail, now),
             Written::Rejected { detail } => {
                 let rows = write.rows.len();
-                self.settle(ticket, now, |bucket, refused| {
+                self.settle(bucket_ref, now, |bucket, refused| {
                     let acks = bucket.given_up();
                     let (sensor_id, rows) = (write.sensor_id, write.rows);
                     refused.push(RejectedRows { sensor_id, rows, reason: STORE_REJECTED, detail, acks });
                     (0, 0)
                 });
-                self.holding.readings -= rows;
+                self.usage.readings -= rows;
             }
         }
     }
@@ -480,19 +480,19 @@ impl Shard {
     /// Applies an answer to its bucket, keeps the books, and puts the bucket where it belongs next.
     fn settle(
         &mut self,
-        ticket: Ticket,
+        bucket_ref: BucketRef,
         now: Now,
         apply: impl FnOnce(&mut Bucket, &mut Vec<RejectedRows>) -> (u64, u64),
     ) {
-        let Some((bucket, hash)) = bucket_of(&mut self.sensors, ticket) else { return };
+        let Some((bucket, hash)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
         let before = bucket.memory();
         let (stored, duplicates) = apply(bucket, &mut self.rejected_rows);
-        self.holding.bytes = self.holding.bytes + bucket.memory() - before;
-        self.holding.readings -= (stored + duplicates) as usize;
+        self.usage.bytes = self.usage.bytes + bucket.memory() - before;
+        self.usage.readings -= (stored + duplicates) as usize;
         self.counts.stored += stored;
         self.counts.duplicates += duplicates;
         if bucket.faults() == 0 {
-            self.failing.recovered(ticket);
+            self.failing.recovered(bucket_ref);
         }
         if bucket.idle() || bucket.queued {
             return;
@@ -501,44 +501,44 @@ impl Shard {
         if bucket.attempts() > 1 {
             let wait = self.settings.backoff.wait(bucket.attempts() - 1, fraction(hash));
             bucket.due_ms = now.mono_ms + wait.as_millis() as u64;
-            self.wheel.push(bucket.due_ms, ticket);
+            self.wheel.push(bucket.due_ms, bucket_ref);
         } else if bucket.due_ms == 0 || bucket.overfull(self.settings.page) {
             let since = bucket.since_ms().unwrap_or(now.mono_ms);
             let due = self.settings.due.due_ms(since, hash);
             if bucket.attempts() == 1 || bucket.overfull(self.settings.page) {
-                self.enqueue(ticket);
+                self.enqueue(bucket_ref);
             } else if due <= now.mono_ms {
-                self.enqueue_or_hold(ticket, now);
+                self.enqueue_or_hold(bucket_ref, now);
             } else {
                 bucket.due_ms = due;
-                self.wheel.push(due, ticket);
+                self.wheel.push(due, bucket_ref);
             }
         }
     }
 
-    fn enqueue_all(&mut self, tickets: Vec<Ticket>) {
-        for ticket in tickets {
-            self.enqueue(ticket);
+    fn enqueue_all(&mut self, bucket_refs: Vec<BucketRef>) {
+        for bucket_ref in bucket_refs {
+            self.enqueue(bucket_ref);
         }
     }
 
     /// Puts a bucket into the queue of its need. Tickets of the wheel may be stale: the bucket may be queued already, in
     /// flight (it comes back by its answer) or gone.
-    fn enqueue(&mut self, ticket: Ticket) {
-        let Some((bucket, _)) = bucket_of(&mut self.sensors, ticket) else { return };
+    fn enqueue(&mut self, bucket_ref: BucketRef) {
+        let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
         bucket.due_ms = 0;
         if bucket.queued {
             return;
         }
-        let queue = match bucket.need(self.settings.page) {
-            Need::Nothing => return,
+        let queue = match bucket.next_op(self.settings.page) {
+            NextOp::Nothing => return,
             _ if bucket.faults() >= ALONE_AFTER_FAULTS => &mut self.retries,
-            Need::Load => &mut self.loads,
-            Need::Create => &mut self.creates,
-            Need::Append => &mut self.appends,
+            NextOp::Load => &mut self.loads,
+            NextOp::Create => &mut self.creates,
+            NextOp::Append => &mut self.appends,
         };
         bucket.queued = true;
-        queue.push_back(ticket);
+        queue.push_back(bucket_ref);
     }
 
     /// Buckets in the queues.
@@ -547,9 +547,9 @@ impl Shard {
     }
 
     /// Above three quarters of the memory, or of the sensors, what is due soonest goes now.
-    fn squeeze(&mut self) {
-        let over = |h: &Holding, s: &ShardSettings| h.bytes >= s.bytes_max / 4 * 3 || h.sensors >= s.sensors_max;
-        if !over(&self.holding, &self.settings) {
+    fn evict_buckets(&mut self) {
+        let over = |h: &ShardUsage, s: &ShardSettings| h.bytes >= s.bytes_max / 4 * 3 || h.sensors >= s.sensors_max;
+        if !over(&self.usage, &self.settings) {
             return;
         }
         if self.queued() < self.settings.command_statements_max
@@ -561,9 +561,9 @@ impl Shard {
 }
 
 /// The bucket of a ticket, if it is still there, and its sensor's hash.
-fn bucket_of(sensors: &mut Slab<Sensor>, ticket: Ticket) -> Option<(&mut Bucket, u64)> {
-    let sensor = sensors.get_mut(ticket.slot as usize)?;
-    let position = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start).ok()?;
+fn bucket_of(sensors: &mut Slab<Sensor>, bucket_ref: BucketRef) -> Option<(&mut Bucket, u64)> {
+    let sensor = sensors.get_mut(bucket_ref.slot as usize)?;
+    let position = sensor.buckets.binary_search_by_key(&bucket_ref.start, |b| b.start).ok()?;
     Some((&mut sensor.buckets[position], sensor.hash))
 }
 
@@ -574,6 +574,6 @@ fn fraction(hash: u64) -> f64 {
 
 impl std::fmt::Debug for Shard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shard").field("holding", &self.holding).finish_non_exhaustive()
+        f.debug_struct("Shard").field("holding", &self.usage).finish_non_exhaustive()
     }
 }

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::query::{QueryHandle, QueryWorker};
 use super::state::failing::Quarantined;
-use super::state::{Counts, Done, Holding, Job, RejectedRows, RowRef, Shard, ShardSettings};
+use super::state::{Job, JobResult, RejectedRows, RowRef, Shard, ShardCounts, ShardSettings, ShardUsage};
 use crate::ack::Ack;
 use crate::enrich::Registry;
 use crate::flush::dead::DeadLetters;
@@ -64,7 +64,7 @@ pub struct ShardClosed;
 
 /// What a shard holds, for the metrics, and that it lives, for the watchdog.
 #[derive(Debug, Default)]
-pub struct Gauges {
+pub struct ShardGauges {
     bytes: AtomicUsize,
     buckets: AtomicUsize,
     sensors: AtomicUsize,
@@ -77,7 +77,7 @@ pub struct Gauges {
     named: Mutex<Vec<Quarantined>>,
 }
 
-impl Gauges {
+impl ShardGauges {
     /// A number that changes every [`TICK`] while the shard lives; `None` while it waits for the stage behind it, which
     /// may take as long as the store is away.
     pub fn rounds(&self) -> Option<u64> {
@@ -89,7 +89,7 @@ impl Gauges {
         self.rounds.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) async fn waiting<T>(&self, stage_behind: impl Future<Output = T>) -> T {
+    pub(crate) async fn pending<T>(&self, stage_behind: impl Future<Output = T>) -> T {
         self.waits.store(true, Ordering::Relaxed);
         let done = stage_behind.await;
         self.waits.store(false, Ordering::Relaxed);
@@ -123,17 +123,17 @@ impl Gauges {
         }
     }
 
-    fn set(&self, holding: Holding) {
+    fn set(&self, usage: ShardUsage) {
         self.turned();
-        self.bytes.store(holding.bytes, Ordering::Relaxed);
-        self.buckets.store(holding.buckets, Ordering::Relaxed);
-        self.sensors.store(holding.sensors, Ordering::Relaxed);
-        self.readings.store(holding.readings, Ordering::Relaxed);
+        self.bytes.store(usage.bytes, Ordering::Relaxed);
+        self.buckets.store(usage.buckets, Ordering::Relaxed);
+        self.sensors.store(usage.sensors, Ordering::Relaxed);
+        self.readings.store(usage.readings, Ordering::Relaxed);
     }
 
     /// The last values set.
-    pub fn get(&self) -> Holding {
-        Holding {
+    pub fn get(&self) -> ShardUsage {
+        ShardUsage {
             bytes: self.bytes.load(Ordering::Relaxed),
             buckets: self.buckets.load(Ordering::Relaxed),
             sensors: self.sensors.load(Ordering::Relaxed),
@@ -157,8 +157,8 @@ pub struct ShardTask {
     flusher: Flusher,
     dead: DeadLetters,
     clock: Arc<dyn Clock>,
-    gauges: Arc<Gauges>,
-    jobs: JoinSet<(Lane, Done)>,
+    gauges: Arc<ShardGauges>,
+    jobs: JoinSet<(Lane, JobResult)>,
     /// Jobs in flight and how many there may be, by lane.
     in_flight: [(usize, usize); 3],
     latest: Option<LatestHandle>,
@@ -172,7 +172,7 @@ impl ShardTask {
         flusher: Flusher,
         dead: DeadLetters,
         clock: Arc<dyn Clock>,
-        gauges: Arc<Gauges>,
+        gauges: Arc<ShardGauges>,
     ) -> (ShardHandle, ShardTask) {
         let (tx, shard_batches) = mpsc::channel(QUEUE_MAX);
         let (state, jobs, handed_over) = (Shard::new(settings), JoinSet::new(), Arc::new(AtomicU64::new(0)));
@@ -248,7 +248,7 @@ impl ShardTask {
         self.state.set_new_buckets(self.flusher.new_buckets());
         self.state.accept(&batch, &row_refs, ack, replayed, self.clock.now());
         if let Some(latest) = &self.latest {
-            self.gauges.waiting(latest.send(batch, row_refs, held)).await;
+            self.gauges.pending(latest.send(batch, row_refs, held)).await;
         }
     }
 
@@ -261,23 +261,23 @@ impl ShardTask {
         let (flusher, lane) = (self.flusher.clone(), permit.lane());
         match self.state.take_in(lane, self.flusher.form()) {
             None => return,
-            Some(Job::Write(tickets, writes)) => {
+            Some(Job::Write(bucket_refs, writes)) => {
                 self.jobs.spawn(async move {
                     let response = flusher.write(permit, &writes).await;
-                    (lane, Done::Write(tickets, writes, response))
+                    (lane, JobResult::Write(bucket_refs, writes, response))
                 });
             }
-            Some(Job::Load(tickets, requests)) => {
+            Some(Job::Load(bucket_refs, requests)) => {
                 self.jobs.spawn(async move {
                     let response = flusher.load(permit, &requests).await;
-                    (lane, Done::Load(tickets, requests, response))
+                    (lane, JobResult::Load(bucket_refs, requests, response))
                 });
             }
         }
         self.in_flight[lane as usize].0 += 1;
     }
 
-    async fn finished(&mut self, done: Result<(Lane, Done), tokio::task::JoinError>) {
+    async fn finished(&mut self, done: Result<(Lane, JobResult), tokio::task::JoinError>) {
         match done {
             Ok((lane, done)) => {
                 self.in_flight[lane as usize].0 -= 1;
@@ -314,11 +314,11 @@ impl ShardTask {
         };
         let letters = as_lines(&sensor_id, &rows).into_iter().map(letter).collect();
         self.gauges.settled.fetch_add(readings, Ordering::Relaxed);
-        self.gauges.waiting(self.dead.send(letters, acks)).await;
+        self.gauges.pending(self.dead.send(letters, acks)).await;
     }
 
     fn report(&mut self) {
-        let Counts { stored, duplicates, conflicts } = self.state.take_counts();
+        let ShardCounts { stored, duplicates, conflicts } = self.state.take_counts();
         if stored > 0 {
             metrics::stored(self.flusher.mode(), stored);
         }
@@ -330,7 +330,7 @@ impl ShardTask {
         }
         self.gauges.settled.fetch_add(stored + duplicates, Ordering::Relaxed);
         self.gauges.jobs.store(self.jobs.len(), Ordering::Relaxed);
-        self.gauges.set(self.state.holding());
+        self.gauges.set(self.state.usage());
     }
 }
 

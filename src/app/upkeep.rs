@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::progress::{Observation, Progress};
 use super::{Wiring, backoff};
 use crate::accumulate::state::failing::NAMED_MAX;
-use crate::accumulate::task::{ANSWERS_WITHIN, Gauges};
+use crate::accumulate::task::{ANSWERS_WITHIN, ShardGauges};
 use crate::admin::health::{Quarantine, QuarantinedBucket};
 use crate::admin::{Health, JournalState};
 use crate::admission::AdmissionError;
@@ -79,12 +79,12 @@ impl Wiring {
         }
     }
 
-    /// Gauges and health; and beside them a ping, since a store that is away keeps it waiting for
+    /// ShardGauges and health; and beside them a ping, since a store that is away keeps it waiting for
     /// `store.connect_timeout`.
     pub(super) async fn upkeep(
         self: Arc<Self>,
         store: Arc<dyn Store>,
-        gauges: Vec<Arc<Gauges>>,
+        gauges: Vec<Arc<ShardGauges>>,
         latest: Vec<Arc<LatestGauges>>,
         journal: Option<journal::Handle>,
         oldest: Arc<Oldest>,
@@ -108,7 +108,7 @@ impl Wiring {
 
     async fn gauges(
         &self,
-        gauges: &[Arc<Gauges>],
+        gauges: &[Arc<ShardGauges>],
         latest: &[Arc<LatestGauges>],
         journal: Option<&journal::Handle>,
         oldest: &Oldest,
@@ -129,7 +129,8 @@ impl Wiring {
             self.report_progress(&mut progress, gauges, line);
             if self.config.latest.enabled {
                 let waiting: Vec<_> = latest.iter().map(|g| g.get()).collect();
-                let sum = |f: fn(&crate::latest::state::Holding) -> usize| waiting.iter().map(f).sum::<usize>() as u64;
+                let sum =
+                    |f: fn(&crate::latest::state::LatestUsage) -> usize| waiting.iter().map(f).sum::<usize>() as u64;
                 metrics::latest_waiting(sum(|h| h.sensors), sum(|h| h.bytes));
             }
             if n.is_multiple_of(TIDY_EVERY) {
@@ -138,10 +139,10 @@ impl Wiring {
         }
     }
 
-    fn report(&self, gauges: &[Arc<Gauges>], journal: Option<&journal::Handle>, oldest: &Oldest) {
+    fn report(&self, gauges: &[Arc<ShardGauges>], journal: Option<&journal::Handle>, oldest: &Oldest) {
         let now = self.clock.now();
         let holding: Vec<_> = gauges.iter().map(|g| g.get()).collect();
-        let sum = |f: fn(&crate::accumulate::state::Holding) -> usize| holding.iter().map(f).sum::<usize>() as u64;
+        let sum = |f: fn(&crate::accumulate::state::ShardUsage) -> usize| holding.iter().map(f).sum::<usize>() as u64;
         metrics::accumulate(sum(|h| h.buckets), sum(|h| h.bytes));
         metrics::accumulate_max_bytes(self.config.accumulate.max_bytes);
         metrics::readings_in_flight(sum(|h| h.readings));
@@ -158,7 +159,7 @@ impl Wiring {
     }
 
     /// Whether readings make progress: in the gauges, the health and the log. `oldest` names the oldest unstored reading.
-    fn report_progress(&self, progress: &mut ProgressReport, gauges: &[Arc<Gauges>], oldest: Option<u64>) {
+    fn report_progress(&self, progress: &mut ProgressReport, gauges: &[Arc<ShardGauges>], oldest: Option<u64>) {
         let settled = gauges.iter().map(|g| g.settled()).sum();
         let store_answers = self.flusher.answered_within(ANSWERS_WITHIN);
         let now_ms = self.clock.now().mono_ms;

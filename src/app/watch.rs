@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Gauges;
+use super::ShardGauges;
 use crate::ack::Ack;
 use crate::admin::Health;
 use crate::admin::health::Report;
@@ -28,7 +28,7 @@ const SIGNS: u32 = 3;
 
 /// What the proof is taken from.
 pub(super) struct Parts {
-    pub(super) gauges: Vec<Arc<Gauges>>,
+    pub(super) gauges: Vec<Arc<ShardGauges>>,
     pub(super) journal: Option<journal::Handle>,
     /// With a journal; without one, what waits at the admission may wait for the store.
     pub(super) admission: Option<Admission>,
@@ -170,7 +170,7 @@ mod tests {
     async fn no_sign_of_life_from_a_shard_that_stands_still() {
         let dir = tempfile::tempdir().unwrap();
         let (listener, notifier) = manager(dir.path());
-        let (turning, still) = (Arc::new(Gauges::default()), Arc::new(Gauges::default()));
+        let (turning, still) = (Arc::new(ShardGauges::default()), Arc::new(ShardGauges::default()));
         let health = Arc::new(Health::new(AckMode::Stored));
         let parts = Parts { gauges: vec![turning.clone(), still.clone()], journal: None, admission: None };
         let watching = tokio::spawn(watch(notifier, health.clone(), parts));
@@ -184,7 +184,7 @@ mod tests {
         still.turned();
         assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
         assert_eq!(heard(&listener).await, None, "once is not for ever");
-        let waits = tokio::spawn(async move { still.waiting(std::future::pending::<()>()).await });
+        let waits = tokio::spawn(async move { still.pending(std::future::pending::<()>()).await });
         assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"), "it waits for the stage behind it");
         health.stopping();
         assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));

@@ -53,7 +53,7 @@ pub struct Pending {
 
 /// How much is held; what is in flight is not counted.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Holding {
+pub struct LatestUsage {
     /// Sensors with readings that their document has not.
     pub sensors: usize,
     /// Bytes of them.
@@ -84,9 +84,9 @@ pub struct Latest {
     /// Every entry is here once or in `ready` once.
     wheel: DueWheel<u32>,
     ready: VecDeque<u32>,
-    holding: Holding,
+    usage: LatestUsage,
     shapes: Shapes,
-    /// Bytes of `shapes` as far as they are in `holding`, and when they were looked through last (monotonic ms).
+    /// Bytes of `shapes` as far as they are in `usage`, and when they were looked through last (monotonic ms).
     shapes_bytes: usize,
     swept_ms: u64,
 }
@@ -102,7 +102,7 @@ impl Latest {
             index: HashTable::new(),
             wheel: DueWheel::new(due.grain_ms()),
             ready: VecDeque::new(),
-            holding: Holding::default(),
+            usage: LatestUsage::default(),
             shapes: Shapes::default(),
             shapes_bytes: 0,
             swept_ms: 0,
@@ -110,13 +110,13 @@ impl Latest {
     }
 
     /// How much is held.
-    pub fn holding(&self) -> Holding {
-        self.holding
+    pub fn usage(&self) -> LatestUsage {
+        self.usage
     }
 
     /// At its limits: nothing more should be accepted until something is written.
     pub fn full(&self) -> bool {
-        self.holding.bytes >= self.settings.bytes_max || self.holding.sensors >= self.settings.sensors_max
+        self.usage.bytes >= self.settings.bytes_max || self.usage.sensors >= self.settings.sensors_max
     }
 
     /// Whether nothing waits.
@@ -159,7 +159,7 @@ impl Latest {
 
     fn count_shapes(&mut self) {
         let bytes = self.shapes.memory_bytes();
-        self.holding.bytes = self.holding.bytes + bytes - self.shapes_bytes;
+        self.usage.bytes = self.usage.bytes + bytes - self.shapes_bytes;
         self.shapes_bytes = bytes;
     }
 
@@ -215,8 +215,8 @@ impl Latest {
             return *slot;
         }
         let entry = Entry { id: Arc::from(id), hash, rows: Rows::default(), acks: Acks::default(), tries: 0 };
-        self.holding.bytes += entry.memory();
-        self.holding.sensors += 1;
+        self.usage.bytes += entry.memory();
+        self.usage.sensors += 1;
         let slot = self.entries.insert(entry) as u32;
         self.index.insert_unique(hash, slot, |&slot| self.entries[slot as usize].hash);
         self.wheel.push(due(self.due), slot);
@@ -228,8 +228,8 @@ impl Latest {
         if let Ok(found) = self.index.find_entry(entry.hash, |&s| s == slot) {
             found.remove();
         }
-        self.holding.bytes -= entry.memory();
-        self.holding.sensors -= 1;
+        self.usage.bytes -= entry.memory();
+        self.usage.sensors -= 1;
         let update = LatestUpdate { sensor_id: entry.id, rows: entry.rows, recent_max: self.settings.recent_max };
         Some(Pending { update, acks: entry.acks, tries: entry.tries })
     }
@@ -242,12 +242,12 @@ impl Latest {
         if entry.rows.len() > most {
             entry.rows = prune(&entry.rows, self.settings.recent_max);
         }
-        self.holding.bytes = self.holding.bytes + entry.memory() - before;
+        self.usage.bytes = self.usage.bytes + entry.memory() - before;
     }
 
     /// Near the limit of memory, what is due next goes now.
     fn squeeze(&mut self) {
-        let high = self.holding.bytes >= self.settings.bytes_max / 4 * 3 || self.full();
+        let high = self.usage.bytes >= self.settings.bytes_max / 4 * 3 || self.full();
         if high
             && self.ready.is_empty()
             && let Some(early) = self.wheel.pop_first()
@@ -259,6 +259,6 @@ impl Latest {
 
 impl std::fmt::Debug for Latest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Latest").field("holding", &self.holding).finish_non_exhaustive()
+        f.debug_struct("Latest").field("holding", &self.usage).finish_non_exhaustive()
     }
 }

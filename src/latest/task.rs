@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::state::{Holding, Latest, LatestSettings, Pending, RowRef};
+use super::state::{Latest, LatestSettings, LatestUsage, Pending, RowRef};
 use crate::ack::Ack;
 use crate::flush::backoff::Backoff;
 use crate::flush::{Flusher, Permit};
@@ -66,14 +66,14 @@ pub struct LatestGauges {
 }
 
 impl LatestGauges {
-    fn set(&self, holding: Holding) {
-        self.sensors.store(holding.sensors, Ordering::Relaxed);
-        self.bytes.store(holding.bytes, Ordering::Relaxed);
+    fn set(&self, usage: LatestUsage) {
+        self.sensors.store(usage.sensors, Ordering::Relaxed);
+        self.bytes.store(usage.bytes, Ordering::Relaxed);
     }
 
     /// The last values set.
-    pub fn get(&self) -> Holding {
-        Holding { sensors: self.sensors.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
+    pub fn get(&self) -> LatestUsage {
+        LatestUsage { sensors: self.sensors.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
     }
 }
 
@@ -138,7 +138,7 @@ impl LatestTask {
             if draining {
                 self.state.drain();
             }
-            self.gauges.set(self.state.holding());
+            self.gauges.set(self.state.usage());
         }
     }
 

@@ -10,7 +10,7 @@
 //!    `ack = "stored"` whatever is acknowledged is stored, and nothing is waited for.
 //! 2. *The sensor's shard*, behind all portions that were handed over to it: a copy of the rows that are not known to be
 //!    stored, waiting and in flight ([`crate::accumulate::ask`], limited in bytes).
-//! 3. *The store*, as a majority has it. Rows leave memory only when the store has said `Done`, so whatever was not in the
+//! 3. *The store*, as a majority has it. Rows leave memory only when the store has said `JobResult`, so whatever was not in the
 //!    shard in step 2 is seen here.
 //!
 //! So nothing is missing. What may be seen twice is a row that was in memory in step 2 and in the store in step 3: in

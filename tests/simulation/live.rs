@@ -91,7 +91,7 @@ fn settings(rng: &mut fastrand::Rng, span: Span) -> ShardSettings {
         command_statements_max: rng.usize(4..400),
         bytes_max: 4 << 20,
         sensors_max: 1000,
-        seen_max: rng.usize(0..4000),
+        dedup_keys_max: rng.usize(0..4000),
         quarantine_after_ms: rng.u64(5..40) * 1000,
         backoff,
     }

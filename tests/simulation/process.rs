@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hourbucket::accumulate::state::ShardSettings;
-use hourbucket::accumulate::task::{Gauges, ShardTask};
+use hourbucket::accumulate::task::{ShardGauges, ShardTask};
 use hourbucket::accumulate::{ShardBatch, ShardHandle};
 use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::flush::Flusher;
@@ -126,7 +126,7 @@ impl Instance {
         let mut tasks = vec![tokio::spawn(letters)];
         let mut shards = vec![];
         for _ in 0..world.shards {
-            let (settings, gauges) = (world.settings.clone(), Arc::new(Gauges::default()));
+            let (settings, gauges) = (world.settings.clone(), Arc::new(ShardGauges::default()));
             let (handle, task) =
                 ShardTask::new(settings, world.commands_max, flusher.clone(), dead.clone(), clock.clone(), gauges);
             shards.push(handle);

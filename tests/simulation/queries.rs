@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use hourbucket::accumulate::state::snapshot::UnstoredRows;
 use hourbucket::model::stable_hash;
 use hourbucket::read::hours::{Hour, Open};
-use hourbucket::read::merge::{Cursor, Gather, Gathered, Window};
+use hourbucket::read::merge::{Cursor, MergedReadings, ReadingMerge, Window};
 use hourbucket::route::shard_of;
 use hourbucket::store::reading::{MeasurementQuery, MeasurementResults, PageQuery};
 
@@ -67,9 +67,9 @@ impl Sim {
         shards[shard_of(hash, shards.len())].view(hash, sensor, from_ms, to_ms)
     }
 
-    fn readings(&mut self, sensor: &str, window: Window) -> Gathered {
+    fn readings(&mut self, sensor: &str, window: Window) -> MergedReadings {
         let view = self.view(sensor, window.begin_ms(), window.to_ms);
-        let mut gather = Gather::new(window, Span::HOUR, view);
+        let mut gather = ReadingMerge::new(window, Span::HOUR, view);
         let mut query = PageQuery {
             sensor_id: sensor.into(),
             from: Span::HOUR.floor(window.begin_ms()),
@@ -139,8 +139,8 @@ impl Sim {
         }
     }
 
-    fn readings_at_once(&mut self, sensor: &str, window: Window) -> Gathered {
-        let mut gather = Gather::new(window, Span::HOUR, self.view(sensor, window.from_ms, window.to_ms));
+    fn readings_at_once(&mut self, sensor: &str, window: Window) -> MergedReadings {
+        let mut gather = ReadingMerge::new(window, Span::HOUR, self.view(sensor, window.from_ms, window.to_ms));
         let (sensor_id, readings_from_ms) = (sensor.into(), Some(window.from_ms));
         let (from, to_ms) = (Span::HOUR.floor(window.from_ms), window.to_ms);
         let mut query = PageQuery { sensor_id, from, to_ms, after: None, readings_from_ms };

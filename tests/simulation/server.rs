@@ -513,34 +513,34 @@ impl Store for Client {
     }
 
     fn pages<'a>(&'a self, q: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>> {
-        self.query(move |pages| pages.read_pages(q))
+        self.ask(move |pages| pages.read_pages(q))
     }
 
     fn measurements<'a>(&'a self, q: &'a MeasurementQuery) -> BoxFuture<'a, Result<MeasurementResults, StoreError>> {
-        self.query(move |pages| pages.read_measurements(q))
+        self.ask(move |pages| pages.read_measurements(q))
     }
 
     fn sensors<'a>(&'a self, q: &'a SensorQuery) -> BoxFuture<'a, Result<Vec<String>, StoreError>> {
-        self.query(move |pages| pages.read_sensors(q))
+        self.ask(move |pages| pages.read_sensors(q))
     }
 
     fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>> {
-        self.query(move |pages| pages.read_newest(sensors))
+        self.ask(move |pages| pages.read_newest(sensors))
     }
 
     fn first_buckets<'a>(
         &'a self,
         sensors: &'a [SensorId],
     ) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>> {
-        self.query(move |pages| pages.read_first_buckets(sensors))
+        self.ask(move |pages| pages.read_first_buckets(sensors))
     }
 
     fn letters<'a>(&'a self, q: &'a DeadLetterQuery) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
-        self.query(move |pages| pages.read_letters(q))
+        self.ask(move |pages| pages.read_letters(q))
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {
-        self.query(|_| ())
+        self.ask(|_| ())
     }
 
     fn form(&self) -> Form {

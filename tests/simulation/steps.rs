@@ -3,7 +3,7 @@
 //! start), a second instance on the same sensors, outages longer than memory.
 //!
 //! Oracle: what was acknowledged is stored exactly once, what was sent and not acknowledged at most once, summaries equal
-//! those of the readings, and no acknowledgement comes before its readings are stored. Questions (`asks.rs`) show what was
+//! those of the readings, and no acknowledgement comes before its readings are stored. Questions (`queries.rs`) show what was
 //! acknowledged exactly once, too, at any moment.
 
 #[path = "queries.rs"]
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use hourbucket::accumulate::PageLimits;
-use hourbucket::accumulate::state::{Done, Job, Shard, ShardSettings};
+use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
@@ -74,7 +74,7 @@ struct Process {
     shards: Vec<Shard>,
     jobs: Vec<(usize, Job)>,
     /// Answers on their way back.
-    answers: VecDeque<(usize, Done)>,
+    answers: VecDeque<(usize, JobResult)>,
     /// Entries that the router has not handed over yet.
     backlog: VecDeque<(usize, bool)>,
     /// The database's high-water mark as this process knows it, and what is new because of it.
@@ -170,7 +170,7 @@ impl Sim {
             bytes_max: self.budget,
             // At least the sensors there are: a shard that can hold no more must forget what it counts.
             sensors_max: self.rng.usize(6..100),
-            seen_max: self.rng.usize(0..30) * self.rng.usize(1..128),
+            dedup_keys_max: self.rng.usize(0..30) * self.rng.usize(1..128),
             quarantine_after_ms: 600_000,
             backoff: Backoff { min: std::time::Duration::from_millis(5), max: std::time::Duration::from_millis(500) },
         };
@@ -337,7 +337,7 @@ impl Sim {
         let done = match job {
             Job::Load(tickets, requests) => {
                 if fault < 2 {
-                    Done::Load(tickets, requests, Err(unknown()))
+                    JobResult::Load(tickets, requests, Err(unknown()))
                 } else {
                     if requests.iter().any(|r| r.doubt) {
                         // What such a load waits for.
@@ -345,7 +345,7 @@ impl Sim {
                         settle(&mut self.rng, &mut self.zombies, &mut self.pages, &mut self.stored, series);
                     }
                     let loaded = requests.iter().map(|r| Ok(self.pages.load(r, self.form))).collect();
-                    Done::Load(tickets, requests, Ok(loaded))
+                    JobResult::Load(tickets, requests, Ok(loaded))
                 }
             }
             Job::Write(tickets, writes) => {
@@ -373,7 +373,7 @@ impl Sim {
                     }
                     _ => Ok(apply(writes.len())),
                 };
-                Done::Write(tickets, writes, answer)
+                JobResult::Write(tickets, writes, answer)
             }
         };
         process.answers.push_back((shard, done));
@@ -439,7 +439,7 @@ impl Sim {
 
     fn step(&mut self) {
         if self.rng.u8(0..60) == 0 {
-            self.query();
+            self.ask();
         }
         self.go_on();
     }
@@ -528,7 +528,7 @@ impl Sim {
                 assert!(entry.stored, "seed {}: entry {} of instance {i} never settled", self.seed, entry.id);
             }
             for shard in &instance.process.shards {
-                assert_eq!(shard.holding().readings, 0);
+                assert_eq!(shard.usage().readings, 0);
             }
         }
     }

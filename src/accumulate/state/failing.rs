@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use super::{RejectedRows, Shard, Ticket, bucket_of};
+use super::{BucketRef, RejectedRows, Shard, bucket_of};
 use crate::model::{BucketStart, Now, SensorId};
 
 /// Faults after which a bucket is named and counted.
@@ -43,7 +43,7 @@ struct Failing {
 /// The failing buckets of a shard.
 #[derive(Debug, Default)]
 pub(super) struct FailingBuckets {
-    buckets: HashMap<Ticket, Failing>,
+    buckets: HashMap<BucketRef, Failing>,
     /// Quarantined since the last call of [`Shard::take_quarantined`].
     fresh: Vec<Quarantined>,
     quarantined: usize,
@@ -53,9 +53,9 @@ pub(super) struct FailingBuckets {
 
 impl FailingBuckets {
     /// The bucket has been written, or is at rest.
-    pub(super) fn recovered(&mut self, ticket: Ticket) {
+    pub(super) fn recovered(&mut self, bucket_ref: BucketRef) {
         if !self.buckets.is_empty()
-            && let Some(failing) = self.buckets.remove(&ticket)
+            && let Some(failing) = self.buckets.remove(&bucket_ref)
         {
             self.quarantined -= usize::from(failing.quarantined);
         }
@@ -76,8 +76,8 @@ impl Shard {
     /// The quarantined buckets, at most [`NAMED_MAX`], those that have failed longest first.
     pub fn quarantined(&self) -> Vec<Quarantined> {
         let mut list: Vec<_> = self.failing.buckets.iter().filter(|(_, f)| f.quarantined).collect();
-        list.sort_by_key(|(ticket, f)| (f.since.mono_ms, ticket.slot, ticket.start));
-        list.into_iter().take(NAMED_MAX).filter_map(|(ticket, failing)| self.named(*ticket, failing)).collect()
+        list.sort_by_key(|(bucket_ref, f)| (f.since.mono_ms, bucket_ref.slot, bucket_ref.start));
+        list.into_iter().take(NAMED_MAX).filter_map(|(bucket_ref, failing)| self.named(*bucket_ref, failing)).collect()
     }
 
     /// Buckets that were quarantined since the last call.
@@ -85,29 +85,29 @@ impl Shard {
         std::mem::take(&mut self.failing.fresh)
     }
 
-    fn named(&self, ticket: Ticket, failing: &Failing) -> Option<Quarantined> {
-        let sensor = self.sensors.get(ticket.slot as usize)?;
+    fn named(&self, bucket_ref: BucketRef, failing: &Failing) -> Option<Quarantined> {
+        let sensor = self.sensors.get(bucket_ref.slot as usize)?;
         Some(Quarantined {
             sensor_id: sensor.id.clone(),
-            start: ticket.start,
+            start: bucket_ref.start,
             reason: failing.reason.clone(),
             since_wall_ms: failing.since.wall_ms,
         })
     }
 
     /// Keeps account of a bucket after a job in which the store failed it. Returns whether its readings were given up.
-    pub(super) fn note_fault(&mut self, ticket: Ticket, reason: &str, now: Now) {
-        let Some((bucket, _)) = bucket_of(&mut self.sensors, ticket) else { return };
+    pub(super) fn note_fault(&mut self, bucket_ref: BucketRef, reason: &str, now: Now) {
+        let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
         let (faults, memory, idle) = (bucket.faults(), bucket.memory(), bucket.idle());
         if faults == 0 || idle {
             return;
         }
         let known = self.failing.buckets.len();
-        if known >= FAILING_MAX && !self.failing.buckets.contains_key(&ticket) {
+        if known >= FAILING_MAX && !self.failing.buckets.contains_key(&bucket_ref) {
             return;
         }
         let new = Failing { since: now, reason: String::new(), quarantined: false };
-        let failing = self.failing.buckets.entry(ticket).or_insert(new);
+        let failing = self.failing.buckets.entry(bucket_ref).or_insert(new);
         reason.clone_into(&mut failing.reason);
         let age_ms = now.mono_ms.saturating_sub(failing.since.mono_ms);
         if faults < QUARANTINE_FAULTS {
@@ -116,27 +116,27 @@ impl Shard {
         if !failing.quarantined {
             failing.quarantined = true;
             self.failing.quarantined += 1;
-            let named = self.failing.buckets.get(&ticket).and_then(|failing| self.named(ticket, failing));
+            let named = self.failing.buckets.get(&bucket_ref).and_then(|failing| self.named(bucket_ref, failing));
             if self.failing.fresh.len() < NAMED_MAX {
                 self.failing.fresh.extend(named);
             }
         }
         let long = age_ms >= self.settings.quarantine_after_ms || memory >= self.settings.bytes_max / 8;
         if long && self.failing.store_answers {
-            self.give_up(ticket, age_ms);
+            self.give_up(bucket_ref, age_ms);
         }
     }
 
     /// Hands the readings of a bucket over, to be kept elsewhere.
-    fn give_up(&mut self, ticket: Ticket, age_ms: u64) {
-        let Some((bucket, _)) = bucket_of(&mut self.sensors, ticket) else { return };
+    fn give_up(&mut self, bucket_ref: BucketRef, age_ms: u64) {
+        let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
         let before = bucket.memory();
         let Some((rows, acks)) = bucket.abandon() else { return };
-        self.holding.bytes = self.holding.bytes + bucket.memory() - before;
-        self.holding.readings -= rows.len();
-        let reason = self.failing.buckets.get(&ticket).map(|f| f.reason.clone()).unwrap_or_default();
-        self.failing.recovered(ticket);
-        let sensor_id = self.sensors[ticket.slot as usize].id.clone();
+        self.usage.bytes = self.usage.bytes + bucket.memory() - before;
+        self.usage.readings -= rows.len();
+        let reason = self.failing.buckets.get(&bucket_ref).map(|f| f.reason.clone()).unwrap_or_default();
+        self.failing.recovered(bucket_ref);
+        let sensor_id = self.sensors[bucket_ref.slot as usize].id.clone();
         let detail = format!("the store failed this bucket for {} s: {reason}", age_ms / 1000);
         self.rejected_rows.push(RejectedRows { sensor_id, rows: rows.into(), reason: QUARANTINED, detail, acks });
     }

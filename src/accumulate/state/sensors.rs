@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::super::bucket::Bucket;
-use super::pace::Pace;
+use super::reporting_interval::ReportingInterval;
 use super::snapshot::{NEW_SENSORS_MAX, NewSensor};
 use super::{Sensor, Shard};
 use crate::model::{BucketStart, Now, ReadingRef, SensorId, memory};
@@ -23,7 +23,7 @@ const RECEIPT_ORDER_MS: i64 = 2000;
 
 /// What a sweep may forget.
 #[derive(Clone, Copy)]
-struct Sweep {
+struct IdleSweep {
     /// Idle buckets of any time, not only old ones.
     all: bool,
     /// But none that [counts](Bucket::counts_since) since then.
@@ -38,16 +38,16 @@ impl Shard {
         if let Some(slot) = self.index.find(hash, |&slot| self.sensors[slot as usize].id.as_bytes() == id) {
             return *slot as usize;
         }
-        let (id, pace) = (SensorId::from(reading.sensor_id()), self.gone.back(reading.sensor_id()));
-        if pace == Pace::default() {
+        let (id, interval) = (SensorId::from(reading.sensor_id()), self.evicted.back(reading.sensor_id()));
+        if interval == ReportingInterval::default() {
             if self.new_sensors.len() >= NEW_SENSORS_MAX {
                 self.new_sensors.pop_front();
             }
             self.new_sensors.push_back(NewSensor { sensor_id: id.clone(), at_ms: now.wall_ms });
         }
-        let sensor = Sensor { id, hash, tags: None, pace, buckets: SmallVec::new() };
-        self.holding.bytes += sensor.memory();
-        self.holding.sensors += 1;
+        let sensor = Sensor { id, hash, tags: None, interval, buckets: SmallVec::new() };
+        self.usage.bytes += sensor.memory();
+        self.usage.sensors += 1;
         let slot = self.sensors.insert(sensor);
         self.index.insert_unique(hash, slot as u32, |&slot| self.sensors[slot as usize].hash);
         slot
@@ -64,11 +64,11 @@ impl Shard {
             Ok(position) => position,
             Err(position) => {
                 // Neither another process can have written it, nor this one before it forgot it.
-                let forgotten = self.forgotten.is_some_and(|latest| start <= latest);
-                let believed_new = self.new.contains(start) && !forgotten && !replayed;
+                let evicted_until = self.evicted_until.is_some_and(|latest| start <= latest);
+                let believed_new = self.new.contains(start) && !evicted_until && !replayed;
                 buckets.insert(position, Bucket::new(start, believed_new));
-                self.holding.bytes += size_of::<Bucket>();
-                self.holding.buckets += 1;
+                self.usage.bytes += size_of::<Bucket>();
+                self.usage.buckets += 1;
                 position
             }
         }
@@ -90,7 +90,7 @@ impl Shard {
     /// Keeps the books of what the buckets share: shapes, names and tags.
     pub(super) fn count_shared(&mut self) {
         let bytes = self.shapes.memory_bytes() + self.tags.memory_bytes();
-        self.holding.bytes = self.holding.bytes + bytes - self.shared_bytes;
+        self.usage.bytes = self.usage.bytes + bytes - self.shared_bytes;
         self.shared_bytes = bytes;
     }
 
@@ -108,30 +108,30 @@ impl Shard {
     /// Makes room: idle buckets whose time is over are forgotten always, a few sensors at a time; when the shard is full,
     /// all buckets forget most of what they have stored, and where it is buckets and sensors that fill it, every idle one
     /// goes (and is loaded again if need be).
-    pub(super) fn forget(&mut self, now: Now) {
+    pub(super) fn evict_idle(&mut self, now: Now) {
         let since_ms = self.receipt_ts_ms.saturating_sub(RECEIPT_ORDER_MS);
         if !self.full() {
-            return self.sweep(SWEEP_STEP, Sweep { all: false, since_ms, now });
+            return self.sweep(SWEEP_STEP, IdleSweep { all: false, since_ms, now });
         }
         // Not the waiting readings: those go by themselves, and a bucket that is forgotten has to be loaded again.
-        let idle = self.holding.buckets * (size_of::<Bucket>() + SENSOR_BYTES);
-        let all = self.holding.sensors >= self.settings.sensors_max || idle >= self.settings.bytes_max / 2;
-        self.sweep(usize::MAX, Sweep { all, since_ms, now });
+        let idle = self.usage.buckets * (size_of::<Bucket>() + SENSOR_BYTES);
+        let all = self.usage.sensors >= self.settings.sensors_max || idle >= self.settings.bytes_max / 2;
+        self.sweep(usize::MAX, IdleSweep { all, since_ms, now });
         if self.full() && self.empty() {
             // Nothing else could ever make room.
-            self.sweep(usize::MAX, Sweep { all: true, since_ms: i64::MAX, now });
+            self.sweep(usize::MAX, IdleSweep { all: true, since_ms: i64::MAX, now });
         }
     }
 
     /// Looks at the next `steps` sensors: forgets idle buckets, and sensors without buckets.
-    fn sweep(&mut self, steps: usize, sweep: Sweep) {
+    fn sweep(&mut self, steps: usize, sweep: IdleSweep) {
         let (full, keys_max) = (self.full(), self.keys_max());
-        let horizon = sweep.now.wall_ms - self.keep_ms() - self.settings.span.ms();
+        let high_water_ms = sweep.now.wall_ms - self.keep_ms() - self.settings.span.ms();
         for _ in 0..steps.min(self.sensors.capacity()) {
             let slot = self.sweep_at;
             self.sweep_at = if slot + 1 >= self.sensors.capacity() { 0 } else { slot + 1 };
             let Some(sensor) = self.sensors.get_mut(slot) else { continue };
-            let (mut freed, mut gone) = (0, 0);
+            let (mut freed, mut evicted) = (0, 0);
             sensor.buckets.retain_mut(|bucket| {
                 if full {
                     let before = bucket.memory();
@@ -139,29 +139,29 @@ impl Shard {
                     freed += before - bucket.memory();
                 }
                 let unused = bucket.idle() && !bucket.queued && !bucket.counts_since(sweep.since_ms);
-                let drop = unused && (sweep.all || bucket.start.0 < horizon);
+                let drop = unused && (sweep.all || bucket.start.0 < high_water_ms);
                 if drop {
-                    self.forgotten = self.forgotten.max(Some(bucket.start));
+                    self.evicted_until = self.evicted_until.max(Some(bucket.start));
                     freed += bucket.memory() + size_of::<Bucket>();
-                    gone += 1;
+                    evicted += 1;
                 }
                 !drop
             });
-            if gone > 0 && sensor.buckets.len() == 1 {
+            if evicted > 0 && sensor.buckets.len() == 1 {
                 // Back into the slot.
                 sensor.buckets.shrink_to_fit();
             }
-            self.holding.bytes -= freed;
-            self.holding.buckets -= gone;
+            self.usage.bytes -= freed;
+            self.usage.buckets -= evicted;
             if sensor.buckets.is_empty() {
-                self.holding.bytes -= sensor.memory();
-                self.holding.sensors -= 1;
+                self.usage.bytes -= sensor.memory();
+                self.usage.sensors -= 1;
                 let (hash, slots) = (sensor.hash, slot as u32);
                 if let Ok(entry) = self.index.find_entry(hash, |&s| s == slots) {
                     entry.remove();
                 }
                 let sensor = self.sensors.remove(slot);
-                self.gone.add(sensor.id, sensor.pace);
+                self.evicted.add(sensor.id, sensor.interval);
             }
         }
     }

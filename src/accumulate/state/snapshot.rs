@@ -146,7 +146,7 @@ impl FleetScan {
                 push_bounded(&mut self.busiest, (rate.to_bits(), last_ts_ms, sensor.id.clone()));
             }
         }
-        if let Some(last_ts_ms) = sensor.pace.silent_since(self.now_ms) {
+        if let Some(last_ts_ms) = sensor.interval.silent_since(self.now_ms) {
             self.silent(last_ts_ms, &sensor.id);
         }
     }
@@ -169,7 +169,7 @@ fn push_bounded<T: Ord>(heap: &mut BinaryHeap<Reverse<T>>, value: T) {
 
 impl Sensor {
     fn last_ts_ms(&self) -> Option<i64> {
-        self.buckets.iter().filter_map(super::super::bucket::Bucket::last_ts_ms).max().max(self.pace.last_ts_ms())
+        self.buckets.iter().filter_map(super::super::bucket::Bucket::last_ts_ms).max().max(self.interval.last_ts_ms())
     }
 
     /// Over the buckets of now and of the span before, where that is still held.
@@ -239,8 +239,8 @@ impl Shard {
         if !is_last {
             return None;
         }
-        for (id, pace) in self.gone.iter() {
-            if let Some(last_ts_ms) = pace.silent_since(scan.now_ms) {
+        for (id, interval) in self.evicted.iter() {
+            if let Some(last_ts_ms) = interval.silent_since(scan.now_ms) {
                 scan.silent(last_ts_ms, id);
             }
         }
@@ -252,7 +252,7 @@ impl Shard {
         };
         let silent = std::mem::take(&mut scan.silent).into_sorted_vec().into_iter();
         Some(ShardFleet {
-            sensors: self.holding.sensors,
+            sensors: self.usage.sensors,
             busiest: busiest.map(busy).collect(),
             silent: silent.map(|Reverse((last_ts_ms, sensor_id))| SilentSensor { sensor_id, last_ts_ms }).collect(),
             new_sensors: self.new_sensors.iter().rev().cloned().collect(),

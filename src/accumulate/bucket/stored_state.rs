@@ -16,7 +16,7 @@ use crate::store::LoadedBucket;
 
 /// What is believed of the stored bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stored {
+pub(super) enum StoredState {
     /// Nothing is known: load before writing.
     Unknown,
     /// There is none.
@@ -34,11 +34,11 @@ pub(super) enum Stored {
     },
 }
 
-impl Stored {
+impl StoredState {
     /// What a load has shown.
-    pub(super) fn of(bucket: &LoadedBucket) -> Stored {
-        let Some(last) = bucket.pages.last() else { return Stored::New };
-        Stored::Page {
+    pub(super) fn of(bucket: &LoadedBucket) -> StoredState {
+        let Some(last) = bucket.pages.last() else { return StoredState::New };
+        StoredState::Page {
             page: bucket.pages.len() as u32 - 1,
             count: last.count,
             bytes: last.bytes,
@@ -50,33 +50,35 @@ impl Stored {
     /// The position (page, count) behind the last reading that is known to be stored.
     pub(super) fn end(self) -> Position {
         match self {
-            Stored::Unknown | Stored::New => (0, 0),
-            Stored::Page { page, count, .. } => (page, count),
+            StoredState::Unknown | StoredState::New => (0, 0),
+            StoredState::Page { page, count, .. } => (page, count),
         }
     }
 
     /// Whether both are the same version of the same page.
-    pub(super) fn is_same_page(self, other: Stored) -> bool {
+    pub(super) fn is_same_page(self, other: StoredState) -> bool {
         match (self, other) {
-            (Stored::Page { sealed: a, .. }, Stored::Page { sealed: b, .. }) => a == b && self.end() == other.end(),
+            (StoredState::Page { sealed: a, .. }, StoredState::Page { sealed: b, .. }) => {
+                a == b && self.end() == other.end()
+            }
             _ => false,
         }
     }
 
     /// After the store has taken `write`, whose readings take `bytes` as an array. `count`: of the page now.
-    pub(super) fn after(self, write: &PageWrite, bytes: u64, count: u32) -> Stored {
+    pub(super) fn after(self, write: &PageWrite, bytes: u64, count: u32) -> StoredState {
         let as_believed = count == write.count_after();
         let before = match (write.kind, self) {
-            (PageKind::Append { .. }, Stored::Page { bytes, .. }) if as_believed => bytes,
+            (PageKind::Append { .. }, StoredState::Page { bytes, .. }) if as_believed => bytes,
             _ => 0,
         };
         let written = summary::stored_bytes(write.rows.fields(), &write.summary);
         let summary = match (write.kind, self) {
-            (PageKind::Append { .. }, Stored::Page { summary, .. }) if as_believed => summary.plus(written),
+            (PageKind::Append { .. }, StoredState::Page { summary, .. }) if as_believed => summary.plus(written),
             // A new page; or an append has made a page anew that somebody had removed.
             _ => SummaryBytes::known(written),
         };
-        Stored::Page {
+        StoredState::Page {
             page: write.page,
             count,
             bytes: if write.form == Form::Series { 0 } else { before + bytes },

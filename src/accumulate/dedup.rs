@@ -1,11 +1,11 @@
 //! What a bucket knows of its stored readings, as far as it is needed to know duplicates. Pure.
 //!
-//! [`Seen`] is a window: it knows every stored reading from a time on (`from`), and nothing before. A sensor whose
+//! [`DedupWindow`] is a window: it knows every stored reading from a time on (`from`), and nothing before. A sensor whose
 //! readings are a little late needs a little of the past only, so what is loaded begins at the earliest reading in
 //! doubt, what this process writes is added at the end, and under pressure the far end is forgotten. A reading before
 //! the window is loaded for again.
 //!
-//! [`Foreign`] is what must not be forgotten: which stored positions are the work of others (an earlier process, another
+//! [`ExternalWrites`] is what must not be forgotten: which stored positions are the work of others (an earlier process, another
 //! instance, a statement whose answer was lost), and how many of those were counted against readings with the time of
 //! receipt. Three pending, two stored by others, one counted already: two are missing.
 
@@ -17,32 +17,32 @@ pub(super) type Position = (u32, u32);
 
 /// The window.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct DedupWindow {
     /// Every reading at or after this is known.
     from_ms: i64,
     /// Sorted. Whatever is here is stored, in flight or waiting.
     keys: Vec<ReadingKey>,
     /// Those of `keys` that others have stored; sorted, as often as they are stored.
-    foreign: Vec<ReadingKey>,
+    external: Vec<ReadingKey>,
 }
 
-impl Seen {
+impl DedupWindow {
     /// What was loaded, from `from_ms` on.
-    pub(super) fn new(bucket: &LoadedBucket, from_ms: i64, others: Option<&Foreign>) -> Seen {
-        let mut seen = Seen { from_ms, keys: vec![], foreign: vec![] };
+    pub(super) fn new(bucket: &LoadedBucket, from_ms: i64, others: Option<&ExternalWrites>) -> DedupWindow {
+        let mut dedup = DedupWindow { from_ms, keys: vec![], external: vec![] };
         for (p, page) in bucket.pages.iter().enumerate() {
             for (i, key) in page.keys.iter().enumerate().filter(|(_, key)| key.ts_ms >= from_ms) {
-                seen.keys.push(*key);
+                dedup.keys.push(*key);
                 // Measurements have no position: whose they are is told by what this process knows to be its own.
                 if others.is_some_and(|o| bucket.form == Form::Series || o.holds((p as u32, i as u32))) {
-                    seen.foreign.push(*key);
+                    dedup.external.push(*key);
                 }
             }
         }
-        seen.keys.sort();
-        seen.keys.dedup();
-        seen.foreign.sort();
-        seen
+        dedup.keys.sort();
+        dedup.keys.dedup();
+        dedup.external.sort();
+        dedup
     }
 
     /// Whether anything can be said about a reading of this time.
@@ -72,20 +72,20 @@ impl Seen {
         }
         self.from_ms = self.keys[self.keys.len() - keys_max / 2 - 1].ts_ms;
         let from_ms = self.from_ms;
-        for keys in [&mut self.keys, &mut self.foreign] {
+        for keys in [&mut self.keys, &mut self.external] {
             keys.drain(..keys.partition_point(|k| k.ts_ms < from_ms));
             keys.shrink_to(keys_max);
         }
     }
 
     pub(super) fn memory(&self) -> usize {
-        size_of::<Seen>() + (self.keys.capacity() + self.foreign.capacity()) * size_of::<ReadingKey>()
+        size_of::<DedupWindow>() + (self.keys.capacity() + self.external.capacity()) * size_of::<ReadingKey>()
     }
 }
 
 /// The work of others in a bucket.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Foreign {
+pub(super) struct ExternalWrites {
     /// Half-open, in order.
     spans: Vec<(Position, Position)>,
     /// Latest time in the bucket when the last span was found: nothing of theirs is later.
@@ -101,7 +101,7 @@ const OWN_MS: i64 = 2000;
 /// Fewer than this are not looked through for old ones.
 const OWN_MIN: usize = 8;
 
-impl Foreign {
+impl ExternalWrites {
     /// Notes that what lies from `known` to `end` was written by others.
     pub(super) fn found(&mut self, known: Position, end: Position, last_ts_ms: i64) {
         self.spans.push((known, end));
@@ -117,10 +117,10 @@ impl Foreign {
         self.spans.iter().any(|(from, to)| *from <= at && at < *to)
     }
 
-    /// Counts a reading with the time of receipt against a stored one; `false` where none is left.
-    pub(super) fn claim(&mut self, seen: &Seen, key: ReadingKey) -> bool {
-        let first = seen.foreign.partition_point(|k| *k < key);
-        let stored = seen.foreign[first..].iter().take_while(|k| **k == key).count();
+    /// ShardCounts a reading with the time of receipt against a stored one; `false` where none is left.
+    pub(super) fn claim(&mut self, dedup: &DedupWindow, key: ReadingKey) -> bool {
+        let first = dedup.external.partition_point(|k| *k < key);
+        let stored = dedup.external[first..].iter().take_while(|k| **k == key).count();
         if stored == 0 {
             return false;
         }
@@ -144,7 +144,7 @@ impl Foreign {
     }
 
     pub(super) fn memory(&self) -> usize {
-        size_of::<Foreign>()
+        size_of::<ExternalWrites>()
             + self.spans.capacity() * size_of::<(Position, Position)>()
             + self.claimed.capacity() * size_of::<ReadingKey>()
     }

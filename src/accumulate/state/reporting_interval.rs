@@ -20,7 +20,7 @@ const KNOWN_FROM: u16 = 3;
 
 /// Eight bytes a sensor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Pace {
+pub(super) struct ReportingInterval {
     /// The latest reading, in seconds since 1970; 0: none yet, or before.
     last_s: u32,
     /// A moving average of the seconds between two readings, in quarters; as many as fit, 4.5 hours.
@@ -29,7 +29,7 @@ pub(super) struct Pace {
     readings: u16,
 }
 
-impl Pace {
+impl ReportingInterval {
     /// A reading of this time has come.
     pub(super) fn note(&mut self, ts_ms: i64) {
         let Ok(ts_s) = u32::try_from(ts_ms / 1000) else { return };
@@ -65,14 +65,14 @@ impl Pace {
 
 /// Sensors that the shard has forgotten, so that their silence can be told.
 #[derive(Debug, Default)]
-pub(super) struct Gone(HashMap<SensorId, Pace>);
+pub(super) struct EvictedSensors(HashMap<SensorId, ReportingInterval>);
 
 /// Of one shard, 100 bytes each. When there are more, those that spoke longest ago go.
 const GONE_MAX: usize = 4096;
 
-impl Gone {
-    pub(super) fn add(&mut self, id: SensorId, pace: Pace) {
-        self.0.insert(id, pace);
+impl EvictedSensors {
+    pub(super) fn add(&mut self, id: SensorId, interval: ReportingInterval) {
+        self.0.insert(id, interval);
         if self.0.len() > GONE_MAX {
             let mut times: Vec<u32> = self.0.values().map(|p| p.last_s).collect();
             let (_, middle, _) = times.select_nth_unstable(GONE_MAX / 2);
@@ -82,12 +82,12 @@ impl Gone {
     }
 
     /// The pace of one that is back.
-    pub(super) fn back(&mut self, id: &str) -> Pace {
-        if self.0.is_empty() { Pace::default() } else { self.0.remove(id).unwrap_or_default() }
+    pub(super) fn back(&mut self, id: &str) -> ReportingInterval {
+        if self.0.is_empty() { ReportingInterval::default() } else { self.0.remove(id).unwrap_or_default() }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&SensorId, Pace)> {
-        self.0.iter().map(|(id, pace)| (id, *pace))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&SensorId, ReportingInterval)> {
+        self.0.iter().map(|(id, interval)| (id, *interval))
     }
 }
 
@@ -97,25 +97,25 @@ mod tests {
 
     #[test]
     fn a_sensor_is_silent_by_its_own_measure() {
-        assert_eq!(size_of::<Pace>(), 8);
+        assert_eq!(size_of::<ReportingInterval>(), 8);
         let silent_after = |times: &[i64]| {
-            let mut pace = Pace::default();
-            times.iter().for_each(|s| pace.note(s * 1000));
+            let mut interval = ReportingInterval::default();
+            times.iter().for_each(|s| interval.note(s * 1000));
             let last = *times.last().unwrap();
-            (1..40_000).find(|after| pace.silent_since((last + after) * 1000).is_some())
+            (1..40_000).find(|after| interval.silent_since((last + after) * 1000).is_some())
         };
         assert_eq!(silent_after(&[1000]), Some(3601), "no interval is known");
         assert_eq!(silent_after(&[1000, 1001, 1002, 1003]), Some(301), "the floor");
         assert_eq!(silent_after(&[1000, 2000, 3000, 4000]), Some(3001), "three of its intervals");
         assert_eq!(silent_after(&[1000, 1000, 1000, 1000]), Some(3601), "of one second: no interval");
-        let mut late = Pace::default();
+        let mut late = ReportingInterval::default();
         [5_000_000, 1000, 6_000_000, 7_000_000].into_iter().for_each(|ts| late.note(ts));
         assert_eq!(late.last_ts_ms(), Some(7_000_000));
         assert!(
             late.silent_since(7_000_000 + 3_000_000).is_none() && late.silent_since(7_000_000 + 3_000_001).is_some()
         );
-        assert!(Pace::default().silent_since(i64::MAX).is_none());
-        let mut before = Pace::default();
+        assert!(ReportingInterval::default().silent_since(i64::MAX).is_none());
+        let mut before = ReportingInterval::default();
         before.note(-5);
         before.note(-5000);
         assert_eq!(before.last_ts_ms(), Some(0).filter(|_| before.readings > 0));
@@ -123,16 +123,16 @@ mod tests {
 
     #[test]
     fn the_forgotten_are_bounded_and_the_longest_gone_go_first() {
-        let mut gone = Gone::default();
+        let mut evicted = EvictedSensors::default();
         for i in 0..(GONE_MAX as i64 * 3) {
-            let mut pace = Pace::default();
-            pace.note(i * 1000);
-            gone.add(format!("s{i}").into(), pace);
-            assert!(gone.0.len() <= GONE_MAX);
+            let mut interval = ReportingInterval::default();
+            interval.note(i * 1000);
+            evicted.add(format!("s{i}").into(), interval);
+            assert!(evicted.0.len() <= GONE_MAX);
         }
-        assert_eq!(gone.back("s5"), Pace::default());
+        assert_eq!(evicted.back("s5"), ReportingInterval::default());
         let last = GONE_MAX as i64 * 3 - 1;
-        assert_eq!(gone.back(&format!("s{last}")).last_ts_ms(), Some(last * 1000));
-        assert_eq!(gone.back(&format!("s{last}")), Pace::default(), "it is back");
+        assert_eq!(evicted.back(&format!("s{last}")).last_ts_ms(), Some(last * 1000));
+        assert_eq!(evicted.back(&format!("s{last}")), ReportingInterval::default(), "it is back");
     }
 }

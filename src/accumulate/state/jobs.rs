@@ -3,8 +3,8 @@
 //! Whatever failed is asked for again in a smaller job: with few others after the first failure, alone in the retry lane
 //! after the second. After jobs that failed as a whole all jobs of the shard become smaller, until one succeeds again.
 
-use super::super::bucket::{Bucket, Need};
-use super::{Job, Shard, Ticket, bucket_of};
+use super::super::bucket::{Bucket, NextOp};
+use super::{BucketRef, Job, Shard, bucket_of};
 use crate::flush::Lane;
 use crate::model::{BucketKey, Form, PageWrite};
 use crate::store::LoadRequest;
@@ -51,32 +51,32 @@ impl Shard {
             Lane::Load => self.take_loads(),
             // The longer queue first: it is the one that has waited or the one that fills a command.
             Lane::Write if self.creates.len() >= self.appends.len() => {
-                self.take_writes(Need::Create, form).or_else(|| self.take_writes(Need::Append, form))
+                self.take_writes(NextOp::Create, form).or_else(|| self.take_writes(NextOp::Append, form))
             }
-            Lane::Write => self.take_writes(Need::Append, form).or_else(|| self.take_writes(Need::Create, form)),
+            Lane::Write => self.take_writes(NextOp::Append, form).or_else(|| self.take_writes(NextOp::Create, form)),
             Lane::Retry => self.take_retry(form),
         }
     }
 
     /// The bucket at the head of a queue, if it still needs what the queue is for and may be in a job with `others`.
-    fn pop(&mut self, want: Need, others: usize, most: &mut usize) -> Option<(Ticket, usize)> {
+    fn pop(&mut self, want: NextOp, others: usize, most: &mut usize) -> Option<(BucketRef, usize)> {
         loop {
             let queue = match want {
-                Need::Load => &mut self.loads,
-                Need::Create => &mut self.creates,
+                NextOp::Load => &mut self.loads,
+                NextOp::Create => &mut self.creates,
                 _ => &mut self.appends,
             };
-            let ticket = *queue.front()?;
-            let Some(sensor) = self.sensors.get_mut(ticket.slot as usize) else {
+            let bucket_ref = *queue.front()?;
+            let Some(sensor) = self.sensors.get_mut(bucket_ref.slot as usize) else {
                 queue.pop_front();
                 continue;
             };
-            let Ok(position) = sensor.buckets.binary_search_by_key(&ticket.start, |b| b.start) else {
+            let Ok(position) = sensor.buckets.binary_search_by_key(&bucket_ref.start, |b| b.start) else {
                 queue.pop_front();
                 continue;
             };
             let bucket = &mut sensor.buckets[position];
-            if bucket.need(self.settings.page) == want {
+            if bucket.next_op(self.settings.page) == want {
                 let with = companions(bucket);
                 if others >= with {
                     return None;
@@ -84,11 +84,11 @@ impl Shard {
                 *most = with.min(*most);
                 bucket.queued = false;
                 queue.pop_front();
-                return Some((ticket, position));
+                return Some((bucket_ref, position));
             }
             bucket.queued = false;
             queue.pop_front();
-            self.enqueue(ticket);
+            self.enqueue(bucket_ref);
         }
     }
 
@@ -98,54 +98,54 @@ impl Shard {
     }
 
     fn take_loads(&mut self) -> Option<Job> {
-        let (mut tickets, mut requests, mut readings) = (vec![], vec![], 0);
+        let (mut bucket_refs, mut requests, mut readings) = (vec![], vec![], 0);
         let mut most = self.shrunk(LOAD_HEADS_MAX);
         while requests.len() < most && readings < LOAD_READINGS_MAX {
-            let Some((ticket, position)) = self.pop(Need::Load, requests.len(), &mut most) else { break };
-            let (request, about) = self.begin_load(ticket, position);
+            let Some((bucket_ref, position)) = self.pop(NextOp::Load, requests.len(), &mut most) else { break };
+            let (request, about) = self.begin_load(bucket_ref, position);
             readings += about;
             if request.doubt {
                 most = most.min(self.shrunk(LOAD_DOUBT_MAX));
             }
-            tickets.push(ticket);
+            bucket_refs.push(bucket_ref);
             requests.push(request);
         }
-        (!tickets.is_empty()).then_some(Job::Load(tickets, requests))
+        (!bucket_refs.is_empty()).then_some(Job::Load(bucket_refs, requests))
     }
 
-    fn take_writes(&mut self, want: Need, form: Form) -> Option<Job> {
-        let (mut tickets, mut writes, mut bytes) = (vec![], vec![], 0);
+    fn take_writes(&mut self, want: NextOp, form: Form) -> Option<Job> {
+        let (mut bucket_refs, mut writes, mut bytes) = (vec![], vec![], 0);
         // Stops while a whole page of readings still fits. Its summary may come on top: 3.4 MiB at most, see
         // `summary::PAGE_SUMMARY_BYTES_MAX`.
         let bytes_max = self.settings.command_bytes_max.saturating_sub(self.settings.page.bytes);
         let mut most = self.shrunk(self.settings.command_statements_max);
         while writes.len() < most && bytes <= bytes_max {
-            let Some((ticket, position)) = self.pop(want, writes.len(), &mut most) else { break };
-            let Some(write) = self.begin_write(ticket, position, form) else { continue };
+            let Some((bucket_ref, position)) = self.pop(want, writes.len(), &mut most) else { break };
+            let Some(write) = self.begin_write(bucket_ref, position, form) else { continue };
             bytes += write.wire_bytes();
-            tickets.push(ticket);
+            bucket_refs.push(bucket_ref);
             writes.push(write);
         }
-        (!tickets.is_empty()).then_some(Job::Write(tickets, writes))
+        (!bucket_refs.is_empty()).then_some(Job::Write(bucket_refs, writes))
     }
 
     /// The next bucket of the retry queue, alone.
     fn take_retry(&mut self, form: Form) -> Option<Job> {
-        while let Some(ticket) = self.retries.pop_front() {
-            let Some((bucket, _)) = bucket_of(&mut self.sensors, ticket) else { continue };
+        while let Some(bucket_ref) = self.retries.pop_front() {
+            let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { continue };
             bucket.queued = false;
-            let need = bucket.need(self.settings.page);
-            let buckets = &self.sensors[ticket.slot as usize].buckets;
-            let Ok(position) = buckets.binary_search_by_key(&ticket.start, |b| b.start) else { continue };
-            match need {
-                Need::Nothing => {}
-                Need::Load => {
-                    let (request, _) = self.begin_load(ticket, position);
-                    return Some(Job::Load(vec![ticket], vec![request]));
+            let next_op = bucket.next_op(self.settings.page);
+            let buckets = &self.sensors[bucket_ref.slot as usize].buckets;
+            let Ok(position) = buckets.binary_search_by_key(&bucket_ref.start, |b| b.start) else { continue };
+            match next_op {
+                NextOp::Nothing => {}
+                NextOp::Load => {
+                    let (request, _) = self.begin_load(bucket_ref, position);
+                    return Some(Job::Load(vec![bucket_ref], vec![request]));
                 }
-                Need::Create | Need::Append => {
-                    if let Some(write) = self.begin_write(ticket, position, form) {
-                        return Some(Job::Write(vec![ticket], vec![write]));
+                NextOp::Create | NextOp::Append => {
+                    if let Some(write) = self.begin_write(bucket_ref, position, form) {
+                        return Some(Job::Write(vec![bucket_ref], vec![write]));
                     }
                 }
             }
@@ -154,27 +154,27 @@ impl Shard {
     }
 
     /// The bucket's load, and about how many readings it brings.
-    fn begin_load(&mut self, ticket: Ticket, position: usize) -> (LoadRequest, usize) {
-        let sensor = &mut self.sensors[ticket.slot as usize];
+    fn begin_load(&mut self, bucket_ref: BucketRef, position: usize) -> (LoadRequest, usize) {
+        let sensor = &mut self.sensors[bucket_ref.slot as usize];
         let bucket = &mut sensor.buckets[position];
         let readings_from = bucket.compares_from();
         let readings = readings_from.map_or(0, |from| bucket.stored_since(from, self.settings.page));
         let (doubt, before) = (bucket.doubt(), bucket.memory());
         bucket.loading();
-        self.holding.bytes = self.holding.bytes + bucket.memory() - before;
-        let bucket = BucketKey { sensor_id: sensor.id.clone(), start: ticket.start };
+        self.usage.bytes = self.usage.bytes + bucket.memory() - before;
+        let bucket = BucketKey { sensor_id: sensor.id.clone(), start: bucket_ref.start };
         (LoadRequest { bucket, readings_from, doubt }, readings)
     }
 
     /// The bucket's next statement.
-    fn begin_write(&mut self, ticket: Ticket, position: usize, form: Form) -> Option<PageWrite> {
+    fn begin_write(&mut self, bucket_ref: BucketRef, position: usize, form: Form) -> Option<PageWrite> {
         let keys_max = self.keys_max();
-        let sensor = &mut self.sensors[ticket.slot as usize];
+        let sensor = &mut self.sensors[bucket_ref.slot as usize];
         let bucket = &mut sensor.buckets[position];
         let before = bucket.memory();
         let tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
         let write = bucket.take(&sensor.id, tags.as_ref(), self.settings.page, keys_max, form);
-        self.holding.bytes = self.holding.bytes + bucket.memory() - before;
+        self.usage.bytes = self.usage.bytes + bucket.memory() - before;
         write
     }
 }

@@ -5,7 +5,7 @@
 //! the bucket would be if the answer to everything under way were lost: [`UnstoredBucket::left`] is the same
 //! [`Bucket::loaded`] that decides what is a duplicate when that happens.
 
-use super::{Bucket, Foreign, Waiting};
+use super::{Bucket, ExternalWrites, Pending};
 use crate::model::{BucketStart, Form, RowFlags, Rows};
 use crate::store::LoadedBucket;
 
@@ -24,15 +24,15 @@ impl Bucket {
 
     /// What is under way, then what waits.
     pub(in crate::accumulate) fn rows(&self) -> impl Iterator<Item = &Rows> {
-        let flight = self.flight.as_ref().and_then(|f| f.rows.as_deref());
-        let waiting = self.waiting.as_ref().map(|w| &w.rows);
-        flight.into_iter().chain(waiting).filter(|rows| !rows.is_empty())
+        let in_flight = self.in_flight.as_ref().and_then(|f| f.rows.as_deref());
+        let pending = self.pending.as_ref().map(|w| &w.rows);
+        in_flight.into_iter().chain(pending).filter(|rows| !rows.is_empty())
     }
 
     /// The latest time of all that it ever had, as far as it knows.
     pub(in crate::accumulate) fn last_ts_ms(&self) -> Option<i64> {
-        let waiting = self.rows().map(Rows::last_ts_ms).max();
-        waiting.max(Some(self.horizon).filter(|ts| *ts > i64::MIN))
+        let pending = self.rows().map(Rows::last_ts_ms).max();
+        pending.max(Some(self.high_water_ms).filter(|ts| *ts > i64::MIN))
     }
 
     /// About how many readings it has, stored ones included.
@@ -43,17 +43,17 @@ impl Bucket {
 
     /// A view of the rows in `from_ms..to_ms`; `None` where there is none.
     pub(in crate::accumulate) fn view(&self, from_ms: i64, to_ms: i64) -> Option<UnstoredBucket> {
-        let mut waiting = Waiting::new(0);
+        let mut pending = Pending::new(0);
         for row in self.rows().flat_map(Rows::iter).filter(|row| (from_ms..to_ms).contains(&row.ts_ms)) {
-            waiting.rows.push_row(&row);
+            pending.rows.push_row(&row);
         }
-        let since_ms = waiting.rows.iter().map(|row| row.ts_ms).min()?;
-        waiting.rows.mark(RowFlags::LOST);
-        waiting.check = true;
+        let since_ms = pending.rows.iter().map(|row| row.ts_ms).min()?;
+        pending.rows.mark(RowFlags::LOST);
+        pending.check = true;
         let mut bucket = Bucket::new(self.start, true);
-        (bucket.stored, bucket.form, bucket.horizon) = (self.stored, self.form, self.horizon);
-        bucket.foreign = self.foreign.as_deref().map(|f| Box::new(f.clone()));
-        bucket.waiting = Some(Box::new(waiting));
+        (bucket.stored, bucket.form, bucket.high_water_ms) = (self.stored, self.form, self.high_water_ms);
+        bucket.external = self.external.as_deref().map(|f| Box::new(f.clone()));
+        bucket.pending = Some(Box::new(pending));
         Some(UnstoredBucket { bucket, since_ms })
     }
 }
@@ -74,9 +74,9 @@ impl UnstoredBucket {
     pub fn left(mut self, stored: &LoadedBucket) -> Rows {
         if stored.form == Form::Series {
             // Measurements have no position: whose they are is told by what the bucket knows to be its own.
-            self.bucket.foreign.get_or_insert_with(|| Box::new(Foreign::default()));
+            self.bucket.external.get_or_insert_with(|| Box::new(ExternalWrites::default()));
         }
         self.bucket.loaded(stored, Some(self.since_ms), usize::MAX);
-        self.bucket.waiting.map(|waiting| waiting.rows).unwrap_or_default()
+        self.bucket.pending.map(|pending| pending.rows).unwrap_or_default()
     }
 }
