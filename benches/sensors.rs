@@ -11,7 +11,9 @@ use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use hourbucket::ack::Ack;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{BatchBuilder, BucketStart, Form, NewBuckets, Now, PageWrite, ReadingBatch, Span, ValueRef};
+use hourbucket::model::{
+    BatchBuilder, BucketStart, NewBuckets, Now, PageWrite, ReadingBatch, Span, StorageMode, ValueRef,
+};
 use hourbucket::route::row_refs;
 use hourbucket::store::Written;
 
@@ -57,7 +59,7 @@ fn batch(first: usize, ts_ms: i64) -> ReadingBatch {
 }
 
 fn stored(shard: &mut Shard, now: Now) {
-    while let Some(job) = shard.take(Form::Pages) {
+    while let Some(job) = shard.take(StorageMode::Bucket) {
         let Job::Write(tickets, writes) = job else { unreachable!("all buckets are new") };
         let count = |w: &PageWrite| Written::Done { count: w.count_after() };
         let answers = writes.iter().map(count).collect();

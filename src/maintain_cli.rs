@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use hourbucket::config::Config;
 use hourbucket::maintain::{Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms};
-use hourbucket::model::{Clock, Form, SystemClock};
+use hourbucket::model::{Clock, StorageMode, SystemClock};
 use hourbucket::store::mongo::{ConvertOptions, MongoStore, ReconcileOptions};
 
 /// What could not be done at all; 1 says that something differs.
@@ -125,7 +125,7 @@ pub(crate) async fn convert(config: &Config, store: Result<MongoStore, String>, 
     let options = ConvertOptions {
         selection: selection.clone(),
         ended_before_ms,
-        into: if arguments.into == Into::Timeseries { Form::Series } else { Form::Pages },
+        into: if arguments.into == Into::Timeseries { StorageMode::TimeSeries } else { StorageMode::Bucket },
         page: (config.bucket.max_readings, config.bucket.max_bytes),
         drop_leftovers: arguments.drop_leftovers,
         hook: None,

@@ -27,7 +27,7 @@ use crate::ingest::letters::{Reader, Reread};
 use crate::ingest::mqtt::SetupError;
 use crate::maintain::MaintainError;
 use crate::maintain::letters::{LetterFilter, Replayed};
-use crate::model::{Clock, Form};
+use crate::model::{Clock, StorageMode};
 use crate::shutdown::Ended;
 use crate::store::Store;
 use crate::store::mongo::{Letter, LetterId, MongoStore};
@@ -97,7 +97,7 @@ pub async fn replay(
 
 /// Waits until the service, if one runs, has stored the good readings of the messages whose letters are the newest.
 async fn settle(config: &Config, store: &MongoStore, filter: &LetterFilter, now_ms: i64) -> Result<(), ReplayError> {
-    if store.form() != Form::Series {
+    if store.storage_mode() != StorageMode::TimeSeries {
         return Ok(());
     }
     let newest = store.newest_letters(filter, 1, 1).await?;

@@ -11,7 +11,7 @@ use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use hourbucket::ack::Ack;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{BucketStart, Form, NewBuckets, Now, Reading, ReadingBatch, Span, Value};
+use hourbucket::model::{BucketStart, NewBuckets, Now, Reading, ReadingBatch, Span, StorageMode, Value};
 use hourbucket::route::row_refs;
 use hourbucket::store::memory::Pages;
 use proptest::prelude::*;
@@ -66,16 +66,16 @@ fn shard(page: u32, dedup_keys_max: usize) -> Shard {
 }
 
 /// Carries out everything that is due until nothing is left.
-fn flush(shard: &mut Shard, pages: &mut Pages, now: Now, form: Form) {
+fn flush(shard: &mut Shard, pages: &mut Pages, now: Now, storage_mode: StorageMode) {
     while !shard.empty() {
         shard.drain();
-        let done = match shard.take(form).expect("something waits, so something is to be done") {
+        let done = match shard.take(storage_mode).expect("something waits, so something is to be done") {
             Job::Write(tickets, writes) => {
                 let answers = writes.iter().map(|w| pages.write(w)).collect();
                 JobResult::Write(tickets, writes, Ok(answers))
             }
             Job::Load(tickets, requests) => {
-                let loaded = requests.iter().map(|r| Ok(pages.load(r, form))).collect();
+                let loaded = requests.iter().map(|r| Ok(pages.load(r, storage_mode))).collect();
                 JobResult::Load(tickets, requests, Ok(loaded))
             }
         };
@@ -86,14 +86,14 @@ fn flush(shard: &mut Shard, pages: &mut Pages, now: Now, form: Form) {
 proptest! {
     #[test]
     fn every_bucket_holds_what_the_naive_model_says(steps in steps(), page in 1u32..8, dedup_keys_max in 0usize..20, series: bool) {
-        let form = if series { Form::Series } else { Form::Pages };
+        let storage_mode = if series { StorageMode::TimeSeries } else { StorageMode::Bucket };
         let now = Now { wall_ms: 472_002 * HOUR, mono_ms: 1000 };
         let (mut shard, mut pages) = (shard(page, dedup_keys_max), Pages::default());
         let mut model: BTreeMap<(String, i64), BTreeSet<(i64, String)>> = BTreeMap::new();
         let (mut sent, mut distinct) = (0, 0);
         for step in &steps {
             match step {
-                Step::Flush => flush(&mut shard, &mut pages, now, form),
+                Step::Flush => flush(&mut shard, &mut pages, now, storage_mode),
                 Step::Batch(readings) => {
                     let batch: ReadingBatch = readings.iter().cloned().collect();
                     shard.accept(&batch, &row_refs(&batch, 1)[0], Ack::none(), false, now);
@@ -107,7 +107,7 @@ proptest! {
                 }
             }
         }
-        flush(&mut shard, &mut pages, now, form);
+        flush(&mut shard, &mut pages, now, storage_mode);
         prop_assert_eq!(pages.check(page), Ok(()));
         let counts = shard.take_counts();
         prop_assert_eq!((counts.stored, counts.duplicates, counts.conflicts), (distinct, sent - distinct, 0));
@@ -157,7 +157,7 @@ fn names_shapes_and_tags_are_counted_and_let_go_when_nobody_has_them_any_more() 
             let grown = shard.usage().bytes - before;
             assert!(grown >= 400 * 62 + 100 * 4 * 16 + 2 * 100, "{grown} bytes in round {round}");
         }
-        flush(&mut shard, &mut pages, now, Form::Pages);
+        flush(&mut shard, &mut pages, now, StorageMode::Bucket);
         // Two hours on: nothing waits, and the buckets are forgotten.
         now = Now { wall_ms: now.wall_ms + 2 * HOUR, mono_ms: now.mono_ms + 2 * HOUR as u64 };
         (0..3).for_each(|_| shard.tick(now));

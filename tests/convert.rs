@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use hourbucket::maintain::{Converted, MaintainError, Selection, Step};
-use hourbucket::model::Form;
+use hourbucket::model::StorageMode;
 use hourbucket::store::mongo::{ConvertOptions, Hook};
 use mongodb::bson::{DateTime, Document, doc};
 use support::fleet::now_ms;
@@ -30,7 +30,7 @@ async fn pages(seed: &Seed) -> Vec<Stored> {
     [sent("A", &a), sent("A", &b), sent("C", &c)].concat()
 }
 
-fn options(into: Form, hook: Option<Hook>) -> ConvertOptions {
+fn options(into: StorageMode, hook: Option<Hook>) -> ConvertOptions {
     ConvertOptions {
         selection: Selection { from_ms: START, to_ms: START + 2 * HOUR, sensors: vec![] },
         ended_before_ms: START + 2 * HOUR,
@@ -41,7 +41,7 @@ fn options(into: Form, hook: Option<Hook>) -> ConvertOptions {
     }
 }
 
-async fn convert(seed: &Seed, into: Form, hook: Option<Hook>) -> Result<Converted, MaintainError> {
+async fn convert(seed: &Seed, into: StorageMode, hook: Option<Hook>) -> Result<Converted, MaintainError> {
     seed.store.convert(&options(into, hook), |_| {}).await
 }
 
@@ -78,29 +78,29 @@ async fn stopped_after_one_step_after_the_other_every_reading_is_there_once_and_
     let summaries = seed.summaries().await;
     // Each run goes one step further than the last one, with what that has left.
     for step in [Step::Read, Step::PartCopied, Step::Copied, Step::Verified, Step::Swapping, Step::Swapped] {
-        let stopped = convert(&seed, Form::Series, Some(stop_at(step, "C"))).await;
+        let stopped = convert(&seed, StorageMode::TimeSeries, Some(stop_at(step, "C"))).await;
         assert!(matches!(stopped, Err(MaintainError::Stopped { .. })), "{step:?}: {stopped:?}");
         whole(&seed, &all, &summaries, &format!("into time-series, {step:?}")).await;
     }
-    let done = convert(&seed, Form::Series, None).await.unwrap();
+    let done = convert(&seed, StorageMode::TimeSeries, None).await.unwrap();
     assert_eq!((done.buckets, done.skipped_total), (0, 0), "all of it was done: {done:?}");
     assert_eq!(forms(&seed).await, BTreeSet::from(["timeseries"]));
     assert_eq!(seed.measured().await, all.len() as u64, "nothing was copied twice");
     whole(&seed, &all, &summaries, "time-series").await;
     for step in [Step::Read, Step::Swapping, Step::Swapped] {
-        let stopped = convert(&seed, Form::Pages, Some(stop_at(step, "C"))).await;
+        let stopped = convert(&seed, StorageMode::Bucket, Some(stop_at(step, "C"))).await;
         assert!(matches!(stopped, Err(MaintainError::Stopped { .. })), "{step:?}: {stopped:?}");
         whole(&seed, &all, &summaries, &format!("into pages, {step:?}")).await;
     }
-    let done = convert(&seed, Form::Pages, None).await.unwrap();
+    let done = convert(&seed, StorageMode::Bucket, None).await.unwrap();
     assert_eq!((done.skipped_total, done.removed), (0, 0), "MongoDB 6.0 deletes whole series only");
     assert_eq!(done.leftovers, all.len() as u64);
     assert_eq!(forms(&seed).await, BTreeSet::from(["pages"]));
-    let done = convert(&seed, Form::Series, None).await.unwrap();
+    let done = convert(&seed, StorageMode::TimeSeries, None).await.unwrap();
     assert_eq!((done.buckets, done.skipped_total), (3, 0), "{done:?}");
     assert_eq!(seed.measured().await, all.len() as u64, "what is left over is used again");
     whole(&seed, &all, &summaries, "time-series again").await;
-    let drop = ConvertOptions { drop_leftovers: true, ..options(Form::Pages, None) };
+    let drop = ConvertOptions { drop_leftovers: true, ..options(StorageMode::Bucket, None) };
     let done = seed.store.convert(&drop, |_| {}).await.unwrap();
     assert_eq!((done.removed, done.leftovers, seed.measured().await), (all.len() as u64, 0, 0));
     whole(&seed, &all, &summaries, "pages without leftovers").await;
@@ -113,23 +113,23 @@ async fn stopped_after_one_step_after_the_other_every_reading_is_there_once_and_
 #[tokio::test(flavor = "multi_thread")]
 async fn every_step_is_reached_in_a_fresh_database() {
     for (into, step) in [
-        (Form::Series, Step::Read),
-        (Form::Series, Step::PartCopied),
-        (Form::Series, Step::Copied),
-        (Form::Series, Step::Verified),
-        (Form::Series, Step::Swapping),
-        (Form::Series, Step::Swapped),
-        (Form::Pages, Step::Read),
-        (Form::Pages, Step::Swapping),
-        (Form::Pages, Step::Swapped),
-        (Form::Pages, Step::Verified),
+        (StorageMode::TimeSeries, Step::Read),
+        (StorageMode::TimeSeries, Step::PartCopied),
+        (StorageMode::TimeSeries, Step::Copied),
+        (StorageMode::TimeSeries, Step::Verified),
+        (StorageMode::TimeSeries, Step::Swapping),
+        (StorageMode::TimeSeries, Step::Swapped),
+        (StorageMode::Bucket, Step::Read),
+        (StorageMode::Bucket, Step::Swapping),
+        (StorageMode::Bucket, Step::Swapped),
+        (StorageMode::Bucket, Step::Verified),
     ] {
         let seed = Seed::new("fresh").await;
         seed.native().await;
         let all = pages(&seed).await;
         let summaries = seed.summaries().await;
-        if into == Form::Pages {
-            convert(&seed, Form::Series, None).await.unwrap();
+        if into == StorageMode::Bucket {
+            convert(&seed, StorageMode::TimeSeries, None).await.unwrap();
         }
         // All three at once: those of one page, which are swapped in one statement, and the one that takes a transaction.
         let reached = Arc::new(AtomicU32::new(0));
@@ -194,7 +194,7 @@ async fn an_append_before_the_swap_is_taken_along() {
             }
             false
         });
-        let done = convert(&seed, Form::Series, Some(hook)).await.unwrap();
+        let done = convert(&seed, StorageMode::TimeSeries, Some(hook)).await.unwrap();
         assert_eq!((done.buckets, done.skipped_total), (3, 0), "{done:?}");
         assert!(met.load(Ordering::Relaxed) >= 2, "it had to begin again");
         all.push((sensor.to_owned(), START + 3_000_000, 9999));
@@ -210,7 +210,7 @@ async fn a_page_that_came_after_the_swap_is_folded_in() {
         let seed = Seed::new("stray").await;
         seed.native().await;
         let mut all = pages(&seed).await;
-        convert(&seed, Form::Series, None).await.unwrap();
+        convert(&seed, StorageMode::TimeSeries, None).await.unwrap();
         // Two appends of a service that had loaded page 2 before; one of them repeats what is stored.
         for (known, new) in [(500, (START + 777, 7777)), (1, (START + 3000, 3))] {
             assert!(append(&seed.db, "C", 2, known, new).await);

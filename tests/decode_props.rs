@@ -314,8 +314,8 @@ fn alike() -> impl Strategy<Value = String> {
     let tokens = prop::collection::vec(token, 4);
     let behind = prop_oneof![9 => Just(""), 1 => prop::sample::select(vec![" ", "}", " 1", ",", "{}"])];
     (prop::sample::select(forms), id.clone(), id, time, tokens, behind).prop_map(
-        |(form, id, other, time, tokens, behind)| {
-            let mut line = form.replacen("ID", &id, 1).replace("ID", &other).replace("TS", &time);
+        |(storage_mode, id, other, time, tokens, behind)| {
+            let mut line = storage_mode.replacen("ID", &id, 1).replace("ID", &other).replace("TS", &time);
             tokens.iter().for_each(|t| line = line.replacen("V", t, 1));
             line + behind
         },

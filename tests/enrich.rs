@@ -10,7 +10,7 @@ use std::time::Duration;
 use hourbucket::config;
 use hourbucket::model::batch::Tags;
 use hourbucket::model::summary::summarise;
-use hourbucket::model::{BucketStart, Form, PageKind, PageWrite, Reading, Rows, Span, Value};
+use hourbucket::model::{BucketStart, PageKind, PageWrite, Reading, Rows, Span, StorageMode, Value};
 use hourbucket::store::Store;
 use hourbucket::store::mongo::{BUCKETS, MongoStore, Patterns, READINGS, TAGS_INDEX};
 use mongodb::bson::{Document, doc};
@@ -245,7 +245,7 @@ fn page(sensor: &str, hour: i64, site: &str) -> PageWrite {
         start: BucketStart(hour * HOUR),
         page: 0,
         kind: PageKind::Create,
-        form: Form::Pages,
+        storage_mode: StorageMode::Bucket,
         seal: false,
         tags: Some(Arc::new(Tags::from_canonical(&tags))),
         summary: summarise(&rows),

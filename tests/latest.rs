@@ -17,7 +17,7 @@ use hourbucket::flush::backoff::Backoff;
 use hourbucket::latest::state::{Latest, LatestSettings, Pending};
 use hourbucket::latest::{LatestGauges, LatestHandle, LatestTask};
 use hourbucket::model::{
-    BucketStart, DeadLetter, Form, LatestUpdate, Now, PageWrite, Reading, ReadingBatch, Rows, SensorId, Span,
+    BucketStart, DeadLetter, LatestUpdate, Now, PageWrite, Reading, ReadingBatch, Rows, SensorId, Span, StorageMode,
     SystemClock, Value,
 };
 use hourbucket::route::row_refs;
@@ -182,7 +182,7 @@ fn run(steps: &[Step], mut write: impl FnMut(&LatestUpdate)) -> Vec<Reading> {
         while !state.empty() {
             step(state, 0, at_ms, &mut write);
         }
-        // Shapes that nobody has any more are looked for now and then; their empty tables keep a little room.
+        // FieldSchemas that nobody has any more are looked for now and then; their empty tables keep a little room.
         state.tick(Now { wall_ms: 0, mono_ms: at_ms + 60_000 });
         state.tick(Now { wall_ms: 0, mono_ms: at_ms + 120_000 });
         let left = state.usage();
@@ -416,8 +416,8 @@ impl Store for Unwilling {
         unreachable!()
     }
 
-    fn form(&self) -> Form {
-        Form::Pages
+    fn storage_mode(&self) -> StorageMode {
+        StorageMode::Bucket
     }
 
     fn mode(&self) -> &'static str {

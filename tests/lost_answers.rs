@@ -16,7 +16,7 @@ use hourbucket::flush::Flusher;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::dead::DeadLetters;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{Clock, Form, Now, Reading, ReadingBatch, ReadingKey, Span, Value};
+use hourbucket::model::{Clock, Now, Reading, ReadingBatch, ReadingKey, Span, StorageMode, Value};
 use hourbucket::route::Router;
 use hourbucket::route::oldest::Oldest;
 use hourbucket::store::memory::{Fault, MemoryStore, Script};
@@ -66,9 +66,9 @@ type Sent = Arc<Mutex<BTreeMap<(String, ReadingKey), bool>>>;
 
 async fn history(seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let form = if rng.bool() { Form::Series } else { Form::Pages };
+    let storage_mode = if rng.bool() { StorageMode::TimeSeries } else { StorageMode::Bucket };
     let page = PageLimits { readings: rng.u32(1..12), bytes: 1 << 20, summary_bytes: 1 << 20 };
-    let store = Arc::new(MemoryStore::with_script(script(seed ^ 1, true)).with_form(form));
+    let store = Arc::new(MemoryStore::with_script(script(seed ^ 1, true)).with_form(storage_mode));
     let clock: Arc<dyn Clock> = Arc::new(PausedClock(tokio::time::Instant::now()));
     let backoff = Backoff { min: Duration::from_millis(10), max: Duration::from_secs(1) };
     let flusher = Flusher::new(store.clone(), backoff, Span::HOUR, Arc::new(|_| {}));

@@ -33,14 +33,14 @@ enum Kind {
     /// 60 names of a few bytes a reading, none of which comes again.
     ShortNames,
     /// The same names always in another order.
-    Shapes,
+    FieldSchemas,
     /// Tags that never repeat.
     Tags,
     /// Sensors that never repeat, each with one small value.
     Sensors,
 }
 
-const KINDS: [Kind; 5] = [Kind::LongNames, Kind::ShortNames, Kind::Shapes, Kind::Tags, Kind::Sensors];
+const KINDS: [Kind; 5] = [Kind::LongNames, Kind::ShortNames, Kind::FieldSchemas, Kind::Tags, Kind::Sensors];
 
 impl Kind {
     /// One body; `n` is never the same.
@@ -56,7 +56,7 @@ impl Kind {
             let values: Vec<String> = match self {
                 Kind::LongNames => (0..60).map(|k| format!(r#""{reading:0>90}-{k}":1"#)).collect(),
                 Kind::ShortNames => (0..60).map(|k| format!(r#""{:x}":1"#, reading * 60 + k)).collect(),
-                Kind::Shapes => {
+                Kind::FieldSchemas => {
                     (0..60).map(|k| format!(r#""f{}":1"#, (k * (2 * reading + 1) + reading) % 64)).collect()
                 }
                 Kind::Tags | Kind::Sensors => vec![r#""v":1"#.into()],

@@ -14,7 +14,7 @@ use futures_util::TryStreamExt;
 use hourbucket::config;
 use hourbucket::maintain::Selection;
 use hourbucket::model::summary::{PAGE_SUMMARY_BYTES_MAX, summarise};
-use hourbucket::model::{BucketKey, BucketStart, Form, PageKind, PageWrite, RowFlags, Rows, Span, ValueRef};
+use hourbucket::model::{BucketKey, BucketStart, PageKind, PageWrite, RowFlags, Rows, Span, StorageMode, ValueRef};
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::{ConvertOptions, MongoStore, ReconcileOptions};
 use hourbucket::store::{LoadRequest, LoadedBucket, Store, Written};
@@ -64,9 +64,9 @@ fn sent(sensor: &str, range: std::ops::Range<i64>) -> Vec<Stored> {
     range.map(|i| (sensor.to_owned(), START.0 + i * STEP, i)).collect()
 }
 
-fn statement(form: Form, page: u32, kind: PageKind, seal: bool, rows: Rows) -> PageWrite {
+fn statement(storage_mode: StorageMode, page: u32, kind: PageKind, seal: bool, rows: Rows) -> PageWrite {
     let (sensor_id, summary) = (Arc::from("wide"), summarise(&rows));
-    PageWrite { sensor_id, start: START, page, kind, form, seal, tags: None, rows: rows.into(), summary }
+    PageWrite { sensor_id, start: START, page, kind, storage_mode, seal, tags: None, rows: rows.into(), summary }
 }
 
 async fn write(store: &dyn Store, write: PageWrite) -> Written {
@@ -87,8 +87,8 @@ fn counts(bucket: &LoadedBucket) -> Vec<(u32, bool)> {
 }
 
 /// What both stores must do with several pages of either form.
-async fn pages_of(store: &dyn Store, form: Form) {
-    let write_page = |page, kind, seal, range| write(store, statement(form, page, kind, seal, wide(range)));
+async fn pages_of(store: &dyn Store, storage_mode: StorageMode) {
+    let write_page = |page, kind, seal, range| write(store, statement(storage_mode, page, kind, seal, wide(range)));
     assert_eq!(write_page(0, CREATE, false, 0..10).await, DONE(10));
     let one = load(store, None, false).await.pages.remove(0).summary_bytes;
     assert!((116_608..116_620).contains(&one), "630 fields of 185 bytes, one of 58: {one}");
@@ -99,7 +99,7 @@ async fn pages_of(store: &dyn Store, form: Form) {
     assert_eq!(write_page(1, AFTER(3), true, 0..0).await, DONE(3));
     assert_eq!(write_page(2, CREATE, false, 14..15).await, DONE(1));
     let bucket = load(store, Some(START.0 + 12 * STEP), false).await;
-    assert_eq!((bucket.form, counts(&bucket)), (form, vec![(11, true), (3, true), (1, false)]));
+    assert_eq!((bucket.storage_mode, counts(&bucket)), (storage_mode, vec![(11, true), (3, true), (1, false)]));
     let mut times: Vec<i64> = bucket.pages.iter().flat_map(|p| &p.keys).map(|key| key.ts_ms - START.0).collect();
     times.retain(|ts| *ts >= 12 * STEP);
     times.sort_unstable();
@@ -110,7 +110,7 @@ async fn pages_of(store: &dyn Store, form: Form) {
 
 /// A time-series bucket with more names than a page takes is recounted over several.
 async fn recounts(store: &dyn Store) {
-    let series = |page, kind, range| statement(Form::Series, page, kind, false, wide(range));
+    let series = |page, kind, range| statement(StorageMode::TimeSeries, page, kind, false, wide(range));
     assert_eq!(write(store, series(0, CREATE, 0..40)).await, DONE(40));
     // It does not know page 0. The load in doubt counts what is stored, which has no room in one page.
     assert_eq!(write(store, series(0, AFTER(7), 40..100)).await, Written::SummaryConflict);
@@ -130,11 +130,11 @@ async fn recounts(store: &dyn Store) {
 
 #[tokio::test]
 async fn the_memory_store_keeps_the_contract() {
-    pages_of(&MemoryStore::new(), Form::Pages).await;
+    pages_of(&MemoryStore::new(), StorageMode::Bucket).await;
     for test in [0, 1] {
-        let store = MemoryStore::new().with_form(Form::Series);
+        let store = MemoryStore::new().with_form(StorageMode::TimeSeries);
         match test {
-            0 => pages_of(&store, Form::Series).await,
+            0 => pages_of(&store, StorageMode::TimeSeries).await,
             _ => recounts(&store).await,
         }
         store.pages().check(1000).unwrap();
@@ -145,10 +145,10 @@ async fn the_memory_store_keeps_the_contract() {
 async fn mongodb_keeps_the_contract() {
     let uri = Mongod::shared().uri();
     let (store, db) = mongo("wide_pages", config::StoreMode::Bucket).await;
-    pages_of(&store, Form::Pages).await;
+    pages_of(&store, StorageMode::Bucket).await;
     truth::exactly_once(&truth::readings(&uri, db.name()), sent("wide", 0..15));
     let (store, db) = mongo("wide_series", config::StoreMode::Timeseries).await;
-    pages_of(&store, Form::Series).await;
+    pages_of(&store, StorageMode::TimeSeries).await;
     truth::exactly_once(&truth::readings(&uri, db.name()), sent("wide", 0..15));
     let (store, db) = mongo("wide_recounts", config::StoreMode::Timeseries).await;
     recounts(&store).await;
@@ -164,8 +164,8 @@ fn page_of(n: i32) -> Document {
 async fn a_recount_that_was_ended_half_way_is_done_again() {
     let (store, db) = mongo("wide_crash", config::StoreMode::Timeseries).await;
     let buckets = db.collection::<Document>("sensor_buckets");
-    assert_eq!(write(&store, statement(Form::Series, 0, CREATE, false, wide(0..40))).await, DONE(40));
-    let late = statement(Form::Series, 0, AFTER(7), false, wide(40..100));
+    assert_eq!(write(&store, statement(StorageMode::TimeSeries, 0, CREATE, false, wide(0..40))).await, DONE(40));
+    let late = statement(StorageMode::TimeSeries, 0, AFTER(7), false, wide(40..100));
     assert_eq!(write(&store, late).await, Written::SummaryConflict);
     load(&store, None, true).await;
     // As a crash leaves it: counts that add up to too much, and fields that are nowhere. And page 0 deleted by hand.
@@ -191,7 +191,7 @@ async fn a_quarter_of_a_million_names_are_counted_anew() {
     for (page, first) in (0..readings).step_by(80).enumerate() {
         let rows = wide(first..(first + 80).min(readings));
         let count = rows.len() as u32;
-        let write_page = statement(Form::Series, page as u32, CREATE, true, rows);
+        let write_page = statement(StorageMode::TimeSeries, page as u32, CREATE, true, rows);
         assert_eq!(write(&store, write_page).await, DONE(count));
     }
     buckets.delete_many(doc! {}).await.unwrap();
@@ -206,7 +206,7 @@ async fn a_quarter_of_a_million_names_are_counted_anew() {
 async fn a_document_that_an_earlier_version_has_let_grow_to_16_mb_goes_on_over_pages() {
     let (store, db) = mongo("wide_legacy", config::StoreMode::Timeseries).await;
     let buckets = db.collection::<Document>("sensor_buckets");
-    assert_eq!(write(&store, statement(Form::Series, 0, CREATE, false, wide(0..1))).await, DONE(1));
+    assert_eq!(write(&store, statement(StorageMode::TimeSeries, 0, CREATE, false, wide(0..1))).await, DONE(1));
     // 16 MiB but for five bytes: not even `has_overflow` fits in beside.
     let mut page = buckets.find_one(page_of(0)).await.unwrap().unwrap();
     let field = doc! { "min": 1i64, "max": 1i64, "sum": 1i64, "count": 1 };
@@ -217,7 +217,7 @@ async fn a_document_that_an_earlier_version_has_let_grow_to_16_mb_goes_on_over_p
     buckets.delete_one(page_of(0)).await.unwrap();
     buckets.insert_one(page).await.unwrap();
     assert!(load(&store, None, false).await.pages[0].summary_bytes > 16_700_000);
-    let more = statement(Form::Series, 0, AFTER(1), false, wide(1..100));
+    let more = statement(StorageMode::TimeSeries, 0, AFTER(1), false, wide(1..100));
     assert_eq!(write(&store, more).await, Written::SummaryConflict);
     load(&store, None, true).await;
     truth::exactly_once(&truth::readings(&Mongod::shared().uri(), db.name()), sent("wide", 0..100));
@@ -298,7 +298,10 @@ async fn reconcile_and_convert_know_the_pages_of_a_time_series_bucket() {
     let buckets = db.collection::<Document>("sensor_buckets");
     for (page, range) in [(0, 0..50), (1, 50..90), (2, 90..100)] {
         let (seal, count) = (page < 2, range.end - range.start);
-        assert_eq!(write(&store, statement(Form::Series, page, CREATE, seal, wide(range))).await, DONE(count as u32));
+        assert_eq!(
+            write(&store, statement(StorageMode::TimeSeries, page, CREATE, seal, wide(range))).await,
+            DONE(count as u32)
+        );
     }
     let selection = Selection { from_ms: START.0, to_ms: START.0 + HOUR, sensors: vec![] };
     let reconcile = |repair| ReconcileOptions {
@@ -324,7 +327,7 @@ async fn reconcile_and_convert_know_the_pages_of_a_time_series_bucket() {
     let report = store.reconcile(&reconcile(true)).await.unwrap();
     assert!(report.is_equal() && report.repaired > 0, "{report:?}");
     truth::exactly_once(&truth::readings(&uri, db.name()), sent("wide", 0..100));
-    for (into, forms) in [(Form::Pages, 0), (Form::Series, 1)] {
+    for (into, forms) in [(StorageMode::Bucket, 0), (StorageMode::TimeSeries, 1)] {
         let options = ConvertOptions {
             selection: selection.clone(),
             ended_before_ms: START.0 + HOUR,

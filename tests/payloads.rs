@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use hourbucket::config::{Config, Line};
 use hourbucket::decode::sparkplug::Sparkplug;
-use hourbucket::decode::{Captured, Context, Formats, Rejects, Template, TsUnit};
+use hourbucket::decode::{Captured, Context, Formats, Rejects, TopicTemplate, TsUnit};
 use hourbucket::model::{BatchBuilder, Reading, Value};
 use serde_json::Value as Json;
 
@@ -150,7 +150,7 @@ fn config() -> Config {
 
 fn decoded(config: &Config, rule: &Rule, sample: &Json, payload: &[u8]) -> (Vec<Reading>, Rejects) {
     let line = Line { sensor_id_tag: rule.sensor_id_tag.to_owned(), field_prefix: rule.sensor_id_tag != "sensor_id" };
-    let templates: Vec<Template> = rule.templates.iter().map(|t| Template::parse(t).unwrap()).collect();
+    let templates: Vec<TopicTemplate> = rule.templates.iter().map(|t| TopicTemplate::parse(t).unwrap()).collect();
     let topic = sample["topic"].as_str();
     let captured = topic.and_then(|topic| templates.iter().find_map(|template| template.capture(topic)));
     let Captured { sensor_id, field, tags } = captured.unwrap_or_default();

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use hourbucket::model::Span;
-use hourbucket::store::mongo::{ReadingsForm, raw_readings_pipeline};
+use hourbucket::store::mongo::{ReadingsLocation, raw_readings_pipeline};
 use mongodb::bson::{Document, doc};
 use support::fleet::now_ms;
 use support::mongod::{Mongod, unique_database};
@@ -78,15 +78,15 @@ fn hours_pages_duplicates_and_late_readings_are_the_same_in_both_modes() {
         rows
     };
     assert_eq!(summaries(&bucket), summaries(&timeseries));
-    let raw = |database: &str, collection, form| {
-        let pipeline = raw_readings_pipeline(form, "S1", start - HOUR, start + 2 * HOUR, Span::HOUR);
+    let raw = |database: &str, collection, storage_mode| {
+        let pipeline = raw_readings_pipeline(storage_mode, "S1", start - HOUR, start + 2 * HOUR, Span::HOUR);
         let rows = rows(database, collection, pipeline);
         assert_eq!(rows.len(), 253);
         rows
     };
-    let of_pages = raw(&bucket, "sensor_buckets", ReadingsForm::Pages);
-    assert_eq!(of_pages, raw(&timeseries, "sensor_readings", ReadingsForm::Measurements));
-    assert_eq!(of_pages, raw(&timeseries, "sensor_buckets", ReadingsForm::Both));
+    let of_pages = raw(&bucket, "sensor_buckets", ReadingsLocation::Pages);
+    assert_eq!(of_pages, raw(&timeseries, "sensor_readings", ReadingsLocation::Measurements));
+    assert_eq!(of_pages, raw(&timeseries, "sensor_buckets", ReadingsLocation::Both));
 }
 
 /// Returns the database.

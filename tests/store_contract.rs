@@ -15,7 +15,7 @@ use hourbucket::maintain::StoredPage;
 use hourbucket::model::batch::Tags;
 use hourbucket::model::summary::summarise;
 use hourbucket::model::{
-    BatchBuilder, BucketKey, BucketStart, DeadLetter, Form, PageKind, PageWrite, Reading, Rows, Span, Value,
+    BatchBuilder, BucketKey, BucketStart, DeadLetter, PageKind, PageWrite, Reading, Rows, Span, StorageMode, Value,
 };
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
@@ -71,7 +71,7 @@ fn page(sensor: &str, page: u32, kind: PageKind, seal: bool, readings: &[Reading
         start: START,
         page,
         kind,
-        form: Form::Pages,
+        storage_mode: StorageMode::Bucket,
         seal,
         tags: None,
         rows: rows.into(),

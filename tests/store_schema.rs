@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use hourbucket::config::{self, StoreMode};
 use hourbucket::model::Span;
-use hourbucket::store::mongo::{MongoStore, ReadingsForm, raw_readings_pipeline};
+use hourbucket::store::mongo::{MongoStore, ReadingsLocation, raw_readings_pipeline};
 use hourbucket::store::{PrepareError, Prepared, Store};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongodb::{Client, Database};
@@ -484,9 +484,10 @@ async fn insert(rig: &Rig, sensor: &str, native: bool, hours: &[i64]) {
 }
 
 /// What the documented query gives, without the sensor; in the order of `ts` as it must be, and of `temp` within one.
-async fn rows(rig: &Rig, form: ReadingsForm, sensor: &str, from_ms: i64, to_ms: i64) -> Vec<Document> {
-    let collection = if form == ReadingsForm::Measurements { "sensor_readings" } else { "sensor_buckets" };
-    let mut rows = rig.aggregate(collection, raw_readings_pipeline(form, sensor, from_ms, to_ms, Span::HOUR)).await;
+async fn rows(rig: &Rig, storage_mode: ReadingsLocation, sensor: &str, from_ms: i64, to_ms: i64) -> Vec<Document> {
+    let collection = if storage_mode == ReadingsLocation::Measurements { "sensor_readings" } else { "sensor_buckets" };
+    let mut rows =
+        rig.aggregate(collection, raw_readings_pipeline(storage_mode, sensor, from_ms, to_ms, Span::HOUR)).await;
     let ts = |row: &Document| row.get_datetime("ts").unwrap().timestamp_millis();
     assert!(rows.is_sorted_by_key(ts), "{rows:?}");
     for row in &mut rows {
@@ -512,12 +513,12 @@ async fn both_forms_give_the_same_rows() {
     for (from_ms, to_ms) in [(begin, end), (START_MS + 1, START_MS + HOUR_MS), (START_MS, START_MS + 1), (end, end + 5)]
     {
         let expected = readings().iter().filter(|(ts, _)| (from_ms..to_ms).contains(ts)).count();
-        let pages = rows(&rig, ReadingsForm::Pages, "pages", from_ms, to_ms).await;
+        let pages = rows(&rig, ReadingsLocation::Pages, "pages", from_ms, to_ms).await;
         assert_eq!(pages.len(), expected, "{from_ms}..{to_ms}");
-        let native = rows(&rig, ReadingsForm::Measurements, "native", from_ms, to_ms).await;
+        let native = rows(&rig, ReadingsLocation::Measurements, "native", from_ms, to_ms).await;
         assert_eq!(native, pages, "{from_ms}..{to_ms}");
         for sensor in ["pages", "native", "mixed"] {
-            let both = rows(&rig, ReadingsForm::Both, sensor, from_ms, to_ms).await;
+            let both = rows(&rig, ReadingsLocation::Both, sensor, from_ms, to_ms).await;
             assert_eq!(both, pages, "{sensor} {from_ms}..{to_ms}");
         }
     }
@@ -526,9 +527,9 @@ async fn both_forms_give_the_same_rows() {
     let old = Rig::on(Mongod::shared_v44(), "forms_v44").await;
     old.prepare().await.unwrap();
     insert(&old, "pages", false, &hours).await;
-    let pages = rows(&rig, ReadingsForm::Pages, "pages", begin, end).await;
-    for form in [ReadingsForm::Pages, ReadingsForm::Both] {
-        assert_eq!(rows(&old, form, "pages", begin, end).await, pages, "{form:?} on 4.4");
+    let pages = rows(&rig, ReadingsLocation::Pages, "pages", begin, end).await;
+    for storage_mode in [ReadingsLocation::Pages, ReadingsLocation::Both] {
+        assert_eq!(rows(&old, storage_mode, "pages", begin, end).await, pages, "{storage_mode:?} on 4.4");
     }
 
     let summaries = |sensor: &'static str| {
@@ -557,16 +558,16 @@ async fn the_queries_for_readings_are_answered_by_an_index() {
             insert(&rig, ["pages", "native"][usize::from(native)], native, &[START_MS - HOUR_MS + i * HOUR_MS]).await;
         }
     }
-    for (form, collection) in [
-        (ReadingsForm::Pages, "sensor_buckets"),
-        (ReadingsForm::Measurements, "sensor_readings"),
-        (ReadingsForm::Both, "sensor_buckets"),
+    for (storage_mode, collection) in [
+        (ReadingsLocation::Pages, "sensor_buckets"),
+        (ReadingsLocation::Measurements, "sensor_readings"),
+        (ReadingsLocation::Both, "sensor_buckets"),
     ] {
-        let pipeline = raw_readings_pipeline(form, "native", START_MS, START_MS + HOUR_MS, Span::HOUR);
+        let pipeline = raw_readings_pipeline(storage_mode, "native", START_MS, START_MS + HOUR_MS, Span::HOUR);
         let explain = doc! {
             "explain": { "aggregate": collection, "pipeline": pipeline, "cursor": {} }, "verbosity": "queryPlanner",
         };
         let plan = rig.db.run_command(explain).await.unwrap().to_string();
-        assert!(plan.contains("IXSCAN") && !plan.contains("COLLSCAN"), "{form:?}: {plan}");
+        assert!(plan.contains("IXSCAN") && !plan.contains("COLLSCAN"), "{storage_mode:?}: {plan}");
     }
 }

@@ -14,7 +14,7 @@ use hourbucket::config;
 use hourbucket::model::batch::Tags;
 use hourbucket::model::summary::summarise;
 use hourbucket::model::{
-    BatchBuilder, BucketKey, BucketStart, Form, PageKind, PageWrite, Reading, Rows, Span, Value, ValueRef,
+    BatchBuilder, BucketKey, BucketStart, PageKind, PageWrite, Reading, Rows, Span, StorageMode, Value, ValueRef,
 };
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
@@ -34,7 +34,7 @@ async fn mongo(test: &str) -> (MongoStore, mongodb::Database) {
     let database = client.database(&settings.database);
     let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
     store.prepare().await.unwrap();
-    assert_eq!((store.mode(), store.form()), ("timeseries", Form::Series));
+    assert_eq!((store.mode(), store.storage_mode()), ("timeseries", StorageMode::TimeSeries));
     (store, database)
 }
 
@@ -54,8 +54,18 @@ fn write_of(sensor: &str, kind: PageKind, readings: &[Reading]) -> PageWrite {
     let mut rows = Rows::default();
     readings.iter().for_each(|r| rows.push_reading(r));
     let summary = summarise(&rows);
-    let (form, sensor_id) = (Form::Series, Arc::from(sensor));
-    PageWrite { sensor_id, start: START, page: 0, kind, form, seal: false, tags: None, rows: rows.into(), summary }
+    let (storage_mode, sensor_id) = (StorageMode::TimeSeries, Arc::from(sensor));
+    PageWrite {
+        sensor_id,
+        start: START,
+        page: 0,
+        kind,
+        storage_mode,
+        seal: false,
+        tags: None,
+        rows: rows.into(),
+        summary,
+    }
 }
 
 async fn write(store: &dyn Store, write: PageWrite) -> Written {
@@ -80,7 +90,7 @@ async fn contract(store: &dyn Store) {
     assert_eq!(write(store, write_of("a", PageKind::Create, &all[..3])).await, DONE_3);
     assert_eq!(write(store, write_of("a", AFTER(3), &all[3..5])).await, Written::Done { count: 5 });
     let bucket = load(store, "a", None, false).await;
-    assert_eq!((bucket.form, bucket.pages.len(), bucket.pages[0].count), (Form::Series, 1, 5));
+    assert_eq!((bucket.storage_mode, bucket.pages.len(), bucket.pages[0].count), (StorageMode::TimeSeries, 1, 5));
     assert_eq!((bucket.pages[0].last_ts_ms, bucket.pages[0].sealed), (all[4].ts_ms, false));
     let mut bucket = load(store, "a", Some(all[2].ts_ms), false).await;
     bucket.pages[0].keys.sort();
@@ -97,14 +107,14 @@ async fn contract(store: &dyn Store) {
     assert_eq!((bucket.pages[0].count, bucket.pages[0].keys.len()), (10, 2));
     for doubt in [false, true] {
         let nothing = load(store, "nobody", Some(i64::MIN), doubt).await;
-        assert!(nothing.pages.is_empty() && nothing.form == Form::Series);
+        assert!(nothing.pages.is_empty() && nothing.storage_mode == StorageMode::TimeSeries);
     }
     // Pages and measurements of different sensors in one batch, as after a change of mode.
-    let pages = PageWrite { form: Form::Pages, ..write_of("p", PageKind::Create, &all[..2]) };
+    let pages = PageWrite { storage_mode: StorageMode::Bucket, ..write_of("p", PageKind::Create, &all[..2]) };
     let batch = [pages, write_of("b", PageKind::Create, &all[..3]), write_of("c", AFTER(7), &all[..3])];
     // The page of "c" that was appended to does not exist.
     assert_eq!(store.write(&batch).await.unwrap(), [Written::Done { count: 2 }, DONE_3, Written::SummaryConflict]);
-    assert_eq!(load(store, "p", None, true).await.form, Form::Pages);
+    assert_eq!(load(store, "p", None, true).await.storage_mode, StorageMode::Bucket);
     let requests = ["p", "b", "c"].map(|s| LoadRequest {
         bucket: BucketKey { sensor_id: s.into(), start: START },
         readings_from: Some(START.0),
@@ -117,7 +127,7 @@ async fn contract(store: &dyn Store) {
 
 #[tokio::test]
 async fn the_memory_store_keeps_the_contract() {
-    let store = MemoryStore::new().with_form(Form::Series);
+    let store = MemoryStore::new().with_form(StorageMode::TimeSeries);
     contract(&store).await;
     // A process ended between measurements and summary.
     let late = temps(3..5);
@@ -162,7 +172,10 @@ async fn mongodb_keeps_the_contract() {
     assert_eq!(summary(&db, "b").await.get_document("summary").unwrap().get_document("temp").unwrap(), &temp);
     assert!(load(&store, "new", None, false).await.pages.is_empty());
     let bucket = load(&store, "new", None, true).await;
-    assert_eq!((bucket.form, bucket.pages[0].count, bucket.pages[0].last_ts_ms), (Form::Series, 2, START.0 + 4000));
+    assert_eq!(
+        (bucket.storage_mode, bucket.pages[0].count, bucket.pages[0].last_ts_ms),
+        (StorageMode::TimeSeries, 2, START.0 + 4000)
+    );
     let new = summary(&db, "new").await;
     assert_eq!(new.get_document("tags").unwrap(), &doc! { "site": "x" });
     assert_eq!(new.get_datetime("bucket_end").unwrap().timestamp_millis(), START.0 + HOUR);
@@ -184,9 +197,12 @@ async fn a_bucket_without_a_document_may_have_measurements_whatever_the_mode() {
     let settings = config::Store { uri, database: db.name().into(), mode, ..config::Config::default().store };
     let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
     store.prepare().await.unwrap();
-    assert_eq!(store.form(), Form::Pages);
+    assert_eq!(store.storage_mode(), StorageMode::Bucket);
     let bucket = load(&store, "a", Some(i64::MIN), true).await;
-    assert_eq!((bucket.form, bucket.pages[0].count, bucket.pages[0].keys.len()), (Form::Series, 3, 3));
+    assert_eq!(
+        (bucket.storage_mode, bucket.pages[0].count, bucket.pages[0].keys.len()),
+        (StorageMode::TimeSeries, 3, 3)
+    );
     assert_eq!(load(&store, "b", None, true).await, LoadedBucket::default());
 }
 

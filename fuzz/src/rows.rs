@@ -1,7 +1,7 @@
 //! The rows of a bucket against a plain list: whatever is pushed, taken, kept, appended and marked, in whatever order and
 //! with whatever names. Shared by the fuzzer and by `tests/fuzz_corpus.rs`.
 
-use super::model::{BatchBuilder, RowFlags, Rows, Shapes, Value, ValueRef};
+use super::model::{BatchBuilder, FieldSchemas, RowFlags, Rows, Value, ValueRef};
 
 /// Operations in one input.
 const STEPS_MAX: usize = 400;
@@ -30,13 +30,13 @@ pub(crate) fn check(input: &[u8]) {
     let mut input = Input(input.iter());
     let (mut rows, mut plain) = (Rows::default(), Vec::<Plain>::new());
     let (mut taken, mut plain_taken) = (Rows::default(), Vec::<Plain>::new());
-    let mut shapes = Shapes::default();
+    let mut schemas = FieldSchemas::default();
     for step in 0..STEPS_MAX {
         if input.0.len() == 0 {
             break;
         }
         match input.next() % 16 {
-            0..=8 => push(&mut input, step as i64, &mut shapes, &mut rows, &mut plain),
+            0..=8 => push(&mut input, step as i64, &mut schemas, &mut rows, &mut plain),
             9 | 10 => {
                 let (count, bytes) = (usize::from(input.next() % 32), u64::from(input.next()) * 32);
                 taken = rows.take_front(count, bytes);
@@ -68,14 +68,14 @@ pub(crate) fn check(input: &[u8]) {
                 plain.iter_mut().for_each(|row| row.flags = row.flags.with(RowFlags::REFUSED));
             }
             // Equal names in another shape from here on.
-            _ => shapes = Shapes::default(),
+            _ => schemas = FieldSchemas::default(),
         }
         same(&rows, &plain);
     }
 }
 
 /// Pushes a reading in one of the two ways.
-fn push(input: &mut Input<'_>, step: i64, shapes: &mut Shapes, rows: &mut Rows, plain: &mut Vec<Plain>) {
+fn push(input: &mut Input<'_>, step: i64, schemas: &mut FieldSchemas, rows: &mut Rows, plain: &mut Vec<Plain>) {
     let (first, count, kind) = (input.next(), input.next() % 5 + 1, input.next());
     let name = |i: u8| format!("n{}", u16::from(first) * 3 + u16::from(i));
     let value = |i: u8| match kind.wrapping_add(i) % 4 {
@@ -97,11 +97,11 @@ fn push(input: &mut Input<'_>, step: i64, shapes: &mut Shapes, rows: &mut Rows, 
         }
         builder.commit("s", ts_ms, false, &[]).expect("nothing guards it");
         let batch = builder.finish();
-        shapes.begin(&batch);
+        schemas.begin(&batch);
         for (_, reading) in batch.iter() {
-            rows.push(ts_ms, flags, shapes.of(&batch, reading.shape), reading.numbers, reading.payload);
+            rows.push(ts_ms, flags, schemas.of(&batch, reading.schema), reading.numbers, reading.payload);
         }
-        shapes.end();
+        schemas.end();
     }
     plain.push(Plain { ts_ms, flags, values, stored_bytes: rows.stored_bytes() - before });
 }

@@ -19,7 +19,7 @@ use hourbucket::flush::due::DuePolicy;
 use hourbucket::journal::fs::RealFs;
 use hourbucket::journal::{Env, Journal, Opened};
 use hourbucket::model::{
-    BatchBuilder, Form, Now, PageKind, PageWrite, ReadingBatch, RowFlags, Rows, SystemClock, ValueRef, summary,
+    BatchBuilder, Now, PageKind, PageWrite, ReadingBatch, RowFlags, Rows, StorageMode, SystemClock, ValueRef, summary,
 };
 use hourbucket::store::mongo::packed_bytes;
 
@@ -198,7 +198,7 @@ fn packing(c: &mut Criterion) {
             start,
             page: 0,
             kind,
-            form: Form::Pages,
+            storage_mode: StorageMode::Bucket,
             seal: false,
             tags: None,
             rows: rows.into(),

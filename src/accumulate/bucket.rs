@@ -12,7 +12,7 @@
 //! - one with the time of receipt is never dropped on arrival. Only where it is suspect (replayed, refused, answer
 //!   lost) it is counted against the stored ones of others that nobody has been counted against yet ([`ExternalWrites`]).
 //!
-//! In a time-series bucket ([`Form::Series`]) measurements have no version that could refuse them. So where some may be
+//! In a time-series bucket ([`StorageMode::TimeSeries`]) measurements have no version that could refuse them. So where some may be
 //! there without being known (an earlier process, an answer that never came), the load asks with `doubt`: the store then
 //! waits for what is still under way, and brings the summary in line with the measurements.
 //!
@@ -36,8 +36,8 @@ use crate::ack::{Ack, Acks};
 use crate::flush::due::DuePolicy;
 use crate::model::rows::{self, Room};
 use crate::model::{
-    BucketStart, FieldSummary, Form, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, Shape, Tags, memory,
-    summary,
+    BucketStart, FieldSchema, FieldSummary, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, StorageMode,
+    Tags, memory, summary,
 };
 use crate::store::LoadedBucket;
 
@@ -99,8 +99,8 @@ pub(super) struct Bucket {
     faults: u16,
     stored: StoredState,
     /// Where its readings are, once that is known.
-    form: Option<Form>,
-    /// A statement may have been applied in part: matters to [`Form::Series`].
+    storage_mode: Option<StorageMode>,
+    /// A statement may have been applied in part: matters to [`StorageMode::TimeSeries`].
     doubt: bool,
     /// What others have written, where anything was found.
     external: Option<Box<ExternalWrites>>,
@@ -135,18 +135,18 @@ pub(super) struct WriteOutcome {
     pub(super) duplicates: u64,
 }
 
-/// A reading as it arrives: its values as they stand in its batch, under the names of `shape`.
+/// A reading as it arrives: its values as they stand in its batch, under the names of `schema`.
 pub(super) struct IncomingReading<'a> {
     pub(super) ts_ms: i64,
     pub(super) flags: RowFlags,
-    pub(super) shape: &'a Arc<Shape>,
+    pub(super) schema: &'a Arc<FieldSchema>,
     pub(super) numbers: u8,
     pub(super) payload: &'a [u8],
 }
 
 impl IncomingReading<'_> {
     fn key(&self) -> ReadingKey {
-        ReadingKey::new(self.ts_ms, self.shape.values(self.payload))
+        ReadingKey::new(self.ts_ms, self.schema.values(self.payload))
     }
 }
 
@@ -160,7 +160,7 @@ impl Bucket {
             attempts: 0,
             faults: 0,
             stored: if believed_new { StoredState::New } else { StoredState::Unknown },
-            form: None,
+            storage_mode: None,
             doubt: !believed_new,
             external: None,
             receipt_ts_ms: i64::MIN,
@@ -310,7 +310,11 @@ impl Bucket {
     /// Readings and bytes of the page that the next ones go to.
     fn page_holds(&self) -> (u32, u64) {
         match self.stored {
-            StoredState::Page { count, bytes, sealed: false, .. } if self.form != Some(Form::Series) => (count, bytes),
+            StoredState::Page { count, bytes, sealed: false, .. }
+                if self.storage_mode != Some(StorageMode::TimeSeries) =>
+            {
+                (count, bytes)
+            }
             _ => (0, 0),
         }
     }
@@ -356,18 +360,18 @@ impl Bucket {
     }
 
     /// Takes the next statement; call only where [`Bucket::next_op`] says `Create` or `Append`. `keys_max`: how much of what
-    /// is stored may be remembered; `form`: of new buckets.
+    /// is stored may be remembered; `storage_mode`: of new buckets.
     pub(super) fn take(
         &mut self,
         sensor_id: &SensorId,
         tags: Option<&Arc<Tags>>,
         limits: PageLimits,
         keys_max: usize,
-        form: Form,
+        storage_mode: StorageMode,
     ) -> Option<PageWrite> {
         let mut pending = self.pending.take()?;
-        let form = *self.form.get_or_insert(form);
-        let series = form == Form::Series;
+        let storage_mode = *self.storage_mode.get_or_insert(storage_mode);
+        let series = storage_mode == StorageMode::TimeSeries;
         let none = SummaryBytes::NONE;
         let (page, kind, count, bytes, held) = match self.stored {
             StoredState::New | StoredState::Unknown => (0, PageKind::Create, 0, 0, none),
@@ -405,7 +409,7 @@ impl Bucket {
         }
         let tags = if kind == PageKind::Create || series { tags.cloned() } else { None };
         let (sensor_id, start, seal) = (sensor_id.clone(), self.start, full);
-        Some(PageWrite { sensor_id, start, page, kind, form, seal, tags, rows, summary })
+        Some(PageWrite { sensor_id, start, page, kind, storage_mode, seal, tags, rows, summary })
     }
 
     /// A load has begun.
@@ -438,7 +442,7 @@ impl Bucket {
     pub(super) fn written(&mut self, write: &PageWrite, count: u32) -> WriteOutcome {
         let Some(in_flight) = self.in_flight.take() else { return WriteOutcome::default() };
         self.stored = self.stored.after(write, in_flight.bytes, count);
-        if write.form == Form::Series && self.receipt_ts_ms > i64::MIN {
+        if write.storage_mode == StorageMode::TimeSeries && self.receipt_ts_ms > i64::MIN {
             self.external.get_or_insert_default().own(&write.rows);
         }
         (self.attempts, self.faults) = (0, 0);
@@ -497,11 +501,15 @@ impl Bucket {
     pub(super) fn loaded(&mut self, bucket: &LoadedBucket, from_ms: Option<i64>, keys_max: usize) -> WriteOutcome {
         self.load_ended();
         let (known, before) = (self.stored.end(), std::mem::replace(&mut self.stored, StoredState::of(bucket)));
-        if from_ms.is_none() && !self.doubt && self.form == Some(bucket.form) && self.stored.is_same_page(before) {
+        if from_ms.is_none()
+            && !self.doubt
+            && self.storage_mode == Some(bucket.storage_mode)
+            && self.stored.is_same_page(before)
+        {
             // Nothing was written beside this process: only the summary's size was in question.
             return WriteOutcome::default();
         }
-        self.form = (!bucket.pages.is_empty()).then_some(bucket.form);
+        self.storage_mode = (!bucket.pages.is_empty()).then_some(bucket.storage_mode);
         self.doubt = false;
         self.high_water_ms = bucket.pages.iter().map(|p| p.last_ts_ms).max().unwrap_or(i64::MIN);
         if self.stored.end() > known {
@@ -548,7 +556,7 @@ impl Pending {
     }
 
     fn push(&mut self, reading: &IncomingReading<'_>) {
-        self.rows.push(reading.ts_ms, reading.flags, reading.shape, reading.numbers, reading.payload);
+        self.rows.push(reading.ts_ms, reading.flags, reading.schema, reading.numbers, reading.payload);
         if let Some(keys) = self.keys.as_mut()
             && !reading.flags.any(RowFlags::RECEIPT_TIME)
         {

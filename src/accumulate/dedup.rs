@@ -9,7 +9,7 @@
 //! instance, a statement whose answer was lost), and how many of those were counted against readings with the time of
 //! receipt. Three pending, two stored by others, one counted already: two are missing.
 
-use crate::model::{Form, ReadingKey, RowFlags, Rows};
+use crate::model::{ReadingKey, RowFlags, Rows, StorageMode};
 use crate::store::LoadedBucket;
 
 /// Where a reading lies in its bucket: page, and position within.
@@ -34,7 +34,9 @@ impl DedupWindow {
             for (i, key) in page.keys.iter().enumerate().filter(|(_, key)| key.ts_ms >= from_ms) {
                 dedup.keys.push(*key);
                 // Measurements have no position: whose they are is told by what this process knows to be its own.
-                if others.is_some_and(|o| bucket.form == Form::Series || o.holds((p as u32, i as u32))) {
+                if others
+                    .is_some_and(|o| bucket.storage_mode == StorageMode::TimeSeries || o.holds((p as u32, i as u32)))
+                {
                     dedup.external.push(*key);
                 }
             }

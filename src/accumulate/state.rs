@@ -32,8 +32,8 @@ use crate::enrich::Registry;
 use crate::flush::backoff::Backoff;
 use crate::flush::due::{DuePolicy, DueWheel};
 use crate::model::{
-    BucketStart, NewBuckets, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags, Rows, SensorId, Shapes, Span, TagSets,
-    Tags,
+    BucketStart, FieldSchemas, NewBuckets, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags, Rows, SensorId, Span,
+    TagSets, Tags,
 };
 use crate::store::{LoadAnswer, LoadRequest, StoreError, Written};
 use jobs::ALONE_AFTER_FAULTS;
@@ -163,9 +163,9 @@ pub struct Shard {
     registry: Registry,
     sensors: Slab<Sensor>,
     index: HashTable<u32>,
-    shapes: Shapes,
+    schemas: FieldSchemas,
     tags: TagSets,
-    /// Bytes of `shapes` and `tags` as far as they are in `usage`, and when they were looked through last (monotonic ms).
+    /// Bytes of `schemas` and `tags` as far as they are in `usage`, and when they were looked through last (monotonic ms).
     shared_bytes: usize,
     swept_ms: u64,
     wheel: DueWheel<BucketRef>,
@@ -201,7 +201,7 @@ impl Shard {
             registry: Registry::default(),
             sensors: Slab::new(),
             index: HashTable::new(),
-            shapes: Shapes::default(),
+            schemas: FieldSchemas::default(),
             tags: TagSets::default(),
             shared_bytes: 0,
             swept_ms: 0,
@@ -278,7 +278,7 @@ impl Shard {
 
     /// Takes readings of a batch in. `ack` is delivered, as far as this shard is concerned, when all of them are stored.
     pub fn accept(&mut self, batch: &ReadingBatch, row_refs: &[RowRef], ack: Ack, replayed: bool, now: Now) {
-        self.shapes.begin(batch);
+        self.schemas.begin(batch);
         for &(offset, hash) in row_refs {
             let Some(reading) = batch.at(offset) else { continue };
             let slot = self.sensor(hash, &reading, now);
@@ -296,7 +296,7 @@ impl Shard {
             let arriving = IncomingReading {
                 ts_ms: reading.ts_ms,
                 flags,
-                shape: self.shapes.of(batch, reading.shape),
+                schema: self.schemas.of(batch, reading.schema),
                 numbers: reading.numbers,
                 payload: reading.payload,
             };
@@ -320,7 +320,7 @@ impl Shard {
                 self.wheel.push(bucket.due_ms, bucket_ref);
             }
         }
-        self.shapes.end();
+        self.schemas.end();
         self.count_shared();
         ack.delivered();
     }

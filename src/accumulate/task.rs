@@ -259,7 +259,7 @@ impl ShardTask {
 
     fn launch(&mut self, permit: Permit) {
         let (flusher, lane) = (self.flusher.clone(), permit.lane());
-        match self.state.take_in(lane, self.flusher.form()) {
+        match self.state.take_in(lane, self.flusher.storage_mode()) {
             None => return,
             Some(Job::Write(bucket_refs, writes)) => {
                 self.jobs.spawn(async move {

@@ -18,7 +18,7 @@ use super::answer::Problem;
 use super::params::{bounded, format_of, time, window_of};
 use super::render::{readings_body, rfc3339, value_json};
 use crate::ingest::http::answer;
-use crate::model::{BucketStart, DeadLetter, FieldSummary, Num, ValueRef};
+use crate::model::{BucketStart, DeadLetter, FieldSummary, Number, ValueRef};
 use crate::read::hours::Hour;
 use crate::read::merge::{Cursor, Window};
 use crate::read::sensors::SensorState;
@@ -125,9 +125,9 @@ async fn hourly(
 }
 
 fn bucket(start: BucketStart, end_ms: i64, hour: &Hour) -> Json {
-    let number = |n: Num| match n {
-        Num::Int(v) => value_json(ValueRef::Int(v)),
-        Num::Double(v) => value_json(ValueRef::Double(v)),
+    let number = |n: Number| match n {
+        Number::Int(v) => value_json(ValueRef::Int(v)),
+        Number::Double(v) => value_json(ValueRef::Double(v)),
     };
     let field = |(name, s): (&String, &FieldSummary)| {
         // JSON has no infinity: a sum that has overflowed, and its average, are null.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{Captured, Context, Formats, Rejects, Template, TsUnit, reasons, sparkplug, time};
+use super::{Captured, Context, Formats, Rejects, TopicTemplate, TsUnit, reasons, sparkplug, time};
 use crate::config::Config;
 use crate::model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
 
@@ -59,7 +59,8 @@ pub fn run(
     let usual = decoder.usual_templates();
     let given = request.template.map(|t| [t]);
     let templates = given.as_ref().map_or(usual, |t| t.as_slice());
-    let templates = templates.iter().map(|t| Template::parse(t)).collect::<Result<Vec<_>, _>>().map_err(invalid)?;
+    let templates =
+        templates.iter().map(|t| TopicTemplate::parse(t)).collect::<Result<Vec<_>, _>>().map_err(invalid)?;
     let captured = request.topic.and_then(|topic| templates.iter().find_map(|t| t.capture(topic)));
 
     let mut rejects = Rejects::new();

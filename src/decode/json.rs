@@ -5,14 +5,14 @@
 //! [`super::token`]), and where it is no JSON at all [`super::split`] finds where the next one begins. Every byte is
 //! looked at a fixed number of times, whatever the payload.
 
-pub(super) mod mould;
+pub(super) mod template;
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use memchr::memchr;
 
-use self::mould::Moulds;
+use self::template::Templates;
 use super::quota::Quota;
 use super::reading::ReadingDecoder;
 use super::rejects::Rejects;
@@ -74,7 +74,7 @@ struct Walk<'a, 'de> {
     bytes: &'de [u8],
     decoder: ReadingDecoder<'a, 'de>,
     /// What the readings look like; `None` where they get more than they say themselves.
-    moulds: Option<Moulds<'de>>,
+    templates: Option<Templates<'de>>,
     rejects: &'a mut Rejects,
     quota: Quota,
     /// The next element's place.
@@ -89,8 +89,8 @@ impl<'a, 'de> Walk<'a, 'de> {
         rejects: &'a mut Rejects,
     ) -> Walk<'a, 'de> {
         let decoder = ReadingDecoder::new(cx, out);
-        let moulds = cx.tags.is_empty().then(|| Moulds::new(bytes));
-        Walk { bytes, decoder, moulds, rejects, quota: Quota::new(cx.limits), index: 0 }
+        let templates = cx.tags.is_empty().then(|| Templates::new(bytes));
+        Walk { bytes, decoder, templates, rejects, quota: Quota::new(cx.limits), index: 0 }
     }
 
     fn array(&mut self) {
@@ -168,8 +168,8 @@ impl<'a, 'de> Walk<'a, 'de> {
                 self.quota.took();
                 // Of the last one nothing needs to be known.
                 let more = element.end < self.bytes.len();
-                if let Some(moulds) = self.moulds.as_mut().filter(|_| more) {
-                    moulds.learn(element, self.decoder.committed_shape());
+                if let Some(templates) = self.templates.as_mut().filter(|_| more) {
+                    templates.learn(element, self.decoder.committed_shape());
                 }
             }
             Err(fault) => self.rejects.fault(self.index, fault),
@@ -179,7 +179,7 @@ impl<'a, 'de> Walk<'a, 'de> {
 
     /// Takes the reading at `at` where it looks like one before it and may end where it does.
     fn take_like(&mut self, at: usize, ends: impl Fn(usize) -> bool) -> Option<usize> {
-        let used = self.moulds.as_mut()?.take(at, &mut self.decoder, ends)?;
+        let used = self.templates.as_mut()?.take(at, &mut self.decoder, ends)?;
         self.quota.took();
         self.index += 1;
         Some(used)

@@ -11,20 +11,20 @@
 //! What InfluxDB refuses is refused: a tag without a value, a line without a field. What it takes on one of its ways is
 //! taken: texts with line breaks, exponents without a sign, `=` in a tag's value, carriage returns, a byte order mark.
 
-mod mould;
 mod scan;
+mod template;
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
 
-use self::mould::{Mould, Slot};
 use self::scan::{FIELD_KEY, MEASUREMENT, TAG_KEY, TAG_VALUE, Word};
-use super::mould::Moulds;
+use self::template::{Slot, Template};
 use super::names::{self, excerpt};
 use super::quota::Quota;
 use super::reading::add_value;
 use super::rejects::{Fault, Rejects};
+use super::template::Templates;
 use super::{Context, reasons, time};
 use crate::model::{BatchBuilder, ValueRef};
 
@@ -99,14 +99,14 @@ struct Walk<'a, 't> {
     id: String,
     name: String,
     /// What the lines look like, and where in the one at hand what a mould leaves open stands.
-    moulds: Moulds<Mould>,
+    templates: Templates<Template>,
     slots: Vec<(Slot, usize, usize)>,
 }
 
 impl<'a, 't> Walk<'a, 't> {
     fn new(text: &'t str, original: Option<&'t [u8]>, cx: &'a Context<'a>, out: &'a mut BatchBuilder) -> Walk<'a, 't> {
         let (id, name) = (String::new(), String::new());
-        let (moulds, slots) = (Moulds::default(), Vec::new());
+        let (templates, slots) = (Templates::default(), Vec::new());
         let mut walk = Walk {
             text,
             original,
@@ -117,12 +117,12 @@ impl<'a, 't> Walk<'a, 't> {
             measurement: "".into(),
             id,
             name,
-            moulds,
+            templates,
             slots,
         };
         // Those that get more tags than they have, or that must be looked at for bytes that are no text, are not compared.
         if original.is_some() || !cx.tags.is_empty() {
-            walk.moulds.give_up();
+            walk.templates.give_up();
         }
         walk
     }
@@ -166,7 +166,7 @@ impl<'a, 't> Walk<'a, 't> {
     /// Takes the line at `begin` and gives its end, the place of its line break or of the end of the payload.
     fn reading(&mut self, begin: usize) -> Result<usize, Fault> {
         let (text, cx, out, id) = (self.text, self.cx, &mut *self.out, &mut self.id);
-        if let Some(end) = self.moulds.find(|mould| mould.fill(text, begin, cx, out, id)) {
+        if let Some(end) = self.templates.find(|template| template.fill(text, begin, cx, out, id)) {
             return Ok(end);
         }
         self.out.begin();
@@ -180,7 +180,7 @@ impl<'a, 't> Walk<'a, 't> {
             return Err(Fault::new(reasons::INVALID_UTF8, "the line is not UTF-8"));
         }
         // Of the last one nothing needs to be known. The commit puts the tags into another order.
-        let learns = self.moulds.learns() && end < self.text.len();
+        let learns = self.templates.learns() && end < self.text.len();
         let keys = if learns { self.tags.iter().map(|(key, _)| key.clone()).collect() } else { Vec::new() };
         self.commit(ts_ms, receipt_time)?;
         if learns {
@@ -194,8 +194,8 @@ impl<'a, 't> Walk<'a, 't> {
         let limits = self.cx.limits;
         let stored = |raw: Cow<'t, str>| Some((raw.clone(), names::stored(raw, limits).ok()?));
         let keys = keys.into_iter().map(stored).collect::<Option<Vec<_>>>();
-        let mould = keys.and_then(|keys| {
-            Mould::of(&mould::Line {
+        let template = keys.and_then(|keys| {
+            Template::of(&template::Line {
                 text: self.text,
                 begin,
                 slots: &self.slots,
@@ -203,10 +203,10 @@ impl<'a, 't> Walk<'a, 't> {
                 keys: &keys,
                 sensor_tag: self.sensor.is_some(),
                 topic: self.cx.sensor_id.is_some(),
-                shape: self.out.committed_shape(),
+                schema: self.out.committed_shape(),
             })
         });
-        self.moulds.learn(mould);
+        self.templates.learn(template);
     }
 
     /// Measurement and tags; gives the place behind them.

@@ -3,7 +3,7 @@
 //!
 //! `json`, `scalar`, `line`, `binary` (CBOR, MessagePack) and `senml` are built-in formats, [`sparkplug`] is one that needs
 //! a memory of its own, [`otlp`] reads the metrics of OpenTelemetry, `mapping` is what a configuration describes, and
-//! [`Decoder`] is any of them by name; `reading` is one reading in the native shape, `token` one of its members, `mould`
+//! [`Decoder`] is any of them by name; `reading` is one reading in the native shape, `token` one of its members, `template`
 //! the fast way for readings that look alike, `time` and `names` the rules for times and names, `quota`
 //! the most readings of a payload, `decimal` plain numbers, `split` finds where a
 //! broken element ends. [`topic`] takes a topic apart, [`reasons`] is the closed list of what can be wrong, [`cli`] the
@@ -19,7 +19,6 @@ mod decoder;
 mod json;
 mod line;
 mod mapping;
-mod mould;
 mod names;
 pub mod otlp;
 mod quota;
@@ -30,6 +29,7 @@ mod scalar;
 mod senml;
 pub mod sparkplug;
 mod split;
+mod template;
 #[cfg(test)]
 mod tests;
 mod time;
@@ -41,7 +41,7 @@ use std::str::FromStr;
 pub use decoder::{Decoder, Formats, UnknownFormat};
 pub use line::quote_lines;
 pub use rejects::{KEPT_MAX, Reject, Rejects};
-pub use topic::{Captured, Template, TopicError, filter_matches};
+pub use topic::{Captured, TopicError, TopicTemplate, filter_matches};
 
 use crate::config::{Limits, Line};
 use crate::model::BatchBuilder;
@@ -160,7 +160,7 @@ pub struct Context<'a> {
     /// From the topic: the field of a scalar.
     pub field: Option<&'a str>,
     /// From the topic: tags, beside those of the payload (which win). No name twice, and names as they are stored:
-    /// [`Template`] gives such ones.
+    /// [`TopicTemplate`] gives such ones.
     pub tags: &'a [(&'a str, &'a str)],
 }
 

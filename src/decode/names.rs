@@ -9,7 +9,7 @@ use super::rejects::Fault;
 use crate::config::Limits;
 use crate::model::BatchBuilder;
 use crate::model::batch::BuildError;
-use crate::model::fields::TooManyInBucket;
+use crate::model::fields::BucketFieldsFull;
 
 /// Most tags a reading can have, whatever `limits.tags_max` says: they are gathered on the stack.
 pub(super) const TAGS_MAX: usize = 64;
@@ -120,7 +120,7 @@ pub(super) fn commit(
         _ => commit(gather(own, cx, &mut [("", ""); TAGS_MAX])?),
     };
     committed.map_err(|error| match error {
-        BuildError::TooManyInBucket(TooManyInBucket { used, new, max }) => {
+        BuildError::BucketFieldsFull(BucketFieldsFull { used, new, max }) => {
             let (id, new_names) = (excerpt(sensor_id), if new == 1 { "name" } else { "names" });
             let detail = format!(
                 "sensor {id} has used {used} different field names in this reading's bucket, and this reading brings {new} \

@@ -11,11 +11,11 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::json::mould::Simple;
+use super::json::template::Simple;
 use super::names::{self, excerpt};
 use super::rejects::Fault;
 use super::token::{KeySeed, Skip, Token, TokenSeed};
-use super::{Context, TsUnit, mould, reasons, time};
+use super::{Context, TsUnit, reasons, template, time};
 use crate::model::batch::BuildError;
 use crate::model::{BatchBuilder, ValueRef};
 
@@ -111,10 +111,10 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         names::commit(self.out, sensor_id, (ts_ms, receipt_time), &self.tags, self.cx)
     }
 
-    /// Begins a reading that has a shape which is known: see [`super::mould`]. Its values follow with
+    /// Begins a reading that has a shape which is known: see [`super::template`]. Its values follow with
     /// [`ReadingDecoder::next_value`], and it is committed with [`ReadingDecoder::commit_like`].
-    pub(super) fn begin_like(&mut self, shape: u32) {
-        self.out.begin_like(shape);
+    pub(super) fn begin_like(&mut self, schema: u32) {
+        self.out.begin_like(schema);
     }
 
     /// Adds the value of the next field; `None` where it is not surely a good one.
@@ -129,7 +129,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         fits.then(|| self.out.next_value(value))
     }
 
-    /// Commits a reading whose values were added one by one; of its tags (see [`mould::keyed`]) `tags` holds the texts.
+    /// Commits a reading whose values were added one by one; of its tags (see [`template::keyed`]) `tags` holds the texts.
     /// `false` (and nothing committed) where it is not surely a good one.
     pub(super) fn commit_like<'t>(
         &mut self,
@@ -139,7 +139,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         keys: &'t [Box<str>],
     ) -> bool {
         let (cx, limits) = (self.cx, self.cx.limits);
-        let Some(tags) = mould::keyed(tags, keys, limits) else { return false };
+        let Some(tags) = template::keyed(tags, keys, limits) else { return false };
         let Ok((ts_ms, receipt_time)) = time::resolve(ts, None, cx) else { return false };
         if names::check_sensor_id(sensor_id, limits).is_err() {
             return false;
@@ -293,7 +293,7 @@ pub(super) fn add_value(
             Fault::new(reasons::TOO_MANY_FIELD_NAMES, detail)
         }
         // Only of a whole reading.
-        BuildError::TooManyInBucket(_) => too_many(),
+        BuildError::BucketFieldsFull(_) => too_many(),
     })
 }
 

@@ -4,7 +4,7 @@
 /// name in braces: `sensor_id` and `field` have their meaning, any other becomes a tag. A last `#` takes the rest; one
 /// name may take several levels instead, at least one: `{sensor_id#}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template {
+pub struct TopicTemplate {
     levels: Vec<Level>,
     /// Ends with `#`.
     open: bool,
@@ -65,17 +65,17 @@ pub struct Captured<'a> {
     pub tags: Vec<(&'a str, &'a str)>,
 }
 
-impl Template {
+impl TopicTemplate {
     /// Reads a template.
     ///
     /// # Errors
     /// What is wrong with it, for the person who wrote it.
-    pub fn parse(text: &str) -> Result<Template, TopicError> {
+    pub fn parse(text: &str) -> Result<TopicTemplate, TopicError> {
         if text.is_empty() {
             return Err(TopicError::Empty);
         }
         let (text, open) = match text.strip_suffix('#') {
-            Some("") => return Ok(Template { levels: Vec::new(), open: true, many: None }),
+            Some("") => return Ok(TopicTemplate { levels: Vec::new(), open: true, many: None }),
             Some(head) => (head.strip_suffix('/').ok_or(TopicError::HashNotLast)?, true),
             None => (text, false),
         };
@@ -96,7 +96,7 @@ impl Template {
         if levels.iter().filter(|l| matches!(l, Level::Tag(_))).count() > NAMES_MAX {
             return Err(TopicError::TooManyNames);
         }
-        Ok(Template { levels, open, many })
+        Ok(TopicTemplate { levels, open, many })
     }
 
     /// Whether it names the sensor; without, only payloads that do can be read.
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_template_takes_a_topic_apart() {
-        let template = Template::parse("sensors/{sensor_id}/{field}").unwrap();
+        let template = TopicTemplate::parse("sensors/{sensor_id}/{field}").unwrap();
         assert!(template.has_sensor_id() && template.has_field());
         let captured = template.capture("sensors/S1/temp").unwrap();
         assert_eq!((captured.sensor_id, captured.field, captured.tags.len()), (Some("S1"), Some("temp"), 0));
@@ -214,20 +214,20 @@ mod tests {
         }
         assert_eq!(template.capture("sensors//temp").unwrap().sensor_id, Some(""));
 
-        let template = Template::parse("+/{site}/{sensor_id}/#").unwrap();
+        let template = TopicTemplate::parse("+/{site}/{sensor_id}/#").unwrap();
         let captured = template.capture("x/north/Kühlschrank Küche").unwrap();
         assert_eq!((captured.sensor_id, captured.field), (Some("Kühlschrank Küche"), None));
         assert_eq!(captured.tags, [("site", "north")]);
         assert!(template.capture("x/north/S1/a/b").is_some());
         assert!(template.capture("x/north").is_none());
-        assert!(Template::parse("#").unwrap().capture("a/b").is_some());
-        assert!(Template::parse("/{sensor_id}").unwrap().capture("/S1").is_some());
+        assert!(TopicTemplate::parse("#").unwrap().capture("a/b").is_some());
+        assert!(TopicTemplate::parse("/{sensor_id}").unwrap().capture("/S1").is_some());
     }
 
     #[test]
     fn one_name_may_take_several_levels() {
         let sensor = |template: &str, topic: &str| {
-            let template = Template::parse(template).unwrap();
+            let template = TopicTemplate::parse(template).unwrap();
             let found = template.capture(topic)?;
             Some((found.sensor_id.unwrap_or("-").to_owned(), found.field.unwrap_or("-").to_owned()))
         };
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(sensor("{sensor_id#}/x/+", "a/y/b"), None);
         assert_eq!(sensor("N/{sensor_id}/{field#}", "N/p/Ac/L1/Power"), some("p", "Ac/L1/Power"));
         for text in ["{a#}/{b#}", "{a#}/#"] {
-            assert_eq!(Template::parse(text), Err(TopicError::SeveralTwice), "{text}");
+            assert_eq!(TopicTemplate::parse(text), Err(TopicError::SeveralTwice), "{text}");
         }
     }
 
@@ -263,12 +263,12 @@ mod tests {
             ("{sensor_id}/{sensor_id}", DuplicateName("sensor_id".into())),
             ("{site}/+/{site}", DuplicateName("site".into())),
         ] {
-            let result = Template::parse(text).unwrap_err();
+            let result = TopicTemplate::parse(text).unwrap_err();
             assert_eq!(result, error, "{text}");
             assert!(!result.to_string().is_empty());
         }
         let many: Vec<String> = (0..17).map(|i| format!("{{t{i}}}")).collect();
-        assert_eq!(Template::parse(&many.join("/")), Err(TooManyNames));
+        assert_eq!(TopicTemplate::parse(&many.join("/")), Err(TooManyNames));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use crate::model::{BucketStart, Form, LatestUpdate, NewBuckets, PageWrite, Span};
+use crate::model::{BucketStart, LatestUpdate, NewBuckets, PageWrite, Span, StorageMode};
 use crate::store::{LatestWritten, LoadAnswer, LoadRequest, Store, StoreError, Written};
 use crate::telemetry::metrics;
 use backoff::Backoff;
@@ -127,8 +127,8 @@ impl Flusher {
     }
 
     /// Where the readings of new buckets go; to be asked with a permit in hand, when the store is prepared.
-    pub fn form(&self) -> Form {
-        self.store.form()
+    pub fn storage_mode(&self) -> StorageMode {
+        self.store.storage_mode()
     }
 
     /// The label `mode`.

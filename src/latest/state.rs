@@ -14,7 +14,7 @@ use crate::ack::{Ack, Acks};
 use crate::flush::due::{DuePolicy, DueWheel};
 use crate::model::latest::{prune, wire_bytes};
 use crate::model::memory;
-use crate::model::{LatestUpdate, Now, ReadingBatch, RowFlags, Rows, SensorId, Shapes, stable_hash};
+use crate::model::{FieldSchemas, LatestUpdate, Now, ReadingBatch, RowFlags, Rows, SensorId, stable_hash};
 
 /// What a task is told at its start.
 #[derive(Debug, Clone)]
@@ -85,7 +85,7 @@ pub struct Latest {
     wheel: DueWheel<u32>,
     ready: VecDeque<u32>,
     usage: LatestUsage,
-    shapes: Shapes,
+    shapes: FieldSchemas,
     /// Bytes of `shapes` as far as they are in `usage`, and when they were looked through last (monotonic ms).
     shapes_bytes: usize,
     swept_ms: u64,
@@ -103,7 +103,7 @@ impl Latest {
             wheel: DueWheel::new(due.grain_ms()),
             ready: VecDeque::new(),
             usage: LatestUsage::default(),
-            shapes: Shapes::default(),
+            shapes: FieldSchemas::default(),
             shapes_bytes: 0,
             swept_ms: 0,
         }
@@ -132,7 +132,7 @@ impl Latest {
             let slot = self.slot(hash, reading.sensor_id(), |due| due.due_ms(now.mono_ms, hash));
             let entry = &mut self.entries[slot as usize];
             let before = entry.memory();
-            let shape = self.shapes.of(batch, reading.shape);
+            let shape = self.shapes.of(batch, reading.schema);
             entry.rows.push(reading.ts_ms, RowFlags::default(), shape, reading.numbers, reading.payload);
             if let Some(ack) = &ack {
                 entry.acks.join(ack);

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::bucket::{Recount, StoredBucket, StoredPage, without_duplicates};
 use super::report::time;
-use crate::model::{FieldSummary, Form, Num};
+use crate::model::{FieldSummary, Number, StorageMode};
 
 /// Part of the sum of the absolute values by which two sums of doubles may differ.
 pub const SUM_TOLERANCE: f64 = 1e-9;
@@ -50,7 +50,7 @@ pub enum Kind {
     MissingPage,
     /// A page has a next one and would still take readings.
     NotSealed,
-    /// A page beside a document in time-series form, or readings in that document.
+    /// A page beside a document in time-series mode, or readings in that document.
     Stray { n: u64 },
     /// Measurements of a bucket that has no document.
     NoDocument { n: u64 },
@@ -138,9 +138,9 @@ impl Kind {
 }
 
 fn field_json(summary: Option<&FieldSummary>) -> Value {
-    let num = |n: Num| match n {
-        Num::Int(v) => json!(v),
-        Num::Double(v) => json!(v),
+    let num = |n: Number| match n {
+        Number::Int(v) => json!(v),
+        Number::Double(v) => json!(v),
     };
     summary
         .map_or(Value::Null, |s| json!({ "min": num(s.min), "max": num(s.max), "sum": num(s.sum), "count": s.count }))
@@ -149,8 +149,8 @@ fn field_json(summary: Option<&FieldSummary>) -> Value {
 /// Everything that is wrong with a bucket, page by page. (The pages of the time-series form are held against the
 /// measurements together, and what differs is told of page 0.)
 pub fn audit(bucket: &StoredBucket) -> Vec<Finding> {
-    match (bucket.form(), &bucket.measured) {
-        (Form::Series, Some(_)) => time_series(bucket),
+    match (bucket.storage_mode(), &bucket.measured) {
+        (StorageMode::TimeSeries, Some(_)) => time_series(bucket),
         _ => pages(bucket),
     }
 }
@@ -199,7 +199,7 @@ fn time_series(bucket: &StoredBucket) -> Vec<Finding> {
         Some(stored) if stored > 0 && n == 0 => found.push(of_bucket(Kind::NoMeasurements { stored })),
         _ => found.extend(differences(&head, &Recount::of([&measured.rows]), u64::from(measured.unreadable))),
     }
-    let mut series = bucket.pages.iter().filter(|p| p.form == Form::Series).peekable();
+    let mut series = bucket.pages.iter().filter(|p| p.storage_mode == StorageMode::TimeSeries).peekable();
     while let Some(page) = series.next() {
         if series.peek().is_some() && !page.sealed {
             found.push(Finding { page: Some(page.page), kind: Kind::NotSealed });
@@ -256,7 +256,7 @@ fn same(stored: &FieldSummary, actual: &FieldSummary, absolute: f64) -> bool {
         && equal(stored.min, actual.min)
         && equal(stored.max, actual.max)
         && match (stored.sum, actual.sum) {
-            (Num::Int(a), Num::Int(b)) => a == b,
+            (Number::Int(a), Number::Int(b)) => a == b,
             (a, b) => {
                 let (a, b) = (a.as_f64(), b.as_f64());
                 // If even the absolute values overflow, the order of the additions decides whether a sum is a number,
@@ -267,9 +267,9 @@ fn same(stored: &FieldSummary, actual: &FieldSummary, absolute: f64) -> bool {
 }
 
 /// By value: MongoDB's `$min` keeps whichever of 0.0 and -0.0, or of 1 and 1.0, came first.
-fn equal(a: Num, b: Num) -> bool {
+fn equal(a: Number, b: Number) -> bool {
     match (a, b) {
-        (Num::Int(a), Num::Int(b)) => a == b,
+        (Number::Int(a), Number::Int(b)) => a == b,
         (a, b) => a.as_f64() == b.as_f64(),
     }
 }

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use crate::model::{BucketKey, FieldSummary, Form, ReadingKey, Rows, summary};
+use crate::model::{BucketKey, FieldSummary, ReadingKey, Rows, StorageMode, summary};
 
 /// One document of `sensor_buckets`.
 #[derive(Debug, Clone)]
 pub struct StoredPage {
     /// Its number.
     pub page: u32,
-    /// What it says of its form.
-    pub form: Form,
+    /// What it says of its storage mode.
+    pub storage_mode: StorageMode,
     /// Its version; absent where the field is missing or no number.
     pub count: Option<i64>,
     /// Whether it takes no more.
@@ -56,26 +56,28 @@ pub struct StoredBucket {
     pub end_ms: i64,
     /// By number, gaps included.
     pub pages: Vec<StoredPage>,
-    /// Read where the form is [`Form::Series`], where there is no document, and where a conversion needs them.
+    /// Read where the form is [`StorageMode::TimeSeries`], where there is no document, and where a conversion needs them.
     pub measured: Option<Measured>,
 }
 
 impl StoredBucket {
     /// The form that its first page tells, page 0 unless that is missing.
-    pub fn form(&self) -> Form {
-        self.pages.first().map_or(Form::Series, |page| page.form)
+    pub fn storage_mode(&self) -> StorageMode {
+        self.pages.first().map_or(StorageMode::TimeSeries, |page| page.storage_mode)
     }
 
-    /// Pages with readings beside a document in time-series form, or readings in one: written by somebody who still
+    /// Pages with readings beside a document in time-series mode, or readings in one: written by somebody who still
     /// believed in pages.
     pub fn strays(&self) -> impl Iterator<Item = &StoredPage> {
-        let mixed = self.form() == Form::Series;
-        self.pages.iter().filter(move |p| mixed && (p.form == Form::Pages || !p.rows.is_empty() || p.unreadable > 0))
+        let mixed = self.storage_mode() == StorageMode::TimeSeries;
+        self.pages
+            .iter()
+            .filter(move |p| mixed && (p.storage_mode == StorageMode::Bucket || !p.rows.is_empty() || p.unreadable > 0))
     }
 
-    /// The pages in time-series form, as one: they add up to the measurements together. `None` without any.
+    /// The pages in time-series mode, as one: they add up to the measurements together. `None` without any.
     pub fn merged(&self) -> Option<StoredPage> {
-        let mut pages = self.pages.iter().filter(|p| p.form == Form::Series);
+        let mut pages = self.pages.iter().filter(|p| p.storage_mode == StorageMode::TimeSeries);
         let mut merged = StoredPage { rows: Rows::default(), unreadable: 0, ..pages.next()?.clone() };
         for page in pages {
             merged.count = merged.count.zip(page.count).map(|(a, b)| a + b);

@@ -58,7 +58,7 @@ pub enum Step {
     Verified,
     /// All statements of the swap were sent, and not committed.
     Swapping,
-    /// The documents say the new form.
+    /// The documents say the new storage_mode.
     Swapped,
     /// What the old form has left was removed.
     Removed,

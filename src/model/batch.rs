@@ -93,7 +93,7 @@ impl ReceiptTimes {
 #[derive(Debug, Clone, Default)]
 pub struct ReadingBatch {
     names: Vec<Box<str>>,
-    shapes: Vec<Box<[u16]>>,
+    schemas: Vec<Box<[u16]>>,
     records: Vec<u8>,
     places: Vec<Place>,
     receipt_times: ReceiptTimes,
@@ -118,8 +118,8 @@ pub struct ReadingRef<'a> {
     pub receipt_time: bool,
     /// The tags in canonical form; empty where there are none.
     pub tags: &'a [u8],
-    /// Its shape: see [`ReadingBatch::shape`].
-    pub shape: u32,
+    /// Its shape: see [`ReadingBatch::schema`].
+    pub schema: u32,
     /// How many of its values are numbers.
     pub numbers: u8,
     /// Its values in compact form ([`super::value`]), one for each name of its shape.
@@ -180,12 +180,12 @@ impl ReadingBatch {
 
     /// How many shapes there are.
     pub fn shape_count(&self) -> usize {
-        self.shapes.len()
+        self.schemas.len()
     }
 
     /// The names of a shape, as indexes of [`ReadingBatch::name`].
-    pub fn shape(&self, index: u32) -> &[u16] {
-        &self.shapes[index as usize]
+    pub fn schema(&self, index: u32) -> &[u16] {
+        &self.schemas[index as usize]
     }
 
     /// Bytes held.
@@ -193,16 +193,16 @@ impl ReadingBatch {
         memory::block(self.records.capacity())
             + memory::block(self.places.capacity() * size_of::<Place>())
             + memory::block(self.names.capacity() * size_of::<Box<str>>())
-            + memory::block(self.shapes.capacity() * size_of::<Box<[u16]>>())
+            + memory::block(self.schemas.capacity() * size_of::<Box<[u16]>>())
             + self.names.iter().map(|name| memory::block(name.len())).sum::<usize>()
-            + self.shapes.iter().map(|shape| memory::block(size_of_val(&**shape))).sum::<usize>()
+            + self.schemas.iter().map(|schema| memory::block(size_of_val(&**schema))).sum::<usize>()
     }
 
     /// Bytes that [`ReadingBatch::encode`] adds.
     fn encoded_bytes(&self) -> usize {
         let names: usize = self.names.iter().map(|name| 2 + name.len()).sum();
-        let shapes: usize = self.shapes.iter().map(|shape| 1 + 2 * shape.len()).sum();
-        4 + 2 + names + 4 + shapes + self.records.len()
+        let schemas: usize = self.schemas.iter().map(|schema| 1 + 2 * schema.len()).sum();
+        4 + 2 + names + 4 + schemas + self.records.len()
     }
 
     /// The times of receipt of its readings, those taken back by [`BatchBuilder::rollback`] included.
@@ -241,10 +241,10 @@ impl ReadingBatch {
             out.extend_from_slice(&(name.len() as u16).to_le_bytes());
             out.extend_from_slice(name.as_bytes());
         }
-        out.extend_from_slice(&(self.shapes.len() as u32).to_le_bytes());
-        for shape in &self.shapes {
-            out.push(shape.len() as u8);
-            shape.iter().for_each(|name| out.extend_from_slice(&name.to_le_bytes()));
+        out.extend_from_slice(&(self.schemas.len() as u32).to_le_bytes());
+        for schema in &self.schemas {
+            out.push(schema.len() as u8);
+            schema.iter().for_each(|name| out.extend_from_slice(&name.to_le_bytes()));
         }
         out.extend_from_slice(&self.records);
     }
@@ -258,13 +258,13 @@ impl ReadingBatch {
             let n = usize::from(cursor.u16()?);
             names.push(cursor.text(n).map(Box::from)?);
         }
-        let mut shapes: Vec<Box<[u16]>> = vec![];
+        let mut schemas: Vec<Box<[u16]>> = vec![];
         for _ in 0..cursor.u32()? {
             let n = cursor.u8()?;
-            let shape = (0..n).map(|_| cursor.u16().filter(|name| usize::from(*name) < names.len()));
-            shapes.push(shape.collect::<Option<_>>()?);
+            let schema = (0..n).map(|_| cursor.u16().filter(|name| usize::from(*name) < names.len()));
+            schemas.push(schema.collect::<Option<_>>()?);
         }
-        let mut batch = ReadingBatch { names, shapes, records: cursor.rest.to_vec(), ..ReadingBatch::default() };
+        let mut batch = ReadingBatch { names, schemas, records: cursor.rest.to_vec(), ..ReadingBatch::default() };
         let mut receipt_times = ReceiptTimes::default();
         let (mut at, mut places) = (0, Vec::with_capacity(count.min(batch.records.len() / HEAD_BYTES)));
         while at < batch.records.len() {
@@ -285,16 +285,16 @@ impl ReadingBatch {
         let mut cursor = Cursor { rest: self.records.get(at..).filter(|rest| !rest.is_empty())? };
         let (flags, ts_ms) = (cursor.u8()?, cursor.i64()?);
         let (id, tags) = (usize::from(cursor.u16()?), usize::from(cursor.u16()?));
-        let (shape, numbers, payload) = (cursor.u32()?, cursor.u8()?, cursor.u32()? as usize);
+        let (schema, numbers, payload) = (cursor.u32()?, cursor.u8()?, cursor.u32()? as usize);
         let reading = ReadingRef {
             ts_ms,
             receipt_time: flags & FLAG_RECEIPT_TIME != 0,
-            shape,
+            schema,
             numbers,
             id: cursor.take(id)?,
             tags: cursor.take(tags)?,
             payload: cursor.take(payload)?,
-            names: self.shapes.get(shape as usize)?,
+            names: self.schemas.get(schema as usize)?,
         };
         Some((reading, self.records.len() - cursor.rest.len()))
     }

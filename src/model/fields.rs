@@ -28,8 +28,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::hour::{BucketStart, Span};
 use super::memory;
+use super::span::{BucketStart, Span};
 
 /// All sets together.
 pub const MEMORY_MAX: usize = 16 << 20;
@@ -39,7 +39,7 @@ const STRIPES: usize = 16;
 const OWNERS_MAX: usize = 16_384;
 /// How long the shared names hold, in milliseconds of the clock by which readings are received.
 const EPOCH_MS: i64 = 60 * 60 * 1000;
-/// Shapes by which a sensor's readings are recognised.
+/// FieldSchemas by which a sensor's readings are recognised.
 const SHAPES_KEPT: usize = 4;
 
 /// How many names may be shared.
@@ -89,7 +89,7 @@ struct Used {
     key: u64,
     /// In which its names were noted.
     epoch: u32,
-    shapes: [u64; SHAPES_KEPT],
+    schemas: [u64; SHAPES_KEPT],
     shapes_next: u8,
     /// Upper halves of the names' hashes, sorted.
     names: Vec<u32>,
@@ -97,7 +97,7 @@ struct Used {
 
 /// A reading that would bring too many names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TooManyInBucket {
+pub struct BucketFieldsFull {
     /// Names that its sensor has used in its bucket.
     pub used: usize,
     /// Names of it that are new there.
@@ -119,8 +119,8 @@ impl FieldLimiter {
         self.0.begin_epoch(now_ms);
         let epoch = self.0.epoch.load(Ordering::Relaxed);
         let shared = self.0.shared.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let (inner, hashes, shapes) = (self.0.clone(), vec![], vec![]);
-        FieldGuard { inner, epoch, shared, fields_max, hashes, shapes, last: None }
+        let (inner, hashes, schemas) = (self.0.clone(), vec![], vec![]);
+        FieldGuard { inner, epoch, shared, fields_max, hashes, schemas, last: None }
     }
 
     /// Bytes held by the sets of names.
@@ -178,7 +178,7 @@ impl Stripe {
             self.young_bytes += used.memory_bytes();
             self.young.insert_unique(key, used, |used| used.key);
         }
-        let new = || Used { key, epoch, shapes: [0; SHAPES_KEPT], shapes_next: 0, names: vec![] };
+        let new = || Used { key, epoch, schemas: [0; SHAPES_KEPT], shapes_next: 0, names: vec![] };
         self.young.entry(key, |used| used.key == key, |used| used.key).or_insert_with(new).into_mut()
     }
 
@@ -203,14 +203,14 @@ impl Used {
     }
 
     /// Adds the names of a reading; gives how many were new, and by how many bytes it grew.
-    fn admit(&mut self, shape: u64, names: &[u64], max: usize) -> Result<(usize, usize), TooManyInBucket> {
+    fn admit(&mut self, schema: u64, names: &[u64], max: usize) -> Result<(usize, usize), BucketFieldsFull> {
         let is_new = |name: &&u64| self.names.binary_search(&upper(**name)).is_err();
         let mut new: Vec<u32> = names.iter().filter(is_new).map(|name| upper(*name)).collect();
         new.sort_unstable();
         new.dedup();
         let used = self.names.len();
         if used + new.len() > max {
-            return Err(TooManyInBucket { used, new: new.len(), max });
+            return Err(BucketFieldsFull { used, new: new.len(), max });
         }
         let (before, news) = (if used == 0 { 0 } else { self.memory_bytes() }, new.len());
         if !new.is_empty() {
@@ -218,7 +218,7 @@ impl Used {
             self.names.extend(new);
             self.names.sort();
         }
-        self.shapes[usize::from(self.shapes_next)] = shape;
+        self.schemas[usize::from(self.shapes_next)] = schema;
         self.shapes_next = (self.shapes_next + 1) % SHAPES_KEPT as u8;
         Ok((news, self.memory_bytes() - before))
     }
@@ -238,36 +238,37 @@ pub struct FieldGuard {
     /// Of the batch's names, as far as they were asked for.
     hashes: Vec<u64>,
     /// Of the batch's shapes, as far as they were asked for: the hash, or `None` where all names are shared.
-    shapes: Vec<Option<u64>>,
+    schemas: Vec<Option<u64>>,
     /// Sensor and bucket, and shape, of the reading that was counted last.
     last: Option<(u64, u32)>,
 }
 
 impl FieldGuard {
-    /// Whether a reading of this shape may be taken; `names` and `shapes` are those of the batch so far.
+    /// Whether a reading of this shape may be taken; `names` and `schemas` are those of the batch so far.
     pub(super) fn admit(
         &mut self,
         names: &[Box<str>],
-        shapes: &[Box<[u16]>],
-        shape: u32,
+        schemas: &[Box<[u16]>],
+        schema: u32,
         sensor_id: &str,
         ts_ms: i64,
-    ) -> Result<(), TooManyInBucket> {
-        if self.shapes.len() <= shape as usize {
-            self.learn(names, shapes);
+    ) -> Result<(), BucketFieldsFull> {
+        if self.schemas.len() <= schema as usize {
+            self.learn(names, schemas);
         }
-        let Some(shape_hash) = self.shapes[shape as usize] else { return Ok(()) };
+        let Some(shape_hash) = self.schemas[schema as usize] else { return Ok(()) };
         let BucketStart(start) = self.inner.span.floor(ts_ms);
         let sensor = xxh3_64_with_seed(sensor_id.as_bytes(), self.inner.seed);
         let key = xxh3_64_with_seed(&start.to_le_bytes(), sensor);
-        if self.last == Some((key, shape)) {
+        if self.last == Some((key, schema)) {
             return Ok(());
         }
         let mut stripe = lock(&self.inner.stripes[(key >> 8) as usize % STRIPES]);
         let used = stripe.used(key, self.epoch);
         let is_of_old = used.epoch != self.epoch;
-        if is_of_old || !used.shapes.contains(&shape_hash) {
-            let hashes: Vec<u64> = shapes[shape as usize].iter().map(|&name| self.hashes[usize::from(name)]).collect();
+        if is_of_old || !used.schemas.contains(&shape_hash) {
+            let hashes: Vec<u64> =
+                schemas[schema as usize].iter().map(|&name| self.hashes[usize::from(name)]).collect();
             let (news, grown) = used.admit(shape_hash, &hashes, self.fields_max)?;
             used.epoch = self.epoch;
             stripe.grew(grown);
@@ -276,20 +277,20 @@ impl FieldGuard {
                 self.inner.note_owners(sensor, &hashes, self.fields_max);
             }
         }
-        self.last = Some((key, shape));
+        self.last = Some((key, schema));
         Ok(())
     }
 
     /// Looks at the names and shapes that are new in the batch.
-    fn learn(&mut self, names: &[Box<str>], shapes: &[Box<[u16]>]) {
+    fn learn(&mut self, names: &[Box<str>], schemas: &[Box<[u16]>]) {
         let seed = self.inner.seed;
         self.hashes.extend(names[self.hashes.len()..].iter().map(|name| xxh3_64_with_seed(name.as_bytes(), seed)));
-        for shape in &shapes[self.shapes.len()..] {
-            let hashes = || shape.iter().map(|&name| self.hashes[usize::from(name)]);
+        for schema in &schemas[self.schemas.len()..] {
+            let hashes = || schema.iter().map(|&name| self.hashes[usize::from(name)]);
             let is_shared = hashes().all(|hash| self.shared.find(hash, |h| *h == hash).is_some());
             // Whatever their order: the same names count the same. Zero stands for none.
             let hash = hashes().fold(1u64, |sum, hash| sum.wrapping_add(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
-            self.shapes.push((!is_shared).then_some(hash.max(1)));
+            self.schemas.push((!is_shared).then_some(hash.max(1)));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::hour::BucketStart;
+use super::span::BucketStart;
 
 /// A series. Shared by every page write of its sensor; cloning costs a reference count.
 pub type SensorId = Arc<str>;

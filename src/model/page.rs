@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::batch::Tags;
-use super::hour::BucketStart;
 use super::ids::{BucketKey, SensorId};
 use super::rows::Rows;
+use super::span::BucketStart;
 use super::summary::Summary;
 
 /// How the page is believed to be in the store; the store must refuse the write where it is not so.
@@ -22,13 +22,13 @@ pub enum PageKind {
 
 /// Where the readings of a bucket are: told by its document, and kept for as long as the bucket lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Form {
+pub enum StorageMode {
     /// In the bucket's pages.
     #[default]
-    Pages,
+    Bucket,
     /// Measurements of a native time-series collection; its pages hold summaries only. There is a second one only if the
     /// fields do not fit into one document.
-    Series,
+    TimeSeries,
 }
 
 /// One statement: readings and their summary for one page, gated by the version that [`PageKind`] names. `rows` may be
@@ -44,7 +44,7 @@ pub struct PageWrite {
     /// What must be true of the stored page.
     pub kind: PageKind,
     /// Where the readings go.
-    pub form: Form,
+    pub storage_mode: StorageMode,
     /// Whether the page takes no more after this write (`has_overflow: true`).
     pub seal: bool,
     /// Tags to set, where the sensor has any: of a new page, of measurements always.

@@ -5,18 +5,18 @@
 //! values in compact form ([`super::value`]), as they stand in a batch. 36 bytes for two numbers; one allocation for a
 //! bucket, or for every 4 KiB of a large one.
 
-mod front;
-mod pieces;
-mod shapes;
+mod chunked_buffer;
+mod schemas;
+mod split;
 
 use std::sync::Arc;
 
+use super::field_schema::FieldSchema;
 use super::reading::{Reading, ReadingKey};
-use super::shape::Shape;
 use super::value::{Cursor, ValueRef};
-pub use front::Room;
-use pieces::Pieces;
-use shapes::RowShapes;
+use chunked_buffer::ChunkedBuffer;
+use schemas::RowSchemas;
+pub use split::Room;
 
 /// What is known of a row beside its values; survives being moved from one [`Rows`] to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,8 +51,8 @@ impl RowFlags {
 /// The rows and the names of their fields.
 #[derive(Debug, Clone, Default)]
 pub struct Rows {
-    shapes: RowShapes,
-    data: Pieces,
+    schemas: RowSchemas,
+    data: ChunkedBuffer,
     count: u32,
     /// Rows taken off since the shapes were last looked through for those that no row has any more.
     taken: u32,
@@ -69,7 +69,7 @@ pub struct Row<'a> {
     /// What is known of it.
     pub flags: RowFlags,
     numbers: u8,
-    shape: &'a Arc<Shape>,
+    schema: &'a Arc<FieldSchema>,
     /// Where its fields are in those of the rows; `None`: in the same order.
     fields: Option<&'a [u32]>,
     payload: &'a [u8],
@@ -81,12 +81,12 @@ impl<'a> Row<'a> {
         let mut cursor = Cursor { rest: self.payload };
         let fields = self.fields;
         let field = move |i: usize| fields.map_or(i as u32, |f| f[i]);
-        (0..self.shape.names().len()).map_while(move |i| Some((field(i), cursor.value()?)))
+        (0..self.schema.names().len()).map_while(move |i| Some((field(i), cursor.value()?)))
     }
 
     /// Field name and value, in the order they came.
     pub fn named(&self) -> impl Iterator<Item = (&'a str, ValueRef<'a>)> + use<'a> {
-        self.shape.values(self.payload)
+        self.schema.values(self.payload)
     }
 
     /// The identity of this reading within its sensor.
@@ -96,7 +96,7 @@ impl<'a> Row<'a> {
 
     /// Bytes that this row takes as a BSON document.
     pub fn stored_bytes(&self) -> u64 {
-        stored_bytes(self.shape, self.numbers, self.payload)
+        stored_bytes(self.schema, self.numbers, self.payload)
     }
 }
 
@@ -105,8 +105,8 @@ const ROW_BYTES: u64 = 4 + (1 + 3 + 8) + 1;
 
 /// A value takes as many bytes in compact form as in BSON, a number one more: its kind stands in the element's type there.
 /// (A string's kind makes up for its terminator, and a boolean is its kind.)
-fn stored_bytes(shape: &Shape, numbers: u8, payload: &[u8]) -> u64 {
-    ROW_BYTES + u64::from(shape.element_bytes()) + payload.len() as u64 - u64::from(numbers)
+fn stored_bytes(schema: &FieldSchema, numbers: u8, payload: &[u8]) -> u64 {
+    ROW_BYTES + u64::from(schema.element_bytes()) + payload.len() as u64 - u64::from(numbers)
 }
 
 /// Bytes of a row before its values.
@@ -119,7 +119,7 @@ const PAYLOAD_BYTES_AT: usize = 14;
 impl Rows {
     /// The names, in the order in which they were first seen.
     pub fn fields(&self) -> &[Arc<str>] {
-        self.shapes.fields()
+        self.schemas.fields()
     }
 
     /// How many rows.
@@ -134,7 +134,7 @@ impl Rows {
 
     /// Bytes held in memory by the rows.
     pub fn memory_bytes(&self) -> usize {
-        self.data.memory_bytes() + self.shapes.memory_bytes()
+        self.data.memory_bytes() + self.schemas.memory_bytes()
     }
 
     /// Bytes of the rows as BSON documents (without the array's keys).
@@ -154,9 +154,9 @@ impl Rows {
         self.last_ts_ms
     }
 
-    /// Adds a row: a reading's values as they stand in its batch, under the names of `shape`.
-    pub fn push(&mut self, ts_ms: i64, flags: RowFlags, shape: &Arc<Shape>, numbers: u8, payload: &[u8]) {
-        let index = self.shapes.index(shape);
+    /// Adds a row: a reading's values as they stand in its batch, under the names of `schema`.
+    pub fn push(&mut self, ts_ms: i64, flags: RowFlags, schema: &Arc<FieldSchema>, numbers: u8, payload: &[u8]) {
+        let index = self.schemas.index(schema);
         let mut head = [0; HEAD_BYTES];
         head[..8].copy_from_slice(&ts_ms.to_le_bytes());
         head[FLAGS_AT] = flags.0;
@@ -166,24 +166,24 @@ impl Rows {
         let data = self.data.room(HEAD_BYTES + payload.len());
         data.extend_from_slice(&head);
         data.extend_from_slice(payload);
-        self.note(ts_ms, stored_bytes(shape, numbers, payload));
+        self.note(ts_ms, stored_bytes(schema, numbers, payload));
     }
 
     /// Copies a row of other rows to the end of these.
     pub fn push_row(&mut self, row: &Row<'_>) {
-        self.push(row.ts_ms, row.flags, row.shape, row.numbers, row.payload);
+        self.push(row.ts_ms, row.flags, row.schema, row.numbers, row.payload);
     }
 
     /// Adds a row of values with their names (what is read back from the store, tools and tests).
     pub fn push_named(&mut self, ts_ms: i64, flags: RowFlags, values: &[(&str, ValueRef<'_>)]) {
         let names: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
-        let shape = self.shapes.named(&names);
+        let schema = self.schemas.named(&names);
         let (mut payload, mut numbers) = (vec![], 0);
         for (_, value) in values {
             value.encode(&mut payload);
             numbers += u8::from(value.is_number());
         }
-        self.push(ts_ms, flags, &shape, numbers, &payload);
+        self.push(ts_ms, flags, &schema, numbers, &payload);
     }
 
     /// Adds a reading (tests and tools).
@@ -195,7 +195,7 @@ impl Rows {
 
     /// The rows in the order they were added.
     pub fn iter(&self) -> impl Iterator<Item = Row<'_>> {
-        rows(&self.shapes, &self.data)
+        rows(&self.schemas, &self.data)
     }
 
     /// Takes the first rows off: at most `rows_max`, and while the BSON array they make stays within `bytes_max` (the
@@ -204,35 +204,35 @@ impl Rows {
     pub fn take_front(&mut self, rows_max: usize, bytes_max: u64) -> Rows {
         let mut front = Rows::default();
         let (mut array_bytes, mut end) = (0, None);
-        'pieces: for (i, piece) in self.data.iter().enumerate() {
+        'chunks: for (i, piece) in self.data.iter().enumerate() {
             let mut rest = piece;
             loop {
                 let at = piece.len() - rest.len();
-                let Some(row) = next_row(&self.shapes, &mut rest) else { break };
+                let Some(row) = next_row(&self.schemas, &mut rest) else { break };
                 let bytes = row.stored_bytes();
                 array_bytes += bytes + ARRAY_KEY_BYTES_MAX;
                 if front.len() >= rows_max || (!front.is_empty() && array_bytes > bytes_max) {
                     end = Some((i, at));
-                    break 'pieces;
+                    break 'chunks;
                 }
                 front.note(row.ts_ms, bytes);
             }
         }
         let Some((whole, bytes)) = end else {
             let all = std::mem::take(self);
-            if all.taken > 0 && all.shapes.len() > SHAPES_KEPT {
+            if all.taken > 0 && all.schemas.len() > SHAPES_KEPT {
                 return Rows::of(all.iter());
             }
-            return Rows { shapes: all.shapes, data: all.data, ..front };
+            return Rows { schemas: all.schemas, data: all.data, ..front };
         };
         let data = self.data.take_front(whole, bytes);
         self.count -= front.count;
         self.taken += front.count;
         self.stored_bytes -= front.stored_bytes;
-        if self.shapes.copy_cost() > front.len() {
-            front = Rows::of(rows(&self.shapes, &data));
+        if self.schemas.copy_cost() > front.len() {
+            front = Rows::of(rows(&self.schemas, &data));
         } else {
-            (front.shapes, front.data) = (self.shapes.clone(), data);
+            (front.schemas, front.data) = (self.schemas.clone(), data);
         }
         self.let_go_of_shapes();
         front
@@ -241,7 +241,7 @@ impl Rows {
     /// Drops the shapes that only rows had which were taken. It costs by the rows that are left, so it is done when at
     /// least as many were taken since the last time.
     fn let_go_of_shapes(&mut self) {
-        if self.shapes.len() > SHAPES_KEPT && self.taken > self.count {
+        if self.schemas.len() > SHAPES_KEPT && self.taken > self.count {
             *self = Rows::of(self.iter());
         }
     }
@@ -310,22 +310,22 @@ impl Rows {
 /// This many shapes are kept whether a row has them or not.
 const SHAPES_KEPT: usize = 16;
 
-fn rows<'a>(shapes: &'a RowShapes, data: &'a Pieces) -> impl Iterator<Item = Row<'a>> {
+fn rows<'a>(schemas: &'a RowSchemas, data: &'a ChunkedBuffer) -> impl Iterator<Item = Row<'a>> {
     data.iter().flat_map(move |piece| {
         let mut rest = piece;
-        std::iter::from_fn(move || next_row(shapes, &mut rest))
+        std::iter::from_fn(move || next_row(schemas, &mut rest))
     })
 }
 
 /// The row at the beginning of `rest`, which is shortened by it.
-fn next_row<'a>(shapes: &'a RowShapes, rest: &mut &'a [u8]) -> Option<Row<'a>> {
+fn next_row<'a>(schemas: &'a RowSchemas, rest: &mut &'a [u8]) -> Option<Row<'a>> {
     let mut cursor = Cursor { rest: Some(*rest).filter(|rest| !rest.is_empty())? };
     let (ts_ms, flags, numbers) = (cursor.i64()?, cursor.u8()?, cursor.u8()?);
-    let (shape, payload) = (cursor.u32()?, cursor.u32()? as usize);
-    let (shape, fields) = shapes.get(shape)?;
+    let (schema, payload) = (cursor.u32()?, cursor.u32()? as usize);
+    let (schema, fields) = schemas.get(schema)?;
     let payload = cursor.take(payload)?;
     *rest = cursor.rest;
-    Some(Row { ts_ms, flags: RowFlags(flags), numbers, shape, fields, payload })
+    Some(Row { ts_ms, flags: RowFlags(flags), numbers, schema, fields, payload })
 }
 
 /// What an element of a BSON array costs beside its document: type byte, index in decimal (up to 5 digits), NUL.
@@ -403,7 +403,7 @@ mod tests {
         while !rows.is_empty() {
             let front = rows.take_front(1000, u64::MAX);
             assert_eq!(front.fields().len(), 1001, "only its own");
-            assert!(rows.shapes.len() <= 2 * rows.len() + 1000 + SHAPES_KEPT, "{} left", rows.len());
+            assert!(rows.schemas.len() <= 2 * rows.len() + 1000 + SHAPES_KEPT, "{} left", rows.len());
             for (i, row) in front.iter().enumerate() {
                 assert_eq!(row.named().nth(1), Some((&*format!("n{}", taken + i), ValueRef::Int((taken + i) as i64))));
             }

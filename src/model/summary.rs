@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::rows::Rows;
-use super::value::Num;
+use super::value::Number;
 
 /// Largest integer sum one statement may carry as an integer. A page takes at most `bucket.max_readings` (≤ 10,000 <
 /// 2^14) statements, so a page's integer sum stays below 2^49 · 2^14 = 2^63 and `$inc` never overflows (the server
 /// refuses an overflowing `$inc`). Larger sums are carried as doubles. A time-series bucket has no such limit to its
-/// statements: where its `$inc` is refused the bucket is recounted, and [`Num::plus`] makes a double of the sum there too.
+/// statements: where its `$inc` is refused the bucket is recounted, and [`Number::plus`] makes a double of the sum there too.
 ///
 /// A sum of doubles may become infinite, or no number (`inf - inf`), as the server's does; `min`, `max` and `count` stay
 /// right.
@@ -18,11 +18,11 @@ const SUM_INT_MAX: i128 = 1 << 49;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FieldSummary {
     /// The smallest value.
-    pub min: Num,
+    pub min: Number,
     /// The largest value.
-    pub max: Num,
+    pub max: Number,
     /// Sum of the values; an integer where all of them are and it is not huge.
-    pub sum: Num,
+    pub sum: Number,
     /// How many values.
     pub count: u32,
 }
@@ -33,8 +33,8 @@ pub type Summary = Vec<(u32, FieldSummary)>;
 /// One field's summary while it is being added up.
 #[derive(Clone, Copy)]
 struct Running {
-    min: Num,
-    max: Num,
+    min: Number,
+    max: Number,
     int_sum: i128,
     double_sum: f64,
     doubles: bool,
@@ -42,13 +42,13 @@ struct Running {
 }
 
 impl Running {
-    fn first(v: Num) -> Running {
+    fn first(v: Number) -> Running {
         let mut running = Running { min: v, max: v, int_sum: 0, double_sum: 0.0, doubles: false, count: 0 };
         running.add(v);
         running
     }
 
-    fn add(&mut self, v: Num) {
+    fn add(&mut self, v: Number) {
         if v.order(self.min).is_lt() {
             self.min = v;
         }
@@ -56,8 +56,8 @@ impl Running {
             self.max = v;
         }
         match v {
-            Num::Int(v) => self.int_sum += i128::from(v),
-            Num::Double(v) => {
+            Number::Int(v) => self.int_sum += i128::from(v),
+            Number::Double(v) => {
                 self.double_sum += v;
                 self.doubles = true;
             }
@@ -67,8 +67,11 @@ impl Running {
 
     fn finish(self) -> FieldSummary {
         let as_int = !self.doubles && self.int_sum.abs() <= SUM_INT_MAX;
-        let sum =
-            if as_int { Num::Int(self.int_sum as i64) } else { Num::Double(self.double_sum + self.int_sum as f64) };
+        let sum = if as_int {
+            Number::Int(self.int_sum as i64)
+        } else {
+            Number::Double(self.double_sum + self.int_sum as f64)
+        };
         FieldSummary { min: self.min, max: self.max, sum, count: self.count }
     }
 }
@@ -142,25 +145,25 @@ mod tests {
     #[test]
     fn an_integer_sum_that_no_longer_fits_becomes_a_double_however_it_is_added_up() {
         let large = ValueRef::Int(SUM_INT_MAX as i64);
-        assert!(matches!(of(&[large]).sum, Num::Int(_)));
-        assert!(matches!(of(&[large, large]).sum, Num::Double(_)), "of one statement");
+        assert!(matches!(of(&[large]).sum, Number::Int(_)));
+        assert!(matches!(of(&[large, large]).sum, Number::Double(_)), "of one statement");
         // Of statements that fit by themselves, as a recount adds up its parts: 2^63 is one more than fits.
         let mut sum = of(&[large]);
         let mut statements = 1u64;
-        while matches!(sum.sum, Num::Int(_)) {
+        while matches!(sum.sum, Number::Int(_)) {
             sum = sum.merge(of(&[large]));
             statements += 1;
         }
-        assert_eq!((statements, sum.sum), (1 << 14, Num::Double((1u64 << 63) as f64)));
+        assert_eq!((statements, sum.sum), (1 << 14, Number::Double((1u64 << 63) as f64)));
     }
 
     #[test]
     fn doubles_that_overflow_leave_the_rest_of_the_summary_right() {
         let [a, b] = [1e308, -1e308].map(ValueRef::Double);
         let up = of(&[a, a]);
-        assert_eq!((up.sum.as_f64(), up.max, up.count), (f64::INFINITY, Num::Double(1e308), 2));
+        assert_eq!((up.sum.as_f64(), up.max, up.count), (f64::INFINITY, Number::Double(1e308), 2));
         let none = up.merge(of(&[b, b]));
         assert!(none.sum.as_f64().is_nan());
-        assert_eq!((none.min, none.max, none.count), (Num::Double(-1e308), Num::Double(1e308), 4));
+        assert_eq!((none.min, none.max, none.count), (Number::Double(-1e308), Number::Double(1e308), 4));
     }
 }

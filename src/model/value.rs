@@ -54,10 +54,10 @@ impl ValueRef<'_> {
     }
 
     /// The number in it, where there is one: only numbers enter a summary.
-    pub fn num(self) -> Option<Num> {
+    pub fn num(self) -> Option<Number> {
         match self {
-            ValueRef::Double(v) => Some(Num::Double(v)),
-            ValueRef::Int(v) => Some(Num::Int(v)),
+            ValueRef::Double(v) => Some(Number::Double(v)),
+            ValueRef::Int(v) => Some(Number::Int(v)),
             ValueRef::Bool(_) | ValueRef::Str(_) => None,
         }
     }
@@ -114,43 +114,45 @@ pub fn keep_newer<'a>(
 
 /// A number of either kind. Ordered by value; an int and a double that are equal compare equal.
 #[derive(Debug, Clone, Copy)]
-pub enum Num {
+pub enum Number {
     /// A 64 bit signed integer.
     Int(i64),
     /// A finite double.
     Double(f64),
 }
 
-impl Num {
+impl Number {
     /// The value as a double (integers beyond 2^53 are rounded).
     pub fn as_f64(self) -> f64 {
         match self {
-            Num::Int(v) => v as f64,
-            Num::Double(v) => v,
+            Number::Int(v) => v as f64,
+            Number::Double(v) => v,
         }
     }
 
     /// Order by value, exact where both are integers; mixed numbers compare as doubles, as MongoDB's `$min` nearly does
     /// (it is exact there too; the difference begins beyond 2^53).
-    pub fn order(self, other: Num) -> Ordering {
+    pub fn order(self, other: Number) -> Ordering {
         match (self, other) {
-            (Num::Int(a), Num::Int(b)) => a.cmp(&b),
+            (Number::Int(a), Number::Int(b)) => a.cmp(&b),
             (a, b) => a.as_f64().total_cmp(&b.as_f64()),
         }
     }
 
     /// Adds as MongoDB's `$inc` does: two integers stay an integer, anything else becomes a double. An integer
     /// overflow, which `$inc` refuses, becomes a double here; [`super::summary`] keeps sums far from it.
-    pub fn plus(self, other: Num) -> Num {
+    pub fn plus(self, other: Number) -> Number {
         match (self, other) {
-            (Num::Int(a), Num::Int(b)) => a.checked_add(b).map_or(Num::Double(a as f64 + b as f64), Num::Int),
-            (a, b) => Num::Double(a.as_f64() + b.as_f64()),
+            (Number::Int(a), Number::Int(b)) => {
+                a.checked_add(b).map_or(Number::Double(a as f64 + b as f64), Number::Int)
+            }
+            (a, b) => Number::Double(a.as_f64() + b.as_f64()),
         }
     }
 }
 
-impl PartialEq for Num {
-    fn eq(&self, other: &Num) -> bool {
+impl PartialEq for Number {
+    fn eq(&self, other: &Number) -> bool {
         self.order(*other) == Ordering::Equal
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::merge::{in_order, loaded_page, measured_bucket};
 use crate::accumulate::UnstoredBucket;
 use crate::maintain::StoredPage;
-use crate::model::{BucketStart, FieldSummary, Form, Rows, summary};
+use crate::model::{BucketStart, FieldSummary, Rows, StorageMode, summary};
 use crate::store::{LoadedBucket, LoadedPage};
 
 /// One bucket's summary.
@@ -83,7 +83,7 @@ impl Hour {
 pub struct Open {
     view: UnstoredBucket,
     hour: Hour,
-    form: Option<Form>,
+    storage_mode: Option<StorageMode>,
     pages: BTreeMap<u32, LoadedPage>,
     measured: Rows,
 }
@@ -91,7 +91,7 @@ pub struct Open {
 impl Open {
     /// `view` was made before the store was asked for anything.
     pub fn new(view: UnstoredBucket) -> Open {
-        Open { view, hour: Hour::default(), form: None, pages: BTreeMap::new(), measured: Rows::default() }
+        Open { view, hour: Hour::default(), storage_mode: None, pages: BTreeMap::new(), measured: Rows::default() }
     }
 
     /// Which bucket.
@@ -101,8 +101,8 @@ impl Open {
 
     /// A page of it with its readings. What it says of measurements is not counted: they come before it.
     pub fn add_page(&mut self, page: &StoredPage) {
-        self.form = Some(page.form);
-        if page.form == Form::Series {
+        self.storage_mode = Some(page.storage_mode);
+        if page.storage_mode == StorageMode::TimeSeries {
             return;
         }
         self.hour.add_page(page);
@@ -111,7 +111,7 @@ impl Open {
 
     /// Whether its measurements are to be added.
     pub fn is_measured(&self) -> bool {
-        self.form != Some(Form::Pages)
+        self.storage_mode != Some(StorageMode::Bucket)
     }
 
     /// Measurements of it.
@@ -123,8 +123,10 @@ impl Open {
     /// Its summary.
     pub fn finish(self) -> (BucketStart, Hour) {
         let (start, mut hour) = (self.view.start(), self.hour);
-        let stored = match self.form {
-            Some(Form::Pages) => LoadedBucket { form: Form::Pages, pages: in_order(self.pages) },
+        let stored = match self.storage_mode {
+            Some(StorageMode::Bucket) => {
+                LoadedBucket { storage_mode: StorageMode::Bucket, pages: in_order(self.pages) }
+            }
             _ => measured_bucket(self.measured.iter()),
         };
         let left = self.view.left(&stored);

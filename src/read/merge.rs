@@ -11,7 +11,7 @@ use crate::accumulate::UnstoredBucket;
 use crate::accumulate::state::snapshot::UnstoredRows;
 use crate::maintain::StoredPage;
 use crate::model::rows::Row;
-use crate::model::{BucketStart, Form, ReadingKey, Rows, Span};
+use crate::model::{BucketStart, ReadingKey, Rows, Span, StorageMode};
 use crate::store::reading::MeasurementResults;
 use crate::store::{LoadedBucket, LoadedPage};
 
@@ -95,7 +95,7 @@ pub struct ReadingMerge {
     /// Nothing in memory is known from here on.
     cut_ms: i64,
     /// What was found of the buckets.
-    forms: BTreeMap<BucketStart, Form>,
+    forms: BTreeMap<BucketStart, StorageMode>,
     /// Of those with a view: what their pages hold.
     pages: BTreeMap<BucketStart, BTreeMap<u32, LoadedPage>>,
     rows: Rows,
@@ -129,8 +129,8 @@ impl ReadingMerge {
             self.whole = self.rows.len() + self.measured;
             self.at = Some(start);
         }
-        self.forms.insert(start, page.form);
-        if page.form == Form::Series {
+        self.forms.insert(start, page.storage_mode);
+        if page.storage_mode == StorageMode::TimeSeries {
             // One that the window begins within has fewer for it than it counts.
             if start.0 >= self.window.begin_ms() {
                 self.measured += page.counted::<usize>();
@@ -184,7 +184,7 @@ impl ReadingMerge {
                 view.left(&stored)
             })
             .collect();
-        let of_pages = |row: &Row<'_>| self.forms.get(&self.span.floor(row.ts_ms)) == Some(&Form::Pages);
+        let of_pages = |row: &Row<'_>| self.forms.get(&self.span.floor(row.ts_ms)) == Some(&StorageMode::Bucket);
         // A conversion may have left measurements behind: the bucket's document tells where its readings are.
         let measured = measured.rows.iter().filter(|row| !of_pages(row));
         let memory = left.iter().flat_map(Rows::iter);
@@ -204,9 +204,9 @@ impl ReadingMerge {
     fn loaded(&mut self, view: &UnstoredBucket, measured: &Rows) -> LoadedBucket {
         let (start, span) = (view.start(), self.span);
         match self.forms.get(&start) {
-            Some(Form::Pages) => {
+            Some(StorageMode::Bucket) => {
                 let found = self.pages.remove(&start).unwrap_or_default();
-                LoadedBucket { form: Form::Pages, pages: in_order(found) }
+                LoadedBucket { storage_mode: StorageMode::Bucket, pages: in_order(found) }
             }
             // Measurements come before the document that counts them.
             _ => measured_bucket(measured.iter().filter(|row| span.floor(row.ts_ms) == start)),
@@ -239,7 +239,7 @@ pub(super) fn measured_bucket<'a>(rows: impl Iterator<Item = Row<'a>>) -> Loaded
     }
     page.count = page.keys.len() as u32;
     let pages = if page.keys.is_empty() { vec![] } else { vec![page] };
-    LoadedBucket { form: Form::Series, pages }
+    LoadedBucket { storage_mode: StorageMode::TimeSeries, pages }
 }
 
 /// The first of all that are before `end_ms`.

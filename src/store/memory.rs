@@ -24,7 +24,7 @@ use super::{
 use crate::model::rows::ARRAY_KEY_BYTES_MAX;
 use crate::model::summary::entry_bytes;
 use crate::model::{
-    BucketStart, DeadLetter, FieldSummary, Form, LatestUpdate, PageKind, PageWrite, Reading, Rows, SensorId,
+    BucketStart, DeadLetter, FieldSummary, LatestUpdate, PageKind, PageWrite, Reading, Rows, SensorId, StorageMode,
 };
 use latest::LatestDocument;
 pub use letters::{Judge, Verdict};
@@ -40,8 +40,8 @@ pub struct Page {
     pub readings: Vec<Reading>,
     /// What the summaries added up to, statement by statement, by field.
     pub summary: BTreeMap<String, FieldSummary>,
-    /// Where its readings are; those of [`Form::Series`] are not in `readings`.
-    pub form: Form,
+    /// Where its readings are; those of [`StorageMode::TimeSeries`] are not in `readings`.
+    pub storage_mode: StorageMode,
     bytes: u64,
 }
 
@@ -72,14 +72,14 @@ impl Page {
 impl Pages {
     /// Carries out one statement: under the version gate, or measurements first and then the summary.
     pub fn write(&mut self, write: &PageWrite) -> Written {
-        if write.form == Form::Series {
+        if write.storage_mode == StorageMode::TimeSeries {
             self.insert(write);
             return self.summarise(write);
         }
         self.gated(write)
     }
 
-    /// The first half of a write of [`Form::Series`]: its measurements.
+    /// The first half of a write of [`StorageMode::TimeSeries`]: its measurements.
     pub fn insert(&mut self, write: &PageWrite) {
         let bucket = self.series.entry((write.sensor_id.to_string(), write.start)).or_default();
         bucket.extend(write.rows.to_readings(&write.sensor_id));
@@ -98,7 +98,7 @@ impl Pages {
         let matches = match (write.kind, self.pages.get(&key)) {
             (PageKind::Create, None) => true,
             (PageKind::Append { known_count }, Some(page)) => {
-                page.count == known_count && !page.sealed && page.form == write.form
+                page.count == known_count && !page.sealed && page.storage_mode == write.storage_mode
             }
             // Upsert: an append to a page that somebody removed makes it anew.
             (PageKind::Append { .. }, None) => true,
@@ -108,9 +108,9 @@ impl Pages {
             return Written::Conflict;
         }
         let page = self.pages.entry(key).or_default();
-        page.form = write.form;
+        page.storage_mode = write.storage_mode;
         page.count += write.rows.len() as u32;
-        if write.form == Form::Pages {
+        if write.storage_mode == StorageMode::Bucket {
             page.readings.extend(write.rows.to_readings(&write.sensor_id));
             page.bytes += stored_bytes(&write.rows);
         }
@@ -135,14 +135,16 @@ impl Pages {
         self.latest.entry(update.sensor_id.to_string()).or_default().merge(update);
     }
 
-    /// Looks at one bucket; `form`: of new buckets.
-    pub fn load(&mut self, request: &LoadRequest, form: Form) -> LoadedBucket {
+    /// Looks at one bucket; `storage_mode`: of new buckets.
+    pub fn load(&mut self, request: &LoadRequest, storage_mode: StorageMode) -> LoadedBucket {
         let key = (request.bucket.sensor_id.to_string(), request.bucket.start);
-        if request.doubt && self.pages.get(&(key.0.clone(), key.1, 0)).is_none_or(|p| p.form == Form::Series) {
+        if request.doubt
+            && self.pages.get(&(key.0.clone(), key.1, 0)).is_none_or(|p| p.storage_mode == StorageMode::TimeSeries)
+        {
             self.recount(&key.0, key.1);
         }
-        let form = self.pages.get(&(key.0.clone(), key.1, 0)).map_or(form, |page| page.form);
-        if form == Form::Pages {
+        let storage_mode = self.pages.get(&(key.0.clone(), key.1, 0)).map_or(storage_mode, |page| page.storage_mode);
+        if storage_mode == StorageMode::Bucket {
             return self.load_pages(request);
         }
         let readings = self.series.get(&key).map(Vec::as_slice).unwrap_or_default();
@@ -160,7 +162,7 @@ impl Pages {
         if let Some(head) = pages.first_mut() {
             head.keys = readings.iter().filter(|r| r.ts_ms >= from_ms).map(Reading::key).collect();
         }
-        LoadedBucket { form, pages }
+        LoadedBucket { storage_mode, pages }
     }
 
     fn load_pages(&self, request: &LoadRequest) -> LoadedBucket {
@@ -172,7 +174,7 @@ impl Pages {
             LoadedPage { count: page.count, sealed: page.sealed, last_ts_ms, bytes: page.bytes, summary_bytes, keys }
         };
         let pages = self.of_bucket(&request.bucket.sensor_id, request.bucket.start);
-        LoadedBucket { form: Form::Pages, pages: pages.into_iter().map(loaded).collect() }
+        LoadedBucket { storage_mode: StorageMode::Bucket, pages: pages.into_iter().map(loaded).collect() }
     }
 
     /// Every stored reading.
@@ -211,7 +213,7 @@ pub struct MemoryStore {
     pages: Mutex<Pages>,
     script: Mutex<Script>,
     judge: Mutex<Judge>,
-    form: Form,
+    storage_mode: StorageMode,
 }
 
 impl Default for MemoryStore {
@@ -235,12 +237,17 @@ impl MemoryStore {
     /// A store in which `script` is asked about every command.
     pub fn with_script(script: Script) -> MemoryStore {
         let judge: Judge = Box::new(|_| Verdict::Takes);
-        MemoryStore { pages: Mutex::default(), script: Mutex::new(script), judge: Mutex::new(judge), form: Form::Pages }
+        MemoryStore {
+            pages: Mutex::default(),
+            script: Mutex::new(script),
+            judge: Mutex::new(judge),
+            storage_mode: StorageMode::Bucket,
+        }
     }
 
     /// The same store with this form for new buckets.
-    pub fn with_form(self, form: Form) -> MemoryStore {
-        MemoryStore { form, ..self }
+    pub fn with_form(self, storage_mode: StorageMode) -> MemoryStore {
+        MemoryStore { storage_mode, ..self }
     }
 
     /// Another script from now on.
@@ -325,7 +332,7 @@ impl Store for MemoryStore {
                 }
                 Fault::LostHalf => {
                     apply(writes.len() / 2);
-                    let rest = writes[writes.len() / 2..].iter().filter(|w| w.form == Form::Series);
+                    let rest = writes[writes.len() / 2..].iter().filter(|w| w.storage_mode == StorageMode::TimeSeries);
                     rest.for_each(|w| self.pages().insert(w));
                     Err(unknown())
                 }
@@ -344,7 +351,7 @@ impl Store for MemoryStore {
         Box::pin(async move {
             let (fault, delay) = self.fate();
             pause(delay).await;
-            let load = |r: &LoadRequest| self.pages().load(r, self.form);
+            let load = |r: &LoadRequest| self.pages().load(r, self.storage_mode);
             match fault {
                 Fault::None | Fault::Rejected => Ok(requests.iter().map(load).map(Ok).collect()),
                 // A part of the answers is missing.
@@ -445,14 +452,14 @@ impl Store for MemoryStore {
         Box::pin(self.read(|_| ()))
     }
 
-    fn form(&self) -> Form {
-        self.form
+    fn storage_mode(&self) -> StorageMode {
+        self.storage_mode
     }
 
     fn mode(&self) -> &'static str {
-        match self.form {
-            Form::Pages => "bucket",
-            Form::Series => "timeseries",
+        match self.storage_mode {
+            StorageMode::Bucket => "bucket",
+            StorageMode::TimeSeries => "timeseries",
         }
     }
 }

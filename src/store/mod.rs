@@ -9,7 +9,7 @@
 //!   applied. [`StoreError::Unknown`] means that any part may have been, or may still be.
 //! - [`Store::load`] sees everything that an `Ok` was given for (majority read concern), and may not see yet what an
 //!   `Unknown` left.
-//! - Writes of [`Form::Series`] store their measurements first, which no version guards, and then the summary. If the
+//! - Writes of [`StorageMode::TimeSeries`] store their measurements first, which no version guards, and then the summary. If the
 //!   summary is not what was believed they answer [`Written::SummaryConflict`]. After that, and after an `Unknown`, the
 //!   bucket must be loaded with `doubt` before anything more is written to it: that load waits until no statement of this
 //!   process on the bucket that was given up can still be applied, and recounts the summary if it differs ([`recount`]).
@@ -25,7 +25,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use crate::model::{BucketKey, BucketStart, DeadLetter, Form, LatestUpdate, PageWrite, ReadingKey, SensorId};
+use crate::model::{BucketKey, BucketStart, DeadLetter, LatestUpdate, PageWrite, ReadingKey, SensorId, StorageMode};
 use reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
     StoredSensor,
@@ -45,7 +45,7 @@ pub enum Written {
     },
     /// The stored page is not what was believed; nothing was changed.
     Conflict,
-    /// Of [`Form::Series`]: the measurements are stored, but the summary is not what was believed. Load the bucket with
+    /// Of [`StorageMode::TimeSeries`]: the measurements are stored, but the summary is not what was believed. Load the bucket with
     /// `doubt`, which brings the summary in line.
     SummaryConflict,
     /// It is not known whether this statement was applied, although others of the batch were answered: load the bucket.
@@ -154,7 +154,7 @@ pub struct LoadRequest {
     pub bucket: BucketKey,
     /// The time (ms since 1970) from which on the readings are wanted; without any the answer is about ten times cheaper.
     pub readings_from: Option<i64>,
-    /// Whether a statement without an answer, or an earlier process, may have left a [`Form::Series`] bucket with
+    /// Whether a statement without an answer, or an earlier process, may have left a [`StorageMode::TimeSeries`] bucket with
     /// measurements that its summary does not know, or that have no summary yet.
     pub doubt: bool,
 }
@@ -163,7 +163,7 @@ pub struct LoadRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LoadedBucket {
     /// Where its readings are; of new buckets where there is none.
-    pub form: Form,
+    pub storage_mode: StorageMode,
     /// Its pages in order, without gaps, from page 0; empty where there is none.
     pub pages: Vec<LoadedPage>,
 }
@@ -182,7 +182,7 @@ pub struct LoadedPage {
     /// Bytes of its summary.
     pub summary_bytes: u64,
     /// The identities of all its readings in stored order, where readings were asked for and it holds one of that time
-    /// or later; otherwise empty. Of [`Form::Series`] only those of that time or later, in any order, all with page 0.
+    /// or later; otherwise empty. Of [`StorageMode::TimeSeries`] only those of that time or later, in any order, all with page 0.
     pub keys: Vec<ReadingKey>,
 }
 
@@ -264,7 +264,7 @@ pub trait Store: Send + Sync + 'static {
     /// The pages of one sensor; see [`reading`].
     fn pages<'a>(&'a self, query: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>>;
 
-    /// The measurements of one sensor, those of buckets in [`Form::Pages`] too (a conversion may have left some); none where
+    /// The measurements of one sensor, those of buckets in [`StorageMode::Bucket`] too (a conversion may have left some); none where
     /// the store has no time-series collection.
     fn measurements<'a>(&'a self, query: &'a MeasurementQuery)
     -> BoxFuture<'a, Result<MeasurementResults, StoreError>>;
@@ -288,7 +288,7 @@ pub trait Store: Send + Sync + 'static {
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>>;
 
     /// Where the readings of new buckets go. Known when the store is prepared.
-    fn form(&self) -> Form;
+    fn storage_mode(&self) -> StorageMode;
 
     /// `bucket` or `timeseries`: the label `mode`.
     fn mode(&self) -> &'static str;

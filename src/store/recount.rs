@@ -139,7 +139,7 @@ pub(crate) fn chunks(fields: BTreeMap<String, FieldSummary>, bytes_max: u64) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Num;
+    use crate::model::Number;
 
     fn open(count: u32) -> PageState {
         PageState { count, sealed: false }
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn fields_are_cut_by_what_a_page_takes() {
-        let one = FieldSummary { min: Num::Int(1), max: Num::Int(1), sum: Num::Int(1), count: 1 };
+        let one = FieldSummary { min: Number::Int(1), max: Number::Int(1), sum: Number::Int(1), count: 1 };
         let fields: BTreeMap<String, FieldSummary> = (0..10).map(|i| (format!("f{i}"), one)).collect();
         let lengths = |bytes| chunks(fields.clone(), bytes).iter().map(Vec::len).collect::<Vec<_>>();
         assert_eq!(lengths(3 * entry_bytes("f0")), [3, 3, 3, 1]);

@@ -12,7 +12,7 @@ use hourbucket::accumulate::PageLimits;
 use hourbucket::accumulate::state::ShardSettings;
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{Form, Reading, Span, Value};
+use hourbucket::model::{Reading, Span, StorageMode, Value};
 use tokio::time::Instant;
 
 use super::process::{Instance, World};
@@ -120,7 +120,7 @@ impl Life {
         };
         let server = Arc::new(Server::new(rng.u64(..), pace));
         let span = if rng.bool() { Span::HOUR } else { Span::from_ms(60_000).expect("a minute") };
-        let form = if rng.u8(0..3) > 0 { Form::Series } else { Form::Pages };
+        let storage_mode = if rng.u8(0..3) > 0 { StorageMode::TimeSeries } else { StorageMode::Bucket };
         let world = World {
             server,
             settings: settings(&mut rng, span),
@@ -132,7 +132,7 @@ impl Life {
         };
         let trouble = trouble(&mut rng);
         let instances = if rng.u8(0..4) == 0 { 2 } else { 1 };
-        let instances = (0..instances).map(|_| Instance::new(form, Arc::new(AtomicI64::new(0)))).collect();
+        let instances = (0..instances).map(|_| Instance::new(storage_mode, Arc::new(AtomicI64::new(0)))).collect();
         let clock = |rng: &mut fastrand::Rng| match rng.u8(0..4) {
             0 => rng.i64(-3 * HOUR..HOUR),
             1 => rng.i64(-120_000..120_000),
@@ -177,7 +177,7 @@ impl Life {
         let inst = &mut self.instances[instance];
         inst.wrong_ms.store(wrong, std::sync::atomic::Ordering::Relaxed);
         if one && inst.process.is_none() && self.rng.u8(0..6) == 0 {
-            inst.form = if self.rng.bool() { Form::Series } else { Form::Pages };
+            inst.storage_mode = if self.rng.bool() { StorageMode::TimeSeries } else { StorageMode::Bucket };
         }
         inst.start(&self.world);
         // Whatever was not stored begins to wait anew.
@@ -402,7 +402,7 @@ impl Life {
             for (sensor_id, start) in buckets {
                 let bucket = hourbucket::model::BucketKey { sensor_id: sensor_id.as_str().into(), start };
                 let request = hourbucket::store::LoadRequest { bucket, readings_from: None, doubt: true };
-                state.pages.load(&request, Form::Series);
+                state.pages.load(&request, StorageMode::TimeSeries);
             }
         }
         state.pages.check(self.world.settings.page.readings).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));

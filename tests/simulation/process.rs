@@ -11,7 +11,7 @@ use hourbucket::accumulate::{ShardBatch, ShardHandle};
 use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::flush::Flusher;
 use hourbucket::flush::dead::DeadLetters;
-use hourbucket::model::{Clock, DeadLetter, Form, Now, Reading, ReadingBatch, Value};
+use hourbucket::model::{Clock, DeadLetter, Now, Reading, ReadingBatch, StorageMode, Value};
 use hourbucket::route::row_refs;
 use hourbucket::store::Store;
 use tokio::sync::mpsc;
@@ -67,7 +67,7 @@ type Journal = Arc<Mutex<Vec<Entry>>>;
 
 pub(crate) struct Instance {
     journal: Journal,
-    pub(crate) form: Form,
+    pub(crate) storage_mode: StorageMode,
     ever_measured: bool,
     pub(crate) wrong_ms: Arc<AtomicI64>,
     pub(crate) process: Option<Process>,
@@ -89,8 +89,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 static PROCESSES: AtomicU64 = AtomicU64::new(0);
 
 impl Instance {
-    pub(crate) fn new(form: Form, wrong_ms: Arc<AtomicI64>) -> Instance {
-        Instance { journal: Journal::default(), form, ever_measured: false, wrong_ms, process: None }
+    pub(crate) fn new(storage_mode: StorageMode, wrong_ms: Arc<AtomicI64>) -> Instance {
+        Instance { journal: Journal::default(), storage_mode, ever_measured: false, wrong_ms, process: None }
     }
 
     pub(crate) fn journal(&self) -> MutexGuard<'_, Vec<Entry>> {
@@ -116,9 +116,9 @@ impl Instance {
     }
 
     pub(crate) fn start(&mut self, world: &Arc<World>) {
-        self.ever_measured |= self.form == Form::Series;
+        self.ever_measured |= self.storage_mode == StorageMode::TimeSeries;
         let process = PROCESSES.fetch_add(1, Ordering::Relaxed);
-        let client = Arc::new(Client { server: world.server.clone(), process, form: self.form });
+        let client = Arc::new(Client { server: world.server.clone(), process, storage_mode: self.storage_mode });
         let clock: Arc<dyn Clock> =
             Arc::new(WrongClock { world: world.clone(), wrong_ms: self.wrong_ms.clone(), begin: Instant::now() });
         let flusher = Flusher::new(client.clone(), world.settings.backoff, world.settings.span, Arc::new(|_| {}));

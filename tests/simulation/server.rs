@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hourbucket::model::{BucketKey, BucketStart, DeadLetter, Form, LatestUpdate, PageWrite, SensorId};
+use hourbucket::model::{BucketKey, BucketStart, DeadLetter, LatestUpdate, PageWrite, SensorId, StorageMode};
 use hourbucket::store::memory::Pages;
 use hourbucket::store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
@@ -195,7 +195,7 @@ impl Server {
     /// Measurements first, then pages and summaries, half of them at a time.
     async fn carry_out(&self, id: u64, writes: Vec<PageWrite>, time: Duration, fate: Fate) -> Vec<Written> {
         tokio::time::sleep(time / 3).await;
-        for write in writes.iter().filter(|w| w.form == Form::Series && !self.refuses(w)) {
+        for write in writes.iter().filter(|w| w.storage_mode == StorageMode::TimeSeries && !self.refuses(w)) {
             self.state().insert(write);
         }
         let mut answers = vec![];
@@ -224,21 +224,21 @@ impl Server {
             let page = state.pages.pages.get(&(write.sensor_id.to_string(), write.start, write.page));
             let stored: HashSet<&str> = page.iter().flat_map(|p| p.summary.keys()).map(String::as_str).collect();
             let new = write.rows.fields().iter().filter(|f| !stored.contains(&***f)).count();
-            if stored.len() + new > most && write.form == Form::Pages {
+            if stored.len() + new > most && write.storage_mode == StorageMode::Bucket {
                 return Written::Rejected { detail: "Resulting document is too large (17419)".into() };
             }
         }
         // An error of one statement: it may have been applied.
         if fate == Fate::Partly && state.rng.u8(0..3) == 0 {
-            if state.rng.bool() && write.form == Form::Pages {
+            if state.rng.bool() && write.storage_mode == StorageMode::Bucket {
                 state.write(write);
             }
             state.hit(&write.sensor_id);
             return Written::Unknown { detail: detail() };
         }
-        match write.form {
-            Form::Series => state.pages.summarise(write),
-            Form::Pages => state.write(write),
+        match write.storage_mode {
+            StorageMode::TimeSeries => state.pages.summarise(write),
+            StorageMode::Bucket => state.write(write),
         }
     }
 
@@ -326,7 +326,7 @@ impl Server {
         process: u64,
         requests: &[LoadRequest],
         within: Option<Duration>,
-        form: Form,
+        storage_mode: StorageMode,
     ) -> Result<Vec<LoadAnswer>, StoreError> {
         let fate = self.fate(requests.iter().map(|r| &*r.bucket.sensor_id))?;
         match fate {
@@ -360,7 +360,7 @@ impl Server {
         for (request, failed) in requests.iter().zip(plan) {
             answers.push(match failed {
                 Some(error) => Err(error),
-                None => self.look(request, form, fate),
+                None => self.look(request, storage_mode, fate),
             });
         }
         tokio::time::sleep(self.pace.round_trip / 2).await;
@@ -393,7 +393,7 @@ impl Server {
         Some(time)
     }
 
-    fn look(&self, request: &LoadRequest, form: Form, fate: Fate) -> LoadAnswer {
+    fn look(&self, request: &LoadRequest, storage_mode: StorageMode, fate: Fate) -> LoadAnswer {
         let mut state = self.state();
         if state.trouble == Trouble::LoadsFail && state.awkward(&request.bucket.sensor_id, request.bucket.start) {
             return Err(StoreError::Unknown { kind: "command", detail: "scripted: BSONObjectTooLarge".into() });
@@ -402,7 +402,7 @@ impl Server {
             state.hit(&request.bucket.sensor_id);
             return Err(unknown());
         }
-        Ok(state.pages.load(request, form))
+        Ok(state.pages.load(request, storage_mode))
     }
 
     /// Raises the mark; a lost answer leaves it raised or not.
@@ -451,7 +451,7 @@ impl Server {
 pub(crate) struct Client {
     pub(crate) server: Arc<Server>,
     pub(crate) process: u64,
-    pub(crate) form: Form,
+    pub(crate) storage_mode: StorageMode,
 }
 
 impl Client {
@@ -490,7 +490,7 @@ impl Store for Client {
     ) -> BoxFuture<'a, Result<Vec<LoadAnswer>, StoreError>> {
         Box::pin(async move {
             let begun = Instant::now();
-            let answer = self.server.load(self.process, requests, within, self.form).await;
+            let answer = self.server.load(self.process, requests, within, self.storage_mode).await;
             let list =
                 || requests.iter().map(|r| format!("{}@{}", r.bucket.sensor_id, r.bucket.start.0)).collect::<Vec<_>>();
             trace(|| {
@@ -543,11 +543,11 @@ impl Store for Client {
         self.ask(|_| ())
     }
 
-    fn form(&self) -> Form {
-        self.form
+    fn storage_mode(&self) -> StorageMode {
+        self.storage_mode
     }
 
     fn mode(&self) -> &'static str {
-        if self.form == Form::Series { "timeseries" } else { "bucket" }
+        if self.storage_mode == StorageMode::TimeSeries { "timeseries" } else { "bucket" }
     }
 }

@@ -17,7 +17,7 @@ use hourbucket::accumulate::state::{Job, JobResult, Shard, ShardSettings};
 use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
-use hourbucket::model::{BucketStart, Form, NewBuckets, Now, PageWrite, Reading, ReadingBatch, Span, Value};
+use hourbucket::model::{BucketStart, NewBuckets, Now, PageWrite, Reading, ReadingBatch, Span, StorageMode, Value};
 use hourbucket::route::row_refs;
 use hourbucket::store::memory::Pages;
 use hourbucket::store::{StoreError, Written};
@@ -27,7 +27,7 @@ use super::{HOUR, Identity, identity};
 /// Carries out one statement and notes what it stored.
 fn apply(pages: &mut Pages, stored: &mut HashSet<Identity>, write: &PageWrite) -> Written {
     let written = pages.write(write);
-    if matches!(written, Written::Done { .. }) || write.form == Form::Series {
+    if matches!(written, Written::Done { .. }) || write.storage_mode == StorageMode::TimeSeries {
         stored.extend(write.rows.to_readings(&write.sensor_id).iter().map(identity));
     }
     written
@@ -61,7 +61,7 @@ fn settle(
     for write in zombies.extract_if(.., |w| which(w)) {
         match rng.u8(0..3) {
             0 => {}
-            1 if write.form == Form::Series => insert(rng, pages, stored, &write),
+            1 if write.storage_mode == StorageMode::TimeSeries => insert(rng, pages, stored, &write),
             _ => drop(apply(pages, stored, &write)),
         }
     }
@@ -105,7 +105,7 @@ struct Sim {
     faulty: bool,
     journaled: bool,
     /// Of new buckets; another one now and then after a start.
-    form: Form,
+    storage_mode: StorageMode,
     /// How often each reading must be, and may be, in the store.
     acked: BTreeMap<Identity, u32>,
     sent: BTreeMap<Identity, u32>,
@@ -145,13 +145,13 @@ impl Sim {
             budget: if rng.u8(0..3) == 0 { 24_000 } else { 1 << 20 },
             batches_seen: vec![],
             receipt_last: None,
-            form: Form::Pages,
+            storage_mode: StorageMode::Bucket,
             rng,
         };
         // Time-series buckets are exact with one instance a sensor.
         let (instances, series) = if sim.rng.bool() { (1, sim.rng.bool()) } else { (2, false) };
         if series {
-            sim.form = Form::Series;
+            sim.storage_mode = StorageMode::TimeSeries;
         }
         for _ in 0..instances {
             let process = sim.start();
@@ -309,7 +309,7 @@ impl Sim {
         for s in 0..process.shards.len() {
             process.shards[s].tick(self.now);
             if process.jobs.len() < 3
-                && let Some(job) = process.shards[s].take(self.form)
+                && let Some(job) = process.shards[s].take(self.storage_mode)
             {
                 process.jobs.push((s, job));
             }
@@ -341,10 +341,10 @@ impl Sim {
                 } else {
                     if requests.iter().any(|r| r.doubt) {
                         // What such a load waits for.
-                        let series = |w: &PageWrite| w.form == Form::Series;
+                        let series = |w: &PageWrite| w.storage_mode == StorageMode::TimeSeries;
                         settle(&mut self.rng, &mut self.zombies, &mut self.pages, &mut self.stored, series);
                     }
-                    let loaded = requests.iter().map(|r| Ok(self.pages.load(r, self.form))).collect();
+                    let loaded = requests.iter().map(|r| Ok(self.pages.load(r, self.storage_mode))).collect();
                     JobResult::Load(tickets, requests, Ok(loaded))
                 }
             }
@@ -367,7 +367,7 @@ impl Sim {
                         self.zombies.extend(writes[writes.len() / 2..].iter().cloned());
                         Err(unknown())
                     }
-                    5 if writes.iter().all(|w| w.form == Form::Series) => {
+                    5 if writes.iter().all(|w| w.storage_mode == StorageMode::TimeSeries) => {
                         writes.iter().for_each(|w| insert(&mut self.rng, pages, stored, w));
                         Err(unknown())
                     }
@@ -400,11 +400,11 @@ impl Sim {
             }
         }
         if self.instances.len() == 1 && self.rng.u8(0..3) == 0 {
-            self.form = if self.rng.bool() { Form::Series } else { Form::Pages };
+            self.storage_mode = if self.rng.bool() { StorageMode::TimeSeries } else { StorageMode::Bucket };
         }
-        if self.form == Form::Series
+        if self.storage_mode == StorageMode::TimeSeries
             || !self.pages.series.is_empty()
-            || self.zombies.iter().any(|w| w.form == Form::Series)
+            || self.zombies.iter().any(|w| w.storage_mode == StorageMode::TimeSeries)
         {
             // Where there is a time-series collection, the next process waits for the statements of this one.
             settle(&mut self.rng, &mut self.zombies, &mut self.pages, &mut self.stored, |_| true);

@@ -10,7 +10,7 @@
 //!
 //! A true size is never asked for again before something was written, so a load cannot follow a load for this.
 
-use super::{Form, PageKind, PageLimits, PageWrite, Position};
+use super::{PageKind, PageLimits, PageWrite, Position, StorageMode};
 use crate::model::summary;
 use crate::store::LoadedBucket;
 
@@ -81,7 +81,7 @@ impl StoredState {
         StoredState::Page {
             page: write.page,
             count,
-            bytes: if write.form == Form::Series { 0 } else { before + bytes },
+            bytes: if write.storage_mode == StorageMode::TimeSeries { 0 } else { before + bytes },
             sealed: write.seal,
             summary,
         }

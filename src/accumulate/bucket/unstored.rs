@@ -6,7 +6,7 @@
 //! [`Bucket::loaded`] that decides what is a duplicate when that happens.
 
 use super::{Bucket, ExternalWrites, Pending};
-use crate::model::{BucketStart, Form, RowFlags, Rows};
+use crate::model::{BucketStart, RowFlags, Rows, StorageMode};
 use crate::store::LoadedBucket;
 
 /// The rows of a bucket that are not known to be stored.
@@ -51,7 +51,8 @@ impl Bucket {
         pending.rows.mark(RowFlags::LOST);
         pending.check = true;
         let mut bucket = Bucket::new(self.start, true);
-        (bucket.stored, bucket.form, bucket.high_water_ms) = (self.stored, self.form, self.high_water_ms);
+        (bucket.stored, bucket.storage_mode, bucket.high_water_ms) =
+            (self.stored, self.storage_mode, self.high_water_ms);
         bucket.external = self.external.as_deref().map(|f| Box::new(f.clone()));
         bucket.pending = Some(Box::new(pending));
         Some(UnstoredBucket { bucket, since_ms })
@@ -72,7 +73,7 @@ impl UnstoredBucket {
     /// The rows that are not among the stored readings. `stored`: the bucket as it was found after the view was made,
     /// with the identities of all its readings since [`UnstoredBucket::since_ms`], or more.
     pub fn left(mut self, stored: &LoadedBucket) -> Rows {
-        if stored.form == Form::Series {
+        if stored.storage_mode == StorageMode::TimeSeries {
             // Measurements have no position: whose they are is told by what the bucket knows to be its own.
             self.bucket.external.get_or_insert_with(|| Box::new(ExternalWrites::default()));
         }

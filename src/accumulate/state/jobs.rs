@@ -6,7 +6,7 @@
 use super::super::bucket::{Bucket, NextOp};
 use super::{BucketRef, Job, Shard, bucket_of};
 use crate::flush::Lane;
-use crate::model::{BucketKey, Form, PageWrite};
+use crate::model::{BucketKey, PageWrite, StorageMode};
 use crate::store::LoadRequest;
 
 /// Buckets in one load: a stored page costs the answer about 100 bytes without its readings.
@@ -30,10 +30,10 @@ fn companions(bucket: &Bucket) -> usize {
 }
 
 impl Shard {
-    /// The next job for the store, of whichever lane has one; `None` if nothing is due. `form`: where the readings of new
+    /// The next job for the store, of whichever lane has one; `None` if nothing is due. `storage_mode`: where the readings of new
     /// buckets go.
-    pub fn take(&mut self, form: Form) -> Option<Job> {
-        [Lane::Load, Lane::Write, Lane::Retry].into_iter().find_map(|lane| self.take_in(lane, form))
+    pub fn take(&mut self, storage_mode: StorageMode) -> Option<Job> {
+        [Lane::Load, Lane::Write, Lane::Retry].into_iter().find_map(|lane| self.take_in(lane, storage_mode))
     }
 
     /// Whether there may be a job in this lane.
@@ -46,15 +46,17 @@ impl Shard {
     }
 
     /// The next job in this lane, as large as the limits of a command allow.
-    pub fn take_in(&mut self, lane: Lane, form: Form) -> Option<Job> {
+    pub fn take_in(&mut self, lane: Lane, storage_mode: StorageMode) -> Option<Job> {
         match lane {
             Lane::Load => self.take_loads(),
             // The longer queue first: it is the one that has waited or the one that fills a command.
-            Lane::Write if self.creates.len() >= self.appends.len() => {
-                self.take_writes(NextOp::Create, form).or_else(|| self.take_writes(NextOp::Append, form))
-            }
-            Lane::Write => self.take_writes(NextOp::Append, form).or_else(|| self.take_writes(NextOp::Create, form)),
-            Lane::Retry => self.take_retry(form),
+            Lane::Write if self.creates.len() >= self.appends.len() => self
+                .take_writes(NextOp::Create, storage_mode)
+                .or_else(|| self.take_writes(NextOp::Append, storage_mode)),
+            Lane::Write => self
+                .take_writes(NextOp::Append, storage_mode)
+                .or_else(|| self.take_writes(NextOp::Create, storage_mode)),
+            Lane::Retry => self.take_retry(storage_mode),
         }
     }
 
@@ -113,7 +115,7 @@ impl Shard {
         (!bucket_refs.is_empty()).then_some(Job::Load(bucket_refs, requests))
     }
 
-    fn take_writes(&mut self, want: NextOp, form: Form) -> Option<Job> {
+    fn take_writes(&mut self, want: NextOp, storage_mode: StorageMode) -> Option<Job> {
         let (mut bucket_refs, mut writes, mut bytes) = (vec![], vec![], 0);
         // Stops while a whole page of readings still fits. Its summary may come on top: 3.4 MiB at most, see
         // `summary::PAGE_SUMMARY_BYTES_MAX`.
@@ -121,7 +123,7 @@ impl Shard {
         let mut most = self.shrunk(self.settings.command_statements_max);
         while writes.len() < most && bytes <= bytes_max {
             let Some((bucket_ref, position)) = self.pop(want, writes.len(), &mut most) else { break };
-            let Some(write) = self.begin_write(bucket_ref, position, form) else { continue };
+            let Some(write) = self.begin_write(bucket_ref, position, storage_mode) else { continue };
             bytes += write.wire_bytes();
             bucket_refs.push(bucket_ref);
             writes.push(write);
@@ -130,7 +132,7 @@ impl Shard {
     }
 
     /// The next bucket of the retry queue, alone.
-    fn take_retry(&mut self, form: Form) -> Option<Job> {
+    fn take_retry(&mut self, storage_mode: StorageMode) -> Option<Job> {
         while let Some(bucket_ref) = self.retries.pop_front() {
             let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { continue };
             bucket.queued = false;
@@ -144,7 +146,7 @@ impl Shard {
                     return Some(Job::Load(vec![bucket_ref], vec![request]));
                 }
                 NextOp::Create | NextOp::Append => {
-                    if let Some(write) = self.begin_write(bucket_ref, position, form) {
+                    if let Some(write) = self.begin_write(bucket_ref, position, storage_mode) {
                         return Some(Job::Write(vec![bucket_ref], vec![write]));
                     }
                 }
@@ -167,13 +169,13 @@ impl Shard {
     }
 
     /// The bucket's next statement.
-    fn begin_write(&mut self, bucket_ref: BucketRef, position: usize, form: Form) -> Option<PageWrite> {
+    fn begin_write(&mut self, bucket_ref: BucketRef, position: usize, storage_mode: StorageMode) -> Option<PageWrite> {
         let keys_max = self.keys_max();
         let sensor = &mut self.sensors[bucket_ref.slot as usize];
         let bucket = &mut sensor.buckets[position];
         let before = bucket.memory();
         let tags = self.registry.tags(&sensor.id, sensor.tags.as_ref());
-        let write = bucket.take(&sensor.id, tags.as_ref(), self.settings.page, keys_max, form);
+        let write = bucket.take(&sensor.id, tags.as_ref(), self.settings.page, keys_max, storage_mode);
         self.usage.bytes = self.usage.bytes + bucket.memory() - before;
         write
     }

@@ -89,7 +89,7 @@ impl Shard {
 
     /// Keeps the books of what the buckets share: shapes, names and tags.
     pub(super) fn count_shared(&mut self) {
-        let bytes = self.shapes.memory_bytes() + self.tags.memory_bytes();
+        let bytes = self.schemas.memory_bytes() + self.tags.memory_bytes();
         self.usage.bytes = self.usage.bytes + bytes - self.shared_bytes;
         self.shared_bytes = bytes;
     }
@@ -99,7 +99,7 @@ impl Shard {
         let every_ms = if self.full() { SWEEP_FULL_MS } else { SWEEP_MS };
         if now.mono_ms >= self.swept_ms + every_ms {
             self.swept_ms = now.mono_ms;
-            self.shapes.sweep();
+            self.schemas.sweep();
             self.tags.sweep();
             self.count_shared();
         }

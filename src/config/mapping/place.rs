@@ -67,7 +67,7 @@ pub enum Source {
     /// The scalar at a place.
     Place(Place),
     /// Put together.
-    Pieces(Vec<Piece>),
+    ChunkedBuffer(Vec<Piece>),
 }
 
 impl Step {
@@ -195,12 +195,12 @@ impl Source {
             pieces.push(Piece::parse(&after[1..close])?);
             rest = &after[close + 1..];
         }
-        Ok(Source::Pieces(pieces))
+        Ok(Source::ChunkedBuffer(pieces))
     }
 
     /// Whether it is the same for every message.
     pub fn is_constant(&self) -> bool {
-        matches!(self, Source::Pieces(pieces) if pieces.iter().all(|piece| matches!(piece, Piece::Text(_))))
+        matches!(self, Source::ChunkedBuffer(pieces) if pieces.iter().all(|piece| matches!(piece, Piece::Text(_))))
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) enum Head<'de> {
     Text(&'de [u8]),
     Bytes(&'de [u8]),
     /// A text or bytes in pieces, which follow up to a break.
-    Pieces {
+    ChunkedBuffer {
         text: bool,
     },
     /// How many values follow; `None`: up to a break.

@@ -23,7 +23,7 @@ use serde_json::Value;
 use self::place::{Names, holds};
 use super::quota::Quota;
 use super::rejects::Fault;
-use super::topic::Template;
+use super::topic::TopicTemplate;
 use super::{Context, Rejects, reasons};
 use crate::config::mapping::{Each, EachStep, Mapping, Rule};
 use crate::model::BatchBuilder;
@@ -33,13 +33,13 @@ use crate::model::BatchBuilder;
 pub(super) struct Mapper {
     spec: Arc<Mapping>,
     /// The topic templates of each rule.
-    topics: Vec<Vec<Template>>,
+    topics: Vec<Vec<TopicTemplate>>,
 }
 
 impl Mapper {
     pub(super) fn new(spec: Arc<Mapping>) -> Mapper {
         // The configuration has refused those that are none.
-        let templates = |rule: &Rule| rule.topics.iter().filter_map(|text| Template::parse(text).ok()).collect();
+        let templates = |rule: &Rule| rule.topics.iter().filter_map(|text| TopicTemplate::parse(text).ok()).collect();
         Mapper { topics: spec.rules.iter().map(templates).collect(), spec }
     }
 

@@ -15,7 +15,7 @@ use crate::decode::reading::add_value;
 use crate::decode::rejects::{Fault, Rejects};
 use crate::decode::token::Token;
 use crate::decode::{Context, TsUnit, reasons, time};
-use crate::model::{BatchBuilder, Num, ValueRef};
+use crate::model::{BatchBuilder, Number, ValueRef};
 
 /// The newest version of SenML that is understood, and the one where none is said (RFC 8428 §4.4).
 const VERSION: i128 = 10;
@@ -56,7 +56,7 @@ impl<T> Base<T> {
 /// A record's value.
 #[derive(Debug)]
 enum Value<'de> {
-    Number(Num),
+    Number(Number),
     Bool(bool),
     Text(Cow<'de, str>),
 }
@@ -70,7 +70,7 @@ struct Resolved<'de> {
     receipt_time: bool,
     unit: Option<Cow<'de, str>>,
     value: Option<Value<'de>>,
-    sum: Option<Num>,
+    sum: Option<Number>,
     /// Its name comes with several units.
     by_unit: bool,
 }
@@ -85,8 +85,8 @@ pub(super) struct Pack<'a, 'de> {
     first_name: Option<Cow<'de, str>>,
     base_time_us: Base<i128>,
     base_unit: Base<Option<Cow<'de, str>>>,
-    base_value: Base<Option<Num>>,
-    base_sum: Base<Option<Num>>,
+    base_value: Base<Option<Number>>,
+    base_sum: Base<Option<Number>>,
     records: Vec<Resolved<'de>>,
     /// The next record's place.
     index: usize,
@@ -215,12 +215,12 @@ impl<'a, 'de> Pack<'a, 'de> {
     }
 
     /// The record's value and sum, with their bases (§4.5.4). A base alone makes no value: nothing was measured.
-    fn values(&self, record: &mut Record<'de>) -> Result<(Option<Value<'de>>, Option<Num>), Fault> {
+    fn values(&self, record: &mut Record<'de>) -> Result<(Option<Value<'de>>, Option<Number>), Fault> {
         let given = Label::VALUES.into_iter().filter(|label| record.has(*label));
         if given.count() > 1 {
             return Err(bad("more than one of v, vs, vb and vd"));
         }
-        let plus = |base: &Option<Num>, own: Num| base.map_or(own, |base| base.plus(own));
+        let plus = |base: &Option<Number>, own: Number| base.map_or(own, |base| base.plus(own));
         let mut value = None;
         for label in Label::VALUES {
             let Some(item) = record.take(label) else { continue };
@@ -349,9 +349,9 @@ impl<'a, 'de> Pack<'a, 'de> {
         let limits = self.cx.limits;
         let unit = record.unit.as_deref().filter(|_| record.by_unit);
         let own = self.own_name(record);
-        let number = |v: &Num| match *v {
-            Num::Int(v) => ValueRef::Int(v),
-            Num::Double(v) => ValueRef::Double(v),
+        let number = |v: &Number| match *v {
+            Number::Int(v) => ValueRef::Int(v),
+            Number::Double(v) => ValueRef::Double(v),
         };
         let mut fields = Vec::with_capacity(2);
         if let Some(value) = &record.value {
@@ -471,20 +471,20 @@ fn text<'de>(label: Label, item: Item<'de>) -> Result<Cow<'de, str>, Fault> {
     }
 }
 
-fn number(label: Label, item: &Item<'_>) -> Result<Num, Fault> {
+fn number(label: Label, item: &Item<'_>) -> Result<Number, Fault> {
     let out_of_range = || {
         let detail = format!("`{}` is beyond 64 bit signed integers", label.name());
         Fault::new(reasons::INTEGER_OUT_OF_RANGE, detail)
     };
     match item {
-        Item::Int(v) => i64::try_from(*v).map(Num::Int).map_err(|_| out_of_range()),
+        Item::Int(v) => i64::try_from(*v).map(Number::Int).map_err(|_| out_of_range()),
         Item::HugeInt => Err(out_of_range()),
-        Item::Double(v) => finite(label, Num::Double(*v)),
+        Item::Double(v) => finite(label, Number::Double(*v)),
         other => Err(wrong(label, "a number", other)),
     }
 }
 
-fn finite(label: Label, v: Num) -> Result<Num, Fault> {
+fn finite(label: Label, v: Number) -> Result<Number, Fault> {
     let not_finite = || Fault::new(reasons::NOT_FINITE, format!("`{}` is no finite number", label.name()));
     v.as_f64().is_finite().then_some(v).ok_or_else(not_finite)
 }

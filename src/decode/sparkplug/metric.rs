@@ -43,7 +43,7 @@ pub(super) enum Raw<'a> {
     Double(f64),
     Bool(bool),
     Text(&'a [u8]),
-    /// Bytes, a DataSet, a Template or an extension, with its name.
+    /// Bytes, a DataSet, a TopicTemplate or an extension, with its name.
     Other(&'static str),
 }
 

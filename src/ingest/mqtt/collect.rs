@@ -10,7 +10,7 @@ use super::retained::{Note, Taken};
 use super::target::SetupError;
 use crate::config::{Decoding, Limits, Retained, Subscription};
 use crate::decode::sparkplug::{Rebirth, Sparkplug};
-use crate::decode::topic::{Template, filter_matches};
+use crate::decode::topic::{TopicTemplate, filter_matches};
 use crate::decode::{self, Context, Decoder, Formats, Rejects, TsUnit, reasons, sparkplug};
 use crate::model::batch::NAMES_MAX;
 use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
@@ -25,7 +25,7 @@ pub(in crate::ingest) const BATCH_BYTES_MAX: usize = 256 * 1024;
 struct Route {
     filter: String,
     topic: String,
-    template: Template,
+    template: TopicTemplate,
     how: How,
     format_name: String,
     /// The subscription's own, or the format's usual one.
@@ -169,8 +169,8 @@ impl Collector {
             let mut route = Route {
                 filter: s.filter.clone(),
                 topic: s.topic.clone(),
-                template: Template::parse(&s.topic)
-                    .map_err(|error| SetupError::Template { filter: s.filter.clone(), error })?,
+                template: TopicTemplate::parse(&s.topic)
+                    .map_err(|error| SetupError::TopicTemplate { filter: s.filter.clone(), error })?,
                 format_name: s.format.clone(),
                 ts_unit: None,
                 ts_unit_own: s.ts_unit.as_deref().and_then(|unit| unit.parse().ok()),

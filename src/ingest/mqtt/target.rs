@@ -49,7 +49,7 @@ pub enum SetupError {
     Tls(#[from] TlsError),
     /// A subscription's topic template cannot be read.
     #[error("mqtt.subscriptions.topic of {filter}: {error}")]
-    Template {
+    TopicTemplate {
         /// The subscription's filter.
         filter: String,
         /// What is wrong.

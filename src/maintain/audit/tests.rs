@@ -30,7 +30,7 @@ fn page(n: u32, sealed: bool, readings: &[(i64, V)]) -> StoredPage {
     let recount = Recount::of([&rows]);
     StoredPage {
         page: n,
-        form: Form::Pages,
+        storage_mode: StorageMode::Bucket,
         count: Some(recount.count as i64),
         sealed,
         first_ts_ms: Some(recount.first_ts_ms),
@@ -60,14 +60,14 @@ fn what_is_right_is_not_found_whatever_the_order_of_additions() {
     let mut sound = bucket(vec![page(0, true, &doubles(0..60)), page(1, false, &doubles(60..90))]);
     assert_eq!(kinds(&sound), []);
     let t = sound.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap();
-    t.sum = Num::Double((0..60).rev().map(|i| f64::from(i) / 10.0).sum());
-    (t.min, t.max) = (Num::Int(0), Num::Double(5.9));
+    t.sum = Number::Double((0..60).rev().map(|i| f64::from(i) / 10.0).sum());
+    (t.min, t.max) = (Number::Int(0), Number::Double(5.9));
     assert_eq!(kinds(&sound), [], "0 and 0.0 are equal, and so are sums in another order");
     let cancels: Vec<(i64, V)> = [1e15, 0.3, -1e15, 0.1].iter().zip(0..).map(|(v, i)| (i, V::Double(*v))).collect();
     let mut cancels = bucket(vec![page(0, false, &cancels)]);
-    cancels.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().sum = Num::Double(0.4);
+    cancels.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().sum = Number::Double(0.4);
     assert_eq!(kinds(&cancels), [], "an error is judged by what was added, not by what is left");
-    cancels.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().sum = Num::Double(1e8);
+    cancels.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().sum = Number::Double(1e8);
     assert_eq!(kinds(&cancels), [(Some(0), "summary")]);
 }
 
@@ -77,7 +77,7 @@ fn a_sum_that_overflows_is_neither_reported_nor_repaired_again_and_again() {
         [1e308, 1e308, -1e308, -1e308].iter().zip(0..).map(|(v, i)| (i, V::Double(*v))).collect();
     let mut stored = bucket(vec![page(0, false, &large)]);
     for sum in [0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
-        stored.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().sum = Num::Double(sum);
+        stored.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().sum = Number::Double(sum);
         assert_eq!(kinds(&stored), [], "{sum}, by the order in which `$inc` came");
     }
     stored.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().count = 3;
@@ -85,7 +85,7 @@ fn a_sum_that_overflows_is_neither_reported_nor_repaired_again_and_again() {
     // Where no order can overflow, one that is not finite is wrong.
     let mut wrong = bucket(vec![page(0, false, &doubles(0..3))]);
     for sum in [f64::INFINITY, f64::NAN] {
-        wrong.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().sum = Num::Double(sum);
+        wrong.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().sum = Number::Double(sum);
         assert_eq!(kinds(&wrong), [(Some(0), "summary")], "{sum}");
         let said = audit(&wrong)[0].kind.stored();
         assert!(said["sum"].is_null() && said["min"] == 0.0, "JSON knows no {sum}: {said}");
@@ -101,8 +101,8 @@ fn every_difference_of_a_page_is_found() {
         ("count", |p| p.count = None),
         ("first_ts", |p| p.first_ts_ms = Some(1)),
         ("last_ts", |p| p.last_ts_ms = None),
-        ("summary", |p| p.summary.get_mut("t").unwrap().as_mut().unwrap().sum = Num::Int(11)),
-        ("summary", |p| p.summary.get_mut("t").unwrap().as_mut().unwrap().min = Num::Int(-1)),
+        ("summary", |p| p.summary.get_mut("t").unwrap().as_mut().unwrap().sum = Number::Int(11)),
+        ("summary", |p| p.summary.get_mut("t").unwrap().as_mut().unwrap().min = Number::Int(-1)),
         ("summary", |p| p.summary.get_mut("t").unwrap().as_mut().unwrap().count = 4),
         ("summary", |p| p.summary.clear()),
         ("summary", |p| p.summary.extend([("u".into(), None)])),
@@ -139,7 +139,7 @@ fn duplicates_strangers_gaps_and_seals_are_found() {
 #[test]
 fn the_time_series_form_is_held_against_its_measurements() {
     let readings = doubles(0..10);
-    let head = StoredPage { form: Form::Series, rows: Rows::default(), ..page(0, false, &readings) };
+    let head = StoredPage { storage_mode: StorageMode::TimeSeries, rows: Rows::default(), ..page(0, false, &readings) };
     let mut sound = bucket(vec![head.clone()]);
     sound.measured = Some(Measured { rows: rows(&readings), ..Measured::default() });
     assert_eq!(kinds(&sound), []);
@@ -162,7 +162,7 @@ fn the_time_series_form_is_held_against_its_measurements() {
 fn the_pages_of_the_time_series_form_are_held_against_its_measurements_together() {
     let readings = doubles(0..10);
     let series = |n, sealed, readings: &[(i64, V)]| StoredPage {
-        form: Form::Series,
+        storage_mode: StorageMode::TimeSeries,
         rows: Rows::default(),
         ..page(n, sealed, readings)
     };

@@ -6,7 +6,7 @@ use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{FLAG_RECEIPT_TIME, HEAD_BYTES, NAMES_MAX, Place, ReadingBatch, VALUES_MAX};
-use crate::model::fields::{FieldGuard, TooManyInBucket};
+use crate::model::fields::{BucketFieldsFull, FieldGuard};
 use crate::model::ids::stable_hash;
 use crate::model::reading::Reading;
 use crate::model::value::ValueRef;
@@ -25,7 +25,7 @@ pub enum BuildError {
     /// More than [`NAMES_MAX`] names in one batch.
     TooManyNames,
     /// The sensor would have too many names in its bucket.
-    TooManyInBucket(TooManyInBucket),
+    BucketFieldsFull(BucketFieldsFull),
 }
 
 /// A place in a batch that is being built.
@@ -53,7 +53,7 @@ pub struct BatchBuilder {
     values_max: usize,
     last: Vec<u16>,
     names: Index,
-    shapes: Index,
+    schemas: Index,
     guard: Option<Box<FieldGuard>>,
 }
 
@@ -172,9 +172,9 @@ impl BatchBuilder {
 
     /// Begins a reading with the fields of this shape, a [`BatchBuilder::committed_shape`] of this batch; its values
     /// follow with [`BatchBuilder::next_value`], one for each field, in order.
-    pub fn begin_like(&mut self, shape: u32) {
+    pub fn begin_like(&mut self, schema: u32) {
         self.begin();
-        self.like = Some(shape);
+        self.like = Some(schema);
     }
 
     /// Adds the value of the next field.
@@ -194,13 +194,13 @@ impl BatchBuilder {
         receipt_time: bool,
         tags: &[(&str, &str)],
     ) -> Result<(), BuildError> {
-        let shape = match self.like {
-            Some(shape) => shape,
-            None => self.shape(),
+        let schema = match self.like {
+            Some(schema) => schema,
+            None => self.schema(),
         };
         if let Some(guard) = &mut self.guard {
-            let admitted = guard.admit(&self.batch.names, &self.batch.shapes, shape, sensor_id, ts_ms);
-            admitted.map_err(BuildError::TooManyInBucket)?;
+            let admitted = guard.admit(&self.batch.names, &self.batch.schemas, schema, sensor_id, ts_ms);
+            admitted.map_err(BuildError::BucketFieldsFull)?;
         }
         let tags_bytes: usize = tags.iter().map(|(k, v)| 3 + k.len() + v.len()).sum();
         let offset = self.batch.records.len() as u32;
@@ -211,7 +211,7 @@ impl BatchBuilder {
         head[1..9].copy_from_slice(&ts_ms.to_le_bytes());
         head[9..11].copy_from_slice(&(sensor_id.len() as u16).to_le_bytes());
         head[11..13].copy_from_slice(&(tags_bytes as u16).to_le_bytes());
-        head[13..17].copy_from_slice(&shape.to_le_bytes());
+        head[13..17].copy_from_slice(&schema.to_le_bytes());
         head[17] = self.numbers;
         head[18..].copy_from_slice(&(self.values.len() as u32).to_le_bytes());
         records.extend_from_slice(&head);
@@ -231,7 +231,7 @@ impl BatchBuilder {
             std::mem::swap(&mut self.last, &mut self.used);
         }
         self.begin();
-        self.committed = shape;
+        self.committed = schema;
         Ok(())
     }
 
@@ -280,7 +280,7 @@ impl BatchBuilder {
         self.begin();
         self.last.clear();
         self.names.table.clear();
-        self.shapes.table.clear();
+        self.schemas.table.clear();
         self.guard = None;
         std::mem::take(&mut self.batch)
     }
@@ -305,13 +305,13 @@ impl BatchBuilder {
     }
 
     /// The shape of the current reading. There is no limit to them: each is smaller than the reading that brought it.
-    fn shape(&mut self) -> u32 {
-        let shapes = &mut self.batch.shapes;
-        if let Some(known) = self.shapes.find(shapes, &self.used[..]) {
+    fn schema(&mut self) -> u32 {
+        let schemas = &mut self.batch.schemas;
+        if let Some(known) = self.schemas.find(schemas, &self.used[..]) {
             return known;
         }
-        shapes.push(self.used[..].into());
-        self.shapes.grow(shapes);
-        (shapes.len() - 1) as u32
+        schemas.push(self.used[..].into());
+        self.schemas.grow(schemas);
+        (schemas.len() - 1) as u32
     }
 }

@@ -55,7 +55,7 @@ fn a_sensor_alone_is_stopped_exactly_at_the_limit_in_one_batch_and_over_many() {
     many.guard(limiter.guard(1024, 0));
     (1000..1030).for_each(|i| many.value(&format!("name{i}"), ValueRef::Int(1)).unwrap());
     let refused = many.commit("S", 7, false, &[]);
-    assert_eq!(refused, Err(BuildError::TooManyInBucket(TooManyInBucket { used: 1024, new: 6, max: 1024 })));
+    assert_eq!(refused, Err(BuildError::BucketFieldsFull(BucketFieldsFull { used: 1024, new: 6, max: 1024 })));
     many.abort();
     assert!(many.finish().is_empty());
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Page, Pages};
 use crate::model::summary::{by_name, summarise};
-use crate::model::{BucketStart, FieldSummary, Form, Reading, Rows};
+use crate::model::{BucketStart, FieldSummary, Reading, Rows, StorageMode};
 
 impl Pages {
     /// Checks what must hold of a stored state at rest: a page's count and summary are those of its readings (of a
@@ -16,17 +16,19 @@ impl Pages {
     pub fn check(&self, max_readings: u32) -> Result<(), String> {
         for ((sensor, start, n), page) in &self.pages {
             let at = format!("page {n} of {sensor} at {}", start.0);
-            match page.form {
-                Form::Pages if page.count > max_readings => return Err(format!("{at}: {} readings", page.count)),
-                Form::Pages => same(&at, u64::from(page.count), &page.summary, &page.readings)?,
-                Form::Series if *n == 0 => self.check_series(&at, sensor, *start)?,
-                Form::Series => {}
+            match page.storage_mode {
+                StorageMode::Bucket if page.count > max_readings => {
+                    return Err(format!("{at}: {} readings", page.count));
+                }
+                StorageMode::Bucket => same(&at, u64::from(page.count), &page.summary, &page.readings)?,
+                StorageMode::TimeSeries if *n == 0 => self.check_series(&at, sensor, *start)?,
+                StorageMode::TimeSeries => {}
             }
             let next = self.pages.get(&(sensor.clone(), *start, n + 1));
             if next.is_some() && !page.sealed {
                 return Err(format!("{at}: has a next page and is not sealed"));
             }
-            if next.is_some_and(|next| next.form != page.form) {
+            if next.is_some_and(|next| next.storage_mode != page.storage_mode) {
                 return Err(format!("{at}: the next page has another form"));
             }
             if *n > 0 && !self.pages.contains_key(&(sensor.clone(), *start, n - 1)) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Pages;
 use crate::maintain::StoredPage;
-use crate::model::{BucketStart, Form, Rows, SensorId, keep_newer};
+use crate::model::{BucketStart, Rows, SensorId, StorageMode, keep_newer};
 use crate::store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
     StoredSensor,
@@ -36,9 +36,9 @@ impl Pages {
     }
 
     fn stored_page(&self, sensor: &str, start: BucketStart, n: u32, page: &super::Page, readings: bool) -> StoredPage {
-        let of_page = match page.form {
-            Form::Pages => Some(&page.readings),
-            Form::Series => self.series.get(&(sensor.to_owned(), start)),
+        let of_page = match page.storage_mode {
+            StorageMode::Bucket => Some(&page.readings),
+            StorageMode::TimeSeries => self.series.get(&(sensor.to_owned(), start)),
         };
         let times = || of_page.into_iter().flatten().map(|r| r.ts_ms);
         let mut rows = Rows::default();
@@ -47,7 +47,7 @@ impl Pages {
         }
         StoredPage {
             page: n,
-            form: page.form,
+            storage_mode: page.storage_mode,
             count: Some(i64::from(page.count)),
             sealed: page.sealed,
             first_ts_ms: times().min(),
@@ -94,9 +94,9 @@ impl Pages {
     fn newest_of(&self, id: &str) -> StoredSensor {
         let mut news = StoredSensor::default();
         for ((sensor, start, _), page) in self.pages.iter().filter(|((sensor, ..), _)| sensor == id) {
-            let readings = match page.form {
-                Form::Pages => &page.readings,
-                Form::Series => self.series.get(&(sensor.clone(), *start)).unwrap_or(&page.readings),
+            let readings = match page.storage_mode {
+                StorageMode::Bucket => &page.readings,
+                StorageMode::TimeSeries => self.series.get(&(sensor.clone(), *start)).unwrap_or(&page.readings),
             };
             for reading in readings {
                 news.last_ts_ms = news.last_ts_ms.max(Some(reading.ts_ms));

@@ -2,7 +2,7 @@
 
 use super::{Page, Pages};
 use crate::model::summary::{PAGE_SUMMARY_BYTES_MAX, by_name, entry_bytes, summarise};
-use crate::model::{BucketStart, Form, Rows};
+use crate::model::{BucketStart, Rows, StorageMode};
 use crate::store::recount::{Chunk, PageState, Plan, Several, chunks, plan};
 
 impl Pages {
@@ -38,7 +38,7 @@ impl Pages {
             count,
             sealed,
             summary: chunk.into_iter().collect(),
-            form: Form::Series,
+            storage_mode: StorageMode::TimeSeries,
             ..Page::default()
         };
         let mut several = match plan(&states, rows.len() as u32, fits, false) {

@@ -143,17 +143,17 @@ impl Writer {
         }
     }
 
-    pub(super) fn num(&mut self, name: &str, value: crate::model::Num) {
+    pub(super) fn num(&mut self, name: &str, value: crate::model::Number) {
         self.value(name, as_value(value));
     }
 
-    pub(super) fn num_at(&mut self, path: [&str; 3], value: crate::model::Num) {
+    pub(super) fn num_at(&mut self, path: [&str; 3], value: crate::model::Number) {
         match value {
-            crate::model::Num::Double(v) => {
+            crate::model::Number::Double(v) => {
                 self.path(DOUBLE, path);
                 self.buf.extend_from_slice(&v.to_le_bytes());
             }
-            crate::model::Num::Int(v) => {
+            crate::model::Number::Int(v) => {
                 self.path(INT64, path);
                 self.buf.extend_from_slice(&v.to_le_bytes());
             }
@@ -169,9 +169,9 @@ impl Writer {
     }
 }
 
-fn as_value(num: crate::model::Num) -> ValueRef<'static> {
+fn as_value(num: crate::model::Number) -> ValueRef<'static> {
     match num {
-        crate::model::Num::Int(v) => ValueRef::Int(v),
-        crate::model::Num::Double(v) => ValueRef::Double(v),
+        crate::model::Number::Int(v) => ValueRef::Int(v),
+        crate::model::Number::Double(v) => ValueRef::Double(v),
     }
 }

@@ -55,7 +55,7 @@ use super::pack::SERIES;
 use super::stored::{Collections, Native, failed, key_of, measured_in, selected};
 use super::swap::Turn;
 use crate::maintain::{Converted, MaintainError, Progress, Selection, Step, StoredBucket, Tally};
-use crate::model::{BucketKey, Form, SensorId};
+use crate::model::{BucketKey, SensorId, StorageMode};
 
 /// Tries for a bucket that somebody writes to.
 const TRIES: u32 = 10;
@@ -75,7 +75,7 @@ pub struct ConvertOptions {
     /// Only buckets that ended at or before this, in milliseconds since 1970.
     pub ended_before_ms: i64,
     /// The form they shall have.
-    pub into: Form,
+    pub into: StorageMode,
     /// `bucket.max_readings` and `bucket.max_bytes`, for new pages.
     pub page: (u32, u64),
     /// Remove leftovers by whole sensors where the server can do no better. No instance may write in time-series mode.
@@ -137,7 +137,7 @@ impl MongoStore {
                 break;
             }
         }
-        if options.into == Form::Pages {
+        if options.into == StorageMode::Bucket {
             run.remove_leftovers().await?;
         }
         progress(run.at);
@@ -159,10 +159,10 @@ impl Run<'_> {
         let mut filter = selected(&self.selection);
         match self.options.into {
             // Pages beside a document in time-series form, and readings in one, too.
-            Form::Series => {
+            StorageMode::TimeSeries => {
                 filter.insert("$or", [doc! { "storage": { "$ne": SERIES } }, doc! { "readings": { "$exists": true } }])
             }
-            Form::Pages => filter.insert("storage", SERIES),
+            StorageMode::Bucket => filter.insert("storage", SERIES),
         };
         let buckets = self.all.buckets.clone();
         let heads = doc! { "$and": [filter.clone(), { "page": 0 }] };
@@ -214,12 +214,14 @@ impl Run<'_> {
         let told = |step, key: &BucketKey| self.told(step, key);
         for _ in 0..TRIES {
             let turn = match self.options.into {
-                Form::Series => self.all.move_to_series(key, &told).await?,
-                Form::Pages => self.all.move_to_pages(key, self.options.page, false, &told).await?,
+                StorageMode::TimeSeries => self.all.move_to_series(key, &told).await?,
+                StorageMode::Bucket => self.all.move_to_pages(key, self.options.page, false, &told).await?,
             };
             match turn {
                 Turn::Again => {}
-                Turn::Done(_) if self.options.into == Form::Pages => return Ok((turn, self.remove(key).await?)),
+                Turn::Done(_) if self.options.into == StorageMode::Bucket => {
+                    return Ok((turn, self.remove(key).await?));
+                }
                 turn => return Ok((turn, Removal::Nothing)),
             }
         }
@@ -261,8 +263,8 @@ impl Run<'_> {
         let (all, mut sensors) = (self.all.clone(), BTreeSet::new());
         let mut hours = all.hours(&self.selection).await?;
         while let Some(keys) = hours.next().await? {
-            for (key, form) in all.forms(&keys).await? {
-                if form == Form::Pages {
+            for (key, storage_mode) in all.forms(&keys).await? {
+                if storage_mode == StorageMode::Bucket {
                     let removal = self.remove(&key).await?;
                     self.removed(key.clone(), removal);
                     if !self.deletes_by_time {
@@ -285,7 +287,7 @@ impl Run<'_> {
     async fn remove_series(&self, sensor: &SensorId) -> Result<Option<u64>, MaintainError> {
         for key in self.hours_of(sensor).await? {
             let bucket = self.all.bucket(&key, true).await?;
-            if bucket.pages.is_empty() || bucket.form() == Form::Series || held(&bucket).is_err() {
+            if bucket.pages.is_empty() || bucket.storage_mode() == StorageMode::TimeSeries || held(&bucket).is_err() {
                 return Ok(None);
             }
         }
@@ -298,8 +300,8 @@ impl Run<'_> {
     async fn leftovers_of(&self, sensor: &SensorId) -> Result<u64, MaintainError> {
         let keys = self.hours_of(sensor).await?;
         let mut n = 0;
-        for (key, form) in self.all.forms(&keys).await? {
-            if form == Form::Pages {
+        for (key, storage_mode) in self.all.forms(&keys).await? {
+            if storage_mode == StorageMode::Bucket {
                 let filter = measured_in(&key, key.start.0 + self.all.span_ms);
                 n += self.all.measurements.count_documents(filter).await.map_err(failed("counting measurements"))?;
             }

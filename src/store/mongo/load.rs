@@ -26,7 +26,7 @@ use mongodb::options::{Hint, ReadConcern, SelectionCriteria};
 use super::error::command_error;
 use super::pack::SERIES;
 use super::{MongoStore, timed_out};
-use crate::model::{BucketKey, Form, ReadingKey, ValueRef};
+use crate::model::{BucketKey, ReadingKey, StorageMode, ValueRef};
 use crate::store::{LoadAnswer, LoadRequest, LoadedBucket, LoadedPage, StoreError};
 
 /// Pages asked for in one `find`: without their readings, and with them in bytes, as far as the heads tell.
@@ -46,7 +46,7 @@ type PageKey = (usize, u32);
 #[derive(Debug)]
 struct Slot {
     bucket: LoadedBucket,
-    /// Pieces that are missing.
+    /// ChunkedBuffer that are missing.
     pieces: usize,
     /// Its pieces are being asked for.
     begun: bool,
@@ -63,7 +63,7 @@ pub(super) struct Load<'a> {
 impl MongoStore {
     /// Loads the requested buckets; see [`crate::store::Store::load`].
     pub(super) async fn load_all(&self, requests: &[LoadRequest], within: Option<Duration>) -> Vec<LoadAnswer> {
-        let new = LoadedBucket { form: crate::store::Store::form(self), pages: vec![] };
+        let new = LoadedBucket { storage_mode: crate::store::Store::storage_mode(self), pages: vec![] };
         let slot = |_: &LoadRequest| Slot { bucket: new.clone(), pieces: 0, begun: false, answer: None };
         let load = Load { store: self, requests, slots: Mutex::new(requests.iter().map(slot).collect()) };
         let over = match within {
@@ -120,14 +120,15 @@ impl Load<'_> {
         let (mut paged, mut measured) = (vec![], vec![]);
         for r in places {
             let request = &self.requests[r];
-            let (form, empty) = {
+            let (storage_mode, empty) = {
                 let slots = self.slots();
-                (slots[r].bucket.form, slots[r].bucket.pages.is_empty())
+                (slots[r].bucket.storage_mode, slots[r].bucket.pages.is_empty())
             };
-            let of_series = form == Form::Series && (request.doubt || request.readings_from.is_some());
+            let of_series =
+                storage_mode == StorageMode::TimeSeries && (request.doubt || request.readings_from.is_some());
             if self.store.measured() && (of_series || (request.doubt && empty)) {
                 measured.push(r);
-            } else if form == Form::Pages && request.readings_from.is_some() {
+            } else if storage_mode == StorageMode::Bucket && request.readings_from.is_some() {
                 paged.push(r);
             } else {
                 self.expect(r, 0);
@@ -141,11 +142,11 @@ impl Load<'_> {
     pub(super) async fn heads(&self, places: &[usize]) -> Result<(), StoreError> {
         let first: Vec<PageKey> = places.iter().map(|r| (*r, 0)).collect();
         let mut sealed = vec![];
-        for ((r, _), (head, form)) in self.find(by_ids(self.requests, &first), &first, false).await? {
+        for ((r, _), (head, storage_mode)) in self.find(by_ids(self.requests, &first), &first, false).await? {
             if head.sealed {
                 sealed.push(r);
             }
-            self.slots()[r].bucket = LoadedBucket { form, pages: vec![head] };
+            self.slots()[r].bucket = LoadedBucket { storage_mode, pages: vec![head] };
         }
         for chunk in sealed.chunks(SEALED_MAX) {
             let keys: Vec<PageKey> = chunk.iter().map(|r| (*r, 0)).collect();
@@ -210,7 +211,7 @@ impl Load<'_> {
         filter: (Document, Option<Hint>),
         keys: &[PageKey],
         readings: bool,
-    ) -> Result<HashMap<PageKey, (LoadedPage, Form)>, StoreError> {
+    ) -> Result<HashMap<PageKey, (LoadedPage, StorageMode)>, StoreError> {
         let place = |r: usize| ((&*self.requests[r].bucket.sensor_id, self.requests[r].bucket.start.0), r);
         let by_bucket: HashMap<(&str, i64), usize> = keys.iter().map(|(r, _)| place(*r)).collect();
         let mut projection = doc! {
@@ -231,15 +232,15 @@ impl Load<'_> {
             while let Some(document) = cursor.try_next().await? {
                 if let Some((sensor, start, page)) = head_id(&document) {
                     let series = document.get_str("storage").is_ok_and(|s| s == SERIES);
-                    let form = if series { Form::Series } else { Form::Pages };
-                    found.push((sensor.to_owned(), start, page, page_of(&document), form));
+                    let storage_mode = if series { StorageMode::TimeSeries } else { StorageMode::Bucket };
+                    found.push((sensor.to_owned(), start, page, page_of(&document), storage_mode));
                 }
             }
             Ok(found)
         };
         let found = self.store.limited(read).await?.map_err(|e| command_error(&e))?;
-        let entry = |(sensor, start, page, head, form): (String, i64, u32, LoadedPage, Form)| {
-            Some(((*by_bucket.get(&(sensor.as_str(), start))?, page), (head, form)))
+        let entry = |(sensor, start, page, head, storage_mode): (String, i64, u32, LoadedPage, StorageMode)| {
+            Some(((*by_bucket.get(&(sensor.as_str(), start))?, page), (head, storage_mode)))
         };
         Ok(found.into_iter().filter_map(entry).collect())
     }

@@ -18,7 +18,7 @@ use super::error::command_error;
 use super::load::{Load, key_of, selection, together};
 use super::recount;
 use super::timed_out;
-use crate::model::{Form, ReadingKey};
+use crate::model::{ReadingKey, StorageMode};
 use crate::store::{LoadedBucket, StoreError};
 use crate::telemetry::metrics;
 
@@ -97,7 +97,7 @@ impl Load<'_> {
             let recounted = recount::recount(series, &request.bucket, false).await;
             metrics::store_command("recount", 1, begun.elapsed().as_secs_f64());
             let pages = recounted.map_err(|e| command_error(&e))?.pages;
-            self.slots_of(r, |bucket| *bucket = LoadedBucket { form: Form::Series, pages });
+            self.slots_of(r, |bucket| *bucket = LoadedBucket { storage_mode: StorageMode::TimeSeries, pages });
         }
         self.slots_of(r, |bucket| {
             if let Some(head) = bucket.pages.first_mut() {

@@ -51,7 +51,7 @@ pub use latest::LATEST;
 pub use metadata::META;
 pub use pack::{BUCKETS, packed_bytes};
 pub use patterns::{Patterns, TAGS_INDEX};
-pub use query::{ReadingsForm, raw_readings_pipeline};
+pub use query::{ReadingsLocation, raw_readings_pipeline};
 pub use reconcile::ReconcileOptions;
 pub use schema::{DEAD_LETTERS, SUMMARIES};
 
@@ -65,7 +65,7 @@ use super::{
     Written,
 };
 use crate::config;
-use crate::model::{BucketStart, DeadLetter, Form, LatestUpdate, PageKind, PageWrite, SensorId, Span};
+use crate::model::{BucketStart, DeadLetter, LatestUpdate, PageKind, PageWrite, SensorId, Span, StorageMode};
 use crate::telemetry::metrics;
 use error::{StatementError, command_code, command_error, concern_error, describe, statement_error};
 use pack::{CommandOptions, WriteConcern};
@@ -274,12 +274,12 @@ impl Store for MongoStore {
     fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<Written>, StoreError>> {
         Box::pin(async move {
             // The flush stage sends one kind a command, and both forms only after a change of mode.
-            let group = |w: &PageWrite| (w.form == Form::Series, w.kind == PageKind::Create);
+            let group = |w: &PageWrite| (w.storage_mode == StorageMode::TimeSeries, w.kind == PageKind::Create);
             let mut answers = Vec::with_capacity(writes.len());
             for run in writes.chunk_by(|a, b| group(a) == group(b)) {
-                let written = match run[0].form {
-                    Form::Series => self.write_series(run).await,
-                    Form::Pages => self.write_kind(&run.iter().collect::<Vec<_>>(), None).await,
+                let written = match run[0].storage_mode {
+                    StorageMode::TimeSeries => self.write_series(run).await,
+                    StorageMode::Bucket => self.write_kind(&run.iter().collect::<Vec<_>>(), None).await,
                 };
                 // What came before is stored.
                 answers.extend(if answers.is_empty() { written? } else { written.map_err(in_part)? });
@@ -392,8 +392,8 @@ impl Store for MongoStore {
         })
     }
 
-    fn form(&self) -> Form {
-        if self.native() { Form::Series } else { Form::Pages }
+    fn storage_mode(&self) -> StorageMode {
+        if self.native() { StorageMode::TimeSeries } else { StorageMode::Bucket }
     }
 
     fn mode(&self) -> &'static str {

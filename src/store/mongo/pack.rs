@@ -5,7 +5,7 @@ use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::options::Acknowledgment;
 
 use super::bson::Writer;
-use crate::model::{Form, PageKind, PageWrite, Rows, Span};
+use crate::model::{PageKind, PageWrite, Rows, Span, StorageMode};
 
 /// The version of the document's shape.
 pub(super) const SCHEMA_VERSION: i32 = 1;
@@ -71,7 +71,7 @@ impl CommandOptions {
     }
 }
 
-/// The command for writes of one kind: all `Create` or all `Append`. Of [`Form::Series`] it holds the summaries only;
+/// The command for writes of one kind: all `Create` or all `Append`. Of [`StorageMode::TimeSeries`] it holds the summaries only;
 /// `comment` then says whose it is.
 ///
 /// # Errors
@@ -152,9 +152,9 @@ fn document(w: &mut Writer, write: &PageWrite, span: Span) {
         w.close(open);
     }
     w.close(summary);
-    match write.form {
-        Form::Pages => readings(w, "readings", &write.rows),
-        Form::Series => w.str("storage", SERIES),
+    match write.storage_mode {
+        StorageMode::Bucket => readings(w, "readings", &write.rows),
+        StorageMode::TimeSeries => w.str("storage", SERIES),
     }
     if write.seal {
         w.bool("has_overflow", true);
@@ -190,13 +190,13 @@ fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
     w.bool("$ne", true);
     w.close(open);
     // `hourbucket convert` may have brought the bucket into the other form, with the same count.
-    match write.form {
-        Form::Pages => {
+    match write.storage_mode {
+        StorageMode::Bucket => {
             let open = w.document("storage");
             w.str("$ne", SERIES);
             w.close(open);
         }
-        Form::Series => w.str("storage", SERIES),
+        StorageMode::TimeSeries => w.str("storage", SERIES),
     }
     w.close(q);
     let u = w.document("u");
@@ -220,7 +220,7 @@ fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
         w.date("last_ts", write.start.0);
         let summary = w.document("summary");
         w.close(summary);
-        if write.form == Form::Pages {
+        if write.storage_mode == StorageMode::Bucket {
             let none = w.array("readings");
             w.close(none);
         }
@@ -234,7 +234,7 @@ fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
 
 fn append_readings(w: &mut Writer, write: &PageWrite) {
     let name = |i: &u32| &*write.rows.fields()[*i as usize];
-    if write.form == Form::Pages {
+    if write.storage_mode == StorageMode::Bucket {
         let push = w.document("$push");
         let field = w.document("readings");
         readings(w, "$each", &write.rows);

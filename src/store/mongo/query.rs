@@ -16,7 +16,7 @@ use crate::model::Span;
 
 /// Where the readings are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReadingsForm {
+pub enum ReadingsLocation {
     /// In pages: to be run on `sensor_buckets`.
     Pages,
     /// As measurements: to be run on `sensor_readings`.
@@ -28,7 +28,7 @@ pub enum ReadingsForm {
 
 /// The pipeline for readings of one sensor in `from_ms..to_ms` (milliseconds since 1970). `span` is `bucket.span`.
 pub fn raw_readings_pipeline(
-    form: ReadingsForm,
+    storage_mode: ReadingsLocation,
     sensor_id: &str,
     from_ms: i64,
     to_ms: i64,
@@ -57,10 +57,10 @@ pub fn raw_readings_pipeline(
             doc! { "$unset": ["_id", "meta"] },
         ]
     };
-    let mut pipeline = match form {
-        ReadingsForm::Pages => pages(),
-        ReadingsForm::Measurements => measurements(),
-        ReadingsForm::Both => {
+    let mut pipeline = match storage_mode {
+        ReadingsLocation::Pages => pages(),
+        ReadingsLocation::Measurements => measurements(),
+        ReadingsLocation::Both => {
             let mut both = pages();
             let first = DateTime::from_millis(span.floor(from_ms).0);
             let mut of_bucket = measurements();

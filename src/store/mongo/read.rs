@@ -18,7 +18,7 @@ use super::error::command_error;
 use super::load::values;
 use super::stored::{Collections, key_of, push};
 use super::{DEAD_LETTERS, MongoStore};
-use crate::model::{BucketStart, Form, Rows, SensorId, keep_newer};
+use crate::model::{BucketStart, Rows, SensorId, StorageMode, keep_newer};
 use crate::store::StoreError;
 use crate::store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
@@ -162,7 +162,7 @@ async fn pages(of: &Collections, q: &PageQuery) -> Found<PageResults> {
             let Some((key, _, page)) = of.parse(document) else { continue };
             let place = (key.start, page.page);
             let late = q.readings_from_ms.is_some_and(|from| page.last_ts_ms.is_some_and(|last| last < from));
-            if !late || page.form == Form::Series {
+            if !late || page.storage_mode == StorageMode::TimeSeries {
                 found.pages.push((key.start, page));
             }
             if found.pages.len() >= PAGES_MAX || bytes >= PAGES_BYTES_MAX {
@@ -251,7 +251,7 @@ async fn newest(of: Collections, sensor_id: SensorId) -> Found<StoredSensor> {
     let Some((key, _, page)) = of.parse(cursor.current()) else { return Ok(news) };
     (news.last_ts_ms, news.tags) = (page.last_ts_ms, page.tags);
     let (start, at) = (key.start, DateTime::from_millis(key.start.0));
-    if page.form == Form::Series {
+    if page.storage_mode == StorageMode::TimeSeries {
         let end = DateTime::from_millis(start.0 + of.span_ms);
         let filter = doc! { "meta.sensor_id": &*sensor_id, "ts": { "$gte": at, "$lt": end } };
         let find = of.measurements.find(filter).sort(doc! { "ts": -1 }).limit(i64::from(LAST_READINGS));

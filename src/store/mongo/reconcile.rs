@@ -53,7 +53,7 @@ use crate::maintain::bucket::without_duplicates;
 use crate::maintain::{
     Entry, Finding, Kind, MaintainError, Outcome, Reconciled, Selection, StoredBucket, audit, report,
 };
-use crate::model::{BucketKey, BucketStart, Form};
+use crate::model::{BucketKey, BucketStart, StorageMode};
 
 /// Before buckets that differ are looked at again, where measurements may be ahead of their document.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -164,15 +164,15 @@ impl Run<'_> {
         let all = self.all.clone();
         let mut stream = all.stream(&self.report.selection).await?;
         while let Some(mut bucket) = stream.next().await? {
-            let form = bucket.form();
-            if form == Form::Series {
+            let storage_mode = bucket.storage_mode();
+            if storage_mode == StorageMode::TimeSeries {
                 all.measure(&mut bucket).await?;
             }
             self.report.buckets += 1;
             self.report.documents += bucket.pages.len() as u64;
             self.report.readings += bucket.paged() + bucket.measured.as_ref().map_or(0, |m| m.rows.len() as u64);
             if !self.findings(&bucket).is_empty() {
-                let aside = if form == Form::Series { Aside::TimeSeries } else { Aside::Pages };
+                let aside = if storage_mode == StorageMode::TimeSeries { Aside::TimeSeries } else { Aside::Pages };
                 self.put_aside(bucket.key, aside).await?;
             }
         }
@@ -186,7 +186,7 @@ impl Run<'_> {
         while let Some(keys) = hours.next().await? {
             let spoken = all.forms(&keys).await?;
             for key in keys {
-                if spoken.iter().all(|(k, form)| *k != key || *form != Form::Series) {
+                if spoken.iter().all(|(k, storage_mode)| *k != key || *storage_mode != StorageMode::TimeSeries) {
                     self.put_aside(key, Aside::Unspoken).await?;
                 }
             }
@@ -284,7 +284,8 @@ impl Run<'_> {
         }
         let page = bucket.pages.iter().find(|p| Some(p.page) == finding.page);
         let foreign = page.is_some_and(|p| p.unreadable > 0)
-            || (bucket.form() == Form::Series && bucket.measured.as_ref().is_some_and(|m| m.unreadable > 0));
+            || (bucket.storage_mode() == StorageMode::TimeSeries
+                && bucket.measured.as_ref().is_some_and(|m| m.unreadable > 0));
         if !self.options.drop_duplicates {
             Some("kept: readings without a time of their own may be equal; --drop-duplicates removes them")
         } else if bucket.end_ms > self.options.settled_before_ms {
@@ -303,9 +304,9 @@ impl Run<'_> {
 
     /// Repairs what it can; `false` where a statement met another writer.
     async fn mend(&mut self, bucket: &StoredBucket, findings: &[Finding]) -> Result<bool, MaintainError> {
-        match bucket.form() {
-            Form::Series => self.mend_series(bucket, findings).await,
-            Form::Pages => self.mend_pages(bucket, findings).await,
+        match bucket.storage_mode() {
+            StorageMode::TimeSeries => self.mend_series(bucket, findings).await,
+            StorageMode::Bucket => self.mend_pages(bucket, findings).await,
         }
     }
 
@@ -417,7 +418,7 @@ impl Collections {
     }
 
     /// The form that the documents of buckets tell, where they have a page 0.
-    pub(super) async fn forms(&self, keys: &[BucketKey]) -> Result<Vec<(BucketKey, Form)>, MaintainError> {
+    pub(super) async fn forms(&self, keys: &[BucketKey]) -> Result<Vec<(BucketKey, StorageMode)>, MaintainError> {
         let what = failed("reading the buckets");
         let ids: Vec<Bson> = keys.iter().map(|key| Bson::from(page_id(key, 0))).collect();
         let projection: Document = doc! { "sensor_id": 1, "bucket_start": 1, "storage": 1 };
@@ -427,7 +428,7 @@ impl Collections {
         while let Some(found) = cursor.try_next().await.map_err(&what)? {
             let series = found.get_str("storage").is_ok_and(|s| s == super::pack::SERIES);
             if let Some(key) = key_of(&found) {
-                forms.push((key, if series { Form::Series } else { Form::Pages }));
+                forms.push((key, if series { StorageMode::TimeSeries } else { StorageMode::Bucket }));
             }
         }
         Ok(forms)

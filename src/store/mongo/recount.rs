@@ -20,7 +20,7 @@ use super::load::{int, selection, values};
 use super::pack::{BUCKETS, SCHEMA_VERSION, SERIES};
 use super::series::Series;
 use crate::model::summary::{PAGE_SUMMARY_BYTES_MAX, entry_bytes};
-use crate::model::{BucketKey, FieldSummary, Num, RowFlags, Rows, summary};
+use crate::model::{BucketKey, FieldSummary, Number, RowFlags, Rows, summary};
 use crate::store::LoadedPage;
 use crate::store::recount::{Chunk, PageState, Plan, Several, chunks, plan};
 
@@ -100,9 +100,9 @@ impl Total {
 
     /// What a page says beside its count: its summary, and the times of the whole bucket.
     fn page(&self, count: u32, chunk: &Chunk) -> Document {
-        let num = |n: Num| match n {
-            Num::Int(v) => Bson::Int64(v),
-            Num::Double(v) => Bson::Double(v),
+        let num = |n: Number| match n {
+            Number::Int(v) => Bson::Int64(v),
+            Number::Double(v) => Bson::Double(v),
         };
         let field = |(name, s): &(String, FieldSummary)| {
             let of = doc! { "min": num(s.min), "max": num(s.max), "sum": num(s.sum), "count": s.count as i32 };

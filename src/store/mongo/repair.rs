@@ -11,7 +11,7 @@ use super::stored::{Collections, failed, page_id, tags_document, value_bson};
 use crate::maintain::bucket::{Recount, without_duplicates};
 use crate::maintain::{MaintainError, StoredBucket, StoredPage};
 use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
-use crate::model::{BucketKey, FieldSummary, Form, Num, Rows};
+use crate::model::{BucketKey, FieldSummary, Number, Rows, StorageMode};
 use crate::store::recount::chunks;
 
 /// The document of a page exactly as it was read: its version, its seal and its form. A writer changes at least one of
@@ -28,7 +28,7 @@ pub(super) fn admission_control(key: &BucketKey, page: &StoredPage) -> Document 
         "count": count,
         "has_overflow": if page.sealed { Bson::Boolean(true) } else { Bson::from(doc! { "$ne": true }) },
     };
-    if page.form == Form::Series {
+    if page.storage_mode == StorageMode::TimeSeries {
         admission_control.insert("storage", SERIES);
     } else {
         admission_control.insert("storage", doc! { "$ne": SERIES });
@@ -42,9 +42,9 @@ pub(super) fn admission_control(key: &BucketKey, page: &StoredPage) -> Document 
 
 /// `summary` of a document.
 pub(super) fn summary(recount: &Recount) -> Document {
-    let num = |n: Num| match n {
-        Num::Int(v) => Bson::Int64(v),
-        Num::Double(v) => Bson::Double(v),
+    let num = |n: Number| match n {
+        Number::Int(v) => Bson::Int64(v),
+        Number::Double(v) => Bson::Double(v),
     };
     let field = |s: &crate::model::FieldSummary| {
         doc! { "min": num(s.min), "max": num(s.max), "sum": num(s.sum), "count": s.count as i32 }
@@ -166,9 +166,9 @@ impl Collections {
         for (name, ms) in [("first_ts", next.first_ts_ms), ("last_ts", next.first_ts_ms)] {
             whole.insert(name, DateTime::from_millis(ms.unwrap_or(bucket.key.start.0)));
         }
-        match bucket.form() {
-            Form::Pages => whole.insert("readings", Array::new()),
-            Form::Series => whole.insert("storage", SERIES),
+        match bucket.storage_mode() {
+            StorageMode::Bucket => whole.insert("readings", Array::new()),
+            StorageMode::TimeSeries => whole.insert("storage", SERIES),
         };
         whole.insert("has_overflow", true);
         self.insert(whole).await

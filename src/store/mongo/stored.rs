@@ -17,7 +17,7 @@ use super::error::describe;
 use super::load::{int, value_of};
 use super::pack::{BUCKETS, SERIES};
 use crate::maintain::{MaintainError, Measured, Selection, StoredBucket, StoredPage};
-use crate::model::{BucketKey, BucketStart, FieldSummary, Form, Num, RowFlags, Rows, ValueRef};
+use crate::model::{BucketKey, BucketStart, FieldSummary, Number, RowFlags, Rows, StorageMode, ValueRef};
 
 /// Values of one reading that [`Rows`] can hold.
 const VALUES_MAX: usize = 255;
@@ -173,7 +173,7 @@ impl Collections {
         let series = found.get_str("storage").is_ok_and(|s| s == SERIES);
         let page = StoredPage {
             page: u32::try_from(number("page")?).ok()?,
-            form: if series { Form::Series } else { Form::Pages },
+            storage_mode: if series { StorageMode::TimeSeries } else { StorageMode::Bucket },
             count: number("count"),
             sealed: found.get_bool("has_overflow").unwrap_or(false),
             first_ts_ms: time("first_ts"),
@@ -246,9 +246,9 @@ pub(super) fn push(rows: &mut Rows, reading: &RawDocument, skip: &[&str]) -> boo
 
 fn summary_of(summary: &RawDocument) -> BTreeMap<String, Option<FieldSummary>> {
     let num = |of: &RawDocument, name: &str| match of.get(name).ok()?? {
-        RawBsonRef::Double(v) => Some(Num::Double(v)),
-        RawBsonRef::Int64(v) => Some(Num::Int(v)),
-        RawBsonRef::Int32(v) => Some(Num::Int(i64::from(v))),
+        RawBsonRef::Double(v) => Some(Number::Double(v)),
+        RawBsonRef::Int64(v) => Some(Number::Int(v)),
+        RawBsonRef::Int32(v) => Some(Number::Int(i64::from(v))),
         _ => None,
     };
     let field = |value: RawBsonRef<'_>| {

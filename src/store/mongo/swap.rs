@@ -15,7 +15,7 @@ use crate::maintain::bucket::{Recount, without_duplicates};
 use crate::maintain::{Kind, MaintainError, Step, StoredBucket, StoredPage, Tally, audit};
 use crate::model::rows::{Room, Row};
 use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
-use crate::model::{BucketKey, Form, Rows};
+use crate::model::{BucketKey, Rows, StorageMode};
 
 /// Measurements in one insert: with reading and meta some hundred bytes each, far below the limit of a command.
 const INSERT_MAX: usize = 1000;
@@ -49,7 +49,7 @@ impl Collections {
     /// Pages into measurements; or, where the document says time-series already, the pages beside it.
     pub(super) async fn move_to_series(&self, key: &BucketKey, told: Told<'_>) -> Result<Turn, MaintainError> {
         let bucket = self.bucket(key, true).await?;
-        let mixed = bucket.form() == Form::Series;
+        let mixed = bucket.storage_mode() == StorageMode::TimeSeries;
         if bucket.pages.is_empty() || (mixed && bucket.strays().next().is_none()) {
             return Ok(Turn::Nothing);
         }
@@ -133,7 +133,9 @@ impl Collections {
         told: Told<'_>,
     ) -> Result<Turn, MaintainError> {
         let bucket = self.bucket(key, true).await?;
-        let (Some(head), Some(measured), Form::Series) = (bucket.pages.first(), &bucket.measured, bucket.form()) else {
+        let (Some(head), Some(measured), StorageMode::TimeSeries) =
+            (bucket.pages.first(), &bucket.measured, bucket.storage_mode())
+        else {
             return Ok(Turn::Nothing);
         };
         if bucket.strays().next().is_some() {
@@ -237,7 +239,7 @@ fn unfit(bucket: &StoredBucket) -> Option<String> {
     let fits = |kind: &Kind| matches!(kind, Kind::Duplicates { .. } | Kind::Leftover { .. } | Kind::Stray { .. });
     let unreadable = bucket.strays().any(|p| p.unreadable > 0);
     // A document with pages beside it is written anew from the measurements anyway.
-    let mixed = bucket.form() == Form::Series && bucket.strays().next().is_some();
+    let mixed = bucket.storage_mode() == StorageMode::TimeSeries && bucket.strays().next().is_some();
     let found: Vec<&str> = match mixed {
         true if unreadable => vec!["unreadable"],
         true => vec![],

@@ -1,11 +1,11 @@
-//! Moulds of readings in JSON: see [`crate::decode::mould`].
+//! Templates of readings in JSON: see [`crate::decode::template`].
 
 use std::ops::Range;
 
 use crate::decode::decimal;
-use crate::decode::mould::{self, Parts, TAGS_MAX};
 use crate::decode::reading::ReadingDecoder;
 use crate::decode::split::skip_space;
+use crate::decode::template::{self, Parts, TAGS_MAX};
 use crate::decode::token::Token;
 
 /// What stands between two literal parts.
@@ -25,24 +25,24 @@ enum Slot {
 
 /// What one reading looked like.
 #[derive(Debug)]
-struct Mould {
+struct Template {
     parts: Parts<Slot>,
     tag_keys: Vec<Box<str>>,
-    shape: u32,
+    schema: u32,
 }
 
 /// The moulds of one payload.
 #[derive(Debug)]
-pub(super) struct Moulds<'de> {
+pub(super) struct Templates<'de> {
     payload: &'de [u8],
     /// The payload as text, once there is a mould; then nothing of it has to be checked again.
     text: &'de str,
-    moulds: mould::Moulds<Mould>,
+    templates: template::Templates<Template>,
 }
 
-impl<'de> Moulds<'de> {
-    pub(super) fn new(payload: &'de [u8]) -> Moulds<'de> {
-        Moulds { payload, text: "", moulds: mould::Moulds::default() }
+impl<'de> Templates<'de> {
+    pub(super) fn new(payload: &'de [u8]) -> Templates<'de> {
+        Templates { payload, text: "", templates: template::Templates::default() }
     }
 
     /// Takes the reading at `at` if it is like one before it and may end where it does, and commits it; gives how many
@@ -54,25 +54,25 @@ impl<'de> Moulds<'de> {
         ends: impl Fn(usize) -> bool,
     ) -> Option<usize> {
         let text = self.text.get(at..)?;
-        self.moulds.find(|mould| mould.fill(text, decoder, &ends))
+        self.templates.find(|template| template.fill(text, decoder, &ends))
     }
 
     /// Learns what the reading in `place` looks like, which was just decoded and committed with this shape.
-    pub(super) fn learn(&mut self, place: Range<usize>, shape: u32) {
-        if !self.moulds.learns() {
+    pub(super) fn learn(&mut self, place: Range<usize>, schema: u32) {
+        if !self.templates.learns() {
             return;
         }
         if self.text.is_empty() {
             match std::str::from_utf8(self.payload) {
                 Ok(text) => self.text = text,
-                Err(_) => return self.moulds.give_up(),
+                Err(_) => return self.templates.give_up(),
             }
         }
-        self.moulds.learn(self.text.get(place).and_then(|text| Scan::new(text, shape).mould()));
+        self.templates.learn(self.text.get(place).and_then(|text| Scan::new(text, schema).template()));
     }
 }
 
-impl Mould {
+impl Template {
     fn fill<'de>(
         &self,
         text: &'de str,
@@ -82,9 +82,9 @@ impl Mould {
         let mut at = 0;
         let (mut sensor_id, mut ts) = (None, None);
         let mut tags: [(&str, &str); TAGS_MAX] = [("", ""); TAGS_MAX];
-        decoder.begin_like(self.shape);
+        decoder.begin_like(self.schema);
         for (literal, slot) in self.parts.iter() {
-            at = mould::behind(text.as_bytes(), at, literal)?;
+            at = template::behind(text.as_bytes(), at, literal)?;
             if *slot == Slot::End {
                 break;
             }
@@ -186,7 +186,7 @@ struct Scan<'b> {
     at: usize,
     /// Where the literal part at hand begins.
     from: usize,
-    mould: Mould,
+    template: Template,
     sensor: bool,
     values: bool,
     loose: bool,
@@ -194,26 +194,26 @@ struct Scan<'b> {
 }
 
 impl<'b> Scan<'b> {
-    fn new(text: &'b str, shape: u32) -> Scan<'b> {
-        let mould = Mould { parts: Parts::default(), tag_keys: vec![], shape };
-        Scan { text, at: 0, from: 0, mould, sensor: false, values: false, loose: false, tags: vec![] }
+    fn new(text: &'b str, schema: u32) -> Scan<'b> {
+        let template = Template { parts: Parts::default(), tag_keys: vec![], schema };
+        Scan { text, at: 0, from: 0, template, sensor: false, values: false, loose: false, tags: vec![] }
     }
 
-    fn mould(mut self) -> Option<Mould> {
+    fn template(mut self) -> Option<Template> {
         self.object(Self::member)?;
         // Beside `values` other members do not count; and the topic's sensor is not known here.
         if (self.values && self.loose) || !self.sensor || self.tags.len() > TAGS_MAX {
             return None;
         }
         self.part(Slot::End, self.at)?;
-        let Scan { mut mould, mut tags, .. } = self;
+        let Scan { mut template, mut tags, .. } = self;
         tags.sort();
-        let mut slots: Vec<&mut Slot> = mould.parts.slots_mut().collect();
+        let mut slots: Vec<&mut Slot> = template.parts.slots_mut().collect();
         for (place, (_, part)) in tags.iter().enumerate() {
             *slots[*part] = Slot::Tag(place as u8);
         }
-        mould.tag_keys = tags.into_iter().map(|(key, _)| key).collect();
-        Some(mould)
+        template.tag_keys = tags.into_iter().map(|(key, _)| key).collect();
+        Some(template)
     }
 
     fn member(&mut self, key: &'b str) -> Option<()> {
@@ -231,7 +231,7 @@ impl<'b> Scan<'b> {
             "tags" => self.object(|scan, key| {
                 // One that is stored under another name is not sorted in here.
                 let plain = !key.is_empty() && !key.contains(['.', '$']) && !matches!(key, "ts" | "meta" | "_id");
-                scan.tags.push((key.into(), scan.mould.parts.len()));
+                scan.tags.push((key.into(), scan.template.parts.len()));
                 scan.slot(Slot::Tag(0)).filter(|()| plain)
             }),
             _ => {
@@ -275,7 +275,7 @@ impl<'b> Scan<'b> {
     }
 
     fn part(&mut self, slot: Slot, end: usize) -> Option<()> {
-        self.mould.parts.push(self.text.as_bytes().get(self.from..end)?, slot)
+        self.template.parts.push(self.text.as_bytes().get(self.from..end)?, slot)
     }
 
     fn literal(&mut self, byte: u8) -> Option<()> {

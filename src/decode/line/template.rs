@@ -1,11 +1,11 @@
-//! Moulds of lines: see [`crate::decode::mould`].
+//! Templates of lines: see [`crate::decode::template`].
 
 use std::borrow::Cow;
 
 use super::push_escaped;
 use super::scan::{self, TAG_VALUE};
 use crate::config::Limits;
-use crate::decode::mould::{Parts, TAGS_MAX, behind, keyed};
+use crate::decode::template::{Parts, TAGS_MAX, behind, keyed};
 use crate::decode::{Context, names, time};
 use crate::model::{BatchBuilder, ValueRef};
 
@@ -39,11 +39,11 @@ enum Id {
 
 /// What one line looked like.
 #[derive(Debug)]
-pub(super) struct Mould {
+pub(super) struct Template {
     parts: Parts<Slot>,
     tag_keys: Vec<Box<str>>,
     id: Id,
-    shape: u32,
+    schema: u32,
 }
 
 /// What a line said, as it was decoded: `slots` by place, tags with their index in `tags`, which are as they stand there
@@ -57,12 +57,12 @@ pub(super) struct Line<'l, 't> {
     pub(super) keys: &'l [(Cow<'t, str>, Cow<'t, str>)],
     pub(super) sensor_tag: bool,
     pub(super) topic: bool,
-    pub(super) shape: u32,
+    pub(super) schema: u32,
 }
 
-impl Mould {
+impl Template {
     /// The mould of a line that was just committed; `None` where it is too large for one.
-    pub(super) fn of(line: &Line<'_, '_>) -> Option<Mould> {
+    pub(super) fn of(line: &Line<'_, '_>) -> Option<Template> {
         if line.keys.len() > TAGS_MAX {
             return None;
         }
@@ -96,7 +96,7 @@ impl Mould {
             }
         };
         let tag_keys = stored.into_iter().map(|i| line.keys[i].1.as_ref().into()).collect();
-        Some(Mould { parts, tag_keys, id, shape: line.shape })
+        Some(Template { parts, tag_keys, id, schema: line.schema })
     }
 
     /// Commits the line at `begin` if it is like this one, and gives its end; `series` is room for an id.
@@ -111,7 +111,7 @@ impl Mould {
         let (bytes, limits, mut at) = (text.as_bytes(), cx.limits, begin);
         let mut tags: [(&str, &str); TAGS_MAX] = [("", ""); TAGS_MAX];
         let (mut sensor, mut time) = (None, (cx.received_at_ms, true));
-        out.begin_like(self.shape);
+        out.begin_like(self.schema);
         for (literal, slot) in self.parts.iter() {
             at = behind(bytes, at, literal)?;
             match *slot {

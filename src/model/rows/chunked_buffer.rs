@@ -12,7 +12,7 @@ const PIECE_BYTES: usize = 4096;
 
 /// Rows one behind the other; none lies in two pieces.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Pieces {
+pub(super) struct ChunkedBuffer {
     /// Those that get no more rows.
     #[expect(clippy::box_collection, reason = "most buckets have none, and there are millions of buckets")]
     full: Option<Box<VecDeque<Vec<u8>>>>,
@@ -21,7 +21,7 @@ pub(super) struct Pieces {
     last: Vec<u8>,
 }
 
-impl Pieces {
+impl ChunkedBuffer {
     /// Where a row of so many bytes is to be written.
     pub(super) fn room(&mut self, row_bytes: usize) -> &mut Vec<u8> {
         let (len, capacity) = (self.last.len(), self.last.capacity());
@@ -54,9 +54,9 @@ impl Pieces {
     }
 
     /// Takes off the first `whole` pieces and so many bytes of the one behind them. Costs by what is taken, and a piece.
-    pub(super) fn take_front(&mut self, whole: usize, bytes: usize) -> Pieces {
+    pub(super) fn take_front(&mut self, whole: usize, bytes: usize) -> ChunkedBuffer {
         let Some(full) = self.full.as_deref_mut() else {
-            return Pieces { last: cut(&mut self.last, bytes), ..Pieces::default() };
+            return ChunkedBuffer { last: cut(&mut self.last, bytes), ..ChunkedBuffer::default() };
         };
         let front: VecDeque<Vec<u8>> = full.drain(..whole.min(full.len())).collect();
         let front_bytes = front.iter().map(held).sum();
@@ -73,7 +73,7 @@ impl Pieces {
         if full.is_empty() {
             self.full = None;
         }
-        Pieces { full: (!front.is_empty()).then(|| Box::new(front)), full_bytes: front_bytes, last }
+        ChunkedBuffer { full: (!front.is_empty()).then(|| Box::new(front)), full_bytes: front_bytes, last }
     }
 
     /// Bytes held in memory.
@@ -100,28 +100,28 @@ fn cut(piece: &mut Vec<u8>, bytes: usize) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn filled(rows: usize, row_bytes: usize) -> Pieces {
-        let mut pieces = Pieces::default();
+    fn filled(rows: usize, row_bytes: usize) -> ChunkedBuffer {
+        let mut chunks = ChunkedBuffer::default();
         for i in 0..rows {
-            pieces.room(row_bytes).extend(std::iter::repeat_n(i as u8, row_bytes));
+            chunks.room(row_bytes).extend(std::iter::repeat_n(i as u8, row_bytes));
         }
-        pieces
+        chunks
     }
 
-    fn held_by(pieces: &Pieces) -> usize {
-        pieces.full.iter().flat_map(|full| full.iter()).map(held).sum::<usize>() + pieces.last.capacity()
+    fn held_by(chunks: &ChunkedBuffer) -> usize {
+        chunks.full.iter().flat_map(|full| full.iter()).map(held).sum::<usize>() + chunks.last.capacity()
     }
 
     #[test]
     fn rows_stay_in_one_piece_and_little_of_the_memory_is_empty() {
         for (rows, row_bytes) in [(0, 1), (1, 36), (3, 36), (1000, 83), (5, 9000), (10_000, 7)] {
-            let pieces = filled(rows, row_bytes);
-            let all: Vec<u8> = pieces.iter().flatten().copied().collect();
+            let chunks = filled(rows, row_bytes);
+            let all: Vec<u8> = chunks.iter().flatten().copied().collect();
             assert!(all.chunks(row_bytes).enumerate().all(|(i, row)| row.iter().all(|b| *b == i as u8)));
-            assert!(pieces.iter().all(|piece| piece.len() % row_bytes == 0 && piece.len() <= row_bytes.max(4096)));
+            assert!(chunks.iter().all(|piece| piece.len() % row_bytes == 0 && piece.len() <= row_bytes.max(4096)));
             assert_eq!(all.len(), rows * row_bytes);
-            assert_eq!(pieces.memory_bytes(), held_by(&pieces));
-            let empty = pieces.memory_bytes() - all.len();
+            assert_eq!(chunks.memory_bytes(), held_by(&chunks));
+            let empty = chunks.memory_bytes() - all.len();
             assert!(empty <= all.len() / 2 || empty <= 4096 + all.len() / 40, "{empty} for {rows} x {row_bytes}");
         }
     }
@@ -131,13 +131,13 @@ mod tests {
         let (rows, row_bytes) = (500, 83);
         let per_piece = 4096 / row_bytes;
         for taken in [0, 1, per_piece - 1, per_piece, per_piece + 1, 3 * per_piece, rows - 1, rows] {
-            let mut pieces = filled(rows, row_bytes);
-            let front = pieces.take_front(taken / per_piece, taken % per_piece * row_bytes);
-            let joined: Vec<u8> = front.iter().chain(pieces.iter()).flatten().copied().collect();
+            let mut chunks = filled(rows, row_bytes);
+            let front = chunks.take_front(taken / per_piece, taken % per_piece * row_bytes);
+            let joined: Vec<u8> = front.iter().chain(chunks.iter()).flatten().copied().collect();
             assert_eq!(front.iter().map(<[u8]>::len).sum::<usize>(), taken * row_bytes);
             assert!(joined.chunks(row_bytes).enumerate().all(|(i, row)| row.iter().all(|b| *b == i as u8)));
-            for pieces in [&front, &pieces] {
-                assert_eq!(pieces.memory_bytes(), held_by(pieces), "{taken} taken");
+            for chunks in [&front, &chunks] {
+                assert_eq!(chunks.memory_bytes(), held_by(chunks), "{taken} taken");
             }
         }
     }

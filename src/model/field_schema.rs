@@ -13,18 +13,18 @@ use super::value::{Cursor, ValueRef};
 
 /// Field names in order, none twice.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct FieldSchema {
     names: Box<[Arc<str>]>,
     /// Bytes of the names as BSON elements without their values: type, name, NUL.
     element_bytes: u32,
 }
 
-impl Shape {
+impl FieldSchema {
     /// The shape with these names.
-    pub fn new(names: impl IntoIterator<Item = Arc<str>>) -> Shape {
+    pub fn new(names: impl IntoIterator<Item = Arc<str>>) -> FieldSchema {
         let names: Box<[Arc<str>]> = names.into_iter().collect();
         let element_bytes = names.iter().map(|n| n.len() as u32 + 2).sum();
-        Shape { names, element_bytes }
+        FieldSchema { names, element_bytes }
     }
 
     /// The names.
@@ -48,32 +48,32 @@ impl Shape {
     }
 }
 
-/// Shapes and names that are kept whether anybody has them or not.
+/// FieldSchemas and names that are kept whether anybody has them or not.
 const SWEEP_MIN: usize = 1024;
 
-/// Shapes shared by all that one owner holds (a shard's buckets), and what the shapes of one batch are among them.
+/// FieldSchemas shared by all that one owner holds (a shard's buckets), and what the shapes of one batch are among them.
 ///
-/// What nobody else holds any more goes with the next [`Shapes::sweep`]; that is done when there are twice as many as the
+/// What nobody else holds any more goes with the next [`FieldSchemas::sweep`]; that is done when there are twice as many as the
 /// last one left, so that it costs a constant for each new one, and whenever the owner wants the memory back.
 #[derive(Debug)]
-pub struct Shapes {
+pub struct FieldSchemas {
     names: HashTable<Arc<str>>,
-    table: HashTable<Arc<Shape>>,
-    of_batch: Vec<Option<Arc<Shape>>>,
+    table: HashTable<Arc<FieldSchema>>,
+    of_batch: Vec<Option<Arc<FieldSchema>>>,
     /// Of the names and shapes; of the tables beside them it is known.
     bytes: usize,
     sweep_at: usize,
 }
 
-impl Default for Shapes {
-    fn default() -> Shapes {
+impl Default for FieldSchemas {
+    fn default() -> FieldSchemas {
         let (names, table, of_batch) = Default::default();
-        Shapes { names, table, of_batch, bytes: 0, sweep_at: SWEEP_MIN }
+        FieldSchemas { names, table, of_batch, bytes: 0, sweep_at: SWEEP_MIN }
     }
 }
 
-impl Shapes {
-    /// Begins a batch: from here on [`Shapes::of`] is asked for shapes of it only.
+impl FieldSchemas {
+    /// Begins a batch: from here on [`FieldSchemas::of`] is asked for shapes of it only.
     pub fn begin(&mut self, batch: &ReadingBatch) {
         self.of_batch.clear();
         self.of_batch.resize(batch.shape_count(), None);
@@ -82,8 +82,8 @@ impl Shapes {
         }
     }
 
-    /// The shape behind an index of [`super::ReadingRef::shape`].
-    pub fn of(&mut self, batch: &ReadingBatch, index: u32) -> &Arc<Shape> {
+    /// The shape behind an index of [`super::ReadingRef::schema`].
+    pub fn of(&mut self, batch: &ReadingBatch, index: u32) -> &Arc<FieldSchema> {
         let (names, table, bytes) = (&mut self.names, &mut self.table, &mut self.bytes);
         self.of_batch[index as usize].get_or_insert_with(|| find(names, table, bytes, batch, index))
     }
@@ -97,9 +97,9 @@ impl Shapes {
     /// Drops the shapes and names that nobody else holds, and the room that they had.
     pub fn sweep(&mut self) {
         let bytes = &mut self.bytes;
-        self.table.retain(|shape| {
-            let is_held = Arc::strong_count(shape) > 1;
-            *bytes -= if is_held { 0 } else { shape_bytes(shape) };
+        self.table.retain(|schema| {
+            let is_held = Arc::strong_count(schema) > 1;
+            *bytes -= if is_held { 0 } else { shape_bytes(schema) };
             is_held
         });
         self.names.retain(|name| {
@@ -108,7 +108,7 @@ impl Shapes {
             is_held
         });
         if self.table.capacity() > 4 * self.table.len() {
-            self.table.shrink_to_fit(|shape| hash_of_shape(shape));
+            self.table.shrink_to_fit(|schema| hash_of_shape(schema));
         }
         if self.names.capacity() > 4 * self.names.len() {
             self.names.shrink_to_fit(|name| hash_of_name(name));
@@ -121,12 +121,12 @@ impl Shapes {
         self.bytes
             + memory::block(self.names.allocation_size())
             + memory::block(self.table.allocation_size())
-            + memory::block(self.of_batch.capacity() * size_of::<Option<Arc<Shape>>>())
+            + memory::block(self.of_batch.capacity() * size_of::<Option<Arc<FieldSchema>>>())
     }
 }
 
-fn shape_bytes(shape: &Shape) -> usize {
-    memory::shared(size_of::<Shape>()) + memory::block(shape.names.len() * size_of::<Arc<str>>())
+fn shape_bytes(schema: &FieldSchema) -> usize {
+    memory::shared(size_of::<FieldSchema>()) + memory::block(schema.names.len() * size_of::<Arc<str>>())
 }
 
 fn name_bytes(name: &str) -> usize {
@@ -135,14 +135,14 @@ fn name_bytes(name: &str) -> usize {
 
 fn find(
     interned: &mut HashTable<Arc<str>>,
-    table: &mut HashTable<Arc<Shape>>,
+    table: &mut HashTable<Arc<FieldSchema>>,
     bytes: &mut usize,
     batch: &ReadingBatch,
     index: u32,
-) -> Arc<Shape> {
-    let names = || batch.shape(index).iter().map(|&name| batch.name(name));
+) -> Arc<FieldSchema> {
+    let names = || batch.schema(index).iter().map(|&name| batch.name(name));
     let hash = hash_of_names(names());
-    if let Some(known) = table.find(hash, |shape| shape.is(names())) {
+    if let Some(known) = table.find(hash, |schema| schema.is(names())) {
         return known.clone();
     }
     let mut intern = |name: &str| {
@@ -155,10 +155,10 @@ fn find(
         interned.insert_unique(hash, new.clone(), |name| hash_of_name(name));
         new
     };
-    let shape = Arc::new(Shape::new(names().map(&mut intern)));
-    *bytes += shape_bytes(&shape);
-    table.insert_unique(hash, shape.clone(), |shape| hash_of_shape(shape));
-    shape
+    let schema = Arc::new(FieldSchema::new(names().map(&mut intern)));
+    *bytes += shape_bytes(&schema);
+    table.insert_unique(hash, schema.clone(), |schema| hash_of_shape(schema));
+    schema
 }
 
 /// Drawn once a process: nobody can prepare names that all collide.
@@ -173,8 +173,8 @@ pub(super) fn hash_of_names<'n>(names: impl Iterator<Item = &'n str>) -> u64 {
     names.fold(*SEED, mix)
 }
 
-fn hash_of_shape(shape: &Shape) -> u64 {
-    hash_of_names(shape.names.iter().map(|name| &**name))
+fn hash_of_shape(schema: &FieldSchema) -> u64 {
+    hash_of_names(schema.names.iter().map(|name| &**name))
 }
 
 #[cfg(test)]
@@ -193,10 +193,10 @@ mod tests {
             builder.finish()
         };
         let (a, b) = (batch(&[&["x", "y"], &["y", "x"], &["x", "y"]]), batch(&[&["y", "x"], &["x", "y"]]));
-        let mut shapes = Shapes::default();
-        let mut all = |batch: &ReadingBatch| -> Vec<Arc<Shape>> {
-            shapes.begin(batch);
-            batch.iter().map(|(_, r)| shapes.of(batch, r.shape).clone()).collect()
+        let mut schemas = FieldSchemas::default();
+        let mut all = |batch: &ReadingBatch| -> Vec<Arc<FieldSchema>> {
+            schemas.begin(batch);
+            batch.iter().map(|(_, r)| schemas.of(batch, r.schema).clone()).collect()
         };
         let (a, b) = (all(&a), all(&b));
         assert!(Arc::ptr_eq(&a[0], &a[2]) && Arc::ptr_eq(&a[0], &b[1]) && Arc::ptr_eq(&a[1], &b[0]));
@@ -206,8 +206,8 @@ mod tests {
 
     #[test]
     fn what_nobody_holds_goes_and_is_not_counted_any_more() {
-        let mut shapes = Shapes::default();
-        let empty = shapes.memory_bytes();
+        let mut schemas = FieldSchemas::default();
+        let empty = schemas.memory_bytes();
         let mut held = vec![];
         let mut most = 0;
         for i in 0..200 {
@@ -217,21 +217,21 @@ mod tests {
                 builder.commit("s", 0, false, &[]).unwrap();
             }
             let batch = builder.finish();
-            shapes.begin(&batch);
-            let all: Vec<_> = batch.iter().map(|(_, r)| shapes.of(&batch, r.shape).clone()).collect();
+            schemas.begin(&batch);
+            let all: Vec<_> = batch.iter().map(|(_, r)| schemas.of(&batch, r.schema).clone()).collect();
             held.push(all[0].clone());
-            shapes.end();
-            most = most.max(shapes.memory_bytes());
+            schemas.end();
+            most = most.max(schemas.memory_bytes());
         }
         assert!(most < 6000 * 200, "those of some batches at most: {most} bytes");
         let again = held.clone();
-        shapes.sweep();
-        let with_held = shapes.memory_bytes();
+        schemas.sweep();
+        let with_held = schemas.memory_bytes();
         assert!(with_held > empty + 200 * 32 && with_held < 200 * 1000, "{with_held} bytes");
-        assert!(again.iter().all(|shape| shape.names().len() == 1));
+        assert!(again.iter().all(|schema| schema.names().len() == 1));
         drop((held, again));
-        shapes.sweep();
-        assert!(shapes.memory_bytes() <= empty + 16 * SWEEP_MIN, "{} bytes", shapes.memory_bytes());
-        assert_eq!(shapes.bytes, 0);
+        schemas.sweep();
+        assert!(schemas.memory_bytes() <= empty + 16 * SWEEP_MIN, "{} bytes", schemas.memory_bytes());
+        assert_eq!(schemas.bytes, 0);
     }
 }

@@ -7,29 +7,29 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
+use crate::model::field_schema::{FieldSchema, hash_of_name, hash_of_names};
 use crate::model::memory;
-use crate::model::shape::{Shape, hash_of_name, hash_of_names};
 
 /// The shapes of rows.
 #[derive(Debug, Clone, Default)]
-pub(super) enum RowShapes {
+pub(super) enum RowSchemas {
     #[default]
     None,
     /// All rows have this one: the fields of the rows are its names.
-    One(Arc<Shape>),
-    Many(Box<Many>),
+    One(Arc<FieldSchema>),
+    MultiSchema(Box<MultiSchema>),
 }
 
 /// Several shapes.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Many {
+pub(super) struct MultiSchema {
     /// Each with the place of its names in `fields`.
-    shapes: Vec<(Arc<Shape>, Box<[u32]>)>,
+    schemas: Vec<(Arc<FieldSchema>, Box<[u32]>)>,
     fields: Vec<Arc<str>>,
     /// The same names may stand in two shapes.
     by_address: Index,
     by_name: Index,
-    /// Shapes by their names, as far as [`RowShapes::named`] was asked.
+    /// FieldSchemas by their names, as far as [`RowSchemas::named`] was asked.
     by_names: Index,
     /// How many places all shapes have.
     places: usize,
@@ -69,105 +69,107 @@ impl Index {
 }
 
 /// Addresses differ in their middle bits, and the table uses the upper and lower ones.
-fn hash_of_address(shape: &Arc<Shape>) -> u64 {
-    let address = Arc::as_ptr(shape) as usize as u64;
+fn hash_of_address(schema: &Arc<FieldSchema>) -> u64 {
+    let address = Arc::as_ptr(schema) as usize as u64;
     address.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32)
 }
 
-impl RowShapes {
+impl RowSchemas {
     pub(super) fn fields(&self) -> &[Arc<str>] {
         match self {
-            RowShapes::None => &[],
-            RowShapes::One(shape) => shape.names(),
-            RowShapes::Many(many) => &many.fields,
+            RowSchemas::None => &[],
+            RowSchemas::One(schema) => schema.names(),
+            RowSchemas::MultiSchema(many) => &many.fields,
         }
     }
 
-    pub(super) fn get(&self, index: u32) -> Option<(&Arc<Shape>, Option<&[u32]>)> {
+    pub(super) fn get(&self, index: u32) -> Option<(&Arc<FieldSchema>, Option<&[u32]>)> {
         match self {
-            RowShapes::One(shape) if index == 0 => Some((shape, None)),
-            RowShapes::Many(many) => many.shapes.get(index as usize).map(|(shape, fields)| (shape, Some(&**fields))),
+            RowSchemas::One(schema) if index == 0 => Some((schema, None)),
+            RowSchemas::MultiSchema(many) => {
+                many.schemas.get(index as usize).map(|(schema, fields)| (schema, Some(&**fields)))
+            }
             _ => None,
         }
     }
 
     /// The index of a shape, added where it is new.
-    pub(super) fn index(&mut self, shape: &Arc<Shape>) -> u32 {
+    pub(super) fn index(&mut self, schema: &Arc<FieldSchema>) -> u32 {
         match self {
-            RowShapes::None => {
-                *self = RowShapes::One(shape.clone());
+            RowSchemas::None => {
+                *self = RowSchemas::One(schema.clone());
                 0
             }
-            RowShapes::One(one) if Arc::ptr_eq(one, shape) => 0,
-            RowShapes::One(one) => {
-                let mut many = Many::default();
+            RowSchemas::One(one) if Arc::ptr_eq(one, schema) => 0,
+            RowSchemas::One(one) => {
+                let mut many = MultiSchema::default();
                 many.index(one);
-                let index = many.index(shape);
-                *self = RowShapes::Many(Box::new(many));
+                let index = many.index(schema);
+                *self = RowSchemas::MultiSchema(Box::new(many));
                 index
             }
-            RowShapes::Many(many) => many.index(shape),
+            RowSchemas::MultiSchema(many) => many.index(schema),
         }
     }
 
     /// A shape with these names, an earlier one where there is one.
-    pub(super) fn named(&mut self, names: &[&str]) -> Arc<Shape> {
+    pub(super) fn named(&mut self, names: &[&str]) -> Arc<FieldSchema> {
         let known = match self {
-            RowShapes::None => None,
-            RowShapes::One(one) => Some(&*one).filter(|one| one.is(names.iter().copied())),
-            RowShapes::Many(many) => many.named(names),
+            RowSchemas::None => None,
+            RowSchemas::One(one) => Some(&*one).filter(|one| one.is(names.iter().copied())),
+            RowSchemas::MultiSchema(many) => many.named(names),
         };
-        known.cloned().unwrap_or_else(|| Arc::new(Shape::new(names.iter().map(|n| Arc::from(*n)))))
+        known.cloned().unwrap_or_else(|| Arc::new(FieldSchema::new(names.iter().map(|n| Arc::from(*n)))))
     }
 
     /// How many shapes there are.
     pub(super) fn len(&self) -> usize {
         match self {
-            RowShapes::None => 0,
-            RowShapes::One(_) => 1,
-            RowShapes::Many(many) => many.shapes.len(),
+            RowSchemas::None => 0,
+            RowSchemas::One(_) => 1,
+            RowSchemas::MultiSchema(many) => many.schemas.len(),
         }
     }
 
     /// What a copy costs, in about the cost of copying a row.
     pub(super) fn copy_cost(&self) -> usize {
         match self {
-            RowShapes::None | RowShapes::One(_) => 0,
-            RowShapes::Many(many) => many.shapes.len() + many.fields.len() + many.places / 16,
+            RowSchemas::None | RowSchemas::One(_) => 0,
+            RowSchemas::MultiSchema(many) => many.schemas.len() + many.fields.len() + many.places / 16,
         }
     }
 
     /// Bytes held, without the shapes and names themselves, which others share. It is asked for with every reading.
     pub(super) fn memory_bytes(&self) -> usize {
         match self {
-            RowShapes::None | RowShapes::One(_) => 0,
-            RowShapes::Many(many) => many.memory_bytes(),
+            RowSchemas::None | RowSchemas::One(_) => 0,
+            RowSchemas::MultiSchema(many) => many.memory_bytes(),
         }
     }
 }
 
-impl Many {
-    fn index(&mut self, shape: &Arc<Shape>) -> u32 {
-        let shapes = &self.shapes;
-        if shapes.get(self.last as usize).is_some_and(|(last, _)| Arc::ptr_eq(last, shape)) {
+impl MultiSchema {
+    fn index(&mut self, schema: &Arc<FieldSchema>) -> u32 {
+        let schemas = &self.schemas;
+        if schemas.get(self.last as usize).is_some_and(|(last, _)| Arc::ptr_eq(last, schema)) {
             return self.last;
         }
-        let is = |i: usize| Arc::ptr_eq(&shapes[i].0, shape);
-        self.last = match self.by_address.find(shapes.len(), || hash_of_address(shape), is) {
+        let is = |i: usize| Arc::ptr_eq(&schemas[i].0, schema);
+        self.last = match self.by_address.find(schemas.len(), || hash_of_address(schema), is) {
             Some(known) => known,
-            None => self.add(shape),
+            None => self.add(schema),
         };
         self.last
     }
 
-    fn add(&mut self, shape: &Arc<Shape>) -> u32 {
-        let places: Box<[u32]> = shape.names().iter().map(|name| self.place(name)).collect();
+    fn add(&mut self, schema: &Arc<FieldSchema>) -> u32 {
+        let places: Box<[u32]> = schema.names().iter().map(|name| self.place(name)).collect();
         self.places += places.len();
         self.places_bytes += memory::block(size_of_val(&*places));
-        self.shapes.push((shape.clone(), places));
-        let shapes = &self.shapes;
-        self.by_address.grow(shapes.len(), |i| hash_of_address(&shapes[i].0));
-        shapes.len() as u32 - 1
+        self.schemas.push((schema.clone(), places));
+        let schemas = &self.schemas;
+        self.by_address.grow(schemas.len(), |i| hash_of_address(&schemas[i].0));
+        schemas.len() as u32 - 1
     }
 
     /// The place of a name among the fields, added where it is new.
@@ -182,21 +184,21 @@ impl Many {
         fields.len() as u32 - 1
     }
 
-    fn named(&mut self, names: &[&str]) -> Option<&Arc<Shape>> {
-        let (shapes, by_names) = (&self.shapes, &mut self.by_names);
-        let is = |i: usize| shapes[i].0.is(names.iter().copied());
+    fn named(&mut self, names: &[&str]) -> Option<&Arc<FieldSchema>> {
+        let (schemas, by_names) = (&self.schemas, &mut self.by_names);
+        let is = |i: usize| schemas[i].0.is(names.iter().copied());
         let last = self.last as usize;
-        if last < shapes.len() && is(last) {
-            return Some(&shapes[last].0);
+        if last < schemas.len() && is(last) {
+            return Some(&schemas[last].0);
         }
-        by_names.grow(shapes.len(), |i| hash_of_names(shapes[i].0.names().iter().map(|n| &**n)));
-        let known = by_names.find(shapes.len(), || hash_of_names(names.iter().copied()), is)?;
-        Some(&shapes[known as usize].0)
+        by_names.grow(schemas.len(), |i| hash_of_names(schemas[i].0.names().iter().map(|n| &**n)));
+        let known = by_names.find(schemas.len(), || hash_of_names(names.iter().copied()), is)?;
+        Some(&schemas[known as usize].0)
     }
 
     fn memory_bytes(&self) -> usize {
-        memory::block(size_of::<Many>())
-            + memory::block(self.shapes.capacity() * size_of::<(Arc<Shape>, Box<[u32]>)>())
+        memory::block(size_of::<MultiSchema>())
+            + memory::block(self.schemas.capacity() * size_of::<(Arc<FieldSchema>, Box<[u32]>)>())
             + memory::block(self.fields.capacity() * size_of::<Arc<str>>())
             + self.by_address.memory_bytes()
             + self.by_name.memory_bytes()

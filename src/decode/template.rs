@@ -1,4 +1,4 @@
-//! Moulds: what readings that were decoded looked like, for those of the same payload that look like them.
+//! Templates: what readings that were decoded looked like, for those of the same payload that look like them.
 //!
 //! What a gateway sends is written by a program: line after line has the same keys in the same order, and only ids,
 //! times and values differ. A *mould* holds the literal parts of a reading and, between them, the slots. The next reading
@@ -14,8 +14,8 @@
 
 use crate::config::Limits;
 
-/// Moulds kept of one payload.
-const MOULDS_MAX: usize = 4;
+/// Templates kept of one payload.
+const TEMPLATES_MAX: usize = 4;
 /// Misses in a row after which a payload's readings are not compared any more.
 const MISSES_MAX: u32 = 32;
 /// Slots of a mould; readings with more are decoded as any other.
@@ -78,8 +78,8 @@ pub(super) fn keyed<'l, 't>(
     limits: &Limits,
 ) -> Option<&'l [(&'t str, &'t str)]> {
     let tags = &mut tags[..keys.len()];
-    for ((key, text), of_mould) in tags.iter_mut().zip(keys) {
-        *key = of_mould;
+    for ((key, text), of_template) in tags.iter_mut().zip(keys) {
+        *key = of_template;
         if text.len() > limits.string_max_bytes.min(TAG_TEXT_BYTES_MAX) {
             return None;
         }
@@ -112,9 +112,9 @@ pub(super) fn behind(bytes: &[u8], at: usize, literal: &[u8]) -> Option<usize> {
 
 /// The moulds of one payload.
 #[derive(Debug)]
-pub(super) struct Moulds<M> {
+pub(super) struct Templates<M> {
     /// Each with the one that came after it the last time.
-    moulds: Vec<(M, usize)>,
+    templates: Vec<(M, usize)>,
     /// That of the reading before.
     last: usize,
     /// Which is given up for the next new one.
@@ -122,22 +122,22 @@ pub(super) struct Moulds<M> {
     misses: u32,
 }
 
-impl<M> Default for Moulds<M> {
-    fn default() -> Moulds<M> {
-        Moulds { moulds: Vec::new(), last: 0, oldest: 0, misses: 0 }
+impl<M> Default for Templates<M> {
+    fn default() -> Templates<M> {
+        Templates { templates: Vec::new(), last: 0, oldest: 0, misses: 0 }
     }
 }
 
-impl<M> Moulds<M> {
+impl<M> Templates<M> {
     /// What `fill` makes of the first mould that fits, the likely one first.
     pub(super) fn find<T>(&mut self, mut fill: impl FnMut(&M) -> Option<T>) -> Option<T> {
         if self.misses >= MISSES_MAX {
             return None;
         }
-        let guess = self.moulds.get(self.last)?.1;
-        let others = (0..self.moulds.len()).filter(|i| *i != guess);
+        let guess = self.templates.get(self.last)?.1;
+        let others = (0..self.templates.len()).filter(|i| *i != guess);
         for i in std::iter::once(guess).chain(others) {
-            if let Some(found) = self.moulds.get(i).and_then(|(mould, _)| fill(mould)) {
+            if let Some(found) = self.templates.get(i).and_then(|(template, _)| fill(template)) {
                 self.came(i);
                 self.misses = 0;
                 return Some(found);
@@ -158,26 +158,26 @@ impl<M> Moulds<M> {
     }
 
     /// Keeps what a reading looked like, where that could be said.
-    pub(super) fn learn(&mut self, mould: Option<M>) {
-        let Some(mould) = mould else {
+    pub(super) fn learn(&mut self, template: Option<M>) {
+        let Some(template) = template else {
             self.misses += 1;
             return;
         };
-        let at = if self.moulds.len() < MOULDS_MAX {
-            self.moulds.len()
+        let at = if self.templates.len() < TEMPLATES_MAX {
+            self.templates.len()
         } else {
-            self.oldest = (self.oldest + 1) % MOULDS_MAX;
+            self.oldest = (self.oldest + 1) % TEMPLATES_MAX;
             self.oldest
         };
-        match self.moulds.get_mut(at) {
-            Some(place) => *place = (mould, at),
-            None => self.moulds.push((mould, at)),
+        match self.templates.get_mut(at) {
+            Some(place) => *place = (template, at),
+            None => self.templates.push((template, at)),
         }
         self.came(at);
     }
 
     fn came(&mut self, i: usize) {
-        if let Some((_, next)) = self.moulds.get_mut(self.last) {
+        if let Some((_, next)) = self.templates.get_mut(self.last) {
             *next = i;
         }
         self.last = i;
