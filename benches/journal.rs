@@ -14,7 +14,7 @@ use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::admission::{Admission, AdmissionControl, IngestBatch, admission_channel};
 use hourbucket::config;
 use hourbucket::journal::fs::{FsFile, RealFs};
-use hourbucket::journal::{EntryKind, Env, Follower, Journal, Opened};
+use hourbucket::journal::{EntryKind, Follower, Journal, JournalDeps, Opened};
 use hourbucket::model::{BatchBuilder, ReadingBatch, SystemClock, ValueRef};
 
 const READINGS: usize = 100;
@@ -116,7 +116,7 @@ impl Drop for Bare {
 fn open(dir: &Path) -> Result<(Opened, AdmissionControl), Box<dyn std::error::Error>> {
     let config = config::Journal { dir: dir.join("journal"), max_bytes: 16 << 30, segment_bytes: FILE_BYTES };
     let admission_control = AdmissionControl::default();
-    let env = Env {
+    let env = JournalDeps {
         fs: Arc::new(RealFs),
         clock: Arc::new(SystemClock::new()),
         admission_control: admission_control.clone(),

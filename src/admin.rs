@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::access::Access;
 pub use self::access::TokenSource;
-use self::answer::Problem;
+use self::answer::ApiError;
 pub use self::health::{Health, JournalState};
 use crate::config;
 use crate::ingest::http::answer::json;
@@ -160,7 +160,7 @@ async fn observe(request: Request, next: Next) -> Response {
     let (route, begun) = (route.unwrap_or("unmatched"), Instant::now());
     let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
         tracing::error!(route, "a request panicked; this is a bug, please report it");
-        Problem::Internal.into_response()
+        ApiError::Internal.into_response()
     });
     metrics::http_request(route, response.status().as_u16(), begun.elapsed().as_secs_f64());
     response

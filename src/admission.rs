@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use crate::ack::Ack;
 use crate::model::{DeadLetter, FieldLimiter, ReadingBatch, memory};
 
-/// What ingest hands over at once: readings and the letters that could not be decoded, behind one acknowledgement.
+/// What ingest hands over at once: readings and the dead letters that could not be decoded, behind one acknowledgement.
 #[derive(Debug)]
 pub struct IngestBatch {
     /// The readings; may be empty where there are dead letters.
@@ -43,8 +43,8 @@ impl IngestBatch {
     }
 }
 
-fn dead_letter_bytes(letter: &DeadLetter) -> usize {
-    let DeadLetter { received_at_ms: _, source, topic, payload, reason, detail } = letter;
+fn dead_letter_bytes(dead_letter: &DeadLetter) -> usize {
+    let DeadLetter { received_at_ms: _, source, topic, payload, reason, detail } = dead_letter;
     let texts = [source.capacity(), topic.capacity(), payload.capacity(), reason.capacity(), detail.capacity()];
     size_of::<DeadLetter>() + texts.into_iter().map(memory::block).sum::<usize>()
 }

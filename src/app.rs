@@ -38,7 +38,7 @@ use crate::config::{AckMode, Config, Decoding, Live};
 use crate::enrich::{Enrichment, Registry};
 use crate::flush::Flusher;
 use crate::flush::backoff::Backoff;
-use crate::flush::dead::DeadLetters;
+use crate::flush::dead_letters::DeadLetters;
 use crate::flush::due::DuePolicy;
 use crate::ingest;
 use crate::ingest::http::HttpIngest;
@@ -52,7 +52,7 @@ use crate::model::{Clock, FieldLimiter};
 use crate::read::ReadService;
 use crate::route::Router;
 use crate::route::oldest::Oldest;
-use crate::shutdown::{Ended, Poison};
+use crate::shutdown::{ExitReason, FailureSignal};
 use crate::store::Store;
 use crate::store::registry::RegistryQuery;
 use crate::systemd::Notifier;
@@ -85,7 +85,7 @@ pub struct Service {
     clock: Arc<dyn Clock>,
     health: Arc<Health>,
     admission_control: AdmissionControl,
-    poison: Poison,
+    failure_signal: FailureSignal,
     stop: CancellationToken,
     drained: CancellationToken,
     admin_stop: CancellationToken,
@@ -105,7 +105,7 @@ pub struct Service {
 
 /// The shards and the tasks beside them.
 #[derive(Default)]
-struct Shards {
+struct ShardSet {
     handles: Vec<ShardHandle>,
     tasks: Vec<JoinHandle<()>>,
     gauges: Vec<Arc<ShardGauges>>,
@@ -115,29 +115,29 @@ struct Shards {
 }
 
 /// What the parts of the start share.
-struct Wiring {
+struct ServiceContext {
     config: Config,
     clock: Arc<dyn Clock>,
     health: Arc<Health>,
     admission_control: AdmissionControl,
-    poison: Poison,
+    failure_signal: FailureSignal,
     flusher: Flusher,
 }
 
-impl Wiring {
+impl ServiceContext {
     /// Spawns a part whose panic ends the service.
     fn spawn(&self, name: impl Into<String>, part: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-        let (name, poison) = (name.into(), self.poison.clone());
+        let (name, failure_signal) = (name.into(), self.failure_signal.clone());
         tokio::spawn(async move {
             if let Err(panic) = AssertUnwindSafe(part).catch_unwind().await {
                 let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
                 let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-                poison.poison(format!("{name} has panicked: {text}"));
+                failure_signal.failure_signal(format!("{name} has panicked: {text}"));
             }
         })
     }
 
-    fn shards(&self, dead: &DeadLetters, registry: &Registry) -> Shards {
+    fn shards(&self, dead: &DeadLetters, registry: &Registry) -> ShardSet {
         let config = &self.config;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let n = if config.accumulate.shards == 0 { cores } else { config.accumulate.shards };
@@ -161,7 +161,7 @@ impl Wiring {
             quarantine_after_ms: ms(config.flush.quarantine_after),
             backoff: backoff(config),
         };
-        let mut shards = Shards::default();
+        let mut shards = ShardSet::default();
         for i in 0..n {
             let latest = config.latest.enabled.then(|| self.latest(i, n, &mut shards));
             let gauge = Arc::new(ShardGauges::default());
@@ -174,7 +174,7 @@ impl Wiring {
                 clock,
                 gauge.clone(),
             );
-            let task = task.with_patterns(registry.clone(), latest);
+            let task = task.with_latest_and_tags(registry.clone(), latest);
             shards.handles.push(handle);
             shards.tasks.push(self.spawn(format!("shard {i}"), task.run()));
             shards.gauges.push(gauge);
@@ -183,7 +183,7 @@ impl Wiring {
     }
 
     /// Starts the task for the latest state of the sensors of shard `i` of `n`.
-    fn latest(&self, i: usize, n: usize, shards: &mut Shards) -> LatestHandle {
+    fn latest(&self, i: usize, n: usize, shards: &mut ShardSet) -> LatestHandle {
         let config = &self.config;
         let settings = LatestSettings {
             interval_ms: u64::try_from(config.latest.interval.as_millis()).unwrap_or(u64::MAX),
@@ -220,10 +220,10 @@ impl Wiring {
         ingest_batches: IngestReceiver,
         oldest: Arc<Oldest>,
     ) -> Result<(JoinHandle<()>, Option<Journal>), StartError> {
-        let poison = self.poison.clone();
+        let failure_signal = self.failure_signal.clone();
         let ended = move |result: Result<(), crate::route::RouteError>| {
             if let Err(error) = result {
-                poison.poison(error.to_string());
+                failure_signal.failure_signal(error.to_string());
             }
         };
         if self.config.ingest.ack == AckMode::Stored {
@@ -231,12 +231,12 @@ impl Wiring {
             let task = self.spawn("router", async move { ended(router.take(ingest_batches, oldest, clock).await) });
             return Ok((task, None));
         }
-        let broken = self.poison.clone();
-        let env = journal::Env {
+        let broken = self.failure_signal.clone();
+        let env = journal::JournalDeps {
             fs: Arc::new(journal::fs::RealFs),
             clock: self.clock.clone(),
             admission_control: self.admission_control.clone(),
-            on_broken: Box::new(move |why| broken.poison(format!("journal: {why}"))),
+            on_broken: Box::new(move |why| broken.failure_signal(format!("journal: {why}"))),
         };
         let config = self.config.journal.clone();
         let opened = tokio::task::spawn_blocking(move || Journal::open(&config, env)).await.map_err(start_error)?;
@@ -303,7 +303,7 @@ impl Service {
         repeats: bool,
     ) -> Result<(Service, Admission), StartError> {
         let admission_control = AdmissionControl::default();
-        let poison = Poison::new(admission_control.clone());
+        let failure_signal = FailureSignal::new(admission_control.clone());
         let health = Arc::new(Health::new(config.ingest.ack));
         let on_store = upkeep::on_store(health.clone(), clock.clone());
         let flusher = Flusher::new(store.clone(), backoff(&config), config.bucket.span, on_store);
@@ -311,19 +311,19 @@ impl Service {
         let (admission, ingest_batches) =
             admission_channel(config.ingest.queue_max, bytes_max, admission_control.clone());
         let admission = admission.counting_fields(FieldLimiter::new(config.bucket.span));
-        let wiring = Arc::new(Wiring {
+        let context = Arc::new(ServiceContext {
             config: config.clone(),
             clock: clock.clone(),
             health: health.clone(),
             admission_control: admission_control.clone(),
-            poison: poison.clone(),
+            failure_signal: failure_signal.clone(),
             flusher: flusher.clone(),
         });
-        // Ports first: they are what fails most often, and nothing else has begun.
+        // IngestPorts first: they are what fails most often, and nothing else has begun.
         let admin = Admin::bind(&config.admin, health.clone(), clock.clone()).await.map_err(start_error)?;
         let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
         let ((setter, decoding), of_ports) = (Live::new(config.decoding()), health.clone());
-        let env = ingest::Env {
+        let env = ingest::IngestDeps {
             decoding,
             on_tls: Arc::new(move |status| of_ports.tls(status)),
             ack: config.ingest.ack,
@@ -332,7 +332,7 @@ impl Service {
             stop: stop.clone(),
             drained: drained.clone(),
         };
-        let ports = Ports::bind(&config, &env).await?;
+        let ports = IngestPorts::bind(&config, &env).await?;
         // Who may read: those who may write over HTTP, also where nobody can.
         let readers = match &ports.http {
             Some(http) => http.tokens(),
@@ -353,12 +353,13 @@ impl Service {
         let oldest = Arc::new(Oldest::default());
         let (dead_handle, dead) = DeadLetters::new(flusher, DEAD_QUEUE_MAX, config.dead_letters.max_bytes);
         let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
-        let enrichment = wiring.enrichment(&store, &registry, env.decoding.clone());
-        let Shards { handles, tasks: shards, gauges, latest, latest_gauges } = wiring.shards(&dead_handle, &registry);
+        let enrichment = context.enrichment(&store, &registry, env.decoding.clone());
+        let ShardSet { handles, tasks: shards, gauges, latest, latest_gauges } =
+            context.shards(&dead_handle, &registry);
         let query_handles = handles.iter().map(ShardHandle::query_handle).collect();
         let router = Router::new(handles, dead_handle).repeating(repeats);
-        let (router, journal) = wiring.route(router, ingest_batches, oldest.clone()).await?;
-        let dead = wiring.spawn("dead letters", dead);
+        let (router, journal) = context.route(router, ingest_batches, oldest.clone()).await?;
+        let dead = context.spawn("dead letters", dead);
         let (http_addr, admin_addr) = (ports.http.as_ref().map(HttpIngest::local_addr), admin.local_addr());
         let mqtt_addr = ports.devices.as_ref().map(MqttListener::local_addr);
         if let Some(addr) = http_addr {
@@ -369,14 +370,14 @@ impl Service {
         let reads =
             ReadService::new(query_handles, journal_handle.clone(), store.clone(), clock.clone(), config.bucket.span);
         let admin = if repeats { admin } else { admin.with_reads(Arc::new(reads), readers) };
-        let upkeep = wiring.clone().upkeep(store.clone(), gauges.clone(), latest_gauges, journal_handle, oldest);
+        let upkeep = context.clone().upkeep(store.clone(), gauges.clone(), latest_gauges, journal_handle, oldest);
         let side = vec![
-            wiring.spawn("preparation of the store", wiring.clone().prepare(store, enrichment)),
-            wiring.spawn("upkeep", upkeep),
+            context.spawn("preparation of the store", context.clone().prepare(store, enrichment)),
+            context.spawn("upkeep", upkeep),
         ];
         let admin_token = CancellationToken::new();
-        let admin = wiring.spawn("admin port", logged("admin port", admin.serve(admin_token.clone())));
-        let front = start_front(&wiring, ports, env)?;
+        let admin = context.spawn("admin port", logged("admin port", admin.serve(admin_token.clone())));
+        let front = start_front(&context, ports, env)?;
         health.started();
         let service = Service {
             http_addr,
@@ -386,7 +387,7 @@ impl Service {
             clock,
             health,
             admission_control,
-            poison,
+            failure_signal,
             stop,
             drained,
             admin_stop: admin_token,
@@ -430,27 +431,27 @@ impl Service {
     }
 
     /// Serves until `stop` is done or a part fails, then shuts down in order.
-    pub async fn run_until(self, stop: impl Future<Output = &'static str>) -> Ended {
-        let poison = self.poison.clone();
+    pub async fn run_until(self, stop: impl Future<Output = &'static str>) -> ExitReason {
+        let failure_signal = self.failure_signal.clone();
         let broken = tokio::select! {
             why = stop => {
                 tracing::info!("{why}: stopping");
                 None
             }
-            reason = poison.wait() => {
+            reason = failure_signal.wait() => {
                 tracing::error!("the service has failed and stops: {reason}");
                 self.health.broken(reason.clone());
                 Some(reason)
             }
         };
         let ended = self.shut_down().await;
-        match broken.or_else(|| poison.reason()) {
-            Some(reason) => Ended::Broken(reason),
+        match broken.or_else(|| failure_signal.reason()) {
+            Some(reason) => ExitReason::Broken(reason),
             None => ended,
         }
     }
 
-    async fn shut_down(mut self) -> Ended {
+    async fn shut_down(mut self) -> ExitReason {
         let deadline = Instant::now() + self.config.shutdown.deadline;
         let begun = self.clock.now().mono_ms;
         self.admission_control.stop();
@@ -486,27 +487,27 @@ impl Service {
         let took_ms = self.clock.now().mono_ms - begun;
         if in_time && left == 0 {
             tracing::info!(took_ms, "stopped; everything that was acknowledged is stored");
-            Ended::Clean
+            ExitReason::Clean
         } else {
             let where_to = match self.config.ingest.ack {
                 AckMode::Journal => "the journal has what is left, and the next start stores it",
                 AckMode::Stored => "what is left was not acknowledged, and its senders send it again",
             };
             tracing::error!(took_ms, left, "stopped before everything was stored: {where_to}");
-            Ended::Unstored { left }
+            ExitReason::Unstored { left }
         }
     }
 }
 
 /// Where readings are sent to, open and not served yet.
-struct Ports {
+struct IngestPorts {
     http: Option<HttpIngest>,
     devices: Option<MqttListener>,
 }
 
-impl Ports {
-    async fn bind(config: &Config, env: &ingest::Env) -> Result<Ports, StartError> {
-        let mut ports = Ports { http: None, devices: None };
+impl IngestPorts {
+    async fn bind(config: &Config, env: &ingest::IngestDeps) -> Result<IngestPorts, StartError> {
+        let mut ports = IngestPorts { http: None, devices: None };
         if config.http.enabled {
             let (decoding, admission, clock) = (env.decoding.now(), env.admission.clone(), env.clock.clone());
             let http = HttpIngest::bind(&config.http, decoding, admission, clock, &env.on_tls).await;
@@ -521,32 +522,36 @@ impl Ports {
 }
 
 /// HTTP, devices and the brokers: what holds the door's handles, of which none stays with the caller.
-fn start_front(wiring: &Arc<Wiring>, ports: Ports, env: ingest::Env) -> Result<Vec<JoinHandle<()>>, StartError> {
+fn start_front(
+    context: &Arc<ServiceContext>,
+    ports: IngestPorts,
+    env: ingest::IngestDeps,
+) -> Result<Vec<JoinHandle<()>>, StartError> {
     let mut front = vec![];
-    for broker in &wiring.config.mqtt {
-        let health = wiring.health.clone();
+    for broker in &context.config.mqtt {
+        let health = context.health.clone();
         let on_status = Arc::new(move |status: BrokerStatus| {
             health.mqtt(&status.broker, status.is_ready(), status.problem);
         });
         let task = mqtt::spawn(broker.clone(), env.clone(), on_status).map_err(start_error)?;
-        front.push(watched(wiring, broker.url.clone(), task));
+        front.push(watched(context, broker.url.clone(), task));
     }
     if let Some(devices) = ports.devices {
-        front.push(watched(wiring, "MQTT of devices".to_owned(), devices.spawn()));
+        front.push(watched(context, "MQTT of devices".to_owned(), devices.spawn()));
     }
     if let Some(http) = ports.http {
-        let serve = http.serve(env.stop.clone(), wiring.config.shutdown.deadline);
-        front.push(wiring.spawn("http", logged("http", serve)));
+        let serve = http.serve(env.stop.clone(), context.config.shutdown.deadline);
+        front.push(context.spawn("http", logged("http", serve)));
     }
     Ok(front)
 }
 
 /// A task of ingest's own whose panic ends the service.
-fn watched(wiring: &Arc<Wiring>, name: String, task: JoinHandle<()>) -> JoinHandle<()> {
-    let poison = wiring.poison.clone();
-    wiring.spawn(name.clone(), async move {
+fn watched(context: &Arc<ServiceContext>, name: String, task: JoinHandle<()>) -> JoinHandle<()> {
+    let failure_signal = context.failure_signal.clone();
+    context.spawn(name.clone(), async move {
         if task.await.is_err_and(|e| e.is_panic()) {
-            poison.poison(format!("the task of {name} has panicked"));
+            failure_signal.failure_signal(format!("the task of {name} has panicked"));
         }
     })
 }

@@ -1,6 +1,6 @@
 //! The binary: arguments, configuration, log, run, exit code.
 
-mod letters_cli;
+mod dead_letters_cli;
 mod maintain_cli;
 
 use std::io::{IsTerminal, Read, Write};
@@ -15,7 +15,7 @@ use hourbucket::config::{self, Config};
 use hourbucket::model::{Clock, SystemClock};
 use hourbucket::shutdown;
 use hourbucket::store::Store;
-use hourbucket::store::mongo::{MongoStore, Patterns};
+use hourbucket::store::mongo::{MongoStore, OptionalIndexes};
 use hourbucket::systemd::Notifier;
 use hourbucket::telemetry::{log, metrics};
 use hourbucket::{decode, journal, probe};
@@ -75,7 +75,7 @@ enum Command {
         #[arg(long)]
         list: bool,
     },
-    /// Recount stored buckets against their readings; exit code 0: all equal (or made so), 1: they differ, 2: failed
+    /// Recomputed stored buckets against their readings; exit code 0: all equal (or made so), 1: they differ, 2: failed
     Reconcile(maintain_cli::Reconcile),
     /// Bring stored buckets from pages into the time-series collection or back; may be stopped and given again; exit
     /// code 0: done, 1: some were left as they are, or differ, 2: failed
@@ -83,7 +83,7 @@ enum Command {
     /// Look at what could not be understood, read it again, or remove it
     DeadLetters {
         #[command(subcommand)]
-        command: letters_cli::DeadLetters,
+        command: dead_letters_cli::DeadLetters,
     },
     /// Look into the journal
     Journal {
@@ -181,7 +181,7 @@ fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) 
         }),
         Command::DeadLetters { command } => runtime.block_on(async {
             let config = &loaded.config;
-            letters_cli::run(config, store(config).await, command).await
+            dead_letters_cli::run(config, store(config).await, command).await
         }),
         _ => runtime.block_on(check_all(&loaded)),
     };
@@ -191,9 +191,9 @@ fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) 
 }
 
 async fn store(config: &Config) -> Result<MongoStore, String> {
-    let patterns = Patterns { latest: config.latest.enabled, tags_index: config.store.tags_index };
+    let optional_indexes = OptionalIndexes { latest: config.latest.enabled, tags_index: config.store.tags_index };
     let store = MongoStore::new(&config.store, config.bucket.span, config.dead_letters.retention).await?;
-    Ok(store.with_patterns(patterns))
+    Ok(store.with_latest_and_tags(optional_indexes))
 }
 
 async fn run(loaded: config::Loaded, path: Option<PathBuf>) -> ExitCode {

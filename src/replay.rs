@@ -5,7 +5,7 @@
 //! Two instances on one sensor are allowed anyway: every write is gated by the version of its page, so the two find out
 //! about each other and load again.
 //!
-//! The life of a letter: read from the collection, decoded ([`crate::ingest::letters`]), handed over as a parcel of its
+//! The life of a letter: read from the collection, decoded ([`crate::ingest::redecode`]), handed over as a parcel of its
 //! own, stored (majority) and acknowledged, removed. A crash in between leaves the letter, and the next replay does the
 //! same again: its readings are compared with the stored ones like those of the journal's replay, so they are found there.
 //! That holds for readings without a time of their own as well, since they get the letter's time of receipt each time.
@@ -23,14 +23,14 @@ use crate::ack::{Ack, AckOutcome};
 use crate::admission::{Admission, AdmissionError, IngestBatch};
 use crate::app::{Service, StartError};
 use crate::config::Config;
-use crate::ingest::letters::{Reader, Reread};
 use crate::ingest::mqtt::SetupError;
+use crate::ingest::redecode::{Redecoded, Redecoder};
 use crate::maintain::MaintainError;
-use crate::maintain::letters::{LetterFilter, Replayed};
+use crate::maintain::dead_letters::{DeadLetterFilter, Replayed};
 use crate::model::{Clock, StorageMode};
-use crate::shutdown::Ended;
+use crate::shutdown::ExitReason;
 use crate::store::Store;
-use crate::store::mongo::{Letter, LetterId, MongoStore};
+use crate::store::mongo::{DeadLetterDocument, DeadLetterId, MongoStore};
 
 /// Letters that are worked on at once, and bytes of them after which no more are added.
 const LETTERS_MAX: usize = 1000;
@@ -42,7 +42,7 @@ pub enum ReplayError {
     /// A subscription cannot be used.
     #[error(transparent)]
     Settings(#[from] SetupError),
-    /// The store failed at reading or removing letters.
+    /// The store failed at reading or removing dead_letters.
     #[error(transparent)]
     Letters(#[from] MaintainError),
     /// The store cannot be used.
@@ -59,7 +59,7 @@ pub enum ReplayError {
     Broken(String),
 }
 
-/// Replays the letters that pass the filter and were received before now, oldest first. `tell` is called with each
+/// Replays the dead letters that pass the filter and were received before now, oldest first. `tell` is called with each
 /// letter that stays, and why.
 ///
 /// # Errors
@@ -67,17 +67,17 @@ pub enum ReplayError {
 pub async fn replay(
     config: Config,
     store: MongoStore,
-    filter: &LetterFilter,
+    filter: &DeadLetterFilter,
     clock: Arc<dyn Clock>,
-    mut tell: impl FnMut(&Letter, &str, &str) + Send,
+    mut tell: impl FnMut(&DeadLetterDocument, &str, &str) + Send,
 ) -> Result<Replayed, ReplayError> {
-    let mut reader = Reader::new(&config)?;
+    let mut reader = Redecoder::new(&config)?;
     // Asked once here, so that a store that is away is an error and not a command that waits for ever.
     store.prepare().await.map_err(|e| ReplayError::Prepare(e.detail))?;
-    // What comes from now on is of the next replay: letters that the replay itself makes would never end.
+    // What comes from now on is of the next replay: dead letters that the replay itself makes would never end.
     let now_ms = clock.now().wall_ms;
     let until_ms = filter.until_ms.map_or(now_ms, |until| until.min(now_ms));
-    let filter = LetterFilter { until_ms: Some(until_ms), ..filter.clone() };
+    let filter = DeadLetterFilter { until_ms: Some(until_ms), ..filter.clone() };
     settle(&config, &store, &filter, now_ms).await?;
     let (service, admission) = Service::start_fed(config, Arc::new(store.clone()), clock).await?;
     let (stop, stopped) = tokio::sync::oneshot::channel();
@@ -89,20 +89,25 @@ pub async fn replay(
     drop(admission);
     let _ = stop.send(());
     match (service.await, done) {
-        (Ok(Ended::Broken(why)), _) => Err(ReplayError::Broken(why)),
+        (Ok(ExitReason::Broken(why)), _) => Err(ReplayError::Broken(why)),
         (Err(panic), _) => Err(ReplayError::Broken(panic.to_string())),
         (_, done) => done,
     }
 }
 
-/// Waits until the service, if one runs, has stored the good readings of the messages whose letters are the newest.
-async fn settle(config: &Config, store: &MongoStore, filter: &LetterFilter, now_ms: i64) -> Result<(), ReplayError> {
+/// Waits until the service, if one runs, has stored the good readings of the messages whose dead letters are the newest.
+async fn settle(
+    config: &Config,
+    store: &MongoStore,
+    filter: &DeadLetterFilter,
+    now_ms: i64,
+) -> Result<(), ReplayError> {
     if store.storage_mode() != StorageMode::TimeSeries {
         return Ok(());
     }
-    let newest = store.newest_letters(filter, 1, 1).await?;
+    let newest = store.newest_dead_letters(filter, 1, 1).await?;
     let settled_ms = i64::try_from(config.flush.max_age.as_millis()).unwrap_or(i64::MAX).saturating_mul(2);
-    let left_ms = newest.first().map_or(0, |letter| letter.letter.received_at_ms + settled_ms - now_ms);
+    let left_ms = newest.first().map_or(0, |dead_letter| dead_letter.dead_letter.received_at_ms + settled_ms - now_ms);
     if left_ms > 0 {
         tracing::info!(left_ms, "waiting until a running service has stored what came with the newest letters");
         tokio::time::sleep(Duration::from_millis(left_ms.unsigned_abs())).await;
@@ -112,41 +117,43 @@ async fn settle(config: &Config, store: &MongoStore, filter: &LetterFilter, now_
 
 async fn all(
     store: &MongoStore,
-    filter: &LetterFilter,
-    reader: &mut Reader,
+    filter: &DeadLetterFilter,
+    reader: &mut Redecoder,
     admission: &Admission,
-    tell: &mut (impl FnMut(&Letter, &str, &str) + Send),
+    tell: &mut (impl FnMut(&DeadLetterDocument, &str, &str) + Send),
 ) -> Result<Replayed, ReplayError> {
     let mut sum = Replayed::default();
-    let mut last: Option<Letter> = None;
+    let mut last: Option<DeadLetterDocument> = None;
     loop {
-        let letters = store.letters_after(filter, last.as_ref(), LETTERS_MAX, BYTES_MAX).await?;
-        if letters.is_empty() {
+        let dead_letters = store.letters_after(filter, last.as_ref(), LETTERS_MAX, BYTES_MAX).await?;
+        if dead_letters.is_empty() {
             return Ok(sum);
         }
-        let gone = shard_batch(&letters, reader, admission, &mut sum, tell).await?;
+        let gone = shard_batch(&dead_letters, reader, admission, &mut sum, tell).await?;
         if !gone.is_empty() {
-            store.remove_letters(&gone).await?;
+            store.remove_dead_letters(&gone).await?;
         }
-        last = letters.into_iter().next_back();
+        last = dead_letters.into_iter().next_back();
     }
 }
 
-/// Takes in what these letters give, and returns those that are done with, all of whose readings are stored.
+/// Takes in what these dead letters give, and returns those that are done with, all of whose readings are stored.
 async fn shard_batch(
-    letters: &[Letter],
-    reader: &mut Reader,
+    dead_letters: &[DeadLetterDocument],
+    reader: &mut Redecoder,
     admission: &Admission,
     sum: &mut Replayed,
-    tell: &mut (impl FnMut(&Letter, &str, &str) + Send),
-) -> Result<Vec<LetterId>, ReplayError> {
+    tell: &mut (impl FnMut(&DeadLetterDocument, &str, &str) + Send),
+) -> Result<Vec<DeadLetterId>, ReplayError> {
     let mut waits = vec![];
-    for letter in letters {
-        sum.letters += 1;
-        let Reread { batch, rejected, why } = reader.read(&letter.letter);
+    for dead_letter in dead_letters {
+        sum.dead_letters += 1;
+        let Redecoded { batch, rejected, why } = reader.read(&dead_letter.dead_letter);
         match &why {
-            Some((reason, detail)) => tell(letter, reason, detail),
-            None if batch.is_empty() => tell(letter, "no_readings", "by the settings of today it holds no reading"),
+            Some((reason, detail)) => tell(dead_letter, reason, detail),
+            None if batch.is_empty() => {
+                tell(dead_letter, "no_readings", "by the settings of today it holds no reading")
+            }
             None => {}
         }
         if batch.is_empty() {
@@ -157,13 +164,13 @@ async fn shard_batch(
         let (ack, wait) = Ack::channel();
         let readings = batch.len() as u64;
         admission.submit(IngestBatch::new(batch, vec![], ack)).await?;
-        waits.push((letter, readings, rejected, wait));
+        waits.push((dead_letter, readings, rejected, wait));
     }
     let mut gone = vec![];
-    for (letter, readings, rejected, wait) in waits {
+    for (dead_letter, readings, rejected, wait) in waits {
         if wait.outcome().await != AckOutcome::Delivered {
             sum.failed += 1;
-            tell(letter, "not_stored", "its readings could not be stored now");
+            tell(dead_letter, "not_stored", "its readings could not be stored now");
             continue;
         }
         sum.readings += readings;
@@ -171,7 +178,7 @@ async fn shard_batch(
             sum.in_part += 1;
         } else {
             sum.replayed += 1;
-            gone.push(letter.id.clone());
+            gone.push(dead_letter.id.clone());
         }
     }
     Ok(gone)

@@ -13,7 +13,7 @@ use crate::admission::AdmissionControl;
 
 /// How the service ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ended {
+pub enum ExitReason {
     /// Everything that was acknowledged is stored. Exit code 0.
     Clean,
     /// The deadline passed, or the store was away: what is acknowledged and not stored is in the journal, and will be
@@ -26,32 +26,32 @@ pub enum Ended {
     Broken(String),
 }
 
-impl Ended {
+impl ExitReason {
     /// The exit code of the process.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Ended::Clean => 0,
-            Ended::Broken(_) => 1,
-            Ended::Unstored { .. } => 3,
+            ExitReason::Clean => 0,
+            ExitReason::Broken(_) => 1,
+            ExitReason::Unstored { .. } => 3,
         }
     }
 }
 
 /// One failed part ends the service: nothing goes on half dead.
 #[derive(Debug, Clone)]
-pub struct Poison {
+pub struct FailureSignal {
     reason: Arc<watch::Sender<Option<String>>>,
     admission_control: AdmissionControl,
 }
 
-impl Poison {
+impl FailureSignal {
     /// For a service behind this door.
-    pub fn new(admission_control: AdmissionControl) -> Poison {
-        Poison { reason: Arc::new(watch::Sender::new(None)), admission_control }
+    pub fn new(admission_control: AdmissionControl) -> FailureSignal {
+        FailureSignal { reason: Arc::new(watch::Sender::new(None)), admission_control }
     }
 
     /// A part has failed: the door closes for good. The first reason stays.
-    pub fn poison(&self, reason: impl Into<String>) {
+    pub fn failure_signal(&self, reason: impl Into<String>) {
         self.admission_control.broken();
         self.reason.send_if_modified(|current| {
             let first = current.is_none();

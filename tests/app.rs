@@ -8,7 +8,7 @@ use std::time::Duration;
 use hourbucket::app::Service;
 use hourbucket::config::{AckMode, Config};
 use hourbucket::model::SystemClock;
-use hourbucket::shutdown::Ended;
+use hourbucket::shutdown::ExitReason;
 use hourbucket::store::memory::{Fault, MemoryStore, Script};
 use tokio::sync::oneshot;
 
@@ -45,7 +45,7 @@ async fn a_panic_in_a_shard_ends_the_service_and_its_readings_are_not_acknowledg
     let running = tokio::spawn(service.run_until(std::future::pending()));
     assert_ne!(post(url.clone()).await, Some(200), "acknowledged by a service that has failed");
     let ended = tokio::time::timeout(PATIENCE, running).await.expect("it ends by itself").unwrap();
-    assert!(matches!(&ended, Ended::Broken(why) if why.contains("a mistake in the store")), "{ended:?}");
+    assert!(matches!(&ended, ExitReason::Broken(why) if why.contains("a mistake in the store")), "{ended:?}");
     assert_eq!(ended.exit_code(), 1);
     assert_eq!(store.pages().readings().count(), 0);
     assert_eq!(post(url).await, None, "nobody answers any more");
@@ -67,7 +67,7 @@ async fn what_the_store_refuses_for_good_becomes_a_dead_letter_before_it_is_ackn
         }
         stop.send(()).unwrap();
         let ended = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
-        assert_eq!(ended, Ended::Clean);
+        assert_eq!(ended, ExitReason::Clean);
         let pages = store.pages();
         assert_eq!((pages.dead.len(), pages.readings().count()), (1, 0));
         assert_eq!((pages.dead[0].reason.as_str(), pages.dead[0].source.as_str()), ("store_rejected", "store"));

@@ -17,7 +17,7 @@ use support::large::{self, STEP_MS};
 use support::mongod::{Mongod, unique_database};
 use support::mosquitto::Mosquitto;
 use support::service::Service;
-use support::{block_on, truth, wait_until};
+use support::{block_on, stored, wait_until};
 
 /// Everything settles within this; two cores are shared by all of it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -56,7 +56,7 @@ fn a_hundred_thousand_messages_while_mongodb_is_killed_twice() {
     }
     let sent = devices.finish(false);
     let metrics = service.wait_settled(messages as u64, PATIENCE);
-    truth::exactly_once(&truth::readings(&mongod.uri(), "hourbucket"), sent);
+    stored::exactly_once(&stored::readings(&mongod.uri(), "hourbucket"), sent);
     assert_eq!(metrics.get("readings_rejected_total"), 0.0);
 }
 
@@ -111,9 +111,9 @@ fn killed_at_random_instants(mode: &str) {
         let idle = metrics.get("oldest_unstored_seconds") == 0.0 && metrics.get("readings_in_flight") == 0.0;
         let settled = metrics.get("readings_stored_total") + metrics.get("readings_duplicate_total");
         (idle && settled == metrics.get("readings_accepted_total")).then_some(())?;
-        (truth::readings(&mongod.uri(), "hourbucket").len() >= sent.len()).then_some(())
+        (stored::readings(&mongod.uri(), "hourbucket").len() >= sent.len()).then_some(())
     });
-    truth::exactly_once(&truth::readings(&mongod.uri(), "hourbucket"), sent);
+    stored::exactly_once(&stored::readings(&mongod.uri(), "hourbucket"), sent);
     assert_eq!(service.terminate(Duration::from_secs(40)), 0, "{}", service.log());
 }
 
@@ -163,8 +163,8 @@ fn the_recount_notices_what_is_there_twice() {
             }
         });
         let sent = (0..10).map(|n| ("s".to_owned(), START + n * STEP_MS, n));
-        let recount = || truth::exactly_once(&truth::readings(&uri, database), sent);
-        let noticed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(recount)).is_err();
+        let recompute_summary = || stored::exactly_once(&stored::readings(&uri, database), sent);
+        let noticed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(recompute_summary)).is_err();
         assert_eq!(noticed, wrong, "{mode:?}, {updates:?}, a measurement twice: {twice}");
     }
 }
@@ -214,7 +214,7 @@ fn outage(mode: &str) {
     // The budget, the journal's tail in memory (32 MiB), the queues and the allocator's slack; far below what came in.
     assert!(most_kib - idle_kib < 160 * 1024, "{most_kib} KiB");
     assert!(metrics.get("readings_accepted_total") >= readings as f64);
-    truth::exactly_once(&truth::readings(&mongod.uri(), "hourbucket"), sent);
+    stored::exactly_once(&stored::readings(&mongod.uri(), "hourbucket"), sent);
 }
 
 fn resident_kib(pid: u32) -> u64 {
@@ -257,7 +257,7 @@ fn two_instances_on_the_same_sensors() {
         let (accepted, stored) = (sum("readings_accepted_total"), sum("readings_stored_total"));
         (accepted >= 30_000.0 && stored + sum("readings_duplicate_total") == accepted).then_some(())
     });
-    truth::exactly_once(&truth::readings(&uri, "hourbucket"), sent);
+    stored::exactly_once(&stored::readings(&uri, "hourbucket"), sent);
     let conflicts = one.metrics().get("store_conflicts_total") + two.metrics().get("store_conflicts_total");
     assert!(conflicts > 0.0, "the two never met: the test shows nothing");
 }

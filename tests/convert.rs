@@ -15,7 +15,7 @@ use mongodb::bson::{DateTime, Document, doc};
 use support::fleet::now_ms;
 use support::process::Process;
 use support::seed::{HOUR, SPAN, START, Seed, page, reading, readings, sent, series};
-use support::truth::{self, Stored};
+use support::stored::{self, Stored};
 
 /// Three buckets: of one page, of one that is not full and of three.
 async fn pages(seed: &Seed) -> Vec<Stored> {
@@ -66,7 +66,7 @@ async fn forms(seed: &Seed) -> BTreeSet<&'static str> {
 async fn whole(seed: &Seed, all: &[Stored], summaries: &BTreeMap<(String, i64), (i64, i64)>, at: &str) {
     let stored = seed.readings().await;
     assert_eq!(stored.len(), all.len(), "{at}");
-    truth::exactly_once(&stored, all.to_vec());
+    stored::exactly_once(&stored, all.to_vec());
     assert_eq!(&seed.summaries().await, summaries, "{at}: the view");
 }
 
@@ -107,7 +107,7 @@ async fn stopped_after_one_step_after_the_other_every_reading_is_there_once_and_
     for (n, count) in [(0, 1000), (1, 1000), (2, 500)] {
         assert_eq!(seed.page("C", START, n).await.unwrap().get_i32("count").unwrap(), count);
     }
-    truth::exactly_once(&truth::readings(&support::mongod::Mongod::shared().uri(), &seed.name), all);
+    stored::exactly_once(&stored::readings(&support::mongod::Mongod::shared().uri(), &seed.name), all);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -299,7 +299,7 @@ async fn leftovers_of_a_sensor_go_only_when_all_its_buckets_are_pages() {
         sent("S", &readings(START + HOUR, 0..20)),
         sent("T", &readings(START, 0..20)),
     ];
-    truth::exactly_once(&truth::readings(&support::mongod::Mongod::shared().uri(), &seed.name), all.concat());
+    stored::exactly_once(&stored::readings(&support::mongod::Mongod::shared().uri(), &seed.name), all.concat());
     // A measurement that its pages do not hold is never removed.
     seed.measure("T", &[(START + 1, 5)]).await;
     let (code, text, _) = seed.run(&["convert", "--into", "bucket", "--drop-leftovers"]);

@@ -17,27 +17,27 @@ use support::fleet::now_ms;
 use support::mongod::{Mongod, unique_database};
 use support::mosquitto::Mosquitto;
 use support::service::Service;
-use support::truth::Stored;
-use support::{block_on, truth, wait_until};
+use support::stored::Stored;
+use support::{block_on, stored, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const DAY: i64 = 86_400_000;
 
 /// A database of its own, and the binary with settings of today on it.
-struct Desk {
+struct Writer {
     database: String,
     settings: config::Store,
     dir: tempfile::TempDir,
 }
 
-impl Desk {
-    fn new(test: &str, mode: StoreMode) -> Desk {
+impl Writer {
+    fn new(test: &str, mode: StoreMode) -> Writer {
         let database = unique_database(test);
         let uri = config::Secret::new(Mongod::shared().uri());
         let settings = config::Store { uri, database: database.clone(), mode, ..config::Config::default().store };
-        let desk = Desk { database, settings, dir: tempfile::tempdir().unwrap() };
-        desk.settings("");
-        desk
+        let writer = Writer { database, settings, dir: tempfile::tempdir().unwrap() };
+        writer.settings("");
+        writer
     }
 
     /// As the service keeps them. (The driver belongs to one runtime, and each `block_on` is another.)
@@ -46,7 +46,7 @@ impl Desk {
             let month = Duration::from_secs(30 * 86_400);
             let store = MongoStore::new(&self.settings, Span::HOUR, month).await.unwrap();
             store.prepare().await.unwrap();
-            store.dead_letters(letters).await.unwrap();
+            store.write_dead_letters(letters).await.unwrap();
         });
     }
 
@@ -82,7 +82,7 @@ impl Desk {
     }
 
     fn stored(&self) -> BTreeMap<Stored, u32> {
-        truth::readings(&Mongod::shared().uri(), &self.database)
+        stored::readings(&Mongod::shared().uri(), &self.database)
     }
 }
 
@@ -105,7 +105,7 @@ fn with_the_mapping_put_right_the_readings_arrive_once_in_both_modes() {
 }
 
 fn replayed(mode: &str, store_mode: StoreMode) {
-    let desk = Desk::new(&format!("replayed_{mode}"), store_mode);
+    let writer = Writer::new(&format!("replayed_{mode}"), store_mode);
     let at = now_ms() - 20 * DAY;
     let old = at - 100 * DAY;
     let lines = format!("{{\"sensor_id\":\"R\",\"ts\":{at},\"ts_unit\":\"ms\",\"values\":{{\"n\":30}}}}\n");
@@ -125,16 +125,16 @@ fn replayed(mode: &str, store_mode: StoreMode) {
     letters.push(DeadLetter { source: "store".into(), payload: lines.into_bytes(), ..mqtt(at + 8, "", "") });
     let cut = format!("{{\"n\":8}}{}", " ".repeat(DEAD_PAYLOAD_BYTES_MAX));
     letters.push(mqtt(at + 9, "fleet/S2", &cut));
-    desk.keep(&letters);
+    writer.keep(&letters);
 
-    desk.settings(&settings(mode, "fleet/{site}/{sensor_id}", "limits.past = \"30d\""));
-    let (code, out, err) = desk.run(&["replay", "--source", "mqtt"]);
-    assert_eq!((code, desk.list(&[]).len()), (1, 11), "{out}{err}");
+    writer.settings(&settings(mode, "fleet/{site}/{sensor_id}", "limits.past = \"30d\""));
+    let (code, out, err) = writer.run(&["replay", "--source", "mqtt"]);
+    assert_eq!((code, writer.list(&[]).len()), (1, 11), "{out}{err}");
     assert!(out.starts_with("10 dead letters: 0 replayed, 0 in part, 10 still rejected"), "{out}");
-    assert!(err.contains("topic_mismatch") && desk.stored().is_empty(), "{err}");
+    assert!(err.contains("topic_mismatch") && writer.stored().is_empty(), "{err}");
 
-    desk.settings(&settings(mode, "fleet/{sensor_id}", "limits.past = \"30d\""));
-    let (code, out, err) = desk.run(&["replay"]);
+    writer.settings(&settings(mode, "fleet/{sensor_id}", "limits.past = \"30d\""));
+    let (code, out, err) = writer.run(&["replay"]);
     assert_eq!(code, 1, "{out}{err}");
     let told =
         "11 dead letters: 5 replayed, 1 in part, 4 still rejected, 1 without a reading, 0 not stored; 7 readings\n";
@@ -151,19 +151,19 @@ fn replayed(mode: &str, store_mode: StoreMode) {
         (stored("S2", at + 3, 11), 1),
         (stored("R", at, 30), 1),
     ]);
-    assert_eq!(desk.stored(), expected);
-    assert_eq!(desk.list(&[]).len(), 6);
+    assert_eq!(writer.stored(), expected);
+    assert_eq!(writer.list(&[]).len(), 6);
 
     // As after a crash between the two: stored, and all letters are still there.
-    assert_eq!(desk.run(&["purge", "--all", "--yes"]).0, 0);
-    desk.keep(&letters);
-    desk.settings(&settings(mode, "fleet/{sensor_id}", "limits.past = \"365d\""));
-    let (code, out, err) = desk.run(&["replay"]);
+    assert_eq!(writer.run(&["purge", "--all", "--yes"]).0, 0);
+    writer.keep(&letters);
+    writer.settings(&settings(mode, "fleet/{sensor_id}", "limits.past = \"365d\""));
+    let (code, out, err) = writer.run(&["replay"]);
     assert_eq!(code, 1, "{out}{err}");
     assert!(out.starts_with("11 dead letters: 6 replayed, 1 in part, 3 still rejected, 1 without"), "{out}");
     expected.insert(stored("S2", old, 20), 1);
-    assert_eq!(desk.stored(), expected);
-    let (code, out, _) = desk.run(&["replay", "--topic", "*/S1"]);
+    assert_eq!(writer.stored(), expected);
+    let (code, out, _) = writer.run(&["replay", "--topic", "*/S1"]);
     assert_eq!((code, out.split(':').next()), (0, Some("0 dead letters")));
 }
 
@@ -177,10 +177,10 @@ fn beside_a_service_that_writes_to_the_same_pages() {
             broker.url()
         )
     };
-    let desk = Desk::new("beside", StoreMode::Bucket);
+    let writer = Writer::new("beside", StoreMode::Bucket);
     let service = Service::start(
         &config("fleet/{sensor_id}"),
-        &[("STORE__URI", &Mongod::shared().uri()), ("STORE__DATABASE", &desk.database)],
+        &[("STORE__URI", &Mongod::shared().uri()), ("STORE__DATABASE", &writer.database)],
     );
     service.wait_subscribed();
     let at = now_ms() - 3_600_000;
@@ -202,10 +202,10 @@ fn beside_a_service_that_writes_to_the_same_pages() {
         service.post(hook, "application/json", format!("{{\"ts\":{old},\"n\":98}}").as_bytes()).unwrap();
     assert_eq!(status, 202, "{answer}");
     expected.insert(("S1".to_owned(), old, 98), 1);
-    wait_until("the letters", PATIENCE, || (desk.list(&[]).len() == 6).then_some(()));
-    assert_eq!(desk.list(&["--source", "http"])[0]["topic"], "/v1/hooks/json?sensor_id=S1");
-    desk.settings(&(config("fleet/{sensor_id}") + "[limits]\npast = \"1000d\"\n"));
-    let (code, out, err) = desk.run(&["replay"]);
+    wait_until("the letters", PATIENCE, || (writer.list(&[]).len() == 6).then_some(()));
+    assert_eq!(writer.list(&["--source", "http"])[0]["topic"], "/v1/hooks/json?sensor_id=S1");
+    writer.settings(&(config("fleet/{sensor_id}") + "[limits]\npast = \"1000d\"\n"));
+    let (code, out, err) = writer.run(&["replay"]);
     assert_eq!(code, 0, "{out}{err}");
     assert_eq!(
         out,
@@ -214,21 +214,21 @@ fn beside_a_service_that_writes_to_the_same_pages() {
     publish(&format!("{{\"ts\":{},\"n\":7}}", at + 7));
     expected.insert(("S1".to_owned(), at + 7, 7), 1);
     service.wait_settled(6, PATIENCE);
-    assert_eq!(desk.stored(), expected);
+    assert_eq!(writer.stored(), expected);
 }
 
 #[test]
 fn killed_again_and_again_it_stores_everything_once() {
-    let desk = Desk::new("killed", StoreMode::Bucket);
-    desk.settings(&settings("bucket", "fleet/{sensor_id}", "limits.past = \"30d\""));
+    let writer = Writer::new("killed", StoreMode::Bucket);
+    writer.settings(&settings("bucket", "fleet/{sensor_id}", "limits.past = \"30d\""));
     let at = now_ms() - DAY;
     // Every second one without a time of its own.
     let payload = |n: i64| if n % 2 == 0 { format!("{{\"n\":{n}}}") } else { format!("{{\"ts\":{at},\"n\":{n}}}") };
     let letters: Vec<_> = (0..6000).map(|n| mqtt(at + n / 3, &format!("fleet/S{}", n % 7), &payload(n))).collect();
-    desk.keep(&letters);
+    writer.keep(&letters);
     let mut kills = 0;
     for wait_ms in (0..40).map(|i| 60 + i * 35) {
-        let mut child = desk.start(&["replay"]);
+        let mut child = writer.start(&["replay"]);
         std::thread::sleep(Duration::from_millis(wait_ms));
         let over = child.try_wait().unwrap().is_some();
         let _ = child.kill();
@@ -239,23 +239,23 @@ fn killed_again_and_again_it_stores_everything_once() {
         kills += 1;
     }
     assert!(kills > 2, "it was too fast to be killed");
-    let (code, out, err) = desk.run(&["replay"]);
+    let (code, out, err) = writer.run(&["replay"]);
     assert_eq!(code, 0, "{out}{err}");
     let expected: BTreeMap<Stored, u32> =
         (0..6000).map(|n| ((format!("S{}", n % 7), if n % 2 == 0 { at + n / 3 } else { at }, n), 1)).collect();
-    assert_eq!(desk.stored(), expected);
-    assert!(desk.list(&[]).is_empty());
+    assert_eq!(writer.stored(), expected);
+    assert!(writer.list(&[]).is_empty());
 }
 
 #[test]
 fn letters_are_listed_and_purged_as_they_are_asked_for() {
-    let desk = Desk::new("listed", StoreMode::Bucket);
-    desk.settings("");
+    let writer = Writer::new("listed", StoreMode::Bucket);
+    writer.settings("");
     let now = now_ms();
     let letter = |age_days: i64, source: &str, topic: &str, reason: &str, payload: &[u8]| {
         DeadLetter::keep(now - age_days * DAY, source, topic, payload, reason, "why")
     };
-    desk.keep(&[
+    writer.keep(&[
         letter(9, "mqtt", "a/1/t", "too_old", b"{\"n\":1}"),
         letter(8, "mqtt", "a/2/t", "invalid_json", &[0xff]),
         letter(2, "http", "/v1/hooks/json", "too_old", b"x"),
@@ -263,7 +263,7 @@ fn letters_are_listed_and_purged_as_they_are_asked_for() {
     ]);
     let topics = |arguments: &[&str]| {
         let topic = |letter: &Value| letter["topic"].as_str().unwrap().to_owned();
-        desk.list(arguments).iter().map(topic).collect::<Vec<_>>()
+        writer.list(arguments).iter().map(topic).collect::<Vec<_>>()
     };
     assert_eq!(topics(&[]), ["", "/v1/hooks/json", "a/2/t", "a/1/t"]);
     assert_eq!(topics(&["--limit", "1"]), [""]);
@@ -276,20 +276,20 @@ fn letters_are_listed_and_purged_as_they_are_asked_for() {
         at.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
     };
     assert_eq!(topics(&["--since", &day(8), "--until", &day(1)]), ["/v1/hooks/json", "a/2/t"]);
-    let all = desk.list(&[]);
+    let all = writer.list(&[]);
     assert_eq!((&all[3]["payload"], &all[2]["payload_base64"]), (&"{\"n\":1}".into(), &"/w==".into()));
     assert_eq!((&all[3]["reason"], &all[3]["detail"], &all[3]["bytes"]), (&"too_old".into(), &"why".into(), &7.into()));
 
     for refused in [&["purge"][..], &["purge", "--all"], &["purge", "--all", "--yes", "--reason", "x"]] {
-        let (code, _, err) = desk.run(refused);
+        let (code, _, err) = writer.run(refused);
         assert!(code == 2 && err.contains("--all"), "{err}");
     }
-    assert_eq!(desk.list(&[]).len(), 4);
-    assert_eq!(desk.run(&["purge", "--older-than", "7d", "--reason", "too_old"]).1, "1 dead letters removed\n");
-    assert_eq!(desk.run(&["purge", "--older-than", "3d"]).1, "1 dead letters removed\n");
+    assert_eq!(writer.list(&[]).len(), 4);
+    assert_eq!(writer.run(&["purge", "--older-than", "7d", "--reason", "too_old"]).1, "1 dead letters removed\n");
+    assert_eq!(writer.run(&["purge", "--older-than", "3d"]).1, "1 dead letters removed\n");
     assert_eq!(topics(&[]), ["", "/v1/hooks/json"]);
-    assert_eq!(desk.run(&["purge", "--all", "--yes"]).1, "2 dead letters removed\n");
-    assert!(desk.list(&[]).is_empty());
+    assert_eq!(writer.run(&["purge", "--all", "--yes"]).1, "2 dead letters removed\n");
+    assert!(writer.list(&[]).is_empty());
 }
 
 /// More than `dead_letters.max_bytes` of messages that nobody understands: the last ones are kept, and the acknowledged readings
@@ -297,12 +297,12 @@ fn letters_are_listed_and_purged_as_they_are_asked_for() {
 #[test]
 fn the_collection_stays_below_its_limit_and_keeps_what_was_acknowledged() {
     const MIB: usize = 1 << 20;
-    let desk = Desk::new("limit", StoreMode::Bucket);
+    let writer = Writer::new("limit", StoreMode::Bucket);
     let own = DeadLetter::keep(now_ms() - 40 * DAY, "store", "", &vec![b' '; MIB / 2], "store_rejected", "why");
-    desk.keep(&[own]);
+    writer.keep(&[own]);
     let text = "store.mode = \"bucket\"\ndead_letters.max_bytes = \"16MiB\"";
     let uri = Mongod::shared().uri();
-    let mut service = Service::start(text, &[("STORE__URI", &uri), ("STORE__DATABASE", &desk.database)]);
+    let mut service = Service::start(text, &[("STORE__URI", &uri), ("STORE__DATABASE", &writer.database)]);
     for n in 0..40 {
         let mut body = format!("{{broken {n}").into_bytes();
         body.resize(MIB - 1, b'x');
@@ -317,7 +317,7 @@ fn the_collection_stays_below_its_limit_and_keeps_what_was_acknowledged() {
     assert_eq!(metrics.labelled("dead_letters_dropped_total", "cause", "limit"), 25.0, "no more than needed");
     let (bytes, max) = (metrics.get("dead_letters_bytes"), metrics.get("dead_letters_max_bytes"));
     assert!(max == 16.0 * MIB as f64 && bytes <= max && bytes > 15.0 * MIB as f64, "{bytes} of {max}");
-    let kept = desk.list(&[]);
+    let kept = writer.list(&[]);
     let numbers =
         kept.iter().filter_map(|l| l["payload"].as_str()?.strip_prefix("{broken ")?.split('x').next()?.parse().ok());
     assert_eq!(numbers.collect::<Vec<u32>>(), (25..40).rev().collect::<Vec<_>>(), "the oldest went first");

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hourbucket::config::{self, Config, StoreMode, parse_duration};
-use hourbucket::shutdown::Ended;
+use hourbucket::shutdown::ExitReason;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const COMPOSE: &str = "deploy/compose.yaml";
@@ -175,7 +175,7 @@ fn nobody_kills_the_service_while_it_drains() {
 
 #[test]
 fn the_unit_knows_the_exit_codes() {
-    assert_eq!(value(UNIT, "SuccessExitStatus="), Ended::Unstored { left: 1 }.exit_code().to_string());
+    assert_eq!(value(UNIT, "SuccessExitStatus="), ExitReason::Unstored { left: 1 }.exit_code().to_string());
     // tests/service_manager.rs sees that the binary ends with it.
     assert_eq!(value(UNIT, "RestartPreventExitStatus="), "78");
 }

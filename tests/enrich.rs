@@ -12,7 +12,7 @@ use hourbucket::model::batch::Tags;
 use hourbucket::model::summary::summarise;
 use hourbucket::model::{BucketStart, PageKind, PageWrite, Reading, Rows, Span, StorageMode, Value};
 use hourbucket::store::Store;
-use hourbucket::store::mongo::{BUCKETS, MongoStore, Patterns, READINGS, TAGS_INDEX};
+use hourbucket::store::mongo::{BUCKETS, MongoStore, OptionalIndexes, READINGS, TAGS_INDEX};
 use mongodb::bson::{Document, doc};
 use mongodb::{Collection, Database};
 use support::fleet::now_ms;
@@ -228,7 +228,7 @@ async fn store(database: &str, tags_index: bool) -> MongoStore {
     let mode = config::StoreMode::Bucket;
     let settings = config::Store { uri, mode, database: database.into(), ..config::Config::default().store };
     let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
-    store.with_patterns(Patterns { latest: false, tags_index })
+    store.with_latest_and_tags(OptionalIndexes { latest: false, tags_index })
 }
 
 fn page(sensor: &str, hour: i64, site: &str) -> PageWrite {

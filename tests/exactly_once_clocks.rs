@@ -15,14 +15,14 @@ use std::time::Duration;
 use hourbucket::app;
 use hourbucket::config::{AckMode, Config, Secret, StoreMode};
 use hourbucket::model::{Clock, Now, Span, SystemClock};
-use hourbucket::shutdown::Ended;
+use hourbucket::shutdown::ExitReason;
 use hourbucket::store::mongo::MongoStore;
 use support::fleet::now_ms;
 use support::large::counted;
 use support::mongod::{Mongod, unique_database};
 use support::proxy::Proxy;
 use support::service::Service;
-use support::truth::{self, Stored};
+use support::stored::{self, Stored};
 use support::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -76,7 +76,7 @@ impl Rig {
     fn repeat(&self, readings: &[Stored]) {
         self.post(readings);
         let metrics = self.service.wait_settled(readings.len() as u64, PATIENCE);
-        truth::exactly_once(&truth::readings(&self.uri, &self.database), readings.iter().cloned());
+        stored::exactly_once(&stored::readings(&self.uri, &self.database), readings.iter().cloned());
         assert_eq!(metrics.get("readings_stored_total"), 0.0, "stored again");
         // Those that the journal replayed are duplicates as well.
         assert!(metrics.get("readings_duplicate_total") >= readings.len() as f64, "duplicates are counted");
@@ -138,7 +138,7 @@ fn a_fast_clock_and_replay_of_what_is_stored() {
             (rig.service.wait_settled(1, PATIENCE).get("readings_duplicate_total") >= 1.0).then_some(())
         });
         let all: Vec<Stored> = sent.iter().chain([&first]).cloned().collect();
-        truth::exactly_once(&truth::readings(&rig.uri, &rig.database), all.clone());
+        stored::exactly_once(&stored::readings(&rig.uri, &rig.database), all.clone());
         rig.repeat(&all);
     }
 }
@@ -237,7 +237,7 @@ impl History {
         }
         stop.send(()).unwrap();
         let ended = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
-        assert_eq!(ended, Ended::Clean);
+        assert_eq!(ended, ExitReason::Clean);
     }
 
     async fn post(&mut self, url: String, ahead_ms: i64) {
@@ -270,8 +270,8 @@ fn history_with(name: &str, runs: &[Run<'_>], change: impl Fn(&mut Config)) {
             change(&mut history.config);
             for (i, run) in runs.iter().enumerate() {
                 runtime.block_on(history.run(*run));
-                let stored = truth::readings(&Mongod::shared().uri(), &history.config.store.database);
-                let right = std::panic::AssertUnwindSafe(|| truth::exactly_once(&stored, history.sent.clone()));
+                let stored = stored::readings(&Mongod::shared().uri(), &history.config.store.database);
+                let right = std::panic::AssertUnwindSafe(|| stored::exactly_once(&stored, history.sent.clone()));
                 if let Err(panic) = std::panic::catch_unwind(right) {
                     eprintln!("{name}, {mode:?}, acknowledged by {ack:?}: wrong after run {i}, {run:?}");
                     std::panic::resume_unwind(panic);

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use hourbucket::app::Service;
 use hourbucket::config::{ClientAuth, Config, Tls, TlsVersion};
 use hourbucket::model::SystemClock;
-use hourbucket::shutdown::Ended;
+use hourbucket::shutdown::ExitReason;
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::telemetry::metrics;
 use https::{Https, Trust};
@@ -59,7 +59,7 @@ struct Rig {
     admin: SocketAddr,
     store: Arc<MemoryStore>,
     stop: CancellationToken,
-    running: tokio::task::JoinHandle<Ended>,
+    running: tokio::task::JoinHandle<ExitReason>,
 }
 
 impl Rig {
@@ -87,7 +87,7 @@ impl Rig {
     async fn end(self) -> Arc<MemoryStore> {
         self.stop.cancel();
         let ended = tokio::time::timeout(PATIENCE, self.running).await.expect("it ends").unwrap();
-        assert_eq!(ended, Ended::Clean);
+        assert_eq!(ended, ExitReason::Clean);
         self.store
     }
 

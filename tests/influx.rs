@@ -13,7 +13,7 @@ use support::fleet::now_ms;
 use support::mongod::{Mongod, python_packages, unique_database};
 use support::mosquitto::Mosquitto;
 use support::service::Service;
-use support::{block_on, truth};
+use support::{block_on, stored};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const HOUR: i64 = 3_600_000;
@@ -64,11 +64,11 @@ fn the_official_client_writes_unchanged() {
     service.wait_settled(1103, PATIENCE);
 
     // Sums, versions and pages are right, and each is there once.
-    let stored = truth::readings(&uri, &database);
+    let stored = stored::readings(&uri, &database);
     let of = |room: &str, n: i64| (format!("{room} 1"), first + n * 1000, n);
     let sent = (0..100).map(|n| of("sync", n)).chain((0..1000).map(|n| of("batching", n)));
     let single = ["lines", "dict", "partial"].map(|id| (id.to_owned(), first, 1));
-    truth::exactly_once(&stored, sent.chain(single));
+    stored::exactly_once(&stored, sent.chain(single));
     // And so are the values and tags.
     let found = readings(&database);
     let second = found.iter().filter(|r| r.get_str("id").unwrap() == "sync 1").nth(1).unwrap();

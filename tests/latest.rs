@@ -23,13 +23,14 @@ use hourbucket::model::{
 use hourbucket::route::row_refs;
 use hourbucket::store::memory::latest::LatestDocument;
 use hourbucket::store::memory::{Fault, MemoryStore, Pages};
-use hourbucket::store::mongo::{LATEST, MongoStore, Patterns};
+use hourbucket::store::mongo::{LATEST, MongoStore, OptionalIndexes};
 use hourbucket::store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
     StoredSensor,
 };
 use hourbucket::store::{
-    BoxFuture, LatestWritten, LetterKept, LoadAnswer, LoadRequest, PrepareError, Prepared, Store, StoreError, Written,
+    BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError, Prepared,
+    Store, StoreError,
 };
 use mongodb::bson::{Bson, Document, doc};
 use proptest::prelude::*;
@@ -359,7 +360,7 @@ async fn what_the_store_keeps_answering_with_an_error_is_dropped_in_the_end() {
 struct Unwilling(Arc<AtomicUsize>);
 
 impl Store for Unwilling {
-    fn latest<'a>(&'a self, _: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWritten>, StoreError>> {
+    fn latest<'a>(&'a self, _: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
         self.0.fetch_add(1, Ordering::Relaxed);
         Box::pin(async { Err(StoreError::Unknown { kind: "command", detail: "CommandNotSupportedOnView".into() }) })
     }
@@ -368,7 +369,7 @@ impl Store for Unwilling {
         unreachable!()
     }
 
-    fn write<'a>(&'a self, _: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<Written>, StoreError>> {
+    fn write<'a>(&'a self, _: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
         unreachable!()
     }
 
@@ -380,11 +381,11 @@ impl Store for Unwilling {
         &'a self,
         _: &'a [LoadRequest],
         _: Option<Duration>,
-    ) -> BoxFuture<'a, Result<Vec<LoadAnswer>, StoreError>> {
+    ) -> BoxFuture<'a, Result<Vec<LoadResult>, StoreError>> {
         unreachable!()
     }
 
-    fn dead_letters<'a>(&'a self, _: &'a [DeadLetter]) -> BoxFuture<'a, Result<Vec<LetterKept>, StoreError>> {
+    fn dead_letters<'a>(&'a self, _: &'a [DeadLetter]) -> BoxFuture<'a, Result<Vec<DeadLetterWritten>, StoreError>> {
         unreachable!()
     }
 
@@ -441,7 +442,7 @@ async fn mongo(test: &str) -> (MongoStore, mongodb::Database) {
     let client = mongodb::Client::with_uri_str(settings.uri.reveal()).await.unwrap();
     let database = client.database(&settings.database);
     let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
-    let store = store.with_patterns(Patterns { latest: true, tags_index: false });
+    let store = store.with_latest_and_tags(OptionalIndexes { latest: true, tags_index: false });
     store.prepare().await.unwrap();
     (store, database)
 }
@@ -504,7 +505,7 @@ async fn memory_and_mongodb_end_with_the_same_documents() {
         all.extend(run(&steps, |update| updates.push(update.clone())));
         for update in &updates {
             for store in [&store as &dyn Store, &memory] {
-                assert_eq!(store.latest(std::slice::from_ref(update)).await.unwrap(), [LatestWritten::Done]);
+                assert_eq!(store.latest(std::slice::from_ref(update)).await.unwrap(), [LatestWriteResult::Done]);
             }
         }
         assert_eq!(stored(&database).await, model(&all, RECENT), "round {round}");
@@ -554,7 +555,7 @@ async fn a_smaller_recent_takes_effect_a_zero_keeps_none_and_many_go_in_one_comm
     assert_eq!((document.recent.len(), document.values["n"].clone()), (0, (7, Value::Int(7))));
     let many: Vec<_> = (0..3000).map(|i| update(&[number(&format!("m{i}"), i, i)], 2)).collect();
     let answers = store.latest(&many).await.unwrap();
-    assert!(answers.len() == 3000 && answers.iter().all(|a| *a == LatestWritten::Done));
+    assert!(answers.len() == 3000 && answers.iter().all(|a| *a == LatestWriteResult::Done));
     assert_eq!(stored(&database).await.len(), 3001);
 }
 
@@ -572,7 +573,7 @@ async fn a_document_that_somebody_else_has_changed_is_mended() {
     let (store, database) = mongo("latest_mended").await;
     let latest = database.collection::<Document>(LATEST);
     latest.insert_one(doc! { "_id": "s", "recent": "none", "values": 1, "last_ts": null }).await.unwrap();
-    assert_eq!(store.latest(&[update(&[number("s", 5, 5)], 3)]).await.unwrap(), [LatestWritten::Done]);
+    assert_eq!(store.latest(&[update(&[number("s", 5, 5)], 3)]).await.unwrap(), [LatestWriteResult::Done]);
     assert_eq!(stored(&database).await, model(&[number("s", 5, 5)], 3));
 }
 
@@ -583,15 +584,15 @@ async fn a_refused_update_is_told_from_the_others() {
     database.run_command(command).await.unwrap();
     let updates = ["a", "bad", "c"].map(|id| update(&[number(id, 1, 1)], 2));
     let answers = store.latest(&updates).await.unwrap();
-    assert!(matches!(&answers[1], LatestWritten::Rejected { detail } if detail.contains("121")), "{answers:?}");
-    assert_eq!((&answers[0], &answers[2]), (&LatestWritten::Done, &LatestWritten::Done));
+    assert!(matches!(&answers[1], LatestWriteResult::Rejected { detail } if detail.contains("121")), "{answers:?}");
+    assert_eq!((&answers[0], &answers[2]), (&LatestWriteResult::Done, &LatestWriteResult::Done));
     assert_eq!(stored(&database).await.keys().collect::<Vec<_>>(), ["a", "c"]);
     // One document that is too large for MongoDB, beside a good one.
     let text = |n: i64| reading("large", n, &[("t", Value::Str("x".repeat(200_000)))]);
     let large = update(&(0..100).map(text).collect::<Vec<_>>(), 100);
     let answers = store.latest(&[large, update(&[number("d", 1, 1)], 2)]).await.unwrap();
-    assert!(matches!(&answers[0], LatestWritten::Rejected { .. }), "{answers:?}");
-    assert_eq!(answers[1], LatestWritten::Done);
+    assert!(matches!(&answers[0], LatestWriteResult::Rejected { .. }), "{answers:?}");
+    assert_eq!(answers[1], LatestWriteResult::Done);
 }
 
 /// The service, killed at random instants with a long interval: what was acknowledged is in the documents in the end,

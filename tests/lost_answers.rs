@@ -14,7 +14,7 @@ use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::admission::{AdmissionControl, IngestBatch, admission_channel};
 use hourbucket::flush::Flusher;
 use hourbucket::flush::backoff::Backoff;
-use hourbucket::flush::dead::DeadLetters;
+use hourbucket::flush::dead_letters::DeadLetters;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::model::{Clock, Now, Reading, ReadingBatch, ReadingKey, Span, StorageMode, Value};
 use hourbucket::route::Router;

@@ -19,7 +19,7 @@ use raw_mqtt::{Raw, connect, connect_with, disconnect_reason, packet, publish, p
 use support::fleet::now_ms;
 use support::mongod::{Mongod, unique_database};
 use support::service::Service;
-use support::{block_on, free_port, truth, wait_until};
+use support::{block_on, free_port, stored, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -169,7 +169,7 @@ fn what_paho_sends_is_stored_or_a_dead_letter_and_nothing_is_held_up() {
     assert!(done.status.success(), "{}\n{}", String::from_utf8_lossy(&done.stderr), service.log());
     let metrics = service.wait_settled(60, PATIENCE);
     assert_eq!(metrics.labelled("mqtt_direct_connects_total", "result", "accepted"), 2.0, "nobody had to come back");
-    assert_eq!(truth::readings(&uri, &database).len(), 60);
+    assert_eq!(stored::readings(&uri, &database).len(), 60);
     let letters = wait_until("the dead letters are there", PATIENCE, || {
         let letters = letters(&uri, &database);
         (letters.len() >= 12).then_some(letters)

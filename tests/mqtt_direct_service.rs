@@ -21,8 +21,8 @@ use raw_mqtt::{Raw, connect, packet, publish};
 use support::fleet::now_ms;
 use support::mongod::{Mongod, python_packages, unique_database};
 use support::service::Service;
-use support::truth::Stored;
-use support::{free_port, truth, wait_until};
+use support::stored::Stored;
+use support::{free_port, stored, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -102,9 +102,9 @@ fn killed(ack: &str) {
     println!("ack = {ack}: {} readings acknowledged over 5 kills", sent.len());
     let uri = Mongod::shared().uri();
     wait_until("everything is stored", PATIENCE, || {
-        (truth::readings(&uri, &database).len() >= sent.len()).then_some(())
+        (stored::readings(&uri, &database).len() >= sent.len()).then_some(())
     });
-    truth::exactly_once(&truth::readings(&uri, &database), sent);
+    stored::exactly_once(&stored::readings(&uri, &database), sent);
     let code = service.terminate(Duration::from_secs(40));
     assert_eq!(code, 0, "{}", service.log());
 }
@@ -182,7 +182,7 @@ fn paho_publishes_unchanged() {
     assert_eq!(metrics.labelled("mqtt_direct_connects_total", "result", "accepted"), 2.0);
     assert_eq!(metrics.labelled("mqtt_direct_disconnects_total", "reason", "left"), 2.0);
     assert_eq!(metrics.labelled("acks_pending", "source", "mqtt_direct"), 0.0);
-    let stored = truth::readings(&Mongod::shared().uri(), &database);
+    let stored = stored::readings(&Mongod::shared().uri(), &database);
     let sensors = |name: &str| stored.keys().filter(|(sensor, ..)| sensor == name).count();
     assert_eq!((sensors("v4"), sensors("v5"), stored.len()), (200, 200, 400));
 }
@@ -237,7 +237,7 @@ fn held(connections: usize) {
         assert_eq!(service.metrics().get("mqtt_direct_connections"), connections as f64);
         service.wait_settled(connections as u64, PATIENCE);
         let sent = (0..connections).map(|i| (format!("d{i}"), now, i as i64));
-        truth::exactly_once(&truth::readings(&Mongod::shared().uri(), &database), sent);
+        stored::exactly_once(&stored::readings(&Mongod::shared().uri(), &database), sent);
     });
     wait_until("all have left", PATIENCE, || (service.metrics().get("mqtt_direct_connections") == 0.0).then_some(()));
 }

@@ -11,7 +11,7 @@ use support::fleet::Devices;
 use support::mongod::{Mongod, unique_database};
 use support::mosquitto::Mosquitto;
 use support::service::Service;
-use support::{truth, wait_until};
+use support::{stored, wait_until};
 
 /// Everything settles within this; two cores are shared by all of it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -57,7 +57,7 @@ fn one_of_two_instances_is_killed() {
     assert_eq!(sent.len(), 30_000);
     // The survivor has taken all that it will get.
     one.wait_settled(10_000, PATIENCE);
-    let without = truth::readings(&uri, &database).len();
+    let without = stored::readings(&uri, &database).len();
     println!("{} of {} wait for the killed instance", sent.len() - without, sent.len());
     assert!(
         without < sent.len(),
@@ -65,9 +65,9 @@ fn one_of_two_instances_is_killed() {
     );
     two.restart();
     wait_until("everything is stored", PATIENCE, || {
-        (truth::readings(&uri, &database).len() >= sent.len()).then_some(())
+        (stored::readings(&uri, &database).len() >= sent.len()).then_some(())
     });
-    truth::exactly_once(&truth::readings(&uri, &database), sent);
+    stored::exactly_once(&stored::readings(&uri, &database), sent);
 }
 
 #[test]
@@ -87,5 +87,5 @@ fn several_brokers_at_once() {
     let mut sent: Vec<_> = sent;
     sent.sort();
     sent.dedup();
-    truth::exactly_once(&truth::readings(&uri, &database), sent);
+    stored::exactly_once(&stored::readings(&uri, &database), sent);
 }

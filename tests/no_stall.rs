@@ -18,7 +18,7 @@ use support::mongod::{Mongod, unique_database};
 use support::proxy::{Direction, Proxy};
 use support::service::Service;
 use support::steady::Steady;
-use support::truth::{self, Stored};
+use support::stored::{self, Stored};
 use support::{block_on, wait_until};
 
 const HOUR_MS: i64 = 3_600_000;
@@ -113,7 +113,7 @@ fn a_year_of_hours(mode: &str, round_trip: Duration, within: Duration) {
     let took = rig.wait_counted(BACKLOG, 8700, within);
     let (sent, worst) = rig.steady.finish();
     println!("{mode}, {round_trip:?}: stored after {took:?}; the others waited {worst:?} at most");
-    truth::exactly_once(&truth::readings(&rig.uri, &rig.database), sent.into_iter().chain(backlog));
+    stored::exactly_once(&stored::readings(&rig.uri, &rig.database), sent.into_iter().chain(backlog));
 }
 
 #[test]

@@ -17,11 +17,11 @@ use hourbucket::model::summary::{PAGE_SUMMARY_BYTES_MAX, summarise};
 use hourbucket::model::{BucketKey, BucketStart, PageKind, PageWrite, RowFlags, Rows, Span, StorageMode, ValueRef};
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::{ConvertOptions, MongoStore, ReconcileOptions};
-use hourbucket::store::{LoadRequest, LoadedBucket, Store, Written};
+use hourbucket::store::{LoadRequest, LoadedBucket, PageWriteResult, Store};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use support::mongod::{Mongod, unique_database};
 use support::service::Service;
-use support::truth::{self, Stored};
+use support::stored::{self, Stored};
 use support::{block_on, wait_until};
 
 const HOUR: i64 = 3_600_000;
@@ -69,7 +69,7 @@ fn statement(storage_mode: StorageMode, page: u32, kind: PageKind, seal: bool, r
     PageWrite { sensor_id, start: START, page, kind, storage_mode, seal, tags: None, rows: rows.into(), summary }
 }
 
-async fn write(store: &dyn Store, write: PageWrite) -> Written {
+async fn write(store: &dyn Store, write: PageWrite) -> PageWriteResult {
     store.write(&[write]).await.unwrap().remove(0)
 }
 
@@ -80,7 +80,7 @@ async fn load(store: &dyn Store, readings_from: Option<i64>, doubt: bool) -> Loa
 
 const CREATE: PageKind = PageKind::Create;
 const AFTER: fn(u32) -> PageKind = |known_count| PageKind::Append { known_count };
-const DONE: fn(u32) -> Written = |count| Written::Done { count };
+const DONE: fn(u32) -> PageWriteResult = |count| PageWriteResult::Done { count };
 
 fn counts(bucket: &LoadedBucket) -> Vec<(u32, bool)> {
     bucket.pages.iter().map(|page| (page.count, page.sealed)).collect()
@@ -109,11 +109,11 @@ async fn pages_of(store: &dyn Store, storage_mode: StorageMode) {
 }
 
 /// A time-series bucket with more names than a page takes is recounted over several.
-async fn recounts(store: &dyn Store) {
+async fn recomputed(store: &dyn Store) {
     let series = |page, kind, range| statement(StorageMode::TimeSeries, page, kind, false, wide(range));
     assert_eq!(write(store, series(0, CREATE, 0..40)).await, DONE(40));
     // It does not know page 0. The load in doubt counts what is stored, which has no room in one page.
-    assert_eq!(write(store, series(0, AFTER(7), 40..100)).await, Written::SummaryConflict);
+    assert_eq!(write(store, series(0, AFTER(7), 40..100)).await, PageWriteResult::SummaryConflict);
     let bucket = load(store, None, true).await;
     let sums = |bucket: &LoadedBucket| bucket.pages.iter().map(|page| page.count).sum::<u32>();
     assert_eq!(sums(&bucket), 100);
@@ -122,7 +122,7 @@ async fn recounts(store: &dyn Store) {
     assert_eq!(write(store, series(next, CREATE, 100..101)).await, DONE(1));
     assert_eq!(load(store, None, true).await.pages.len() as u32, next + 1);
     // A version that is no more.
-    assert_eq!(write(store, series(next, CREATE, 101..102)).await, Written::SummaryConflict);
+    assert_eq!(write(store, series(next, CREATE, 101..102)).await, PageWriteResult::SummaryConflict);
     let again = load(store, Some(START.0 + 99 * STEP), true).await;
     assert_eq!((sums(&again), again.pages[0].keys.len()), (102, 3));
     assert!(again.pages.iter().all(|page| page.sealed));
@@ -135,7 +135,7 @@ async fn the_memory_store_keeps_the_contract() {
         let store = MemoryStore::new().with_form(StorageMode::TimeSeries);
         match test {
             0 => pages_of(&store, StorageMode::TimeSeries).await,
-            _ => recounts(&store).await,
+            _ => recomputed(&store).await,
         }
         store.pages().check(1000).unwrap();
     }
@@ -146,13 +146,13 @@ async fn mongodb_keeps_the_contract() {
     let uri = Mongod::shared().uri();
     let (store, db) = mongo("wide_pages", config::StoreMode::Bucket).await;
     pages_of(&store, StorageMode::Bucket).await;
-    truth::exactly_once(&truth::readings(&uri, db.name()), sent("wide", 0..15));
+    stored::exactly_once(&stored::readings(&uri, db.name()), sent("wide", 0..15));
     let (store, db) = mongo("wide_series", config::StoreMode::Timeseries).await;
     pages_of(&store, StorageMode::TimeSeries).await;
-    truth::exactly_once(&truth::readings(&uri, db.name()), sent("wide", 0..15));
+    stored::exactly_once(&stored::readings(&uri, db.name()), sent("wide", 0..15));
     let (store, db) = mongo("wide_recounts", config::StoreMode::Timeseries).await;
-    recounts(&store).await;
-    truth::exactly_once(&truth::readings(&uri, db.name()), sent("wide", 0..102));
+    recomputed(&store).await;
+    stored::exactly_once(&stored::readings(&uri, db.name()), sent("wide", 0..102));
 }
 
 /// The first page of the sensor `wide` behind `n`.
@@ -166,7 +166,7 @@ async fn a_recount_that_was_ended_half_way_is_done_again() {
     let buckets = db.collection::<Document>("sensor_buckets");
     assert_eq!(write(&store, statement(StorageMode::TimeSeries, 0, CREATE, false, wide(0..40))).await, DONE(40));
     let late = statement(StorageMode::TimeSeries, 0, AFTER(7), false, wide(40..100));
-    assert_eq!(write(&store, late).await, Written::SummaryConflict);
+    assert_eq!(write(&store, late).await, PageWriteResult::SummaryConflict);
     load(&store, None, true).await;
     // As a crash leaves it: counts that add up to too much, and fields that are nowhere. And page 0 deleted by hand.
     let half = doc! { "$inc": { "count": 5 }, "$set": { "summary": {} } };
@@ -177,7 +177,7 @@ async fn a_recount_that_was_ended_half_way_is_done_again() {
         }
         let bucket = load(&store, None, true).await;
         assert_eq!(bucket.pages.iter().map(|page| page.count).sum::<u32>(), 100);
-        truth::exactly_once(&truth::readings(&Mongod::shared().uri(), db.name()), sent("wide", 0..100));
+        stored::exactly_once(&stored::readings(&Mongod::shared().uri(), db.name()), sent("wide", 0..100));
     }
 }
 
@@ -199,7 +199,7 @@ async fn a_quarter_of_a_million_names_are_counted_anew() {
     assert_eq!(bucket.pages.iter().map(|page| i64::from(page.count)).sum::<i64>(), readings);
     assert!(bucket.pages.len() >= 45, "{} pages", bucket.pages.len());
     assert!(largest(&db).await < (1 << 20) + 1000);
-    truth::exactly_once(&truth::readings(&Mongod::shared().uri(), db.name()), sent("wide", 0..readings));
+    stored::exactly_once(&stored::readings(&Mongod::shared().uri(), db.name()), sent("wide", 0..readings));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -218,9 +218,9 @@ async fn a_document_that_an_earlier_version_has_let_grow_to_16_mb_goes_on_over_p
     buckets.insert_one(page).await.unwrap();
     assert!(load(&store, None, false).await.pages[0].summary_bytes > 16_700_000);
     let more = statement(StorageMode::TimeSeries, 0, AFTER(1), false, wide(1..100));
-    assert_eq!(write(&store, more).await, Written::SummaryConflict);
+    assert_eq!(write(&store, more).await, PageWriteResult::SummaryConflict);
     load(&store, None, true).await;
-    truth::exactly_once(&truth::readings(&Mongod::shared().uri(), db.name()), sent("wide", 0..100));
+    stored::exactly_once(&stored::readings(&Mongod::shared().uri(), db.name()), sent("wide", 0..100));
 }
 
 /// A document of the time-series form with these fields, made by hand.
@@ -322,11 +322,11 @@ async fn reconcile_and_convert_know_the_pages_of_a_time_series_bucket() {
     assert_eq!(report.differences, 1, "{report:?}");
     let report = store.reconcile(&reconcile(true)).await.unwrap();
     assert_eq!((report.differences, report.repaired), (1, 1), "{report:?}");
-    truth::exactly_once(&truth::readings(&uri, db.name()), sent("wide", 0..100));
+    stored::exactly_once(&stored::readings(&uri, db.name()), sent("wide", 0..100));
     buckets.delete_one(page_of(1)).await.unwrap();
     let report = store.reconcile(&reconcile(true)).await.unwrap();
     assert!(report.is_equal() && report.repaired > 0, "{report:?}");
-    truth::exactly_once(&truth::readings(&uri, db.name()), sent("wide", 0..100));
+    stored::exactly_once(&stored::readings(&uri, db.name()), sent("wide", 0..100));
     for (into, forms) in [(StorageMode::Bucket, 0), (StorageMode::TimeSeries, 1)] {
         let options = ConvertOptions {
             selection: selection.clone(),
@@ -338,7 +338,7 @@ async fn reconcile_and_convert_know_the_pages_of_a_time_series_bucket() {
         };
         let done = store.convert(&options, |_| {}).await.unwrap();
         assert_eq!((done.buckets, done.readings, done.skipped_total), (1, 100, 0), "{done:?}");
-        truth::exactly_once(&truth::readings(&uri, db.name()), sent("wide", 0..100));
+        stored::exactly_once(&stored::readings(&uri, db.name()), sent("wide", 0..100));
         let found: Vec<Document> = buckets.find(doc! {}).await.unwrap().try_collect().await.unwrap();
         assert!(found.len() > 1 && found.iter().all(|page| page.contains_key("storage") == (forms == 1)));
         let report = store.reconcile(&reconcile(false)).await.unwrap();
@@ -432,8 +432,8 @@ fn never_repeating_names(mode: &str) {
         let metrics = service.metrics();
         (metrics.get("readings_in_flight") == 0.0).then_some(())
     });
-    let stored = truth::readings(&uri, &database);
-    truth::exactly_once(&stored, all);
+    let stored = stored::readings(&uri, &database);
+    stored::exactly_once(&stored, all);
     let largest = block_on(async { largest(&database_of(&database).await).await });
     println!("{mode}: {} names, largest document {largest} bytes, others waited {waited:?}", names());
     // A summary of 1 MiB; in bucket mode `bucket.max_bytes` of readings as well.

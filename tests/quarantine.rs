@@ -18,7 +18,7 @@ use support::mongod::{Mongod, unique_database};
 use support::proxy::Proxy;
 use support::service::Service;
 use support::steady::Steady;
-use support::truth::{self, Stored};
+use support::stored::{self, Stored};
 use support::{block_on, wait_until};
 
 const HOUR_MS: i64 = 3_600_000;
@@ -119,7 +119,7 @@ fn one_bad_bucket(mode: &str, cause: Cause) {
         Cause::Damaged => set_count(&uri, &database, start, doc! { "count": 2 }),
     }
     replay(&service, &uri, &database);
-    truth::exactly_once(&truth::readings(&uri, &database), others.into_iter().chain(readings(0..5)));
+    stored::exactly_once(&stored::readings(&uri, &database), others.into_iter().chain(readings(0..5)));
     assert_eq!(quarantined(&uri, &database), [] as [i64; 0]);
 }
 

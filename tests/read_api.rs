@@ -199,11 +199,11 @@ fn sensors_in_memory_only_are_listed_among_the_others_with_their_last_values() {
         assert_eq!(ids("/v1/sensors?prefix=a&after=Z"), ["a", "a/1", "a/2", "ab"]);
         assert!(ids("/v1/sensors?prefix=a&after=b").is_empty());
         assert!(ids("/v1/sensors?prefix=nobody").is_empty());
-        fleet_and_letters(&service, &names);
+        fleet_and_dead_letters(&service, &names);
     }
 }
 
-fn fleet_and_letters(service: &Service, names: &[&str]) {
+fn fleet_and_dead_letters(service: &Service, names: &[&str]) {
     let (status, _) = service.post("/v1/hooks/json", "application/json", b"{broken").unwrap();
     assert_eq!(status, 202);
     let (status, _) = service.post("/v1/hooks/json", "application/json", b"\xff\xfe").unwrap();

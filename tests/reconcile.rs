@@ -19,7 +19,7 @@ use support::mongod::{Mongod, unique_database};
 use support::process::Process;
 use support::seed::{HOUR, SPAN, START, Seed, page, readings, run, sent, series};
 use support::service::Service;
-use support::{block_on, truth};
+use support::{block_on, stored};
 
 /// Sensor, page and kind of everything that a JSON report lists.
 fn told(json: &str) -> BTreeSet<(String, Option<u64>, String)> {
@@ -106,7 +106,7 @@ async fn what_differs_in_pages_is_told_and_repaired() {
     let all = readings(START, 0..90);
     let sensors = ["good", "count", "many", "sum", "field", "times", "unsealed"];
     let expected = sensors.iter().flat_map(|s| sent(s, &all)).chain(sent("twice", &all[..20]));
-    truth::exactly_once(&truth::readings(&Mongod::shared().uri(), &seed.name), expected);
+    stored::exactly_once(&stored::readings(&Mongod::shared().uri(), &seed.name), expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -196,15 +196,15 @@ async fn documents_in_time_series_form_are_held_against_measurements() {
     assert!(right.iter().all(|(name, value)| alone.get(name) == Some(value)), "{alone}");
     let stored = seed.readings().await;
     let of = |s: &str| stored.iter().filter(|((sensor, ..), _)| sensor == s).map(|(k, n)| (k.clone(), *n)).collect();
-    truth::exactly_once(&of("mixed"), sent("mixed", &readings(START, 0..50)));
-    truth::exactly_once(&of("alone"), sent("alone", &all));
-    truth::exactly_once(&of("left"), sent("left", &all));
-    truth::exactly_once(&of("twice"), sent("twice", &all));
+    stored::exactly_once(&of("mixed"), sent("mixed", &readings(START, 0..50)));
+    stored::exactly_once(&of("alone"), sent("alone", &all));
+    stored::exactly_once(&of("left"), sent("left", &all));
+    stored::exactly_once(&of("twice"), sent("twice", &all));
 }
 
 /// Hours of which some or all measurements are there twice: a small one, one that takes several pages, one whose document is
 /// wrong as well; and one of which none is.
-async fn stored_twice(seed: &Seed) -> Vec<truth::Stored> {
+async fn stored_twice(seed: &Seed) -> Vec<stored::Stored> {
     let (few, many) = (readings(START, 0..40), readings(START, 0..2500));
     let twice = |all: &[(i64, i64)], again: usize| [all, &all[..again]].concat();
     // Equal in time and not in their values: two readings.
@@ -220,7 +220,7 @@ async fn stored_twice(seed: &Seed) -> Vec<truth::Stored> {
     [sent("few", &few), sent("many", &many), sent("wrong", &few), sent("good", &good)].concat()
 }
 
-async fn dropped(seed: &Seed, all: Vec<truth::Stored>) -> String {
+async fn dropped(seed: &Seed, all: Vec<stored::Stored>) -> String {
     let (code, text, errors) = seed.run(&command(&["--repair"]));
     assert_eq!(code, 1, "{text} {errors}");
     assert!(text.contains("kept: readings without a time of their own may be equal"), "{text}");
@@ -228,7 +228,7 @@ async fn dropped(seed: &Seed, all: Vec<truth::Stored>) -> String {
     assert_eq!(code, 0, "{text} {errors}");
     let (code, again, errors) = seed.run(&command(&[]));
     assert!(code == 0 && again.contains("all equal"), "{again} {errors}");
-    truth::exactly_once(&seed.readings().await, all.clone());
+    stored::exactly_once(&seed.readings().await, all.clone());
     let of = |sensor: &str| {
         let all: Vec<_> = all.iter().filter(|(s, ..)| s == sensor).collect();
         ((sensor.to_owned(), START), (all.len() as i64, all.iter().map(|(.., n)| n).sum::<i64>()))
@@ -260,7 +260,7 @@ async fn duplicates_among_measurements_are_dropped_by_a_server_that_deletes_whol
     let (code, text, _) =
         seed.run(&[&["convert", "--into", "bucket", "--drop-leftovers"][..], &SPAN, &sensors].concat());
     assert_eq!((code, seed.measured().await), (0, 41), "{text}");
-    truth::exactly_once(&seed.readings().await, all);
+    stored::exactly_once(&seed.readings().await, all);
 }
 
 /// MongoDB 7.0 and later delete single measurements; such a server cannot be had here, see [`support::emulation`].
@@ -407,7 +407,7 @@ fn repairs_beside_a_running_service_lose_nothing_and_double_nothing() {
     let (from, to) = ("2020-01-01", "2100-01-01");
     let (code, table, _) = run(&database, &uri, &["reconcile", "--from", from, "--to", to, "--repair"]);
     assert_eq!(code, 0, "{table}");
-    truth::exactly_once(&truth::readings(&uri, &database), sent);
+    stored::exactly_once(&stored::readings(&uri, &database), sent);
     assert_eq!(service.terminate(Duration::from_secs(60)), 0);
 }
 
@@ -457,6 +457,6 @@ fn duplicates_are_removed_beside_a_running_service_and_nothing_else_is() {
     let (code, table, _) =
         run(&database, &uri, &["reconcile", "--from", from, "--to", to, "--repair", "--drop-duplicates"]);
     assert_eq!(code, 0, "{table}");
-    let stored = truth::readings(&uri, &database);
-    truth::exactly_once(&stored, (0..sent).map(|n| ("S".to_owned(), start + n, n)));
+    let stored = stored::readings(&uri, &database);
+    stored::exactly_once(&stored, (0..sent).map(|n| ("S".to_owned(), start + n, n)));
 }

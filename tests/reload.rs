@@ -18,7 +18,7 @@ use support::fleet::now_ms;
 use support::mongod::{Mongod, unique_database};
 use support::mosquitto::{Mosquitto, publish_by_tool};
 use support::service::Service;
-use support::truth::{self, Stored};
+use support::stored::{self, Stored};
 use support::{free_port, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -210,10 +210,10 @@ fn under_load_everything_is_taken_over_or_refused_and_nothing_is_lost() {
     let sent: Vec<Stored> = senders.into_iter().flat_map(|sender| sender.join().unwrap()).collect();
     assert!(sent.len() > 100, "{} readings are no load", sent.len());
     rig.service.wait_settled(sent.len() as u64 + 2, PATIENCE);
-    let stored = truth::readings(&Mongod::shared().uri(), &database);
+    let stored = stored::readings(&Mongod::shared().uri(), &database);
     let mapped: Vec<i64> = stored.keys().filter(|(name, ..)| name == "mapped").map(|(.., n)| *n).collect();
     assert_eq!(mapped, [10, 200], "each by the mapping of its time");
-    truth::exactly_once(&stored, sent.into_iter().chain(stored.keys().filter(|(name, ..)| name == "mapped").cloned()));
+    stored::exactly_once(&stored, sent.into_iter().chain(stored.keys().filter(|(name, ..)| name == "mapped").cloned()));
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn brokers_and_devices_that_stay_connected_are_read_by_the_new_mapping() {
     let (result, detail) = rig.reload();
     assert!(result == "invalid" && detail.contains("formats.own is gone"), "{detail}");
     both(3);
-    let found = truth::readings(&Mongod::shared().uri(), &database);
+    let found = stored::readings(&Mongod::shared().uri(), &database);
     let of = |name: &str| found.keys().filter(|stored| stored.0 == name).map(|(.., n)| *n).collect::<Vec<_>>();
     assert_eq!((of("broker"), of("device")), (vec![10, 200, 300], vec![10, 200, 300]));
     assert_eq!(rig.service.metrics().get("mqtt_reconnects_total"), 0.0);

@@ -19,7 +19,7 @@ use support::fleet::{Devices, Gateway};
 use support::mosquitto::Mosquitto;
 use support::replica_set::ReplicaSet;
 use support::service::Service;
-use support::truth::{self, Stored};
+use support::stored::{self, Stored};
 use support::{block_on, wait_until};
 
 /// Everything settles within this; two cores are shared by all of it.
@@ -44,7 +44,7 @@ fn exactly_once_everywhere(set: &ReplicaSet, sent: &[Stored]) {
         counts.iter().all(|n| *n == counts[0]).then_some(())
     });
     for member in 0..3 {
-        truth::exactly_once(&truth::readings(&set.direct_uri(member), "hourbucket"), sent.iter().cloned());
+        stored::exactly_once(&stored::readings(&set.direct_uri(member), "hourbucket"), sent.iter().cloned());
     }
 }
 

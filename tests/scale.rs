@@ -14,7 +14,7 @@ use support::fleet::now_ms;
 use support::mongod::{Mongod, unique_database};
 use support::mosquitto::Mosquitto;
 use support::service::Service;
-use support::truth::{self, Stored};
+use support::stored::{self, Stored};
 use support::{block_on, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -51,7 +51,7 @@ fn publish(broker: &Mosquitto, topic: &str, readings: &[Stored]) -> Child {
 }
 
 /// Readings that all summaries count together. In time-series mode measurements come a moment before their summary, so
-/// [`truth::readings`], which compares the two, is for a store at rest.
+/// [`stored::readings`], which compares the two, is for a store at rest.
 fn counted(uri: &str, database: &str) -> usize {
     block_on(async {
         let client = mongodb::Client::with_uri_str(uri).await.unwrap();
@@ -67,7 +67,7 @@ fn counted(uri: &str, database: &str) -> usize {
 
 fn wait_stored(uri: &str, database: &str, sent: Vec<Stored>) {
     wait_until("everything is stored", PATIENCE, || (counted(uri, database) >= sent.len()).then_some(()));
-    truth::exactly_once(&truth::readings(uri, database), sent);
+    stored::exactly_once(&stored::readings(uri, database), sent);
 }
 
 /// Each instance has its own sensors, so time-series mode is exact with two. One dies: the other goes on; what was
@@ -117,7 +117,7 @@ fn an_instance_is_replaced_and_its_journal_comes_later() {
     second.wait_settled(1, PATIENCE);
     wait_until("the broker has nothing left", PATIENCE, || {
         let text = second.get_admin("/metrics")?.1;
-        let last = truth::readings(&uri, &database).keys().map(|(_, _, n)| *n).max();
+        let last = stored::readings(&uri, &database).keys().map(|(_, _, n)| *n).max();
         (last == Some(MESSAGES - 1) && text.contains("hourbucket_mqtt_unacked")).then_some(())
     });
     let without = counted(&uri, &database);

@@ -14,7 +14,7 @@ use support::fleet::now_ms;
 use support::mongod::{Mongod, unique_database};
 use support::mosquitto::Mosquitto;
 use support::service::Service;
-use support::{block_on, truth, wait_until};
+use support::{block_on, stored, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const HOUR: i64 = 3_600_000;
@@ -110,8 +110,8 @@ fn hours_pages_duplicates_and_late_readings(
         sent += part.len();
         service.wait_settled(sent as u64, PATIENCE);
     }
-    let stored = truth::readings(&Mongod::shared().uri(), &database);
-    truth::exactly_once(&stored, all.iter().map(|(ts, n)| ("S1".to_owned(), *ts, *n)));
+    let stored = stored::readings(&Mongod::shared().uri(), &database);
+    stored::exactly_once(&stored, all.iter().map(|(ts, n)| ("S1".to_owned(), *ts, *n)));
     let pages = find(&database, "sensor_buckets", doc! {});
     let shape: Vec<(i64, i32, i32, Option<bool>)> = pages
         .iter()
@@ -194,7 +194,7 @@ fn a_full_journal_refuses_and_opens_again_by_itself() {
     let post = |batch: i64| {
         let ts = now_ms();
         let readings: Vec<_> = (0..1000).map(|i| (format!("s{}", i % 7), ts, batch * 1000 + i)).collect();
-        let line = |(s, ts, n): &truth::Stored| format!("{{\"sensor_id\":\"{s}\",\"ts\":{ts},\"n\":{n}}}\n");
+        let line = |(s, ts, n): &stored::Stored| format!("{{\"sensor_id\":\"{s}\",\"ts\":{ts},\"n\":{n}}}\n");
         let body: String = readings.iter().map(line).collect();
         let (status, text) = service.post("/v1/readings", "application/x-ndjson", body.as_bytes()).expect("an answer");
         (status, text, readings)
@@ -224,7 +224,7 @@ fn a_full_journal_refuses_and_opens_again_by_itself() {
         (status == 200).then(|| sent.extend(readings))
     });
     service.wait_settled(sent.len() as u64, PATIENCE);
-    truth::exactly_once(&truth::readings(&mongod.uri(), "hourbucket"), sent);
+    stored::exactly_once(&stored::readings(&mongod.uri(), "hourbucket"), sent);
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn stopped_while_mongodb_is_away_it_says_so_and_stores_after_the_next_start() {
     mongod.restart();
     service.restart();
     service.wait_settled(1, PATIENCE);
-    truth::exactly_once(&truth::readings(&mongod.uri(), "hourbucket"), [("S1".to_owned(), ts, 1)]);
+    stored::exactly_once(&stored::readings(&mongod.uri(), "hourbucket"), [("S1".to_owned(), ts, 1)]);
     assert_eq!(service.terminate(PATIENCE), 0);
 }
 

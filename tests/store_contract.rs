@@ -20,7 +20,9 @@ use hourbucket::model::{
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::store::reading::{DeadLetterQuery, PageQuery, SensorQuery};
-use hourbucket::store::{LetterKept, LoadAnswer, LoadRequest, LoadedBucket, LoadedPage, Store, StoreError, Written};
+use hourbucket::store::{
+    DeadLetterWritten, LoadRequest, LoadResult, LoadedBucket, LoadedPage, PageWriteResult, Store, StoreError,
+};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use support::mongod::{Mongod, unique_database};
 
@@ -83,11 +85,11 @@ fn append(sensor: &str, known_count: u32, seal: bool, readings: &[Reading]) -> P
     page(sensor, 0, PageKind::Append { known_count }, seal, readings)
 }
 
-async fn write(store: &dyn Store, write: PageWrite) -> Written {
+async fn write(store: &dyn Store, write: PageWrite) -> PageWriteResult {
     store.write(&[write]).await.unwrap().remove(0)
 }
 
-fn found(answers: Result<Vec<LoadAnswer>, StoreError>) -> Vec<LoadedBucket> {
+fn found(answers: Result<Vec<LoadResult>, StoreError>) -> Vec<LoadedBucket> {
     answers.unwrap().into_iter().map(Result::unwrap).collect()
 }
 
@@ -112,7 +114,7 @@ async fn contract(store: &dyn Store) {
         reason: "invalid_json".into(),
         detail: "expected `}`".into(),
     };
-    store.dead_letters(&[letter.clone(), letter]).await.unwrap();
+    store.write_dead_letters(&[letter.clone(), letter]).await.unwrap();
     letters(store).await;
     pages(store).await;
     sensors(store).await;
@@ -132,7 +134,7 @@ async fn pages(store: &dyn Store) {
     ];
     // Two pages of one bucket are never in one command.
     for one in writes {
-        assert!(matches!(write(store, one).await, Written::Done { .. }));
+        assert!(matches!(write(store, one).await, PageWriteResult::Done { .. }));
     }
     let question = PageQuery {
         sensor_id: "read/1".into(),
@@ -220,46 +222,71 @@ async fn letters(store: &dyn Store) {
         detail: detail.into(),
     };
     let all = [letter(START.0 + 1, "a"), letter(START.0 + 2, "b"), letter(START.0 + 2, "c"), letter(START.0 + 3, "d")];
-    store.dead_letters(&all).await.unwrap();
+    store.write_dead_letters(&all).await.unwrap();
     let question = DeadLetterQuery { reason: Some("read".into()), before: None, limit: 2, bytes_max: 1 << 20 };
-    let first = store.letters(&question).await.unwrap();
-    let times: Vec<_> = first.iter().map(|l| l.letter.received_at_ms - START.0).collect();
+    let first = store.find_dead_letters(&question).await.unwrap();
+    let times: Vec<_> = first.iter().map(|l| l.dead_letter.received_at_ms - START.0).collect();
     assert_eq!(times, [3, 2]);
     let rest = DeadLetterQuery { before: Some((START.0 + 2, 1)), limit: 10, ..question.clone() };
-    let rest = store.letters(&rest).await.unwrap();
-    let mut details: Vec<_> = first.iter().chain(&rest).map(|l| l.letter.detail.clone()).collect();
+    let rest = store.find_dead_letters(&rest).await.unwrap();
+    let mut details: Vec<_> = first.iter().chain(&rest).map(|l| l.dead_letter.detail.clone()).collect();
     details.sort();
     assert_eq!(details, ["a", "b", "c", "d"]);
     let other = DeadLetterQuery { reason: Some("nothing".into()), ..question };
-    assert!(store.letters(&other).await.unwrap().is_empty());
+    assert!(store.find_dead_letters(&other).await.unwrap().is_empty());
 }
 
 async fn admission_control(store: &dyn Store) {
     let all = temps(0..6);
-    assert_eq!(write(store, page("gate", 0, PageKind::Create, false, &all[..2])).await, Written::Done { count: 2 });
+    assert_eq!(
+        write(store, page("gate", 0, PageKind::Create, false, &all[..2])).await,
+        PageWriteResult::Done { count: 2 }
+    );
     let again = page("gate", 0, PageKind::Create, false, &all[2..4]);
-    assert_eq!(write(store, again).await, Written::Conflict, "a page is created once");
+    assert_eq!(write(store, again).await, PageWriteResult::Conflict, "a page is created once");
     for wrong in [0, 1, 3] {
-        assert_eq!(write(store, append("gate", wrong, false, &all[2..3])).await, Written::Conflict, "{wrong} is not 2");
+        assert_eq!(
+            write(store, append("gate", wrong, false, &all[2..3])).await,
+            PageWriteResult::Conflict,
+            "{wrong} is not 2"
+        );
     }
-    assert_eq!(write(store, append("gate", 2, false, &all[2..5])).await, Written::Done { count: 5 });
-    assert_eq!(write(store, append("gate", 2, false, &all[2..5])).await, Written::Conflict, "the same write once only");
+    assert_eq!(write(store, append("gate", 2, false, &all[2..5])).await, PageWriteResult::Done { count: 5 });
+    assert_eq!(
+        write(store, append("gate", 2, false, &all[2..5])).await,
+        PageWriteResult::Conflict,
+        "the same write once only"
+    );
     let loaded = load(store, "gate", true).await;
     let keys: Vec<_> = all[..5].iter().map(Reading::key).collect();
     assert_eq!((loaded.len(), loaded[0].count, &loaded[0].keys), (1, 5, &keys));
-    assert_eq!(write(store, append("removed", 7, false, &all[..2])).await, Written::Done { count: 2 }, "made anew");
+    assert_eq!(
+        write(store, append("removed", 7, false, &all[..2])).await,
+        PageWriteResult::Done { count: 2 },
+        "made anew"
+    );
     assert_eq!(load(store, "removed", false).await[0].count, 2);
 }
 
 async fn seals(store: &dyn Store) {
     let all = temps(0..4);
-    assert_eq!(write(store, page("seal", 0, PageKind::Create, true, &all[..2])).await, Written::Done { count: 2 });
-    assert_eq!(write(store, append("seal", 2, false, &all[2..3])).await, Written::Conflict, "a sealed page is closed");
-    assert_eq!(write(store, page("seal", 1, PageKind::Create, false, &all[2..3])).await, Written::Done { count: 1 });
+    assert_eq!(
+        write(store, page("seal", 0, PageKind::Create, true, &all[..2])).await,
+        PageWriteResult::Done { count: 2 }
+    );
+    assert_eq!(
+        write(store, append("seal", 2, false, &all[2..3])).await,
+        PageWriteResult::Conflict,
+        "a sealed page is closed"
+    );
+    assert_eq!(
+        write(store, page("seal", 1, PageKind::Create, false, &all[2..3])).await,
+        PageWriteResult::Done { count: 1 }
+    );
     let empty = page("seal", 1, PageKind::Append { known_count: 1 }, true, &[]);
-    assert_eq!(write(store, empty).await, Written::Done { count: 1 }, "sealing alone changes no count");
+    assert_eq!(write(store, empty).await, PageWriteResult::Done { count: 1 }, "sealing alone changes no count");
     let late = page("seal", 1, PageKind::Append { known_count: 1 }, false, &all[3..]);
-    assert_eq!(write(store, late).await, Written::Conflict);
+    assert_eq!(write(store, late).await, PageWriteResult::Conflict);
     let loaded = load(store, "seal", true).await;
     assert_eq!(loaded.iter().map(|p| (p.count, p.sealed)).collect::<Vec<_>>(), [(2, true), (1, true)]);
 }
@@ -274,9 +301,9 @@ async fn mixed(store: &dyn Store) {
         append("mixed-1", 1, false, &all[1..3]),
         append("mixed-1b", 9, false, &all[..3]),
     ];
-    let done = |count| Written::Done { count };
+    let done = |count| PageWriteResult::Done { count };
     let answers = store.write(&batch).await.unwrap();
-    assert_eq!(answers, [done(1), Written::Conflict, done(1), done(3), done(3)], "each statement by itself");
+    assert_eq!(answers, [done(1), PageWriteResult::Conflict, done(1), done(3), done(3)], "each statement by itself");
 }
 
 async fn loads(store: &dyn Store) {
@@ -301,7 +328,7 @@ async fn many(store: &dyn Store) {
     let one = temps(0..1);
     let writes: Vec<_> = (0..5000).map(|i| page(&format!("many-{i}"), 0, PageKind::Create, false, &one)).collect();
     let answers = store.write(&writes).await.unwrap();
-    assert!(answers.iter().all(|a| *a == Written::Done { count: 1 }));
+    assert!(answers.iter().all(|a| *a == PageWriteResult::Done { count: 1 }));
     let requests: Vec<_> = (0..6000)
         .map(|i| LoadRequest {
             bucket: BucketKey { sensor_id: format!("many-{i}").into(), start: START },
@@ -324,26 +351,30 @@ async fn evicts(store: &dyn Store) {
     let bytes = || async { store.dead_letter_bytes().await.unwrap() };
     let left = || async {
         let question = DeadLetterQuery { limit: 100, bytes_max: 1 << 30, ..DeadLetterQuery::default() };
-        let all = store.letters(&question).await.unwrap();
-        all.into_iter().map(|l| l.letter.topic).collect::<Vec<_>>()
+        let all = store.find_dead_letters(&question).await.unwrap();
+        all.into_iter().map(|l| l.dead_letter.topic).collect::<Vec<_>>()
     };
-    assert_eq!((bytes().await, store.evict_letters(1).await.unwrap().letters), (0, 0));
+    assert_eq!((bytes().await, store.evict_dead_letters(1).await.unwrap().dead_letters), (0, 0));
     let all = [("mqtt", 300), ("store", 900), ("http", 500), ("mqtt_direct", 400), ("store", 100), ("mqtt", 200)];
     let all: Vec<DeadLetter> = all.into_iter().map(|(source, age_ms)| letter(source, age_ms, 100_000)).collect();
-    assert_eq!(store.dead_letters(&all).await.unwrap(), [const { LetterKept::Done }; 6]);
+    assert_eq!(store.write_dead_letters(&all).await.unwrap(), [const { DeadLetterWritten::Done }; 6]);
     let before = bytes().await;
     assert!((600_000..620_000).contains(&before), "{before}");
-    let gone = store.evict_letters(110_000).await.unwrap();
-    assert_eq!((gone.letters, gone.until_ms, gone.exhausted), (2, now - 400, false), "as many as have so many bytes");
+    let gone = store.evict_dead_letters(110_000).await.unwrap();
+    assert_eq!(
+        (gone.dead_letters, gone.until_ms, gone.exhausted),
+        (2, now - 400, false),
+        "as many as have so many bytes"
+    );
     assert_eq!(before - bytes().await, gone.bytes);
     assert_eq!(left().await, ["store/100", "mqtt/200", "mqtt/300", "store/900"]);
-    let gone = store.evict_letters(1).await.unwrap();
-    assert_eq!((gone.letters, gone.until_ms), (1, now - 300), "no more than needed");
-    store.dead_letters(&(0..40).map(|n| letter("http", 1000 + n, 10)).collect::<Vec<_>>()).await.unwrap();
+    let gone = store.evict_dead_letters(1).await.unwrap();
+    assert_eq!((gone.dead_letters, gone.until_ms), (1, now - 300), "no more than needed");
+    store.write_dead_letters(&(0..40).map(|n| letter("http", 1000 + n, 10)).collect::<Vec<_>>()).await.unwrap();
     let mut letters = 0;
     for _ in 0..100 {
-        let gone = store.evict_letters(u64::MAX).await.unwrap();
-        letters += gone.letters;
+        let gone = store.evict_dead_letters(u64::MAX).await.unwrap();
+        letters += gone.dead_letters;
         if gone.exhausted {
             break;
         }
@@ -373,11 +404,11 @@ async fn a_refused_letter_is_told_and_its_neighbours_are_stored() {
         let validator = doc! { "topic": { "$nin": ["t/3", "t/700"] } };
         db.run_command(doc! { "collMod": "dead_letters", "validator": validator }).await.unwrap();
         let letter = |n: i64| DeadLetter::keep(START.0 + n, "store", format!("t/{n}"), b"x", "r", "d");
-        let answers = store.dead_letters(&(0..900).map(letter).collect::<Vec<_>>()).await.unwrap();
+        let answers = store.write_dead_letters(&(0..900).map(letter).collect::<Vec<_>>()).await.unwrap();
         for (n, answer) in answers.iter().enumerate() {
             match answer {
-                LetterKept::Done => assert!(![3, 700].contains(&n), "{n} is not stored"),
-                LetterKept::Rejected { detail } => {
+                DeadLetterWritten::Done => assert!(![3, 700].contains(&n), "{n} is not stored"),
+                DeadLetterWritten::Rejected { detail } => {
                     assert!([3, 700].contains(&n) && detail.contains("validation"), "{n}: {detail}");
                 }
             }

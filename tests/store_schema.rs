@@ -298,7 +298,7 @@ async fn another_span_and_a_newer_version_are_refused_before_anything_is_changed
     rig.refused(&["newer hourbucket", "schema version 2", "this one knows 1"]).await;
     assert_eq!(rig.indexes("sensor_buckets").await.len(), 2);
 
-    // Written before there was metadata: the pages show it.
+    // PageWriteResult before there was metadata: the pages show it.
     let mut rig = Rig::new("span_legacy").await;
     let date = DateTime::from_millis;
     let page = doc! { "schema_version": 1, "bucket_start": date(START_MS), "bucket_end": date(START_MS + 900_000) };

@@ -18,7 +18,7 @@ use hourbucket::model::{
 };
 use hourbucket::store::memory::MemoryStore;
 use hourbucket::store::mongo::MongoStore;
-use hourbucket::store::{LoadAnswer, LoadRequest, LoadedBucket, Store, StoreError, Written};
+use hourbucket::store::{LoadRequest, LoadResult, LoadedBucket, PageWriteResult, Store, StoreError};
 use mongodb::bson::{DateTime, Document, doc};
 use support::mongod::{Mongod, unique_database};
 
@@ -68,11 +68,11 @@ fn write_of(sensor: &str, kind: PageKind, readings: &[Reading]) -> PageWrite {
     }
 }
 
-async fn write(store: &dyn Store, write: PageWrite) -> Written {
+async fn write(store: &dyn Store, write: PageWrite) -> PageWriteResult {
     store.write(&[write]).await.unwrap().remove(0)
 }
 
-fn found(answers: Result<Vec<LoadAnswer>, StoreError>) -> Vec<LoadedBucket> {
+fn found(answers: Result<Vec<LoadResult>, StoreError>) -> Vec<LoadedBucket> {
     answers.unwrap().into_iter().map(Result::unwrap).collect()
 }
 
@@ -81,14 +81,14 @@ async fn load(store: &dyn Store, sensor: &str, readings_from: Option<i64>, doubt
     store.load(&[LoadRequest { bucket, readings_from, doubt }], None).await.unwrap().remove(0).unwrap()
 }
 
-const DONE_3: Written = Written::Done { count: 3 };
+const DONE_3: PageWriteResult = PageWriteResult::Done { count: 3 };
 const AFTER: fn(u32) -> PageKind = |known_count| PageKind::Append { known_count };
 
 /// What both stores must do.
 async fn contract(store: &dyn Store) {
     let all = temps(0..10);
     assert_eq!(write(store, write_of("a", PageKind::Create, &all[..3])).await, DONE_3);
-    assert_eq!(write(store, write_of("a", AFTER(3), &all[3..5])).await, Written::Done { count: 5 });
+    assert_eq!(write(store, write_of("a", AFTER(3), &all[3..5])).await, PageWriteResult::Done { count: 5 });
     let bucket = load(store, "a", None, false).await;
     assert_eq!((bucket.storage_mode, bucket.pages.len(), bucket.pages[0].count), (StorageMode::TimeSeries, 1, 5));
     assert_eq!((bucket.pages[0].last_ts_ms, bucket.pages[0].sealed), (all[4].ts_ms, false));
@@ -96,13 +96,13 @@ async fn contract(store: &dyn Store) {
     bucket.pages[0].keys.sort();
     assert_eq!(bucket.pages[0].keys, all[2..5].iter().map(Reading::key).collect::<Vec<_>>());
     // What was believed is not so: the measurements are stored, and a load in doubt brings the summary in line.
-    assert_eq!(write(store, write_of("a", AFTER(4), &all[5..6])).await, Written::SummaryConflict);
-    assert_eq!(write(store, write_of("a", PageKind::Create, &all[6..8])).await, Written::SummaryConflict);
+    assert_eq!(write(store, write_of("a", AFTER(4), &all[5..6])).await, PageWriteResult::SummaryConflict);
+    assert_eq!(write(store, write_of("a", PageKind::Create, &all[6..8])).await, PageWriteResult::SummaryConflict);
     assert_eq!(load(store, "a", None, false).await.pages[0].count, 5);
     assert_eq!(load(store, "a", None, true).await.pages[0].count, 8);
-    assert_eq!(write(store, write_of("a", AFTER(8), &all[8..9])).await, Written::Done { count: 9 });
+    assert_eq!(write(store, write_of("a", AFTER(8), &all[8..9])).await, PageWriteResult::Done { count: 9 });
     // No version guards a measurement.
-    assert_eq!(write(store, write_of("a", AFTER(9), &all[8..9])).await, Written::Done { count: 10 });
+    assert_eq!(write(store, write_of("a", AFTER(9), &all[8..9])).await, PageWriteResult::Done { count: 10 });
     let bucket = load(store, "a", Some(all[8].ts_ms), true).await;
     assert_eq!((bucket.pages[0].count, bucket.pages[0].keys.len()), (10, 2));
     for doubt in [false, true] {
@@ -113,7 +113,10 @@ async fn contract(store: &dyn Store) {
     let pages = PageWrite { storage_mode: StorageMode::Bucket, ..write_of("p", PageKind::Create, &all[..2]) };
     let batch = [pages, write_of("b", PageKind::Create, &all[..3]), write_of("c", AFTER(7), &all[..3])];
     // The page of "c" that was appended to does not exist.
-    assert_eq!(store.write(&batch).await.unwrap(), [Written::Done { count: 2 }, DONE_3, Written::SummaryConflict]);
+    assert_eq!(
+        store.write(&batch).await.unwrap(),
+        [PageWriteResult::Done { count: 2 }, DONE_3, PageWriteResult::SummaryConflict]
+    );
     assert_eq!(load(store, "p", None, true).await.storage_mode, StorageMode::Bucket);
     let requests = ["p", "b", "c"].map(|s| LoadRequest {
         bucket: BucketKey { sensor_id: s.into(), start: START },
@@ -181,7 +184,7 @@ async fn mongodb_keeps_the_contract() {
     assert_eq!(new.get_datetime("bucket_end").unwrap().timestamp_millis(), START.0 + HOUR);
     // A summary that somebody has removed is made anew, whole.
     db.collection::<Document>("sensor_buckets").delete_one(doc! { "sensor_id": "b" }).await.unwrap();
-    assert_eq!(write(&store, write_of("b", AFTER(5), &temps(5..6))).await, Written::SummaryConflict);
+    assert_eq!(write(&store, write_of("b", AFTER(5), &temps(5..6))).await, PageWriteResult::SummaryConflict);
     assert_eq!(load(&store, "b", None, true).await.pages[0].count, 6);
     assert_eq!(summary(&db, "b").await.get_i32("count").unwrap(), 6);
 }
@@ -261,7 +264,7 @@ async fn more_measurements_than_one_command_takes() {
     let (store, db) = mongo("series_many").await;
     let writes: Vec<_> = (0..120).map(|s| write_of(&format!("s{s:03}"), PageKind::Create, &temps(0..1000))).collect();
     let answers = store.write(&writes).await.unwrap();
-    assert!(answers.iter().all(|a| *a == Written::Done { count: 1000 }));
+    assert!(answers.iter().all(|a| *a == PageWriteResult::Done { count: 1000 }));
     let count = db.collection::<Document>("sensor_readings").count_documents(doc! {}).await.unwrap();
     assert_eq!(count, 120_000);
     let requests: Vec<_> = (0..120)

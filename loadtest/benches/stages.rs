@@ -17,7 +17,7 @@ use hourbucket::decode::{Context, Format, Rejects, TsUnit, decode};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::journal::fs::RealFs;
-use hourbucket::journal::{Env, Journal, Opened};
+use hourbucket::journal::{Journal, JournalDeps, Opened};
 use hourbucket::model::{
     BatchBuilder, Now, PageKind, PageWrite, ReadingBatch, RowFlags, Rows, StorageMode, SystemClock, ValueRef, summary,
 };
@@ -104,7 +104,7 @@ fn journal(c: &mut Criterion) {
     let config =
         hourbucket::config::Journal { dir: dir.path().join("journal"), max_bytes: 16 << 30, segment_bytes: 64 << 20 };
     let admission_control = AdmissionControl::default();
-    let env = Env {
+    let env = JournalDeps {
         fs: Arc::new(RealFs),
         clock: Arc::new(SystemClock::new()),
         admission_control: admission_control.clone(),

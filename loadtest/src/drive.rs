@@ -12,9 +12,9 @@ use hdrhistogram::Histogram;
 
 use crate::plan::Plan;
 use crate::render::{self, Envelope, Message, Ring};
-use crate::shape;
 use crate::spec::{Spec, Transport};
-use crate::truth::Known;
+use crate::values;
+use crate::verify::Known;
 use crate::{Failure, http, mqtt};
 
 /// A message is given up after this long.
@@ -41,7 +41,7 @@ pub(crate) struct Target {
 }
 
 /// How a phase is driven.
-pub(crate) struct Pace<'a> {
+pub(crate) struct Throttle<'a> {
     /// Readings a second over all lanes; `None`: closed loop.
     pub(crate) rate: Option<f64>,
     pub(crate) seconds: Option<f64>,
@@ -76,7 +76,7 @@ pub(crate) fn prepare(spec: &Spec, plan: &Plan, target: Target) -> (Vec<Lane>, K
         for group in 0..plan.groups(number) {
             let sensors = plan.group(number, group);
             let first = sensors.start;
-            let values: Vec<_> = sensors.map(|s| shape::series(plan.seed, s, plan.ring as usize)).collect();
+            let values: Vec<_> = sensors.map(|s| values::series(plan.seed, s, plan.ring as usize)).collect();
             let ring = Ring { plan, first, values: &values };
             messages.extend((0..plan.ring as usize).map(|r| render::message(&ring, r, spec.format, &envelope)));
             known.add(first, &values);
@@ -92,11 +92,11 @@ pub(crate) fn phase(
     plan: &Plan,
     target: Target,
     window: u16,
-    pace: &Pace<'_>,
+    throttle: &Throttle<'_>,
 ) -> Result<Driven, Failure> {
     let begun = Instant::now();
     let results: Vec<Result<Driven, Failure>> = std::thread::scope(|scope| {
-        let drive = |lane| scope.spawn(move || Drive::new(lane, plan, pace, begun).run(target, window));
+        let drive = |lane| scope.spawn(move || Drive::new(lane, plan, throttle, begun).run(target, window));
         let threads: Vec<_> = lanes.iter_mut().map(drive).collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -122,7 +122,7 @@ fn histogram() -> Histogram<u64> {
 struct Drive<'a> {
     lane: &'a mut Lane,
     plan: &'a Plan,
-    pace: &'a Pace<'a>,
+    throttle: &'a Throttle<'a>,
     begun: Instant,
     /// Between two messages of this lane, in an open loop.
     interval: Option<Duration>,
@@ -133,16 +133,16 @@ struct Drive<'a> {
 }
 
 impl<'a> Drive<'a> {
-    fn new(lane: &'a mut Lane, plan: &'a Plan, pace: &'a Pace<'a>, begun: Instant) -> Drive<'a> {
+    fn new(lane: &'a mut Lane, plan: &'a Plan, throttle: &'a Throttle<'a>, begun: Instant) -> Drive<'a> {
         let sensors = plan.lane(lane.number).len() as f64;
         let a_message = sensors / f64::from(plan.groups(lane.number));
         let share = sensors / f64::from(plan.sensors);
-        let interval = pace.rate.map(|rate| Duration::from_secs_f64(a_message / (rate * share)));
+        let interval = throttle.rate.map(|rate| Duration::from_secs_f64(a_message / (rate * share)));
         let first = lane.acknowledged;
-        let limit = pace.readings.map_or(u64::MAX, |all| (all as f64 * share / a_message).ceil() as u64);
+        let limit = throttle.readings.map_or(u64::MAX, |all| (all as f64 * share / a_message).ceil() as u64);
         let end = first.saturating_add(limit).min(plan.messages_max(lane.number));
         let result = Driven { latency_us: histogram(), readings: 0, again: 0, seconds: 0.0 };
-        Drive { lane, plan, pace, begun, interval, first, end, result }
+        Drive { lane, plan, throttle, begun, interval, first, end, result }
     }
 
     fn run(mut self, target: Target, window: u16) -> Result<Driven, Failure> {
@@ -164,8 +164,8 @@ impl<'a> Drive<'a> {
             }
             None => now,
         };
-        let over = self.pace.seconds.is_some_and(|s| at.duration_since(self.begun).as_secs_f64() >= s);
-        (message < self.end && !over && !self.pace.stop.load(Ordering::Relaxed)).then_some(at)
+        let over = self.throttle.seconds.is_some_and(|s| at.duration_since(self.begun).as_secs_f64() >= s);
+        (message < self.end && !over && !self.throttle.stop.load(Ordering::Relaxed)).then_some(at)
     }
 
     /// The bytes of a message, with its times, and how many readings it has.
@@ -182,7 +182,7 @@ impl<'a> Drive<'a> {
     fn acknowledged(&mut self, readings: u64, intended: Instant) {
         self.lane.acknowledged += 1;
         self.result.readings += readings;
-        self.pace.progress.fetch_add(readings, Ordering::Relaxed);
+        self.throttle.progress.fetch_add(readings, Ordering::Relaxed);
         let us = (intended.elapsed().as_micros() as u64).min(LATENCY_MAX_US);
         self.result.latency_us.saturating_record(us);
     }

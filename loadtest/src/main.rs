@@ -21,10 +21,10 @@ mod record;
 mod render;
 mod report;
 mod run;
-mod shape;
 mod spec;
-mod truth;
 mod usage;
+mod values;
+mod verify;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ enum Command {
         common: Common,
         /// Damage the store before the check, to see that it finds it
         #[arg(long, value_enum)]
-        tamper: Option<truth::Tamper>,
+        tamper: Option<verify::Tamper>,
     },
     /// Run what people do today, the floor and hourbucket, and print the ratios; exit code 1 where a part failed or a
     /// reading is missing or doubled. A target that is missed is no failure

@@ -3,8 +3,8 @@
 //! Times are always 13 digits (milliseconds, from 2001 to 2286), so a message never changes its length.
 
 use crate::plan::Plan;
-use crate::shape::{self, Field, Values};
 use crate::spec::Format;
+use crate::values::{self, Field, Values};
 
 /// Digits of a time.
 const TS_DIGITS: usize = 13;
@@ -85,7 +85,7 @@ pub(crate) fn message(ring: &Ring<'_>, round: usize, format: Format, envelope: &
         }
         Envelope::Mqtt => {
             let (head, id_at) =
-                crate::mqtt::publish_head(&format!("sensors/{}", shape::id(ring.first)), body.bytes.len());
+                crate::mqtt::publish_head(&format!("sensors/{}", values::id(ring.first)), body.bytes.len());
             prefixed(body, &head, id_at)
         }
     }
@@ -100,12 +100,12 @@ fn prefixed(body: Message, head: &[u8], id_at: u32) -> Message {
 }
 
 fn json(out: &mut Message, seed: u64, sensor: u32, values: &Values) {
-    push(out, &format!("{{\"sensor_id\":\"{}\",\"ts\":", shape::id(sensor)));
+    push(out, &format!("{{\"sensor_id\":\"{}\",\"ts\":", values::id(sensor)));
     time(out);
     push(out, ",\"values\":{");
     members(out, sensor, values);
     push(out, "},\"tags\":{");
-    for (i, (name, value)) in shape::tags(seed, sensor).iter().enumerate() {
+    for (i, (name, value)) in values::tags(seed, sensor).iter().enumerate() {
         push(out, &format!("{}\"{name}\":\"{value}\"", if i > 0 { "," } else { "" }));
     }
     push(out, "}}\n");
@@ -121,7 +121,7 @@ fn flat_json(out: &mut Message, sensor: u32, values: &Values) {
 }
 
 fn members(out: &mut Message, sensor: u32, values: &Values) {
-    for (i, field) in shape::fields(sensor).iter().enumerate() {
+    for (i, field) in values::fields(sensor).iter().enumerate() {
         let value = decimal(values[i], field);
         // A double keeps its point, or it would be read as an integer.
         let point = if field.decimals == 0 && !field.integer { ".0" } else { "" };
@@ -132,12 +132,12 @@ fn members(out: &mut Message, sensor: u32, values: &Values) {
 /// Line protocol; the id is the tag `sensor_id`.
 fn line(out: &mut Message, seed: u64, sensor: u32, values: &Values) {
     let measurement = if sensor.is_multiple_of(2) { "readings" } else { "diagnostics" };
-    push(out, &format!("{measurement},sensor_id={}", shape::id(sensor)));
-    for (name, value) in shape::tags(seed, sensor) {
+    push(out, &format!("{measurement},sensor_id={}", values::id(sensor)));
+    for (name, value) in values::tags(seed, sensor) {
         push(out, &format!(",{name}={value}"));
     }
     push(out, " ");
-    for (i, field) in shape::fields(sensor).iter().enumerate() {
+    for (i, field) in values::fields(sensor).iter().enumerate() {
         let value = decimal(values[i], field);
         let kind = if field.integer { "i" } else { "" };
         push(out, &format!("{}{}={value}{kind}", if i > 0 { "," } else { "" }, field.name));

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use crate::truth::Checked;
 use crate::usage::Usage;
+use crate::verify::Checked;
 
 /// Latency to the acknowledgement, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, Serialize)]

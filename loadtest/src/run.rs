@@ -8,15 +8,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::Failure;
 use crate::disk;
-use crate::drive::{self, Lane, Pace, Target};
+use crate::drive::{self, Lane, Target, Throttle};
 use crate::parts::mongod::Mongod;
 use crate::parts::mosquitto::Mosquitto;
 use crate::parts::service::{Service, scrape};
 use crate::plan::Plan;
 use crate::report::{Latency, OutageReport, PhaseReport, Report, Sample, Used};
 use crate::spec::{Phase, Spec, Transport};
-use crate::truth::{self, Known, Sent, Tamper};
 use crate::usage;
+use crate::verify::{self, Known, Sent, Tamper};
 
 /// Readings kept rendered; more than that repeat.
 const RENDERED_MAX: u32 = 1_000_000;
@@ -233,14 +233,14 @@ fn phases(
                 let (stop, phase) = (&stop, phase.clone());
                 scope.spawn(move || self::outage(mongod, &phase, after, course, stop))
             });
-            let pace = Pace {
+            let throttle = Throttle {
                 rate,
                 seconds: phase.seconds,
                 readings: phase.readings,
                 progress: &course.progress,
                 stop: &stop,
             };
-            let driven = drive::phase(lanes, plan, target, spec.window, &pace);
+            let driven = drive::phase(lanes, plan, target, spec.window, &throttle);
             drop(over);
             (driven, outage.map(joined), disk.map(joined))
         });
@@ -361,10 +361,10 @@ async fn check(
 ) -> Result<(), Failure> {
     let db = mongod.client().await?.database(DATABASE);
     if let Some(how) = tamper {
-        truth::tamper(&db, how).await?;
+        verify::tamper(&db, how).await?;
     }
     let messages: Vec<u64> = lanes.iter().map(|lane| lane.acknowledged).collect();
-    report.check = truth::check(&db, &Sent { plan, known, messages: &messages }).await?;
+    report.check = verify::check(&db, &Sent { plan, known, messages: &messages }).await?;
     Ok(())
 }
 

@@ -26,7 +26,7 @@ pub(crate) enum Transport {
     Mqtt,
 }
 
-/// A part of a run with a pace of its own; ends after `seconds` or after `readings`, whichever is first.
+/// A part of a run with a throttle of its own; ends after `seconds` or after `readings`, whichever is first.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Phase {

@@ -35,7 +35,7 @@ use crate::model::{
     BucketStart, FieldSchemas, NewBuckets, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags, Rows, SensorId, Span,
     TagSets, Tags,
 };
-use crate::store::{LoadAnswer, LoadRequest, StoreError, Written};
+use crate::store::{LoadRequest, LoadResult, PageWriteResult, StoreError};
 use jobs::ALONE_AFTER_FAULTS;
 
 /// What a shard is told at its start.
@@ -93,9 +93,9 @@ pub enum Job {
 #[derive(Debug)]
 pub enum JobResult {
     /// Of a [`Job::Write`].
-    Write(Vec<BucketRef>, Vec<PageWrite>, Result<Vec<Written>, StoreError>),
+    Write(Vec<BucketRef>, Vec<PageWrite>, Result<Vec<PageWriteResult>, StoreError>),
     /// Of a [`Job::Load`].
-    Load(Vec<BucketRef>, Vec<LoadRequest>, Result<Vec<LoadAnswer>, StoreError>),
+    Load(Vec<BucketRef>, Vec<LoadRequest>, Result<Vec<LoadResult>, StoreError>),
 }
 
 /// Readings that the store refuses for good, or has failed for too long; to be kept as dead letters before the
@@ -409,7 +409,7 @@ impl Shard {
         }
     }
 
-    fn loaded(&mut self, bucket_ref: BucketRef, request: &LoadRequest, answer: LoadAnswer, now: Now) {
+    fn loaded(&mut self, bucket_ref: BucketRef, request: &LoadRequest, answer: LoadResult, now: Now) {
         let keys_max = self.keys_max();
         match answer {
             Ok(bucket) => self.settle(bucket_ref, now, |b, _| {
@@ -440,16 +440,16 @@ impl Shard {
         self.note_fault(bucket_ref, why, now);
     }
 
-    fn answered(&mut self, bucket_ref: BucketRef, write: PageWrite, answer: Written, now: Now) {
+    fn answered(&mut self, bucket_ref: BucketRef, write: PageWrite, answer: PageWriteResult, now: Now) {
         match answer {
-            Written::Done { count } => self.settle(bucket_ref, now, |bucket, _| {
+            PageWriteResult::Done { count } => self.settle(bucket_ref, now, |bucket, _| {
                 let settled = bucket.written(&write, count);
                 (settled.stored, settled.duplicates)
             }),
-            Written::Conflict | Written::SummaryConflict => {
+            PageWriteResult::Conflict | PageWriteResult::SummaryConflict => {
                 self.counts.conflicts += 1;
                 // In a summary conflict the measurements are this statement's own.
-                let flag = if answer == Written::Conflict { RowFlags::REFUSED } else { RowFlags::LOST };
+                let flag = if answer == PageWriteResult::Conflict { RowFlags::REFUSED } else { RowFlags::LOST };
                 self.settle(bucket_ref, now, |bucket, _| {
                     bucket.came_back(write, flag, now.mono_ms);
                     if bucket.attempts() > CONFLICTS_MAX {
@@ -463,8 +463,8 @@ impl Shard {
                     now,
                 );
             }
-            Written::Unknown { detail } => self.lost(bucket_ref, write, &detail, now),
-            Written::Rejected { detail } => {
+            PageWriteResult::Unknown { detail } => self.lost(bucket_ref, write, &detail, now),
+            PageWriteResult::Rejected { detail } => {
                 let rows = write.rows.len();
                 self.settle(bucket_ref, now, |bucket, refused| {
                     let acks = bucket.given_up();

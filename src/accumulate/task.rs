@@ -12,7 +12,7 @@ use super::state::failing::Quarantined;
 use super::state::{Job, JobResult, RejectedRows, RowRef, Shard, ShardCounts, ShardSettings, ShardUsage};
 use crate::ack::Ack;
 use crate::enrich::Registry;
-use crate::flush::dead::DeadLetters;
+use crate::flush::dead_letters::DeadLetters;
 use crate::flush::{Flusher, Lane, Permit};
 use crate::latest::LatestHandle;
 use crate::model::{Clock, DeadLetter, ReadingBatch, Rows, Value};
@@ -198,7 +198,7 @@ impl ShardTask {
 
     /// The same task with the patterns that are switched on: the registry's tags, and the sensors' latest state.
     #[must_use]
-    pub fn with_patterns(self, registry: Registry, latest: Option<LatestHandle>) -> ShardTask {
+    pub fn with_latest_and_tags(self, registry: Registry, latest: Option<LatestHandle>) -> ShardTask {
         ShardTask { state: self.state.with_registry(registry), latest, ..self }
     }
 
@@ -304,7 +304,7 @@ impl ShardTask {
         tracing::error!(%sensor_id, readings, reason, detail, "readings kept as dead letters: the store does not take them");
         metrics::rejected(Source::Store, reason, readings);
         rejected::note(Source::Store, &sensor_id, reason, readings, &detail, at_ms);
-        let letter = |payload| DeadLetter {
+        let dead_letter = |payload| DeadLetter {
             received_at_ms: at_ms,
             source: Source::Store.label().into(),
             topic: String::new(),
@@ -312,9 +312,9 @@ impl ShardTask {
             reason: reason.into(),
             detail: detail.clone(),
         };
-        let letters = as_lines(&sensor_id, &rows).into_iter().map(letter).collect();
+        let dead_letters = as_lines(&sensor_id, &rows).into_iter().map(dead_letter).collect();
         self.gauges.settled.fetch_add(readings, Ordering::Relaxed);
-        self.gauges.pending(self.dead.send(letters, acks)).await;
+        self.gauges.pending(self.dead.send(dead_letters, acks)).await;
     }
 
     fn report(&mut self) {

@@ -9,7 +9,7 @@ use axum::http::header::HOST;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::answer::Problem;
+use super::answer::ApiError;
 use crate::ingest::http::tokens::Tokens;
 
 /// The tokens of the moment; another set can be put in their place while requests are answered.
@@ -50,8 +50,8 @@ impl Access {
         let Some(tokens) = self.tokens.current() else {
             return match (self.is_loopback, is_local(headers)) {
                 (true, true) => None,
-                (true, false) => Some(Problem::ForeignHost.into_response()),
-                (false, _) => Some(Problem::NoTokens.into_response()),
+                (true, false) => Some(ApiError::ForeignHost.into_response()),
+                (false, _) => Some(ApiError::NoTokens.into_response()),
             };
         };
         tokens.refuse(headers)

@@ -9,7 +9,7 @@ use crate::read::ReadError;
 
 /// Why a request is turned down.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Problem {
+pub(super) enum ApiError {
     #[error(
         "readings are shown to this machine only while there are no tokens: set http.tokens_file and send the header \
          `Authorization: Bearer <id>.<secret>`, or set admin.listen to 127.0.0.1"
@@ -37,37 +37,37 @@ pub(super) enum Problem {
 /// Seconds until it is worth while to ask again.
 const RETRY_S: u64 = 2;
 
-impl Problem {
-    pub(super) fn parameter(name: &'static str, problem: impl Into<String>) -> Problem {
-        Problem::Parameter { name, problem: problem.into() }
+impl ApiError {
+    pub(super) fn parameter(name: &'static str, problem: impl Into<String>) -> ApiError {
+        ApiError::Parameter { name, problem: problem.into() }
     }
 
     fn status(&self) -> StatusCode {
         match self {
-            Problem::NoTokens | Problem::ForeignHost => StatusCode::FORBIDDEN,
-            Problem::Parameter { .. } | Problem::Query(_) | Problem::Path(_) => StatusCode::BAD_REQUEST,
-            Problem::Read(_) | Problem::Off => StatusCode::SERVICE_UNAVAILABLE,
-            Problem::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            ApiError::NoTokens | ApiError::ForeignHost => StatusCode::FORBIDDEN,
+            ApiError::Parameter { .. } | ApiError::Query(_) | ApiError::Path(_) => StatusCode::BAD_REQUEST,
+            ApiError::Read(_) | ApiError::Off => StatusCode::SERVICE_UNAVAILABLE,
+            ApiError::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 
     fn reason(&self) -> &'static str {
         match self {
-            Problem::NoTokens => "no_tokens",
-            Problem::ForeignHost => "foreign_host",
-            Problem::Parameter { .. } => "bad_parameter",
-            Problem::Query(_) => "bad_query",
-            Problem::Path(_) => "bad_path",
-            Problem::Read(ReadError::Store(_)) => "store_away",
-            Problem::Read(ReadError::TimedOut) => "timed_out",
-            Problem::Read(ReadError::Busy) => "busy",
-            Problem::Read(ReadError::Gone) | Problem::Off => "stopping",
-            Problem::Internal => "internal",
+            ApiError::NoTokens => "no_tokens",
+            ApiError::ForeignHost => "foreign_host",
+            ApiError::Parameter { .. } => "bad_parameter",
+            ApiError::Query(_) => "bad_query",
+            ApiError::Path(_) => "bad_path",
+            ApiError::Read(ReadError::Store(_)) => "store_away",
+            ApiError::Read(ReadError::TimedOut) => "timed_out",
+            ApiError::Read(ReadError::Busy) => "busy",
+            ApiError::Read(ReadError::Gone) | ApiError::Off => "stopping",
+            ApiError::Internal => "internal",
         }
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let body = serde_json::json!({ "error": { "reason": self.reason(), "detail": self.to_string() } });
         let mut response = json(self.status(), &body);

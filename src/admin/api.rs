@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
 use super::access::{self, Access};
-use super::answer::Problem;
+use super::answer::ApiError;
 use super::params::{bounded, format_of, time, window_of};
 use super::render::{readings_body, rfc3339, value_json};
 use crate::ingest::http::answer;
@@ -47,17 +47,17 @@ pub(super) fn routes(reads: Option<Arc<ReadService>>, access: Access) -> Router 
         .route(hourly_at, get(hourly))
         .route(readings_at, get(readings))
         .route(fleet_at, get(fleet))
-        .route(letters_at, get(letters))
+        .route(letters_at, get(dead_letters))
         .route_layer(from_fn_with_state(access, access::guard))
         .with_state(reads)
 }
 
-fn known(reads: &Option<Arc<ReadService>>) -> Result<&ReadService, Problem> {
-    reads.as_deref().ok_or(Problem::Off)
+fn known(reads: &Option<Arc<ReadService>>) -> Result<&ReadService, ApiError> {
+    reads.as_deref().ok_or(ApiError::Off)
 }
 
-fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Problem> {
-    query.map(|Query(params)| params).map_err(|e| Problem::Query(e.body_text()))
+fn query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {
+    query.map(|Query(params)| params).map_err(|e| ApiError::Query(e.body_text()))
 }
 
 fn ok(body: &Json) -> Response {
@@ -74,7 +74,7 @@ struct SensorsParams {
 async fn sensors(
     State(reads): Shared,
     params: Result<Query<SensorsParams>, QueryRejection>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let params = query(params)?;
     let limit = bounded("limit", params.limit.as_deref(), 100, 1..=1000)?;
     let prefix = params.prefix.unwrap_or_default();
@@ -109,13 +109,13 @@ async fn hourly(
     State(reads): Shared,
     id: Result<Path<String>, PathRejection>,
     params: Result<Query<HourlyParams>, QueryRejection>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let (reads, id, params) = (known(&reads)?, sensor_id(id)?, query(params)?);
     let (from_ms, to_ms) = window_of(params.from.as_deref(), params.to.as_deref(), reads.now_ms())?;
     let span = reads.span();
     if (to_ms - span.floor(from_ms).0) / span.ms() > BUCKETS_MAX {
         let most = BUCKETS_MAX * span.ms() / 3_600_000;
-        return Err(Problem::parameter("from", format!("the span is too long; ask for {most} hours at most")));
+        return Err(ApiError::parameter("from", format!("the span is too long; ask for {most} hours at most")));
     }
     let QueryResult { answer: hours, complete } = reads.hours(&id, from_ms, to_ms).await?;
     let buckets: Vec<Json> = hours.iter().map(|(start, hour)| bucket(*start, span.end(*start), hour)).collect();
@@ -166,19 +166,19 @@ async fn readings(
     id: Result<Path<String>, PathRejection>,
     params: Result<Query<ReadingsParams>, QueryRejection>,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let (reads, id, params) = (known(&reads)?, sensor_id(id)?, query(params)?);
     let format = format_of(params.format.as_deref(), &headers)?;
     let (from_ms, to_ms) = window_of(params.from.as_deref(), params.to.as_deref(), reads.now_ms())?;
     let limit = bounded("limit", params.limit.as_deref(), 1000, 1..=100_000)?;
     let after = params.after.as_deref().map(str::parse::<Cursor>).transpose();
-    let after = after.map_err(|_| Problem::parameter("after", "give the `next` of the answer before, as it is"))?;
+    let after = after.map_err(|_| ApiError::parameter("after", "give the `next` of the answer before, as it is"))?;
     let found = reads.readings(&id, Window { from_ms, to_ms, after, limit }).await?;
     let sending = reads.sending()?;
     Ok(readings_body(format, &id, (from_ms, to_ms), found, sending))
 }
 
-async fn fleet(State(reads): Shared) -> Result<Response, Problem> {
+async fn fleet(State(reads): Shared) -> Result<Response, ApiError> {
     let fleet = known(&reads)?.fleet().await?;
     let busiest = fleet.busiest.iter().map(|b| {
         let rate = value_json(ValueRef::Double((b.readings_per_minute * 100.0).round() / 100.0));
@@ -206,47 +206,47 @@ async fn fleet(State(reads): Shared) -> Result<Response, Problem> {
 }
 
 #[derive(Deserialize)]
-struct LettersParams {
+struct DeadLettersParams {
     limit: Option<String>,
     before: Option<String>,
     reason: Option<String>,
 }
 
-async fn letters(
+async fn dead_letters(
     State(reads): Shared,
-    params: Result<Query<LettersParams>, QueryRejection>,
-) -> Result<Response, Problem> {
+    params: Result<Query<DeadLettersParams>, QueryRejection>,
+) -> Result<Response, ApiError> {
     let (reads, params) = (known(&reads)?, query(params)?);
     let limit = bounded("limit", params.limit.as_deref(), 20, 1..=100)?;
     let before = params.before.as_deref().map(letter_cursor).transpose()?;
     let query = DeadLetterQuery { reason: params.reason, before, limit: limit + 1, bytes_max: LETTERS_BYTES_MAX };
-    let mut found = reads.letters(&query).await?;
-    let bytes: usize = found.iter().map(|l| l.letter.payload.len()).sum();
+    let mut found = reads.dead_letters(&query).await?;
+    let bytes: usize = found.iter().map(|l| l.dead_letter.payload.len()).sum();
     let mut more = found.len() > limit;
     found.truncate(limit);
     // Fewer than were asked for, for their size: there may be more.
     more |= bytes >= LETTERS_BYTES_MAX;
     let next = found.last().filter(|_| more).map(|last| {
-        let at_ms = last.letter.received_at_ms;
-        let same = found.iter().filter(|l| l.letter.received_at_ms == at_ms).count() as u32;
+        let at_ms = last.dead_letter.received_at_ms;
+        let same = found.iter().filter(|l| l.dead_letter.received_at_ms == at_ms).count() as u32;
         let before = before.filter(|(at, _)| *at == at_ms).map_or(0, |(_, n)| n);
         format!("{at_ms}_{}", before + same)
     });
-    Ok(ok(&json!({ "letters": found.iter().map(letter).collect::<Vec<_>>(), "next": next })))
+    Ok(ok(&json!({ "letters": found.iter().map(dead_letter).collect::<Vec<_>>(), "next": next })))
 }
 
-fn letter_cursor(text: &str) -> Result<(i64, u32), Problem> {
+fn letter_cursor(text: &str) -> Result<(i64, u32), ApiError> {
     let parsed = text.split_once('_').and_then(|(at, n)| Some((at.parse().ok()?, n.parse().ok()?)));
     match parsed {
         Some(cursor) => Ok(cursor),
-        // A time, too: the letters up to then.
+        // A time, too: the dead letters up to then.
         None => Ok((time("before", text)?, 0)),
     }
 }
 
-fn letter(stored: &StoredDeadLetter) -> Json {
+fn dead_letter(stored: &StoredDeadLetter) -> Json {
     use base64::Engine as _;
-    let DeadLetter { received_at_ms, source, topic, payload, reason, detail } = &stored.letter;
+    let DeadLetter { received_at_ms, source, topic, payload, reason, detail } = &stored.dead_letter;
     let mut shown = json!({
         "id": stored.id, "received_at": rfc3339(*received_at_ms), "source": source, "topic": topic,
         "reason": reason, "detail": detail, "payload_bytes": payload.len(),
@@ -261,10 +261,10 @@ fn letter(stored: &StoredDeadLetter) -> Json {
 /// The longest id that a configuration can allow.
 const SENSOR_ID_MAX_BYTES: usize = 1024;
 
-fn sensor_id(path: Result<Path<String>, PathRejection>) -> Result<String, Problem> {
-    let Path(id) = path.map_err(|e| Problem::Path(e.body_text()))?;
+fn sensor_id(path: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
+    let Path(id) = path.map_err(|e| ApiError::Path(e.body_text()))?;
     match id.len() {
         0..=SENSOR_ID_MAX_BYTES => Ok(id),
-        _ => Err(Problem::Path(format!("no sensor's id is longer than {SENSOR_ID_MAX_BYTES} bytes"))),
+        _ => Err(ApiError::Path(format!("no sensor's id is longer than {SENSOR_ID_MAX_BYTES} bytes"))),
     }
 }

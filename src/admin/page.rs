@@ -24,12 +24,12 @@ const HTML: &str = include_str!("page.html");
 
 /// What is made of the page once: about 100 KB are hashed and compressed in a few milliseconds.
 struct Page {
-    plain: Form,
-    gzip: Form,
+    plain: Variant,
+    gzip: Variant,
     policy: HeaderValue,
 }
 
-struct Form {
+struct Variant {
     body: Bytes,
     /// Strong, so each encoding has its own (RFC 9110 §8.8.3).
     etag: HeaderValue,
@@ -39,12 +39,12 @@ static PAGE: LazyLock<Page> = LazyLock::new(|| {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     // Writing to memory does not fail; an empty form would be seen by the test below.
     let gzip = encoder.write_all(HTML.as_bytes()).and_then(|()| encoder.finish()).unwrap_or_default();
-    Page { plain: form(HTML.into()), gzip: form(gzip.into()), policy: header(&policy(HTML)) }
+    Page { plain: variant(HTML.into()), gzip: variant(gzip.into()), policy: header(&policy(HTML)) }
 });
 
-fn form(body: Bytes) -> Form {
+fn variant(body: Bytes) -> Variant {
     let hash = BASE64_URL_SAFE_NO_PAD.encode(&Sha256::digest(&body)[..12]);
-    Form { body, etag: header(&format!("\"{hash}\"")) }
+    Variant { body, etag: header(&format!("\"{hash}\"")) }
 }
 
 /// Of text that is made here, in ASCII.

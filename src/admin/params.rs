@@ -6,7 +6,7 @@ use axum::http::HeaderMap;
 use axum::http::header::ACCEPT;
 use chrono::DateTime;
 
-use super::answer::Problem;
+use super::answer::ApiError;
 
 const HOUR_MS: i64 = 3_600_000;
 /// Clocks that are ahead: without `to`, readings of up to an hour from now are shown.
@@ -28,15 +28,15 @@ pub(super) fn bounded(
     text: Option<&str>,
     usual: usize,
     range: RangeInclusive<usize>,
-) -> Result<usize, Problem> {
+) -> Result<usize, ApiError> {
     let Some(text) = text else { return Ok(usual) };
     let number = text.parse().ok().filter(|n| range.contains(n) && text.bytes().all(|b| b.is_ascii_digit()));
-    number.ok_or_else(|| Problem::parameter(name, format!("a number from {} to {}", range.start(), range.end())))
+    number.ok_or_else(|| ApiError::parameter(name, format!("a number from {} to {}", range.start(), range.end())))
 }
 
 /// A time: RFC 3339, or seconds, milliseconds, microseconds or nanoseconds since 1970 by their magnitude.
-pub(super) fn time(name: &'static str, text: &str) -> Result<i64, Problem> {
-    let wrong = || Problem::parameter(name, "a time such as 2026-03-01T10:00:00Z, or a number since 1970");
+pub(super) fn time(name: &'static str, text: &str) -> Result<i64, ApiError> {
+    let wrong = || ApiError::parameter(name, "a time such as 2026-03-01T10:00:00Z, or a number since 1970");
     let ms = match text.parse::<f64>() {
         Ok(number) if number.is_finite() => of_number(text, number),
         _ => DateTime::parse_from_rfc3339(text).ok().map(|t| t.timestamp_millis()),
@@ -57,24 +57,24 @@ fn of_number(text: &str, number: f64) -> Option<i64> {
 }
 
 /// From and to; the last 24 hours where they are not given.
-pub(super) fn window_of(from: Option<&str>, to: Option<&str>, now_ms: i64) -> Result<(i64, i64), Problem> {
+pub(super) fn window_of(from: Option<&str>, to: Option<&str>, now_ms: i64) -> Result<(i64, i64), ApiError> {
     let from = from.map(|text| time("from", text)).transpose()?;
     let to = to.map(|text| time("to", text)).transpose()?;
     let to_ms = to.unwrap_or(now_ms + AHEAD_MS);
     let from_ms = from.unwrap_or(to.unwrap_or(now_ms) - 24 * HOUR_MS);
     if from_ms > to_ms {
-        return Err(Problem::parameter("from", "it must not be later than `to`"));
+        return Err(ApiError::parameter("from", "it must not be later than `to`"));
     }
     Ok((from_ms, to_ms))
 }
 
 /// By the parameter, else by the header Accept.
-pub(super) fn format_of(named: Option<&str>, headers: &HeaderMap) -> Result<Format, Problem> {
+pub(super) fn format_of(named: Option<&str>, headers: &HeaderMap) -> Result<Format, ApiError> {
     match named {
         Some("json") => return Ok(Format::Json),
         Some("ndjson") => return Ok(Format::Ndjson),
         Some("csv") => return Ok(Format::Csv),
-        Some(_) => return Err(Problem::parameter("format", "json, ndjson or csv")),
+        Some(_) => return Err(ApiError::parameter("format", "json, ndjson or csv")),
         None => {}
     }
     let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();

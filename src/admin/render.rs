@@ -40,7 +40,7 @@ pub(super) fn value_json(value: ValueRef<'_>) -> Json {
 }
 
 /// One piece after the other: the begin, the readings, the end.
-struct Pieces {
+struct BodyChunks {
     format: Format,
     begin: Option<String>,
     rows: Rows,
@@ -81,7 +81,7 @@ pub(super) fn readings_body(
             ("text/csv; charset=utf-8; header=present", begin + "\r\n", String::new())
         }
     };
-    let pieces = Pieces { format, begin: Some(begin), rows, end, columns, is_first: true, _sending: sending };
+    let pieces = BodyChunks { format, begin: Some(begin), rows, end, columns, is_first: true, _sending: sending };
     let body = stream::unfold(pieces, |mut pieces| async move {
         let piece = pieces.next()?;
         Some((Ok::<_, Infallible>(Bytes::from(piece)), pieces))
@@ -96,7 +96,7 @@ pub(super) fn readings_body(
     response
 }
 
-impl Pieces {
+impl BodyChunks {
     fn next(&mut self) -> Option<String> {
         if self.begin.is_none() && self.rows.is_empty() && self.end.is_empty() {
             return None;

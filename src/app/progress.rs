@@ -25,7 +25,7 @@ pub(super) struct Observation {
 
 /// What follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Verdict {
+pub(super) struct ProgressStatus {
     /// How long the oldest reading has been the same, if that is too long (ms).
     pub(super) stalled_ms: Option<u64>,
     /// Nothing is settled any more.
@@ -57,7 +57,7 @@ impl Progress {
     }
 
     /// Takes an observation in; `now_ms` is monotonic.
-    pub(super) fn observe(&mut self, seen: Observation, now_ms: u64) -> Verdict {
+    pub(super) fn observe(&mut self, seen: Observation, now_ms: u64) -> ProgressStatus {
         let waits = seen.oldest.is_some() && seen.store_answers;
         if !waits || seen.oldest != self.oldest.0 {
             self.oldest = (seen.oldest, now_ms);
@@ -66,7 +66,7 @@ impl Progress {
             self.settled = (seen.settled, now_ms);
         }
         let stalled_ms = now_ms - self.oldest.1;
-        Verdict {
+        ProgressStatus {
             stalled_ms: (stalled_ms > self.stalled_after_ms).then_some(stalled_ms),
             stuck: now_ms - self.settled.1 > self.stuck_after_ms,
         }
@@ -89,11 +89,11 @@ mod tests {
     fn one_reading_that_stays_is_a_stall_and_not_stuck_while_others_are_settled() {
         let mut progress = progress();
         for s in 0..2000 {
-            let verdict = progress.observe(seen(7, s), s * 1000);
-            assert_eq!(verdict.stalled_ms, (s > 30).then_some(s * 1000), "{s} s");
-            assert!(!verdict.stuck);
+            let status = progress.observe(seen(7, s), s * 1000);
+            assert_eq!(status.stalled_ms, (s > 30).then_some(s * 1000), "{s} s");
+            assert!(!status.stuck);
         }
-        assert_eq!(progress.observe(seen(8, 2000), 2_000_000), Verdict::default(), "the oldest is another one");
+        assert_eq!(progress.observe(seen(8, 2000), 2_000_000), ProgressStatus::default(), "the oldest is another one");
     }
 
     #[test]
@@ -109,10 +109,10 @@ mod tests {
         let mut progress = progress();
         for s in 0..5000 {
             let away = Observation { store_answers: false, ..seen(7, 1) };
-            assert_eq!(progress.observe(away, s * 1000), Verdict::default());
+            assert_eq!(progress.observe(away, s * 1000), ProgressStatus::default());
         }
         let rest = Observation { oldest: None, ..seen(0, 1) };
-        assert_eq!(progress.observe(rest, 9_000_000), Verdict::default());
-        assert_eq!(progress.observe(seen(8, 1), 9_010_000), Verdict::default(), "it begins to wait now");
+        assert_eq!(progress.observe(rest, 9_000_000), ProgressStatus::default());
+        assert_eq!(progress.observe(seen(8, 1), 9_010_000), ProgressStatus::default(), "it begins to wait now");
     }
 }

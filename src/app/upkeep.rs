@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::progress::{Observation, Progress};
-use super::{Wiring, backoff};
+use super::{ServiceContext, backoff};
 use crate::accumulate::state::failing::NAMED_MAX;
 use crate::accumulate::task::{ANSWERS_WITHIN, ShardGauges};
 use crate::admin::health::{Quarantine, QuarantinedBucket};
@@ -14,13 +14,13 @@ use crate::admin::{Health, JournalState};
 use crate::admission::AdmissionError;
 use crate::config::AckMode;
 use crate::enrich::Enrichment;
-use crate::flush::OnStore;
+use crate::flush::OnStoreResult;
 use crate::journal;
 use crate::latest::LatestGauges;
 use crate::model::{Clock, Now};
 use crate::route::oldest::Oldest;
 use crate::store::Store;
-use crate::telemetry::metrics::{self, Closed};
+use crate::telemetry::metrics::{self, AdmissionClosed};
 
 /// How often gauges and health are brought up to date.
 const UPKEEP: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ const TIDY_EVERY: u32 = 5;
 /// How often a stall is logged while it lasts.
 const STALL_LOG_MS: u64 = 60_000;
 
-impl Wiring {
+impl ServiceContext {
     /// Prepares the collections, for as long as it takes, reads the registry, opens the way to the store, and keeps the
     /// registry up to date from then on.
     pub(super) async fn prepare(self: Arc<Self>, store: Arc<dyn Store>, enrichment: Option<Enrichment>) {
@@ -72,7 +72,7 @@ impl Wiring {
                     tokio::time::sleep(backoff(&self.config).wait(failures, fastrand::f64())).await;
                 }
                 Err(error) => {
-                    self.poison.poison(format!("the store cannot be prepared: {error}"));
+                    self.failure_signal.failure_signal(format!("the store cannot be prepared: {error}"));
                     return false;
                 }
             }
@@ -86,7 +86,7 @@ impl Wiring {
         store: Arc<dyn Store>,
         gauges: Vec<Arc<ShardGauges>>,
         latest: Vec<Arc<LatestGauges>>,
-        journal: Option<journal::Handle>,
+        journal: Option<journal::JournalHandle>,
         oldest: Arc<Oldest>,
     ) {
         tokio::join!(self.gauges(&gauges, &latest, journal.as_ref(), &oldest), self.pings(&*store));
@@ -110,7 +110,7 @@ impl Wiring {
         &self,
         gauges: &[Arc<ShardGauges>],
         latest: &[Arc<LatestGauges>],
-        journal: Option<&journal::Handle>,
+        journal: Option<&journal::JournalHandle>,
         oldest: &Oldest,
     ) {
         let mut ticks = tokio::time::interval(UPKEEP);
@@ -139,7 +139,7 @@ impl Wiring {
         }
     }
 
-    fn report(&self, gauges: &[Arc<ShardGauges>], journal: Option<&journal::Handle>, oldest: &Oldest) {
+    fn report(&self, gauges: &[Arc<ShardGauges>], journal: Option<&journal::JournalHandle>, oldest: &Oldest) {
         let now = self.clock.now();
         let holding: Vec<_> = gauges.iter().map(|g| g.get()).collect();
         let sum = |f: fn(&crate::accumulate::state::ShardUsage) -> usize| holding.iter().map(f).sum::<usize>() as u64;
@@ -148,9 +148,9 @@ impl Wiring {
         metrics::readings_in_flight(sum(|h| h.readings));
         let closed = self.admission_control.check().err();
         metrics::intake_closed(closed.map(|why| match why {
-            AdmissionError::Full | AdmissionError::Busy => Closed::Full,
-            AdmissionError::Stopping => Closed::Stopping,
-            AdmissionError::Broken => Closed::Broken,
+            AdmissionError::Full | AdmissionError::Busy => AdmissionClosed::Full,
+            AdmissionError::Stopping => AdmissionClosed::Stopping,
+            AdmissionError::Broken => AdmissionClosed::Broken,
         }));
         self.report_journal(now, journal, oldest, closed == Some(AdmissionError::Full));
         let health = self.health.report();
@@ -163,13 +163,13 @@ impl Wiring {
         let settled = gauges.iter().map(|g| g.settled()).sum();
         let store_answers = self.flusher.answered_within(ANSWERS_WITHIN);
         let now_ms = self.clock.now().mono_ms;
-        let verdict = progress.progress.observe(Observation { oldest, settled, store_answers }, now_ms);
+        let status = progress.progress.observe(Observation { oldest, settled, store_answers }, now_ms);
         let count: usize = gauges.iter().map(|g| g.quarantined()).sum();
         let named = gauges.iter().flat_map(|g| g.named()).take(NAMED_MAX);
         let buckets: Vec<_> =
             named.map(|q| QuarantinedBucket::new(&q.sensor_id, q.start.0, &q.reason, q.since_wall_ms)).collect();
-        metrics::progress(verdict.stalled_ms.unwrap_or(0) as f64 / 1000.0, count as u64);
-        let why = verdict.stalled_ms.map(|ms| {
+        metrics::progress(status.stalled_ms.unwrap_or(0) as f64 / 1000.0, count as u64);
+        let why = status.stalled_ms.map(|ms| {
             let waits_for = match buckets.first() {
                 Some(bucket) => format!("a bucket of sensor {} that the store keeps failing", bucket.sensor_id),
                 None => format!("{} commands in flight", gauges.iter().map(|g| g.jobs()).sum::<usize>()),
@@ -179,11 +179,11 @@ impl Wiring {
         });
         progress.log(why.as_deref(), now_ms);
         self.health.stalled(why);
-        self.health.stuck(verdict.stuck);
+        self.health.stuck(status.stuck);
         self.health.quarantine(Quarantine { count, buckets });
     }
 
-    fn report_journal(&self, now: Now, journal: Option<&journal::Handle>, oldest: &Oldest, full: bool) {
+    fn report_journal(&self, now: Now, journal: Option<&journal::JournalHandle>, oldest: &Oldest, full: bool) {
         let Some(journal) = journal else {
             let age_ms = oldest.since_ms().map_or(0, |since| now.mono_ms.saturating_sub(since));
             return metrics::oldest_unstored_seconds(age_ms as f64 / 1000.0);
@@ -233,7 +233,7 @@ impl ProgressReport {
 }
 
 /// Says in the health and the log when the store goes and when it comes back; nothing in between.
-pub(super) fn on_store(health: Arc<Health>, clock: Arc<dyn Clock>) -> OnStore {
+pub(super) fn on_store(health: Arc<Health>, clock: Arc<dyn Clock>) -> OnStoreResult {
     let well = AtomicBool::new(true);
     Arc::new(move |result| match result {
         Ok(()) => {
@@ -261,9 +261,9 @@ mod tests {
     use crate::config::{AckMode, Config};
     use crate::flush::Flusher;
     use crate::journal::fs::MemFs;
-    use crate::journal::{Env, Journal};
+    use crate::journal::{Journal, JournalDeps};
     use crate::model::{DeadLetter, ReadingBatch, SystemClock};
-    use crate::shutdown::Poison;
+    use crate::shutdown::FailureSignal;
     use crate::store::memory::{Fault, MemoryStore};
 
     #[tokio::test(start_paused = true)]
@@ -279,20 +279,24 @@ mod tests {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let health = Arc::new(Health::new(AckMode::Journal));
         let fs = Arc::new(MemFs::new());
-        let env =
-            Env { fs, clock: clock.clone(), admission_control: admission_control.clone(), on_broken: Box::new(|_| ()) };
+        let env = JournalDeps {
+            fs,
+            clock: clock.clone(),
+            admission_control: admission_control.clone(),
+            on_broken: Box::new(|_| ()),
+        };
         let mut opened = Journal::open(&config.journal, env).unwrap();
         let on_store = on_store(health.clone(), clock.clone());
-        let wiring = Arc::new(Wiring {
+        let context = Arc::new(ServiceContext {
             flusher: Flusher::new(store.clone(), backoff(&config), config.bucket.span, on_store),
-            poison: Poison::new(admission_control.clone()),
+            failure_signal: FailureSignal::new(admission_control.clone()),
             health: health.clone(),
             config,
             clock,
             admission_control,
         });
         let journal = Some(opened.journal.handle());
-        let upkeep = tokio::spawn(wiring.upkeep(store, vec![], vec![], journal, Arc::default()));
+        let upkeep = tokio::spawn(context.upkeep(store, vec![], vec![], journal, Arc::default()));
         let unstored = || health.report().journal.unwrap().unstored_entries;
         tokio::time::sleep(Duration::from_secs(6)).await;
         assert_eq!((pings.load(Ordering::Relaxed), unstored()), (1, 0), "the first ping is under way");

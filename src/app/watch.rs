@@ -29,7 +29,7 @@ const SIGNS: u32 = 3;
 /// What the proof is taken from.
 pub(super) struct Parts {
     pub(super) gauges: Vec<Arc<ShardGauges>>,
-    pub(super) journal: Option<journal::Handle>,
+    pub(super) journal: Option<journal::JournalHandle>,
     /// With a journal; without one, what waits at the admission may wait for the store.
     pub(super) admission: Option<Admission>,
 }

@@ -11,7 +11,7 @@
 //! No bucket beyond the database's high-water mark is loaded or written before the mark was raised ([`HighWater`]).
 
 pub mod backoff;
-pub mod dead;
+pub mod dead_letters;
 pub mod due;
 mod high_water;
 
@@ -23,13 +23,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::model::{BucketStart, LatestUpdate, NewBuckets, PageWrite, Span, StorageMode};
-use crate::store::{LatestWritten, LoadAnswer, LoadRequest, Store, StoreError, Written};
+use crate::store::{LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, Store, StoreError};
 use crate::telemetry::metrics;
 use backoff::Backoff;
 use high_water::HighWater;
 
 /// Told about every success and failure of the store, for readiness and the log.
-pub type OnStore = Arc<dyn Fn(Result<(), &StoreError>) + Send + Sync>;
+pub type OnStoreResult = Arc<dyn Fn(Result<(), &StoreError>) + Send + Sync>;
 
 /// How long a load of many buckets may take before those that are not finished make room for others.
 const LOAD_TIME_MAX: Duration = Duration::from_secs(4);
@@ -51,7 +51,7 @@ pub struct Flusher {
     store: Arc<dyn Store>,
     lanes: Arc<[Arc<Semaphore>; 3]>,
     backoff: Backoff,
-    on_store: OnStore,
+    on_store: OnStoreResult,
     high_water: Arc<HighWater>,
     span: Span,
     answered: Arc<Answered>,
@@ -87,7 +87,7 @@ impl Answered {
 
 impl Flusher {
     /// A stage that sends nothing until it is [`open`](Flusher::open)ed. `span`: `bucket.span`.
-    pub fn new(store: Arc<dyn Store>, backoff: Backoff, span: Span, on_store: OnStore) -> Flusher {
+    pub fn new(store: Arc<dyn Store>, backoff: Backoff, span: Span, on_store: OnStoreResult) -> Flusher {
         let lanes = Arc::new(std::array::from_fn(|_| Arc::new(Semaphore::new(0))));
         let answered = Arc::new(Answered { origin: Instant::now(), last_ms: AtomicU64::new(0) });
         Flusher { store, lanes, backoff, on_store, high_water: Arc::new(HighWater::new()), span, answered }
@@ -145,7 +145,7 @@ impl Flusher {
     ///
     /// # Errors
     /// The answer never came: any part may have been applied.
-    pub async fn write(&self, mut permit: Permit, writes: &[PageWrite]) -> Result<Vec<Written>, StoreError> {
+    pub async fn write(&self, mut permit: Permit, writes: &[PageWrite]) -> Result<Vec<PageWriteResult>, StoreError> {
         let latest = writes.iter().map(|w| w.start).max();
         let mut failures = 0;
         loop {
@@ -175,7 +175,7 @@ impl Flusher {
     ///
     /// # Errors
     /// Nothing was found out in time: ask for fewer buckets.
-    pub async fn load(&self, mut permit: Permit, requests: &[LoadRequest]) -> Result<Vec<LoadAnswer>, StoreError> {
+    pub async fn load(&self, mut permit: Permit, requests: &[LoadRequest]) -> Result<Vec<LoadResult>, StoreError> {
         let latest = requests.iter().map(|r| r.bucket.start).max();
         let within = (permit.lane != Lane::Retry).then_some(LOAD_TIME_MAX);
         let mut failures = 0;
@@ -209,7 +209,11 @@ impl Flusher {
     ///
     /// # Errors
     /// Any part may have been applied.
-    pub async fn latest(&self, _permit: Permit, updates: &[LatestUpdate]) -> Result<Vec<LatestWritten>, StoreError> {
+    pub async fn latest(
+        &self,
+        _permit: Permit,
+        updates: &[LatestUpdate],
+    ) -> Result<Vec<LatestWriteResult>, StoreError> {
         self.store.latest(updates).await.inspect_err(|error| metrics::store_error(error.kind(), 1))
     }
 

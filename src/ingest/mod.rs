@@ -2,9 +2,9 @@
 //! ([`crate::admission`]) and answers the sender once their acknowledgement is in. Ingest knows protocols, not buckets.
 
 pub mod http;
-pub mod letters;
 pub mod listen;
 pub mod mqtt;
+pub mod redecode;
 pub(crate) mod tls;
 pub mod tokens;
 
@@ -20,7 +20,7 @@ use crate::model::Clock;
 
 /// What a way in is given beside its own settings.
 #[derive(Clone)]
-pub struct Env {
+pub struct IngestDeps {
     /// What decoding depends on.
     pub decoding: Live<Decoding>,
     /// What an acknowledgement waits for, to name it where that is slow.

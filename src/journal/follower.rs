@@ -20,7 +20,7 @@ use super::error::{Broken, Damage};
 use super::reader::{FrameReader, Step};
 use super::segment::{HEADER_BYTES, Payload};
 use super::shared::{SegmentInfo, Shared};
-use super::tracker::{Appended, EntryKind, Item, Place};
+use super::tracker::{Appended, EntryKind, Place, TrackedEntry};
 use crate::ack::Ack;
 
 /// Taken from the tail at once, in bytes.
@@ -60,7 +60,7 @@ struct Open {
 
 /// Entries read from the segments.
 struct Read {
-    items: Vec<Item>,
+    items: Vec<TrackedEntry>,
     /// Where the next one begins.
     next_seq: u64,
     place: Place,
@@ -218,7 +218,7 @@ impl Follower {
     }
 
     /// Puts entries behind the open chunk's acknowledgement, or a new one's.
-    fn hand_out(&mut self, items: Vec<Item>) {
+    fn hand_out(&mut self, items: Vec<TrackedEntry>) {
         let new_from = self.shared.replay.1;
         for item in items {
             let ack = self.chunk_for(&item);
@@ -228,7 +228,7 @@ impl Follower {
     }
 
     /// A part of the acknowledgement of the chunk that an entry belongs to.
-    fn chunk_for(&mut self, item: &Item) -> Ack {
+    fn chunk_for(&mut self, item: &TrackedEntry) -> Ack {
         let in_time = |first: &Appended| {
             let apart_ms = item.at.mono_ms.checked_sub(first.mono_ms);
             first.run == item.at.run && apart_ms.is_some_and(|ms| ms < CHUNK_MS)
@@ -306,14 +306,14 @@ fn read_chunk(
             }
             let kind = match Payload::decode(&frame).map_err(damaged)? {
                 Payload::Readings(batch) => Some(EntryKind::Readings(Arc::new(batch))),
-                Payload::Dead(letters) => Some(EntryKind::Dead(letters)),
+                Payload::Dead(dead_letters) => Some(EntryKind::Dead(dead_letters)),
                 Payload::Gap => None,
             };
             bytes += frame.payload.len();
             next_seq = frame.next_seq();
             place = Place { segment: segment.number, offset: end };
             let (seq, at, bytes) = (found, segment.coding.appended(&frame.head), frame.payload.len());
-            items.extend(kind.map(|kind| Item { seq, kind, at, bytes, place }));
+            items.extend(kind.map(|kind| TrackedEntry { seq, kind, at, bytes, place }));
         }
         place = Place { segment: segment.number, offset: frames.offset() };
         reader = Some(SegmentReader { segment: segment.number, frames });

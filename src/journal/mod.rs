@@ -5,7 +5,7 @@
 //! the machine may stop at any instant. Nothing that was acknowledged may be lost, and nothing may be given out in
 //! another order than it was taken.
 //!
-//! **Parts.** `segment` is the format (pure), `reader` and `recovery` read it, `writer` appends, `keeper` does
+//! **Parts.** `segment` is the format (pure), `reader` and `recovery` read it, `writer` appends, `segment_manager` does
 //! whatever may take its time (the next segments, what becomes of stored ones, the checkpoint), `tracker` knows what is stored (pure),
 //! `follower` gives the entries to the router, `repair` is for the operator, [`fs`] is the file system and its double.
 //!
@@ -42,11 +42,11 @@ mod checkpoint;
 mod error;
 mod follower;
 pub mod fs;
-mod keeper;
 mod reader;
 mod recovery;
 mod repair;
 mod segment;
+mod segment_manager;
 mod shared;
 mod tracker;
 mod writer;
@@ -63,7 +63,7 @@ use crate::model::Clock;
 
 pub use error::{Broken, Damage, JournalError};
 pub use follower::{Entry, Follower};
-pub use recovery::Cut;
+pub use recovery::TornTail;
 pub use repair::{Report, Salvaged, SegmentReport, check, inspect, salvage};
 pub use segment::{FORMAT_VERSION, FrameFault, HeaderFault};
 pub use shared::OnBroken;
@@ -71,7 +71,7 @@ pub use tracker::EntryKind;
 
 use error::io_error;
 use fs::Fs;
-use keeper::Keeper;
+use segment_manager::SegmentManager;
 use shared::{Parts, Shared};
 use writer::Appender;
 
@@ -85,7 +85,7 @@ const SEGMENTS_MIN: u64 = 4;
 const SEGMENT_BYTES_MIN: u64 = 2 * segment::HEADER_BYTES;
 
 /// What the journal works with.
-pub struct Env {
+pub struct JournalDeps {
     /// The file system.
     pub fs: Arc<dyn Fs>,
     /// The time of append, and of the checkpoints.
@@ -135,9 +135,9 @@ pub struct Stats {
 
 /// For whoever wants to know how the journal is doing.
 #[derive(Clone)]
-pub struct Handle(Arc<Shared>);
+pub struct JournalHandle(Arc<Shared>);
 
-impl Handle {
+impl JournalHandle {
     /// The present state.
     pub fn stats(&self) -> Stats {
         self.0.stats()
@@ -158,9 +158,9 @@ impl Handle {
 pub struct Journal {
     shared: Arc<Shared>,
     /// Until the threads are started.
-    idle: Option<(Appender, Keeper)>,
+    idle: Option<(Appender, SegmentManager)>,
     writer: Option<JoinHandle<()>>,
-    keeper: Option<JoinHandle<()>>,
+    segment_manager: Option<JoinHandle<()>>,
     stop: Arc<Notify>,
 }
 
@@ -179,16 +179,20 @@ impl Journal {
     /// # Errors
     /// The directory is in use, damaged, of another format or cannot be read or written; see [`JournalError`]. Nothing
     /// was changed unless it is [`JournalError::Io`].
-    pub fn open(config: &config::Journal, env: Env) -> Result<Opened, JournalError> {
-        Journal::open_with_tail(config, env, TAIL_BYTES)
+    pub fn open(config: &config::Journal, deps: JournalDeps) -> Result<Opened, JournalError> {
+        Journal::open_with_tail(config, deps, TAIL_BYTES)
     }
 
     /// As [`Journal::open`], with another limit to the entries kept in memory (default 32 MiB).
     ///
     /// # Errors
     /// As [`Journal::open`].
-    pub fn open_with_tail(config: &config::Journal, env: Env, tail_bytes: usize) -> Result<Opened, JournalError> {
-        let Env { fs, clock, admission_control, on_broken } = env;
+    pub fn open_with_tail(
+        config: &config::Journal,
+        deps: JournalDeps,
+        tail_bytes: usize,
+    ) -> Result<Opened, JournalError> {
+        let JournalDeps { fs, clock, admission_control, on_broken } = deps;
         let dir = config.dir.clone();
         fs.create_dir_all(&dir).map_err(io_error("create", &dir))?;
         let lock = fs.lock(&dir.join(LOCK_NAME)).map_err(io_error("lock", &dir.join(LOCK_NAME)))?;
@@ -211,10 +215,10 @@ impl Journal {
             tracing::info!("{entries} journal entries may be unstored and are replayed");
         }
         let appender = Appender::new(shared.clone(), recovered.next_number, recovered.next_seq);
-        let keeper = Keeper::new(shared.clone(), checkpoint);
+        let segment_manager = SegmentManager::new(shared.clone(), checkpoint);
         let follower = Follower::new(shared.clone(), recovered.replay_from, recovered.replay_place);
-        let idle = Some((appender, keeper));
-        let journal = Journal { shared, idle, writer: None, keeper: None, stop: Arc::default() };
+        let idle = Some((appender, segment_manager));
+        let journal = Journal { shared, idle, writer: None, segment_manager: None, stop: Arc::default() };
         Ok(Opened { journal, follower })
     }
 
@@ -223,7 +227,7 @@ impl Journal {
     /// # Errors
     /// The system has no thread to give.
     pub fn start(&mut self, ingest_batches: IngestReceiver) -> std::io::Result<()> {
-        let Some((appender, keeper)) = self.idle.take() else { return Ok(()) };
+        let Some((appender, segment_manager)) = self.idle.take() else { return Ok(()) };
         // The writer waits for parcels as a task would, but blocks in its writes: a runtime of its own.
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
         let (guard, stop) = (EndGuard(self.shared.clone()), self.stop.clone());
@@ -235,15 +239,15 @@ impl Journal {
         let guard = PanicGuard(self.shared.clone());
         let keep = move || {
             let _guard = guard;
-            keeper.run();
+            segment_manager.run();
         };
-        self.keeper = Some(std::thread::Builder::new().name("journal-keeper".into()).spawn(keep)?);
+        self.segment_manager = Some(std::thread::Builder::new().name("journal-keeper".into()).spawn(keep)?);
         Ok(())
     }
 
     /// How the journal is doing, also after it is gone.
-    pub fn handle(&self) -> Handle {
-        Handle(self.shared.clone())
+    pub fn handle(&self) -> JournalHandle {
+        JournalHandle(self.shared.clone())
     }
 
     /// Takes what is queued, syncs it and stops taking parcels. The follower ends once it has given everything; segments
@@ -275,8 +279,8 @@ impl Journal {
 
     /// Does what the keeper does every second and whenever it is woken, without the threads, for simulations.
     pub fn tick_now(&mut self) {
-        if let Some((_, keeper)) = &mut self.idle {
-            keeper.tick(false);
+        if let Some((_, segment_manager)) = &mut self.idle {
+            segment_manager.tick(false);
         }
     }
 
@@ -291,12 +295,12 @@ impl Journal {
             state.finished = true;
             self.shared.kick(&mut state);
         }
-        if let Some(keeper) = self.keeper.take() {
-            let _ = keeper.join();
+        if let Some(segment_manager) = self.segment_manager.take() {
+            let _ = segment_manager.join();
         }
-        if let Some((appender, keeper)) = &mut self.idle {
+        if let Some((appender, segment_manager)) = &mut self.idle {
             appender.end();
-            keeper.tick(true);
+            segment_manager.tick(true);
         }
         self.shared.state().lock = None;
     }

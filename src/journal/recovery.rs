@@ -11,7 +11,7 @@
 //!   synced, it is **damage**;
 //! - the checkpoint says that more had been synced than is found before this place: **damage**;
 //! - otherwise nothing proves that the place was synced. It is taken for a write that a crash cut short and nobody was
-//!   acknowledged for, and is cut off, with a warning ([`Cut`]). The sound frames before the place are kept; that they
+//!   acknowledged for, and is cut off, with a warning ([`TornTail`]). The sound frames before the place are kept; that they
 //!   were not acknowledged does no harm, the sender's repetition is a duplicate.
 //!
 //! In a recycled file the frames of earlier segments stand behind its own. They have another salt and lower sequences:
@@ -33,12 +33,12 @@ use std::sync::Arc;
 use super::checkpoint::{self, Checkpoint};
 use super::error::{Damage, JournalError, io_error};
 use super::fs::{Fs, FsFile, read_full_at, write_all_at};
-use super::keeper::UNFINISHED;
 use super::reader::{FrameReader, Step, find_frame};
 use super::segment::{
     FRAME_HEAD_BYTES, FrameFault, FrameHead, FrameKind, HEADER_BYTES, Header, HeaderFault, Payload, RawHead,
     frame_span, synced_frame,
 };
+use super::segment_manager::UNFINISHED;
 use super::shared::SegmentInfo;
 use super::tracker::{Appended, Place};
 
@@ -52,7 +52,7 @@ fn segment_number(name: &str) -> Option<u64> {
 }
 
 /// A segment file and what its header says.
-pub(super) struct Found {
+pub(super) struct FoundSegment {
     pub(super) number: u64,
     pub(super) path: PathBuf,
     pub(super) file: Arc<dyn FsFile>,
@@ -61,7 +61,7 @@ pub(super) struct Found {
 }
 
 /// All segment files by number.
-pub(super) fn list(fs: &dyn Fs, dir: &Path) -> Result<Vec<Found>, JournalError> {
+pub(super) fn list(fs: &dyn Fs, dir: &Path) -> Result<Vec<FoundSegment>, JournalError> {
     let names = fs.list(dir).map_err(io_error("list", dir))?;
     let mut numbers: Vec<u64> = names.iter().filter_map(|name| segment_number(name)).collect();
     numbers.sort_unstable();
@@ -75,7 +75,7 @@ pub(super) fn list(fs: &dyn Fs, dir: &Path) -> Result<Vec<Found>, JournalError> 
             Ok((file, bytes, if n < page.len() { Err(HeaderFault::Magic) } else { Header::decode(&page) }))
         };
         let (file, bytes, header) = read().map_err(io_error("read", &path))?;
-        Ok(Found { number, path, file, bytes, header })
+        Ok(FoundSegment { number, path, file, bytes, header })
     };
     numbers.into_iter().map(find).collect()
 }
@@ -93,7 +93,7 @@ pub(super) struct Expect {
 
 /// The end of the last segment that nothing proves to have been synced, and that a start cuts off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cut {
+pub struct TornTail {
     /// Where it begins.
     pub offset: u64,
     /// How long it is, as far as that can be seen.
@@ -104,20 +104,20 @@ pub struct Cut {
     pub frames: u64,
 }
 
-impl std::fmt::Display for Cut {
+impl std::fmt::Display for TornTail {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Cut { offset, bytes, sequences: (first, end), frames } = self;
+        let TornTail { offset, bytes, sequences: (first, end), frames } = self;
         write!(f, "{bytes} bytes from offset {offset} on, sequences {first}..{end}, {frames} whole frames among them")
     }
 }
 
 /// How the frames of a segment end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum SegmentEnd {
     /// As they should.
     Whole,
     /// In a write that a crash cut short.
-    Torn(Cut),
+    Torn(TornTail),
     /// In damage.
     Damaged(FrameFault),
 }
@@ -137,13 +137,13 @@ pub(super) struct Examined {
     pub(super) wall_ms: Option<(i64, i64)>,
     /// What was looked for: its offset and time.
     pub(super) found: Option<(u64, Appended)>,
-    pub(super) ending: Ending,
+    pub(super) ending: SegmentEnd,
     /// A synced frame is behind the frames.
     pub(super) sealed: bool,
 }
 
 /// Reads the frames of a segment up to its end or the first place without a sound one.
-pub(super) fn examine(found: &Found, header: &Header, expect: Expect) -> io::Result<Examined> {
+pub(super) fn examine(found: &FoundSegment, header: &Header, expect: Expect) -> io::Result<Examined> {
     let mut reader = FrameReader::new(found.file.clone(), header.coding(), HEADER_BYTES, found.bytes);
     let mut seen = Examined {
         frames: 0,
@@ -154,7 +154,7 @@ pub(super) fn examine(found: &Found, header: &Header, expect: Expect) -> io::Res
         last_group: HEADER_BYTES,
         wall_ms: None,
         found: None,
-        ending: Ending::Whole,
+        ending: SegmentEnd::Whole,
         sealed: false,
     };
     loop {
@@ -174,10 +174,10 @@ pub(super) fn examine(found: &Found, header: &Header, expect: Expect) -> io::Res
         };
         // A sound frame that does not belong here was not torn by a crash.
         let may_be_torn = matches!(fault, FrameFault::Ends | FrameFault::Length(_) | FrameFault::Crc);
-        seen.ending = Ending::Damaged(fault);
+        seen.ending = SegmentEnd::Damaged(fault);
         if expect.end.is_none() && may_be_torn && !seen.was_synced(&reader, header)? {
             let cut = seen.cut(&reader, found, header)?;
-            seen.ending = cut.map_or(Ending::Whole, Ending::Torn);
+            seen.ending = cut.map_or(SegmentEnd::Whole, SegmentEnd::Torn);
         }
         return Ok(seen);
     }
@@ -210,12 +210,12 @@ impl Examined {
 
     /// What is behind the sound frames of a write that was not finished; nothing of what is here was synced. Notes
     /// whether a synced frame is there.
-    fn cut(&mut self, reader: &FrameReader, found: &Found, header: &Header) -> io::Result<Option<Cut>> {
+    fn cut(&mut self, reader: &FrameReader, found: &FoundSegment, header: &Header) -> io::Result<Option<TornTail>> {
         let (place, next_seq) = (self.data_end, self.next_seq);
         let synced = |_: u64, head: &RawHead| head.is_synced() && head.group_start == place && head.seq == next_seq;
         let beyond = find_frame(reader, place, next_seq, synced)?;
         self.sealed = beyond.frame_at == Some(place);
-        let mut cut = Cut { offset: place, bytes: 0, sequences: (next_seq, next_seq + 1), frames: 0 };
+        let mut cut = TornTail { offset: place, bytes: 0, sequences: (next_seq, next_seq + 1), frames: 0 };
         let mut end = place;
         while let Some(at) = find_frame(reader, end, next_seq, |_, head| !head.is_synced())?.frame_at {
             let mut frames = reader.again(at);
@@ -238,7 +238,7 @@ impl Examined {
 
     /// Where the next frame would end whose head is there. Of a recycled file nothing more can be said: what follows may be
     /// an earlier segment's, and a torn write whose first page is lost looks as if it had not been.
-    fn begun(&self, found: &Found, header: &Header) -> io::Result<Option<u64>> {
+    fn begun(&self, found: &FoundSegment, header: &Header) -> io::Result<Option<u64>> {
         let mut bytes = [0; FRAME_HEAD_BYTES];
         let n = read_full_at(&*found.file, &mut bytes, self.data_end)?;
         let fits = |head: &RawHead| {
@@ -301,7 +301,7 @@ pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError
     for ((found, header), end) in found.iter().zip(&headers).zip(&ends).skip(stored) {
         let expect = Expect { end: *end, deep: false, find: known.unstored_from };
         let seen = examine(found, header, expect).map_err(io_error("read", &found.path))?;
-        if let Ending::Damaged(fault) = seen.ending {
+        if let SegmentEnd::Damaged(fault) = seen.ending {
             let (path, offset, seq) = (found.path.clone(), seen.data_end, seen.next_seq);
             return Err(JournalError::Damaged(Damage::Frame { path, offset, seq, fault }));
         }
@@ -338,7 +338,7 @@ pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError
 }
 
 /// All headers sound, of this format, and their numbers without a gap.
-fn verified_headers(dir: &Path, found: &[Found]) -> Result<Vec<Header>, JournalError> {
+fn verified_headers(dir: &Path, found: &[FoundSegment]) -> Result<Vec<Header>, JournalError> {
     let mut headers: Vec<Header> = Vec::new();
     for segment in found {
         let path = segment.path.clone();
@@ -365,7 +365,7 @@ fn verified_headers(dir: &Path, found: &[Found]) -> Result<Vec<Header>, JournalE
 fn settle_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Result<(), JournalError> {
     let Some(segment) = recovered.segments.back_mut() else { return Ok(()) };
     let path = segment.path.clone();
-    if let Ending::Torn(cut) = seen.ending {
+    if let SegmentEnd::Torn(cut) = seen.ending {
         tracing::warn!(
             "the end of journal segment {} is cut off: {cut}. Nothing says that this was ever synced, so it is taken for \
              a write that a crash cut short and nobody was acknowledged for",
@@ -410,7 +410,7 @@ fn settle_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Resul
 
 /// Removes what is not needed: segments that are stored (oldest first, so that a crash leaves no gap) and what was to
 /// become one.
-fn clean(fs: &dyn Fs, dir: &Path, stored: &[Found]) -> Result<(), JournalError> {
+fn clean(fs: &dyn Fs, dir: &Path, stored: &[FoundSegment]) -> Result<(), JournalError> {
     let names = fs.list(dir).map_err(io_error("list", dir))?;
     for path in names.iter().filter(|name| name.ends_with(UNFINISHED)).map(|name| dir.join(name)) {
         fs.remove(&path).map_err(io_error("remove", &path))?;

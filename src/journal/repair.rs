@@ -12,7 +12,7 @@ use super::checkpoint;
 use super::error::{Damage, JournalError, io_error};
 use super::fs::{Fs, FsFile, read_full_at, write_all_at};
 use super::reader::{FrameReader, Step, find_frame};
-use super::recovery::{Cut, Ending, Expect, Found, examine, list, segment_name};
+use super::recovery::{Expect, FoundSegment, SegmentEnd, TornTail, examine, list, segment_name};
 use super::segment::{
     Coding, FORMAT_VERSION, Frame, FrameHead, FrameKind, HEADER_BYTES, HEADER_COPY_AT, Header, HeaderFault, Payload,
     begin_frame, end_frame, seal_frame,
@@ -60,7 +60,7 @@ pub struct SegmentReport {
     /// Whether the last write was cut short, which the next start mends.
     pub torn: bool,
     /// What the next start cuts off then.
-    pub cut: Option<Cut>,
+    pub cut: Option<TornTail>,
 }
 
 /// What [`salvage`] did.
@@ -119,7 +119,7 @@ pub fn inspect(fs: &dyn Fs, dir: &Path) -> Result<Report, JournalError> {
 }
 
 /// Returns where the sound frames end.
-fn inspect_segment(report: &mut Report, segment: &Found, end: Option<u64>) -> Result<u64, JournalError> {
+fn inspect_segment(report: &mut Report, segment: &FoundSegment, end: Option<u64>) -> Result<u64, JournalError> {
     let path = segment.path.clone();
     let header = match &segment.header {
         Ok(header) if header.number == segment.number => header,
@@ -138,11 +138,11 @@ fn inspect_segment(report: &mut Report, segment: &Found, end: Option<u64>) -> Re
     };
     let expect = Expect { end, deep: true, find: u64::MAX };
     let seen = examine(segment, header, expect).map_err(io_error("read", &path))?;
-    if let Ending::Damaged(fault) = seen.ending {
+    if let SegmentEnd::Damaged(fault) = seen.ending {
         let (path, offset, seq) = (path.clone(), seen.data_end, seen.next_seq);
         report.problems.push(Damage::Frame { path, offset, seq, fault });
     }
-    let cut = if let Ending::Torn(cut) = seen.ending { Some(cut) } else { None };
+    let cut = if let SegmentEnd::Torn(cut) = seen.ending { Some(cut) } else { None };
     report.segments.push(SegmentReport {
         path,
         bytes: segment.bytes,
@@ -160,7 +160,7 @@ fn inspect_segment(report: &mut Report, segment: &Found, end: Option<u64>) -> Re
 /// A place in the row of segments: one that should be there, and what is left of it.
 struct Slot {
     number: u64,
-    found: Option<Found>,
+    found: Option<FoundSegment>,
     /// From either place in the file.
     header: Option<Header>,
     sound_header: bool,
@@ -192,7 +192,7 @@ pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Salvaged, JournalError> {
         if let (Some(found), Some(header), true) = (&slot.found, &slot.header, slot.sound_header) {
             let seen = examine(found, header, expect).map_err(io_error("read", &found.path))?;
             let early = last && known.synced_to > seen.next_seq;
-            if !matches!(seen.ending, Ending::Damaged(_)) && !early {
+            if !matches!(seen.ending, SegmentEnd::Damaged(_)) && !early {
                 next_seq = Some(seen.next_seq);
                 continue;
             }
@@ -215,7 +215,7 @@ struct Span {
     end_min: u64,
 }
 
-fn slots(found: Vec<Found>) -> Result<Vec<Slot>, JournalError> {
+fn slots(found: Vec<FoundSegment>) -> Result<Vec<Slot>, JournalError> {
     let mut slots: Vec<Slot> = Vec::new();
     for segment in found {
         if let Err(fault @ HeaderFault::Version(_)) = &segment.header {
@@ -303,7 +303,7 @@ impl Rebuild {
 
 /// Writes a segment with all sound frames of a slot and takes it into its place; returns the end of its sequences.
 fn rebuild(fs: &dyn Fs, dir: &Path, slot: &Slot, span: Span, done: &mut Salvaged) -> std::io::Result<u64> {
-    let temporary = dir.join(format!("salvaged{}", super::keeper::UNFINISHED));
+    let temporary = dir.join(format!("salvaged{}", super::segment_manager::UNFINISHED));
     let (number, first_seq) = (slot.number, span.first_seq);
     // The salt says which process it is of, and the file is a new one.
     let (version, salt) = slot.header.map_or((FORMAT_VERSION, fastrand::u32(..)), |old| (old.version, old.salt));
@@ -333,7 +333,7 @@ fn rebuild(fs: &dyn Fs, dir: &Path, slot: &Slot, span: Span, done: &mut Salvaged
     Ok(new.next_seq)
 }
 
-fn copy_sound_frames(found: &Found, old: &Header, end: Option<u64>, new: &mut Rebuild) -> std::io::Result<()> {
+fn copy_sound_frames(found: &FoundSegment, old: &Header, end: Option<u64>, new: &mut Rebuild) -> std::io::Result<()> {
     let mut offset = HEADER_BYTES;
     loop {
         let mut reader = FrameReader::new(found.file.clone(), old.coding(), offset, found.bytes);
@@ -350,7 +350,7 @@ fn copy_sound_frames(found: &Found, old: &Header, end: Option<u64>, new: &mut Re
     }
 }
 
-fn copy_file(fs: &dyn Fs, from: &Found, to: &Path) -> std::io::Result<()> {
+fn copy_file(fs: &dyn Fs, from: &FoundSegment, to: &Path) -> std::io::Result<()> {
     let file = fs.create(to)?;
     let mut buf = vec![0; 1 << 20];
     let mut at = 0;

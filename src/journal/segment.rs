@@ -194,7 +194,7 @@ pub(super) struct FrameHead {
     pub mono_ms: u64,
     /// Where the write began that it was part of; see the module.
     pub group_start: u64,
-    /// Readings or letters in it.
+    /// Readings or dead letters in it.
     pub records: u32,
     /// What they are.
     pub kind: FrameKind,
@@ -365,11 +365,11 @@ impl RawHead {
 }
 
 /// Appends dead letters: number (u32), then each one's time (i64) and its five texts, each with its length (u32).
-pub(super) fn encode_dead(letters: &[DeadLetter], out: &mut Vec<u8>) {
-    out.extend_from_slice(&(letters.len() as u32).to_le_bytes());
-    for letter in letters {
-        out.extend_from_slice(&letter.received_at_ms.to_le_bytes());
-        let DeadLetter { source, topic, payload, reason, detail, .. } = letter;
+pub(super) fn encode_dead(dead_letters: &[DeadLetter], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(dead_letters.len() as u32).to_le_bytes());
+    for dead_letter in dead_letters {
+        out.extend_from_slice(&dead_letter.received_at_ms.to_le_bytes());
+        let DeadLetter { source, topic, payload, reason, detail, .. } = dead_letter;
         for bytes in [source.as_bytes(), topic.as_bytes(), payload, reason.as_bytes(), detail.as_bytes()] {
             out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
             out.extend_from_slice(bytes);
@@ -381,9 +381,9 @@ pub(super) fn encode_dead(letters: &[DeadLetter], out: &mut Vec<u8>) {
 pub(super) fn decode_dead(bytes: &[u8]) -> Option<Vec<DeadLetter>> {
     let mut fields = Fields(bytes);
     let count = fields.u32()?;
-    let mut letters = Vec::new();
+    let mut dead_letters = Vec::new();
     for _ in 0..count {
-        letters.push(DeadLetter {
+        dead_letters.push(DeadLetter {
             received_at_ms: fields.u64()? as i64,
             source: fields.text()?,
             topic: fields.text()?,
@@ -392,7 +392,7 @@ pub(super) fn decode_dead(bytes: &[u8]) -> Option<Vec<DeadLetter>> {
             detail: fields.text()?,
         });
     }
-    fields.0.is_empty().then_some(letters)
+    fields.0.is_empty().then_some(dead_letters)
 }
 
 /// What a frame's payload decodes to.
@@ -529,7 +529,7 @@ mod tests {
 
     #[test]
     fn dead_letters_come_back_and_no_part_of_them_passes_for_the_whole() {
-        let letter = DeadLetter {
+        let dead_letter = DeadLetter {
             received_at_ms: -5,
             source: "mqtt".into(),
             topic: "a/ü".into(),
@@ -538,8 +538,8 @@ mod tests {
             detail: String::new(),
         };
         let mut bytes = vec![];
-        encode_dead(&[letter.clone(), letter.clone()], &mut bytes);
-        assert_eq!(decode_dead(&bytes).unwrap(), [letter.clone(), letter]);
+        encode_dead(&[dead_letter.clone(), dead_letter.clone()], &mut bytes);
+        assert_eq!(decode_dead(&bytes).unwrap(), [dead_letter.clone(), dead_letter]);
         for cut in 0..bytes.len() {
             assert!(decode_dead(&bytes[..cut]).is_none(), "cut at {cut}");
         }

@@ -10,10 +10,10 @@ use tokio::sync::Notify;
 use super::Stats;
 use super::error::Broken;
 use super::fs::{DirLock, Fs};
-use super::keeper::Stock;
 use super::recovery::Recovered;
 use super::segment::Coding;
-use super::tracker::{Appended, Item, Tail, Tracker};
+use super::segment_manager::SegmentPool;
+use super::tracker::{Appended, Tail, TrackedEntry, Tracker};
 use crate::ack::{Ack, AckOutcome};
 use crate::admission::AdmissionControl;
 use crate::model::{Clock, Now};
@@ -76,8 +76,8 @@ pub(super) struct Shared {
     pub(super) replay: (u64, u64),
     state: Mutex<State>,
     /// Taken before the state, never after it; held over IO.
-    pub(super) stock: Mutex<Stock>,
-    pub(super) keeper: Condvar,
+    pub(super) pool: Mutex<SegmentPool>,
+    pub(super) segment_manager: Condvar,
     /// There may be something for the follower.
     pub(super) data: Notify,
     /// Every entry before this sequence was given out, and whoever follows has come back for the next: it is handed over.
@@ -126,8 +126,8 @@ impl Shared {
             on_broken: parts.on_broken,
             replay: (from, recovered.next_seq),
             state: Mutex::new(state),
-            stock: Mutex::default(),
-            keeper: Condvar::new(),
+            pool: Mutex::default(),
+            segment_manager: Condvar::new(),
             data: Notify::new(),
             handed_to: AtomicU64::new(from),
         })
@@ -147,7 +147,7 @@ impl Shared {
     /// Wakes the keeper.
     pub(super) fn kick(&self, state: &mut State) {
         state.kick = true;
-        self.keeper.notify_one();
+        self.segment_manager.notify_one();
     }
 
     /// The journal is not sound any more; the first reason counts.
@@ -168,7 +168,7 @@ impl Shared {
     }
 
     /// Entries are synced: the follower may have them. `data_end` is where they end in the newest segment.
-    pub(super) fn publish(&self, items: Vec<Item>, data_end: u64) {
+    pub(super) fn publish(&self, items: Vec<TrackedEntry>, data_end: u64) {
         let mut state = self.state();
         if let (Some(first), true) = (items.first(), state.tracker.next() >= state.synced_to) {
             state.tracker.first_in_line(first.at);

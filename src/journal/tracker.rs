@@ -194,7 +194,7 @@ pub(super) struct Place {
 
 /// An entry on its way to the follower.
 #[derive(Debug)]
-pub(super) struct Item {
+pub(super) struct TrackedEntry {
     pub(super) seq: u64,
     pub(super) kind: EntryKind,
     pub(super) at: Appended,
@@ -206,7 +206,7 @@ pub(super) struct Item {
 /// The newest entries, without a gap up to the end of the journal; the oldest give way when there are too many bytes.
 #[derive(Debug)]
 pub(super) struct Tail {
-    items: VecDeque<Item>,
+    items: VecDeque<TrackedEntry>,
     bytes: usize,
     bytes_max: usize,
 }
@@ -222,7 +222,7 @@ impl Tail {
     }
 
     /// Adds the next entry.
-    pub(super) fn push(&mut self, item: Item) {
+    pub(super) fn push(&mut self, item: TrackedEntry) {
         self.bytes += item.bytes;
         self.items.push_back(item);
         while self.bytes > self.bytes_max {
@@ -233,7 +233,7 @@ impl Tail {
 
     /// Forgets the entries before `seq`, which were read from the segments, and takes the next ones: at least one if
     /// there is any, and no more after `bytes`.
-    pub(super) fn take(&mut self, seq: u64, bytes: usize) -> Vec<Item> {
+    pub(super) fn take(&mut self, seq: u64, bytes: usize) -> Vec<TrackedEntry> {
         let mut taken = Vec::new();
         let mut left = bytes;
         while let Some(item) = self.items.pop_front() {

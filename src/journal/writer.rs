@@ -23,7 +23,7 @@ use super::segment::{
     encode_dead, end_frame, seal_frame, synced_copy_at, synced_frame,
 };
 use super::shared::{SegmentInfo, Shared};
-use super::tracker::{Appended, EntryKind, Item, Place};
+use super::tracker::{Appended, EntryKind, Place, TrackedEntry};
 use crate::ack::Ack;
 use crate::admission::{IngestBatch, IngestReceiver};
 use crate::telemetry::metrics;
@@ -43,7 +43,7 @@ struct Active {
 }
 
 /// A frame that waits to be written.
-struct Staged {
+struct StagedFrame {
     frame: Range<usize>,
     kind: EntryKind,
     bytes: usize,
@@ -51,7 +51,7 @@ struct Staged {
 
 /// The writer is done for: the journal is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Dead;
+pub(super) struct WriterStopped;
 
 /// The writer without its thread.
 pub(super) struct Appender {
@@ -61,7 +61,7 @@ pub(super) struct Appender {
     next_seq: u64,
     /// The group: frames one behind the other, as they will stand in the segment.
     buf: Vec<u8>,
-    staged: Vec<Staged>,
+    staged: Vec<StagedFrame>,
     acks: Vec<Ack>,
 }
 
@@ -73,7 +73,10 @@ impl Appender {
 
     /// Appends parcels, in one group where they fit into one segment. When it returns, each has been acknowledged or
     /// dropped.
-    pub(super) fn append(&mut self, ingest_batches: impl IntoIterator<Item = IngestBatch>) -> Result<(), Dead> {
+    pub(super) fn append(
+        &mut self,
+        ingest_batches: impl IntoIterator<Item = IngestBatch>,
+    ) -> Result<(), WriterStopped> {
         let mut full = false;
         for ingest_batch in ingest_batches {
             let (start, staged) = (self.buf.len(), self.staged.len());
@@ -113,14 +116,14 @@ impl Appender {
             batch.encode(&mut self.buf);
             let frame = end_frame(&mut self.buf, at);
             let bytes = batch.memory_bytes() + ITEM_BYTES;
-            self.staged.push(Staged { frame, kind: EntryKind::Readings(Arc::new(batch)), bytes });
+            self.staged.push(StagedFrame { frame, kind: EntryKind::Readings(Arc::new(batch)), bytes });
         }
         if !dead.is_empty() {
             let at = begin_frame(&mut self.buf);
             encode_dead(&dead, &mut self.buf);
             let frame = end_frame(&mut self.buf, at);
             let bytes = frame.len() + ITEM_BYTES * dead.len();
-            self.staged.push(Staged { frame, kind: EntryKind::Dead(dead), bytes });
+            self.staged.push(StagedFrame { frame, kind: EntryKind::Dead(dead), bytes });
         }
         Some(ack)
     }
@@ -130,7 +133,7 @@ impl Appender {
     }
 
     /// One write, one fdatasync, then the answers.
-    fn commit(&mut self) -> Result<(), Dead> {
+    fn commit(&mut self) -> Result<(), WriterStopped> {
         let staged = std::mem::take(&mut self.staged);
         let acks = std::mem::take(&mut self.acks);
         let Some(active) = self.active.as_mut().filter(|_| !staged.is_empty()) else {
@@ -153,7 +156,7 @@ impl Appender {
         metrics::journal_sync(began.elapsed().as_secs_f64());
         if let Err(source) = synced {
             self.shared.break_for(&Broken::Sync { path: active.info.path.clone(), source });
-            return Err(Dead);
+            return Err(WriterStopped);
         }
         active.info.data_end = end;
         self.next_seq += items.len() as u64;
@@ -165,7 +168,7 @@ impl Appender {
     }
 
     /// Begins the next segment; false where there is none to be had.
-    fn rotate(&mut self, frames_bytes: u64) -> Result<bool, Dead> {
+    fn rotate(&mut self, frames_bytes: u64) -> Result<bool, WriterStopped> {
         let shared = self.shared.clone();
         let prepared = match shared.take_segment(frames_bytes + SYNCED_BYTES) {
             Ok(prepared) => prepared,
@@ -189,7 +192,7 @@ impl Appender {
         }
         let broken = |path, source| {
             shared.break_for(&Broken::Sync { path, source });
-            Dead
+            WriterStopped
         };
         prepared.file.sync_data().map_err(|source| broken(prepared.path.clone(), source))?;
         let path = shared.dir.join(super::recovery::segment_name(header.number));
@@ -260,7 +263,7 @@ impl Appender {
                 bytes += ingest_batch.memory_bytes();
                 group.push(ingest_batch);
             }
-            if self.append(group.drain(..)) == Err(Dead) {
+            if self.append(group.drain(..)) == Err(WriterStopped) {
                 return;
             }
         }
@@ -287,29 +290,35 @@ impl Active {
     }
 }
 
-impl Staged {
+impl StagedFrame {
     /// The same frame after the bytes before it have gone.
-    fn moved(mut self, by: usize) -> Staged {
+    fn moved(mut self, by: usize) -> StagedFrame {
         self.frame = self.frame.start - by..self.frame.end - by;
         self
     }
 }
 
 /// Fills in the heads of a group that is about to be written behind the active segment's frames.
-fn seal_all(buf: &mut [u8], staged: Vec<Staged>, active: &Active, first_seq: u64, at: Appended) -> Vec<Item> {
+fn seal_all(
+    buf: &mut [u8],
+    staged: Vec<StagedFrame>,
+    active: &Active,
+    first_seq: u64,
+    at: Appended,
+) -> Vec<TrackedEntry> {
     let group_start = active.info.data_end;
-    let seal = |(i, staged): (usize, Staged)| {
-        let Staged { frame, kind, bytes } = staged;
+    let seal = |(i, staged): (usize, StagedFrame)| {
+        let StagedFrame { frame, kind, bytes } = staged;
         let seq = first_seq + i as u64;
         let (records, frame_kind) = match &kind {
             EntryKind::Readings(batch) => (batch.len(), FrameKind::Readings),
-            EntryKind::Dead(letters) => (letters.len(), FrameKind::Dead),
+            EntryKind::Dead(dead_letters) => (dead_letters.len(), FrameKind::Dead),
         };
         let (records, Appended { wall_ms, mono_ms, .. }) = (records as u32, at);
         let head = FrameHead { seq, wall_ms, mono_ms, group_start, records, kind: frame_kind };
         let end = group_start + frame.end.next_multiple_of(8) as u64;
         seal_frame(&mut buf[frame], head, active.info.coding);
-        Item { seq, kind, at, bytes, place: Place { segment: active.info.number, offset: end } }
+        TrackedEntry { seq, kind, at, bytes, place: Place { segment: active.info.number, offset: end } }
     };
     staged.into_iter().enumerate().map(seal).collect()
 }

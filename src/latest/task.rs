@@ -12,7 +12,7 @@ use crate::ack::Ack;
 use crate::flush::backoff::Backoff;
 use crate::flush::{Flusher, Permit};
 use crate::model::{Clock, ReadingBatch};
-use crate::store::{LatestWritten, StoreError};
+use crate::store::{LatestWriteResult, StoreError};
 use crate::telemetry::metrics;
 
 /// Batches that wait for the task; it only takes them into memory, so few are enough.
@@ -77,7 +77,7 @@ impl LatestGauges {
     }
 }
 
-type Answer = (Vec<Pending>, Result<Vec<LatestWritten>, StoreError>);
+type Answer = (Vec<Pending>, Result<Vec<LatestWriteResult>, StoreError>);
 
 /// The state of one shard's sensors with all that its task needs.
 pub struct LatestTask {
@@ -156,26 +156,26 @@ impl LatestTask {
         });
     }
 
-    fn answered(&mut self, job: Vec<Pending>, result: Result<Vec<LatestWritten>, StoreError>) {
+    fn answered(&mut self, job: Vec<Pending>, result: Result<Vec<LatestWriteResult>, StoreError>) {
         // Merged twice is merged once: whatever was applied, all of it may be sent again.
         let (answers, answered, mut why) = match result {
             Ok(answers) => (answers, true, String::new()),
-            Err(error) => (vec![LatestWritten::Again; job.len()], error.kind() == ANSWERED, error.to_string()),
+            Err(error) => (vec![LatestWriteResult::Again; job.len()], error.kind() == ANSWERED, error.to_string()),
         };
         let (mut written, mut dropped, mut again) = (0, 0, 0u64);
         for (mut pending, answer) in job.into_iter().zip(answers) {
             pending.tries += u32::from(answered);
             match answer {
-                LatestWritten::Done => {
+                LatestWriteResult::Done => {
                     written += 1;
                     pending.acks.delivered();
                 }
-                LatestWritten::Again if pending.tries < TRIES_MAX => {
+                LatestWriteResult::Again if pending.tries < TRIES_MAX => {
                     again += 1;
                     self.state.came_back(pending);
                 }
                 answer => {
-                    if let LatestWritten::Rejected { detail } = answer {
+                    if let LatestWriteResult::Rejected { detail } = answer {
                         why = detail;
                     }
                     dropped += 1;

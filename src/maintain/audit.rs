@@ -12,7 +12,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::bucket::{Recount, StoredBucket, StoredPage, without_duplicates};
+use super::bucket::{Recomputed, StoredBucket, StoredPage, without_duplicates};
 use super::report::time;
 use crate::model::{FieldSummary, Number, StorageMode};
 
@@ -161,8 +161,8 @@ fn pages(bucket: &StoredBucket) -> Vec<Finding> {
     let last = bucket.pages.last().map_or(0, |p| p.page);
     let mut seen = HashSet::new();
     for page in &bucket.pages {
-        let recount = Recount::of([&page.rows]);
-        found.extend(differences(page, &recount, u64::from(page.unreadable)));
+        let recompute_summary = Recomputed::of([&page.rows]);
+        found.extend(differences(page, &recompute_summary, u64::from(page.unreadable)));
         let n = (page.rows.len() - without_duplicates(&page.rows, &mut seen).len()) as u64;
         if n > 0 {
             found.push(finding(page.page, Kind::Duplicates { n }));
@@ -197,7 +197,7 @@ fn time_series(bucket: &StoredBucket) -> Vec<Finding> {
     let mut found = vec![];
     match head.count {
         Some(stored) if stored > 0 && n == 0 => found.push(of_bucket(Kind::NoMeasurements { stored })),
-        _ => found.extend(differences(&head, &Recount::of([&measured.rows]), u64::from(measured.unreadable))),
+        _ => found.extend(differences(&head, &Recomputed::of([&measured.rows]), u64::from(measured.unreadable))),
     }
     let mut series = bucket.pages.iter().filter(|p| p.storage_mode == StorageMode::TimeSeries).peekable();
     while let Some(page) = series.next() {
@@ -220,26 +220,27 @@ fn time_series(bucket: &StoredBucket) -> Vec<Finding> {
 }
 
 /// What the document of a page says, and what its readings do.
-fn differences(page: &StoredPage, recount: &Recount, unreadable: u64) -> Vec<Finding> {
+fn differences(page: &StoredPage, recompute_summary: &Recomputed, unreadable: u64) -> Vec<Finding> {
     let mut found = vec![];
     let mut note = |kind| found.push(Finding { page: Some(page.page), kind });
-    let actual = recount.count + unreadable;
+    let actual = recompute_summary.count + unreadable;
     if page.count != i64::try_from(actual).ok() {
         note(Kind::Count { stored: page.count, actual });
     }
     // A page without readings (sealed before the first one fitted) has no times of its own.
-    if recount.count > 0 {
-        if page.first_ts_ms != Some(recount.first_ts_ms) {
-            note(Kind::FirstTs { stored: page.first_ts_ms, actual: recount.first_ts_ms });
+    if recompute_summary.count > 0 {
+        if page.first_ts_ms != Some(recompute_summary.first_ts_ms) {
+            note(Kind::FirstTs { stored: page.first_ts_ms, actual: recompute_summary.first_ts_ms });
         }
-        if page.last_ts_ms != Some(recount.last_ts_ms) {
-            note(Kind::LastTs { stored: page.last_ts_ms, actual: recount.last_ts_ms });
+        if page.last_ts_ms != Some(recompute_summary.last_ts_ms) {
+            note(Kind::LastTs { stored: page.last_ts_ms, actual: recompute_summary.last_ts_ms });
         }
     }
-    let names: std::collections::BTreeSet<&String> = page.summary.keys().chain(recount.fields.keys()).collect();
+    let names: std::collections::BTreeSet<&String> =
+        page.summary.keys().chain(recompute_summary.fields.keys()).collect();
     for field in names {
         let stored = page.summary.get(field).copied().flatten();
-        let actual = recount.fields.get(field);
+        let actual = recompute_summary.fields.get(field);
         let equal = match (stored, actual) {
             (Some(s), Some((a, absolute))) => same(&s, a, *absolute),
             _ => false,

@@ -38,7 +38,7 @@ impl StoredPage {
 
 /// The measurements of a bucket.
 #[derive(Debug, Clone, Default)]
-pub struct Measured {
+pub struct BucketMeasurements {
     /// In order of time.
     pub rows: Rows,
     /// How many hourbucket cannot have written.
@@ -57,7 +57,7 @@ pub struct StoredBucket {
     /// By number, gaps included.
     pub pages: Vec<StoredPage>,
     /// Read where the form is [`StorageMode::TimeSeries`], where there is no document, and where a conversion needs them.
-    pub measured: Option<Measured>,
+    pub measured: Option<BucketMeasurements>,
 }
 
 impl StoredBucket {
@@ -107,7 +107,7 @@ impl StoredBucket {
 
 /// What readings add up to.
 #[derive(Debug, Clone, Default)]
-pub struct Recount {
+pub struct Recomputed {
     /// How many.
     pub count: u64,
     /// Earliest and latest time, in milliseconds since 1970; meaningless without readings.
@@ -118,14 +118,14 @@ pub struct Recount {
     pub fields: BTreeMap<String, (FieldSummary, f64)>,
 }
 
-impl Recount {
+impl Recomputed {
     /// Adds up all rows, in their order.
-    pub fn of<'a>(all: impl IntoIterator<Item = &'a Rows>) -> Recount {
-        let mut recount = Recount::default();
+    pub fn of<'a>(all: impl IntoIterator<Item = &'a Rows>) -> Recomputed {
+        let mut recompute_summary = Recomputed::default();
         for rows in all.into_iter().filter(|r| !r.is_empty()) {
-            recount.add(rows);
+            recompute_summary.add(rows);
         }
-        recount
+        recompute_summary
     }
 
     fn add(&mut self, rows: &Rows) {

@@ -4,7 +4,7 @@
 
 pub mod audit;
 pub mod bucket;
-pub mod letters;
+pub mod dead_letters;
 pub mod report;
 
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use crate::model::{BucketKey, ReadingKey, Rows, Span};
 
 pub use audit::{Finding, Kind, audit};
-pub use bucket::{Measured, StoredBucket, StoredPage};
+pub use bucket::{BucketMeasurements, StoredBucket, StoredPage};
 pub use report::{Entry, Outcome, Reconciled};
 
 /// Which buckets a command is about.
@@ -108,12 +108,12 @@ impl Converted {
 /// How often each reading is in `rows`: equal ones are counted, not merged, since readings without a time of their own
 /// may be equal (DESIGN section 2).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Tally(HashMap<ReadingKey, u32>);
+pub struct ReadingCounts(HashMap<ReadingKey, u32>);
 
-impl Tally {
+impl ReadingCounts {
     /// Counts all rows.
-    pub fn of<'a>(rows: impl IntoIterator<Item = &'a Rows>) -> Tally {
-        let mut tally = Tally::default();
+    pub fn of<'a>(rows: impl IntoIterator<Item = &'a Rows>) -> ReadingCounts {
+        let mut tally = ReadingCounts::default();
         for row in rows.into_iter().flat_map(Rows::iter) {
             *tally.0.entry(row.key()).or_default() += 1;
         }

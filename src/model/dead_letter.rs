@@ -5,10 +5,10 @@ pub const DEAD_PAYLOAD_BYTES_MAX: usize = 1 << 20;
 
 /// The detail of a letter whose payload is not whole ends with these around two numbers: bytes kept, and bytes received.
 const KEPT: &str = "; the first ";
-/// The `source` of letters that the service makes itself, of readings that it has acknowledged and the store refuses. They
+/// The `source` of dead letters that the service makes itself, of readings that it has acknowledged and the store refuses. They
 /// are not subject to `dead_letters.retention` and `dead_letters.max_bytes`: nothing acknowledged is dropped.
 ///
-/// It is the last of all sources in the order of the alphabet. The index by which letters expire and are evicted covers
+/// It is the last of all sources in the order of the alphabet. The index by which dead letters expire and are evicted covers
 /// `source < OWN_SOURCE`, because MongoDB 4.4 has no partial index over "not equal".
 pub const OWN_SOURCE: &str = "store";
 
@@ -101,10 +101,10 @@ mod tests {
 
     #[test]
     fn a_letter_knows_whether_it_is_whole() {
-        let letter = |n| DeadLetter::keep(1, "mqtt", "a/b", &vec![b'1'; n], "not_finite", "why");
-        let whole = letter(DEAD_PAYLOAD_BYTES_MAX);
+        let dead_letter = |n| DeadLetter::keep(1, "mqtt", "a/b", &vec![b'1'; n], "not_finite", "why");
+        let whole = dead_letter(DEAD_PAYLOAD_BYTES_MAX);
         assert!(whole.is_whole() && whole.detail == "why" && whole.payload.len() == DEAD_PAYLOAD_BYTES_MAX);
-        let part = letter(DEAD_PAYLOAD_BYTES_MAX + 1);
+        let part = dead_letter(DEAD_PAYLOAD_BYTES_MAX + 1);
         assert_eq!(part.detail, "why; the first 1048576 of 1048577 bytes are kept");
         assert!(!part.is_whole() && part.payload.len() == DEAD_PAYLOAD_BYTES_MAX);
         let begin = DeadLetter::keep_part(1, "mqtt_direct", "a/b", (b"12", 9), "payload_too_large", "why");

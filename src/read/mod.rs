@@ -42,7 +42,7 @@ use tokio::time::{Instant, timeout};
 use crate::accumulate::QueryHandle;
 use crate::accumulate::query::{QueryReply, ShardQuery, ShardResponse};
 use crate::accumulate::state::snapshot::UnstoredRows;
-use crate::journal::Handle;
+use crate::journal::JournalHandle;
 use crate::model::{BucketStart, Clock, SensorId, Span, stable_hash};
 use crate::route::shard_of;
 use crate::store::reading::{DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, StoredDeadLetter};
@@ -98,7 +98,7 @@ pub struct QueryResult<T> {
 /// The handle for questions.
 pub struct ReadService {
     shards: Vec<QueryHandle>,
-    journal: Option<Handle>,
+    journal: Option<JournalHandle>,
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     span: Span,
@@ -111,7 +111,7 @@ impl ReadService {
     /// `journal`: where senders are acknowledged by it.
     pub fn new(
         shards: Vec<QueryHandle>,
-        journal: Option<Handle>,
+        journal: Option<JournalHandle>,
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         span: Span,
@@ -159,8 +159,8 @@ impl ReadService {
     ///
     /// # Errors
     /// See [`ReadError`].
-    pub async fn letters(&self, query: &DeadLetterQuery) -> Result<Vec<StoredDeadLetter>, ReadError> {
-        self.within(async { Ok(self.store.letters(query).await?) }).await
+    pub async fn dead_letters(&self, query: &DeadLetterQuery) -> Result<Vec<StoredDeadLetter>, ReadError> {
+        self.within(async { Ok(self.store.find_dead_letters(query).await?) }).await
     }
 
     /// Waits for a turn, and no longer than the time there is.

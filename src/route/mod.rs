@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::accumulate::{ShardBatch, ShardClosed, ShardHandle};
 use crate::ack::Ack;
 use crate::admission::IngestReceiver;
-use crate::flush::dead::DeadLetters;
+use crate::flush::dead_letters::DeadLetters;
 use crate::journal::{EntryKind, Follower};
 use crate::model::{Clock, DeadLetter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
@@ -61,7 +61,7 @@ impl Router {
                     self.readings(batch, &entry.ack, entry.replayed).await?;
                     entry.ack.delivered();
                 }
-                EntryKind::Dead(letters) => self.dead_letters(letters.to_vec(), entry.ack).await,
+                EntryKind::Dead(dead_letters) => self.dead_letters(dead_letters.to_vec(), entry.ack).await,
             }
         }
         Ok(())
@@ -92,8 +92,8 @@ impl Router {
         Ok(())
     }
 
-    async fn dead_letters(&self, letters: Vec<DeadLetter>, ack: Ack) {
-        self.dead.send_one(letters, ack).await;
+    async fn dead_letters(&self, dead_letters: Vec<DeadLetter>, ack: Ack) {
+        self.dead.send_one(dead_letters, ack).await;
     }
 
     async fn readings(&self, batch: Arc<ReadingBatch>, ack: &Ack, replayed: bool) -> Result<(), RouteError> {

@@ -4,10 +4,10 @@
 //! [`MemoryStore`] puts it behind the [`Store`] trait and lets a [`Script`] say what goes wrong with each command.
 
 mod check;
+mod dead_letters;
 pub mod latest;
-mod letters;
 mod read;
-mod recount;
+mod recompute_summary;
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,16 +18,16 @@ use super::reading::{
     StoredSensor,
 };
 use super::{
-    BoxFuture, Evicted, LatestWritten, LetterKept, LoadAnswer, LoadRequest, LoadedBucket, LoadedPage, PrepareError,
-    Prepared, Store, StoreError, Written,
+    BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, LoadedBucket, LoadedPage,
+    PageWriteResult, PrepareError, Prepared, Store, StoreError,
 };
 use crate::model::rows::ARRAY_KEY_BYTES_MAX;
 use crate::model::summary::entry_bytes;
 use crate::model::{
     BucketStart, DeadLetter, FieldSummary, LatestUpdate, PageKind, PageWrite, Reading, Rows, SensorId, StorageMode,
 };
+pub use dead_letters::{Judge, Verdict};
 use latest::LatestDocument;
-pub use letters::{Judge, Verdict};
 
 /// A stored page.
 #[derive(Debug, Clone, Default)]
@@ -71,7 +71,7 @@ impl Page {
 
 impl Pages {
     /// Carries out one statement: under the version gate, or measurements first and then the summary.
-    pub fn write(&mut self, write: &PageWrite) -> Written {
+    pub fn write(&mut self, write: &PageWrite) -> PageWriteResult {
         if write.storage_mode == StorageMode::TimeSeries {
             self.insert(write);
             return self.summarise(write);
@@ -86,14 +86,14 @@ impl Pages {
     }
 
     /// The second half: the summary, if it is what was believed.
-    pub fn summarise(&mut self, write: &PageWrite) -> Written {
+    pub fn summarise(&mut self, write: &PageWrite) -> PageWriteResult {
         match self.gated(write) {
-            Written::Done { count } if count == write.count_after() => Written::Done { count },
-            _ => Written::SummaryConflict,
+            PageWriteResult::Done { count } if count == write.count_after() => PageWriteResult::Done { count },
+            _ => PageWriteResult::SummaryConflict,
         }
     }
 
-    fn gated(&mut self, write: &PageWrite) -> Written {
+    fn gated(&mut self, write: &PageWrite) -> PageWriteResult {
         let key = (write.sensor_id.to_string(), write.start, write.page);
         let matches = match (write.kind, self.pages.get(&key)) {
             (PageKind::Create, None) => true,
@@ -105,7 +105,7 @@ impl Pages {
             (PageKind::Create, Some(_)) => false,
         };
         if !matches {
-            return Written::Conflict;
+            return PageWriteResult::Conflict;
         }
         let page = self.pages.entry(key).or_default();
         page.storage_mode = write.storage_mode;
@@ -120,7 +120,7 @@ impl Pages {
             let merged = page.summary.get(&name).map_or(*summary, |s| s.merge(*summary));
             page.summary.insert(name, merged);
         }
-        Written::Done { count: page.count }
+        PageWriteResult::Done { count: page.count }
     }
 
     /// See [`Store::raise_high_water`].
@@ -141,7 +141,7 @@ impl Pages {
         if request.doubt
             && self.pages.get(&(key.0.clone(), key.1, 0)).is_none_or(|p| p.storage_mode == StorageMode::TimeSeries)
         {
-            self.recount(&key.0, key.1);
+            self.recompute_summary(&key.0, key.1);
         }
         let storage_mode = self.pages.get(&(key.0.clone(), key.1, 0)).map_or(storage_mode, |page| page.storage_mode);
         if storage_mode == StorageMode::Bucket {
@@ -317,7 +317,7 @@ impl Store for MemoryStore {
         })
     }
 
-    fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<Written>, StoreError>> {
+    fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
         Box::pin(async move {
             let (fault, delay) = self.fate();
             pause(delay).await;
@@ -337,7 +337,7 @@ impl Store for MemoryStore {
                     Err(unknown())
                 }
                 Fault::Rejected => {
-                    Ok(writes.iter().map(|_| Written::Rejected { detail: "scripted refusal".into() }).collect())
+                    Ok(writes.iter().map(|_| PageWriteResult::Rejected { detail: "scripted refusal".into() }).collect())
                 }
             }
         })
@@ -347,7 +347,7 @@ impl Store for MemoryStore {
         &'a self,
         requests: &'a [LoadRequest],
         _within: Option<Duration>,
-    ) -> BoxFuture<'a, Result<Vec<LoadAnswer>, StoreError>> {
+    ) -> BoxFuture<'a, Result<Vec<LoadResult>, StoreError>> {
         Box::pin(async move {
             let (fault, delay) = self.fate();
             pause(delay).await;
@@ -366,7 +366,7 @@ impl Store for MemoryStore {
         })
     }
 
-    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWritten>, StoreError>> {
+    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
         Box::pin(async move {
             let (fault, delay) = self.fate();
             pause(delay).await;
@@ -374,7 +374,7 @@ impl Store for MemoryStore {
             match fault {
                 Fault::None => {
                     apply(updates.len());
-                    Ok(vec![LatestWritten::Done; updates.len()])
+                    Ok(vec![LatestWriteResult::Done; updates.len()])
                 }
                 Fault::NotApplied => Err(not_applied()),
                 Fault::LostBefore => Err(unknown()),
@@ -386,19 +386,23 @@ impl Store for MemoryStore {
                     apply(updates.len() / 2);
                     Err(unknown())
                 }
-                Fault::Rejected => {
-                    Ok(updates.iter().map(|_| LatestWritten::Rejected { detail: "scripted refusal".into() }).collect())
-                }
+                Fault::Rejected => Ok(updates
+                    .iter()
+                    .map(|_| LatestWriteResult::Rejected { detail: "scripted refusal".into() })
+                    .collect()),
             }
         })
     }
 
-    fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<Vec<LetterKept>, StoreError>> {
+    fn write_dead_letters<'a>(
+        &'a self,
+        dead_letters: &'a [DeadLetter],
+    ) -> BoxFuture<'a, Result<Vec<DeadLetterWritten>, StoreError>> {
         Box::pin(async move {
             let (fault, delay) = self.fate();
             pause(delay).await;
             match fault {
-                Fault::None | Fault::Rejected => Ok(self.keep_letters(letters)?),
+                Fault::None | Fault::Rejected => Ok(self.keep_dead_letters(dead_letters)?),
                 Fault::NotApplied => Err(not_applied()),
                 Fault::LostBefore | Fault::LostAfter | Fault::LostHalf => Err(unknown()),
             }
@@ -410,12 +414,12 @@ impl Store for MemoryStore {
         Box::pin(async { Ok(self.pages().dead_letter_bytes()) })
     }
 
-    fn evict_letters(&self, bytes: u64) -> BoxFuture<'_, Result<Evicted, StoreError>> {
+    fn evict_dead_letters(&self, bytes: u64) -> BoxFuture<'_, Result<Evicted, StoreError>> {
         Box::pin(async move {
             let (fault, delay) = self.fate();
             pause(delay).await;
             match fault {
-                Fault::None | Fault::Rejected => Ok(self.pages().evict_letters(bytes)),
+                Fault::None | Fault::Rejected => Ok(self.pages().evict_dead_letters(bytes)),
                 _ => Err(not_applied()),
             }
         })
@@ -444,8 +448,11 @@ impl Store for MemoryStore {
         Box::pin(self.read(move |pages| pages.read_first_buckets(sensors)))
     }
 
-    fn letters<'a>(&'a self, q: &'a DeadLetterQuery) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
-        Box::pin(self.read(move |pages| pages.read_letters(q)))
+    fn find_dead_letters<'a>(
+        &'a self,
+        q: &'a DeadLetterQuery,
+    ) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
+        Box::pin(self.read(move |pages| pages.read_dead_letters(q)))
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -4,22 +4,22 @@
 //! The contract:
 //! - [`Store::write`] carries out page writes, each by itself, in any order; no two of a batch are for the same bucket.
 //!   Each is atomic. A `Create` succeeds only where the page does not exist; an `Append` only where it exists, is not
-//!   sealed and has exactly the count named. Anything else is [`Written::Conflict`] and changes nothing.
+//!   sealed and has exactly the count named. Anything else is [`PageWriteResult::Conflict`] and changes nothing.
 //! - `Ok` means durable with the write concern. [`StoreError::NotApplied`] means that nothing of the batch was or will be
 //!   applied. [`StoreError::Unknown`] means that any part may have been, or may still be.
 //! - [`Store::load`] sees everything that an `Ok` was given for (majority read concern), and may not see yet what an
 //!   `Unknown` left.
 //! - Writes of [`StorageMode::TimeSeries`] store their measurements first, which no version guards, and then the summary. If the
-//!   summary is not what was believed they answer [`Written::SummaryConflict`]. After that, and after an `Unknown`, the
+//!   summary is not what was believed they answer [`PageWriteResult::SummaryConflict`]. After that, and after an `Unknown`, the
 //!   bucket must be loaded with `doubt` before anything more is written to it: that load waits until no statement of this
-//!   process on the bucket that was given up can still be applied, and recounts the summary if it differs ([`recount`]).
+//!   process on the bucket that was given up can still be applied, and recounts the summary if it differs ([`recompute_summary`]).
 //! - One bucket that cannot be loaded does not fail the others: [`Store::load`] answers each request by itself.
 
 pub mod memory;
 pub mod mongo;
 pub mod reading;
-pub(crate) mod recount;
 pub mod registry;
+pub(crate) mod summary_pages;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -36,7 +36,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The answer to one page write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Written {
+pub enum PageWriteResult {
     /// Done. `count` is what the page holds now (usually what was known plus what was sent; after an append to a page
     /// that somebody had removed, only what was sent).
     Done {
@@ -62,7 +62,7 @@ pub enum Written {
 
 /// The answer to one update of a sensor's latest state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LatestWritten {
+pub enum LatestWriteResult {
     /// Merged in.
     Done,
     /// Not this time (another upsert was faster, the server was busy): send the same again.
@@ -76,7 +76,7 @@ pub enum LatestWritten {
 
 /// The answer to one dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LetterKept {
+pub enum DeadLetterWritten {
     /// It is stored.
     Done,
     /// The store will never take this letter as it is.
@@ -90,7 +90,7 @@ pub enum LetterKept {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Evicted {
     /// Letters that this call has removed.
-    pub letters: u64,
+    pub dead_letters: u64,
     /// Their bytes.
     pub bytes: u64,
     /// When the last one of them was received, in milliseconds since 1970.
@@ -121,7 +121,7 @@ pub enum StoreError {
 }
 
 /// The answer to one [`LoadRequest`].
-pub type LoadAnswer = Result<LoadedBucket, StoreError>;
+pub type LoadResult = Result<LoadedBucket, StoreError>;
 
 impl StoreError {
     /// The answer to a request that was not begun because the time was used up by others.
@@ -222,7 +222,7 @@ pub trait Store: Send + Sync + 'static {
     fn raise_high_water(&self, through: BucketStart) -> BoxFuture<'_, Result<BucketStart, StoreError>>;
 
     /// Carries out the writes; the answers are in their order.
-    fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<Written>, StoreError>>;
+    fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>>;
 
     /// Looks at buckets; the answers are in the order of the requests. A bucket that was not finished `within` this time
     /// is answered with a timeout, and one that was not even begun with [`StoreError::deferred`]; without a limit each
@@ -234,11 +234,11 @@ pub trait Store: Send + Sync + 'static {
         &'a self,
         requests: &'a [LoadRequest],
         within: Option<Duration>,
-    ) -> BoxFuture<'a, Result<Vec<LoadAnswer>, StoreError>>;
+    ) -> BoxFuture<'a, Result<Vec<LoadResult>, StoreError>>;
 
     /// Merges readings into the sensors' documents of `sensor_latest` ([`crate::model::latest`]); the answers are in
     /// their order, no two for the same sensor. The same may be sent again after any error: merged twice is merged once.
-    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWritten>, StoreError>>;
+    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>>;
 
     /// A reader of the registry collection that `query` names; `None` where the store has no such thing.
     fn registry(&self, query: registry::RegistryQuery) -> Option<std::sync::Arc<dyn registry::Reader>> {
@@ -247,7 +247,10 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Keeps dead letters; the answers are in their order. May keep some twice when it is called again after an `Unknown`.
-    fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<Vec<LetterKept>, StoreError>>;
+    fn write_dead_letters<'a>(
+        &'a self,
+        dead_letters: &'a [DeadLetter],
+    ) -> BoxFuture<'a, Result<Vec<DeadLetterWritten>, StoreError>>;
 
     /// Bytes of all dead letters that are stored, as the store counts them: those of other instances are among them.
     fn dead_letter_bytes(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
@@ -256,7 +259,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Removes the oldest dead letters until `bytes` are gone, or fewer where one call would take long. Letters that
     /// [hold acknowledged readings](DeadLetter::is_own) are never removed.
-    fn evict_letters(&self, bytes: u64) -> BoxFuture<'_, Result<Evicted, StoreError>> {
+    fn evict_dead_letters(&self, bytes: u64) -> BoxFuture<'_, Result<Evicted, StoreError>> {
         let _ = bytes;
         Box::pin(async { Ok(Evicted { exhausted: true, ..Evicted::default() }) })
     }
@@ -282,7 +285,10 @@ pub trait Store: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>>;
 
     /// Dead letters, the one received last first.
-    fn letters<'a>(&'a self, query: &'a DeadLetterQuery) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>>;
+    fn find_dead_letters<'a>(
+        &'a self,
+        query: &'a DeadLetterQuery,
+    ) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>>;
 
     /// Whether the store answers.
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>>;

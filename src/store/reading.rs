@@ -96,5 +96,5 @@ pub struct StoredDeadLetter {
     /// The id, as text.
     pub id: String,
     /// The letter.
-    pub letter: DeadLetter,
+    pub dead_letter: DeadLetter,
 }

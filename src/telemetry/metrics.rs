@@ -170,7 +170,7 @@ pub fn ready(ready: bool) {
 
 /// Why the door is closed, the label `reason`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Closed {
+pub enum AdmissionClosed {
     /// The journal has no room.
     Full,
     /// The service is shutting down.
@@ -180,8 +180,10 @@ pub enum Closed {
 }
 
 /// Sets why the door is closed; `None`: it is open.
-pub fn intake_closed(why: Option<Closed>) {
-    for (reason, label) in [(Closed::Full, "full"), (Closed::Stopping, "stopping"), (Closed::Broken, "broken")] {
+pub fn intake_closed(why: Option<AdmissionClosed>) {
+    for (reason, label) in
+        [(AdmissionClosed::Full, "full"), (AdmissionClosed::Stopping, "stopping"), (AdmissionClosed::Broken, "broken")]
+    {
         gauge!("hourbucket_intake_closed", "reason" => label).set(f64::from(u8::from(why == Some(reason))));
     }
 }

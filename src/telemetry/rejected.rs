@@ -53,7 +53,7 @@ pub fn note(source: Source, name: &str, reason: &str, n: u64, detail: &str, at_m
 }
 
 /// The same for the messages of which something was rejected.
-pub fn note_letters(source: Source, letters: &[DeadLetter]) {
+pub fn note_dead_letters(source: Source, letters: &[DeadLetter]) {
     for letter in letters {
         note(source, &letter.topic, &letter.reason, 1, &letter.detail, letter.received_at_ms);
     }

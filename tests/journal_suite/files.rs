@@ -8,7 +8,7 @@ use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::admission::{Admission, AdmissionControl, IngestBatch, admission_channel};
 use hourbucket::config;
 use hourbucket::journal::fs::RealFs;
-use hourbucket::journal::{Env, Follower, Journal, JournalError, Opened, inspect, salvage};
+use hourbucket::journal::{Follower, Journal, JournalDeps, JournalError, Opened, inspect, salvage};
 use hourbucket::model::SystemClock;
 use tempfile::TempDir;
 
@@ -29,7 +29,7 @@ fn open(dir: &Path, tail_bytes: usize) -> Result<Service, JournalError> {
     let broken = Arc::new(Mutex::new(None));
     let (seen, admission_control) = (broken.clone(), AdmissionControl::default());
     let on_broken = Box::new(move |why: &hourbucket::journal::Broken| *seen.lock().unwrap() = Some(why.to_string()));
-    let env = Env {
+    let env = JournalDeps {
         fs: Arc::new(RealFs),
         clock: Arc::new(SystemClock::new()),
         admission_control: admission_control.clone(),

@@ -10,7 +10,7 @@ use hourbucket::admission::{AdmissionControl, IngestBatch};
 use hourbucket::config;
 use hourbucket::journal::fs::memory::Crash;
 use hourbucket::journal::fs::{Fs, MemFs};
-use hourbucket::journal::{Entry, EntryKind, Env, Journal, JournalError, Opened};
+use hourbucket::journal::{Entry, EntryKind, Journal, JournalDeps, JournalError, Opened};
 use hourbucket::model::{BatchBuilder, Clock, DeadLetter, Now, ReadingBatch, ValueRef};
 
 /// A clock that a test moves, and whose wall half it sets.
@@ -161,7 +161,7 @@ impl World {
         self.admission_control = AdmissionControl::default();
         self.broken = Arc::default();
         let broken = self.broken.clone();
-        let env = Env {
+        let env = JournalDeps {
             fs: Arc::new(self.fs.clone()) as Arc<dyn Fs>,
             clock: self.clock.clone(),
             admission_control: self.admission_control.clone(),

@@ -10,7 +10,7 @@ use hourbucket::accumulate::task::{ShardGauges, ShardTask};
 use hourbucket::accumulate::{ShardBatch, ShardHandle};
 use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::flush::Flusher;
-use hourbucket::flush::dead::DeadLetters;
+use hourbucket::flush::dead_letters::DeadLetters;
 use hourbucket::model::{Clock, DeadLetter, Now, Reading, ReadingBatch, StorageMode, Value};
 use hourbucket::route::row_refs;
 use hourbucket::store::Store;

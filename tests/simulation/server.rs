@@ -15,7 +15,8 @@ use hourbucket::store::reading::{
     StoredSensor,
 };
 use hourbucket::store::{
-    BoxFuture, LatestWritten, LetterKept, LoadAnswer, LoadRequest, PrepareError, Prepared, Store, StoreError, Written,
+    BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError, Prepared,
+    Store, StoreError,
 };
 use tokio::time::Instant;
 
@@ -133,7 +134,7 @@ impl Server {
         self: &Arc<Server>,
         process: u64,
         writes: &[PageWrite],
-    ) -> Result<Vec<Written>, StoreError> {
+    ) -> Result<Vec<PageWriteResult>, StoreError> {
         let begun = Instant::now();
         let answer = self.try_write(process, writes).await;
         let list = || writes.iter().map(|w| format!("{}@{}", w.sensor_id, w.start.0)).collect::<Vec<_>>();
@@ -141,7 +142,11 @@ impl Server {
         answer
     }
 
-    async fn try_write(self: &Arc<Server>, process: u64, writes: &[PageWrite]) -> Result<Vec<Written>, StoreError> {
+    async fn try_write(
+        self: &Arc<Server>,
+        process: u64,
+        writes: &[PageWrite],
+    ) -> Result<Vec<PageWriteResult>, StoreError> {
         tokio::time::sleep(self.pace.round_trip / 2).await;
         let sensors = || writes.iter().map(|w| w.sensor_id.as_ref());
         let fate = self.fate(sensors())?;
@@ -193,7 +198,7 @@ impl Server {
     }
 
     /// Measurements first, then pages and summaries, half of them at a time.
-    async fn carry_out(&self, id: u64, writes: Vec<PageWrite>, time: Duration, fate: Fate) -> Vec<Written> {
+    async fn carry_out(&self, id: u64, writes: Vec<PageWrite>, time: Duration, fate: Fate) -> Vec<PageWriteResult> {
         tokio::time::sleep(time / 3).await;
         for write in writes.iter().filter(|w| w.storage_mode == StorageMode::TimeSeries && !self.refuses(w)) {
             self.state().insert(write);
@@ -214,10 +219,10 @@ impl Server {
         state.trouble == Trouble::WritesFail && state.awkward(&write.sensor_id, write.start)
     }
 
-    fn statement(&self, write: &PageWrite, fate: Fate) -> Written {
+    fn statement(&self, write: &PageWrite, fate: Fate) -> PageWriteResult {
         let detail = || "scripted".to_owned();
         if self.refuses(write) {
-            return Written::Unknown { detail: detail() };
+            return PageWriteResult::Unknown { detail: detail() };
         }
         let mut state = self.state();
         if let (Trouble::FieldsMax(most), true) = (state.trouble, state.awkward(&write.sensor_id, write.start)) {
@@ -225,7 +230,7 @@ impl Server {
             let stored: HashSet<&str> = page.iter().flat_map(|p| p.summary.keys()).map(String::as_str).collect();
             let new = write.rows.fields().iter().filter(|f| !stored.contains(&***f)).count();
             if stored.len() + new > most && write.storage_mode == StorageMode::Bucket {
-                return Written::Rejected { detail: "Resulting document is too large (17419)".into() };
+                return PageWriteResult::Rejected { detail: "Resulting document is too large (17419)".into() };
             }
         }
         // An error of one statement: it may have been applied.
@@ -234,7 +239,7 @@ impl Server {
                 state.write(write);
             }
             state.hit(&write.sensor_id);
-            return Written::Unknown { detail: detail() };
+            return PageWriteResult::Unknown { detail: detail() };
         }
         match write.storage_mode {
             StorageMode::TimeSeries => state.pages.summarise(write),
@@ -277,9 +282,9 @@ impl State {
         self.note(write);
     }
 
-    fn write(&mut self, write: &PageWrite) -> Written {
+    fn write(&mut self, write: &PageWrite) -> PageWriteResult {
         let written = self.pages.write(write);
-        if matches!(written, Written::Done { .. }) {
+        if matches!(written, PageWriteResult::Done { .. }) {
             self.note(write);
         }
         written
@@ -327,7 +332,7 @@ impl Server {
         requests: &[LoadRequest],
         within: Option<Duration>,
         storage_mode: StorageMode,
-    ) -> Result<Vec<LoadAnswer>, StoreError> {
+    ) -> Result<Vec<LoadResult>, StoreError> {
         let fate = self.fate(requests.iter().map(|r| &*r.bucket.sensor_id))?;
         match fate {
             Fate::NotApplied => return Err(not_applied()),
@@ -393,7 +398,7 @@ impl Server {
         Some(time)
     }
 
-    fn look(&self, request: &LoadRequest, storage_mode: StorageMode, fate: Fate) -> LoadAnswer {
+    fn look(&self, request: &LoadRequest, storage_mode: StorageMode, fate: Fate) -> LoadResult {
         let mut state = self.state();
         if state.trouble == Trouble::LoadsFail && state.awkward(&request.bucket.sensor_id, request.bucket.start) {
             return Err(StoreError::Unknown { kind: "command", detail: "scripted: BSONObjectTooLarge".into() });
@@ -479,7 +484,7 @@ impl Store for Client {
         Box::pin(self.server.raise(through))
     }
 
-    fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<Written>, StoreError>> {
+    fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
         Box::pin(self.server.write(self.process, writes))
     }
 
@@ -487,7 +492,7 @@ impl Store for Client {
         &'a self,
         requests: &'a [LoadRequest],
         within: Option<Duration>,
-    ) -> BoxFuture<'a, Result<Vec<LoadAnswer>, StoreError>> {
+    ) -> BoxFuture<'a, Result<Vec<LoadResult>, StoreError>> {
         Box::pin(async move {
             let begun = Instant::now();
             let answer = self.server.load(self.process, requests, within, self.storage_mode).await;
@@ -501,15 +506,18 @@ impl Store for Client {
         })
     }
 
-    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWritten>, StoreError>> {
+    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
         Box::pin(async move {
             updates.iter().for_each(|u| self.server.state().pages.merge_latest(u));
-            Ok(vec![LatestWritten::Done; updates.len()])
+            Ok(vec![LatestWriteResult::Done; updates.len()])
         })
     }
 
-    fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<Vec<LetterKept>, StoreError>> {
-        Box::pin(async move { self.server.keep(letters).await.map(|()| vec![LetterKept::Done; letters.len()]) })
+    fn write_dead_letters<'a>(
+        &'a self,
+        letters: &'a [DeadLetter],
+    ) -> BoxFuture<'a, Result<Vec<DeadLetterWritten>, StoreError>> {
+        Box::pin(async move { self.server.keep(letters).await.map(|()| vec![DeadLetterWritten::Done; letters.len()]) })
     }
 
     fn pages<'a>(&'a self, q: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>> {
@@ -535,8 +543,11 @@ impl Store for Client {
         self.ask(move |pages| pages.read_first_buckets(sensors))
     }
 
-    fn letters<'a>(&'a self, q: &'a DeadLetterQuery) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
-        self.ask(move |pages| pages.read_letters(q))
+    fn find_dead_letters<'a>(
+        &'a self,
+        q: &'a DeadLetterQuery,
+    ) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
+        self.ask(move |pages| pages.read_dead_letters(q))
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -20,14 +20,14 @@ use hourbucket::flush::due::DuePolicy;
 use hourbucket::model::{BucketStart, NewBuckets, Now, PageWrite, Reading, ReadingBatch, Span, StorageMode, Value};
 use hourbucket::route::row_refs;
 use hourbucket::store::memory::Pages;
-use hourbucket::store::{StoreError, Written};
+use hourbucket::store::{PageWriteResult, StoreError};
 
 use super::{HOUR, Identity, identity};
 
 /// Carries out one statement and notes what it stored.
-fn apply(pages: &mut Pages, stored: &mut HashSet<Identity>, write: &PageWrite) -> Written {
+fn apply(pages: &mut Pages, stored: &mut HashSet<Identity>, write: &PageWrite) -> PageWriteResult {
     let written = pages.write(write);
-    if matches!(written, Written::Done { .. }) || write.storage_mode == StorageMode::TimeSeries {
+    if matches!(written, PageWriteResult::Done { .. }) || write.storage_mode == StorageMode::TimeSeries {
         stored.extend(write.rows.to_readings(&write.sensor_id).iter().map(identity));
     }
     written
@@ -46,7 +46,7 @@ struct Entry {
 /// The measurements of a statement, and not its summary; or not all of the statements of its recount.
 fn insert(rng: &mut fastrand::Rng, pages: &mut Pages, stored: &mut HashSet<Identity>, write: &PageWrite) {
     pages.insert(write);
-    pages.recount_in_part(&write.sensor_id, write.start, rng.usize(0..6).saturating_sub(1));
+    pages.recompute_in_part(&write.sensor_id, write.start, rng.usize(0..6).saturating_sub(1));
     stored.extend(write.rows.to_readings(&write.sensor_id).iter().map(identity));
 }
 
@@ -350,8 +350,9 @@ impl Sim {
             }
             Job::Write(tickets, writes) => {
                 let (pages, stored) = (&mut self.pages, &mut self.stored);
-                let mut apply =
-                    |n: usize| -> Vec<Written> { writes[..n].iter().map(|w| apply(pages, stored, w)).collect() };
+                let mut apply = |n: usize| -> Vec<PageWriteResult> {
+                    writes[..n].iter().map(|w| apply(pages, stored, w)).collect()
+                };
                 let answer = match fault {
                     0 => Err(StoreError::NotApplied { kind: "network", detail: String::new() }),
                     1 => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hourbucket::admission::{AdmissionControl, IngestBatch, IngestReceiver, admission_channel};
 use hourbucket::config::{AckMode, Config, ListenMqtt, Live, Retained, Subscription};
-use hourbucket::ingest::Env;
+use hourbucket::ingest::IngestDeps;
 use hourbucket::ingest::listen::MqttListener;
 use hourbucket::model::SystemClock;
 use tokio::task::JoinHandle;
@@ -55,7 +55,7 @@ impl Direct {
         let admission_control = AdmissionControl::default();
         let (admission, ingest_batches) = admission_channel(1024, 64 * 1024 * 1024, admission_control.clone());
         let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
-        let env = Env {
+        let env = IngestDeps {
             decoding: Live::fixed(Config::default().decoding()),
             on_tls: Arc::new(|_| {}),
             ack: AckMode::Journal,

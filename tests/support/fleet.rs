@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rumqttc_v4 as mqtt;
 
-use super::truth::Stored;
+use super::stored::Stored;
 
 /// Now, in milliseconds since 1970.
 pub fn now_ms() -> i64 {

@@ -18,7 +18,7 @@ pub mod replica_set;
 pub mod seed;
 pub mod service;
 pub mod steady;
-pub mod truth;
+pub mod stored;
 
 use std::future::Future;
 use std::net::TcpListener;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hourbucket::admission::{AdmissionControl, IngestBatch, IngestReceiver, admission_channel};
 use hourbucket::config::{AckMode, Decoding, Live, Mqtt, MqttProtocol, Retained, Subscription};
-use hourbucket::ingest::Env;
+use hourbucket::ingest::IngestDeps;
 use hourbucket::ingest::mqtt::{BrokerStatus, spawn};
 use hourbucket::model::SystemClock;
 use rumqttc_v4 as mqtt;
@@ -90,7 +90,7 @@ impl Ingest {
         let none = BrokerStatus { broker: String::new(), connected: false, subscribed: false, problem: None };
         let (tx, status) = watch::channel(none);
         let on_status = Arc::new(move |status| drop(tx.send(status)));
-        let env = Env {
+        let env = IngestDeps {
             decoding: Live::fixed(decoding()),
             on_tls: Arc::new(|_| {}),
             ack: AckMode::Journal,

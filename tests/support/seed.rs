@@ -15,7 +15,7 @@ use mongodb::Database;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::mongod::{Mongod, unique_database};
-use super::truth::Stored;
+use super::stored::Stored;
 
 pub const HOUR: i64 = 3_600_000;
 /// 2024-03-01T10:00:00Z

@@ -13,7 +13,7 @@ use mongodb::bson::{Document, doc};
 
 use super::block_on;
 use super::fleet::now_ms;
-use super::truth::Stored;
+use super::stored::Stored;
 
 const SEND_EVERY: Duration = Duration::from_secs(1);
 /// The longest that senders are refused.

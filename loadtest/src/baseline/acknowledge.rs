@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::drive::{self, Pace, Target};
+use crate::drive::{self, Target, Throttle};
 use crate::parts::mosquitto::Mosquitto;
 use crate::report::Used;
 use crate::spec::{Spec, Transport};
@@ -46,14 +46,14 @@ pub(crate) fn run(spec: &Spec) -> Result<Delivered, Failure> {
             };
             let (before, begun, progress) = (used(), Instant::now(), AtomicU64::new(0));
             let first = spec.phases.first().ok_or("there is no phase")?;
-            let pace = Pace {
+            let throttle = Throttle {
                 rate: None,
                 seconds: first.seconds,
                 readings: first.readings,
                 progress: &progress,
                 stop: &AtomicBool::new(false),
             };
-            let driven = drive::phase(&mut lanes, &plan, target, spec.window, &pace)?;
+            let driven = drive::phase(&mut lanes, &plan, target, spec.window, &throttle)?;
             wait("not all messages were delivered", || received.load(Ordering::Relaxed) >= driven.readings)?;
             let (seconds, used) = (begun.elapsed().as_secs_f64(), used().since(&before));
             Ok(Delivered { readings: driven.readings, seconds, used })

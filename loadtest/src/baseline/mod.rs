@@ -21,8 +21,8 @@ use crate::Failure;
 use crate::parts::mongod::Mongod;
 use crate::plan::Plan;
 use crate::report::Used;
-use crate::shape;
 use crate::usage;
+use crate::values;
 
 /// Commands in flight, as `flush.commands_max`.
 const WRITERS: u32 = 4;
@@ -88,11 +88,11 @@ impl Source {
     fn new(plan: Plan, measurements: bool) -> Source {
         let (mut ids, mut all_tags, mut rounds) = (vec![], vec![], vec![]);
         for sensor in 0..plan.sensors {
-            let id = shape::id(sensor);
+            let id = values::id(sensor);
             let mut tags = Writer::new();
-            shape::tags(plan.seed, sensor).iter().for_each(|(name, value)| tags.str(name, value));
+            values::tags(plan.seed, sensor).iter().for_each(|(name, value)| tags.str(name, value));
             let tags = tags.finish();
-            let one = |values: &shape::Values| {
+            let one = |values: &values::Values| {
                 let mut w = Writer::new();
                 w.date("ts", 0);
                 if measurements {
@@ -101,15 +101,15 @@ impl Source {
                     w.whole("tags", &tags);
                     w.end();
                 }
-                for (field, value) in shape::fields(sensor).iter().zip(values) {
+                for (field, value) in values::fields(sensor).iter().zip(values) {
                     match field.integer {
                         true => w.i64(field.name, i64::from(*value)),
-                        false => w.double(field.name, shape::double(*value, field)),
+                        false => w.double(field.name, values::double(*value, field)),
                     }
                 }
                 w.finish()
             };
-            rounds.push(shape::series(plan.seed, sensor, plan.ring as usize).iter().map(one).collect());
+            rounds.push(values::series(plan.seed, sensor, plan.ring as usize).iter().map(one).collect());
             ids.push(id);
             all_tags.push(tags);
         }
@@ -262,7 +262,7 @@ fn page(source: &Source, sensor: u32, n: u64, w: &mut Writer, bytes: &mut Vec<u8
     hours.push(w.date("first_ts", 0));
     hours.push(w.date("last_ts", 0));
     w.document("summary");
-    for field in shape::fields(sensor) {
+    for field in values::fields(sensor) {
         w.document(field.name);
         ["min", "max", "sum"].iter().for_each(|name| w.double(name, f64::from(sensor)));
         w.i32("count", PAGE_READINGS as i32);

@@ -11,7 +11,7 @@ use mongodb::Database;
 use mongodb::bson::{Bson, Document, doc};
 
 use super::acknowledge::Delivered;
-use crate::drive::{self, Pace, Target};
+use crate::drive::{self, Target, Throttle};
 use crate::parts::mongod::Mongod;
 use crate::parts::mosquitto::Mosquitto;
 use crate::parts::process::Process;
@@ -77,8 +77,8 @@ pub(crate) async fn run(spec: &Spec, messages: u64) -> Result<Delivered, Failure
         loadtest: usage::of(std::process::id()).unwrap_or_default(),
     };
     let (before, begun, progress, stop) = (used(), Instant::now(), AtomicU64::new(0), AtomicBool::new(false));
-    let pace = Pace { rate: None, seconds: None, readings: Some(messages), progress: &progress, stop: &stop };
-    let driven = drive::phase(&mut lanes, &plan, target, spec.window, &pace)?;
+    let throttle = Throttle { rate: None, seconds: None, readings: Some(messages), progress: &progress, stop: &stop };
+    let driven = drive::phase(&mut lanes, &plan, target, spec.window, &throttle)?;
     let db = mongod.client().await?.database(DATABASE);
     all_stored(&db, driven.readings).await?;
     let (seconds, used) = (begun.elapsed().as_secs_f64(), used().since(&before));

@@ -62,7 +62,7 @@ fn payload(seq: Option<u64>, metrics: &[M]) -> Vec<u8> {
 }
 
 /// What a message became: each reading as sensor, time from now and values; the reasons; why a rebirth was asked for.
-type Seen = (Vec<(String, i64, Vec<(String, Value)>)>, Vec<(usize, &'static str)>, bool);
+type Decoded = (Vec<(String, i64, Vec<(String, Value)>)>, Vec<(usize, &'static str)>, bool);
 
 struct Rig {
     state: Sparkplug,
@@ -85,7 +85,7 @@ impl Rig {
         (out.finish().to_readings(), rejects, rebirth)
     }
 
-    fn send(&mut self, what: &str, seq: impl Into<Option<u64>>, metrics: &[M]) -> Seen {
+    fn send(&mut self, what: &str, seq: impl Into<Option<u64>>, metrics: &[M]) -> Decoded {
         let topic = match what.split_once(' ') {
             Some((kind, device)) => format!("spBv1.0/G/{kind}/N/{device}"),
             None => format!("spBv1.0/G/{what}/N"),
@@ -97,15 +97,15 @@ impl Rig {
     }
 }
 
-fn one(sensor: &str, name: &str, value: Value) -> Seen {
+fn one(sensor: &str, name: &str, value: Value) -> Decoded {
     (vec![(sensor.into(), 0, vec![(name.into(), value)])], vec![], false)
 }
 
-fn nothing() -> Seen {
+fn nothing() -> Decoded {
     (vec![], vec![], false)
 }
 
-fn unknown(asked: bool) -> Seen {
+fn unknown(asked: bool) -> Decoded {
     (vec![], vec![(0, reasons::UNKNOWN_METRIC)], asked)
 }
 

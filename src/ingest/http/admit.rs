@@ -15,8 +15,8 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::body::{Budget, drain};
-use super::refusal::Refusal;
+use super::body::{BodyBudget, drain};
+use super::error::IngestError;
 use super::tokens::Tokens;
 use crate::admission::{Admission, AdmissionError};
 use crate::config;
@@ -30,7 +30,7 @@ const UNMATCHED: &str = "unmatched";
 /// The status in the metrics of a request whose sender left before the answer (nginx's 499; nobody receives it).
 const SENDER_LEFT: u16 = 499;
 
-/// How often a closed door is tried again.
+/// DecodeOptions often a closed door is tried again.
 const DOOR_EVERY: Duration = Duration::from_millis(50);
 
 /// What all requests share.
@@ -44,7 +44,7 @@ pub(super) struct Shared {
     pub(super) tokens: Option<Arc<Tokens>>,
     /// A permit for each request being worked on, `http.concurrency_max` in all.
     pub(super) running: Arc<Semaphore>,
-    pub(super) bodies: Budget,
+    pub(super) bodies: BodyBudget,
     pub(super) stopping: Arc<AtomicBool>,
 }
 
@@ -52,21 +52,21 @@ impl Shared {
     /// Lets a request in, at no more cost than one hash: `check` looks for a token where there must be one.
     pub(super) fn admit(
         &self,
-        check: impl FnOnce(&Tokens) -> Result<(), Refusal>,
-    ) -> Result<OwnedSemaphorePermit, Refusal> {
+        check: impl FnOnce(&Tokens) -> Result<(), IngestError>,
+    ) -> Result<OwnedSemaphorePermit, IngestError> {
         if self.stopping.load(Ordering::Acquire) {
-            return Err(Refusal::Door(AdmissionError::Stopping));
+            return Err(IngestError::Door(AdmissionError::Stopping));
         }
         if let Some(tokens) = &self.tokens {
             check(tokens)?;
         }
         // A closed door is seen again at the hand-over; seen here, it saves reading and decoding the body.
         self.admission.check()?;
-        self.running.clone().try_acquire_owned().map_err(|_| Refusal::Concurrency)
+        self.running.clone().try_acquire_owned().map_err(|_| IngestError::Concurrency)
     }
 
     /// Whether the sender may send, where there are tokens.
-    pub(super) fn may_send(&self, check: impl FnOnce(&Tokens) -> Result<(), Refusal>) -> Result<(), Refusal> {
+    pub(super) fn may_send(&self, check: impl FnOnce(&Tokens) -> Result<(), IngestError>) -> Result<(), IngestError> {
         self.tokens.as_deref().map_or(Ok(()), check)
     }
 
@@ -79,9 +79,9 @@ impl Shared {
     /// As [`Shared::admit`], once [`Shared::may_send`] was asked, for senders that send only once: waits up to
     /// `patience` while there is no room. Permits that come back go to those who wait, so those who try again by
     /// themselves, and do not wait here, come second.
-    pub(super) async fn admit_patiently(&self, patience: Duration) -> Result<OwnedSemaphorePermit, Refusal> {
+    pub(super) async fn admit_patiently(&self, patience: Duration) -> Result<OwnedSemaphorePermit, IngestError> {
         if self.stopping.load(Ordering::Acquire) {
-            return Err(Refusal::Door(AdmissionError::Stopping));
+            return Err(IngestError::Door(AdmissionError::Stopping));
         }
         let open = async {
             while let Err(AdmissionError::Busy | AdmissionError::Full) = self.admission.check() {
@@ -91,9 +91,9 @@ impl Shared {
         };
         let admitted = async {
             open.await?;
-            self.running.clone().acquire_owned().await.map_err(|_| Refusal::Concurrency)
+            self.running.clone().acquire_owned().await.map_err(|_| IngestError::Concurrency)
         };
-        let late = |_| Err(self.admission.check().err().map_or(Refusal::Concurrency, Refusal::from));
+        let late = |_| Err(self.admission.check().err().map_or(IngestError::Concurrency, IngestError::from));
         tokio::time::timeout(patience, admitted).await.unwrap_or_else(late)
     }
 }
@@ -107,14 +107,14 @@ pub(super) fn asks_before_sending(headers: &HeaderMap) -> bool {
 pub(super) async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     match shared.admit(|tokens| tokens.check(request.headers())) {
         Ok(_permit) => next.run(request).await,
-        Err(refusal) => refuse(request, refusal).await,
+        Err(error) => refuse(request, error).await,
     }
 }
 
 /// Answers a request whose body nobody reads.
-pub(super) async fn refuse(request: Request, refusal: Refusal) -> Response {
+pub(super) async fn refuse(request: Request, error: IngestError) -> Response {
     drained(request).await;
-    refusal.into_response()
+    error.into_response()
 }
 
 /// Throws a request's body away.
@@ -128,12 +128,12 @@ pub(super) async fn observe(request: Request, next: Next) -> Response {
     let matched = request.extensions().get::<MatchedPath>();
     let route =
         matched.and_then(|path| super::ROUTES.into_iter().find(|route| *route == path.as_str().trim_end_matches('/')));
-    let mut seen = Seen { route: route.unwrap_or(UNMATCHED), status: SENDER_LEFT, since: Instant::now() };
+    let mut seen = RequestGuard { route: route.unwrap_or(UNMATCHED), status: SENDER_LEFT, since: Instant::now() };
     let response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,
         Err(_) => {
             tracing::error!(route = seen.route, "a request panicked; this is a bug, please report it");
-            Refusal::Internal.into_response()
+            IngestError::Internal.into_response()
         }
     };
     seen.status = response.status().as_u16();
@@ -141,14 +141,14 @@ pub(super) async fn observe(request: Request, next: Next) -> Response {
 }
 
 /// Counts the request when dropped, also where the sender left and the handler went with it.
-struct Seen {
+struct RequestGuard {
     route: &'static str,
     status: u16,
     /// Finer than the milliseconds of [`Clock`], for the histogram only; nothing is decided by it.
     since: Instant,
 }
 
-impl Drop for Seen {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         metrics::http_request(self.route, self.status, self.since.elapsed().as_secs_f64());
     }
@@ -157,11 +157,11 @@ impl Drop for Seen {
 /// For paths that no route has.
 pub(super) async fn not_found(request: Request) -> Response {
     let path = request.uri().path().to_owned();
-    refuse(request, Refusal::NotFound { path }).await
+    refuse(request, IngestError::NotFound { path }).await
 }
 
 /// For methods that a route does not have; axum adds the header Allow.
 pub(super) async fn method_not_allowed(request: Request) -> Response {
     let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
-    refuse(request, Refusal::Method { method, path }).await
+    refuse(request, IngestError::Method { method, path }).await
 }

@@ -1,7 +1,7 @@
 //! Reading a request's body within its limits: size, time, and the memory of all bodies together.
 //!
 //! `http.body_max_bytes` limits one body and `http.concurrency_max` their number, but the product of both is gigabytes.
-//! So all bodies being worked on share a [`Budget`]; one that finds it used up is refused (429) rather than made to wait
+//! So all bodies being worked on share a [`BodyBudget`]; one that finds it used up is refused (429) rather than made to wait
 //! while it holds memory itself.
 //!
 //! A refused body is still read to its end, within limits ([`drain`]): a server that answers and closes while the
@@ -14,7 +14,7 @@ use axum::body::{Body, BodyDataStream, HttpBody};
 use futures_util::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::refusal::Refusal;
+use super::error::IngestError;
 
 /// Memory for all bodies being worked on, unless four of the largest size need more.
 const BUDGET_BYTES: u64 = 128 << 20;
@@ -23,51 +23,51 @@ const EXPECTED_BYTES_MAX: u64 = 512 << 10;
 /// The budget is counted in KiB, so that a semaphore's permits suffice on every platform.
 const UNIT_BYTES: u64 = 1024;
 
-/// How much of a refused body is read and thrown away, and for how long.
+/// DecodeOptions much of a refused body is read and thrown away, and for how long.
 const DRAIN_BYTES_MAX: u64 = 16 << 20;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The memory that all bodies share.
 #[derive(Debug, Clone)]
-pub(super) struct Budget(Arc<Semaphore>);
+pub(super) struct BodyBudget(Arc<Semaphore>);
 
 /// A part of the budget, given back when dropped.
 #[derive(Debug)]
-pub(super) struct Held {
-    budget: Budget,
+pub(super) struct BodyPermit {
+    budget: BodyBudget,
     permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Received {
+impl ReceivedBody {
     /// What is no body, but is read as one.
-    pub(super) fn of(bytes: Vec<u8>, budget: &Budget) -> Result<Received, Refusal> {
+    pub(super) fn of(bytes: Vec<u8>, budget: &BodyBudget) -> Result<ReceivedBody, IngestError> {
         let mut held = budget.hold();
         held.grow_to(bytes.len() as u64)?;
-        Ok(Received { bytes, held })
+        Ok(ReceivedBody { bytes, held })
     }
 }
 
-impl Budget {
-    pub(super) fn new(body_max_bytes: u64) -> Budget {
+impl BodyBudget {
+    pub(super) fn new(body_max_bytes: u64) -> BodyBudget {
         let units = BUDGET_BYTES.max(body_max_bytes.saturating_mul(4)).div_ceil(UNIT_BYTES);
-        Budget(Arc::new(Semaphore::new(usize::try_from(units).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS))))
+        BodyBudget(Arc::new(Semaphore::new(usize::try_from(units).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS))))
     }
 
-    fn hold(&self) -> Held {
-        Held { budget: self.clone(), permit: None }
+    fn hold(&self) -> BodyPermit {
+        BodyPermit { budget: self.clone(), permit: None }
     }
 }
 
-impl Held {
+impl BodyPermit {
     /// Takes what is missing to `bytes` from the budget.
-    pub(super) fn grow_to(&mut self, bytes: u64) -> Result<(), Refusal> {
+    pub(super) fn grow_to(&mut self, bytes: u64) -> Result<(), IngestError> {
         let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits) as u64;
         let missing = bytes.div_ceil(UNIT_BYTES).saturating_sub(held);
         if missing == 0 {
             return Ok(());
         }
-        let missing = u32::try_from(missing).map_err(|_| Refusal::Memory)?;
-        let more = self.budget.0.clone().try_acquire_many_owned(missing).map_err(|_| Refusal::Memory)?;
+        let missing = u32::try_from(missing).map_err(|_| IngestError::Memory)?;
+        let more = self.budget.0.clone().try_acquire_many_owned(missing).map_err(|_| IngestError::Memory)?;
         match &mut self.permit {
             Some(permit) => permit.merge(more),
             None => self.permit = Some(more),
@@ -78,9 +78,9 @@ impl Held {
 
 /// A body that has arrived, and the memory it takes.
 #[derive(Debug)]
-pub(super) struct Received {
+pub(super) struct ReceivedBody {
     pub(super) bytes: Vec<u8>,
-    pub(super) held: Held,
+    pub(super) held: BodyPermit,
 }
 
 /// Reads the body. `asked` says that the sender waits for "100 Continue", so that a body which is too large need not
@@ -90,18 +90,18 @@ pub(super) async fn receive(
     asked: bool,
     bytes_max: u64,
     timeout: Duration,
-    budget: &Budget,
-) -> Result<Received, Refusal> {
+    budget: &BodyBudget,
+) -> Result<ReceivedBody, IngestError> {
     if body.size_hint().lower() > bytes_max {
         drain(body, asked).await;
-        return Err(Refusal::TooLarge { limit: bytes_max });
+        return Err(IngestError::TooLarge { limit: bytes_max });
     }
     // What a sender says, as far as it costs nothing to believe it.
     let expected = body.size_hint().lower().min(EXPECTED_BYTES_MAX) as usize;
     let mut stream = body.into_data_stream();
     let collected = tokio::time::timeout(timeout, collect(&mut stream, expected, bytes_max, budget)).await;
-    let collected = collected.unwrap_or(Err(Refusal::BodyTimeout { seconds: timeout.as_secs_f64() }));
-    if matches!(collected, Err(Refusal::TooLarge { .. } | Refusal::Memory)) {
+    let collected = collected.unwrap_or(Err(IngestError::BodyTimeout { seconds: timeout.as_secs_f64() }));
+    if matches!(collected, Err(IngestError::TooLarge { .. } | IngestError::Memory)) {
         drain_stream(&mut stream).await;
     }
     collected
@@ -111,14 +111,14 @@ async fn collect(
     stream: &mut BodyDataStream,
     expected: usize,
     bytes_max: u64,
-    budget: &Budget,
-) -> Result<Received, Refusal> {
-    let mut received = Received { bytes: Vec::new(), held: budget.hold() };
+    budget: &BodyBudget,
+) -> Result<ReceivedBody, IngestError> {
+    let mut received = ReceivedBody { bytes: Vec::new(), held: budget.hold() };
     while let Some(chunk) = stream.next().await {
-        let chunk = chunk.map_err(|e| Refusal::BodyBroken { detail: e.to_string() })?;
+        let chunk = chunk.map_err(|e| IngestError::BodyBroken { detail: e.to_string() })?;
         let bytes = (received.bytes.len() + chunk.len()) as u64;
         if bytes > bytes_max {
-            return Err(Refusal::TooLarge { limit: bytes_max });
+            return Err(IngestError::TooLarge { limit: bytes_max });
         }
         received.held.grow_to(bytes)?;
         if received.bytes.is_empty() {
@@ -156,14 +156,14 @@ mod tests {
 
     #[test]
     fn what_is_held_comes_back_and_never_exceeds_the_budget() {
-        let budget = Budget::new(1 << 20);
+        let budget = BodyBudget::new(1 << 20);
         let mut a = budget.hold();
         a.grow_to(1).unwrap();
         a.grow_to(1000).unwrap();
         assert_eq!(a.permit.as_ref().unwrap().num_permits(), 1);
         a.grow_to(100 << 20).unwrap();
         let mut b = budget.hold();
-        assert!(matches!(b.grow_to(29 << 20), Err(Refusal::Memory)));
+        assert!(matches!(b.grow_to(29 << 20), Err(IngestError::Memory)));
         b.grow_to(28 << 20).unwrap();
         drop(a);
         b.grow_to(128 << 20).unwrap();

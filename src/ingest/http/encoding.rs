@@ -11,7 +11,7 @@ use axum::http::HeaderMap;
 use axum::http::header::CONTENT_ENCODING;
 use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 
-use super::refusal::Refusal;
+use super::error::IngestError;
 
 /// The accepted names, for messages.
 pub(super) const ENCODINGS: [&str; 4] = ["gzip", "zstd", "deflate", "identity"];
@@ -19,7 +19,7 @@ pub(super) const ENCODINGS: [&str; 4] = ["gzip", "zstd", "deflate", "identity"];
 /// Largest zstd window, 8 MiB: what RFC 9659 §3 asks of every sender, and what a frame may make us allocate.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
-/// How a body is compressed.
+/// DecodeOptions a body is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Encoding {
     Identity,
@@ -30,7 +30,7 @@ pub(super) enum Encoding {
 
 /// Why a body could not be decompressed.
 #[derive(Debug)]
-pub(super) enum Inflate {
+pub(super) enum DecompressError {
     TooLarge,
     Corrupt(io::Error),
 }
@@ -38,7 +38,7 @@ pub(super) enum Inflate {
 impl Encoding {
     /// The one encoding that the headers name. Several, chained, are refused: nobody needs them, and each more would
     /// multiply what a bomb can do.
-    pub(super) fn of(headers: &HeaderMap) -> Result<Encoding, Refusal> {
+    pub(super) fn of(headers: &HeaderMap) -> Result<Encoding, IngestError> {
         let mut values = headers.get_all(CONTENT_ENCODING).iter();
         let Some(first) = values.next() else { return Ok(Encoding::Identity) };
         let name = first.to_str().unwrap_or("?").trim();
@@ -52,8 +52,10 @@ impl Encoding {
         };
         match (encoding, values.next()) {
             (Some(encoding), None) => Ok(encoding),
-            (_, None) => Err(Refusal::Encoding { given: name.to_owned() }),
-            (_, Some(next)) => Err(Refusal::Encoding { given: format!("{name}, {}", next.to_str().unwrap_or("?")) }),
+            (_, None) => Err(IngestError::Encoding { given: name.to_owned() }),
+            (_, Some(next)) => {
+                Err(IngestError::Encoding { given: format!("{name}, {}", next.to_str().unwrap_or("?")) })
+            }
         }
     }
 
@@ -67,14 +69,14 @@ impl Encoding {
     }
 
     /// Decompresses `body` to at most `limit` bytes.
-    pub(super) fn inflate(self, body: &[u8], limit: u64) -> Result<Cow<'_, [u8]>, Inflate> {
+    pub(super) fn inflate(self, body: &[u8], limit: u64) -> Result<Cow<'_, [u8]>, DecompressError> {
         let inflated = match self {
-            Encoding::Identity if body.len() as u64 > limit => Err(Inflate::TooLarge),
+            Encoding::Identity if body.len() as u64 > limit => Err(DecompressError::TooLarge),
             Encoding::Identity => return Ok(Cow::Borrowed(body)),
             Encoding::Gzip => whole(read_all(MultiGzDecoder::new(body), limit)?, |d| d.into_inner()),
             Encoding::Zstd => {
-                let mut decoder = zstd::Decoder::with_buffer(body).map_err(Inflate::Corrupt)?;
-                decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(Inflate::Corrupt)?;
+                let mut decoder = zstd::Decoder::with_buffer(body).map_err(DecompressError::Corrupt)?;
+                decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(DecompressError::Corrupt)?;
                 // Goes on from frame to frame until the input ends, so that nothing can be left.
                 read_all(decoder, limit).map(|(out, _)| out)
             }
@@ -86,7 +88,7 @@ impl Encoding {
 
 /// `deflate` is the zlib format (RFC 9110 §8.4.1.2), but some senders leave its wrapper out, and nearly every server
 /// takes both. The few raw streams whose first bytes look like a zlib header fail as such and are read again.
-fn inflate_deflate(body: &[u8], limit: u64) -> Result<Vec<u8>, Inflate> {
+fn inflate_deflate(body: &[u8], limit: u64) -> Result<Vec<u8>, DecompressError> {
     let raw = || whole(read_all(DeflateDecoder::new(body), limit)?, |d| d.into_inner());
     // RFC 1950 §2.2: method 8, and both bytes as one number divisible by 31.
     let looks_like_zlib = matches!(body, [cmf, flags, ..]
@@ -95,26 +97,26 @@ fn inflate_deflate(body: &[u8], limit: u64) -> Result<Vec<u8>, Inflate> {
         return raw();
     }
     match read_all(ZlibDecoder::new(body), limit).and_then(|done| whole(done, |d| d.into_inner())) {
-        Err(Inflate::Corrupt(e)) => raw().map_err(|_| Inflate::Corrupt(e)),
+        Err(DecompressError::Corrupt(e)) => raw().map_err(|_| DecompressError::Corrupt(e)),
         done => done,
     }
 }
 
-fn read_all<R: Read>(reader: R, limit: u64) -> Result<(Vec<u8>, R), Inflate> {
+fn read_all<R: Read>(reader: R, limit: u64) -> Result<(Vec<u8>, R), DecompressError> {
     let mut out = Vec::new();
     // One byte more than allowed tells a body that is too large from one that fits exactly.
     let mut reader = reader.take(limit.saturating_add(1));
-    reader.read_to_end(&mut out).map_err(Inflate::Corrupt)?;
+    reader.read_to_end(&mut out).map_err(DecompressError::Corrupt)?;
     if out.len() as u64 > limit {
-        return Err(Inflate::TooLarge);
+        return Err(DecompressError::TooLarge);
     }
     Ok((out, reader.into_inner()))
 }
 
-fn whole<'a, R>((out, reader): (Vec<u8>, R), rest: impl FnOnce(R) -> &'a [u8]) -> Result<Vec<u8>, Inflate> {
+fn whole<'a, R>((out, reader): (Vec<u8>, R), rest: impl FnOnce(R) -> &'a [u8]) -> Result<Vec<u8>, DecompressError> {
     match rest(reader) {
         [] => Ok(out),
-        _ => Err(Inflate::Corrupt(io::Error::other("something stands behind its end"))),
+        _ => Err(DecompressError::Corrupt(io::Error::other("something stands behind its end"))),
     }
 }
 
@@ -162,7 +164,7 @@ mod tests {
         for (encoding, packed) in samples() {
             let limit = TEXT.len() as u64;
             assert_eq!(encoding.inflate(&packed, limit).unwrap(), TEXT, "{encoding:?}");
-            assert!(matches!(encoding.inflate(&packed, limit - 1), Err(Inflate::TooLarge)), "{encoding:?}");
+            assert!(matches!(encoding.inflate(&packed, limit - 1), Err(DecompressError::TooLarge)), "{encoding:?}");
         }
     }
 
@@ -171,11 +173,14 @@ mod tests {
         for (encoding, packed) in samples() {
             for cut in 1..packed.len() {
                 let inflated = encoding.inflate(&packed[..cut], 1000);
-                assert!(matches!(inflated, Err(Inflate::Corrupt(_))), "{encoding:?} cut at {cut}: {inflated:?}");
+                assert!(
+                    matches!(inflated, Err(DecompressError::Corrupt(_))),
+                    "{encoding:?} cut at {cut}: {inflated:?}"
+                );
             }
             let longer = [&packed[..], b"rest"].concat();
             let inflated = encoding.inflate(&longer, 1000);
-            assert!(matches!(inflated, Err(Inflate::Corrupt(_))), "{encoding:?}: {inflated:?}");
+            assert!(matches!(inflated, Err(DecompressError::Corrupt(_))), "{encoding:?}: {inflated:?}");
         }
     }
 
@@ -196,13 +201,13 @@ mod tests {
             (Encoding::Deflate, raw(&zeros)),
             (Encoding::Zstd, zstd::encode_all(&zeros[..], 3).unwrap()),
         ] {
-            assert!(matches!(encoding.inflate(&packed, 1 << 20), Err(Inflate::TooLarge)), "{encoding:?}");
+            assert!(matches!(encoding.inflate(&packed, 1 << 20), Err(DecompressError::TooLarge)), "{encoding:?}");
         }
         let mut encoder = zstd::Encoder::new(vec![], 3).unwrap();
         encoder.window_log(27).unwrap();
         encoder.write_all(&zeros[..1 << 20]).unwrap();
         let packed = encoder.finish().unwrap();
-        assert!(matches!(Encoding::Zstd.inflate(&packed, 8 << 20), Err(Inflate::Corrupt(_))));
+        assert!(matches!(Encoding::Zstd.inflate(&packed, 8 << 20), Err(DecompressError::Corrupt(_))));
     }
 
     #[test]

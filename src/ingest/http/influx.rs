@@ -24,8 +24,8 @@ use self::dialect::Dialect;
 use super::admit::{Shared, asks_before_sending, drained};
 use super::body::receive;
 use super::encoding::Encoding;
-use super::passage::{self, How, Origin};
-use super::refusal::Refusal;
+use super::error::IngestError;
+use super::pipeline::{self, DecodeOptions, Origin};
 use crate::decode::{Format, Rejects, TsUnit, reasons};
 use crate::telemetry::metrics::{self, Source};
 
@@ -62,28 +62,29 @@ async fn admit(State((shared, dialect)): State<(Arc<Shared>, Dialect)>, request:
     });
     match admitted {
         Ok(_permit) => next.run(request).await,
-        Err(refusal) => {
+        Err(error) => {
             drained(request).await;
-            dialect.refuse(&refusal)
+            dialect.refuse(&error)
         }
     }
 }
 
 async fn write(shared: Arc<Shared>, dialect: Dialect, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    take(&shared, dialect, &parts, body).await.unwrap_or_else(|refusal| dialect.refuse(&refusal))
+    take(&shared, dialect, &parts, body).await.unwrap_or_else(|error| dialect.refuse(&error))
 }
 
-async fn take(shared: &Shared, dialect: Dialect, parts: &Parts, body: Body) -> Result<Response, Refusal> {
-    let ((how, all_or_nothing), received) = passage::arrive(shared, parts, body, how(dialect, parts)).await?;
-    let (decoded, held) = passage::decode(shared, received, how).await?;
-    passage::count(&decoded.batch, &decoded.rejects, || shared.sender(parts), decoded.received_at_ms);
+async fn take(shared: &Shared, dialect: Dialect, parts: &Parts, body: Body) -> Result<Response, IngestError> {
+    let ((options, all_or_nothing), received) =
+        pipeline::arrive(shared, parts, body, decode_options(dialect, parts)).await?;
+    let (decoded, held) = pipeline::decode(shared, received, options).await?;
+    pipeline::count(&decoded.batch, &decoded.rejects, || shared.sender(parts), decoded.received_at_ms);
     if all_or_nothing && !decoded.rejects.is_empty() {
         metrics::rejected(Source::Http, reasons::NOT_ALL_GOOD, decoded.batch.len() as u64);
         return Ok(dialect.nothing_taken(&decoded.rejects, &decoded.quoted));
     }
     let accepted = decoded.batch.len();
-    passage::deliver(shared, decoded.batch, held).await?;
+    pipeline::deliver(shared, decoded.batch, held).await?;
     Ok(answer(dialect, accepted, &decoded.rejects, &decoded.quoted))
 }
 
@@ -100,18 +101,21 @@ struct Params {
 }
 
 /// What headers and query say about the body, and whether a bad line refuses all.
-fn how(dialect: Dialect, parts: &Parts) -> Result<(How, bool), Refusal> {
+fn decode_options(dialect: Dialect, parts: &Parts) -> Result<(DecodeOptions, bool), IngestError> {
     let known = dialect.precisions();
     let query = Query::<Params>::try_from_uri(&parts.uri);
-    let Query(params) = query.map_err(|e| Refusal::Query { detail: e.body_text(), known })?;
+    let Query(params) = query.map_err(|e| IngestError::Query { detail: e.body_text(), known })?;
     let precision = params.precision.as_deref().unwrap_or_default();
     let ts_unit = dialect.ts_unit(precision).ok_or_else(|| {
         // Not the text itself: where the parameters are mixed up it could be a secret.
-        Refusal::Query { detail: "the precision is not known".to_owned(), known }
+        IngestError::Query { detail: "the precision is not known".to_owned(), known }
     })?;
     let all_or_nothing = dialect == Dialect::V3 && params.accept_partial == Some(false);
     let (encoding, quoting) = (Encoding::of(&parts.headers)?, dialect == Dialect::V3);
-    Ok((How { decoder: Format::Line.into(), encoding, ts_unit, quoting, origin: Origin::default() }, all_or_nothing))
+    Ok((
+        DecodeOptions { decoder: Format::Line.into(), encoding, ts_unit, quoting, origin: Origin::default() },
+        all_or_nothing,
+    ))
 }
 
 impl Dialect {
@@ -162,7 +166,7 @@ async fn query(State(shared): State<Arc<Shared>>, request: Request) -> Response 
             // A form is written like the query of a URL.
             statement(&format!("/?{}", String::from_utf8_lossy(&received.bytes)).parse().ok()?)
         }),
-        Err(refusal) => return Dialect::V1.refuse(&refusal),
+        Err(error) => return Dialect::V1.refuse(&error),
     };
     let statement = statement.unwrap_or_default().trim_start().to_ascii_uppercase();
     if statement.starts_with("CREATE DATABASE") {
@@ -172,7 +176,7 @@ async fn query(State(shared): State<Arc<Shared>>, request: Request) -> Response 
         let result = serde_json::json!({ "results": [{ "statement_id": 0, "series": [none] }] });
         dialect::v1_json(StatusCode::OK, &result)
     } else {
-        Dialect::V1.refuse(&Refusal::NoQueries)
+        Dialect::V1.refuse(&IngestError::NoQueries)
     }
 }
 

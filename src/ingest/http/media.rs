@@ -3,7 +3,7 @@
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 
-use super::refusal::Refusal;
+use super::error::IngestError;
 use crate::decode::Format;
 
 /// What is accepted. A new format is one line here.
@@ -27,14 +27,14 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 
 /// The format that Content-Type names; JSON without it. Parameters (`charset=utf-8`) change nothing: the decoder takes
 /// UTF-8 only and says so where it meets something else.
-pub(super) fn format_of(headers: &HeaderMap) -> Result<Format, Refusal> {
+pub(super) fn format_of(headers: &HeaderMap) -> Result<Format, IngestError> {
     let Some(given) = headers.get(CONTENT_TYPE) else { return Ok(Format::Json) };
     let essence = given.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
     MEDIA_TYPES
         .iter()
         .find(|(name, _)| essence.eq_ignore_ascii_case(name))
         .map(|(_, format)| *format)
-        .ok_or_else(|| Refusal::MediaType { given: String::from_utf8_lossy(given.as_bytes()).into_owned() })
+        .ok_or_else(|| IngestError::MediaType { given: String::from_utf8_lossy(given.as_bytes()).into_owned() })
 }
 
 #[cfg(test)]

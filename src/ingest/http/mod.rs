@@ -2,7 +2,7 @@
 //!
 //! A request passes, in this order: `admit` (observed, token, open door, concurrency), the route's handler
 //! (`readings`, `hooks`, `otlp`, `thingsboard`, `influx`: headers and query), `body` within its limits, and `passage`: `encoding`, decode, the door
-//! ([`crate::admission`]), and the wait for its acknowledgement. Every refusal is one variant of `Refusal` with its status.
+//! ([`crate::admission`]), and the wait for its acknowledgement. Every refusal is one variant of `IngestError` with its status.
 //!
 //! Invariants:
 //! - 2xx is sent only after every accepted reading of the request was acknowledged as delivered.
@@ -20,13 +20,13 @@ mod admit;
 pub(crate) mod answer;
 mod body;
 mod encoding;
+mod error;
 mod hooks;
 mod influx;
 mod media;
 mod otlp;
-mod passage;
+mod pipeline;
 mod readings;
-mod refusal;
 mod secure;
 pub(crate) mod server;
 mod thingsboard;
@@ -49,7 +49,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::admit::Shared;
-use self::body::Budget;
+use self::body::BodyBudget;
 use self::tokens::{Tokens, TokensError};
 use crate::admission::Admission;
 use crate::config;
@@ -87,7 +87,7 @@ const WRITE_ROUTES: [&str; 7] = [
     influx::WRITE_V3,
 ];
 
-/// How long connections may take, once the last request is answered, to carry the answers away.
+/// DecodeOptions long connections may take, once the last request is answered, to carry the answers away.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Why the port cannot be opened.
@@ -128,13 +128,13 @@ pub(crate) struct Renewal {
 }
 
 impl Renewal {
-    /// From the next request on, these hold. Those in work keep what they began with. How many requests are worked on at
+    /// From the next request on, these hold. Those in work keep what they began with. DecodeOptions many requests are worked on at
     /// once, and how long a head may take, stay as they are.
     pub(crate) fn put(&mut self, cfg: &config::Http, decoding: Arc<config::Decoding>, tokens: Option<Arc<Tokens>>) {
         let before = &self.shared;
         // Bodies in work hold parts of the budget that they were counted in.
         let is_same = before.cfg.body_max_bytes == cfg.body_max_bytes;
-        let bodies = if is_same { before.bodies.clone() } else { Budget::new(cfg.body_max_bytes) };
+        let bodies = if is_same { before.bodies.clone() } else { BodyBudget::new(cfg.body_max_bytes) };
         let shared = Shared {
             cfg: cfg.clone(),
             formats: Formats::new(&decoding),
@@ -203,7 +203,7 @@ impl HttpIngest {
         let listener = server::bind(cfg.listen, "http.listen").await?;
         let addr = listener.local_addr().unwrap_or(cfg.listen);
         let running = Arc::new(Semaphore::new(cfg.concurrency_max));
-        let (bodies, stopping) = (Budget::new(cfg.body_max_bytes), Arc::new(AtomicBool::new(false)));
+        let (bodies, stopping) = (BodyBudget::new(cfg.body_max_bytes), Arc::new(AtomicBool::new(false)));
         let cfg = cfg.clone();
         let formats = Formats::new(&decoding);
         let shared = Arc::new(Shared { cfg, decoding, formats, admission, clock, tokens, running, bodies, stopping });

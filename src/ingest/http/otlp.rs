@@ -20,8 +20,8 @@ use serde_json::json;
 
 use super::admit::{Shared, drained};
 use super::encoding;
-use super::passage::{self, Decoded, How, Origin};
-use super::refusal::{RETRY_BUSY_S, Refusal};
+use super::error::{IngestError, RETRY_BUSY_S};
+use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
 use crate::decode::otlp::Encoding;
 use crate::decode::{Rejects, reasons};
 
@@ -41,10 +41,10 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     match shared.admit(|tokens| tokens.check_influx(request.headers())) {
         Ok(_permit) => next.run(request).await,
-        Err(refusal) => {
+        Err(error) => {
             let encoding = encoding_of(request.headers());
             drained(request).await;
-            refuse(encoding.unwrap_or(Encoding::Json), &refusal)
+            refuse(encoding.unwrap_or(Encoding::Json), &error)
         }
     }
 }
@@ -56,7 +56,7 @@ async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let encoding = encoding.unwrap_or(Encoding::Json);
     match answered {
         Ok(decoded) => answer(encoding, &decoded),
-        Err(refusal) => refuse(encoding, &refusal),
+        Err(error) => refuse(encoding, &error),
     }
 }
 
@@ -71,28 +71,34 @@ fn encoding_of(headers: &HeaderMap) -> Option<Encoding> {
 }
 
 /// What became of the points.
-struct Taken {
+struct Accepted {
     accepted: usize,
     rejects: Rejects,
 }
 
-async fn taken(shared: &Shared, parts: &Parts, body: Body, encoding: Option<Encoding>) -> Result<Taken, Refusal> {
+async fn taken(
+    shared: &Shared,
+    parts: &Parts,
+    body: Body,
+    encoding: Option<Encoding>,
+) -> Result<Accepted, IngestError> {
     let given = || String::from_utf8_lossy(parts.headers.get(CONTENT_TYPE).map_or(b"", |v| v.as_bytes())).into_owned();
-    let how = || {
-        let decoder = shared.formats.otlp(encoding.ok_or_else(|| Refusal::NotOtlp { given: given() })?);
+    let decode_options = || {
+        let decoder = shared.formats.otlp(encoding.ok_or_else(|| IngestError::NotOtlp { given: given() })?);
         let (encoding, origin) = (encoding::Encoding::of(&parts.headers)?, Origin::default());
-        Ok(How { decoder, encoding, ts_unit: None, quoting: false, origin })
+        Ok(DecodeOptions { decoder, encoding, ts_unit: None, quoting: false, origin })
     };
-    let (how, received) = passage::arrive(shared, parts, body, how()).await?;
-    let (Decoded { batch, rejects, received_at_ms, .. }, held) = passage::decode(shared, received, how).await?;
-    passage::count(&batch, &rejects, || shared.sender(parts), received_at_ms);
+    let (options, received) = pipeline::arrive(shared, parts, body, decode_options()).await?;
+    let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
+        pipeline::decode(shared, received, options).await?;
+    pipeline::count(&batch, &rejects, || shared.sender(parts), received_at_ms);
     let accepted = batch.len();
-    passage::deliver(shared, batch, held).await?;
-    Ok(Taken { accepted, rejects })
+    pipeline::deliver(shared, batch, held).await?;
+    Ok(Accepted { accepted, rejects })
 }
 
-fn answer(encoding: Encoding, taken: &Taken) -> Response {
-    let Taken { accepted, rejects } = taken;
+fn answer(encoding: Encoding, taken: &Accepted) -> Response {
+    let Accepted { accepted, rejects } = taken;
     let is_malformed = rejects.by_reason().iter().any(|(reason, _)| MALFORMED.contains(reason));
     if *accepted == 0 && is_malformed {
         return status(encoding, StatusCode::BAD_REQUEST, &told(rejects));
@@ -116,13 +122,13 @@ fn answer(encoding: Encoding, taken: &Taken) -> Response {
     response(encoding, StatusCode::OK, body)
 }
 
-fn refuse(encoding: Encoding, refusal: &Refusal) -> Response {
-    let code = match refusal.status() {
+fn refuse(encoding: Encoding, error: &IngestError) -> Response {
+    let code = match error.status() {
         StatusCode::REQUEST_TIMEOUT => StatusCode::SERVICE_UNAVAILABLE,
         code => code,
     };
-    let mut response = status(encoding, code, &refusal.to_string());
-    refusal.add_headers(response.headers_mut());
+    let mut response = status(encoding, code, &error.to_string());
+    error.add_headers(response.headers_mut());
     if code == StatusCode::SERVICE_UNAVAILABLE && !response.headers().contains_key(RETRY_AFTER) {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_BUSY_S));
     }

@@ -14,9 +14,9 @@ use serde::Deserialize;
 use super::admit::Shared;
 use super::answer;
 use super::encoding::Encoding;
+use super::error::IngestError;
 use super::media;
-use super::passage::{self, Decoded, How, Origin};
-use super::refusal::Refusal;
+use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
 use crate::decode::{UnknownFormat, UnknownName};
 
 pub(super) async fn post(State(shared): State<Arc<Shared>>, request: Request) -> Response {
@@ -24,12 +24,13 @@ pub(super) async fn post(State(shared): State<Arc<Shared>>, request: Request) ->
     take(&shared, &parts, body).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-async fn take(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, Refusal> {
-    let (how, received) = passage::arrive(shared, parts, body, how(shared, parts)).await?;
-    let (Decoded { batch, rejects, received_at_ms, .. }, held) = passage::decode(shared, received, how).await?;
-    passage::count(&batch, &rejects, || shared.sender(parts), received_at_ms);
+async fn take(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, IngestError> {
+    let (options, received) = pipeline::arrive(shared, parts, body, decode_options(shared, parts)).await?;
+    let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
+        pipeline::decode(shared, received, options).await?;
+    pipeline::count(&batch, &rejects, || shared.sender(parts), received_at_ms);
     let accepted = batch.len();
-    passage::deliver(shared, batch, held).await?;
+    pipeline::deliver(shared, batch, held).await?;
     Ok(answer::readings(accepted, &rejects))
 }
 
@@ -42,17 +43,23 @@ struct Params {
 }
 
 /// What headers and query say about the body. A format that is named counts, whatever Content-Type says.
-fn how(shared: &Shared, parts: &Parts) -> Result<How, Refusal> {
+fn decode_options(shared: &Shared, parts: &Parts) -> Result<DecodeOptions, IngestError> {
     let query = Query::<Params>::try_from_uri(&parts.uri);
     let known = "known are ts_unit, one of s, ms, us, ns, and format";
-    let refusal = |detail| Refusal::Query { detail, known };
-    let Query(params) = query.map_err(|e| refusal(e.body_text()))?;
+    let error = |detail| IngestError::Query { detail, known };
+    let Query(params) = query.map_err(|e| error(e.body_text()))?;
     let ts_unit = params.ts_unit.map(|name| name.parse()).transpose();
-    let ts_unit = ts_unit.map_err(|e: UnknownName| refusal(e.to_string()))?;
+    let ts_unit = ts_unit.map_err(|e: UnknownName| error(e.to_string()))?;
     let decoder = match params.format {
-        Some(name) => shared.formats.get(&name).map_err(|e: UnknownFormat| refusal(e.to_string()))?,
+        Some(name) => shared.formats.get(&name).map_err(|e: UnknownFormat| error(e.to_string()))?,
         None => media::format_of(&parts.headers)?.into(),
     };
     let ts_unit = ts_unit.or(decoder.ts_unit_usual());
-    Ok(How { decoder, encoding: Encoding::of(&parts.headers)?, ts_unit, quoting: false, origin: Origin::default() })
+    Ok(DecodeOptions {
+        decoder,
+        encoding: Encoding::of(&parts.headers)?,
+        ts_unit,
+        quoting: false,
+        origin: Origin::default(),
+    })
 }

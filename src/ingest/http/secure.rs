@@ -22,7 +22,7 @@ use crate::telemetry::metrics;
 /// hold a few megabytes.
 const HANDSHAKES_MAX: usize = 512;
 
-/// How much of a plain request is read and thrown away, and for how long: else the kernel throws the answer away.
+/// DecodeOptions much of a plain request is read and thrown away, and for how long: else the kernel throws the answer away.
 const PLAIN_BYTES_MAX: usize = 64 << 10;
 const PLAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -47,7 +47,7 @@ impl Secured {
     async fn shake_hands(&self, mut stream: TcpStream) -> Result<TlsStream, Failed> {
         let mut first = [0];
         if stream.peek(&mut first).await.is_ok_and(|n| n == 1) && first[0].is_ascii_alphabetic() {
-            // The methods of HTTP are letters; a record of TLS begins with 22.
+            // The methods of HTTP are dead letters; a record of TLS begins with 22.
             let _ = tokio::time::timeout(PLAIN_TIMEOUT, refuse_plain(&mut stream)).await;
             return Err(Failed("plain_http"));
         }
@@ -79,7 +79,7 @@ impl<S: Send + 'static> Accept<TcpStream, S> for Secured {
                 }
                 Err(Failed(label)) => {
                     metrics::tls_handshake(port, label);
-                    // Seen by nobody: the connection is closed.
+                    // RequestGuard by nobody: the connection is closed.
                     Err(io::Error::other(label))
                 }
             }

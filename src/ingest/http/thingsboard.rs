@@ -21,8 +21,8 @@ use axum::routing::post;
 use super::admit::{Shared, refuse};
 use super::answer;
 use super::encoding::Encoding;
-use super::passage::{self, Decoded, How, Origin};
-use super::refusal::Refusal;
+use super::error::IngestError;
+use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
 
 pub(super) const TELEMETRY: &str = "/api/v1/{token}/telemetry";
 
@@ -46,7 +46,7 @@ async fn admit(
 ) -> Response {
     let mut device = None;
     let admitted = shared.admit(|tokens| {
-        device = Some(tokens.owner(&token).ok_or(Refusal::WrongToken)?.to_owned());
+        device = Some(tokens.owner(&token).ok_or(IngestError::WrongToken)?.to_owned());
         Ok(())
     });
     match admitted {
@@ -54,7 +54,7 @@ async fn admit(
             request.extensions_mut().insert(Device(device.unwrap_or(token)));
             next.run(request).await
         }
-        Err(refusal) => refuse(request, refusal).await,
+        Err(error) => refuse(request, error).await,
     }
 }
 
@@ -64,22 +64,23 @@ async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     match device {
         Some(Device(device)) => taken(&shared, &parts, body, device).await.unwrap_or_else(IntoResponse::into_response),
         // `admit` has put it there.
-        None => Refusal::Internal.into_response(),
+        None => IngestError::Internal.into_response(),
     }
 }
 
-async fn taken(shared: &Shared, parts: &Parts, body: Body, device: String) -> Result<Response, Refusal> {
-    let how = Encoding::of(&parts.headers).and_then(|encoding| {
-        let decoder = shared.formats.get(PROFILE).map_err(|e| Refusal::NoFormat { detail: e.to_string() })?;
+async fn taken(shared: &Shared, parts: &Parts, body: Body, device: String) -> Result<Response, IngestError> {
+    let options = Encoding::of(&parts.headers).and_then(|encoding| {
+        let decoder = shared.formats.get(PROFILE).map_err(|e| IngestError::NoFormat { detail: e.to_string() })?;
         let (ts_unit, origin) =
             (decoder.ts_unit_usual(), Origin { sensor_id: Some(device.clone()), ..Origin::default() });
-        Ok(How { decoder, encoding, ts_unit, quoting: false, origin })
+        Ok(DecodeOptions { decoder, encoding, ts_unit, quoting: false, origin })
     });
-    let (how, received) = passage::arrive(shared, parts, body, how).await?;
-    let (Decoded { batch, rejects, received_at_ms, .. }, held) = passage::decode(shared, received, how).await?;
-    passage::count(&batch, &rejects, || device, received_at_ms);
+    let (options, received) = pipeline::arrive(shared, parts, body, options).await?;
+    let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
+        pipeline::decode(shared, received, options).await?;
+    pipeline::count(&batch, &rejects, || device, received_at_ms);
     let accepted = batch.len();
-    passage::deliver(shared, batch, held).await?;
+    pipeline::deliver(shared, batch, held).await?;
     // An empty object or list is nothing to say, and no error.
     let is_fine = accepted > 0 || rejects.is_empty();
     Ok(if is_fine { Response::new(Body::empty()) } else { answer::readings(0, &rejects) })

@@ -6,15 +6,15 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 
-use super::refusal::Refusal;
+use super::error::IngestError;
 pub use crate::ingest::tokens::{TOKEN_ID_MAX_BYTES, Tokens, TokensError, hash_secret};
 
 impl Tokens {
     /// Looks at the header `Authorization`.
-    pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), IngestError> {
         let (scheme, token) = authorization(headers)?;
         if !scheme.eq_ignore_ascii_case("bearer") && !scheme.eq_ignore_ascii_case("token") {
-            return Err(Refusal::MalformedToken);
+            return Err(IngestError::MalformedToken);
         }
         self.check_text(token)
     }
@@ -33,13 +33,13 @@ impl Tokens {
 
     /// The same for clients of InfluxDB: `Basic` too, with the token as password of any user, and `Token user:token`, as
     /// they write user and password of version 1 for version 2.
-    pub(super) fn check_influx(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    pub(super) fn check_influx(&self, headers: &HeaderMap) -> Result<(), IngestError> {
         let (scheme, token) = authorization(headers)?;
         let decoded;
         let token = if scheme.eq_ignore_ascii_case("basic") {
-            let bytes = BASE64.decode(token).map_err(|_| Refusal::MalformedToken)?;
-            decoded = String::from_utf8(bytes).map_err(|_| Refusal::MalformedToken)?;
-            decoded.split_once(':').ok_or(Refusal::MalformedToken)?.1
+            let bytes = BASE64.decode(token).map_err(|_| IngestError::MalformedToken)?;
+            decoded = String::from_utf8(bytes).map_err(|_| IngestError::MalformedToken)?;
+            decoded.split_once(':').ok_or(IngestError::MalformedToken)?.1
         } else if scheme.eq_ignore_ascii_case("token") {
             // A secret may hold a colon; the id before it ends at the first point.
             token.split_once(':').filter(|(user, _)| !user.contains('.')).map_or(token, |(_, token)| token)
@@ -51,31 +51,31 @@ impl Tokens {
 
     /// The same for webhooks, many of which cannot set `Authorization`: the token may also stand in the query, or in the
     /// header `X-Api-Key`.
-    pub(super) fn check_hook(&self, headers: &HeaderMap, in_query: Option<&str>) -> Result<(), Refusal> {
+    pub(super) fn check_hook(&self, headers: &HeaderMap, in_query: Option<&str>) -> Result<(), IngestError> {
         match in_query.map(Ok).or_else(|| headers.get("x-api-key").map(|value| value.to_str())) {
-            Some(token) => self.check_text(token.map_err(|_| Refusal::MalformedToken)?),
+            Some(token) => self.check_text(token.map_err(|_| IngestError::MalformedToken)?),
             None => self.check_influx(headers),
         }
     }
 
     /// Looks at a token, `id.secret`.
-    pub(super) fn check_text(&self, token: &str) -> Result<(), Refusal> {
-        let (id, secret) = token.split_once('.').ok_or(Refusal::MalformedToken)?;
+    pub(super) fn check_text(&self, token: &str) -> Result<(), IngestError> {
+        let (id, secret) = token.split_once('.').ok_or(IngestError::MalformedToken)?;
         if id.is_empty() || secret.is_empty() {
-            return Err(Refusal::MalformedToken);
+            return Err(IngestError::MalformedToken);
         }
-        if self.matches(id, secret) { Ok(()) } else { Err(Refusal::WrongToken) }
+        if self.matches(id, secret) { Ok(()) } else { Err(IngestError::WrongToken) }
     }
 }
 
 /// Scheme and rest of the one header `Authorization`.
-fn authorization(headers: &HeaderMap) -> Result<(&str, &str), Refusal> {
+fn authorization(headers: &HeaderMap) -> Result<(&str, &str), IngestError> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
-    let value = values.next().ok_or(Refusal::NoToken)?;
+    let value = values.next().ok_or(IngestError::NoToken)?;
     if values.next().is_some() {
-        return Err(Refusal::MalformedToken);
+        return Err(IngestError::MalformedToken);
     }
-    let (scheme, rest) = value.to_str().ok().and_then(|v| v.split_once(' ')).ok_or(Refusal::MalformedToken)?;
+    let (scheme, rest) = value.to_str().ok().and_then(|v| v.split_once(' ')).ok_or(IngestError::MalformedToken)?;
     Ok((scheme, rest.trim()))
 }
 

@@ -15,7 +15,7 @@ pub(super) struct Clients(Arc<Mutex<HashMap<Key, CancellationToken>>>);
 
 /// The place of a connection; given up when it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Registration {
     clients: Clients,
     key: Key,
     /// Cancelled when another connection has taken the place.
@@ -24,13 +24,13 @@ pub(super) struct Place {
 
 impl Clients {
     /// Takes the place of a client, from another connection where there is one.
-    pub(super) fn enter(&self, token: &str, id: &str) -> Place {
+    pub(super) fn enter(&self, token: &str, id: &str) -> Registration {
         let (key, taken_over) = ((token.to_owned(), id.to_owned()), CancellationToken::new());
         let before = self.lock(|clients| clients.insert(key.clone(), taken_over.clone()));
         if let Some(before) = before {
             before.cancel();
         }
-        Place { clients: self.clone(), key, taken_over }
+        Registration { clients: self.clone(), key, taken_over }
     }
 
     // Each entry is whole in itself, whatever a thread that panicked was at.
@@ -39,7 +39,7 @@ impl Clients {
     }
 }
 
-impl Drop for Place {
+impl Drop for Registration {
     fn drop(&mut self) {
         // Where it was taken over the entry is the other's.
         if !self.taken_over.is_cancelled() {

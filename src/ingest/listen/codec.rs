@@ -79,21 +79,21 @@ pub(super) enum Reply {
 
 /// Bytes that are no packet, or one that is too large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Fault(pub(super) Reason);
+pub(super) struct ProtocolError(pub(super) Reason);
 
 /// The next packet, if it is there whole; bytes that are used are taken off `buf`. How large it may be was seen before
 /// ([`super::frames`]).
-pub(super) fn read(version: Version, buf: &mut BytesMut) -> Result<Option<Packet>, Fault> {
+pub(super) fn read(version: Version, buf: &mut BytesMut) -> Result<Option<Packet>, ProtocolError> {
     match version {
         Version::V4 => match m4::v4::Packet::read(buf, usize::MAX) {
             Ok(packet) => Ok(Some(of_v4(packet))),
             Err(m4::Error::InsufficientBytes(_)) => Ok(None),
-            Err(_) => Err(Fault(Reason::MalformedPacket)),
+            Err(_) => Err(ProtocolError(Reason::MalformedPacket)),
         },
         Version::V5 => match m5::v5::Packet::read(buf, None) {
             Ok(packet) => Ok(Some(of_v5(packet))),
             Err(m5::Error::InsufficientBytes(_)) => Ok(None),
-            Err(_) => Err(Fault(Reason::MalformedPacket)),
+            Err(_) => Err(ProtocolError(Reason::MalformedPacket)),
         },
     }
 }
@@ -163,7 +163,7 @@ pub(super) fn write(version: Version, reply: Reply, out: &mut BytesMut) {
 pub(super) fn write_disconnect(
     version: Version,
     reason: Reason,
-    words: Option<&str>,
+    acks: Option<&str>,
     bytes_max: usize,
     out: &mut BytesMut,
 ) {
@@ -171,9 +171,9 @@ pub(super) fn write_disconnect(
     if version == Version::V4 {
         return;
     }
-    let properties = words.map(|words| DisconnectProperties {
+    let properties = acks.map(|acks| DisconnectProperties {
         session_expiry_interval: None,
-        reason_string: Some(words.to_owned()),
+        reason_string: Some(acks.to_owned()),
         user_properties: vec![],
         server_reference: None,
     });

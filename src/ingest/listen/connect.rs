@@ -22,7 +22,7 @@ const HIDDEN_ID: &str = "(holds a secret)";
 
 /// What a device asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Hello {
+pub(super) struct ConnectRequest {
     pub(super) version: Version,
     client_id: String,
     /// Zero: none.
@@ -40,7 +40,7 @@ pub(super) struct Hello {
     packet_bytes_max: Option<u32>,
 }
 
-impl Hello {
+impl ConnectRequest {
     /// Its client id as it may be shown: a device can have put its secret into it.
     pub(super) fn shown_id(&self) -> &str {
         let password = self.password.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok());
@@ -78,7 +78,7 @@ pub(super) struct Client {
 
 /// Why it is not let in; the answer, where there is one, is sent before the connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum ConnectError {
     #[error("not MQTT")]
     NotMqtt,
     #[error("a version of MQTT other than 3.1.1 and 5")]
@@ -93,65 +93,65 @@ pub(super) enum Refusal {
     Method,
 }
 
-impl Refusal {
+impl ConnectError {
     /// The label `result` of the metrics.
     pub(super) fn label(self) -> &'static str {
         match self {
-            Refusal::NotMqtt => "malformed",
-            Refusal::Version => "version",
-            Refusal::ClientId => "client_id",
-            Refusal::NoCredentials => "no_credentials",
-            Refusal::WrongCredentials => "wrong_credentials",
-            Refusal::Method => "auth_method",
+            ConnectError::NotMqtt => "malformed",
+            ConnectError::Version => "version",
+            ConnectError::ClientId => "client_id",
+            ConnectError::NoCredentials => "no_credentials",
+            ConnectError::WrongCredentials => "wrong_credentials",
+            ConnectError::Method => "auth_method",
         }
     }
 }
 
 /// The protocol level of a CONNECT, once its first bytes are there: fixed header, name, level (MQTT 3.1.1 §3.1.2).
-fn level(bytes: &[u8]) -> Result<Option<u8>, Refusal> {
+fn level(bytes: &[u8]) -> Result<Option<u8>, ConnectError> {
     if bytes.first().is_some_and(|first| *first != 0x10) {
-        return Err(Refusal::NotMqtt);
+        return Err(ConnectError::NotMqtt);
     }
     // The remaining length has up to four bytes, the last of which is below 128.
     let Some(end) = bytes.iter().skip(1).take(4).position(|byte| *byte < 0x80) else {
-        return if bytes.len() > 4 { Err(Refusal::NotMqtt) } else { Ok(None) };
+        return if bytes.len() > 4 { Err(ConnectError::NotMqtt) } else { Ok(None) };
     };
     let rest = &bytes[end + 2..];
     match rest {
         [0, 4, b'M', b'Q', b'T', b'T', level, ..] => Ok(Some(*level)),
         // MQTT 3.1.
-        [0, 6, b'M', b'Q', b'I', b's', b'd', b'p', ..] => Err(Refusal::Version),
+        [0, 6, b'M', b'Q', b'I', b's', b'd', b'p', ..] => Err(ConnectError::Version),
         _ if b"\x00\x04MQTT".starts_with(rest) || b"\x00\x06MQIsdp".starts_with(rest) => Ok(None),
-        _ => Err(Refusal::NotMqtt),
+        _ => Err(ConnectError::NotMqtt),
     }
 }
 
 /// Reads CONNECT, if it is there whole.
-pub(super) fn read(buf: &mut BytesMut) -> Result<Option<Hello>, Refusal> {
+pub(super) fn read(buf: &mut BytesMut) -> Result<Option<ConnectRequest>, ConnectError> {
     match level(buf)? {
         None => Ok(None),
         Some(4) => match m4::v4::Packet::read(buf, CONNECT_BYTES_MAX as usize) {
             Ok(m4::v4::Packet::Connect(connect)) => Ok(Some(hello_v4(connect))),
             Err(m4::Error::InsufficientBytes(_)) => Ok(None),
-            Ok(_) | Err(_) => Err(Refusal::NotMqtt),
+            Ok(_) | Err(_) => Err(ConnectError::NotMqtt),
         },
         Some(5) => match m5::v5::Packet::read(buf, Some(CONNECT_BYTES_MAX)) {
             Ok(m5::v5::Packet::Connect(connect, _will, auth)) => Ok(Some(hello_v5(connect, auth))),
             Err(m5::Error::InsufficientBytes(_)) => Ok(None),
-            Ok(_) | Err(_) => Err(Refusal::NotMqtt),
+            Ok(_) | Err(_) => Err(ConnectError::NotMqtt),
         },
-        Some(_) => Err(Refusal::Version),
+        Some(_) => Err(ConnectError::Version),
     }
 }
 
-fn hello_v4(connect: m4::v4::Connect) -> Hello {
+fn hello_v4(connect: m4::v4::Connect) -> ConnectRequest {
     use m4::v4::ConnectAuth;
     let (user, password) = match connect.auth {
         ConnectAuth::None => (None, None),
         ConnectAuth::Username { username } => (Some(username), None),
         ConnectAuth::UsernamePassword { username, password } => (Some(username), Some(password.to_vec())),
     };
-    Hello {
+    ConnectRequest {
         version: Version::V4,
         client_id: connect.client_id,
         keep_alive: connect.keep_alive,
@@ -165,7 +165,7 @@ fn hello_v4(connect: m4::v4::Connect) -> Hello {
     }
 }
 
-fn hello_v5(connect: m5::v5::Connect, auth: m5::v5::ConnectAuth) -> Hello {
+fn hello_v5(connect: m5::v5::Connect, auth: m5::v5::ConnectAuth) -> ConnectRequest {
     use m5::v5::ConnectAuth;
     let (user, password) = match auth {
         ConnectAuth::None => (None, None),
@@ -174,7 +174,7 @@ fn hello_v5(connect: m5::v5::Connect, auth: m5::v5::ConnectAuth) -> Hello {
         ConnectAuth::UsernamePassword { username, password } => (Some(username), Some(password.to_vec())),
     };
     let properties = connect.properties.as_ref();
-    Hello {
+    ConnectRequest {
         version: Version::V5,
         client_id: connect.client_id,
         keep_alive: connect.keep_alive,
@@ -190,10 +190,10 @@ fn hello_v5(connect: m5::v5::Connect, auth: m5::v5::ConnectAuth) -> Hello {
 
 /// The id of the token that user name and password are: its id and its secret, or `id.secret` as password of any user, or
 /// as user name where a device has one field alone.
-fn token(hello: &Hello, tokens: &Tokens) -> Result<String, Refusal> {
+fn token(request: &ConnectRequest, tokens: &Tokens) -> Result<String, ConnectError> {
     let text = |bytes: &Option<Vec<u8>>| bytes.as_deref().and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
-    let password = text(&hello.password);
-    let user = hello.user.as_deref().filter(|user| !user.is_empty());
+    let password = text(&request.password);
+    let user = request.user.as_deref().filter(|user| !user.is_empty());
     if let (Some(user), Some(password)) = (user, &password)
         && tokens.matches(user, password)
     {
@@ -202,47 +202,47 @@ fn token(hello: &Hello, tokens: &Tokens) -> Result<String, Refusal> {
     let whole = match (&password, user) {
         (Some(password), _) => password,
         (None, Some(user)) => user,
-        (None, None) => return Err(Refusal::NoCredentials),
+        (None, None) => return Err(ConnectError::NoCredentials),
     };
     match whole.split_once('.') {
         Some((id, secret)) if tokens.matches(id, secret) => Ok(id.to_owned()),
-        _ => Err(Refusal::WrongCredentials),
+        _ => Err(ConnectError::WrongCredentials),
     }
 }
 
 /// Whether a device is let in, and what it is answered; `name` is for one that has none of its own.
 pub(super) fn admit(
-    hello: &Hello,
+    request: &ConnectRequest,
     tokens: Option<&Tokens>,
     settings: &ListenMqtt,
     peer: SocketAddr,
     name: impl FnOnce() -> String,
-) -> Result<(Client, BytesMut), Refusal> {
-    if hello.has_method {
-        return Err(Refusal::Method);
+) -> Result<(Client, BytesMut), ConnectError> {
+    if request.has_method {
+        return Err(ConnectError::Method);
     }
     // MQTT-3.1.3-8: with 3.1.1 a device without a name cannot ask for a session.
-    let is_nameless = hello.client_id.is_empty() && hello.version == Version::V4 && !hello.clean;
-    if is_nameless || hello.client_id.len() > CLIENT_ID_MAX_BYTES {
-        return Err(Refusal::ClientId);
+    let is_nameless = request.client_id.is_empty() && request.version == Version::V4 && !request.clean;
+    if is_nameless || request.client_id.len() > CLIENT_ID_MAX_BYTES {
+        return Err(ConnectError::ClientId);
     }
-    let token = tokens.map(|tokens| token(hello, tokens)).transpose()?.unwrap_or_default();
-    let named = hello.client_id.is_empty().then(name);
+    let token = tokens.map(|tokens| token(request, tokens)).transpose()?.unwrap_or_default();
+    let named = request.client_id.is_empty().then(name);
     let keep_alive_max = u16::try_from(settings.keep_alive_max.as_secs()).unwrap_or(u16::MAX);
-    let keep_alive = if hello.keep_alive == 0 { keep_alive_max } else { hello.keep_alive.min(keep_alive_max) };
+    let keep_alive = if request.keep_alive == 0 { keep_alive_max } else { request.keep_alive.min(keep_alive_max) };
     let mut out = BytesMut::new();
     // As in `codec::write`: nothing in it can be refused.
-    match hello.version {
+    match request.version {
         Version::V4 => {
             let _ = m4::v4::ConnAck::new(m4::v4::ConnectReturnCode::Success, false).write(&mut out);
         }
         Version::V5 => {
             let properties = m5::v5::ConnAckProperties {
-                session_expiry_interval: hello.wants_session.then_some(0),
+                session_expiry_interval: request.wants_session.then_some(0),
                 receive_max: Some(settings.window),
                 max_packet_size: Some(settings.packet_max_bytes),
                 assigned_client_identifier: named.clone(),
-                server_keep_alive: (keep_alive != hello.keep_alive).then_some(keep_alive),
+                server_keep_alive: (keep_alive != request.keep_alive).then_some(keep_alive),
                 wildcard_subscription_available: Some(0),
                 subscription_identifiers_available: Some(0),
                 shared_subscription_available: Some(0),
@@ -251,16 +251,16 @@ pub(super) fn admit(
             let _ = connack_v5(m5::v5::ConnectReturnCode::Success, Some(properties)).write(&mut out);
         }
     }
-    let shown = named.clone().unwrap_or_else(|| hello.shown_id().to_owned());
+    let shown = named.clone().unwrap_or_else(|| request.shown_id().to_owned());
     let client = Client {
-        version: hello.version,
+        version: request.version,
         token,
-        id: named.unwrap_or_else(|| hello.client_id.clone()),
+        id: named.unwrap_or_else(|| request.client_id.clone()),
         silence_max: Duration::from_secs(u64::from(keep_alive)).mul_f64(1.5),
         shown,
         peer,
-        wants_words: hello.wants_words,
-        packet_bytes_max: hello.packet_bytes_max.map_or(usize::MAX, |bytes| bytes as usize),
+        wants_words: request.wants_words,
+        packet_bytes_max: request.packet_bytes_max.map_or(usize::MAX, |bytes| bytes as usize),
     };
     Ok((client, out))
 }
@@ -292,17 +292,17 @@ fn no_properties() -> m5::v5::ConnAckProperties {
 }
 
 /// The answer to one that is not let in; empty where it speaks something else. `version` is `None` where it is not known.
-pub(super) fn refuse(version: Option<Version>, refusal: Refusal) -> BytesMut {
+pub(super) fn refuse(version: Option<Version>, error: ConnectError) -> BytesMut {
     use m4::v4::ConnectReturnCode as C4;
     use m5::v5::ConnectReturnCode as C5;
     let mut out = BytesMut::new();
-    let (v4, v5) = match refusal {
-        Refusal::NotMqtt => return out,
-        Refusal::Version => (C4::RefusedProtocolVersion, C5::UnsupportedProtocolVersion),
-        Refusal::ClientId => (C4::BadClientId, C5::ClientIdentifierNotValid),
-        Refusal::NoCredentials => (C4::NotAuthorized, C5::NotAuthorized),
-        Refusal::WrongCredentials => (C4::BadUserNamePassword, C5::BadUserNamePassword),
-        Refusal::Method => (C4::NotAuthorized, C5::BadAuthenticationMethod),
+    let (v4, v5) = match error {
+        ConnectError::NotMqtt => return out,
+        ConnectError::Version => (C4::RefusedProtocolVersion, C5::UnsupportedProtocolVersion),
+        ConnectError::ClientId => (C4::BadClientId, C5::ClientIdentifierNotValid),
+        ConnectError::NoCredentials => (C4::NotAuthorized, C5::NotAuthorized),
+        ConnectError::WrongCredentials => (C4::BadUserNamePassword, C5::BadUserNamePassword),
+        ConnectError::Method => (C4::NotAuthorized, C5::BadAuthenticationMethod),
     };
     let _ = match version {
         Some(Version::V5) => connack_v5(v5, None).write(&mut out),
@@ -325,8 +325,8 @@ mod tests {
         Tokens::load("listen.mqtt.tokens_file", file.path()).unwrap()
     }
 
-    fn hello(user: Option<&str>, password: Option<&str>) -> Hello {
-        Hello {
+    fn request(user: Option<&str>, password: Option<&str>) -> ConnectRequest {
+        ConnectRequest {
             version: Version::V5,
             client_id: "c".into(),
             keep_alive: 60,
@@ -345,8 +345,8 @@ mod tests {
     #[test]
     fn a_secret_is_not_shown_even_in_a_client_id() {
         let shown = |id: &str, user, password| {
-            let hello = Hello { client_id: id.into(), ..hello(user, password) };
-            hello.shown_id().to_owned()
+            let request = ConnectRequest { client_id: id.into(), ..request(user, password) };
+            request.shown_id().to_owned()
         };
         assert_eq!(shown("pump-1", Some("d1"), Some("geheim.1")), "pump-1");
         assert_eq!(shown("d1", Some("d1"), Some("geheim")), "d1", "the id of a token is no secret");
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn a_token_is_user_name_and_password_or_the_password_alone() {
         let tokens = tokens();
-        let id = |user, password| token(&hello(user, password), &tokens);
+        let id = |user, password| token(&request(user, password), &tokens);
         for (user, password) in [
             (Some("d1"), Some("s.1")),
             (Some("anyone"), Some("d1.s.1")),
@@ -377,9 +377,9 @@ mod tests {
             (None, Some("x")),
             (Some("d1"), Some("")),
         ] {
-            assert_eq!(id(user, password), Err(Refusal::WrongCredentials), "{user:?} {password:?}");
+            assert_eq!(id(user, password), Err(ConnectError::WrongCredentials), "{user:?} {password:?}");
         }
-        assert_eq!(id(None, None), Err(Refusal::NoCredentials));
+        assert_eq!(id(None, None), Err(ConnectError::NoCredentials));
     }
 
     #[test]
@@ -387,19 +387,19 @@ mod tests {
         let mut settings = Config::default().listen.mqtt;
         settings.keep_alive_max = Duration::from_secs(100);
         let silence = |keep_alive| {
-            let hello = Hello { keep_alive, ..hello(None, None) };
-            admit(&hello, None, &settings, PEER, || "x".into()).unwrap().0.silence_max.as_secs()
+            let request = ConnectRequest { keep_alive, ..request(None, None) };
+            admit(&request, None, &settings, PEER, || "x".into()).unwrap().0.silence_max.as_secs()
         };
         assert_eq!((silence(60), silence(0), silence(1000)), (90, 150, 150));
         let nameless = |version, clean| {
-            let hello = Hello { client_id: String::new(), version, clean, ..hello(None, None) };
-            admit(&hello, None, &settings, PEER, || "named".into()).map(|(client, _)| client.id)
+            let request = ConnectRequest { client_id: String::new(), version, clean, ..request(None, None) };
+            admit(&request, None, &settings, PEER, || "named".into()).map(|(client, _)| client.id)
         };
         assert_eq!(nameless(Version::V5, false), Ok("named".into()));
         assert_eq!(nameless(Version::V4, true), Ok("named".into()));
-        assert_eq!(nameless(Version::V4, false), Err(Refusal::ClientId));
-        let long = Hello { client_id: "x".repeat(257), ..hello(None, None) };
-        assert_eq!(admit(&long, None, &settings, PEER, String::new).map(|_| ()), Err(Refusal::ClientId));
+        assert_eq!(nameless(Version::V4, false), Err(ConnectError::ClientId));
+        let long = ConnectRequest { client_id: "x".repeat(257), ..request(None, None) };
+        assert_eq!(admit(&long, None, &settings, PEER, String::new).map(|_| ()), Err(ConnectError::ClientId));
     }
 
     #[test]
@@ -408,22 +408,22 @@ mod tests {
         for cut in 0..v4.len() {
             assert_eq!(read(&mut BytesMut::from(&v4[..cut])), Ok(None), "{cut}");
         }
-        let hello = read(&mut BytesMut::from(&v4[..])).unwrap().unwrap();
-        assert_eq!((hello.version, hello.client_id.as_str(), hello.keep_alive), (Version::V4, "c", 60));
+        let request = read(&mut BytesMut::from(&v4[..])).unwrap().unwrap();
+        assert_eq!((request.version, request.client_id.as_str(), request.keep_alive), (Version::V4, "c", 60));
         let mut level_3 = *v4;
         level_3[8] = 3;
-        for (bytes, refusal) in [
-            (&b"GET / HTTP/1.1"[..], Refusal::NotMqtt),
-            (b"\x16\x03\x01\x02\x00", Refusal::NotMqtt),
-            (b"\x10\x0e\x00\x06MQIsdp\x03", Refusal::Version),
-            (&level_3, Refusal::Version),
-            (b"\x10\xff\xff\xff\xff", Refusal::NotMqtt),
-            (b"\x10\x0d\x00\x04MQTX", Refusal::NotMqtt),
-            (b"\x10\xff\xff\x7f\x00\x04MQTT\x05", Refusal::NotMqtt),
+        for (bytes, error) in [
+            (&b"GET / HTTP/1.1"[..], ConnectError::NotMqtt),
+            (b"\x16\x03\x01\x02\x00", ConnectError::NotMqtt),
+            (b"\x10\x0e\x00\x06MQIsdp\x03", ConnectError::Version),
+            (&level_3, ConnectError::Version),
+            (b"\x10\xff\xff\xff\xff", ConnectError::NotMqtt),
+            (b"\x10\x0d\x00\x04MQTX", ConnectError::NotMqtt),
+            (b"\x10\xff\xff\x7f\x00\x04MQTT\x05", ConnectError::NotMqtt),
         ] {
-            assert_eq!(read(&mut BytesMut::from(bytes)), Err(refusal), "{bytes:x?}");
+            assert_eq!(read(&mut BytesMut::from(bytes)), Err(error), "{bytes:x?}");
         }
-        assert_eq!(&refuse(None, Refusal::Version)[..], b"\x20\x02\x00\x01");
-        assert_eq!(&refuse(Some(Version::V5), Refusal::WrongCredentials)[..], b"\x20\x03\x00\x86\x00");
+        assert_eq!(&refuse(None, ConnectError::Version)[..], b"\x20\x02\x00\x01");
+        assert_eq!(&refuse(Some(Version::V5), ConnectError::WrongCredentials)[..], b"\x20\x03\x00\x86\x00");
     }
 }

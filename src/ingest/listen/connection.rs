@@ -15,13 +15,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Shared;
-use super::clients::Place;
-use super::codec::{self, Fault, Packet, Publish, Reply, Version};
+use super::batcher::{AckSender, Incoming};
+use super::clients::Registration;
+use super::codec::{self, Packet, ProtocolError, Publish, Reply, Version};
 use super::connect::Client;
 use super::exchanges::{Exchanges, Sent};
 use super::frames::{self, Frames, Limits, Next};
-use super::gather::{Incoming, Words};
-use super::inflight::{InFlight, Word};
+use super::inflight::{AckResult, InFlight};
 use crate::config::ListenMqtt;
 use crate::decode::reasons::{NO_SUBSCRIPTION, PAYLOAD_TOO_LARGE, TOPIC_TOO_LONG};
 use crate::ingest::mqtt::link::{AdmissionError, Message};
@@ -44,7 +44,7 @@ const LARGE_BYTES_PER_SECOND_MIN: u64 = 2048;
 
 /// Why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum CloseReason {
     /// The device said so.
     Left,
     /// The device was gone.
@@ -62,67 +62,71 @@ pub(super) enum End {
     /// A large packet does not come to its end.
     Slow,
     /// The device does what it must not.
-    Fault(Reason),
+    ProtocolError(Reason),
 }
 
-impl End {
+impl CloseReason {
     /// The label `reason` of the metrics.
     pub(super) fn label(self) -> &'static str {
         match self {
-            End::Left => "left",
-            End::Lost => "lost",
-            End::Silent => "keep_alive",
-            End::Stuck => "stuck",
-            End::TakenOver => "taken_over",
-            End::Stopped => "stopping",
-            End::NotDelivered => "not_delivered",
-            End::Slow => "slow_packet",
-            End::Fault(Reason::PacketTooLarge) => "packet_too_large",
-            End::Fault(Reason::ReceiveMaximumExceeded) => "receive_maximum",
-            End::Fault(Reason::MalformedPacket) => "malformed",
-            End::Fault(_) => "protocol",
+            CloseReason::Left => "left",
+            CloseReason::Lost => "lost",
+            CloseReason::Silent => "keep_alive",
+            CloseReason::Stuck => "stuck",
+            CloseReason::TakenOver => "taken_over",
+            CloseReason::Stopped => "stopping",
+            CloseReason::NotDelivered => "not_delivered",
+            CloseReason::Slow => "slow_packet",
+            CloseReason::ProtocolError(Reason::PacketTooLarge) => "packet_too_large",
+            CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded) => "receive_maximum",
+            CloseReason::ProtocolError(Reason::MalformedPacket) => "malformed",
+            CloseReason::ProtocolError(_) => "protocol",
         }
     }
 
     /// What MQTT 5 tells the device.
     fn reason(self) -> Option<Reason> {
         match self {
-            End::Left | End::Lost | End::Stuck => None,
-            End::Silent => Some(Reason::KeepAliveTimeout),
-            End::TakenOver => Some(Reason::SessionTakenOver),
-            End::Stopped => Some(Reason::ServerShuttingDown),
-            End::NotDelivered => Some(Reason::ServerBusy),
-            End::Slow => Some(Reason::QuotaExceeded),
-            End::Fault(reason) => Some(reason),
+            CloseReason::Left | CloseReason::Lost | CloseReason::Stuck => None,
+            CloseReason::Silent => Some(Reason::KeepAliveTimeout),
+            CloseReason::TakenOver => Some(Reason::SessionTakenOver),
+            CloseReason::Stopped => Some(Reason::ServerShuttingDown),
+            CloseReason::NotDelivered => Some(Reason::ServerBusy),
+            CloseReason::Slow => Some(Reason::QuotaExceeded),
+            CloseReason::ProtocolError(reason) => Some(reason),
         }
     }
 
     /// Why we end it, for the log and for the device; `None` where the device has.
-    fn words(self, settings: &ListenMqtt) -> Option<String> {
+    fn acks(self, settings: &ListenMqtt) -> Option<String> {
         let ListenMqtt { packet_max_bytes, window, .. } = settings;
         Some(match self {
-            End::Left | End::Lost => return None,
-            End::Silent => "nothing was heard for one and a half times the keep-alive".into(),
-            End::Stuck => "the device does not read what is sent to it".into(),
-            End::TakenOver => "the same client has connected again".into(),
-            End::Stopped => "the service is stopping".into(),
-            End::NotDelivered => "a message could not be taken over; send it again".into(),
-            End::Slow => "a large packet has not come within its time".into(),
-            End::Fault(Reason::PacketTooLarge) => {
+            CloseReason::Left | CloseReason::Lost => return None,
+            CloseReason::Silent => "nothing was heard for one and a half times the keep-alive".into(),
+            CloseReason::Stuck => "the device does not read what is sent to it".into(),
+            CloseReason::TakenOver => "the same client has connected again".into(),
+            CloseReason::Stopped => "the service is stopping".into(),
+            CloseReason::NotDelivered => "a message could not be taken over; send it again".into(),
+            CloseReason::Slow => "a large packet has not come within its time".into(),
+            CloseReason::ProtocolError(Reason::PacketTooLarge) => {
                 format!("a packet other than PUBLISH is over packet_max_bytes = {packet_max_bytes}")
             }
-            End::Fault(Reason::ReceiveMaximumExceeded) => {
+            CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded) => {
                 format!("more than {window} messages wait for their acknowledgement (receive maximum)")
             }
-            End::Fault(Reason::MalformedPacket) => "a packet is against the rules of MQTT (malformed)".into(),
-            End::Fault(Reason::TopicAliasInvalid) => "a topic alias or an empty topic; no aliases are offered".into(),
-            End::Fault(_) => "a packet that a device must not send here".into(),
+            CloseReason::ProtocolError(Reason::MalformedPacket) => {
+                "a packet is against the rules of MQTT (malformed)".into()
+            }
+            CloseReason::ProtocolError(Reason::TopicAliasInvalid) => {
+                "a topic alias or an empty topic; no aliases are offered".into()
+            }
+            CloseReason::ProtocolError(_) => "a packet that a device must not send here".into(),
         })
     }
 }
 
 /// A large packet that is being gathered or skipped.
-struct Large {
+struct OversizePacket {
     /// Its room; none where it is skipped and nothing of it is kept.
     permit: Option<OwnedSemaphorePermit>,
     until: Instant,
@@ -142,20 +146,20 @@ pub(super) struct Connection<S> {
     stream: S,
     shared: Arc<Shared>,
     client: Client,
-    gatherer: mpsc::Sender<Incoming>,
+    batcher: mpsc::Sender<Incoming>,
     buf: BytesMut,
     out: BytesMut,
     frames: Frames,
     inflight: InFlight<Reply>,
     exchanges: Exchanges,
-    words: Words,
-    settled: mpsc::UnboundedReceiver<Word>,
+    acks: AckSender,
+    settled: mpsc::UnboundedReceiver<AckResult>,
     /// Was read and finds no room yet.
     held: Option<Held>,
     /// So many bytes are to be gathered and find no room yet.
     wanted: Option<usize>,
     /// The packet at hand is large.
-    large: Option<Large>,
+    large: Option<OversizePacket>,
     stopping: bool,
     /// When something was last read.
     heard: Instant,
@@ -167,11 +171,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         stream: S,
         shared: Arc<Shared>,
         client: Client,
-        gatherer: mpsc::Sender<Incoming>,
+        batcher: mpsc::Sender<Incoming>,
         buf: BytesMut,
         out: BytesMut,
     ) -> Connection<S> {
-        let (words, settled) = mpsc::unbounded_channel();
+        let (acks, settled) = mpsc::unbounded_channel();
         let limits = Limits {
             packet_bytes_max: shared.settings.packet_max_bytes as usize,
             topic_bytes_max: shared.settings.topic_max_bytes,
@@ -182,12 +186,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             stream,
             shared,
             client,
-            gatherer,
+            batcher,
             buf,
             out,
             inflight: InFlight::default(),
             exchanges: Exchanges::default(),
-            words,
+            acks,
             settled,
             held: None,
             wanted: None,
@@ -198,23 +202,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Serves it to its end.
-    pub(super) async fn serve(mut self, place: Place) -> End {
+    pub(super) async fn serve(mut self, place: Registration) -> CloseReason {
         let end = match self.run(&place.taken_over).await {
             Ok(never) => match never {},
             Err(end) => end,
         };
-        let words = end.words(&self.shared.settings);
-        if let Some(words) = &words {
-            self.shared.logs.disconnected(&self.client, end.label(), words);
+        let acks = end.acks(&self.shared.settings);
+        if let Some(acks) = &acks {
+            self.shared.logs.disconnected(&self.client, end.label(), acks);
         }
         // What became safe until now is still said, but not to a device that has left.
-        if !matches!(end, End::Left | End::Lost | End::Stuck) {
-            self.say_goodbye(end, words).await;
+        if !matches!(end, CloseReason::Left | CloseReason::Lost | CloseReason::Stuck) {
+            self.say_goodbye(end, acks).await;
         }
         end
     }
 
-    async fn run(&mut self, taken_over: &CancellationToken) -> Result<std::convert::Infallible, End> {
+    async fn run(&mut self, taken_over: &CancellationToken) -> Result<std::convert::Infallible, CloseReason> {
         let shared = self.shared.clone();
         loop {
             self.read_packets()?;
@@ -233,16 +237,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             tokio::select! {
                 biased;
-                Some(word) = self.settled.recv() => self.settle(word),
-                () = taken_over.cancelled() => return Err(End::TakenOver),
-                () = shared.env.drained.cancelled() => return Err(End::Stopped),
-                () = shared.env.stop.cancelled(), if !self.stopping => {
+                Some(result) = self.settled.recv() => self.settle(result),
+                () = taken_over.cancelled() => return Err(CloseReason::TakenOver),
+                () = shared.deps.drained.cancelled() => return Err(CloseReason::Stopped),
+                () = shared.deps.stop.cancelled(), if !self.stopping => {
                     self.stopping = true;
                     // Not taken, so it is not acknowledged.
                     (self.held, self.wanted) = (None, None);
                 }
-                room = room(self.gatherer.clone(), &shared, &self.held), if has_window => {
-                    let (slot, permit) = room.ok_or(End::NotDelivered)?;
+                room = room(self.batcher.clone(), &shared, &self.held), if has_window => {
+                    let (slot, permit) = room.ok_or(CloseReason::NotDelivered)?;
                     if let Some(held) = self.held.take() {
                         let incoming = self.incoming(held, permit);
                         slot.send(incoming);
@@ -256,12 +260,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     }
                 }
                 n = self.stream.read_buf(&mut self.buf), if may_read => match n {
-                    Ok(0) | Err(_) => return Err(End::Lost),
+                    Ok(0) | Err(_) => return Err(CloseReason::Lost),
                     Ok(_) => self.heard = Instant::now(),
                 },
                 // While nothing is read, nobody can be heard.
-                () = tokio::time::sleep_until(silence), if may_read => return Err(End::Silent),
-                () = tokio::time::sleep_until(late), if may_read && self.large.is_some() => return Err(End::Slow),
+                () = tokio::time::sleep_until(silence), if may_read => return Err(CloseReason::Silent),
+                () = tokio::time::sleep_until(late), if may_read && self.large.is_some() => return Err(CloseReason::Slow),
             }
             if !may_read {
                 self.heard = Instant::now();
@@ -270,16 +274,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Everything that is there, until a message or a packet finds no room.
-    fn read_packets(&mut self) -> Result<(), End> {
-        let fault = |fault: Fault| End::Fault(fault.0);
+    fn read_packets(&mut self) -> Result<(), CloseReason> {
+        let fault = |fault: ProtocolError| CloseReason::ProtocolError(fault.0);
         while self.held.is_none() && self.wanted.is_none() && !self.stopping && self.out.len() < OUT_BYTES_MAX {
             match self.frames.next(&mut self.buf).map_err(fault)? {
                 Next::More => break,
-                Next::Large(bytes) => match self.shared.large.clone().try_acquire_many_owned(large_weight(Some(bytes)))
-                {
-                    Ok(permit) => self.gather(bytes, Some(permit)),
-                    Err(_) => self.wanted = Some(bytes),
-                },
+                Next::OversizePacket(bytes) => {
+                    match self.shared.large.clone().try_acquire_many_owned(large_weight(Some(bytes))) {
+                        Ok(permit) => self.gather(bytes, Some(permit)),
+                        Err(_) => self.wanted = Some(bytes),
+                    }
+                }
                 Next::Oversize(bytes) => self.skip(bytes).map_err(fault)?,
                 Next::Packet(packet) => {
                     let gathered = self.large.take().and_then(|large| large.permit);
@@ -293,19 +298,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// A large packet has room, or needs none.
     fn gather(&mut self, bytes: usize, permit: Option<OwnedSemaphorePermit>) {
         self.frames.gather(bytes);
-        self.large = Some(Large { permit, until: large_until(bytes) });
+        self.large = Some(OversizePacket { permit, until: large_until(bytes) });
     }
 
     /// Skips a message that is too large. It does not wait for room to keep a part of it: the device's other messages wait
     /// behind it.
-    fn skip(&mut self, bytes: usize) -> Result<(), Fault> {
+    fn skip(&mut self, bytes: usize) -> Result<(), ProtocolError> {
         let permit = self.shared.large.clone().try_acquire_many_owned(large_weight(Some(frames::KEPT_BYTES))).ok();
         self.frames.skip(&mut self.buf, if permit.is_some() { frames::KEPT_BYTES } else { 0 })?;
-        self.large = Some(Large { permit, until: large_until(bytes) });
+        self.large = Some(OversizePacket { permit, until: large_until(bytes) });
         Ok(())
     }
 
-    fn packet(&mut self, packet: Packet, gathered: Option<OwnedSemaphorePermit>) -> Result<(), End> {
+    fn packet(&mut self, packet: Packet, gathered: Option<OwnedSemaphorePermit>) -> Result<(), CloseReason> {
         match packet {
             Packet::Publish(publish) => self.publish(publish, gathered)?,
             Packet::PubRel(id) if self.exchanges.release(id) => self.reply(Reply::PubComp(id)),
@@ -313,18 +318,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Packet::Subscribe(id, n) => self.reply(Reply::SubAck(id, n)),
             Packet::Unsubscribe(id, n) => self.reply(Reply::UnsubAck(id, n)),
             Packet::Ping => self.reply(Reply::Pong),
-            Packet::Disconnect => return Err(End::Left),
-            Packet::Unexpected => return Err(End::Fault(Reason::ProtocolError)),
+            Packet::Disconnect => return Err(CloseReason::Left),
+            Packet::Unexpected => return Err(CloseReason::ProtocolError(Reason::ProtocolError)),
         }
         Ok(())
     }
 
-    fn publish(&mut self, publish: Publish, gathered: Option<OwnedSemaphorePermit>) -> Result<(), End> {
+    fn publish(&mut self, publish: Publish, gathered: Option<OwnedSemaphorePermit>) -> Result<(), CloseReason> {
         if publish.has_alias || publish.topic.is_empty() {
             // None were offered (MQTT 5 §3.3.2.3.4), and without one a topic has at least a character.
-            return Err(End::Fault(Reason::TopicAliasInvalid));
+            return Err(CloseReason::ProtocolError(Reason::TopicAliasInvalid));
         }
-        let topic = std::str::from_utf8(&publish.topic).map_err(|_| End::Fault(Reason::MalformedPacket))?;
+        let topic =
+            std::str::from_utf8(&publish.topic).map_err(|_| CloseReason::ProtocolError(Reason::MalformedPacket))?;
         if publish.qos == 2 {
             match self.exchanges.publish(publish.id) {
                 Sent::First => {}
@@ -338,9 +344,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         // MQTT 5 §3.3.4: what was taken and what waits for PUBREL may not be more than was offered.
         let is_beyond = self.inflight.len() + self.exchanges.recorded() >= usize::from(self.shared.settings.window);
         if publish.qos > 0 && self.client.version == Version::V5 && is_beyond {
-            return Err(End::Fault(Reason::ReceiveMaximumExceeded));
+            return Err(CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded));
         }
-        let refused = refusal(&publish, topic, &self.shared.settings);
+        let refused = error(&publish, topic, &self.shared.settings);
         if let Some(AdmissionError { reason, detail, .. }) = &refused {
             self.shared.logs.unwanted(&self.client, topic, reason, detail);
         } else if !self.shared.is_wanted(topic) {
@@ -353,10 +359,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Passes the held message on if there is room now.
     fn pass_on_at_once(&mut self) {
-        let gatherer = self.gatherer.clone();
+        let batcher = self.batcher.clone();
         let Some(held) = self.held.take() else { return };
         let permit = self.shared.bytes.clone().try_acquire_many_owned(weight(&held));
-        match (self.has_window(&held.publish), permit, gatherer.try_reserve()) {
+        match (self.has_window(&held.publish), permit, batcher.try_reserve()) {
             (true, Ok(permit), Ok(slot)) => {
                 let incoming = self.incoming(held, permit);
                 slot.send(incoming);
@@ -371,21 +377,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     fn incoming(&mut self, Held { publish, refused, .. }: Held, permit: OwnedSemaphorePermit) -> Incoming {
-        let from = receipt(&publish).map(|receipt| (self.words.clone(), self.inflight.push(receipt)));
+        let from = receipt(&publish).map(|receipt| (self.acks.clone(), self.inflight.push(receipt)));
         let Publish { topic, payload, properties, .. } = publish;
         let message = Message { topic, payload, properties, refused, ..Message::default() };
         Incoming { message, from, permit }
     }
 
-    fn settle(&mut self, word: Word) {
-        self.inflight.settle(word);
-        while let Ok(word) = self.settled.try_recv() {
-            self.inflight.settle(word);
+    fn settle(&mut self, result: AckResult) {
+        self.inflight.settle(result);
+        while let Ok(result) = self.settled.try_recv() {
+            self.inflight.settle(result);
         }
     }
 
     /// Says what is safe, and sees whether that was the last.
-    fn acknowledge(&mut self) -> Result<(), End> {
+    fn acknowledge(&mut self) -> Result<(), CloseReason> {
         while let Some(reply) = self.inflight.release() {
             if let Reply::PubRec(id) = reply {
                 self.exchanges.record(id);
@@ -393,9 +399,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.reply(reply);
         }
         match (self.inflight.is_blocked(), self.stopping) {
-            (true, false) => Err(End::NotDelivered),
-            (true, true) => Err(End::Stopped),
-            (false, true) if self.inflight.len() == 0 => Err(End::Stopped),
+            (true, false) => Err(CloseReason::NotDelivered),
+            (true, true) => Err(CloseReason::Stopped),
+            (false, true) if self.inflight.len() == 0 => Err(CloseReason::Stopped),
             (false, _) => Ok(()),
         }
     }
@@ -404,7 +410,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         codec::write(self.client.version, reply, &mut self.out);
     }
 
-    async fn flush(&mut self) -> Result<(), End> {
+    async fn flush(&mut self) -> Result<(), CloseReason> {
         if self.out.is_empty() {
             return Ok(());
         }
@@ -420,25 +426,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
                 Ok(())
             }
-            Ok(Err(_)) => Err(End::Lost),
-            Err(_) => Err(End::Stuck),
+            Ok(Err(_)) => Err(CloseReason::Lost),
+            Err(_) => Err(CloseReason::Stuck),
         }
     }
 
     /// Sends what is still to be said and closes, without breaking off what the device has not read yet.
-    async fn say_goodbye(mut self, end: End, words: Option<String>) {
+    async fn say_goodbye(mut self, end: CloseReason, acks: Option<String>) {
         if let Some(reason) = end.reason() {
-            let words = words.filter(|_| self.client.wants_words);
+            let acks = acks.filter(|_| self.client.wants_words);
             let Client { version, packet_bytes_max, .. } = self.client;
-            codec::write_disconnect(version, reason, words.as_deref(), packet_bytes_max, &mut self.out);
+            codec::write_disconnect(version, reason, acks.as_deref(), packet_bytes_max, &mut self.out);
         }
         let goodbye = async {
             self.flush().await?;
-            self.stream.shutdown().await.map_err(|_| End::Lost)?;
+            self.stream.shutdown().await.map_err(|_| CloseReason::Lost)?;
             // To close while bytes are unread would reset the connection, and with it what was just sent.
             let mut scrap = [0; 1024];
             while self.stream.read(&mut scrap).await.is_ok_and(|n| n > 0) {}
-            Ok::<(), End>(())
+            Ok::<(), CloseReason>(())
         };
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, goodbye).await;
     }
@@ -446,13 +452,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
 /// Room for a message, waited for; `None` where the gatherer is gone.
 async fn room(
-    gatherer: mpsc::Sender<Incoming>,
+    batcher: mpsc::Sender<Incoming>,
     shared: &Shared,
     held: &Option<Held>,
 ) -> Option<(mpsc::OwnedPermit<Incoming>, OwnedSemaphorePermit)> {
     let bytes = held.as_ref().map_or(1, weight);
     let permit = shared.bytes.clone().acquire_many_owned(bytes).await.ok()?;
-    Some((gatherer.reserve_owned().await.ok()?, permit))
+    Some((batcher.reserve_owned().await.ok()?, permit))
 }
 
 /// What a message takes of the bytes that may wait.
@@ -472,7 +478,7 @@ fn large_until(bytes: usize) -> Instant {
 }
 
 /// Why a message is not to be decoded, whatever its topic.
-fn refusal(publish: &Publish, topic: &str, settings: &ListenMqtt) -> Option<AdmissionError> {
+fn error(publish: &Publish, topic: &str, settings: &ListenMqtt) -> Option<AdmissionError> {
     let ListenMqtt { topic_max_bytes, packet_max_bytes, .. } = settings;
     let payload_bytes = publish.oversize.map_or(publish.payload.len(), |oversize| oversize.payload_bytes);
     if let Some(oversize) = publish.oversize {
@@ -502,7 +508,7 @@ fn receipt(publish: &Publish) -> Option<Reply> {
 #[cfg(test)]
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Bytes come, and everything is done that needs no waiting.
-    pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<(), End> {
+    pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<(), CloseReason> {
         self.buf.extend_from_slice(bytes);
         self.read_packets()
     }
@@ -522,7 +528,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// All that was taken is safe.
     pub(super) fn deliver_all(&mut self) {
-        self.settle(Word { first: 0, count: 1000, outcome: crate::ack::AckOutcome::Delivered });
+        self.settle(AckResult { first: 0, count: 1000, outcome: crate::ack::AckOutcome::Delivered });
         assert_eq!(self.acknowledge(), Ok(()));
     }
 }

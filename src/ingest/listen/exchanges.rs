@@ -33,8 +33,8 @@ fn has(ids: &Option<Ids>, id: u16) -> bool {
 }
 
 fn set(ids: &mut Option<Ids>, id: u16, on: bool) {
-    let word = &mut ids.get_or_insert_with(|| Box::new([0; 1024]))[usize::from(id) / 64];
-    if on { *word |= 1 << (id % 64) } else { *word &= !(1 << (id % 64)) }
+    let result = &mut ids.get_or_insert_with(|| Box::new([0; 1024]))[usize::from(id) / 64];
+    if on { *result |= 1 << (id % 64) } else { *result &= !(1 << (id % 64)) }
 }
 
 impl Exchanges {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!             ┌─ at most SMALL_BYTES ──────────> gathered in the buffer, read
-//! fixed head ─┼─ at most packet_max_bytes ─────> the caller finds room for it (`Large`), gathered, read
+//! fixed head ─┼─ at most packet_max_bytes ─────> the caller finds room for it (`OversizePacket`), gathered, read
 //!             ├─ more, PUBLISH ────────────────> skipped as it comes (`Oversize`); a part of it becomes a message
 //!             └─ more, anything else ──────────> fault 0x95
 //! ```
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use bytes::{Buf, Bytes, BytesMut};
 use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 
-use super::codec::{self, Fault, Packet, Publish, Version};
+use super::codec::{self, Packet, ProtocolError, Publish, Version};
 
 /// A packet of at most so many bytes is gathered without asking for room; more bytes than this (and what is read at once)
 /// a connection does not hold by itself.
@@ -48,7 +48,7 @@ pub(super) enum Next {
     /// Nothing before there are more bytes.
     More,
     /// A packet begins that takes so many bytes: to be answered by [`Frames::gather`].
-    Large(usize),
+    OversizePacket(usize),
     /// A message begins that has so many bytes, more than are allowed: to be answered by [`Frames::skip`].
     Oversize(usize),
     /// A packet.
@@ -82,7 +82,7 @@ struct Head {
 }
 
 impl Head {
-    fn read(buf: &[u8]) -> Result<Option<Head>, Fault> {
+    fn read(buf: &[u8]) -> Result<Option<Head>, ProtocolError> {
         let Some((&first, lengths)) = buf.split_first() else { return Ok(None) };
         let (mut rest, mut shift) = (0usize, 0);
         for (at, byte) in lengths.iter().take(4).enumerate() {
@@ -92,7 +92,7 @@ impl Head {
             }
             shift += 7;
         }
-        if lengths.len() < 4 { Ok(None) } else { Err(Fault(Reason::MalformedPacket)) }
+        if lengths.len() < 4 { Ok(None) } else { Err(ProtocolError(Reason::MalformedPacket)) }
     }
 }
 
@@ -103,16 +103,16 @@ impl Frames {
     }
 
     /// Goes on with what there is; bytes that are used are taken off `buf`.
-    pub(super) fn next(&mut self, buf: &mut BytesMut) -> Result<Next, Fault> {
+    pub(super) fn next(&mut self, buf: &mut BytesMut) -> Result<Next, ProtocolError> {
         if let State::Between = self.state {
             let Some(head) = Head::read(buf)? else { return Ok(Next::More) };
             let bytes = head.bytes + head.rest;
             if bytes > self.limits.packet_bytes_max {
                 let is_message = head.first >> 4 == PUBLISH;
-                return if is_message { Ok(Next::Oversize(bytes)) } else { Err(Fault(Reason::PacketTooLarge)) };
+                return if is_message { Ok(Next::Oversize(bytes)) } else { Err(ProtocolError(Reason::PacketTooLarge)) };
             }
             if bytes > SMALL_BYTES {
-                return Ok(Next::Large(bytes));
+                return Ok(Next::OversizePacket(bytes));
             }
             self.state = State::Gathering(bytes);
         }
@@ -131,13 +131,13 @@ impl Frames {
         }
     }
 
-    /// The answer to [`Next::Large`]: there is room for it.
+    /// The answer to [`Next::OversizePacket`]: there is room for it.
     pub(super) fn gather(&mut self, bytes: usize) {
         self.state = State::Gathering(bytes);
     }
 
     /// The answer to [`Next::Oversize`]: so many bytes of its payload are to be kept.
-    pub(super) fn skip(&mut self, buf: &mut BytesMut, kept_bytes_max: usize) -> Result<(), Fault> {
+    pub(super) fn skip(&mut self, buf: &mut BytesMut, kept_bytes_max: usize) -> Result<(), ProtocolError> {
         let Some(head) = Head::read(buf)? else { return Ok(()) };
         self.state = State::Skipping(Box::new(Skip::new(self.version, head, &self.limits, kept_bytes_max)?));
         buf.advance(head.bytes);
@@ -152,7 +152,7 @@ impl Frames {
         }
     }
 
-    fn packet(&self, buf: &mut BytesMut, bytes: usize) -> Result<Packet, Fault> {
+    fn packet(&self, buf: &mut BytesMut, bytes: usize) -> Result<Packet, ProtocolError> {
         let mut whole = buf.split_to(bytes);
         if bytes > SMALL_BYTES {
             // The buffer is the packet's now; a few bytes may follow in it.
@@ -160,10 +160,10 @@ impl Frames {
         }
         let payload_bytes = (self.version == Version::V5).then(|| payload_bytes_v5(&whole));
         // It is whole, so to ask for more is to say that it lies about its lengths.
-        match codec::read(self.version, &mut whole)?.ok_or(Fault(Reason::MalformedPacket))? {
+        match codec::read(self.version, &mut whole)?.ok_or(ProtocolError(Reason::MalformedPacket))? {
             // rumqttc lets the last property run over the end of the properties, into the payload.
             Packet::Publish(publish) if payload_bytes.is_some_and(|bytes| bytes != Some(publish.payload.len())) => {
-                Err(Fault(Reason::MalformedPacket))
+                Err(ProtocolError(Reason::MalformedPacket))
             }
             Packet::Publish(publish) => Ok(Packet::Publish(self.compact(publish, bytes))),
             other => Ok(other),
@@ -236,10 +236,10 @@ struct Skip {
 }
 
 impl Skip {
-    fn new(version: Version, head: Head, limits: &Limits, kept_bytes_max: usize) -> Result<Skip, Fault> {
-        let (qos, is_again) = ((head.first >> 1) & 3, head.first & 8 != 0);
-        if qos == 3 || (qos == 0 && is_again) {
-            return Err(Fault(Reason::MalformedPacket));
+    fn new(version: Version, head: Head, limits: &Limits, kept_bytes_max: usize) -> Result<Skip, ProtocolError> {
+        let (qos, is_dup) = ((head.first >> 1) & 3, head.first & 8 != 0);
+        if qos == 3 || (qos == 0 && is_dup) {
+            return Err(ProtocolError(Reason::MalformedPacket));
         }
         Ok(Skip {
             version,
@@ -258,7 +258,7 @@ impl Skip {
     }
 
     /// Takes everything that is there; the message when that was the last of it.
-    fn feed(&mut self, buf: &mut BytesMut) -> Result<Option<Publish>, Fault> {
+    fn feed(&mut self, buf: &mut BytesMut) -> Result<Option<Publish>, ProtocolError> {
         loop {
             self.part = match self.part {
                 Part::TopicLength => {
@@ -280,7 +280,7 @@ impl Skip {
                 Part::Id => {
                     let Some(id) = self.number(buf)? else { return Ok(None) };
                     if id == 0 {
-                        return Err(Fault(Reason::MalformedPacket));
+                        return Err(ProtocolError(Reason::MalformedPacket));
                     }
                     self.id = id;
                     self.after_id()
@@ -291,7 +291,7 @@ impl Skip {
                     let value = value | usize::from(byte & 0x7f) << shift;
                     match byte {
                         0..0x80 => Part::Properties(self.within(value)?),
-                        _ if shift == 21 => return Err(Fault(Reason::MalformedPacket)),
+                        _ if shift == 21 => return Err(ProtocolError(Reason::MalformedPacket)),
                         _ => Part::PropertiesLength(value, shift + 7),
                     }
                 }
@@ -322,8 +322,8 @@ impl Skip {
     }
 
     /// A length that the packet gives, if it has so many bytes.
-    fn within(&self, bytes: usize) -> Result<usize, Fault> {
-        if bytes <= self.left { Ok(bytes) } else { Err(Fault(Reason::MalformedPacket)) }
+    fn within(&self, bytes: usize) -> Result<usize, ProtocolError> {
+        if bytes <= self.left { Ok(bytes) } else { Err(ProtocolError(Reason::MalformedPacket)) }
     }
 
     /// Up to so many bytes.
@@ -333,7 +333,7 @@ impl Skip {
         bytes
     }
 
-    fn number(&mut self, buf: &mut BytesMut) -> Result<Option<u16>, Fault> {
+    fn number(&mut self, buf: &mut BytesMut) -> Result<Option<u16>, ProtocolError> {
         self.within(2)?;
         if buf.len() < 2 {
             return Ok(None);
@@ -343,21 +343,21 @@ impl Skip {
     }
 
     /// The rules for a topic's name (MQTT §4.7 and §1.5.3 of 3.1.1), as far as it was kept.
-    fn check_topic(&mut self) -> Result<(), Fault> {
+    fn check_topic(&mut self) -> Result<(), ProtocolError> {
         if self.topic_bytes == 0 {
             // Only an alias can stand for it, and none is offered.
             let is_v5 = self.version == Version::V5;
-            return Err(Fault(if is_v5 { Reason::TopicAliasInvalid } else { Reason::MalformedPacket }));
+            return Err(ProtocolError(if is_v5 { Reason::TopicAliasInvalid } else { Reason::MalformedPacket }));
         }
         let is_cut = self.topic.len() < self.topic_bytes;
         if let Err(error) = std::str::from_utf8(&self.topic) {
             if !is_cut || error.error_len().is_some() {
-                return Err(Fault(Reason::MalformedPacket));
+                return Err(ProtocolError(Reason::MalformedPacket));
             }
             self.topic.truncate(error.valid_up_to());
         }
         let is_wrong = self.topic.iter().any(|byte| matches!(byte, b'+' | b'#' | 0));
-        if is_wrong { Err(Fault(Reason::MalformedPacket)) } else { Ok(()) }
+        if is_wrong { Err(ProtocolError(Reason::MalformedPacket)) } else { Ok(()) }
     }
 
     fn publish(&mut self) -> Publish {

@@ -45,7 +45,7 @@ fn publish(version: Version, qos: u8, topic: &str, properties: &[(&str, &str)], 
 }
 
 /// Everything that comes out of these pieces, and the fault at their end.
-fn read(version: Version, limits: Limits, pieces: &[&[u8]]) -> (Vec<Packet>, Option<Fault>) {
+fn read(version: Version, limits: Limits, pieces: &[&[u8]]) -> (Vec<Packet>, Option<ProtocolError>) {
     let (mut frames, mut buf, mut packets) = (Frames::new(version, limits.clone()), BytesMut::new(), vec![]);
     for piece in pieces {
         buf.extend_from_slice(piece);
@@ -53,7 +53,7 @@ fn read(version: Version, limits: Limits, pieces: &[&[u8]]) -> (Vec<Packet>, Opt
             match frames.next(&mut buf) {
                 Ok(Next::More) => break,
                 Ok(Next::Packet(packet)) => packets.push(packet),
-                Ok(Next::Large(bytes)) => {
+                Ok(Next::OversizePacket(bytes)) => {
                     assert!(bytes > SMALL_BYTES && bytes <= limits.packet_bytes_max);
                     frames.gather(bytes);
                 }
@@ -138,8 +138,8 @@ fn a_large_packet_leaves_no_large_buffer_behind() {
     let large = stream.len();
     stream.extend([0xc0, 0]);
     let (mut frames, mut buf) = (Frames::new(Version::V4, limits(1 << 20)), BytesMut::from(&stream[..]));
-    assert_eq!(frames.next(&mut buf), Ok(Next::Large(large)));
-    assert_eq!(frames.next(&mut buf), Ok(Next::Large(large)), "not before there is room");
+    assert_eq!(frames.next(&mut buf), Ok(Next::OversizePacket(large)));
+    assert_eq!(frames.next(&mut buf), Ok(Next::OversizePacket(large)), "not before there is room");
     frames.gather(large);
     assert!(matches!(frames.next(&mut buf), Ok(Next::Packet(Packet::Publish(_)))));
     // The packet is gone, so its memory would be taken again if the buffer still had a part of it.
@@ -194,13 +194,13 @@ fn lengths_that_lie_are_faults() {
         (Version::V5, 0x30, long(&[&text("a")[..], &[0xff; 5]].concat()), Reason::MalformedPacket),
     ] {
         let bytes = packet(first, &rest);
-        assert_eq!(read(version, limits(8_000), &[&bytes]).1, Some(Fault(reason)), "{:x?}", &bytes[..12]);
+        assert_eq!(read(version, limits(8_000), &[&bytes]).1, Some(ProtocolError(reason)), "{:x?}", &bytes[..12]);
     }
     // A property that runs over the end of the properties, which takes the begin of the payload for its own.
     let overrun = packet(0x30, &[&text("a")[..], &[5, 0x26, 0, 0, 0, 2], b"21.5"].concat());
-    assert_eq!(read(Version::V5, limits(8_000), &[&overrun]).1, Some(Fault(Reason::MalformedPacket)));
+    assert_eq!(read(Version::V5, limits(8_000), &[&overrun]).1, Some(ProtocolError(Reason::MalformedPacket)));
     assert_eq!(
         read(Version::V4, limits(8_000), &[&[0x30, 0xff, 0xff, 0xff, 0xff]]).1,
-        Some(Fault(Reason::MalformedPacket))
+        Some(ProtocolError(Reason::MalformedPacket))
     );
 }

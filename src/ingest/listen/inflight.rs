@@ -10,7 +10,7 @@ use crate::ack::AckOutcome;
 
 /// What became of `count` messages, the first of which is number `first`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Word {
+pub(super) struct AckResult {
     pub(super) first: u64,
     pub(super) count: u64,
     pub(super) outcome: AckOutcome,
@@ -38,11 +38,11 @@ impl<T> InFlight<T> {
     }
 
     /// What became of some of them; the first word on each counts.
-    pub(super) fn settle(&mut self, word: Word) {
-        for number in word.first..word.first.saturating_add(word.count) {
+    pub(super) fn settle(&mut self, result: AckResult) {
+        for number in result.first..result.first.saturating_add(result.count) {
             let at = number.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
             match at.and_then(|at| self.waiting.get_mut(at)) {
-                Some((_, outcome)) => outcome.get_or_insert(word.outcome),
+                Some((_, outcome)) => outcome.get_or_insert(result.outcome),
                 None => continue,
             };
         }
@@ -103,7 +103,7 @@ mod tests {
                     Step::Settle(index, count, ok) if !all.is_empty() => {
                         let first = index.index(all.len());
                         let outcome = if ok { AckOutcome::Delivered } else { AckOutcome::NotDelivered };
-                        inflight.settle(Word { first: first as u64, count, outcome });
+                        inflight.settle(AckResult { first: first as u64, count, outcome });
                         for message in all.iter_mut().skip(first).take(count as usize) {
                             message.get_or_insert(outcome);
                         }

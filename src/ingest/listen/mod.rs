@@ -10,7 +10,7 @@
 //! ```text
 //! device ─codec─> connection ─Incoming─> gatherer ─parcel─> submit task ─> Admission ─> … durable
 //!                   │  inflight: in order                                        │
-//! device <──PUBACK──┴────────── Word ─────── gatherer <──── the parcel's Ack ────┘
+//! device <──PUBACK──┴────────── AckResult ─────── gatherer <──── the parcel's Ack ────┘
 //! ```
 //!
 //! - Here: the port, its certificates, who may connect, and one task for each connection.
@@ -53,15 +53,15 @@
 //!
 //! Shutdown: after `stop` nothing more is read, what was taken is acknowledged when it is safe, then DISCONNECT (0x8B).
 
+mod batcher;
 mod clients;
 mod codec;
 mod connect;
 mod connection;
 mod exchanges;
 mod frames;
-mod gather;
 mod inflight;
-mod logs;
+mod log_limit;
 mod port;
 #[cfg(test)]
 mod tests;
@@ -73,12 +73,12 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::task::TaskTracker;
 
+use self::batcher::{Batcher, Incoming};
 use self::clients::Clients;
-use self::gather::{Gatherer, Incoming};
-use self::logs::Logs;
+use self::log_limit::LimitedLog;
 pub use self::port::ListenError;
-use self::port::{Gatherers, Port};
-use super::Env;
+use self::port::{Batchers, Port};
+use super::IngestDeps;
 use super::mqtt::collect::{Collector, Settings};
 use super::tls::{Certificates, Files};
 use super::tokens::{Tokens, TokensError};
@@ -93,13 +93,13 @@ const BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes of large packets that are being gathered or have no room yet, over all connections. One that is larger than this
 /// passes alone.
 const LARGE_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Gatherers; more of them make smaller parcels.
+/// Batchers; more of them make smaller parcels.
 const GATHERERS_MAX: usize = 4;
 
 /// What all connections share.
 struct Shared {
     settings: ListenMqtt,
-    env: Env,
+    deps: IngestDeps,
     tokens: Live<Option<Tokens>>,
     clients: Clients,
     /// [`BYTES_MAX`].
@@ -108,19 +108,19 @@ struct Shared {
     large: Arc<Semaphore>,
     /// The names of the user properties that some topic makes tags of.
     user_properties: Arc<[String]>,
-    logs: Logs,
+    logs: LimitedLog,
 }
 
 impl Shared {
-    fn new(settings: &ListenMqtt, env: Env, tokens: Live<Option<Tokens>>) -> Shared {
+    fn new(settings: &ListenMqtt, deps: IngestDeps, tokens: Live<Option<Tokens>>) -> Shared {
         let mut names: Vec<String> =
             settings.topics.iter().flat_map(|topic| topic.user_property_tags.clone()).collect();
         names.sort_unstable();
         names.dedup();
         Shared {
             settings: settings.clone(),
-            logs: Logs::new(env.clock.clone()),
-            env,
+            logs: LimitedLog::new(deps.clock.clone()),
+            deps,
             tokens,
             clients: Clients::default(),
             bytes: Arc::new(Semaphore::new(BYTES_MAX)),
@@ -138,7 +138,7 @@ impl Shared {
 pub struct MqttListener {
     port: Port,
     shared: Arc<Shared>,
-    gatherers: Vec<(mpsc::Sender<Incoming>, Gatherer)>,
+    batchers: Vec<(mpsc::Sender<Incoming>, Batcher)>,
     tokens: Setter<Option<Tokens>>,
 }
 
@@ -153,24 +153,24 @@ impl MqttListener {
     ///
     /// # Errors
     /// The tokens, the certificates, a topic template or the address cannot be used; nothing is open then.
-    pub async fn bind(settings: &ListenMqtt, env: Env) -> Result<MqttListener, ListenError> {
+    pub async fn bind(settings: &ListenMqtt, deps: IngestDeps) -> Result<MqttListener, ListenError> {
         let tokens = tokens(settings)?;
         let n = std::thread::available_parallelism().map_or(1, usize::from).min(GATHERERS_MAX);
-        let gatherers = (0..n).map(|_| {
+        let batchers = (0..n).map(|_| {
             let of_all = Settings {
                 source: Source::MqttDirect.label(),
                 payload_bytes_max: settings.packet_max_bytes as usize,
                 status_topic: None,
             };
-            let collector = Collector::new(&settings.topics, of_all, env.decoding.now())?;
-            let collector = collector.counting_fields(env.admission.fields().cloned());
-            Ok(Gatherer::new(collector, env.decoding.clone(), env.clock.clone()))
+            let collector = Collector::new(&settings.topics, of_all, deps.decoding.now())?;
+            let collector = collector.counting_fields(deps.admission.fields().cloned());
+            Ok(Batcher::new(collector, deps.decoding.clone(), deps.clock.clone()))
         });
-        let gatherers = gatherers.collect::<Result<Vec<_>, ListenError>>()?;
-        let port = Port::open(settings, &env, tokens.is_some()).await?;
+        let batchers = batchers.collect::<Result<Vec<_>, ListenError>>()?;
+        let port = Port::open(settings, &deps, tokens.is_some()).await?;
         let (setter, tokens) = Live::new(tokens);
-        let shared = Shared::new(settings, env, tokens);
-        Ok(MqttListener { port, shared: Arc::new(shared), gatherers, tokens: setter })
+        let shared = Shared::new(settings, deps, tokens);
+        Ok(MqttListener { port, shared: Arc::new(shared), batchers, tokens: setter })
     }
 
     /// The address in use; differs from the setting where that says port 0.
@@ -186,18 +186,18 @@ impl MqttListener {
     /// task panic.
     pub fn spawn(self) -> JoinHandle<()> {
         tokio::spawn(async move {
-            let MqttListener { port, shared, gatherers, .. } = self;
+            let MqttListener { port, shared, batchers, .. } = self;
             let (connections, mut gathering) = (TaskTracker::new(), JoinSet::new());
-            let gatherers = gatherers.into_iter().map(|(tx, gatherer)| {
-                gathering.spawn(gatherer.run(shared.env.admission.clone()));
+            let batchers = batchers.into_iter().map(|(tx, batcher)| {
+                gathering.spawn(batcher.run(shared.deps.admission.clone()));
                 tx
             });
-            let gatherers: Gatherers = gatherers.collect();
-            let drained = shared.env.drained.clone();
+            let batchers: Batchers = batchers.collect();
+            let drained = shared.deps.drained.clone();
             let logging = shared.clone();
             // It ends with `stop`; then only the connections hold the gatherers, and those end when the last one has.
             let served = async {
-                port.serve(shared, gatherers, &connections).await;
+                port.serve(shared, batchers, &connections).await;
                 connections.close();
                 connections.wait().await;
                 std::future::pending::<()>().await;
@@ -217,7 +217,7 @@ impl MqttListener {
 /// Says from time to time how many lines the log was spared; never ends.
 async fn tell_what_was_left_out(shared: &Shared) {
     loop {
-        tokio::time::sleep(logs::LOG_EVERY / 4).await;
+        tokio::time::sleep(log_limit::LOG_EVERY / 4).await;
         shared.logs.end();
     }
 }

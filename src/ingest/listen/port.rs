@@ -13,11 +13,11 @@ use tokio_util::task::TaskTracker;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Shared;
-use super::connect::{self, Refusal};
+use super::batcher::Incoming;
+use super::connect::{self, ConnectError};
 use super::connection::Connection;
-use super::gather::Incoming;
 use crate::config::ListenMqtt;
-use crate::ingest::Env;
+use crate::ingest::IngestDeps;
 use crate::ingest::mqtt::SetupError;
 use crate::ingest::tls::{Certificates, Files, TlsError};
 use crate::ingest::tokens::{Tokens, TokensError};
@@ -56,7 +56,7 @@ pub enum ListenError {
 }
 
 /// The ways in to all of them.
-pub(super) type Gatherers = Arc<[mpsc::Sender<Incoming>]>;
+pub(super) type Batchers = Arc<[mpsc::Sender<Incoming>]>;
 
 /// See the module's documentation.
 pub(super) struct Port {
@@ -67,13 +67,15 @@ pub(super) struct Port {
 
 impl Port {
     /// Opens it.
-    pub(super) async fn open(settings: &ListenMqtt, env: &Env, has_tokens: bool) -> Result<Port, ListenError> {
+    pub(super) async fn open(settings: &ListenMqtt, deps: &IngestDeps, has_tokens: bool) -> Result<Port, ListenError> {
         let is_guarded = has_tokens || settings.client_ca_file.is_some() || settings.allow_anonymous;
         if !is_guarded && !settings.listen.ip().to_canonical().is_loopback() {
             return Err(ListenError::Anonymous(settings.listen));
         }
         let certificates = match Files::of_devices(settings) {
-            Some(files) => Some(Certificates::open("listen.mqtt", files, env.clock.clone(), env.on_tls.clone()).await?),
+            Some(files) => {
+                Some(Certificates::open("listen.mqtt", files, deps.clock.clone(), deps.on_tls.clone()).await?)
+            }
             None => None,
         };
         let listener = TcpListener::bind(settings.listen).await.map_err(|error| bind_error(settings.listen, error))?;
@@ -91,18 +93,18 @@ impl Port {
     }
 
     /// Accepts connections until `stop`; each becomes a task.
-    pub(super) async fn serve(self, shared: Arc<Shared>, gatherers: Gatherers, tasks: &TaskTracker) {
+    pub(super) async fn serve(self, shared: Arc<Shared>, batchers: Batchers, tasks: &TaskTracker) {
         let tokens = shared.tokens.now().as_ref().as_ref().map(Tokens::len);
         let is_tls = self.certificates.is_some();
         tracing::info!(addr = %self.addr, tokens, tls = is_tls, "taking readings over MQTT from devices");
         let places = Arc::new(Semaphore::new(shared.settings.connections_max));
         if let Some(certificates) = self.certificates.clone() {
-            tasks.spawn(certificates.watch(shared.env.stop.clone()));
+            tasks.spawn(certificates.watch(shared.deps.stop.clone()));
         }
         for n in 0u64.. {
             let accepted = tokio::select! {
                 biased;
-                () = shared.env.stop.cancelled() => return,
+                () = shared.deps.stop.cancelled() => return,
                 accepted = self.listener.accept() => accepted,
             };
             let (stream, peer) = match accepted {
@@ -119,12 +121,12 @@ impl Port {
                 shared.logs.turned_away(peer, None, "too_many", "as many are connected as listen.mqtt.connections_max");
                 continue;
             };
-            let gatherers = gatherers.clone();
+            let batchers = batchers.clone();
             let (shared, certificates) = (shared.clone(), self.certificates.clone());
             tasks.spawn(async move {
-                welcome(stream, peer, certificates, shared, &gatherers, n).await;
+                welcome(stream, peer, certificates, shared, &batchers, n).await;
                 // With the last of these the gatherers end.
-                drop(gatherers);
+                drop(batchers);
                 drop(place);
             });
         }
@@ -160,15 +162,15 @@ async fn welcome(
     peer: SocketAddr,
     certificates: Option<Certificates>,
     shared: Arc<Shared>,
-    gatherers: &[mpsc::Sender<Incoming>],
+    batchers: &[mpsc::Sender<Incoming>],
     n: u64,
 ) {
     // PUBACKs are small and must not wait for one another; an error means that the device is gone, which a read will say.
     let _ = stream.set_nodelay(true);
     let deadline = tokio::time::Instant::now() + shared.settings.connect_timeout;
-    let Some(certificates) = certificates else { return connected(stream, peer, shared, gatherers, n, deadline).await };
+    let Some(certificates) = certificates else { return connected(stream, peer, shared, batchers, n, deadline).await };
     match tokio::time::timeout_at(deadline, certificates.accept(stream, std::future::ready(()))).await {
-        Ok(Ok(stream)) => connected(Box::new(stream), peer, shared, gatherers, n, deadline).await,
+        Ok(Ok(stream)) => connected(Box::new(stream), peer, shared, batchers, n, deadline).await,
         Ok(Err(error)) => {
             metrics::mqtt_direct_connect("tls");
             shared.logs.turned_away(peer, None, "tls", &format!("no TLS: {error}"));
@@ -188,34 +190,34 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: S,
     peer: SocketAddr,
     shared: Arc<Shared>,
-    gatherers: &[mpsc::Sender<Incoming>],
+    batchers: &[mpsc::Sender<Incoming>],
     n: u64,
     deadline: tokio::time::Instant,
 ) {
     let mut buf = BytesMut::new();
-    let stop = shared.env.stop.clone();
-    let hello = tokio::select! {
-        hello = tokio::time::timeout_at(deadline, hello(&mut stream, &mut buf)) => hello,
+    let stop = shared.deps.stop.clone();
+    let request = tokio::select! {
+        request = tokio::time::timeout_at(deadline, request(&mut stream, &mut buf)) => request,
         () = stop.cancelled() => return metrics::mqtt_direct_connect("stopping"),
     };
-    let Ok(hello) = hello else { return late(&shared, peer) };
-    let admitted = match hello {
+    let Ok(request) = request else { return late(&shared, peer) };
+    let admitted = match request {
         None => return metrics::mqtt_direct_connect("lost"),
-        Some(Err(refusal)) => Err((None, refusal)),
-        Some(Ok(hello)) => {
+        Some(Err(error)) => Err((None, error)),
+        Some(Ok(request)) => {
             // Drawn, so that the names of two instances and of two runs differ.
             let name = || format!("hourbucket-{n}-{:08x}", fastrand::u32(..));
-            connect::admit(&hello, shared.tokens.now().as_ref().as_ref(), &shared.settings, peer, name)
-                .map_err(|refusal| (Some(hello), refusal))
+            connect::admit(&request, shared.tokens.now().as_ref().as_ref(), &shared.settings, peer, name)
+                .map_err(|error| (Some(request), error))
         }
     };
     let (client, out) = match admitted {
         Ok(admitted) => admitted,
-        Err((hello, refusal)) => {
-            metrics::mqtt_direct_connect(refusal.label());
-            let id = hello.as_ref().map(connect::Hello::shown_id);
-            shared.logs.turned_away(peer, id, refusal.label(), &refusal.to_string());
-            let answer = connect::refuse(hello.map(|hello| hello.version), refusal);
+        Err((request, error)) => {
+            metrics::mqtt_direct_connect(error.label());
+            let id = request.as_ref().map(connect::ConnectRequest::shown_id);
+            shared.logs.turned_away(peer, id, error.label(), &error.to_string());
+            let answer = connect::refuse(request.map(|request| request.version), error);
             let said = async {
                 stream.write_all(&answer).await?;
                 stream.shutdown().await
@@ -228,19 +230,22 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
     let place = shared.clients.enter(&client.token, &client.id);
     let _counted = Counted::new();
     // By its name, so that what a device sends on one connection and the next goes the same way, in order.
-    let at = xxh3_64(client.id.as_bytes()) as usize % gatherers.len();
-    let gatherer = gatherers[at].clone();
-    let end = Connection::new(stream, shared, client, gatherer, buf, out).serve(place).await;
+    let at = xxh3_64(client.id.as_bytes()) as usize % batchers.len();
+    let batcher = batchers[at].clone();
+    let end = Connection::new(stream, shared, client, batcher, buf, out).serve(place).await;
     metrics::mqtt_direct_disconnect(end.label());
 }
 
 /// Reads until CONNECT is whole; `None` where the device is gone.
-async fn hello<S: AsyncRead + Unpin>(stream: &mut S, buf: &mut BytesMut) -> Option<Result<connect::Hello, Refusal>> {
+async fn request<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    buf: &mut BytesMut,
+) -> Option<Result<connect::ConnectRequest, ConnectError>> {
     loop {
         match connect::read(buf) {
-            Ok(Some(hello)) => return Some(Ok(hello)),
+            Ok(Some(request)) => return Some(Ok(request)),
             Ok(None) => {}
-            Err(refusal) => return Some(Err(refusal)),
+            Err(error) => return Some(Err(error)),
         }
         buf.reserve(READ_BYTES);
         if !stream.read_buf(buf).await.is_ok_and(|n| n > 0) {

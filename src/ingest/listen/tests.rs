@@ -11,10 +11,10 @@ use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 use tokio::io::DuplexStream;
 use tokio_util::sync::CancellationToken;
 
+use super::batcher::QUEUE_MAX;
 use super::codec::Version;
 use super::connect::Client;
-use super::connection::{Connection, End};
-use super::gather::QUEUE_MAX;
+use super::connection::{CloseReason, Connection};
 use super::*;
 use crate::admission::{AdmissionControl, admission_channel};
 use crate::config::{AckMode, Config, Retained, Subscription};
@@ -39,7 +39,7 @@ fn settings(window: u16) -> ListenMqtt {
 
 fn shared(settings: &ListenMqtt) -> Arc<Shared> {
     let (admission, _) = admission_channel(1, 1, AdmissionControl::default());
-    let env = Env {
+    let deps = IngestDeps {
         decoding: Live::fixed(Config::default().decoding()),
         on_tls: Arc::new(|_| {}),
         ack: AckMode::Journal,
@@ -48,7 +48,7 @@ fn shared(settings: &ListenMqtt) -> Arc<Shared> {
         stop: CancellationToken::new(),
         drained: CancellationToken::new(),
     };
-    Arc::new(Shared::new(settings, env, Live::fixed(None)))
+    Arc::new(Shared::new(settings, deps, Live::fixed(None)))
 }
 
 /// A connection whose gatherer takes nothing.
@@ -98,7 +98,10 @@ fn publish(version: Version, topic: &str, qos: u8, id: u16, properties: usize, p
 }
 
 /// Sends until nothing more is taken; how it ended and how many bytes were sent.
-fn flood(connection: &mut Connection<DuplexStream>, mut bytes: impl FnMut(u16) -> Vec<u8>) -> (Option<End>, usize) {
+fn flood(
+    connection: &mut Connection<DuplexStream>,
+    mut bytes: impl FnMut(u16) -> Vec<u8>,
+) -> (Option<CloseReason>, usize) {
     let mut sent = 0;
     for n in 0..400_000u32 {
         let bytes = bytes((n % 65_535) as u16 + 1);
@@ -142,7 +145,7 @@ fn a_connection_takes_no_more_than_its_window_and_its_budget() {
                     let what =
                         format!("{version:?} {topic} QoS {qos}, {properties} properties, {payload} bytes: {sent}");
                     let is_beyond = version == Version::V5 && qos > 0;
-                    let beyond = Some(End::Fault(Reason::ReceiveMaximumExceeded));
+                    let beyond = Some(CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded));
                     assert_eq!(end, if is_beyond { beyond } else { None }, "{what}");
                     assert!(connection.in_flight() <= 100, "{what}: {} in flight", connection.in_flight());
                     let counted = BYTES_MAX - shared.bytes.available_permits();
@@ -200,5 +203,5 @@ fn exchanges_that_never_end_take_no_more_than_the_receive_maximum() {
     }
     assert_eq!(connection.in_flight(), 0);
     let end = connection.receive(&publish(Version::V5, "s/a", 1, 200, 0, 3));
-    assert_eq!(end, Err(End::Fault(Reason::ReceiveMaximumExceeded)));
+    assert_eq!(end, Err(CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded)));
 }

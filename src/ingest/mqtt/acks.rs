@@ -4,13 +4,13 @@
 //! meant only within one connection, so an id of an older connection must never be acknowledged on a new one (the broker
 //! may have given it to another message, which would be lost); a message that was not delivered must not be passed.
 //!
-//! The life of a message: [`receive`](Ledger::receive), then its group (the messages of one parcel) is
-//! [`close`](Ledger::close)d, then [`settle`](Ledger::settle)d in whatever order parcels are delivered, then
-//! [`release`](Ledger::release) gives its id once every message before it is delivered.
+//! The life of a message: [`receive`](AckTracker::receive), then its group (the messages of one parcel) is
+//! [`close`](AckTracker::close)d, then [`settle`](AckTracker::settle)d in whatever order parcels are delivered, then
+//! [`release`](AckTracker::release) gives its id once every message before it is delivered.
 //!
-//! Not delivered, or [`refuse`](Ledger::refuse)d since there was no room: the ids before it are still released, then the
-//! ledger is [`blocked`](Ledger::blocked) and the connection must end, so that the broker sends the rest again.
-//! Reconnected: everything is forgotten; what a later [`settle`](Ledger::settle) of an older group says changes nothing.
+//! Not delivered, or [`refuse`](AckTracker::refuse)d since there was no room: the ids before it are still released, then the
+//! ledger is [`blocked`](AckTracker::blocked) and the connection must end, so that the broker sends the rest again.
+//! Reconnected: everything is forgotten; what a later [`settle`](AckTracker::settle) of an older group says changes nothing.
 //!
 //! Bounded by the protocol: a packet id has 16 bits and is not used again before its PUBACK, so at most 65,535 wait.
 
@@ -34,7 +34,7 @@ enum State {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Ledger<T> {
+pub(super) struct AckTracker<T> {
     /// Counts connections.
     epoch: u64,
     /// The receipts that wait (packet ids), in order: those of `groups`, then `open` more.
@@ -49,16 +49,16 @@ pub(super) struct Ledger<T> {
     refused: bool,
 }
 
-impl<T> Default for Ledger<T> {
-    fn default() -> Ledger<T> {
-        Ledger { epoch: 0, ids: VecDeque::new(), groups: VecDeque::new(), front: 0, open: 0, refused: false }
+impl<T> Default for AckTracker<T> {
+    fn default() -> AckTracker<T> {
+        AckTracker { epoch: 0, ids: VecDeque::new(), groups: VecDeque::new(), front: 0, open: 0, refused: false }
     }
 }
 
-impl<T> Ledger<T> {
+impl<T> AckTracker<T> {
     /// A new connection: forgets all that waited.
     pub(super) fn reconnect(&mut self) {
-        *self = Ledger { epoch: self.epoch + 1, ..Ledger::default() };
+        *self = AckTracker { epoch: self.epoch + 1, ..AckTracker::default() };
     }
 
     /// A message was received and taken into the open group.
@@ -129,7 +129,7 @@ impl<T> Ledger<T> {
         self.ids.front()
     }
 
-    /// How many taken messages wait for their PUBACK.
+    /// PayloadDecoder many taken messages wait for their PUBACK.
     pub(super) fn pending(&self) -> usize {
         self.ids.len()
     }
@@ -219,35 +219,35 @@ mod tests {
             }
         }
 
-        fn apply(&mut self, ledger: &mut Ledger<u16>, step: &Step) {
+        fn apply(&mut self, ack_tracker: &mut AckTracker<u16>, step: &Step) {
             match step {
                 Step::Receive if self.refused => {}
                 Step::Receive => {
                     // Ids come again soon, as a broker's do.
                     self.next_id = self.next_id % 7 + 1;
-                    ledger.receive(self.next_id);
+                    ack_tracker.receive(self.next_id);
                     self.messages.push(Message { id: self.next_id, epoch: self.epoch, group: None, acked: false });
                 }
                 Step::Close => {
                     let open: Vec<_> =
                         self.messages.iter_mut().filter(|m| m.epoch == self.epoch && m.group.is_none()).collect();
                     open.into_iter().for_each(|m| m.group = Some(self.groups.len()));
-                    self.groups.push((self.epoch, ledger.close(), None));
+                    self.groups.push((self.epoch, ack_tracker.close(), None));
                 }
                 Step::Settle(index, ok) if !self.groups.is_empty() => {
                     let at = index.index(self.groups.len());
                     let outcome = if *ok { AckOutcome::Delivered } else { AckOutcome::NotDelivered };
-                    ledger.settle(self.groups[at].1, outcome);
+                    ack_tracker.settle(self.groups[at].1, outcome);
                     // The first word counts.
                     self.groups[at].2.get_or_insert(outcome);
                 }
                 Step::Settle(..) => {}
                 Step::Refuse => {
-                    ledger.refuse();
+                    ack_tracker.refuse();
                     self.refused = true;
                 }
                 Step::Reconnect => {
-                    ledger.reconnect();
+                    ack_tracker.reconnect();
                     self.epoch += 1;
                     self.refused = false;
                 }
@@ -261,55 +261,55 @@ mod tests {
         fn acks_are_in_order_of_this_connection_and_only_of_what_is_delivered(
             steps in prop::collection::vec(step(), 0..120)
         ) {
-            let (mut ledger, mut model) = (Ledger::default(), Model::default());
+            let (mut ack_tracker, mut model) = (AckTracker::default(), Model::default());
             for step in &steps {
-                model.apply(&mut ledger, step);
-                prop_assert_eq!(ledger.release().collect::<Vec<_>>(), model.expect());
-                prop_assert_eq!(ledger.pending(), model.waiting().count());
-                prop_assert_eq!(ledger.blocked(), model.blocked());
+                model.apply(&mut ack_tracker, step);
+                prop_assert_eq!(ack_tracker.release().collect::<Vec<_>>(), model.expect());
+                prop_assert_eq!(ack_tracker.pending(), model.waiting().count());
+                prop_assert_eq!(ack_tracker.blocked(), model.blocked());
             }
             // Everything delivered in the end is acknowledged in the end.
-            model.apply(&mut ledger, &Step::Reconnect);
+            model.apply(&mut ack_tracker, &Step::Reconnect);
             for _ in 0..20 {
-                model.apply(&mut ledger, &Step::Receive);
-                model.apply(&mut ledger, &Step::Close);
+                model.apply(&mut ack_tracker, &Step::Receive);
+                model.apply(&mut ack_tracker, &Step::Close);
             }
             for (_, group, outcome) in model.groups.iter_mut().rev() {
-                ledger.settle(*group, AckOutcome::Delivered);
+                ack_tracker.settle(*group, AckOutcome::Delivered);
                 outcome.get_or_insert(AckOutcome::Delivered);
             }
-            prop_assert_eq!(ledger.release().count(), 20);
-            prop_assert_eq!(ledger.pending(), 0);
+            prop_assert_eq!(ack_tracker.release().count(), 20);
+            prop_assert_eq!(ack_tracker.pending(), 0);
         }
     }
 
     #[test]
     fn a_late_word_about_an_older_connection_acknowledges_nothing() {
-        let mut ledger = Ledger::default();
-        ledger.receive(1);
-        let old = ledger.close();
-        ledger.reconnect();
-        ledger.receive(1);
-        ledger.close();
-        ledger.settle(old, AckOutcome::Delivered);
-        assert_eq!(ledger.release().count(), 0);
+        let mut ack_tracker = AckTracker::default();
+        ack_tracker.receive(1);
+        let old = ack_tracker.close();
+        ack_tracker.reconnect();
+        ack_tracker.receive(1);
+        ack_tracker.close();
+        ack_tracker.settle(old, AckOutcome::Delivered);
+        assert_eq!(ack_tracker.release().count(), 0);
     }
 
     #[test]
     fn what_was_not_delivered_is_not_passed() {
-        let mut ledger = Ledger::default();
+        let mut ack_tracker = AckTracker::default();
         let groups: Vec<_> = (1..=3)
             .map(|id| {
-                ledger.receive(id);
-                ledger.close()
+                ack_tracker.receive(id);
+                ack_tracker.close()
             })
             .collect();
-        ledger.settle(groups[2], AckOutcome::Delivered);
-        ledger.settle(groups[1], AckOutcome::NotDelivered);
-        assert!(!ledger.blocked());
-        ledger.settle(groups[0], AckOutcome::Delivered);
-        assert_eq!(ledger.release().collect::<Vec<_>>(), [1]);
-        assert!(ledger.blocked());
-        assert_eq!(ledger.release().count(), 0);
+        ack_tracker.settle(groups[2], AckOutcome::Delivered);
+        ack_tracker.settle(groups[1], AckOutcome::NotDelivered);
+        assert!(!ack_tracker.blocked());
+        ack_tracker.settle(groups[0], AckOutcome::Delivered);
+        assert_eq!(ack_tracker.release().collect::<Vec<_>>(), [1]);
+        assert!(ack_tracker.blocked());
+        assert_eq!(ack_tracker.release().count(), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! How long to wait before the next try to connect.
+//! PayloadDecoder long to wait before the next try to connect.
 
 use std::time::Duration;
 

@@ -9,11 +9,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::acks::{Group, Ledger};
+use super::acks::{AckTracker, Group};
 use super::backoff::Backoff;
 use super::collect::{Collector, Settings};
-use super::connection::{Connection, End};
-use super::files::{self, Material};
+use super::connection::{CloseReason, Connection};
+use super::files::{self, Credentials};
 use super::link::{self, Receipt};
 use super::retained::Note;
 use super::submit;
@@ -22,11 +22,11 @@ use super::window::Window;
 use crate::ack::AckOutcome;
 use crate::admission::{Admission, AdmissionError};
 use crate::config::{AckMode, Decoding, Live, Mqtt, MqttProtocol};
-use crate::ingest::Env;
+use crate::ingest::IngestDeps;
 use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
 
-/// How a broker is doing, for readiness.
+/// PayloadDecoder a broker is doing, for readiness.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerStatus {
     /// Host and port.
@@ -68,7 +68,7 @@ pub(super) struct Broker {
     pub(super) drained: CancellationToken,
     pub(super) collector: Collector,
     pub(super) decoding: Live<Decoding>,
-    pub(super) ledger: Ledger<Pending>,
+    pub(super) ack_tracker: AckTracker<Pending>,
     pub(super) window: Window,
     pub(super) ack: AckMode,
     pub(super) admission: Admission,
@@ -83,7 +83,7 @@ pub(super) struct Broker {
     on_status: OnStatus,
     target: Target,
     /// What the last connection had from files.
-    material: Option<Material>,
+    material: Option<Credentials>,
     backoff: Backoff,
     pending_shown: i64,
 }
@@ -93,8 +93,8 @@ pub(super) struct Broker {
 ///
 /// # Errors
 /// The URL or a topic template cannot be used (the configuration's check should have found it).
-pub fn spawn(config: Mqtt, env: Env, on_status: OnStatus) -> Result<JoinHandle<()>, SetupError> {
-    let Env { decoding, ack, admission, clock, stop, drained, .. } = env;
+pub fn spawn(config: Mqtt, deps: IngestDeps, on_status: OnStatus) -> Result<JoinHandle<()>, SetupError> {
+    let IngestDeps { decoding, ack, admission, clock, stop, drained, .. } = deps;
     let target = Target::parse(&config.url)?;
     let settings = Settings {
         source: Source::Mqtt.label(),
@@ -116,7 +116,7 @@ pub fn spawn(config: Mqtt, env: Env, on_status: OnStatus) -> Result<JoinHandle<(
         drained,
         collector,
         decoding,
-        ledger: Ledger::default(),
+        ack_tracker: AckTracker::default(),
         window: Window::new(usize::from(window)),
         ack,
         admission,
@@ -154,12 +154,12 @@ impl Broker {
     }
 
     /// Opens a connection and serves it to its end.
-    async fn connection(&mut self) -> End {
+    async fn connection(&mut self) -> CloseReason {
         let (sender, mut link) = match self.open().await {
             Ok(both) => both,
-            Err(error) => return End::Setup(error),
+            Err(error) => return CloseReason::Setup(error),
         };
-        self.ledger.reconnect();
+        self.ack_tracker.reconnect();
         // What was gathered on the connection before comes again.
         drop(self.collector.finish());
         let taken = Arc::new(Notify::new());
@@ -173,7 +173,7 @@ impl Broker {
         if was_useful {
             self.backoff.reset();
         }
-        self.ledger.reconnect();
+        self.ack_tracker.reconnect();
         self.show_pending();
         end
     }
@@ -192,20 +192,20 @@ impl Broker {
         opened
     }
 
-    fn disconnected(&mut self, end: &End) {
+    fn disconnected(&mut self, end: &CloseReason) {
         let broker = &self.name;
         match end {
-            End::Stopped => {}
-            End::Setup(error) => tracing::error!(%broker, %error, "MQTT cannot connect as configured"),
-            End::Lost(error) => tracing::warn!(%broker, %error, "no MQTT connection"),
-            End::Blocked => tracing::warn!(
+            CloseReason::Stopped => {}
+            CloseReason::Setup(error) => tracing::error!(%broker, %error, "MQTT cannot connect as configured"),
+            CloseReason::Lost(error) => tracing::warn!(%broker, %error, "no MQTT connection"),
+            CloseReason::Blocked => tracing::warn!(
                 %broker,
                 "messages could not be taken over; connecting anew so that the broker sends them again"
             ),
         }
         metrics::mqtt_connected(broker, false);
         self.status.connected = false;
-        if !matches!(end, End::Stopped) {
+        if !matches!(end, CloseReason::Stopped) {
             self.status.problem = Some(end.to_string());
         }
         self.report();
@@ -218,7 +218,7 @@ impl Broker {
 
     /// Shows how many messages wait for their PUBACK. By difference, since other brokers add to the same gauge.
     pub(super) fn show_pending(&mut self) {
-        let pending = self.ledger.pending() as i64;
+        let pending = self.ack_tracker.pending() as i64;
         if pending != self.pending_shown {
             metrics::acks_pending_change(Source::Mqtt, pending - self.pending_shown);
             self.pending_shown = pending;

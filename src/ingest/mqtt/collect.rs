@@ -6,7 +6,7 @@ use std::sync::Arc;
 use chrono_tz::Tz;
 
 use super::link::Message;
-use super::retained::{Note, Taken};
+use super::retained::{Accepted, Note};
 use super::target::SetupError;
 use crate::config::{Decoding, Limits, Retained, Subscription};
 use crate::decode::sparkplug::{Rebirth, Sparkplug};
@@ -26,7 +26,7 @@ struct Route {
     filter: String,
     topic: String,
     template: TopicTemplate,
-    how: How,
+    how: PayloadDecoder,
     format_name: String,
     /// The subscription's own, or the format's usual one.
     ts_unit: Option<TsUnit>,
@@ -43,15 +43,15 @@ struct Route {
 impl Route {
     /// Makes ready what follows from the settings.
     fn renew(&mut self, formats: &Formats, decoding: &Decoding) {
-        self.how = How::of(&self.format_name, formats);
+        self.how = PayloadDecoder::of(&self.format_name, formats);
         self.ts_unit = self.ts_unit_own.or(self.how.ts_unit_usual());
         self.limits = self.zone.map(|zone| Limits { zone: Some(zone), ..decoding.limits.clone() });
     }
 }
 
-/// How the messages of a subscription are read.
+/// PayloadDecoder the messages of a subscription are read.
 #[derive(Debug)]
-enum How {
+enum PayloadDecoder {
     /// Each for itself.
     Alone(Decoder),
     /// With what was said before (Sparkplug B).
@@ -60,19 +60,19 @@ enum How {
     Unknown,
 }
 
-impl How {
-    fn of(name: &str, formats: &Formats) -> How {
+impl PayloadDecoder {
+    fn of(name: &str, formats: &Formats) -> PayloadDecoder {
         match formats.get(name) {
-            _ if name == sparkplug::NAME => How::Sparkplug,
-            Ok(decoder) => How::Alone(decoder),
-            Err(_) => How::Unknown,
+            _ if name == sparkplug::NAME => PayloadDecoder::Sparkplug,
+            Ok(decoder) => PayloadDecoder::Alone(decoder),
+            Err(_) => PayloadDecoder::Unknown,
         }
     }
 
     fn ts_unit_usual(&self) -> Option<TsUnit> {
         match self {
-            How::Alone(decoder) => decoder.ts_unit_usual(),
-            How::Sparkplug | How::Unknown => None,
+            PayloadDecoder::Alone(decoder) => decoder.ts_unit_usual(),
+            PayloadDecoder::Sparkplug | PayloadDecoder::Unknown => None,
         }
     }
 }
@@ -91,12 +91,12 @@ pub(in crate::ingest) struct Settings {
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::ingest) enum Take {
     /// It is gathered. What is to be remembered of it when it is acknowledged.
-    Taken(Option<Note>),
+    Accepted(Option<Note>),
     /// It is to be acknowledged and nothing else: a retained message that is not wanted, or our own state.
-    LeftOut,
+    Skipped,
 }
 
-/// How many were rejected for each reason; a handful of reasons, so a list.
+/// PayloadDecoder many were rejected for each reason; a handful of reasons, so a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::ingest) struct Rejected(pub(in crate::ingest) Vec<(&'static str, u64)>);
 
@@ -118,7 +118,7 @@ impl Rejected {
 
 /// What goes into one parcel.
 #[derive(Debug)]
-pub(in crate::ingest) struct Gathered {
+pub(in crate::ingest) struct CollectedBatch {
     /// The readings.
     pub(in crate::ingest) batch: ReadingBatch,
     /// The messages of which something was rejected, each once.
@@ -126,7 +126,7 @@ pub(in crate::ingest) struct Gathered {
     /// The rejects.
     pub(in crate::ingest) rejected: Rejected,
     /// Messages that were left out.
-    pub(in crate::ingest) left_out: u64,
+    pub(in crate::ingest) skipped: u64,
 }
 
 /// The message does not fit beside what is gathered: hand that over first.
@@ -139,7 +139,7 @@ pub(in crate::ingest) struct Collector {
     routes: Vec<Route>,
     decoding: Arc<Decoding>,
     settings: Settings,
-    taken: Taken,
+    taken: Accepted,
     sparkplug: Sparkplug,
     fields: Option<FieldLimiter>,
     /// Commands of Sparkplug B that are to be published; one for a message at most.
@@ -149,7 +149,7 @@ pub(in crate::ingest) struct Collector {
     dead_bytes: usize,
     rejected: Rejected,
     messages: usize,
-    left_out: u64,
+    skipped: u64,
     /// Of the message at hand; kept for its allocation.
     rejects: Rejects,
 }
@@ -175,7 +175,7 @@ impl Collector {
                 ts_unit: None,
                 ts_unit_own: s.ts_unit.as_deref().and_then(|unit| unit.parse().ok()),
                 zone: s.zone,
-                how: How::Unknown,
+                how: PayloadDecoder::Unknown,
                 limits: None,
                 is_shared: s.filter.starts_with("$share/"),
                 retained: s.retained,
@@ -187,7 +187,7 @@ impl Collector {
         Ok(Collector {
             routes: subscriptions.iter().map(route).collect::<Result<_, SetupError>>()?,
             settings,
-            taken: Taken::default(),
+            taken: Accepted::default(),
             sparkplug: Sparkplug::new(),
             fields: None,
             rebirths: vec![],
@@ -197,7 +197,7 @@ impl Collector {
             dead_bytes: 0,
             rejected: Rejected::default(),
             messages: 0,
-            left_out: 0,
+            skipped: 0,
             rejects: Rejects::new(),
         })
     }
@@ -231,14 +231,14 @@ impl Collector {
     }
 
     /// What is gathered; the collector is as new.
-    pub(in crate::ingest) fn finish(&mut self) -> Gathered {
+    pub(in crate::ingest) fn finish(&mut self) -> CollectedBatch {
         self.messages = 0;
         self.dead_bytes = 0;
-        Gathered {
+        CollectedBatch {
             batch: self.batch.finish(),
             dead: std::mem::take(&mut self.dead),
             rejected: std::mem::take(&mut self.rejected),
-            left_out: std::mem::take(&mut self.left_out),
+            skipped: std::mem::take(&mut self.skipped),
         }
     }
 
@@ -276,10 +276,10 @@ impl Collector {
         if self.is_left_out(message, route.ok().flatten(), note) {
             // Counted, so that the parcel which acknowledges it is made.
             self.messages += 1;
-            self.left_out += 1;
-            return Ok(Take::LeftOut);
+            self.skipped += 1;
+            return Ok(Take::Skipped);
         }
-        self.gather(message, route, received_at_ms).map(|()| Take::Taken(note))
+        self.gather(message, route, received_at_ms).map(|()| Take::Accepted(note))
     }
 
     fn route(&self, topic: &str) -> Option<usize> {
@@ -291,7 +291,7 @@ impl Collector {
             return true;
         }
         // One that is sent again was not acknowledged.
-        if !message.is_retained || message.is_again {
+        if !message.is_retained || message.is_dup {
             return false;
         }
         match route.map(|at| self.routes[at].retained) {
@@ -327,9 +327,9 @@ impl Collector {
         self.messages += 1;
         self.rejected.add(&self.rejects);
         if let Some(first) = self.rejects.list().first() {
-            let letter = dead_letter(self.settings.source, message, received_at_ms, first);
-            self.dead_bytes += letter.payload.len() + letter.topic.len() + letter.detail.len();
-            self.dead.push(letter);
+            let dead_letter = dead_letter(self.settings.source, message, received_at_ms, first);
+            self.dead_bytes += dead_letter.payload.len() + dead_letter.topic.len() + dead_letter.detail.len();
+            self.dead.push(dead_letter);
         }
         Ok(())
     }
@@ -354,7 +354,7 @@ impl Collector {
         let Some(route) = route.map(|at| &routes[at]) else {
             return rejects.push(0, reasons::NO_SUBSCRIPTION, "no configured subscription has this topic");
         };
-        if let How::Unknown = route.how {
+        if let PayloadDecoder::Unknown = route.how {
             let detail = format!("the format `{}` is not known", route.format_name);
             return rejects.push(0, reasons::UNKNOWN_FORMAT, detail);
         }
@@ -379,9 +379,11 @@ impl Collector {
             tags: &captured.tags,
         };
         match &route.how {
-            How::Alone(decoder) => decoder.decode(&message.payload, Some(topic), &context, batch, rejects),
-            How::Sparkplug => rebirths.extend(sparkplug.decode(topic, &message.payload, &context, batch, rejects)),
-            How::Unknown => {}
+            PayloadDecoder::Alone(decoder) => decoder.decode(&message.payload, Some(topic), &context, batch, rejects),
+            PayloadDecoder::Sparkplug => {
+                rebirths.extend(sparkplug.decode(topic, &message.payload, &context, batch, rejects))
+            }
+            PayloadDecoder::Unknown => {}
         }
     }
 }
@@ -471,9 +473,12 @@ mod tests {
         let gathered = collector.finish();
         assert_eq!(gathered.batch.len(), 2);
         assert_eq!(gathered.rejected.total(), 2);
-        let [letter] = &gathered.dead[..] else { panic!("{:?}", gathered.dead) };
-        assert_eq!((letter.reason.as_str(), letter.payload.as_slice()), (reasons::NOT_AN_OBJECT, payload.as_bytes()));
-        assert_eq!((letter.topic.as_str(), letter.received_at_ms), ("S", NOW_MS));
+        let [dead_letter] = &gathered.dead[..] else { panic!("{:?}", gathered.dead) };
+        assert_eq!(
+            (dead_letter.reason.as_str(), dead_letter.payload.as_slice()),
+            (reasons::NOT_AN_OBJECT, payload.as_bytes())
+        );
+        assert_eq!((dead_letter.topic.as_str(), dead_letter.received_at_ms), ("S", NOW_MS));
     }
 
     #[test]
@@ -540,10 +545,10 @@ mod tests {
     /// Takes a message and has it acknowledged; whether it was taken.
     fn take(collector: &mut Collector, message: &Message) -> bool {
         let taken = collector.take(message, NOW_MS).unwrap();
-        if let Take::Taken(Some(note)) = taken {
+        if let Take::Accepted(Some(note)) = taken {
             collector.remember(note);
         }
-        taken != Take::LeftOut
+        taken != Take::Skipped
     }
 
     #[test]
@@ -558,12 +563,16 @@ mod tests {
         assert!(!take(&mut collector, &retained("2")));
         assert!(take(&mut collector, &retained("3")));
         let gathered = collector.finish();
-        assert_eq!((gathered.batch.len(), gathered.left_out, gathered.dead.len()), (4, 2, 0));
+        assert_eq!((gathered.batch.len(), gathered.skipped, gathered.dead.len()), (4, 2, 0));
         // Not acknowledged yet: its redelivery, and a new copy of it, must not be missed.
-        assert!(matches!(collector.take(&retained("4"), NOW_MS), Ok(Take::Taken(Some(_)))));
+        assert!(matches!(collector.take(&retained("4"), NOW_MS), Ok(Take::Accepted(Some(_)))));
         assert!(take(&mut collector, &retained("4")));
-        assert!(take(&mut collector, &Message { is_again: true, ..retained("4") }));
-        assert_eq!(collector.take(&message("x", "{}"), NOW_MS), Ok(Take::Taken(None)), "shared: nothing is retained");
+        assert!(take(&mut collector, &Message { is_dup: true, ..retained("4") }));
+        assert_eq!(
+            collector.take(&message("x", "{}"), NOW_MS),
+            Ok(Take::Accepted(None)),
+            "shared: nothing is retained"
+        );
     }
 
     #[test]

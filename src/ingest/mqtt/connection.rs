@@ -24,14 +24,14 @@ use crate::telemetry::rejected;
 
 /// A connection that lived this long, or acknowledged anything, was of use: the next back-off begins anew.
 const USEFUL_AFTER: Duration = Duration::from_secs(30);
-/// How often rejected QoS 0 messages are logged.
+/// PayloadDecoder often rejected QoS 0 messages are logged.
 const LOG_EVERY: Duration = Duration::from_secs(60);
-/// How often the window is looked at where nothing happens.
+/// PayloadDecoder often the window is looked at where nothing happens.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum End {
+pub(super) enum CloseReason {
     /// The service is stopping.
     #[error("stopping")]
     Stopped,
@@ -93,7 +93,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Serves the connection to its end.
-    pub(super) async fn serve(&mut self, link: &mut Link) -> End {
+    pub(super) async fn serve(&mut self, link: &mut Link) -> CloseReason {
         loop {
             let event = {
                 let mut next = pin!(link.next());
@@ -110,7 +110,7 @@ impl<'a> Connection<'a> {
                 Ok(Event::Connected { session_present }) => self.connected(session_present),
                 Ok(Event::Subscribed(grants)) => self.subscribed(&grants),
                 Ok(Event::Published) => {}
-                Err(error) => return End::Lost(error),
+                Err(error) => return CloseReason::Lost(error),
             }
             if let Some(end) = self.acknowledge() {
                 return end;
@@ -123,7 +123,7 @@ impl<'a> Connection<'a> {
     async fn idle(
         &mut self,
         mut next: Pin<&mut impl Future<Output = Result<Event, LinkError>>>,
-    ) -> Result<Result<Event, LinkError>, End> {
+    ) -> Result<Result<Event, LinkError>, CloseReason> {
         self.count_crowded_out();
         loop {
             self.hand_over_if_wanted();
@@ -135,11 +135,11 @@ impl<'a> Connection<'a> {
             tokio::select! {
                 biased;
                 event = next.as_mut() => return Ok(event),
-                Some((group, outcome)) = self.broker.settled.recv() => self.broker.ledger.settle(group, outcome),
+                Some((group, outcome)) = self.broker.settled.recv() => self.broker.ack_tracker.settle(group, outcome),
                 () = self.taken.notified() => {}
                 _ = self.ticks.tick() => {}
                 () = self.broker.stop.cancelled(), if !self.stopping => self.stop(),
-                () = self.broker.drained.cancelled(), if self.stopping => return Err(End::Stopped),
+                () = self.broker.drained.cancelled(), if self.stopping => return Err(CloseReason::Stopped),
             }
         }
     }
@@ -203,7 +203,7 @@ impl<'a> Connection<'a> {
         self.look(now);
         let receipt = message.receipt;
         let refuse = match receipt {
-            Some(_) => self.stopping || self.broker.ledger.is_refusing(),
+            Some(_) => self.stopping || self.broker.ack_tracker.is_refusing(),
             None => self.stopping || self.queue.capacity() < BATCHES_MAX / 2,
         };
         let take = if refuse { None } else { self.gather(&message, now) };
@@ -216,11 +216,11 @@ impl<'a> Connection<'a> {
             return;
         };
         let note = match take {
-            Take::Taken(note) => note,
-            Take::LeftOut => None,
+            Take::Accepted(note) => note,
+            Take::Skipped => None,
         };
         match (receipt, note) {
-            (Some(receipt), note) => self.broker.ledger.receive(Pending { receipt, note, since_ms: now.mono_ms }),
+            (Some(receipt), note) => self.broker.ack_tracker.receive(Pending { receipt, note, since_ms: now.mono_ms }),
             // Nobody waits for an acknowledgement.
             (None, Some(note)) => self.broker.collector.remember(note),
             (None, None) => {}
@@ -244,8 +244,8 @@ impl<'a> Connection<'a> {
     /// Sees how the window stands, and says so where it stands badly.
     fn look(&mut self, now: Now) {
         let broker = &mut *self.broker;
-        let oldest_ms = broker.ledger.oldest().map(|pending| pending.since_ms);
-        let Some(sample) = broker.window.observe(broker.ledger.pending(), oldest_ms, now.mono_ms) else { return };
+        let oldest_ms = broker.ack_tracker.oldest().map(|pending| pending.since_ms);
+        let Some(sample) = broker.window.observe(broker.ack_tracker.pending(), oldest_ms, now.mono_ms) else { return };
         metrics::mqtt_window(&broker.name, sample.pending as u64, sample.oldest_seconds, sample.full_seconds);
         if sample.speak {
             let cause = cause(broker.admission.check(), broker.ack, sample.oldest_seconds);
@@ -257,12 +257,12 @@ impl<'a> Connection<'a> {
     /// Leaves a message to the broker, which sends it again on the next connection.
     fn refuse(&mut self) {
         let broker = &mut *self.broker;
-        if !self.stopping && !broker.ledger.is_refusing() {
+        if !self.stopping && !broker.ack_tracker.is_refusing() {
             tracing::warn!(broker = %broker.name, "more is waiting than fits; leaving messages to the broker meanwhile");
             broker.status.problem = Some("more is waiting than fits; messages are left to the broker".into());
             broker.report();
         }
-        broker.ledger.refuse();
+        broker.ack_tracker.refuse();
     }
 
     fn gather(&mut self, message: &Message, now: Now) -> Option<Take> {
@@ -306,12 +306,12 @@ impl<'a> Connection<'a> {
         }
         let Ok(slot) = self.queue.try_reserve() else { return };
         let gathered = broker.collector.finish();
-        let group = broker.ledger.close();
+        let group = broker.ack_tracker.close();
         let (accepted, rejected) = (gathered.batch.len() as u64, gathered.rejected);
-        rejected::note_letters(Source::Mqtt, &gathered.dead);
+        rejected::note_dead_letters(Source::Mqtt, &gathered.dead);
         metrics::received(Source::Mqtt, accepted + rejected.total());
-        if gathered.left_out > 0 {
-            metrics::mqtt_left_out(&broker.name, gathered.left_out);
+        if gathered.skipped > 0 {
+            metrics::mqtt_left_out(&broker.name, gathered.skipped);
         }
         let (settled, since) = (broker.settled_tx.clone(), Instant::now());
         let ack = Ack::with(move |outcome| {
@@ -328,12 +328,12 @@ impl<'a> Connection<'a> {
     }
 
     /// Acknowledges what has become safe, and sees whether the connection has come to its end.
-    fn acknowledge(&mut self) -> Option<End> {
+    fn acknowledge(&mut self) -> Option<CloseReason> {
         let broker = &mut *self.broker;
         while let Ok((group, outcome)) = broker.settled.try_recv() {
-            broker.ledger.settle(group, outcome);
+            broker.ack_tracker.settle(group, outcome);
         }
-        for Pending { receipt, note, .. } in broker.ledger.release() {
+        for Pending { receipt, note, .. } in broker.ack_tracker.release() {
             self.acknowledged = true;
             // It fails only where the link has ended, and then its next event says so.
             let _ = self.sender.ack(receipt);
@@ -342,10 +342,12 @@ impl<'a> Connection<'a> {
             }
         }
         broker.show_pending();
-        match (self.stopping, broker.ledger.blocked()) {
-            (true, true) => Some(End::Stopped),
-            (true, false) => (broker.ledger.is_idle() && broker.collector.is_empty()).then_some(End::Stopped),
-            (false, blocked) => blocked.then_some(End::Blocked),
+        match (self.stopping, broker.ack_tracker.blocked()) {
+            (true, true) => Some(CloseReason::Stopped),
+            (true, false) => {
+                (broker.ack_tracker.is_idle() && broker.collector.is_empty()).then_some(CloseReason::Stopped)
+            }
+            (false, blocked) => blocked.then_some(CloseReason::Blocked),
         }
     }
 
@@ -370,9 +372,9 @@ impl<'a> Connection<'a> {
     }
 
     /// Ends the connection, in good order where it is still there.
-    pub(super) async fn close(mut self, link: Link, end: &End) {
+    pub(super) async fn close(mut self, link: Link, end: &CloseReason) {
         self.count_crowded_out();
-        if self.opened.is_some() && matches!(end, End::Stopped | End::Blocked) {
+        if self.opened.is_some() && matches!(end, CloseReason::Stopped | CloseReason::Blocked) {
             let status = self.broker.config.status_topic.as_deref().map(|topic| (topic, OFFLINE));
             self.sender.close(link, status).await;
         }

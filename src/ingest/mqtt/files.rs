@@ -9,7 +9,7 @@ use crate::config::{Mqtt, Secret};
 
 /// What was read.
 #[derive(Debug, Clone)]
-pub(super) struct Material {
+pub(super) struct Credentials {
     /// `None`: the connection is not encrypted.
     pub(super) tls: Option<TlsConfiguration>,
     pub(super) password: Option<Secret>,
@@ -22,8 +22,8 @@ pub(super) struct Material {
 pub(super) fn read(
     config: &Mqtt,
     target: &Target,
-    before: Option<&Material>,
-) -> Result<(Material, Option<String>), SetupError> {
+    before: Option<&Credentials>,
+) -> Result<(Credentials, Option<String>), SetupError> {
     let mut problems = vec![];
     let tls = match (target.tls(config), before) {
         (Ok(tls), _) => tls,
@@ -41,5 +41,5 @@ pub(super) fn read(
         }
     };
     let problem = (!problems.is_empty()).then(|| format!("{}; what was read before is used", problems.join("; ")));
-    Ok((Material { tls, password }, problem))
+    Ok((Credentials { tls, password }, problem))
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::net::TcpStream;
 
-use super::files::Material;
+use super::files::Credentials;
 use super::socket::Handle;
 use super::target::{SetupError, Target};
 use super::{v4, v5};
@@ -33,10 +33,10 @@ pub(super) const REQUEST_BATCH: usize = 1024;
 /// The largest that rumqttc takes.
 pub(super) const READ_BATCH: usize = 128;
 
-/// How long a connection may take to open, in seconds.
+/// PayloadDecoder long a connection may take to open, in seconds.
 pub(super) const CONNECT_SECONDS: u64 = 10;
 
-/// How long a connection may take to close.
+/// PayloadDecoder long a connection may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What must be sent back for a message.
@@ -60,7 +60,7 @@ pub(in crate::ingest) struct Message {
     /// It is sent because of a subscription: the broker had it retained.
     pub(in crate::ingest) is_retained: bool,
     /// It may have been sent before.
-    pub(in crate::ingest) is_again: bool,
+    pub(in crate::ingest) is_dup: bool,
     /// MQTT 5: the user properties.
     pub(in crate::ingest) properties: Vec<(String, String)>,
     /// Whoever received it has found that it is not to be decoded: it becomes a dead letter.
@@ -143,7 +143,7 @@ enum Client {
 /// The connection has ended; its [`Link`] says why.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection has ended")]
-pub(super) struct Gone;
+pub(super) struct Disconnected;
 
 /// The sending half. Nothing here waits.
 pub(super) struct Sender {
@@ -156,10 +156,10 @@ impl Sender {
     ///
     /// # Errors
     /// The connection has ended.
-    pub(super) fn ack(&self, receipt: Receipt) -> Result<(), Gone> {
+    pub(super) fn ack(&self, receipt: Receipt) -> Result<(), Disconnected> {
         match &self.client {
-            Client::V4(client) => client.try_manual_ack(v4::ack(receipt)).map_err(|_| Gone),
-            Client::V5(client) => client.try_manual_ack(v5::ack(receipt)).map_err(|_| Gone),
+            Client::V4(client) => client.try_manual_ack(v4::ack(receipt)).map_err(|_| Disconnected),
+            Client::V5(client) => client.try_manual_ack(v5::ack(receipt)).map_err(|_| Disconnected),
         }
     }
 
@@ -167,10 +167,10 @@ impl Sender {
     ///
     /// # Errors
     /// The connection has ended, or a filter is none (the configuration is checked at the start).
-    pub(super) fn subscribe(&self, config: &Mqtt) -> Result<(), Gone> {
+    pub(super) fn subscribe(&self, config: &Mqtt) -> Result<(), Disconnected> {
         match &self.client {
-            Client::V4(client) => client.try_subscribe_many(v4::filters(config)).map_err(|_| Gone),
-            Client::V5(client) => client.try_subscribe_many(v5::filters(config)).map_err(|_| Gone),
+            Client::V4(client) => client.try_subscribe_many(v4::filters(config)).map_err(|_| Disconnected),
+            Client::V5(client) => client.try_subscribe_many(v5::filters(config)).map_err(|_| Disconnected),
         }
     }
 
@@ -178,15 +178,15 @@ impl Sender {
     ///
     /// # Errors
     /// The connection has ended.
-    pub(super) fn publish_status(&self, topic: &str, state: &'static str) -> Result<(), Gone> {
+    pub(super) fn publish_status(&self, topic: &str, state: &'static str) -> Result<(), Disconnected> {
         match &self.client {
             Client::V4(client) => {
                 let options = rumqttc_v4::PublishOptions::at_least_once().retained();
-                client.try_publish(topic, state, options).map_err(|_| Gone)
+                client.try_publish(topic, state, options).map_err(|_| Disconnected)
             }
             Client::V5(client) => {
                 let options = rumqttc_v5::PublishOptions::at_least_once().retained();
-                client.try_publish(topic, state, options).map_err(|_| Gone)
+                client.try_publish(topic, state, options).map_err(|_| Disconnected)
             }
         }
     }
@@ -195,13 +195,13 @@ impl Sender {
     ///
     /// # Errors
     /// The connection has ended.
-    pub(super) fn publish_command(&self, topic: String, payload: Vec<u8>) -> Result<(), Gone> {
+    pub(super) fn publish_command(&self, topic: String, payload: Vec<u8>) -> Result<(), Disconnected> {
         match &self.client {
             Client::V4(client) => {
-                client.try_publish(topic, payload, rumqttc_v4::PublishOptions::at_most_once()).map_err(|_| Gone)
+                client.try_publish(topic, payload, rumqttc_v4::PublishOptions::at_most_once()).map_err(|_| Disconnected)
             }
             Client::V5(client) => {
-                client.try_publish(topic, payload, rumqttc_v5::PublishOptions::at_most_once()).map_err(|_| Gone)
+                client.try_publish(topic, payload, rumqttc_v5::PublishOptions::at_most_once()).map_err(|_| Disconnected)
             }
         }
     }
@@ -239,7 +239,7 @@ impl Sender {
 ///
 /// # Errors
 /// It cannot be opened as configured.
-pub(super) fn open(config: &Mqtt, target: &Target, material: &Material) -> Result<(Sender, Link), SetupError> {
+pub(super) fn open(config: &Mqtt, target: &Target, material: &Credentials) -> Result<(Sender, Link), SetupError> {
     let socket = Handle::default();
     let (client, link) = match config.protocol {
         MqttProtocol::V4 => {

@@ -22,19 +22,19 @@ pub(in crate::ingest) struct Note {
 
 /// See the module's documentation.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct Accepted {
     places: Vec<Note>,
     /// Drawn once, so that nobody can prepare messages that are taken for others.
     seed: u64,
 }
 
-impl Default for Taken {
-    fn default() -> Taken {
-        Taken { places: vec![], seed: RandomState::new().hash_one(0) }
+impl Default for Accepted {
+    fn default() -> Accepted {
+        Accepted { places: vec![], seed: RandomState::new().hash_one(0) }
     }
 }
 
-impl Taken {
+impl Accepted {
     /// What would be remembered of a message.
     pub(super) fn note(&self, topic: &[u8], payload: &[u8]) -> Note {
         // 0 stands for an empty place.
@@ -48,7 +48,7 @@ impl Taken {
 
     /// Whether it is the newest that was acknowledged on its topic.
     pub(super) fn contains(&self, note: Note) -> bool {
-        self.places.get(Taken::place(note)) == Some(&note)
+        self.places.get(Accepted::place(note)) == Some(&note)
     }
 
     /// It was acknowledged.
@@ -56,7 +56,7 @@ impl Taken {
         if self.places.is_empty() {
             self.places.resize(PLACES, Note::default());
         }
-        self.places[Taken::place(note)] = note;
+        self.places[Accepted::place(note)] = note;
     }
 }
 
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_newest_of_each_topic_is_known() {
-        let mut taken = Taken::default();
+        let mut taken = Accepted::default();
         let [a, b, other] = [(b"t/1", b"a"), (b"t/1", b"b"), (b"t/2", b"a")].map(|(t, p)| taken.note(t, p));
         assert!(!taken.contains(a));
         taken.remember(a);
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn more_topics_than_places_forget_and_never_confuse() {
-        let mut taken = Taken::default();
+        let mut taken = Accepted::default();
         for i in 0..2 * PLACES {
             taken.remember(taken.note(format!("t/{i}").as_bytes(), b"x"));
         }

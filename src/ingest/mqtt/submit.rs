@@ -14,7 +14,7 @@ use crate::admission::{Admission, AdmissionError, IngestBatch};
 /// that a broker may have un-acknowledged.
 pub(super) const BATCHES_MAX: usize = 256;
 
-/// How often a closed door is tried again.
+/// PayloadDecoder often a closed door is tried again.
 const RETRY: Duration = Duration::from_millis(50);
 
 /// Runs until the queue is closed or the intake is closed for good. Tells `taken` of each parcel taken off the queue.

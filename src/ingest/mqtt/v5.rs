@@ -9,7 +9,7 @@ use rumqttc_v5::{
 };
 use tokio::net::TcpStream;
 
-use super::files::Material;
+use super::files::Credentials;
 use super::link::{CONNECT_SECONDS, Event, Grant, Message, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX, Receipt};
 use super::socket::Handle;
 use super::target::{Scheme, SetupError, Target, dial};
@@ -19,7 +19,7 @@ use crate::config::{Mqtt, Retained, Subscription};
 pub(super) fn open(
     config: &Mqtt,
     target: &Target,
-    material: &Material,
+    material: &Credentials,
     socket: &Handle<TcpStream>,
 ) -> Result<(AsyncClient, EventLoop), SetupError> {
     let refused = |error: &dyn std::fmt::Display| SetupError::Options(error.to_string());
@@ -101,7 +101,7 @@ pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionErro
                     payload: publish.payload,
                     receipt,
                     is_retained: publish.retain,
-                    is_again: publish.dup,
+                    is_dup: publish.dup,
                     properties: publish.properties.map(|p| p.user_properties).unwrap_or_default(),
                     refused: None,
                 }));

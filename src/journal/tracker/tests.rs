@@ -262,7 +262,7 @@ proptest! {
 
 #[test]
 fn the_tail_forgets_the_oldest_and_gives_the_rest_in_order() {
-    let item = |seq| Item {
+    let item = |seq| TrackedEntry {
         seq,
         kind: EntryKind::Dead(vec![]),
         at: at(0, 0),
@@ -272,9 +272,9 @@ fn the_tail_forgets_the_oldest_and_gives_the_rest_in_order() {
     let mut tail = Tail::new(35);
     (1..=5).for_each(|seq| tail.push(item(seq)));
     assert_eq!(tail.first_seq(), Some(3));
-    let seqs = |items: Vec<Item>| items.iter().map(|item| item.seq).collect::<Vec<_>>();
+    let seqs = |items: Vec<TrackedEntry>| items.iter().map(|item| item.seq).collect::<Vec<_>>();
     assert_eq!(seqs(tail.take(4, 1)), [4]);
     assert_eq!(seqs(tail.take(5, 100)), [5]);
-    tail.push(Item { bytes: 36, ..item(6) });
+    tail.push(TrackedEntry { bytes: 36, ..item(6) });
     assert_eq!((tail.first_seq(), tail.bytes), (None, 0), "one larger than all of it is read from its segment");
 }

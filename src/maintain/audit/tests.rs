@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::super::bucket::Measured;
+use super::super::bucket::BucketMeasurements;
 use super::*;
 use crate::model::{BucketKey, BucketStart, Reading, Rows, Value as V};
 
@@ -27,15 +27,15 @@ fn rows(readings: &[(i64, V)]) -> Rows {
 /// A page that says of its readings what is true.
 fn page(n: u32, sealed: bool, readings: &[(i64, V)]) -> StoredPage {
     let rows = rows(readings);
-    let recount = Recount::of([&rows]);
+    let recompute_summary = Recomputed::of([&rows]);
     StoredPage {
         page: n,
         storage_mode: StorageMode::Bucket,
-        count: Some(recount.count as i64),
+        count: Some(recompute_summary.count as i64),
         sealed,
-        first_ts_ms: Some(recount.first_ts_ms),
-        last_ts_ms: Some(recount.last_ts_ms),
-        summary: recount.fields.iter().map(|(n, (s, _))| (n.clone(), Some(*s))).collect(),
+        first_ts_ms: Some(recompute_summary.first_ts_ms),
+        last_ts_ms: Some(recompute_summary.last_ts_ms),
+        summary: recompute_summary.fields.iter().map(|(n, (s, _))| (n.clone(), Some(*s))).collect(),
         tags: BTreeMap::new(),
         rows,
         unreadable: 0,
@@ -129,7 +129,7 @@ fn duplicates_strangers_gaps_and_seals_are_found() {
         (Some(3), "unreadable"),
     ];
     assert_eq!(kinds(&broken), expected);
-    broken.measured = Some(Measured { rows: rows(&doubles(0..2)), ..Measured::default() });
+    broken.measured = Some(BucketMeasurements { rows: rows(&doubles(0..2)), ..BucketMeasurements::default() });
     let leftover = audit(&broken).remove(0);
     assert_eq!((leftover.page, leftover.kind.name(), leftover.kind.is_note()), (None, "leftover_measurements", true));
     let empty = bucket(vec![StoredPage { first_ts_ms: Some(0), ..page(0, true, &[]) }, page(1, false, &doubles(0..2))]);
@@ -141,10 +141,10 @@ fn the_time_series_form_is_held_against_its_measurements() {
     let readings = doubles(0..10);
     let head = StoredPage { storage_mode: StorageMode::TimeSeries, rows: Rows::default(), ..page(0, false, &readings) };
     let mut sound = bucket(vec![head.clone()]);
-    sound.measured = Some(Measured { rows: rows(&readings), ..Measured::default() });
+    sound.measured = Some(BucketMeasurements { rows: rows(&readings), ..BucketMeasurements::default() });
     assert_eq!(kinds(&sound), []);
     let with = |pages: Vec<StoredPage>, measured: &[(i64, V)]| {
-        let measured = Some(Measured { rows: rows(measured), ..Measured::default() });
+        let measured = Some(BucketMeasurements { rows: rows(measured), ..BucketMeasurements::default() });
         kinds(&StoredBucket { measured, ..bucket(pages) })
     };
     let twice = [&readings[..], &readings[3..4]].concat();
@@ -167,19 +167,19 @@ fn the_pages_of_the_time_series_form_are_held_against_its_measurements_together(
         ..page(n, sealed, readings)
     };
     let with = |pages: Vec<StoredPage>| {
-        let measured = Some(Measured { rows: rows(&readings), ..Measured::default() });
+        let measured = Some(BucketMeasurements { rows: rows(&readings), ..BucketMeasurements::default() });
         kinds(&StoredBucket { measured, ..bucket(pages) })
     };
     let pages =
         || vec![series(0, true, &readings[..4]), series(1, true, &readings[4..7]), series(2, false, &readings[7..])];
     assert_eq!(with(pages()), []);
     // As a recount leaves it: counts without meaning, and each field in one page only.
-    let mut recounted = pages();
+    let mut recomputed = pages();
     let all = series(0, true, &readings);
-    recounted[0].summary.clear();
-    recounted[1] = StoredPage { count: Some(3), page: 1, ..all };
-    recounted[2].summary.clear();
-    assert_eq!(with(recounted), []);
+    recomputed[0].summary.clear();
+    recomputed[1] = StoredPage { count: Some(3), page: 1, ..all };
+    recomputed[2].summary.clear();
+    assert_eq!(with(recomputed), []);
     assert_eq!(with(pages()[..2].to_vec()), [(Some(0), "count"), (Some(0), "last_ts"), (Some(0), "summary")]);
     let mut open = pages();
     open[1].sealed = false;

@@ -114,23 +114,23 @@ impl Pages {
     }
 
     /// See [`crate::store::Store::letters`].
-    pub fn read_letters(&self, q: &DeadLetterQuery) -> Vec<StoredDeadLetter> {
+    pub fn read_dead_letters(&self, q: &DeadLetterQuery) -> Vec<StoredDeadLetter> {
         let mut all: Vec<_> = self.dead.iter().enumerate().collect();
-        all.retain(|(_, letter)| {
-            q.reason.as_ref().is_none_or(|r| letter.reason == *r)
-                && q.before.is_none_or(|(at, _)| letter.received_at_ms <= at)
+        all.retain(|(_, dead_letter)| {
+            q.reason.as_ref().is_none_or(|r| dead_letter.reason == *r)
+                && q.before.is_none_or(|(at, _)| dead_letter.received_at_ms <= at)
         });
-        all.sort_by_key(|(i, letter)| std::cmp::Reverse((letter.received_at_ms, *i)));
+        all.sort_by_key(|(i, dead_letter)| std::cmp::Reverse((dead_letter.received_at_ms, *i)));
         let skip = q.before.map_or(0, |(_, n)| n as usize);
         let mut bytes = 0;
-        let within = |(_, letter): &(usize, &crate::model::DeadLetter)| {
+        let within = |(_, dead_letter): &(usize, &crate::model::DeadLetter)| {
             let fits = bytes == 0 || bytes < q.bytes_max;
-            bytes += letter.payload.len();
+            bytes += dead_letter.payload.len();
             fits
         };
-        let shown = |(i, letter): (usize, &crate::model::DeadLetter)| StoredDeadLetter {
+        let shown = |(i, dead_letter): (usize, &crate::model::DeadLetter)| StoredDeadLetter {
             id: format!("{i:024x}"),
-            letter: letter.clone(),
+            dead_letter: dead_letter.clone(),
         };
         all.into_iter().skip(skip).take(q.limit).take_while(within).map(shown).collect()
     }

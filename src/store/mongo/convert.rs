@@ -49,12 +49,12 @@ use futures_util::future::join_all;
 use mongodb::bson::{RawDocumentBuf, doc};
 
 use super::MongoStore;
+use super::bucket_reader::{Collections, Native, failed, key_of, measured_in, selected};
+use super::convert_bucket::Turn;
 use super::detect::READINGS;
 use super::error::command_code;
 use super::pack::SERIES;
-use super::stored::{Collections, Native, failed, key_of, measured_in, selected};
-use super::swap::Turn;
-use crate::maintain::{Converted, MaintainError, Progress, Selection, Step, StoredBucket, Tally};
+use crate::maintain::{Converted, MaintainError, Progress, ReadingCounts, Selection, Step, StoredBucket};
 use crate::model::{BucketKey, SensorId, StorageMode};
 
 /// Tries for a bucket that somebody writes to.
@@ -326,7 +326,7 @@ const EVER: (i64, i64) = (-62_167_219_200_000, 253_402_300_800_000);
 /// How many measurements a bucket of pages has, an equal of each of which its pages must hold. (Fewer in the pages than among
 /// the measurements: `reconcile --drop-duplicates` has taken the others out.)
 fn held(bucket: &StoredBucket) -> Result<u64, String> {
-    let pages = Tally::of(bucket.pages.iter().map(|p| &p.rows));
+    let pages = ReadingCounts::of(bucket.pages.iter().map(|p| &p.rows));
     let rows = bucket.measured.iter().map(|m| &m.rows);
     let (mut n, mut foreign) = (0, bucket.measured.as_ref().map_or(0, |m| m.unreadable));
     for row in rows.flat_map(|r| r.iter()) {

@@ -27,7 +27,7 @@ use super::error::command_error;
 use super::pack::SERIES;
 use super::{MongoStore, timed_out};
 use crate::model::{BucketKey, ReadingKey, StorageMode, ValueRef};
-use crate::store::{LoadAnswer, LoadRequest, LoadedBucket, LoadedPage, StoreError};
+use crate::store::{LoadRequest, LoadResult, LoadedBucket, LoadedPage, StoreError};
 
 /// Pages asked for in one `find`: without their readings, and with them in bytes, as far as the heads tell.
 const HEADS_MAX: usize = 500;
@@ -50,7 +50,7 @@ struct Slot {
     pieces: usize,
     /// Its pieces are being asked for.
     begun: bool,
-    answer: Option<LoadAnswer>,
+    answer: Option<LoadResult>,
 }
 
 /// A batch of requests on their way.
@@ -62,7 +62,7 @@ pub(super) struct Load<'a> {
 
 impl MongoStore {
     /// Loads the requested buckets; see [`crate::store::Store::load`].
-    pub(super) async fn load_all(&self, requests: &[LoadRequest], within: Option<Duration>) -> Vec<LoadAnswer> {
+    pub(super) async fn load_all(&self, requests: &[LoadRequest], within: Option<Duration>) -> Vec<LoadResult> {
         let new = LoadedBucket { storage_mode: crate::store::Store::storage_mode(self), pages: vec![] };
         let slot = |_: &LoadRequest| Slot { bucket: new.clone(), pieces: 0, begun: false, answer: None };
         let load = Load { store: self, requests, slots: Mutex::new(requests.iter().map(slot).collect()) };

@@ -1,5 +1,5 @@
 //! MongoDB: bucket pages through raw commands ([`pack`]), measurements of time-series buckets ([`series`], [`fence`],
-//! [`recount`]), loads ([`load`]), what its errors mean ([`error`]), and before all that ([`prepare`]) what the server can
+//! [`recompute_summary`]), loads ([`load`]), what its errors mean ([`error`]), and before all that ([`prepare`]) what the server can
 //! do ([`detect`]), what the database was written with ([`metadata`]) and the collections ([`schema`]).
 //!
 //! Every operation runs in a task of its own and its handle is waited for with a limit: the driver has no time-out for
@@ -8,33 +8,33 @@
 
 mod advisories;
 mod bson;
+mod bucket_reader;
 mod convert;
-mod dead;
+mod convert_bucket;
+mod count_measurements;
+mod dead_letter_commands;
+mod dead_letters;
 mod detect;
+mod drop_duplicates;
 mod error;
 mod fence;
 mod high_water;
 mod latest;
-mod letters;
+mod latest_and_tag_indexes;
 mod load;
-mod measured;
 mod metadata;
 mod pack;
-mod patterns;
 mod prepare;
 mod query;
 mod read;
+mod recompute_summary;
 mod reconcile;
-mod recount;
 mod registry;
 mod repair;
 mod schema;
-mod series;
 mod setup;
-mod shard;
-mod stored;
-mod swap;
-mod twice;
+mod sharding;
+mod time_series;
 mod view;
 
 use std::sync::{Arc, OnceLock};
@@ -45,12 +45,12 @@ use mongodb::options::ClientOptions;
 use mongodb::{Client, Collection, Database};
 
 pub use convert::{ConvertOptions, Hook};
-pub use dead::{Letter, LetterId};
+pub use dead_letters::{DeadLetterDocument, DeadLetterId};
 pub use detect::READINGS;
 pub use latest::LATEST;
+pub use latest_and_tag_indexes::{OptionalIndexes, TAGS_INDEX};
 pub use metadata::META;
 pub use pack::{BUCKETS, packed_bytes};
-pub use patterns::{Patterns, TAGS_INDEX};
 pub use query::{ReadingsLocation, raw_readings_pipeline};
 pub use reconcile::ReconcileOptions;
 pub use schema::{DEAD_LETTERS, SUMMARIES};
@@ -61,15 +61,15 @@ use super::reading::{
 };
 use super::registry::{Reader, RegistryQuery};
 use super::{
-    BoxFuture, Evicted, LatestWritten, LetterKept, LoadAnswer, LoadRequest, PrepareError, Prepared, Store, StoreError,
-    Written,
+    BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError,
+    Prepared, Store, StoreError,
 };
 use crate::config;
 use crate::model::{BucketStart, DeadLetter, LatestUpdate, PageKind, PageWrite, SensorId, Span, StorageMode};
 use crate::telemetry::metrics;
 use error::{StatementError, command_code, command_error, concern_error, describe, statement_error};
 use pack::{CommandOptions, WriteConcern};
-use series::Series;
+use time_series::TimeSeriesWriter;
 
 /// What preparing has found of native time-series.
 #[derive(Debug, Clone, Copy)]
@@ -94,8 +94,8 @@ pub struct MongoStore {
     mode: config::StoreMode,
     /// What preparing has found; see [`MongoStore::native`].
     native: Arc<OnceLock<Native>>,
-    series: Arc<Series>,
-    patterns: Patterns,
+    series: Arc<TimeSeriesWriter>,
+    optional_indexes: OptionalIndexes,
 }
 
 impl MongoStore {
@@ -123,7 +123,7 @@ impl MongoStore {
         let wtimeout_ms = i32::try_from(config.timeout.as_millis() / 4 * 3).unwrap_or(i32::MAX).max(1);
         let options = CommandOptions { span, write_concern, wtimeout_ms };
         Ok(MongoStore {
-            series: Arc::new(Series::new(&db, options.clone(), config.timeout)),
+            series: Arc::new(TimeSeriesWriter::new(&db, options.clone(), config.timeout)),
             buckets: db.collection(pack::BUCKETS),
             dead: db.collection(DEAD_LETTERS),
             db,
@@ -134,14 +134,14 @@ impl MongoStore {
             dead_letters_retention: dead_letters,
             mode: config.mode,
             native: Arc::default(),
-            patterns: Patterns::default(),
+            optional_indexes: OptionalIndexes::default(),
         })
     }
 
     /// The same store, which prepares what these need as well.
     #[must_use]
-    pub fn with_patterns(self, patterns: Patterns) -> MongoStore {
-        MongoStore { patterns, ..self }
+    pub fn with_latest_and_tags(self, optional_indexes: OptionalIndexes) -> MongoStore {
+        MongoStore { optional_indexes, ..self }
     }
 
     /// Runs an operation in a task of its own, for at most `store.timeout`; it is cancelled when nobody waits any more.
@@ -158,7 +158,7 @@ impl MongoStore {
         &'a self,
         writes: &'a [&'a PageWrite],
         comment: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Vec<Written>, StoreError>> {
+    ) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
         Box::pin(async move {
             let kind = if writes[0].kind == PageKind::Create { "insert" } else { "update" };
             let at_fault = match pack::command(writes, &self.options, comment) {
@@ -177,7 +177,7 @@ impl MongoStore {
                 }
             };
             if writes.len() == 1 {
-                return Ok(vec![Written::Rejected { detail: at_fault }]);
+                return Ok(vec![PageWriteResult::Rejected { detail: at_fault }]);
             }
             let (a, b) = writes.split_at(writes.len() / 2);
             let mut answers = self.write_kind(a, comment).await?;
@@ -223,12 +223,12 @@ fn in_part(error: StoreError) -> StoreError {
 }
 
 /// ReadService the reply to a command: one answer a statement.
-fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<Written>, StoreError> {
+fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<PageWriteResult>, StoreError> {
     if let Some(detail) = concern_error(reply) {
         return Err(StoreError::Unknown { kind: "write_concern", detail });
     }
-    let done = |w: &&PageWrite| Written::Done { count: w.count_after() };
-    let mut answers: Vec<Written> = writes.iter().map(done).collect();
+    let done = |w: &&PageWrite| PageWriteResult::Done { count: w.count_after() };
+    let mut answers: Vec<PageWriteResult> = writes.iter().map(done).collect();
     let index = |d: &Document| usize::try_from(d.get_i32("index").ok()?).ok().filter(|i| *i < writes.len());
     let documents = |name: &str| -> Vec<Document> {
         let list = reply.get_array(name).map(Vec::as_slice).unwrap_or_default();
@@ -236,7 +236,7 @@ fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<Written>, Stor
     };
     for upserted in documents("upserted") {
         if let Some(i) = index(&upserted) {
-            answers[i] = Written::Done { count: writes[i].rows.len() as u32 };
+            answers[i] = PageWriteResult::Done { count: writes[i].rows.len() as u32 };
         }
     }
     for error in documents("writeErrors") {
@@ -246,9 +246,9 @@ fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<Written>, Stor
             return Err(StoreError::Unknown { kind: "command", detail: detail() });
         };
         answers[i] = match statement_error(code) {
-            StatementError::Conflict => Written::Conflict,
-            StatementError::Data => Written::Rejected { detail: format!("{} ({code})", detail()) },
-            StatementError::Retryable => Written::Unknown { detail: format!("{} ({code})", detail()) },
+            StatementError::Conflict => PageWriteResult::Conflict,
+            StatementError::Data => PageWriteResult::Rejected { detail: format!("{} ({code})", detail()) },
+            StatementError::Retryable => PageWriteResult::Unknown { detail: format!("{} ({code})", detail()) },
         };
     }
     Ok(answers)
@@ -271,7 +271,7 @@ impl Store for MongoStore {
         })
     }
 
-    fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<Written>, StoreError>> {
+    fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
         Box::pin(async move {
             // The flush stage sends one kind a command, and both forms only after a change of mode.
             let group = |w: &PageWrite| (w.storage_mode == StorageMode::TimeSeries, w.kind == PageKind::Create);
@@ -292,7 +292,7 @@ impl Store for MongoStore {
         &'a self,
         requests: &'a [LoadRequest],
         within: Option<Duration>,
-    ) -> BoxFuture<'a, Result<Vec<LoadAnswer>, StoreError>> {
+    ) -> BoxFuture<'a, Result<Vec<LoadResult>, StoreError>> {
         Box::pin(async move {
             let begun = Instant::now();
             let answers = self.load_all(requests, within).await;
@@ -311,7 +311,7 @@ impl Store for MongoStore {
         Box::pin(self.raise_mark(through))
     }
 
-    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWritten>, StoreError>> {
+    fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
         Box::pin(async move {
             let Some(_) = updates.first() else { return Ok(vec![]) };
             let command = latest::command(updates, &self.options)
@@ -323,7 +323,7 @@ impl Store for MongoStore {
             match result? {
                 Ok(reply) => latest::answers(updates.len(), &reply),
                 Err(error) if latest::forbidden(&error) || (updates.len() == 1 && latest::at_fault(&error)) => {
-                    Ok(vec![LatestWritten::Rejected { detail: describe(&error) }; updates.len()])
+                    Ok(vec![LatestWriteResult::Rejected { detail: describe(&error) }; updates.len()])
                 }
                 Err(error) if latest::at_fault(&error) => {
                     let (a, b) = updates.split_at(updates.len() / 2);
@@ -340,11 +340,14 @@ impl Store for MongoStore {
         Some(std::sync::Arc::new(registry::MongoRegistry::new(&self.db, query, self.timeout)))
     }
 
-    fn dead_letters<'a>(&'a self, letters: &'a [DeadLetter]) -> BoxFuture<'a, Result<Vec<LetterKept>, StoreError>> {
+    fn write_dead_letters<'a>(
+        &'a self,
+        dead_letters: &'a [DeadLetter],
+    ) -> BoxFuture<'a, Result<Vec<DeadLetterWritten>, StoreError>> {
         Box::pin(async move {
             let begun = Instant::now();
-            let kept = self.keep_letters(letters).await;
-            metrics::store_command("dead_letter", letters.len() as u64, begun.elapsed().as_secs_f64());
+            let kept = self.keep_dead_letters(dead_letters).await;
+            metrics::store_command("dead_letter", dead_letters.len() as u64, begun.elapsed().as_secs_f64());
             kept
         })
     }
@@ -353,7 +356,7 @@ impl Store for MongoStore {
         Box::pin(self.dead_letter_bytes())
     }
 
-    fn evict_letters(&self, bytes: u64) -> BoxFuture<'_, Result<Evicted, StoreError>> {
+    fn evict_dead_letters(&self, bytes: u64) -> BoxFuture<'_, Result<Evicted, StoreError>> {
         Box::pin(self.evict(bytes))
     }
 
@@ -380,8 +383,11 @@ impl Store for MongoStore {
         Box::pin(self.read_first_buckets(sensors))
     }
 
-    fn letters<'a>(&'a self, q: &'a DeadLetterQuery) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
-        Box::pin(self.read_letters(q))
+    fn find_dead_letters<'a>(
+        &'a self,
+        q: &'a DeadLetterQuery,
+    ) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
+        Box::pin(self.read_dead_letters(q))
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -11,7 +11,7 @@ use super::detect::{self, READINGS};
 use super::pack::{BUCKETS, WriteConcern};
 use super::schema::{self, Retention};
 use super::setup::{SchemaError, Setup};
-use super::{MongoStore, Native, advisories, high_water, metadata, patterns};
+use super::{MongoStore, Native, advisories, high_water, latest_and_tag_indexes, metadata};
 use crate::config::StoreMode;
 use crate::store::Prepared;
 
@@ -87,7 +87,7 @@ impl MongoStore {
         if high_water::settle(&setup).await? {
             changes.push(format!("noted in {} up to which hour buckets were written", metadata::META));
         }
-        changes.extend(patterns::prepare(&setup, self.patterns).await?);
+        changes.extend(latest_and_tag_indexes::prepare(&setup, self.optional_indexes).await?);
         server.warnings.extend(advisories::warning(&server.version).filter(|_| native));
         // Set once: a mode that changed under the buckets in memory would be a third form. Preparing again, after a
         // failure further down, finds the same.

@@ -13,10 +13,10 @@ use mongodb::Collection;
 use mongodb::bson::{DateTime, Document, RawDocumentBuf, doc};
 use mongodb::error::Result as Found;
 
-use super::dead::read_letter;
+use super::bucket_reader::{Collections, key_of, push};
+use super::dead_letters::read_dead_letter;
 use super::error::command_error;
 use super::load::values;
-use super::stored::{Collections, key_of, push};
 use super::{DEAD_LETTERS, MongoStore};
 use crate::model::{BucketStart, Rows, SensorId, StorageMode, keep_newer};
 use crate::store::StoreError;
@@ -76,7 +76,7 @@ impl MongoStore {
     }
 
     pub(super) async fn read_newest(&self, sensors: &[SensorId]) -> Result<Vec<StoredSensor>, StoreError> {
-        let (of, sensors, latest) = (self.collections(), sensors.to_vec(), self.patterns.latest);
+        let (of, sensors, latest) = (self.collections(), sensors.to_vec(), self.optional_indexes.latest);
         let latest = latest.then(|| self.db.collection::<RawDocumentBuf>(super::LATEST));
         self.read(async move {
             let looks = stream::iter(sensors.clone()).map(|id| newest(of.clone(), id)).buffered(SENSORS_AT_ONCE);
@@ -100,7 +100,7 @@ impl MongoStore {
         .await
     }
 
-    pub(super) async fn read_letters(&self, q: &DeadLetterQuery) -> Result<Vec<StoredDeadLetter>, StoreError> {
+    pub(super) async fn read_dead_letters(&self, q: &DeadLetterQuery) -> Result<Vec<StoredDeadLetter>, StoreError> {
         let (dead, q) = (self.collections().buckets.clone_with_type::<Document>(), q.clone());
         let dead = dead_letters(self, dead);
         self.read(async move {
@@ -114,13 +114,13 @@ impl MongoStore {
             let find =
                 dead.find(filter).sort(doc! { "received_at": -1, "_id": -1 }).limit(q.limit as i64).max_time(TIME_MAX);
             let mut cursor = find.skip(q.before.map_or(0, |(_, n)| u64::from(n))).batch_size(16).await?;
-            let (mut letters, mut bytes) = (vec![], 0);
+            let (mut dead_letters, mut bytes) = (vec![], 0);
             while bytes < q.bytes_max && cursor.advance().await? {
-                let (id, letter) = read_letter(cursor.deserialize_current()?);
-                bytes += letter.payload.len();
-                letters.push(StoredDeadLetter { id, letter });
+                let (id, dead_letter) = read_dead_letter(cursor.deserialize_current()?);
+                bytes += dead_letter.payload.len();
+                dead_letters.push(StoredDeadLetter { id, dead_letter });
             }
-            Ok(letters)
+            Ok(dead_letters)
         })
         .await
     }

@@ -45,10 +45,10 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
 
-use super::series::Series;
-use super::stored::{Collections, Native, failed, key_of, page_id};
-use super::twice::Dropped;
-use super::{MongoStore, recount};
+use super::bucket_reader::{Collections, Native, failed, key_of, page_id};
+use super::drop_duplicates::Dropped;
+use super::time_series::TimeSeriesWriter;
+use super::{MongoStore, recompute_summary};
 use crate::maintain::bucket::without_duplicates;
 use crate::maintain::{
     Entry, Finding, Kind, MaintainError, Outcome, Reconciled, Selection, StoredBucket, audit, report,
@@ -100,7 +100,7 @@ enum Aside {
 
 struct Run<'a> {
     all: Collections,
-    series: Arc<Series>,
+    series: Arc<TimeSeriesWriter>,
     options: &'a ReconcileOptions,
     report: Reconciled,
     aside: Vec<(BucketKey, Aside)>,
@@ -326,8 +326,8 @@ impl Run<'_> {
         let mendable = |f: &&Finding| self.why_not(bucket, f).is_none();
         if bucket.pages.is_empty() || findings.iter().filter(mendable).any(|f| f.page.is_some()) {
             // Over as many pages as it takes, under their gates; with all tries used somebody keeps writing.
-            let recounted = recount::recount(&self.series, &bucket.key, true).await;
-            recounted.map_err(failed("recounting a bucket"))?;
+            let recomputed = recompute_summary::recompute_summary(&self.series, &bucket.key, true).await;
+            recomputed.map_err(failed("recounting a bucket"))?;
             return Ok(true);
         }
         if !findings.iter().filter(mendable).any(|f| matches!(f.kind, Kind::Duplicates { .. })) {
@@ -335,8 +335,8 @@ impl Run<'_> {
         }
         let dropped = self.all.drop_measured(bucket, self.options.page).await?;
         if dropped == Dropped::Deleted {
-            let recounted = recount::recount(&self.series, &bucket.key, true).await;
-            recounted.map_err(failed("recounting a bucket"))?;
+            let recomputed = recompute_summary::recompute_summary(&self.series, &bucket.key, true).await;
+            recomputed.map_err(failed("recounting a bucket"))?;
         }
         self.converted += u64::from(dropped == Dropped::Converted);
         self.no_transactions = dropped == Dropped::NoTransactions;

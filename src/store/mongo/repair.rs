@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, HashSet};
 
 use mongodb::bson::{Array, Bson, DateTime, Document, RawDocumentBuf, doc};
 
+use super::bucket_reader::{Collections, failed, page_id, tags_document, value_bson};
 use super::error::{StatementError, command_code, statement_error};
 use super::pack::{SCHEMA_VERSION, SERIES};
-use super::stored::{Collections, failed, page_id, tags_document, value_bson};
-use crate::maintain::bucket::{Recount, without_duplicates};
+use crate::maintain::bucket::{Recomputed, without_duplicates};
 use crate::maintain::{MaintainError, StoredBucket, StoredPage};
 use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
 use crate::model::{BucketKey, FieldSummary, Number, Rows, StorageMode};
-use crate::store::recount::chunks;
+use crate::store::summary_pages::chunks;
 
 /// The document of a page exactly as it was read: its version, its seal and its form. A writer changes at least one of
 /// them, and `readings` is counted on top, against changes by hand.
@@ -41,7 +41,7 @@ pub(super) fn admission_control(key: &BucketKey, page: &StoredPage) -> Document 
 }
 
 /// `summary` of a document.
-pub(super) fn summary(recount: &Recount) -> Document {
+pub(super) fn summary(recompute_summary: &Recomputed) -> Document {
     let num = |n: Number| match n {
         Number::Int(v) => Bson::Int64(v),
         Number::Double(v) => Bson::Double(v),
@@ -49,7 +49,7 @@ pub(super) fn summary(recount: &Recount) -> Document {
     let field = |s: &crate::model::FieldSummary| {
         doc! { "min": num(s.min), "max": num(s.max), "sum": num(s.sum), "count": s.count as i32 }
     };
-    recount.fields.iter().map(|(name, (s, _))| (name.clone(), Bson::from(field(s)))).collect()
+    recompute_summary.fields.iter().map(|(name, (s, _))| (name.clone(), Bson::from(field(s)))).collect()
 }
 
 /// `readings` of a page.
@@ -63,17 +63,17 @@ pub(super) fn readings(rows: &Rows) -> Array {
 }
 
 /// What a recount sets in a document.
-fn counted(recount: &Recount, unreadable: u32) -> Document {
-    let mut set = doc! { "count": (recount.count + u64::from(unreadable)) as i32, "summary": summary(recount) };
-    if recount.count > 0 {
-        set.insert("first_ts", DateTime::from_millis(recount.first_ts_ms));
-        set.insert("last_ts", DateTime::from_millis(recount.last_ts_ms));
+fn counted(recompute_summary: &Recomputed, unreadable: u32) -> Document {
+    let mut set = doc! { "count": (recompute_summary.count + u64::from(unreadable)) as i32, "summary": summary(recompute_summary) };
+    if recompute_summary.count > 0 {
+        set.insert("first_ts", DateTime::from_millis(recompute_summary.first_ts_ms));
+        set.insert("last_ts", DateTime::from_millis(recompute_summary.last_ts_ms));
     }
     set
 }
 
 /// A whole document of a bucket, without readings.
-pub(super) fn document(bucket: &StoredBucket, page: u32, tags: Document, recount: &Recount) -> Document {
+pub(super) fn document(bucket: &StoredBucket, page: u32, tags: Document, recompute_summary: &Recomputed) -> Document {
     let start = DateTime::from_millis(bucket.key.start.0);
     let mut whole = doc! {
         "_id": page_id(&bucket.key, page),
@@ -88,24 +88,24 @@ pub(super) fn document(bucket: &StoredBucket, page: u32, tags: Document, recount
         "last_ts": start,
         "summary": {},
     };
-    whole.extend(counted(recount, 0));
+    whole.extend(counted(recompute_summary, 0));
     whole
 }
 
 /// The documents of a bucket in time-series form: one, or as many as its fields take. Which of them counts how many of the
-/// measurements is of no meaning ([`crate::store::recount`]); all but the last are sealed.
-pub(super) fn summaries(bucket: &StoredBucket, tags: &Document, recount: &Recount) -> Vec<Document> {
+/// measurements is of no meaning ([`crate::store::summary_pages`]); all but the last are sealed.
+pub(super) fn summaries(bucket: &StoredBucket, tags: &Document, recompute_summary: &Recomputed) -> Vec<Document> {
     let fields: BTreeMap<String, FieldSummary> =
-        recount.fields.iter().map(|(name, (s, _))| (name.clone(), *s)).collect();
+        recompute_summary.fields.iter().map(|(name, (s, _))| (name.clone(), *s)).collect();
     let chunks = chunks(fields, PAGE_SUMMARY_BYTES_MAX);
-    let (pages, mut left) = (chunks.len() as u64, recount.count);
+    let (pages, mut left) = (chunks.len() as u64, recompute_summary.count);
     let document = |(n, chunk): (u64, Vec<(String, FieldSummary)>)| {
         let count = left.div_ceil(pages - n);
         left -= count;
         let fields = chunk.into_iter().map(|(name, field)| (name, (field, 0.0))).collect();
-        let mut whole = document(bucket, n as u32, tags.clone(), &Recount { count, fields, ..*recount });
-        whole.insert("first_ts", DateTime::from_millis(recount.first_ts_ms));
-        whole.insert("last_ts", DateTime::from_millis(recount.last_ts_ms));
+        let mut whole = document(bucket, n as u32, tags.clone(), &Recomputed { count, fields, ..*recompute_summary });
+        whole.insert("first_ts", DateTime::from_millis(recompute_summary.first_ts_ms));
+        whole.insert("last_ts", DateTime::from_millis(recompute_summary.last_ts_ms));
         whole.insert("storage", SERIES);
         if n + 1 < pages {
             whole.insert("has_overflow", true);
@@ -141,9 +141,9 @@ impl Collections {
     ) -> Applied {
         let kept = drop.filter(|_| page.unreadable == 0).map(|seen| without_duplicates(&page.rows, seen));
         let kept = kept.filter(|rows| rows.len() < page.rows.len());
-        let recount = Recount::of([kept.as_ref().unwrap_or(&page.rows)]);
-        let mut set = counted(&recount, page.unreadable);
-        let actual = (recount.count + u64::from(page.unreadable)) as i64;
+        let recompute_summary = Recomputed::of([kept.as_ref().unwrap_or(&page.rows)]);
+        let mut set = counted(&recompute_summary, page.unreadable);
+        let actual = (recompute_summary.count + u64::from(page.unreadable)) as i64;
         if page.count.is_some_and(|stored| actual < stored) {
             set.insert("has_overflow", true);
         }
@@ -161,7 +161,7 @@ impl Collections {
     /// Puts an empty sealed page where one is missing, so that the pages behind it are found again.
     pub(super) async fn fill_gap(&self, bucket: &StoredBucket, page: u32) -> Applied {
         let Some(next) = bucket.pages.iter().find(|p| p.page > page) else { return Ok(false) };
-        let mut whole = document(bucket, page, tags_document(&next.tags), &Recount::default());
+        let mut whole = document(bucket, page, tags_document(&next.tags), &Recomputed::default());
         // Times within those of the bucket: the view takes the earliest and the latest of all pages.
         for (name, ms) in [("first_ts", next.first_ts_ms), ("last_ts", next.first_ts_ms)] {
             whole.insert(name, DateTime::from_millis(ms.unwrap_or(bucket.key.start.0)));

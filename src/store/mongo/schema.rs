@@ -65,7 +65,7 @@ pub(super) async fn prepare(setup: &Setup<'_>, span: Span, keep: Retention) -> R
     if found.get(DEAD_LETTERS).is_none() && made(setup.create(DEAD_LETTERS, &doc! {}).await, DEAD_LETTERS)? {
         done.push(format!("created collection {DEAD_LETTERS}"));
     }
-    done.extend(letters(setup, keep.dead_letters_s).await?);
+    done.extend(dead_letters(setup, keep.dead_letters_s).await?);
     done.extend(view(setup, &found).await?);
     Ok(done)
 }
@@ -138,8 +138,8 @@ async fn ttl(
 }
 
 /// The indexes of dead letters: in the order of receipt, and the same of those alone that expire and are evicted
-/// ([`super::letters`]). Before, one index was both, and letters with acknowledged readings expired too.
-async fn letters(setup: &Setup<'_>, seconds: i64) -> Result<Vec<String>, SchemaError> {
+/// ([`super::letters`]). Before, one index was both, and dead letters with acknowledged readings expired too.
+async fn dead_letters(setup: &Setup<'_>, seconds: i64) -> Result<Vec<String>, SchemaError> {
     const BEFORE: &str = "received_at_ttl";
     let step = format!("looking at the indexes of {DEAD_LETTERS}");
     let found = setup.ask(doc! { "listIndexes": DEAD_LETTERS }).await.map_err(|f| f.at(step))?;
@@ -151,7 +151,7 @@ async fn letters(setup: &Setup<'_>, seconds: i64) -> Result<Vec<String>, SchemaE
     }
     let key = doc! { "received_at": 1, "_id": 1 };
     index(setup, DEAD_LETTERS, doc! { "key": key, "name": "letter_received" }).await?;
-    let (name, of) = ("sender_letters_ttl", Some(super::letters::of_senders()));
+    let (name, of) = ("sender_letters_ttl", Some(super::dead_letter_commands::of_senders()));
     Ok(ttl(setup, DEAD_LETTERS, "received_at", name, Some(seconds), of).await?.into_iter().collect())
 }
 

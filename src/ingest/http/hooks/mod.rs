@@ -3,7 +3,7 @@
 //! Most of these senders send once: ChirpStack logs an error and drops the uplink, The Things Stack tries once, a Shelly
 //! does not look at the answer. So
 //! - what is not understood is no error of the sender's: the body is kept whole as a dead letter, durable like readings, and
-//!   the answer is 2xx (202 where nothing of it was taken). With the mapping put right, `dead-letters replay` reads it.
+//!   the answer is 2xx (202 where nothing of it was taken). With the mapping put right, `dead-dead_letters replay` reads it.
 //! - under overload a hook waits for room ([`PATIENCE`]) where the other routes are told at once to try again, since their
 //!   senders do. 429 and 503 with Retry-After remain for those that can (Event Grid, AWS).
 //! - bodies have at most [`BODY_BYTES_MAX`] bytes, which is what a dead letter keeps.
@@ -29,10 +29,10 @@ use axum::routing::post;
 use self::target::Target;
 use super::admit::{Shared, asks_before_sending, refuse};
 use super::answer;
-use super::body::{Received, drain, receive};
+use super::body::{ReceivedBody, drain, receive};
 use super::encoding::Encoding;
-use super::passage::{self, Decoded};
-use super::refusal::Refusal;
+use super::error::IngestError;
+use super::pipeline::{self, DecodedBody};
 use crate::model::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter};
 use crate::telemetry::metrics::Source;
 
@@ -42,7 +42,7 @@ pub(super) const HOOKS: &str = "/v1/hooks/{format}";
 /// AWS appends a slash.
 const HOOKS_SLASH: &str = "/v1/hooks/{format}/";
 
-/// How long a hook waits for room; The Things Stack and ChirpStack wait some seconds for their answer.
+/// DecodeOptions long a hook waits for room; The Things Stack and ChirpStack wait some seconds for their answer.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// As sent, and decompressed.
@@ -59,12 +59,12 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 /// Around the routes, as [`super::admit::admit`], with more ways to show a token and more patience.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let token = target::token(request.uri());
-    if let Err(refusal) = shared.may_send(|tokens| tokens.check_hook(request.headers(), token.as_deref())) {
-        return refuse(request, refusal).await;
+    if let Err(error) = shared.may_send(|tokens| tokens.check_hook(request.headers(), token.as_deref())) {
+        return refuse(request, error).await;
     }
     match shared.admit_patiently(PATIENCE).await {
         Ok(_permit) => next.run(request).await,
-        Err(refusal) => refuse(request, refusal).await,
+        Err(error) => refuse(request, error).await,
     }
 }
 
@@ -73,18 +73,18 @@ async fn take(State(shared): State<Arc<Shared>>, Path(format): Path<String>, req
     posted(&shared, &format, &parts, body).await.unwrap_or_else(IntoResponse::into_response)
 }
 
-async fn posted(shared: &Shared, format: &str, parts: &Parts, body: Body) -> Result<Response, Refusal> {
+async fn posted(shared: &Shared, format: &str, parts: &Parts, body: Body) -> Result<Response, IngestError> {
     let asked = asks_before_sending(&parts.headers);
     let understood = Encoding::of(&parts.headers).and_then(|encoding| {
         // One that nobody knows is seen here, and not by the dead letters.
         let target = Target::of(format, &parts.uri)?;
-        target.how(&shared.formats, encoding).map(|how| (target, how))
+        target.decode_options(&shared.formats, encoding).map(|options| (target, options))
     });
-    let (target, how) = match understood {
+    let (target, options) = match understood {
         Ok(understood) => understood,
-        Err(refusal) => {
+        Err(error) => {
             drain(body, asked).await;
-            return Err(refusal);
+            return Err(error);
         }
     };
     let bytes_max = BODY_BYTES_MAX.min(shared.cfg.body_max_bytes);
@@ -94,7 +94,7 @@ async fn posted(shared: &Shared, format: &str, parts: &Parts, body: Body) -> Res
     }
     match handshake::answer(&parts.headers, &received.bytes) {
         Some(answer) => Ok(answer),
-        None => read(shared, &target, received, how).await,
+        None => read(shared, &target, received, options).await,
     }
 }
 
@@ -107,36 +107,41 @@ async fn take_query(State(shared): State<Arc<Shared>>, Path(format): Path<String
     let uri = request.uri().clone();
     let taken = async {
         let target = Target::of(&format, &uri)?;
-        let how = target.how(&shared.formats, Encoding::Identity)?;
-        let received = Received::of(target.values_as_json(), &shared.bodies)?;
-        read(&shared, &target, received, how).await
+        let options = target.decode_options(&shared.formats, Encoding::Identity)?;
+        let received = ReceivedBody::of(target.values_as_json(), &shared.bodies)?;
+        read(&shared, &target, received, options).await
     };
     taken.await.unwrap_or_else(IntoResponse::into_response)
 }
 
-async fn read(shared: &Shared, target: &Target, received: Received, how: passage::How) -> Result<Response, Refusal> {
-    let (decoded, held) = passage::decode_within(shared, received, how, BODY_BYTES_MAX).await?;
-    let Decoded { batch, rejects, received_at_ms, kept, .. } = decoded;
-    passage::count(&batch, &rejects, || target.written(), received_at_ms);
+async fn read(
+    shared: &Shared,
+    target: &Target,
+    received: ReceivedBody,
+    options: pipeline::DecodeOptions,
+) -> Result<Response, IngestError> {
+    let (decoded, held) = pipeline::decode_within(shared, received, options, BODY_BYTES_MAX).await?;
+    let DecodedBody { batch, rejects, received_at_ms, kept, .. } = decoded;
+    pipeline::count(&batch, &rejects, || target.written(), received_at_ms);
     // The first says why, as for a message of MQTT. Of an empty body there is nothing to keep.
     let first = rejects.list().first().zip(kept.filter(|body| !body.is_empty()));
-    let letter = first.map(|(reject, body)| {
+    let dead_letter = first.map(|(reject, body)| {
         let topic = target.written();
         DeadLetter::keep(received_at_ms, Source::Http.label(), topic, &body, reject.reason, &reject.detail)
     });
-    let (accepted, kept) = (batch.len(), letter.is_some());
-    passage::deliver_with(shared, batch, letter.into_iter().collect(), held, PATIENCE).await?;
+    let (accepted, kept) = (batch.len(), dead_letter.is_some());
+    pipeline::deliver_with(shared, batch, dead_letter.into_iter().collect(), held, PATIENCE).await?;
     Ok(answer::hook(accepted, &rejects, kept))
 }
 
 /// AWS asks whether its rule may post here, by a URL that has to be opened once. That is for a person to do: to fetch
 /// URLs that somebody sends is no business of this service, and since the URL is as good as a password it stands in no log.
 /// It is kept as a dead letter, and the log says where.
-async fn confirmation(shared: &Shared, target: &Target, received: Received) -> Result<Response, Refusal> {
+async fn confirmation(shared: &Shared, target: &Target, received: ReceivedBody) -> Result<Response, IngestError> {
     let now_ms = shared.clock.now().wall_ms;
     let (reason, detail) = (handshake::CONFIRMATION, "open the payload's enableUrl to let AWS IoT post here");
-    let letter = DeadLetter::keep(now_ms, Source::Http.label(), target.written(), &received.bytes, reason, detail);
-    passage::deliver_with(shared, Default::default(), vec![letter], received.held, PATIENCE).await?;
+    let dead_letter = DeadLetter::keep(now_ms, Source::Http.label(), target.written(), &received.bytes, reason, detail);
+    pipeline::deliver_with(shared, Default::default(), vec![dead_letter], received.held, PATIENCE).await?;
     tracing::warn!(
         "AWS IoT asks to confirm a destination: `hourbucket dead-letters list --reason {reason}` shows the enableUrl to open"
     );

@@ -7,11 +7,11 @@ use axum::extract::Query;
 use axum::http::Uri;
 
 use super::super::encoding::Encoding;
-use super::super::passage::{How, Origin};
-use super::super::refusal::Refusal;
+use super::super::error::IngestError;
+use super::super::pipeline::{DecodeOptions, Origin};
 use crate::config::Decoding;
 use crate::decode::{Context, Formats, Rejects, TsUnit, UnknownName, reasons};
-use crate::ingest::letters::Reread;
+use crate::ingest::redecode::Redecoded;
 use crate::model::{BatchBuilder, DeadLetter};
 
 const PREFIX: &str = "/v1/hooks/";
@@ -45,30 +45,30 @@ pub(super) fn token(uri: &Uri) -> Option<String> {
 }
 
 impl Target {
-    pub(super) fn of(format: &str, uri: &Uri) -> Result<Target, Refusal> {
+    pub(super) fn of(format: &str, uri: &Uri) -> Result<Target, IngestError> {
         let known = "known are sensor_id, field, topic, token, and ts_unit, one of s, ms, us, ns";
-        let refusal = |detail: String| Refusal::Query { detail, known };
+        let error = |detail: String| IngestError::Query { detail, known };
         let mut target = Target { format: format.to_owned(), ..Target::default() };
-        for (key, value) in pairs(uri).ok_or_else(|| refusal("it is no form".to_owned()))? {
+        for (key, value) in pairs(uri).ok_or_else(|| error("it is no form".to_owned()))? {
             match key.as_str() {
                 "token" => {}
                 "sensor_id" => target.sensor_id = Some(value),
                 "field" => target.field = Some(value),
                 "topic" => target.topic = Some(value),
-                "ts_unit" => target.ts_unit = Some(value.parse().map_err(|e: UnknownName| refusal(e.to_string()))?),
+                "ts_unit" => target.ts_unit = Some(value.parse().map_err(|e: UnknownName| error(e.to_string()))?),
                 _ => target.values.push((key, value)),
             }
         }
         Ok(target)
     }
 
-    /// How a body that was sent there is read.
-    pub(super) fn how(&self, formats: &Formats, encoding: Encoding) -> Result<How, Refusal> {
-        let decoder = formats.get(&self.format).map_err(|e| Refusal::NoFormat { detail: e.to_string() })?;
+    /// DecodeOptions a body that was sent there is read.
+    pub(super) fn decode_options(&self, formats: &Formats, encoding: Encoding) -> Result<DecodeOptions, IngestError> {
+        let decoder = formats.get(&self.format).map_err(|e| IngestError::NoFormat { detail: e.to_string() })?;
         let ts_unit = self.ts_unit.or(decoder.ts_unit_usual());
         let Target { sensor_id, field, topic, .. } = self.clone();
         let sensor_id = sensor_id.or_else(|| self.id().map(str::to_owned));
-        Ok(How {
+        Ok(DecodeOptions {
             decoder,
             encoding,
             ts_unit,
@@ -150,30 +150,30 @@ impl Hooks {
         Hooks(Formats::new(decoding))
     }
 
-    pub(in crate::ingest) fn read(&self, letter: &DeadLetter, decoding: &Decoding) -> Reread {
-        if letter.reason == reasons::DESTINATION_CONFIRMATION {
-            return Reread::rejected(&letter.reason, "open its enableUrl, then purge it");
+    pub(in crate::ingest) fn read(&self, dead_letter: &DeadLetter, decoding: &Decoding) -> Redecoded {
+        if dead_letter.reason == reasons::DESTINATION_CONFIRMATION {
+            return Redecoded::rejected(&dead_letter.reason, "open its enableUrl, then purge it");
         }
-        let how = Target::read_back(&letter.topic)
+        let options = Target::read_back(&dead_letter.topic)
             .ok_or_else(|| "its topic is no URL of a hook".to_owned())
-            .and_then(|target| target.how(&self.0, Encoding::Identity).map_err(|e| e.to_string()));
-        let how = match how {
-            Ok(how) => how,
-            Err(why) => return Reread::rejected(reasons::UNKNOWN_FORMAT, why),
+            .and_then(|target| target.decode_options(&self.0, Encoding::Identity).map_err(|e| e.to_string()));
+        let options = match options {
+            Ok(options) => options,
+            Err(why) => return Redecoded::rejected(reasons::UNKNOWN_FORMAT, why),
         };
         let Decoding { limits, line, .. } = decoding;
         let cx = Context {
             limits,
             line,
-            received_at_ms: letter.received_at_ms,
-            ts_unit: how.ts_unit,
-            sensor_id: how.origin.sensor_id.as_deref(),
-            field: how.origin.field.as_deref(),
+            received_at_ms: dead_letter.received_at_ms,
+            ts_unit: options.ts_unit,
+            sensor_id: options.origin.sensor_id.as_deref(),
+            field: options.origin.field.as_deref(),
             tags: &[],
         };
         let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
-        how.decoder.decode(&letter.payload, how.origin.topic.as_deref(), &cx, &mut out, &mut rejects);
-        Reread::of(out.finish(), &rejects)
+        options.decoder.decode(&dead_letter.payload, options.origin.topic.as_deref(), &cx, &mut out, &mut rejects);
+        Redecoded::of(out.finish(), &rejects)
     }
 }
 

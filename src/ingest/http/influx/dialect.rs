@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::admission::AdmissionError;
 use crate::decode::{Reject, Rejects};
 use crate::ingest::http::answer::json;
-use crate::ingest::http::refusal::{RETRY_BUSY_S, Refusal};
+use crate::ingest::http::error::{IngestError, RETRY_BUSY_S};
 
 /// The version of InfluxDB whose write interface this is, for clients that ask, and who answers in truth.
 const VERSION: &str = concat!("1.8.10+hourbucket.", env!("CARGO_PKG_VERSION"));
@@ -77,14 +77,14 @@ fn signed(mut response: Response) -> Response {
 
 impl Dialect {
     /// Nothing of the request was taken.
-    pub(super) fn refuse(self, refusal: &Refusal) -> Response {
-        let status = match (self, refusal.status()) {
+    pub(super) fn refuse(self, error: &IngestError) -> Response {
+        let status = match (self, error.status()) {
             (Dialect::V1, StatusCode::TOO_MANY_REQUESTS) => StatusCode::SERVICE_UNAVAILABLE,
             (_, StatusCode::REQUEST_TIMEOUT) => StatusCode::SERVICE_UNAVAILABLE,
             (_, status) => status,
         };
-        let mut response = self.error(status, &refusal.to_string(), None);
-        refusal.add_headers(response.headers_mut());
+        let mut response = self.error(status, &error.to_string(), None);
+        error.add_headers(response.headers_mut());
         if status == StatusCode::SERVICE_UNAVAILABLE && !response.headers().contains_key(RETRY_AFTER) {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_BUSY_S));
         }

@@ -8,7 +8,7 @@ use super::readings::tokens_file;
 use super::rig::{Answer, Request, Rig, decoding, post};
 use crate::ack::Ack;
 use crate::decode::reasons;
-use crate::ingest::letters::Reader;
+use crate::ingest::redecode::Redecoder;
 use crate::model::{DeadLetter, Reading, Value};
 
 fn hook(target: &str, body: impl Into<Vec<u8>>) -> Request {
@@ -65,14 +65,17 @@ async fn what_is_not_understood_is_kept_and_can_be_read_again() {
     let body = r#"[{"temp":1},{"sensor_id":"S2","temp":2}]"#;
     let (answer, readings, dead) = kept(&mut rig, hook(target, body)).await;
     assert_eq!((answer.status, readings.len(), &answer.json()["rejected"]), (200, 1, &1.into()));
-    let [letter] = &dead[..] else { panic!("{dead:?}") };
-    assert_eq!((letter.source.as_str(), letter.reason.as_str()), ("http", reasons::MISSING_SENSOR_ID));
-    assert_eq!((letter.topic.as_str(), letter.payload.as_slice()), ("/v1/hooks/json?topic=a/b", body.as_bytes()));
-    assert_eq!(letter.received_at_ms, readings[0].ts_ms);
+    let [dead_letter] = &dead[..] else { panic!("{dead:?}") };
+    assert_eq!((dead_letter.source.as_str(), dead_letter.reason.as_str()), ("http", reasons::MISSING_SENSOR_ID));
+    assert_eq!(
+        (dead_letter.topic.as_str(), dead_letter.payload.as_slice()),
+        ("/v1/hooks/json?topic=a/b", body.as_bytes())
+    );
+    assert_eq!(dead_letter.received_at_ms, readings[0].ts_ms);
 
     let (answer, readings, dead) = kept(&mut rig, hook("json?sensor_id=S1", "{\"temp\":")).await;
     assert_eq!((answer.status, readings.len(), &answer.json()["accepted"]), (202, 0, &0.into()));
-    let mut reader = Reader::of(&[], &[], Arc::new(decoding())).unwrap();
+    let mut reader = Redecoder::of(&[], &[], Arc::new(decoding())).unwrap();
     let whole = DeadLetter { payload: b"{\"temp\":1}".to_vec(), ..dead[0].clone() };
     let again = reader.read(&whole);
     let reading = &again.batch.to_readings()[0];
@@ -163,7 +166,7 @@ async fn clouds_are_answered_what_they_ask_first() {
     let (answer, readings, dead) = kept(&mut rig, confirmation).await;
     assert_eq!((answer.status, readings.len(), dead[0].payload.as_slice()), (202, 0, body.as_bytes()));
     assert_eq!((dead[0].reason.as_str(), dead[0].topic.as_str()), ("destination_confirmation", "/v1/hooks/json"));
-    let mut reader = Reader::of(&[], &[], Arc::new(decoding())).unwrap();
+    let mut reader = Redecoder::of(&[], &[], Arc::new(decoding())).unwrap();
     assert_eq!(reader.read(&dead[0]).reason(), Some("destination_confirmation"));
 }
 

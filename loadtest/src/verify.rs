@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::Failure;
 use crate::plan::Plan;
-use crate::shape::{self, Values};
+use crate::values::{self, Values};
 
 /// Values are added as whole numbers of this fraction, which is the finest decimal there is: such a sum is exact.
 const FRACTION: f64 = 100_000.0;
@@ -38,10 +38,10 @@ impl Known {
     pub(crate) fn add(&mut self, first: u32, values: &[Vec<Values>]) {
         debug_assert_eq!(self.rounds.len(), first as usize * self.ring, "sensors come in order");
         for (i, rounds) in values.iter().enumerate() {
-            let fields = shape::fields(first + i as u32);
+            let fields = values::fields(first + i as u32);
             self.rounds.extend(rounds.iter().map(|values| {
                 fields.iter().zip(values).fold((0u64, 0), |(hash, sum), (field, value)| {
-                    let double = shape::double(*value, field);
+                    let double = values::double(*value, field);
                     (hash.wrapping_add(value_hash(field.name, double)), sum + whole(double))
                 })
             }));
@@ -187,7 +187,7 @@ pub(crate) async fn check(db: &Database, sent: &Sent<'_>) -> Result<Checked, Fai
         let Tally { count, sum, summary_count, summary_sum, .. } = stored[*sensor];
         checked.problems.push(format!(
             "{}: the summaries say {summary_count} readings with the sum {summary_sum}, and there are {count} with {}",
-            shape::id(*sensor as u32),
+            values::id(*sensor as u32),
             sum as f64 / FRACTION
         ));
     }
@@ -242,7 +242,7 @@ async fn measurements(db: &Database, stored: &mut [Tally], checked: &mut Checked
 }
 
 fn whose<'a>(id: &str, stored: &'a mut [Tally], checked: &mut Checked) -> Option<&'a mut Tally> {
-    let sensor = shape::parse_id(id).and_then(|sensor| stored.get_mut(sensor as usize));
+    let sensor = values::parse_id(id).and_then(|sensor| stored.get_mut(sensor as usize));
     if sensor.is_none() && checked.problems.len() < NAMED_MAX {
         checked.problems.push(format!("{id}: a sensor that nobody sent"));
     }
@@ -280,7 +280,7 @@ fn number(value: Option<RawBsonRef<'_>>) -> Option<f64> {
 
 /// What exactly is wrong with a sensor, in words.
 async fn difference(db: &Database, sent: &Sent<'_>, sensor: u32) -> Result<String, Failure> {
-    let id = shape::id(sensor);
+    let id = values::id(sensor);
     let expected = sent.of(sensor);
     let mut stored: BTreeMap<(i64, u64), i64> = BTreeMap::new();
     let mut note = |reading: &RawDocument| -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! A time-series bucket's summary, made anew from its measurements. [`crate::store::recount`] says over which pages, in
+//! A time-series bucket's summary, made anew from its measurements. [`crate::store::summary_pages`] says over which pages, in
 //! which steps, and why a crash between them does no harm; here are the statements, each gated by the version that the page
 //! was read with.
 //!
@@ -18,11 +18,11 @@ use mongodb::error::Error;
 use super::error::concern_error;
 use super::load::{int, selection, values};
 use super::pack::{BUCKETS, SCHEMA_VERSION, SERIES};
-use super::series::Series;
+use super::time_series::TimeSeriesWriter;
 use crate::model::summary::{PAGE_SUMMARY_BYTES_MAX, entry_bytes};
 use crate::model::{BucketKey, FieldSummary, Number, RowFlags, Rows, summary};
 use crate::store::LoadedPage;
-use crate::store::recount::{Chunk, PageState, Plan, Several, chunks, plan};
+use crate::store::summary_pages::{Chunk, PageState, Plan, Several, chunks, plan};
 
 /// Where somebody was faster, it is done again, this often.
 const TRIES_MAX: usize = 20;
@@ -118,7 +118,7 @@ impl Total {
 }
 
 /// A bucket that was recounted.
-pub(super) struct Recounted {
+pub(super) struct RecomputedSummary {
     /// How many measurements there are.
     pub(super) count: u32,
     /// Its pages, from page 0.
@@ -127,7 +127,11 @@ pub(super) struct Recounted {
 
 /// Makes the summary anew, where it does not count all measurements (`force`: in any case). Where there are none nothing
 /// is changed: retention may have taken them and not yet the summary.
-pub(super) async fn recount(series: &Series, bucket: &BucketKey, force: bool) -> mongodb::error::Result<Recounted> {
+pub(super) async fn recompute_summary(
+    series: &TimeSeriesWriter,
+    bucket: &BucketKey,
+    force: bool,
+) -> mongodb::error::Result<RecomputedSummary> {
     let name = series.fence.named(bucket.clone());
     for _ in 0..TRIES_MAX {
         let pages = heads(series, bucket).await?;
@@ -137,7 +141,7 @@ pub(super) async fn recount(series: &Series, bucket: &BucketKey, force: bool) ->
         if count == 0 || run.write(total, force).await? {
             let pages = if count == 0 { pages } else { heads(series, bucket).await? };
             name.over();
-            return Ok(Recounted { count, pages: pages.into_iter().map_while(|page| page).collect() });
+            return Ok(RecomputedSummary { count, pages: pages.into_iter().map_while(|page| page).collect() });
         }
     }
     let text = format!("the summary of a bucket at {} changes faster than it is recounted", bucket.start.0);
@@ -151,7 +155,7 @@ fn id(bucket: &BucketKey, page: usize) -> Document {
 
 /// The pages that are stored, without their summaries; `None` for one that is missing before another (a recount of a
 /// bucket without documents was ended before its last step, or somebody has deleted it).
-async fn heads(series: &Series, bucket: &BucketKey) -> mongodb::error::Result<Vec<Option<LoadedPage>>> {
+async fn heads(series: &TimeSeriesWriter, bucket: &BucketKey) -> mongodb::error::Result<Vec<Option<LoadedPage>>> {
     let start = DateTime::from_millis(bucket.start.0);
     let filter = doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start };
     let projection = doc! {
@@ -182,7 +186,7 @@ async fn heads(series: &Series, bucket: &BucketKey) -> mongodb::error::Result<Ve
     Ok(pages)
 }
 
-async fn add_up(series: &Series, bucket: &BucketKey, after: Option<String>) -> mongodb::error::Result<Total> {
+async fn add_up(series: &TimeSeriesWriter, bucket: &BucketKey, after: Option<String>) -> mongodb::error::Result<Total> {
     let (from_ms, to_ms) = (bucket.start.0, series.options.span.end(bucket.start));
     let filter = measurements_of(&[&bucket.sensor_id], from_ms, to_ms);
     let find = selection(series.readings.find(filter).batch_size(BATCH));
@@ -211,7 +215,7 @@ fn add_row(rows: &mut Rows, document: &RawDocument) {
 
 /// One try, on the pages as they were read.
 struct Run<'a> {
-    series: &'a Series,
+    series: &'a TimeSeriesWriter,
     bucket: &'a BucketKey,
     comment: &'a str,
     pages: &'a [Option<LoadedPage>],
@@ -376,7 +380,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl std::fmt::Debug for Recounted {
+impl std::fmt::Debug for RecomputedSummary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Recounted").field("count", &self.count).field("pages", &self.pages.len()).finish()
     }

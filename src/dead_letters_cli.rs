@@ -1,4 +1,4 @@
-//! The commands `dead-letters list`, `replay` and `purge`: their arguments, what they print, their exit codes.
+//! The commands `dead-dead_letters list`, `replay` and `purge`: their arguments, what they print, their exit codes.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use hourbucket::config::Config;
-use hourbucket::maintain::letters::{LetterFilter, line};
+use hourbucket::maintain::dead_letters::{DeadLetterFilter, line};
 use hourbucket::maintain::moment;
 use hourbucket::model::{Clock, SystemClock};
 use hourbucket::replay::replay;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::telemetry::log;
 
-/// What could not be done at all; 1 says that letters are left.
+/// What could not be done at all; 1 says that dead letters are left.
 const ERROR: u8 = 2;
 
 /// Payloads that one `list` shows at most.
@@ -30,7 +30,7 @@ pub(crate) enum DeadLetters {
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
     },
-    /// Read dead letters again with the settings as they are now, store their readings, and remove the letters that gave
+    /// Read dead letters again with the settings as they are now, store their readings, and remove the dead letters that gave
     /// some and were taken whole; the service may run; exit code 0: none is left, 1: some are (each is told on standard
     /// error), 2: failed. May be stopped and given again: readings are stored once
     Replay {
@@ -53,7 +53,7 @@ pub(crate) enum DeadLetters {
     },
 }
 
-/// Which letters are meant: those that pass all of it.
+/// Which dead letters are meant: those that pass all of it.
 #[derive(Args)]
 pub(crate) struct Which {
     /// With this reason, such as too_old; may be given several times
@@ -74,9 +74,9 @@ pub(crate) struct Which {
 }
 
 impl Which {
-    fn filter(self) -> LetterFilter {
+    fn filter(self) -> DeadLetterFilter {
         let Which { reasons, sources, topic, since, until } = self;
-        LetterFilter { reasons, sources, topic, since_ms: since, until_ms: until }
+        DeadLetterFilter { reasons, sources, topic, since_ms: since, until_ms: until }
     }
 }
 
@@ -92,7 +92,7 @@ pub(crate) async fn run(config: &Config, store: Result<MongoStore, String>, comm
     };
     match command {
         DeadLetters::List { which, limit } => list(&store, &which.filter(), limit).await,
-        DeadLetters::Replay { which } => replay_letters(config, store, &which.filter()).await,
+        DeadLetters::Replay { which } => replay_dead_letters(config, store, &which.filter()).await,
         DeadLetters::Purge { which, older_than, all, yes } => {
             let mut filter = which.filter();
             if let Some(age) = older_than {
@@ -111,13 +111,13 @@ pub(crate) async fn run(config: &Config, store: Result<MongoStore, String>, comm
     }
 }
 
-async fn list(store: &MongoStore, filter: &LetterFilter, limit: usize) -> ExitCode {
-    match store.newest_letters(filter, limit, LISTED_BYTES_MAX).await {
-        Ok(letters) => {
+async fn list(store: &MongoStore, filter: &DeadLetterFilter, limit: usize) -> ExitCode {
+    match store.newest_dead_letters(filter, limit, LISTED_BYTES_MAX).await {
+        Ok(dead_letters) => {
             let mut out = std::io::stdout().lock();
-            for found in &letters {
+            for found in &dead_letters {
                 // A reader that has gone is no error.
-                let _ = writeln!(out, "{}", line(&found.id.to_string(), &found.letter));
+                let _ = writeln!(out, "{}", line(&found.id.to_string(), &found.dead_letter));
             }
             ExitCode::SUCCESS
         }
@@ -125,15 +125,15 @@ async fn list(store: &MongoStore, filter: &LetterFilter, limit: usize) -> ExitCo
     }
 }
 
-async fn replay_letters(config: &Config, store: MongoStore, filter: &LetterFilter) -> ExitCode {
+async fn replay_dead_letters(config: &Config, store: MongoStore, filter: &DeadLetterFilter) -> ExitCode {
     // What the store says where it fails; the rest of the service's life is of no interest here.
     let mut settings = config.log.clone();
     settings.level = "warn,hourbucket::replay=info".to_owned();
     if let Err(failure) = log::init(&settings) {
         return error(failure);
     }
-    let tell = |letter: &hourbucket::store::mongo::Letter, reason: &str, detail: &str| {
-        eprintln!("stays: {} {}: {reason}: {detail}", letter.id, letter.letter.topic);
+    let tell = |dead_letter: &hourbucket::store::mongo::DeadLetterDocument, reason: &str, detail: &str| {
+        eprintln!("stays: {} {}: {reason}: {detail}", dead_letter.id, dead_letter.dead_letter.topic);
     };
     match replay(config.clone(), store, filter, Arc::new(SystemClock::new()), tell).await {
         Ok(replayed) => {
@@ -148,8 +148,8 @@ async fn replay_letters(config: &Config, store: MongoStore, filter: &LetterFilte
     }
 }
 
-async fn purge(store: &MongoStore, filter: &LetterFilter) -> ExitCode {
-    match store.purge_letters(filter).await {
+async fn purge(store: &MongoStore, filter: &DeadLetterFilter) -> ExitCode {
+    match store.purge_dead_letters(filter).await {
         Ok(removed) => {
             say(&format!("{removed} dead letters removed"));
             ExitCode::SUCCESS

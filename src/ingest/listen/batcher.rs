@@ -16,11 +16,11 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::inflight::Word;
+use super::inflight::AckResult;
 use crate::ack::{Ack, AckOutcome};
 use crate::admission::{Admission, IngestBatch};
 use crate::config::{Decoding, Live};
-use crate::ingest::mqtt::collect::{Collector, Gathered};
+use crate::ingest::mqtt::collect::{CollectedBatch, Collector};
 use crate::ingest::mqtt::link::Message;
 use crate::ingest::mqtt::submit::submit;
 use crate::model::Clock;
@@ -35,29 +35,29 @@ const BATCHES_MAX: usize = 4;
 const LINGER: Duration = Duration::from_millis(5);
 
 /// Where the words on a connection's messages go.
-pub(super) type Words = mpsc::UnboundedSender<Word>;
+pub(super) type AckSender = mpsc::UnboundedSender<AckResult>;
 
 /// A message on its way to a gatherer.
 pub(super) struct Incoming {
     pub(super) message: Message,
     /// Whom to tell, and the message's number there; `None`: QoS 0.
-    pub(super) from: Option<(Words, u64)>,
+    pub(super) from: Option<(AckSender, u64)>,
     /// Of the bytes that may wait; given back when the message is gathered.
     pub(super) permit: OwnedSemaphorePermit,
 }
 
 /// Consecutive messages of one connection in one parcel.
 struct Run {
-    words: Words,
+    acks: AckSender,
     first: u64,
     count: u64,
 }
 
 /// What became of a parcel.
-type Settled = (Vec<Run>, AckOutcome);
+type BatchOutcome = (Vec<Run>, AckOutcome);
 
 /// See the module's documentation.
-pub(super) struct Gatherer {
+pub(super) struct Batcher {
     collector: Collector,
     decoding: Live<Decoding>,
     clock: Arc<dyn Clock>,
@@ -70,20 +70,20 @@ pub(super) struct Gatherer {
     /// Handed over and not settled.
     on_their_way: usize,
     /// One word a parcel; parcels are bounded by the queue and the intake.
-    settled_tx: mpsc::UnboundedSender<Settled>,
-    settled: mpsc::UnboundedReceiver<Settled>,
+    settled_tx: mpsc::UnboundedSender<BatchOutcome>,
+    settled: mpsc::UnboundedReceiver<BatchOutcome>,
 }
 
-impl Gatherer {
+impl Batcher {
     /// A gatherer, and where messages go in.
     pub(super) fn new(
         collector: Collector,
         decoding: Live<Decoding>,
         clock: Arc<dyn Clock>,
-    ) -> (mpsc::Sender<Incoming>, Gatherer) {
+    ) -> (mpsc::Sender<Incoming>, Batcher) {
         let (tx, incoming) = mpsc::channel(QUEUE_MAX);
         let (settled_tx, settled) = mpsc::unbounded_channel();
-        let gatherer = Gatherer {
+        let batcher = Batcher {
             collector,
             decoding,
             clock,
@@ -95,7 +95,7 @@ impl Gatherer {
             settled_tx,
             settled,
         };
-        (tx, gatherer)
+        (tx, batcher)
     }
 
     /// Runs until every connection is gone and everything of theirs is settled.
@@ -150,10 +150,10 @@ impl Gatherer {
         // Counted in the parcel from now on.
         let Incoming { from, permit, .. } = incoming;
         drop(permit);
-        let Some((words, number)) = from else { return };
+        let Some((acks, number)) = from else { return };
         match self.runs.last_mut() {
-            Some(run) if run.first + run.count == number && run.words.same_channel(&words) => run.count += 1,
-            _ => self.runs.push(Run { words, first: number, count: 1 }),
+            Some(run) if run.first + run.count == number && run.acks.same_channel(&acks) => run.count += 1,
+            _ => self.runs.push(Run { acks, first: number, count: 1 }),
         }
     }
 
@@ -180,11 +180,11 @@ impl Gatherer {
     }
 
     fn ingest_batch(&mut self) -> IngestBatch {
-        let Gathered { batch, dead, rejected, .. } = self.collector.finish();
+        let CollectedBatch { batch, dead, rejected, .. } = self.collector.finish();
         let runs = std::mem::take(&mut self.runs);
         self.on_their_way += 1;
         let accepted = batch.len() as u64;
-        rejected::note_letters(Source::MqttDirect, &dead);
+        rejected::note_dead_letters(Source::MqttDirect, &dead);
         metrics::received(Source::MqttDirect, accepted + rejected.total());
         metrics::acks_pending_change(Source::MqttDirect, messages(&runs) as i64);
         let since = self.since.take().unwrap_or_else(Instant::now);
@@ -201,12 +201,12 @@ impl Gatherer {
         IngestBatch::new(batch, dead, ack)
     }
 
-    fn settle(&mut self, (runs, outcome): Settled) {
+    fn settle(&mut self, (runs, outcome): BatchOutcome) {
         self.on_their_way -= 1;
         metrics::acks_pending_change(Source::MqttDirect, -(messages(&runs) as i64));
         for run in runs {
             // The connection is gone; its device sends what was not acknowledged again.
-            let _ = run.words.send(Word { first: run.first, count: run.count, outcome });
+            let _ = run.acks.send(AckResult { first: run.first, count: run.count, outcome });
         }
     }
 }

@@ -1,16 +1,16 @@
-//! Dead letters on the service's side: stored, counted and evicted. ([`super::dead`] has what the commands do with them.)
+//! Dead letters on the service's side: stored, counted and evicted. ([`super::dead_letters`] has what the commands do with them.)
 //!
-//! **The byte limit** (`dead_letters.max_bytes`) is kept by removing the oldest letters, and not by a capped collection:
+//! **The byte limit** (`dead_letters.max_bytes`) is kept by removing the oldest dead letters, and not by a capped collection:
 //! nothing can be deleted from one (before MongoDB 5.0), as `replay` and `purge` do, it has no TTL, and it cannot be
 //! sharded. How many bytes there are is the server's own account (`$collStats`): it costs no look at a document, and it is
 //! the same for all instances, whoever has stored or purged. After a crash of a standalone server it may be off by what was
 //! stored since its last checkpoint (60 s) until `validate` is run; a replica set corrects it when it recovers.
 //!
-//! **What is removed** are letters of senders. Those with [`OWN_SOURCE`] hold acknowledged readings, and neither this nor the
-//! TTL touches them. One index has both: `received_at`, of the letters whose source is before `store`. So the oldest ones are
+//! **What is removed** are dead letters of senders. Those with [`OWN_SOURCE`] hold acknowledged readings, and neither this nor the
+//! TTL touches them. One index has both: `received_at`, of the dead letters whose source is before `store`. So the oldest ones are
 //! found without a look at the others, however many these are.
 //!
-//! Two instances that evict at the same time choose the same letters; at worst each removes one batch more than needed.
+//! Two instances that evict at the same time choose the same dead letters; at worst each removes one batch more than needed.
 
 use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
 use mongodb::error::{ErrorKind, InsertManyError};
@@ -19,9 +19,9 @@ use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
 use super::error::{StatementError, command_code, command_error, describe, statement_error};
 use super::load::int;
 use super::setup::NAMESPACE_NOT_FOUND;
-use super::{MongoStore, dead, in_part};
+use super::{MongoStore, dead_letters, in_part};
 use crate::model::{DeadLetter, OWN_SOURCE};
-use crate::store::{BoxFuture, Evicted, LetterKept, StoreError};
+use crate::store::{BoxFuture, DeadLetterWritten, Evicted, StoreError};
 
 /// Letters in one delete: their ids fit into a small command.
 const EVICTED_MAX: usize = 1000;
@@ -36,28 +36,29 @@ pub(super) fn of_senders() -> Document {
 }
 
 impl MongoStore {
-    /// Stores letters in one command; one that is refused for its data as a whole is halved until the letter at fault
+    /// Stores dead letters in one command; one that is refused for its data as a whole is halved until the letter at fault
     /// stands alone.
-    pub(super) fn keep_letters<'a>(
+    pub(super) fn keep_dead_letters<'a>(
         &'a self,
-        letters: &'a [DeadLetter],
-    ) -> BoxFuture<'a, Result<Vec<LetterKept>, StoreError>> {
+        dead_letters: &'a [DeadLetter],
+    ) -> BoxFuture<'a, Result<Vec<DeadLetterWritten>, StoreError>> {
         Box::pin(async move {
-            let (all, documents) = (self.dead.clone(), letters.iter().map(dead::document).collect::<Vec<_>>());
+            let (all, documents) =
+                (self.dead.clone(), dead_letters.iter().map(dead_letters::document).collect::<Vec<_>>());
             let concern = self.options.write_concern.driver();
             let insert = async move { all.insert_many(documents).ordered(false).write_concern(concern).await };
             let error = match self.limited(insert).await? {
-                Ok(_) => return Ok(vec![LetterKept::Done; letters.len()]),
+                Ok(_) => return Ok(vec![DeadLetterWritten::Done; dead_letters.len()]),
                 Err(error) => error,
             };
             match error.kind.as_ref() {
-                ErrorKind::InsertMany(errors) => refused(errors, letters.len(), &error),
+                ErrorKind::InsertMany(errors) => refused(errors, dead_letters.len(), &error),
                 _ if !is_of_the_data(&error) => Err(command_error(&error)),
-                _ if letters.len() == 1 => Ok(vec![LetterKept::Rejected { detail: describe(&error) }]),
+                _ if dead_letters.len() == 1 => Ok(vec![DeadLetterWritten::Rejected { detail: describe(&error) }]),
                 _ => {
-                    let (a, b) = letters.split_at(letters.len() / 2);
-                    let mut answers = self.keep_letters(a).await?;
-                    answers.extend(self.keep_letters(b).await.map_err(in_part)?);
+                    let (a, b) = dead_letters.split_at(dead_letters.len() / 2);
+                    let mut answers = self.keep_dead_letters(a).await?;
+                    answers.extend(self.keep_dead_letters(b).await.map_err(in_part)?);
                     Ok(answers)
                 }
             }
@@ -94,9 +95,9 @@ impl MongoStore {
             }
             let mut these = of_senders();
             these.insert("_id", doc! { "$in": &ids });
-            let letters = dead.delete_many(these).write_concern(concern).await?.deleted_count;
+            let dead_letters = dead.delete_many(these).write_concern(concern).await?.deleted_count;
             // Another instance may have been faster with some of them.
-            Ok(Evicted { letters, bytes: found.bytes * letters / ids.len() as u64, ..found })
+            Ok(Evicted { dead_letters, bytes: found.bytes * dead_letters / ids.len() as u64, ..found })
         };
         self.limited(evict).await?.map_err(|e| command_error(&e))
     }
@@ -106,7 +107,7 @@ fn primary() -> SelectionCriteria {
     SelectionCriteria::ReadPreference(ReadPreference::Primary)
 }
 
-/// The ids of the oldest letters that have `wanted` bytes together, and what they are.
+/// The ids of the oldest dead letters that have `wanted` bytes together, and what they are.
 async fn oldest(
     dead: mongodb::Collection<RawDocumentBuf>,
     wanted: u64,
@@ -120,11 +121,11 @@ async fn oldest(
             found.exhausted = true;
             break;
         }
-        let letter = cursor.current();
-        let Some(id) = letter.get("_id")? else { continue };
+        let dead_letter = cursor.current();
+        let Some(id) = dead_letter.get("_id")? else { continue };
         ids.push(id.try_into()?);
-        found.bytes += letter.get("bytes")?.and_then(int).and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
-        found.until_ms = letter.get_datetime("received_at").map_or(found.until_ms, DateTime::timestamp_millis);
+        found.bytes += dead_letter.get("bytes")?.and_then(int).and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
+        found.until_ms = dead_letter.get_datetime("received_at").map_or(found.until_ms, DateTime::timestamp_millis);
     }
     Ok((ids, found))
 }
@@ -135,22 +136,22 @@ fn is_of_the_data(error: &mongodb::error::Error) -> bool {
         || command_code(error).is_some_and(|code| statement_error(code) != StatementError::Retryable)
 }
 
-/// The answers of an insert of which some letters were refused.
+/// The answers of an insert of which some dead letters were refused.
 fn refused(
     errors: &InsertManyError,
-    letters: usize,
+    dead_letters: usize,
     error: &mongodb::error::Error,
-) -> Result<Vec<LetterKept>, StoreError> {
+) -> Result<Vec<DeadLetterWritten>, StoreError> {
     if errors.write_concern_error.is_some() {
         return Err(StoreError::Unknown { kind: "write_concern", detail: describe(error) });
     }
-    let mut answers = vec![LetterKept::Done; letters];
+    let mut answers = vec![DeadLetterWritten::Done; dead_letters];
     for error in errors.write_errors.iter().flatten() {
         let detail = format!("{} ({})", error.message, error.code);
         match (answers.get_mut(error.index), statement_error(error.code)) {
             // A duplicate key: of a unique index that is not ours.
             (Some(answer), StatementError::Data | StatementError::Conflict) => {
-                *answer = LetterKept::Rejected { detail }
+                *answer = DeadLetterWritten::Rejected { detail }
             }
             _ => return Err(StoreError::Unknown { kind: "command", detail }),
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::quiet::Quiet;
+use super::log_limit::LogLimit;
 use crate::flush::{Flusher, Permit};
 use crate::store::{Evicted, StoreError};
 use crate::telemetry::metrics;
@@ -37,14 +37,14 @@ pub(super) struct Limit {
     /// Removed since the last log line.
     removed: Evicted,
     logged_at: Option<Instant>,
-    warned: Quiet,
+    warned: LogLimit,
 }
 
 impl Limit {
     pub(super) fn new(bytes_max: u64) -> Limit {
         metrics::dead_letters_max_bytes(bytes_max);
         let (removed, due_at) = (Evicted::default(), Instant::now());
-        Limit { bytes_max, bytes: 0, since: 0, due_at, removed, logged_at: None, warned: Quiet::default() }
+        Limit { bytes_max, bytes: 0, since: 0, due_at, removed, logged_at: None, warned: LogLimit::default() }
     }
 
     /// This process has stored more.
@@ -88,7 +88,7 @@ impl Limit {
         (self.bytes, self.since) = (flusher.store.dead_letter_bytes().await?, 0);
         let mut done = true;
         if self.bytes > self.bytes_max {
-            let removed = flusher.store.evict_letters(self.bytes - self.bytes_max).await?;
+            let removed = flusher.store.evict_dead_letters(self.bytes - self.bytes_max).await?;
             self.bytes = self.bytes.saturating_sub(removed.bytes);
             done = self.bytes <= self.bytes_max || removed.exhausted;
             self.note(removed);
@@ -106,17 +106,17 @@ impl Limit {
 
     /// Counts what was removed, and says so now and then.
     fn note(&mut self, removed: Evicted) {
-        metrics::dead_letters_dropped("limit", removed.letters);
-        self.removed.letters += removed.letters;
+        metrics::dead_letters_dropped("limit", removed.dead_letters);
+        self.removed.dead_letters += removed.dead_letters;
         self.removed.bytes += removed.bytes;
-        if removed.letters > 0 {
+        if removed.dead_letters > 0 {
             self.removed.until_ms = removed.until_ms;
         }
-        if self.removed.letters > 0 && self.logged_at.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
-            let Evicted { letters, bytes, until_ms, .. } = std::mem::take(&mut self.removed);
+        if self.removed.dead_letters > 0 && self.logged_at.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
+            let Evicted { dead_letters, bytes, until_ms, .. } = std::mem::take(&mut self.removed);
             self.logged_at = Some(Instant::now());
             tracing::warn!(
-                letters,
+                dead_letters,
                 bytes,
                 received_until_ms = until_ms,
                 "dead_letters.max_bytes is reached: the oldest dead letters are removed"

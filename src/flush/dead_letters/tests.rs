@@ -40,18 +40,18 @@ impl Rig {
         rig
     }
 
-    async fn send(&self, letters: Vec<DeadLetter>) -> AckWaiter {
+    async fn send(&self, dead_letters: Vec<DeadLetter>) -> AckWaiter {
         let (ack, wait) = Ack::channel();
-        self.dead.send_one(letters, ack).await;
+        self.dead.send_one(dead_letters, ack).await;
         wait
     }
 
     fn stored(&self) -> BTreeSet<String> {
-        self.store.pages().dead.iter().map(|letter| letter.topic.clone()).collect()
+        self.store.pages().dead.iter().map(|dead_letter| dead_letter.topic.clone()).collect()
     }
 }
 
-fn letter(source: &str, n: i64, bytes: usize) -> DeadLetter {
+fn dead_letter(source: &str, n: i64, bytes: usize) -> DeadLetter {
     DeadLetter::keep(n, source, format!("{source}/{n}"), &vec![b'x'; bytes], "test", "why")
 }
 
@@ -79,7 +79,7 @@ async fn letters_in_memory_are_bounded_in_bytes_while_the_store_is_away() {
     let (ack, wait) = Ack::channel();
     let sender = tokio::spawn(async move {
         for n in 0..40 {
-            dead.send_one(vec![letter("mqtt", n, MIB)], ack.clone()).await;
+            dead.send_one(vec![dead_letter("mqtt", n, MIB)], ack.clone()).await;
             count.fetch_add(1, Ordering::Relaxed);
         }
         ack.delivered();
@@ -91,7 +91,7 @@ async fn letters_in_memory_are_bounded_in_bytes_while_the_store_is_away() {
     assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
     assert_eq!(rig.stored().len(), 40);
     // One that is larger than all the room there is.
-    let wait = rig.send((0..20).map(|n| letter("http", n, MIB)).collect()).await;
+    let wait = rig.send((0..20).map(|n| dead_letter("http", n, MIB)).collect()).await;
     assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
 }
 
@@ -107,7 +107,7 @@ async fn it_ends_before_the_store_was_ever_prepared() {
 async fn no_permit_is_held_while_it_waits() {
     let rig = Rig::new(1 << 30);
     rig.store.set_script(Box::new(|| (Fault::NotApplied, Duration::from_millis(1))));
-    let wait = rig.send(vec![letter("mqtt", 1, 10)]).await;
+    let wait = rig.send(vec![dead_letter("mqtt", 1, 10)]).await;
     tokio::time::sleep(Duration::from_secs(10)).await;
     for _ in 0..20 {
         let begun = Instant::now();
@@ -123,9 +123,9 @@ async fn no_permit_is_held_while_it_waits() {
 async fn a_letter_that_hangs_is_found_and_holds_up_nobody() {
     let rig = Rig::new(1 << 30);
     rig.store.set_judge(Box::new(|l| if l.topic == "mqtt/321" { Verdict::Hangs } else { Verdict::Takes }));
-    let others = rig.send((0..300).map(|n| letter("mqtt", n, 10)).collect()).await;
-    let with_it = rig.send((300..900).map(|n| letter("mqtt", n, 10)).collect()).await;
-    let later = rig.send(vec![letter("mqtt", 900, 10)]).await;
+    let others = rig.send((0..300).map(|n| dead_letter("mqtt", n, 10)).collect()).await;
+    let with_it = rig.send((300..900).map(|n| dead_letter("mqtt", n, 10)).collect()).await;
+    let later = rig.send(vec![dead_letter("mqtt", 900, 10)]).await;
     assert_eq!(outcome(others).await, Some(AckOutcome::Delivered));
     assert_eq!(outcome(later).await, Some(AckOutcome::Delivered));
     assert_eq!(rig.stored(), names("mqtt", (0..=900).filter(|n| *n != 321)));
@@ -143,7 +143,8 @@ async fn a_letter_that_hangs_is_found_and_holds_up_nobody() {
 async fn a_large_letter_that_is_refused_is_stored_in_part_and_says_so() {
     let rig = Rig::new(1 << 30);
     rig.store.set_judge(Box::new(|l| if l.payload.len() > MIB / 2 { Verdict::Refuses } else { Verdict::Takes }));
-    let wait = rig.send(vec![letter("http", 1, 10), letter("http", 2, MIB), letter("http", 3, 10)]).await;
+    let wait =
+        rig.send(vec![dead_letter("http", 1, 10), dead_letter("http", 2, MIB), dead_letter("http", 3, 10)]).await;
     assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
     let dead = rig.store.pages().dead.clone();
     let part = dead.iter().find(|l| l.topic == "http/2").unwrap();
@@ -158,12 +159,12 @@ async fn a_large_letter_that_is_refused_is_stored_in_part_and_says_so() {
 async fn of_letters_that_are_refused_for_good_those_with_acknowledged_readings_are_never_given_up() {
     let rig = Rig::new(1 << 30);
     rig.store.set_judge(Box::new(|l| if l.topic == "mqtt/0" { Verdict::Takes } else { Verdict::Refuses }));
-    let own = rig.send((0..2).map(|n| letter(OWN_SOURCE, n, MIB)).collect()).await;
+    let own = rig.send((0..2).map(|n| dead_letter(OWN_SOURCE, n, MIB)).collect()).await;
     let mut junk = vec![];
     for round in 0..30 {
-        junk.push(rig.send((0..20).map(|n| letter("mqtt", 1 + round * 20 + n, CUT_BYTES)).collect()).await);
+        junk.push(rig.send((0..20).map(|n| dead_letter("mqtt", 1 + round * 20 + n, CUT_BYTES)).collect()).await);
     }
-    let good = rig.send(vec![letter("mqtt", 0, 10)]).await;
+    let good = rig.send(vec![dead_letter("mqtt", 0, 10)]).await;
     assert_eq!(outcome(good).await, Some(AckOutcome::Delivered), "it does not wait for those");
     let first = outcome(junk.remove(0)).await;
     assert_eq!(first, Some(AckOutcome::Delivered), "given up: there are more than {ASIDE_BYTES_MAX} bytes of them");
@@ -181,7 +182,7 @@ async fn of_letters_that_are_refused_for_good_those_with_acknowledged_readings_a
 async fn a_store_that_answers_nothing_loses_nothing() {
     let rig = Rig::new(1 << 30);
     rig.store.set_judge(Box::new(|_| Verdict::Hangs));
-    let wait = rig.send((0..12).map(|n| letter("mqtt", n, MIB)).collect()).await;
+    let wait = rig.send((0..12).map(|n| dead_letter("mqtt", n, MIB)).collect()).await;
     tokio::time::sleep(10 * SETTLED).await;
     rig.store.set_judge(Box::new(|_| Verdict::Takes));
     assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
@@ -193,17 +194,17 @@ async fn the_oldest_letters_of_senders_make_room_and_no_more_than_needed() {
     let rig = Rig::new(4 * MIB);
     // Not in the order of their receipt.
     for n in [5, 3, 9, 1, 7] {
-        rig.send(vec![letter("mqtt", n, MIB / 2), letter(OWN_SOURCE, n, MIB / 20)]).await;
+        rig.send(vec![dead_letter("mqtt", n, MIB / 2), dead_letter(OWN_SOURCE, n, MIB / 20)]).await;
     }
     tokio::time::sleep(SETTLED).await;
     assert_eq!(rig.stored().len(), 10, "2.75 MiB are below the limit");
-    rig.send((20..24).map(|n| letter("http", n, MIB / 2)).collect()).await;
+    rig.send((20..24).map(|n| dead_letter("http", n, MIB / 2)).collect()).await;
     tokio::time::sleep(SETTLED).await;
     let kept = names(OWN_SOURCE, [1, 3, 5, 7, 9]).into_iter();
     let kept: BTreeSet<String> = kept.chain(names("mqtt", [5, 7, 9])).chain(names("http", 20..24)).collect();
     assert_eq!(rig.stored(), kept);
     // Another instance has stored some, and this one nothing since.
-    rig.store.pages().dead.extend((30..34).map(|n| letter("mqtt", n, MIB / 2)));
+    rig.store.pages().dead.extend((30..34).map(|n| dead_letter("mqtt", n, MIB / 2)));
     tokio::time::sleep(SETTLED).await;
     let bytes = rig.store.pages().dead_letter_bytes() as usize;
     assert!((3 * MIB..=4 * MIB).contains(&bytes), "{bytes}");
@@ -213,9 +214,9 @@ async fn the_oldest_letters_of_senders_make_room_and_no_more_than_needed() {
 #[tokio::test(start_paused = true)]
 async fn many_small_letters_make_room_for_large_ones_as_fast_as_these_come() {
     let rig = Rig::new(4 * MIB);
-    rig.store.pages().dead.extend((0..8000).map(|n| letter("mqtt", n, 100)));
+    rig.store.pages().dead.extend((0..8000).map(|n| dead_letter("mqtt", n, 100)));
     for n in 0..40 {
-        let wait = rig.send(vec![letter("http", 10_000 + n, MIB)]).await;
+        let wait = rig.send(vec![dead_letter("http", 10_000 + n, MIB)]).await;
         assert_eq!(outcome(wait).await, Some(AckOutcome::Delivered));
         let bytes = rig.store.pages().dead_letter_bytes() as usize;
         assert!(bytes <= 4 * MIB + BATCH_BYTES_MAX, "{bytes} after {n}");
@@ -227,8 +228,8 @@ async fn many_small_letters_make_room_for_large_ones_as_fast_as_these_come() {
 #[tokio::test(start_paused = true)]
 async fn acknowledged_readings_stay_when_they_alone_are_above_the_limit() {
     let rig = Rig::new(2 * MIB);
-    rig.send((0..5).map(|n| letter(OWN_SOURCE, n, MIB)).collect()).await;
-    rig.send((0..5).map(|n| letter("mqtt", n, 100)).collect()).await;
+    rig.send((0..5).map(|n| dead_letter(OWN_SOURCE, n, MIB)).collect()).await;
+    rig.send((0..5).map(|n| dead_letter("mqtt", n, 100)).collect()).await;
     tokio::time::sleep(SETTLED).await;
     assert_eq!(rig.stored(), names(OWN_SOURCE, 0..5));
 }

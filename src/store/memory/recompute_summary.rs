@@ -1,9 +1,9 @@
-//! A time-series bucket's summary made anew over its pages, as [`crate::store::recount`] plans it.
+//! A time-series bucket's summary made anew over its pages, as [`crate::store::summary_pages`] plans it.
 
 use super::{Page, Pages};
 use crate::model::summary::{PAGE_SUMMARY_BYTES_MAX, by_name, entry_bytes, summarise};
 use crate::model::{BucketStart, Rows, StorageMode};
-use crate::store::recount::{Chunk, PageState, Plan, Several, chunks, plan};
+use crate::store::summary_pages::{Chunk, PageState, Plan, Several, chunks, plan};
 
 impl Pages {
     /// The pages of a bucket from page 0, without gaps.
@@ -12,12 +12,12 @@ impl Pages {
     }
 
     /// Makes the summary anew where it does not count all measurements.
-    pub(super) fn recount(&mut self, sensor_id: &str, start: BucketStart) {
-        self.recount_in_part(sensor_id, start, usize::MAX);
+    pub(super) fn recompute_summary(&mut self, sensor_id: &str, start: BucketStart) {
+        self.recompute_in_part(sensor_id, start, usize::MAX);
     }
 
     /// The same, ended by a crash behind so many statements.
-    pub fn recount_in_part(&mut self, sensor_id: &str, start: BucketStart, statements: usize) {
+    pub fn recompute_in_part(&mut self, sensor_id: &str, start: BucketStart, statements: usize) {
         for (n, page) in self.steps(sensor_id, start).into_iter().take(statements) {
             self.pages.insert((sensor_id.to_owned(), start, n), page);
         }

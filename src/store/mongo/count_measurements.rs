@@ -5,7 +5,7 @@
 //! the count of a group does not end in time, it is split by time, down to [`SLICE_MIN_MS`]. Identities are streamed, in
 //! batches that come quickly.
 //!
-//! If a bucket is in doubt and its summary counts other than what is there, it is recounted ([`super::recount`]).
+//! If a bucket is in doubt and its summary counts other than what is there, it is recounted ([`super::recompute_summary`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -16,7 +16,7 @@ use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
 
 use super::error::command_error;
 use super::load::{Load, key_of, selection, together};
-use super::recount;
+use super::recompute_summary;
 use super::timed_out;
 use crate::model::{ReadingKey, StorageMode};
 use crate::store::{LoadedBucket, StoreError};
@@ -94,9 +94,9 @@ impl Load<'_> {
         let counted: u64 = self.slots_of(r, |bucket| bucket.pages.iter().map(|p| u64::from(p.count)).sum());
         if request.doubt && counted != u64::from(there) {
             let (series, begun) = (&self.store.series, Instant::now());
-            let recounted = recount::recount(series, &request.bucket, false).await;
+            let recomputed = recompute_summary::recompute_summary(series, &request.bucket, false).await;
             metrics::store_command("recount", 1, begun.elapsed().as_secs_f64());
-            let pages = recounted.map_err(|e| command_error(&e))?.pages;
+            let pages = recomputed.map_err(|e| command_error(&e))?.pages;
             self.slots_of(r, |bucket| *bucket = LoadedBucket { storage_mode: StorageMode::TimeSeries, pages });
         }
         self.slots_of(r, |bucket| {
@@ -147,7 +147,7 @@ impl Load<'_> {
             doc! { "s": "$meta.sensor_id", "h": hour }
         };
         let pipeline = vec![
-            doc! { "$match": recount::measurements_of(&sensors, from_ms, to_ms) },
+            doc! { "$match": recompute_summary::measurements_of(&sensors, from_ms, to_ms) },
             doc! { "$group": { "_id": id, "n": { "$sum": 1 }, "last": { "$max": "$ts" } } },
         ];
         let by_bucket: HashMap<(&str, i64), usize> = self.by_bucket(places);
@@ -188,7 +188,7 @@ impl Load<'_> {
         let mut sensors: Vec<&str> = places.iter().map(|r| &*self.requests[*r].bucket.sensor_id).collect();
         sensors.dedup();
         let by_bucket = self.by_bucket(&places);
-        let filter = recount::measurements_of(&sensors, from_ms.max(group.from_ms), group.to_ms);
+        let filter = recompute_summary::measurements_of(&sensors, from_ms.max(group.from_ms), group.to_ms);
         let (span, time) = (self.store.options.span, self.store.timeout);
         let find = selection(self.store.series.readings.find(filter).batch_size(BATCH));
         let cursor = tokio::time::timeout(time, find).await.map_err(|_| timed_out(time))?;

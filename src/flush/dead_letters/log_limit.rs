@@ -8,20 +8,20 @@ const EVERY: Duration = Duration::from_secs(60);
 
 /// One kind of line.
 #[derive(Debug, Default)]
-pub(super) struct Quiet {
+pub(super) struct LogLimit {
     written_at: Option<Instant>,
-    left_out: u64,
+    suppressed: u64,
 }
 
-impl Quiet {
+impl LogLimit {
     /// Whether to write it now: then how many were left out since the last one.
     pub(super) fn due(&mut self) -> Option<u64> {
         if self.written_at.is_some_and(|at| at.elapsed() < EVERY) {
-            self.left_out += 1;
+            self.suppressed += 1;
             return None;
         }
         self.written_at = Some(Instant::now());
-        Some(std::mem::take(&mut self.left_out))
+        Some(std::mem::take(&mut self.suppressed))
     }
 }
 
@@ -31,7 +31,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_line_a_minute_says_how_many_it_stands_for() {
-        let mut quiet = Quiet::default();
+        let mut quiet = LogLimit::default();
         let mut written = vec![];
         for _ in 0..150 {
             written.extend(quiet.due());

@@ -18,10 +18,10 @@ use std::collections::HashMap;
 
 use mongodb::bson::{Bson, doc, oid::ObjectId};
 
+use super::bucket_reader::{Collections, failed, measured_in};
 use super::convert::is_refusal;
+use super::convert_bucket::Turn;
 use super::load::key_of;
-use super::stored::{Collections, failed, measured_in};
-use super::swap::Turn;
 use crate::maintain::{MaintainError, StoredBucket};
 use crate::model::ReadingKey;
 

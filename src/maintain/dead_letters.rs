@@ -1,4 +1,4 @@
-//! Dead letters as the commands see them: which are meant ([`LetterFilter`]), and how one is shown ([`line()`]). Pure.
+//! Dead letters as the commands see them: which are meant ([`DeadLetterFilter`]), and how one is shown ([`line()`]). Pure.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
@@ -8,7 +8,7 @@ use crate::model::DeadLetter;
 
 /// Which dead letters a command is about: those that pass all of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct LetterFilter {
+pub struct DeadLetterFilter {
     /// With one of these reasons; empty: any.
     pub reasons: Vec<String>,
     /// From one of these sources; empty: any.
@@ -21,10 +21,10 @@ pub struct LetterFilter {
     pub until_ms: Option<i64>,
 }
 
-impl LetterFilter {
+impl DeadLetterFilter {
     /// Whether it lets all pass.
     pub fn is_all(&self) -> bool {
-        *self == LetterFilter::default()
+        *self == DeadLetterFilter::default()
     }
 }
 
@@ -48,28 +48,28 @@ pub fn pattern_of(glob: &str) -> String {
 
 /// A letter as a line of JSON: `{"id", "received_at", "source", "topic", "reason", "detail", "bytes"}` and `payload`
 /// where it is text, otherwise `payload_base64`.
-pub fn line(id: &str, letter: &DeadLetter) -> String {
+pub fn line(id: &str, dead_letter: &DeadLetter) -> String {
     let mut shown = serde_json::json!({
         "id": id,
-        "received_at": report::time(letter.received_at_ms),
-        "source": letter.source,
-        "topic": letter.topic,
-        "reason": letter.reason,
-        "detail": letter.detail,
-        "bytes": letter.payload.len(),
+        "received_at": report::time(dead_letter.received_at_ms),
+        "source": dead_letter.source,
+        "topic": dead_letter.topic,
+        "reason": dead_letter.reason,
+        "detail": dead_letter.detail,
+        "bytes": dead_letter.payload.len(),
     });
-    match std::str::from_utf8(&letter.payload) {
+    match std::str::from_utf8(&dead_letter.payload) {
         Ok(text) => shown["payload"] = text.into(),
-        Err(_) => shown["payload_base64"] = BASE64.encode(&letter.payload).into(),
+        Err(_) => shown["payload_base64"] = BASE64.encode(&dead_letter.payload).into(),
     }
     shown.to_string()
 }
 
-/// What a replay did, in letters.
+/// What a replay did, in dead_letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Replayed {
     /// Looked at.
-    pub letters: u64,
+    pub dead_letters: u64,
     /// Became readings, all of which are stored, and are gone.
     pub replayed: u64,
     /// Became some readings, which are stored, and are still there for the rest.
@@ -87,16 +87,16 @@ pub struct Replayed {
 impl Replayed {
     /// Whether no letter is left of those looked at.
     pub fn is_complete(&self) -> bool {
-        self.replayed == self.letters
+        self.replayed == self.dead_letters
     }
 }
 
 impl std::fmt::Display for Replayed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Replayed { letters, replayed, in_part, rejected, empty, failed, readings } = self;
+        let Replayed { dead_letters, replayed, in_part, rejected, empty, failed, readings } = self;
         write!(
             f,
-            "{letters} dead letters: {replayed} replayed, {in_part} in part, {rejected} still rejected, {empty} without \
+            "{dead_letters} dead letters: {replayed} replayed, {in_part} in part, {rejected} still rejected, {empty} without \
              a reading, {failed} not stored; {readings} readings"
         )
     }
@@ -120,9 +120,9 @@ mod tests {
 
     #[test]
     fn payloads_are_shown_as_text_where_they_are() {
-        let letter = |payload: &[u8]| DeadLetter::keep(1_709_290_800_000, "mqtt", "a", payload, "r", "d");
-        let text = line("7", &letter(b"21,5"));
+        let dead_letter = |payload: &[u8]| DeadLetter::keep(1_709_290_800_000, "mqtt", "a", payload, "r", "d");
+        let text = line("7", &dead_letter(b"21,5"));
         assert!(text.contains(r#""payload":"21,5""#) && text.contains("2024-03-01T11:00:00Z"), "{text}");
-        assert!(line("7", &letter(&[0xff, 0])).contains(r#""payload_base64":"/wA=""#));
+        assert!(line("7", &dead_letter(&[0xff, 0])).contains(r#""payload_base64":"/wA=""#));
     }
 }

@@ -1,7 +1,7 @@
 //! Every way in which a request is turned down: one variant a decision, one exhaustive match to a status.
 //!
-//! A refusal means that nothing of the request is in the pipeline, except for [`Refusal::AckTimeout`] and
-//! [`Refusal::NotDelivered`], which come after the hand-over: what was handed over may yet be stored, and the copy that
+//! A refusal means that nothing of the request is in the pipeline, except for [`IngestError::AckTimeout`] and
+//! [`IngestError::NotDelivered`], which come after the hand-over: what was handed over may yet be stored, and the copy that
 //! the sender sends again is recognised as a duplicate, except for readings that have no timestamp of their own.
 //!
 //! The text says what is wrong, where, and what to do; it never holds a secret.
@@ -17,7 +17,7 @@ use crate::admission::AdmissionError;
 
 /// Why a request is turned down.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum IngestError {
     #[error(
         "this service takes readings only with a token: send the header `Authorization: Bearer <id>.<secret>` \
          (or `Token` in place of `Bearer`)"
@@ -79,60 +79,62 @@ const RETRY_FULL_S: u64 = 10;
 const RETRY_STOPPING_S: u64 = 5;
 const RETRY_BROKEN_S: u64 = 30;
 
-impl Refusal {
+impl IngestError {
     pub(super) fn status(&self) -> StatusCode {
         match self {
-            Refusal::NoToken | Refusal::MalformedToken | Refusal::WrongToken => StatusCode::UNAUTHORIZED,
-            Refusal::NotFound { .. } | Refusal::NoFormat { .. } => StatusCode::NOT_FOUND,
-            Refusal::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
-            Refusal::Query { .. } | Refusal::NoQueries => StatusCode::BAD_REQUEST,
-            Refusal::Corrupt { .. } | Refusal::BodyBroken { .. } => StatusCode::BAD_REQUEST,
-            Refusal::MediaType { .. } | Refusal::NotOtlp { .. } | Refusal::Encoding { .. } => {
+            IngestError::NoToken | IngestError::MalformedToken | IngestError::WrongToken => StatusCode::UNAUTHORIZED,
+            IngestError::NotFound { .. } | IngestError::NoFormat { .. } => StatusCode::NOT_FOUND,
+            IngestError::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            IngestError::Query { .. } | IngestError::NoQueries => StatusCode::BAD_REQUEST,
+            IngestError::Corrupt { .. } | IngestError::BodyBroken { .. } => StatusCode::BAD_REQUEST,
+            IngestError::MediaType { .. } | IngestError::NotOtlp { .. } | IngestError::Encoding { .. } => {
                 StatusCode::UNSUPPORTED_MEDIA_TYPE
             }
-            Refusal::TooLarge { .. } | Refusal::TooLargeDecompressed { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Refusal::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
-            Refusal::Concurrency | Refusal::Memory => StatusCode::TOO_MANY_REQUESTS,
-            Refusal::Door(AdmissionError::Busy | AdmissionError::Full) => StatusCode::TOO_MANY_REQUESTS,
-            Refusal::Door(AdmissionError::Stopping | AdmissionError::Broken) => StatusCode::SERVICE_UNAVAILABLE,
-            Refusal::AckTimeout { .. } | Refusal::NotDelivered => StatusCode::SERVICE_UNAVAILABLE,
-            Refusal::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            IngestError::TooLarge { .. } | IngestError::TooLargeDecompressed { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            IngestError::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
+            IngestError::Concurrency | IngestError::Memory => StatusCode::TOO_MANY_REQUESTS,
+            IngestError::Door(AdmissionError::Busy | AdmissionError::Full) => StatusCode::TOO_MANY_REQUESTS,
+            IngestError::Door(AdmissionError::Stopping | AdmissionError::Broken) => StatusCode::SERVICE_UNAVAILABLE,
+            IngestError::AckTimeout { .. } | IngestError::NotDelivered => StatusCode::SERVICE_UNAVAILABLE,
+            IngestError::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 
     /// A name of a fixed set, for programs.
     pub(super) fn reason(&self) -> &'static str {
         match self {
-            Refusal::NoToken => "no_token",
-            Refusal::MalformedToken => "malformed_token",
-            Refusal::WrongToken => "invalid_token",
-            Refusal::NotFound { .. } => "not_found",
-            Refusal::NoFormat { .. } => "unknown_format",
-            Refusal::Method { .. } => "method_not_allowed",
-            Refusal::Query { .. } | Refusal::NoQueries => "bad_query",
-            Refusal::MediaType { .. } | Refusal::NotOtlp { .. } => "unsupported_content_type",
-            Refusal::Encoding { .. } => "unsupported_content_encoding",
-            Refusal::TooLarge { .. } | Refusal::TooLargeDecompressed { .. } => "body_too_large",
-            Refusal::Corrupt { .. } => "bad_compression",
-            Refusal::BodyTimeout { .. } => "body_timeout",
-            Refusal::BodyBroken { .. } => "body_broken",
-            Refusal::Concurrency | Refusal::Memory | Refusal::Door(AdmissionError::Busy) => "busy",
-            Refusal::Door(AdmissionError::Full) => "journal_full",
-            Refusal::Door(AdmissionError::Stopping) => "stopping",
-            Refusal::Door(AdmissionError::Broken) => "broken",
-            Refusal::AckTimeout { .. } => "not_stored_in_time",
-            Refusal::NotDelivered => "not_stored",
-            Refusal::Internal => "internal",
+            IngestError::NoToken => "no_token",
+            IngestError::MalformedToken => "malformed_token",
+            IngestError::WrongToken => "invalid_token",
+            IngestError::NotFound { .. } => "not_found",
+            IngestError::NoFormat { .. } => "unknown_format",
+            IngestError::Method { .. } => "method_not_allowed",
+            IngestError::Query { .. } | IngestError::NoQueries => "bad_query",
+            IngestError::MediaType { .. } | IngestError::NotOtlp { .. } => "unsupported_content_type",
+            IngestError::Encoding { .. } => "unsupported_content_encoding",
+            IngestError::TooLarge { .. } | IngestError::TooLargeDecompressed { .. } => "body_too_large",
+            IngestError::Corrupt { .. } => "bad_compression",
+            IngestError::BodyTimeout { .. } => "body_timeout",
+            IngestError::BodyBroken { .. } => "body_broken",
+            IngestError::Concurrency | IngestError::Memory | IngestError::Door(AdmissionError::Busy) => "busy",
+            IngestError::Door(AdmissionError::Full) => "journal_full",
+            IngestError::Door(AdmissionError::Stopping) => "stopping",
+            IngestError::Door(AdmissionError::Broken) => "broken",
+            IngestError::AckTimeout { .. } => "not_stored_in_time",
+            IngestError::NotDelivered => "not_stored",
+            IngestError::Internal => "internal",
         }
     }
 
     fn retry_after_s(&self) -> Option<u64> {
         match self {
-            Refusal::Concurrency | Refusal::Memory | Refusal::Door(AdmissionError::Busy) => Some(RETRY_BUSY_S),
-            Refusal::Door(AdmissionError::Full) => Some(RETRY_FULL_S),
-            Refusal::Door(AdmissionError::Stopping) => Some(RETRY_STOPPING_S),
-            Refusal::Door(AdmissionError::Broken) => Some(RETRY_BROKEN_S),
-            Refusal::AckTimeout { .. } | Refusal::NotDelivered => Some(RETRY_BUSY_S),
+            IngestError::Concurrency | IngestError::Memory | IngestError::Door(AdmissionError::Busy) => {
+                Some(RETRY_BUSY_S)
+            }
+            IngestError::Door(AdmissionError::Full) => Some(RETRY_FULL_S),
+            IngestError::Door(AdmissionError::Stopping) => Some(RETRY_STOPPING_S),
+            IngestError::Door(AdmissionError::Broken) => Some(RETRY_BROKEN_S),
+            IngestError::AckTimeout { .. } | IngestError::NotDelivered => Some(RETRY_BUSY_S),
             _ => None,
         }
     }
@@ -144,19 +146,19 @@ impl Refusal {
             headers.insert(RETRY_AFTER, HeaderValue::from(base + fastrand::u64(0..=base)));
         }
         match self {
-            Refusal::NoToken | Refusal::MalformedToken => {
+            IngestError::NoToken | IngestError::MalformedToken => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"hourbucket\""));
             }
-            Refusal::WrongToken => {
+            IngestError::WrongToken => {
                 let value = "Bearer realm=\"hourbucket\", error=\"invalid_token\"";
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(value));
             }
             // RFC 9110 §15.5.16: says which encodings would do.
-            Refusal::Encoding { .. } => {
+            IngestError::Encoding { .. } => {
                 headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, zstd, deflate"));
             }
             // The rest of the body may still be on its way, or the next server is elsewhere.
-            Refusal::BodyTimeout { .. } | Refusal::Door(AdmissionError::Stopping) => {
+            IngestError::BodyTimeout { .. } | IngestError::Door(AdmissionError::Stopping) => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}
@@ -164,7 +166,7 @@ impl Refusal {
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for IngestError {
     fn into_response(self) -> Response {
         let body = serde_json::json!({ "error": { "reason": self.reason(), "detail": self.to_string() } });
         let mut response = json(self.status(), &body);

@@ -11,9 +11,9 @@ use axum::body::Body;
 use axum::http::request::Parts;
 
 use super::admit::{Shared, asks_before_sending};
-use super::body::{Held, Received, drain, receive};
-use super::encoding::{Encoding, Inflate};
-use super::refusal::Refusal;
+use super::body::{BodyPermit, ReceivedBody, drain, receive};
+use super::encoding::{DecompressError, Encoding};
+use super::error::IngestError;
 use crate::ack::{Ack, AckOutcome, AckWaiter};
 use crate::admission::{AdmissionError, IngestBatch};
 use crate::config::Decoding;
@@ -31,7 +31,7 @@ const QUOTED_CHARS_MAX: usize = 200;
 
 /// What the request says about its body.
 #[derive(Debug, Clone)]
-pub(super) struct How {
+pub(super) struct DecodeOptions {
     pub(super) decoder: Decoder,
     pub(super) encoding: Encoding,
     pub(super) ts_unit: Option<TsUnit>,
@@ -55,7 +55,7 @@ pub(super) struct Origin {
 }
 
 /// What became of a body.
-pub(super) struct Decoded {
+pub(super) struct DecodedBody {
     pub(super) batch: ReadingBatch,
     pub(super) rejects: Rejects,
     /// The lines of the rejects that are kept, where they were asked for.
@@ -71,14 +71,14 @@ pub(super) async fn arrive<T>(
     shared: &Shared,
     parts: &Parts,
     body: Body,
-    understood: Result<T, Refusal>,
-) -> Result<(T, Received), Refusal> {
+    understood: Result<T, IngestError>,
+) -> Result<(T, ReceivedBody), IngestError> {
     let asked = asks_before_sending(&parts.headers);
     let understood = match understood {
         Ok(understood) => understood,
-        Err(refusal) => {
+        Err(error) => {
             drain(body, asked).await;
-            return Err(refusal);
+            return Err(error);
         }
     };
     let cfg = &shared.cfg;
@@ -88,45 +88,49 @@ pub(super) async fn arrive<T>(
 
 /// Decodes a body that has arrived, here or, if it is large, in a thread for such work. What it holds of the budget of all
 /// bodies comes back, to be dropped when its readings count elsewhere.
-pub(super) async fn decode(shared: &Shared, received: Received, how: How) -> Result<(Decoded, Held), Refusal> {
-    decode_within(shared, received, how, shared.cfg.body_max_bytes).await
+pub(super) async fn decode(
+    shared: &Shared,
+    received: ReceivedBody,
+    options: DecodeOptions,
+) -> Result<(DecodedBody, BodyPermit), IngestError> {
+    decode_within(shared, received, options, shared.cfg.body_max_bytes).await
 }
 
 /// The same for a body that may have `bytes_max` bytes decompressed.
 pub(super) async fn decode_within(
     shared: &Shared,
-    received: Received,
-    how: How,
+    received: ReceivedBody,
+    options: DecodeOptions,
     bytes_max: u64,
-) -> Result<(Decoded, Held), Refusal> {
+) -> Result<(DecodedBody, BodyPermit), IngestError> {
     let received_at_ms = shared.clock.now().wall_ms;
     let decoding = shared.decoding.clone();
     let fields = shared.admission.fields().cloned();
-    let work = Work { body: received.bytes, how, received_at_ms, decoding, fields, bytes_max };
+    let work = DecodeJob { body: received.bytes, options, received_at_ms, decoding, fields, bytes_max };
     work.run(received.held).await
 }
 
 /// A body and all that it takes to decode it.
-struct Work {
+struct DecodeJob {
     body: Vec<u8>,
-    how: How,
+    options: DecodeOptions,
     received_at_ms: i64,
     decoding: Arc<Decoding>,
     fields: Option<FieldLimiter>,
     bytes_max: u64,
 }
 
-impl Work {
+impl DecodeJob {
     /// Decodes here if the body is small, and also small once it is decompressed; otherwise in a thread for such work.
     /// What the body holds of the budget goes there with it: where the sender leaves, the work goes on to its end.
-    async fn run(self, mut held: Held) -> Result<(Decoded, Held), Refusal> {
-        let (bytes, encoding, bytes_max) = (self.body.len() as u64, self.how.encoding, self.bytes_max);
+    async fn run(self, mut held: BodyPermit) -> Result<(DecodedBody, BodyPermit), IngestError> {
+        let (bytes, encoding, bytes_max) = (self.body.len() as u64, self.options.encoding, self.bytes_max);
         let inflated_max = |limit: u64| if encoding == Encoding::Identity { 0 } else { limit };
         let inline_max = INLINE_BYTES_MAX.min(bytes_max);
         if bytes <= inline_max {
             held.grow_to(bytes + inflated_max(inline_max))?;
             match self.decode(inline_max) {
-                Err(Inflate::TooLarge) if inline_max < bytes_max => {}
+                Err(DecompressError::TooLarge) if inline_max < bytes_max => {}
                 done => return done.map(|decoded| (decoded, held)).map_err(|e| refuse(e, encoding, bytes_max)),
             }
         }
@@ -134,40 +138,41 @@ impl Work {
         let done = tokio::task::spawn_blocking(move || (self.decode(self.bytes_max), held)).await;
         let (decoded, held) = done.map_err(|e| {
             tracing::error!("decoding a body panicked: {e}");
-            Refusal::Internal
+            IngestError::Internal
         })?;
         decoded.map(|decoded| (decoded, held)).map_err(|e| refuse(e, encoding, bytes_max))
     }
 
-    fn decode(&self, inflated_max: u64) -> Result<Decoded, Inflate> {
-        let payload = self.how.encoding.inflate(&self.body, inflated_max)?;
+    fn decode(&self, inflated_max: u64) -> Result<DecodedBody, DecompressError> {
+        let payload = self.options.encoding.inflate(&self.body, inflated_max)?;
         let context = Context {
             limits: &self.decoding.limits,
             line: &self.decoding.line,
             received_at_ms: self.received_at_ms,
-            ts_unit: self.how.ts_unit,
-            sensor_id: self.how.origin.sensor_id.as_deref(),
-            field: self.how.origin.field.as_deref(),
+            ts_unit: self.options.ts_unit,
+            sensor_id: self.options.origin.sensor_id.as_deref(),
+            field: self.options.origin.field.as_deref(),
             tags: &[],
         };
-        let topic = self.how.origin.topic.as_deref();
+        let topic = self.options.origin.topic.as_deref();
         let mut builder = BatchBuilder::new(self.decoding.limits.fields_max);
         if let Some(fields) = &self.fields {
             builder.guard(fields.guard(self.decoding.limits.bucket_fields_max, self.received_at_ms));
         }
         let mut rejects = Rejects::new();
-        self.how.decoder.decode(&payload, topic, &context, &mut builder, &mut rejects);
+        self.options.decoder.decode(&payload, topic, &context, &mut builder, &mut rejects);
         let indexes = rejects.list().iter().map(|reject| reject.index);
-        let quoted = if self.how.quoting { decode::quote_lines(&payload, indexes, QUOTED_CHARS_MAX) } else { vec![] };
-        let kept = (self.how.origin.keeping && !rejects.is_empty()).then(|| payload.into_owned());
-        Ok(Decoded { batch: builder.finish(), rejects, quoted, received_at_ms: self.received_at_ms, kept })
+        let quoted =
+            if self.options.quoting { decode::quote_lines(&payload, indexes, QUOTED_CHARS_MAX) } else { vec![] };
+        let kept = (self.options.origin.keeping && !rejects.is_empty()).then(|| payload.into_owned());
+        Ok(DecodedBody { batch: builder.finish(), rejects, quoted, received_at_ms: self.received_at_ms, kept })
     }
 }
 
-fn refuse(error: Inflate, encoding: Encoding, limit: u64) -> Refusal {
+fn refuse(error: DecompressError, encoding: Encoding, limit: u64) -> IngestError {
     match error {
-        Inflate::TooLarge => Refusal::TooLargeDecompressed { limit },
-        Inflate::Corrupt(e) => Refusal::Corrupt { encoding: encoding.name(), detail: e.to_string() },
+        DecompressError::TooLarge => IngestError::TooLargeDecompressed { limit },
+        DecompressError::Corrupt(e) => IngestError::Corrupt { encoding: encoding.name(), detail: e.to_string() },
     }
 }
 
@@ -188,7 +193,7 @@ pub(super) fn count(batch: &ReadingBatch, rejects: &Rejects, sender: impl FnOnce
 }
 
 /// Hands the readings over, all or none, and waits until they are safe. Nothing to do for none.
-pub(super) async fn deliver(shared: &Shared, batch: ReadingBatch, held: Held) -> Result<(), Refusal> {
+pub(super) async fn deliver(shared: &Shared, batch: ReadingBatch, held: BodyPermit) -> Result<(), IngestError> {
     deliver_with(shared, batch, vec![], held, shared.cfg.queue_timeout).await
 }
 
@@ -197,9 +202,9 @@ pub(super) async fn deliver_with(
     shared: &Shared,
     batch: ReadingBatch,
     dead: Vec<DeadLetter>,
-    held: Held,
+    held: BodyPermit,
     patience: Duration,
-) -> Result<(), Refusal> {
+) -> Result<(), IngestError> {
     if batch.is_empty() && dead.is_empty() {
         return Ok(());
     }
@@ -214,7 +219,7 @@ async fn hand_over(
     batch: ReadingBatch,
     dead: Vec<DeadLetter>,
     patience: Duration,
-) -> Result<AckWaiter, Refusal> {
+) -> Result<AckWaiter, IngestError> {
     // Counted with the outcome and not by this request, which may be gone by then: at rest what is accepted must be what is
     // stored, whether its sender has waited or not, and what the journal had no room for is neither.
     let readings = batch.len() as u64;
@@ -230,16 +235,16 @@ async fn hand_over(
     Ok(wait)
 }
 
-async fn acknowledged(shared: &Shared, wait: AckWaiter) -> Result<(), Refusal> {
+async fn acknowledged(shared: &Shared, wait: AckWaiter) -> Result<(), IngestError> {
     let _pending = Pending::new();
     let timeout = shared.cfg.ack_timeout;
     match tokio::time::timeout(timeout, wait.outcome()).await {
         Ok(AckOutcome::Delivered) => Ok(()),
         // The parcel that finds the journal full is the one that closes the door.
         Ok(AckOutcome::NotDelivered) => {
-            Err(shared.admission.check().err().map_or(Refusal::NotDelivered, Refusal::from))
+            Err(shared.admission.check().err().map_or(IngestError::NotDelivered, IngestError::from))
         }
-        Err(_) => Err(Refusal::AckTimeout { seconds: timeout.as_secs_f64() }),
+        Err(_) => Err(IngestError::AckTimeout { seconds: timeout.as_secs_f64() }),
     }
 }
 

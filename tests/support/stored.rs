@@ -44,7 +44,7 @@ pub fn readings(uri: &str, database: &str) -> BTreeMap<Stored, u32> {
             before = Some(page.clone());
             match is_series {
                 true => series = Some(page),
-                false => recount(&page, &mut all),
+                false => recompute_summary(&page, &mut all),
             }
         }
         if let Some(whole) = series.take() {
@@ -66,7 +66,7 @@ async fn series_bucket(
     let of_bucket = measurements_of(measurements, &whole).await;
     let n = of_bucket.len() as u64;
     whole.insert("readings", of_bucket);
-    recount(&whole, all);
+    recompute_summary(&whole, all);
     n
 }
 
@@ -136,7 +136,7 @@ fn number(value: &Bson) -> Option<f64> {
     }
 }
 
-fn recount(page: &Document, all: &mut BTreeMap<Stored, u32>) {
+fn recompute_summary(page: &Document, all: &mut BTreeMap<Stored, u32>) {
     let id = page.get_document("_id").unwrap().to_string();
     let sensor = page.get_str("sensor_id").unwrap();
     let span = page.get_datetime("bucket_start").unwrap()..page.get_datetime("bucket_end").unwrap();

@@ -16,7 +16,7 @@ use super::detect::READINGS;
 use super::error::describe;
 use super::load::{int, value_of};
 use super::pack::{BUCKETS, SERIES};
-use crate::maintain::{MaintainError, Measured, Selection, StoredBucket, StoredPage};
+use crate::maintain::{BucketMeasurements, MaintainError, Selection, StoredBucket, StoredPage};
 use crate::model::{BucketKey, BucketStart, FieldSummary, Number, RowFlags, Rows, StorageMode, ValueRef};
 
 /// Values of one reading that [`Rows`] can hold.
@@ -137,7 +137,7 @@ impl Collections {
         let what = failed("reading measurements");
         let filter = measured_in(&bucket.key, bucket.end_ms);
         let mut cursor = self.measurements.find(filter).sort(doc! { "ts": 1 }).await.map_err(&what)?;
-        let mut measured = Measured::default();
+        let mut measured = BucketMeasurements::default();
         while cursor.advance().await.map_err(&what)? {
             let found = cursor.current();
             if !push(&mut measured.rows, found, &["_id", "ts", "meta"]) {

@@ -4,7 +4,7 @@
 //! summaries under the version gate like any page. A native collection cannot refuse a duplicate, so nothing is inserted
 //! on a guess: after an answer that never came, and where an earlier process may have been, the bucket is loaded with
 //! `doubt` before its next statement. A summary that meets another version is recounted
-//! from the measurements by the load that follows ([`super::recount`]).
+//! from the measurements by the load that follows ([`super::recompute_summary`]).
 //!
 //! **Given up.** A statement whose answer never came may still be carried out; [`fence`] makes sure that it is over before
 //! the stored measurements are looked at.
@@ -23,7 +23,7 @@ use super::pack::{self, CommandOptions};
 use super::{MongoStore, READINGS, command_error, in_part, timed_out};
 use crate::model::rows::Row;
 use crate::model::{PageKind, PageWrite};
-use crate::store::{BoxFuture, StoreError, Written};
+use crate::store::{BoxFuture, PageWriteResult, StoreError};
 use crate::telemetry::metrics;
 
 /// Measurements in one command; the server takes 100,000.
@@ -33,7 +33,7 @@ const COMMAND_BYTES_MAX: usize = 12 << 20;
 
 /// What time-series buckets need beside what pages need.
 #[derive(Debug)]
-pub(super) struct Series {
+pub(super) struct TimeSeriesWriter {
     pub(super) db: Database,
     pub(super) readings: Collection<RawDocumentBuf>,
     pub(super) options: CommandOptions,
@@ -42,9 +42,9 @@ pub(super) struct Series {
     pub(super) timeout: Duration,
 }
 
-impl Series {
-    pub(super) fn new(db: &Database, options: CommandOptions, timeout: Duration) -> Series {
-        Series { db: db.clone(), readings: db.collection(READINGS), options, fence: Fence::new(), timeout }
+impl TimeSeriesWriter {
+    pub(super) fn new(db: &Database, options: CommandOptions, timeout: Duration) -> TimeSeriesWriter {
+        TimeSeriesWriter { db: db.clone(), readings: db.collection(READINGS), options, fence: Fence::new(), timeout }
     }
 
     /// Waits for one step of something longer, for at most `store.timeout`.
@@ -67,7 +67,7 @@ impl MongoStore {
     pub(super) fn write_series<'a>(
         &'a self,
         writes: &'a [PageWrite],
-    ) -> BoxFuture<'a, Result<Vec<Written>, StoreError>> {
+    ) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
         Box::pin(async move {
             let name = self.series.fence.name();
             let result = self.measurements_and_summaries(writes, &name).await;
@@ -78,10 +78,15 @@ impl MongoStore {
         })
     }
 
-    async fn measurements_and_summaries(&self, writes: &[PageWrite], name: &str) -> Result<Vec<Written>, StoreError> {
+    async fn measurements_and_summaries(
+        &self,
+        writes: &[PageWrite],
+        name: &str,
+    ) -> Result<Vec<PageWriteResult>, StoreError> {
         let refused = self.measurements(writes, name).await?;
         let kept: Vec<usize> = (0..writes.len()).filter(|i| refused[*i].is_none()).collect();
-        let mut answers: Vec<Written> = refused.into_iter().map(|r| r.unwrap_or(Written::Done { count: 0 })).collect();
+        let mut answers: Vec<PageWriteResult> =
+            refused.into_iter().map(|r| r.unwrap_or(PageWriteResult::Done { count: 0 })).collect();
         for create in [true, false] {
             let some: Vec<usize> =
                 kept.iter().copied().filter(|i| (writes[*i].kind == PageKind::Create) == create).collect();
@@ -92,10 +97,10 @@ impl MongoStore {
             let written = self.write_kind(&statements, Some(name)).await.map_err(in_part)?;
             for (i, written) in some.into_iter().zip(written) {
                 answers[i] = match written {
-                    Written::Done { count } if count == writes[i].count_after() => written,
-                    Written::Unknown { .. } => written,
+                    PageWriteResult::Done { count } if count == writes[i].count_after() => written,
+                    PageWriteResult::Unknown { .. } => written,
                     // Another version, none at all any more, or a sum that no longer fits: the load recounts it.
-                    _ => Written::SummaryConflict,
+                    _ => PageWriteResult::SummaryConflict,
                 };
             }
         }
@@ -105,7 +110,7 @@ impl MongoStore {
     /// Inserts the measurements; says which statements must not go on to their summary: those of which the server refuses
     /// some for good, and those of which it may have stored some. The former are given back whole, so what was stored of
     /// them nevertheless is there twice; nothing that the decoders let through is known to be refused.
-    async fn measurements(&self, writes: &[PageWrite], name: &str) -> Result<Vec<Option<Written>>, StoreError> {
+    async fn measurements(&self, writes: &[PageWrite], name: &str) -> Result<Vec<Option<PageWriteResult>>, StoreError> {
         let mut packer = Packer::new(writes);
         let mut refused = vec![None; writes.len()];
         let mut begun_at = None;
@@ -126,7 +131,7 @@ impl MongoStore {
             for error in reply.get_array("writeErrors").into_iter().flatten().filter_map(|e| e.as_document()) {
                 let (write, answer) = packer.failed(error)?;
                 match (&refused[write], &answer) {
-                    (None, _) | (Some(Written::Unknown { .. }), Written::Rejected { .. }) => {
+                    (None, _) | (Some(PageWriteResult::Unknown { .. }), PageWriteResult::Rejected { .. }) => {
                         refused[write] = Some(answer)
                     }
                     _ => {}
@@ -225,13 +230,13 @@ impl<'a> Packer<'a> {
     }
 
     /// What an element of `writeErrors` means for its statement: refused for good, or not known.
-    fn failed(&self, error: &Document) -> Result<(usize, Written), StoreError> {
+    fn failed(&self, error: &Document) -> Result<(usize, PageWriteResult), StoreError> {
         let code = error.get_i32("code").unwrap_or_default();
         let detail = format!("{} ({code})", error.get_str("errmsg").unwrap_or_default());
         let index = error.get_i32("index").ok().and_then(|i| self.last.get(usize::try_from(i).ok()?).copied());
         match (index, statement_error(code)) {
-            (Some(write), StatementError::Data) => Ok((write, Written::Rejected { detail })),
-            (Some(write), _) => Ok((write, Written::Unknown { detail })),
+            (Some(write), StatementError::Data) => Ok((write, PageWriteResult::Rejected { detail })),
+            (Some(write), _) => Ok((write, PageWriteResult::Unknown { detail })),
             (None, _) => Err(StoreError::Unknown { kind: "command", detail }),
         }
     }

@@ -20,7 +20,7 @@
 //! ([`limit`]). Acknowledgements do not wait for it.
 
 mod limit;
-mod quiet;
+mod log_limit;
 #[cfg(test)]
 mod tests;
 
@@ -34,10 +34,10 @@ use tokio::time::Instant;
 use super::Flusher;
 use crate::ack::{Ack, Acks};
 use crate::model::DeadLetter;
-use crate::store::{LetterKept, StoreError};
+use crate::store::{DeadLetterWritten, StoreError};
 use crate::telemetry::metrics;
 use limit::Limit;
-use quiet::Quiet;
+use log_limit::LogLimit;
 
 /// Letters of one command, and bytes after which no more are added.
 const BATCH_LETTERS_MAX: usize = 1000;
@@ -61,8 +61,8 @@ struct Delivery {
 
 /// A letter on its way.
 #[derive(Debug)]
-struct Letter {
-    letter: DeadLetter,
+struct QueuedDeadLetter {
+    dead_letter: DeadLetter,
     of: Arc<Delivery>,
     state: State,
 }
@@ -80,7 +80,7 @@ enum State {
     Refused,
 }
 
-impl Letter {
+impl QueuedDeadLetter {
     /// It is stored, or given up; with the last one of its delivery the senders are told.
     fn done(self) {
         if let Some(Delivery { acks, room }) = Arc::into_inner(self.of) {
@@ -106,61 +106,61 @@ impl DeadLetters {
         stored_bytes_max: u64,
     ) -> (DeadLetters, impl Future<Output = ()> + Send) {
         let (tx, rx) = mpsc::channel(queue_max);
-        let desk = Desk::new(flusher, Limit::new(stored_bytes_max));
-        (DeadLetters { deliveries: tx, room: Arc::new(Semaphore::new(IN_FLIGHT_BYTES_MAX)) }, desk.run(rx))
+        let writer = DeadLetterWriter::new(flusher, Limit::new(stored_bytes_max));
+        (DeadLetters { deliveries: tx, room: Arc::new(Semaphore::new(IN_FLIGHT_BYTES_MAX)) }, writer.run(rx))
     }
 
     /// Hands over letters, when there is room for them; `acks` are delivered when the store has them.
-    pub async fn send(&self, letters: Vec<DeadLetter>, acks: Acks) {
-        if letters.is_empty() {
+    pub async fn send(&self, dead_letters: Vec<DeadLetter>, acks: Acks) {
+        if dead_letters.is_empty() {
             return acks.delivered();
         }
-        let bytes: usize = letters.iter().map(DeadLetter::memory_bytes).sum();
+        let bytes: usize = dead_letters.iter().map(DeadLetter::memory_bytes).sum();
         let wanted = bytes.min(IN_FLIGHT_BYTES_MAX) as u32;
         // The semaphore is never closed, and the receiver lives as long as the service; when it is gone the
         // acknowledgements say so by being dropped.
         let Ok(room) = self.room.clone().acquire_many_owned(wanted).await else { return };
-        let _ = self.deliveries.send((letters, Delivery { acks, room })).await;
+        let _ = self.deliveries.send((dead_letters, Delivery { acks, room })).await;
     }
 
     /// As [`DeadLetters::send`], for one acknowledgement.
-    pub async fn send_one(&self, letters: Vec<DeadLetter>, ack: Ack) {
+    pub async fn send_one(&self, dead_letters: Vec<DeadLetter>, ack: Ack) {
         let mut acks = Acks::default();
         acks.join(&ack);
-        self.send(letters, acks).await;
+        self.send(dead_letters, acks).await;
         ack.delivered();
     }
 }
 
 /// What the task holds.
-struct Desk {
+struct DeadLetterWriter {
     flusher: Flusher,
     limit: Limit,
     /// In the order they came.
-    queue: VecDeque<Letter>,
+    queue: VecDeque<QueuedDeadLetter>,
     /// Those that failed alone.
-    aside: VecDeque<Letter>,
+    aside: VecDeque<QueuedDeadLetter>,
     again_at: Instant,
     /// Letters of the next batch.
-    letters_max: usize,
+    dead_letters_max: usize,
     /// Batches that failed in a row.
     failures: u32,
-    trouble: Quiet,
-    given_up: Quiet,
+    trouble: LogLimit,
+    given_up: LogLimit,
 }
 
-impl Desk {
-    fn new(flusher: Flusher, limit: Limit) -> Desk {
-        Desk {
+impl DeadLetterWriter {
+    fn new(flusher: Flusher, limit: Limit) -> DeadLetterWriter {
+        DeadLetterWriter {
             flusher,
             limit,
             queue: VecDeque::new(),
             aside: VecDeque::new(),
             again_at: Instant::now(),
-            letters_max: BATCH_LETTERS_MAX,
+            dead_letters_max: BATCH_LETTERS_MAX,
             failures: 0,
-            trouble: Quiet::default(),
-            given_up: Quiet::default(),
+            trouble: LogLimit::default(),
+            given_up: LogLimit::default(),
         }
     }
 
@@ -197,26 +197,26 @@ impl Desk {
         }
     }
 
-    fn take(&mut self, (letters, delivery): (Vec<DeadLetter>, Delivery)) {
+    fn take(&mut self, (dead_letters, delivery): (Vec<DeadLetter>, Delivery)) {
         let of = Arc::new(delivery);
-        let on_its_way = |letter| Letter { letter, of: of.clone(), state: State::New };
-        self.queue.extend(letters.into_iter().map(on_its_way));
+        let on_its_way = |dead_letter| QueuedDeadLetter { dead_letter, of: of.clone(), state: State::New };
+        self.queue.extend(dead_letters.into_iter().map(on_its_way));
     }
 
     /// Sends the first letters of the queue, as many as one command may have now.
     async fn send_batch(&mut self) {
         let (mut n, mut bytes) = (0, 0);
-        while n < self.queue.len().min(self.letters_max) && (n == 0 || bytes < BATCH_BYTES_MAX) {
-            bytes += self.queue[n].letter.memory_bytes();
+        while n < self.queue.len().min(self.dead_letters_max) && (n == 0 || bytes < BATCH_BYTES_MAX) {
+            bytes += self.queue[n].dead_letter.memory_bytes();
             n += 1;
         }
-        let batch: Vec<Letter> = self.queue.drain(..n).collect();
+        let batch: Vec<QueuedDeadLetter> = self.queue.drain(..n).collect();
         match self.send(&batch).await {
             Ok(answers) => {
                 self.failures = 0;
-                self.letters_max = (self.letters_max * 2).min(BATCH_LETTERS_MAX);
-                for (letter, kept) in batch.into_iter().zip(answers) {
-                    self.answered(letter, kept);
+                self.dead_letters_max = (self.dead_letters_max * 2).min(BATCH_LETTERS_MAX);
+                for (dead_letter, kept) in batch.into_iter().zip(answers) {
+                    self.answered(dead_letter, kept);
                 }
             }
             Err(error) => {
@@ -227,97 +227,98 @@ impl Desk {
     }
 
     /// One command, under a permit.
-    async fn send(&mut self, batch: &[Letter]) -> Result<Vec<LetterKept>, StoreError> {
-        let letters: Vec<DeadLetter> = batch.iter().map(|l| l.letter.clone()).collect();
+    async fn send(&mut self, batch: &[QueuedDeadLetter]) -> Result<Vec<DeadLetterWritten>, StoreError> {
+        let dead_letters: Vec<DeadLetter> = batch.iter().map(|l| l.dead_letter.clone()).collect();
         let permit = self.flusher.permit().await;
-        let answers = self.flusher.store.dead_letters(&letters).await;
+        let answers = self.flusher.store.write_dead_letters(&dead_letters).await;
         drop(permit);
         if let Ok(answers) = &answers {
             (self.flusher.on_store)(Ok(()));
-            let stored = letters.iter().zip(answers).filter(|(_, kept)| **kept == LetterKept::Done);
-            self.limit.stored(stored.map(|(letter, _)| letter.memory_bytes() as u64).sum());
+            let stored = dead_letters.iter().zip(answers).filter(|(_, kept)| **kept == DeadLetterWritten::Done);
+            self.limit.stored(stored.map(|(dead_letter, _)| dead_letter.memory_bytes() as u64).sum());
         }
         answers
     }
 
-    fn answered(&mut self, letter: Letter, kept: LetterKept) {
+    fn answered(&mut self, dead_letter: QueuedDeadLetter, kept: DeadLetterWritten) {
         match kept {
-            LetterKept::Done => {
-                metrics::dead_letter(&letter.letter.reason, 1);
-                letter.done();
+            DeadLetterWritten::Done => {
+                metrics::dead_letter(&dead_letter.dead_letter.reason, 1);
+                dead_letter.done();
             }
-            LetterKept::Rejected { detail } => {
+            DeadLetterWritten::Rejected { detail } => {
                 metrics::store_error("refused", 1);
-                let is_small = letter.letter.payload.len() <= CUT_BYTES;
-                if letter.letter.is_own() || is_small || letter.state == State::Cut {
-                    self.set_aside(letter, State::Refused, &detail);
+                let is_small = dead_letter.dead_letter.payload.len() <= CUT_BYTES;
+                if dead_letter.dead_letter.is_own() || is_small || dead_letter.state == State::Cut {
+                    self.set_aside(dead_letter, State::Refused, &detail);
                 } else {
-                    let cut = letter.letter.cut(CUT_BYTES, &format!("the store has refused it whole: {detail}"));
-                    self.queue.push_front(Letter { letter: cut, state: State::Cut, ..letter });
+                    let cut =
+                        dead_letter.dead_letter.cut(CUT_BYTES, &format!("the store has refused it whole: {detail}"));
+                    self.queue.push_front(QueuedDeadLetter { dead_letter: cut, state: State::Cut, ..dead_letter });
                 }
             }
         }
     }
 
     /// A batch without answers goes back to the front, unless it is one letter that may be at fault itself.
-    fn failed(&mut self, mut batch: Vec<Letter>, error: &StoreError) {
+    fn failed(&mut self, mut batch: Vec<QueuedDeadLetter>, error: &StoreError) {
         // Of these no letter is the cause: there is no server, or none that writes.
         let is_for_all =
             matches!(error.kind(), "network" | "no_primary" | "unauthorized" | "overload" | "write_concern");
         if let [one] = &batch[..]
             && !is_for_all
-            && self.aside_bytes() + one.letter.memory_bytes() <= ASIDE_BYTES_MAX
-            && let Some(letter) = batch.pop()
+            && self.aside_bytes() + one.dead_letter.memory_bytes() <= ASIDE_BYTES_MAX
+            && let Some(dead_letter) = batch.pop()
         {
-            return self.set_aside(letter, State::Unanswered, &error.to_string());
+            return self.set_aside(dead_letter, State::Unanswered, &error.to_string());
         }
         if !is_for_all {
-            self.letters_max = (batch.len() / 2).max(1);
+            self.dead_letters_max = (batch.len() / 2).max(1);
         }
-        batch.into_iter().rev().for_each(|letter| self.queue.push_front(letter));
+        batch.into_iter().rev().for_each(|dead_letter| self.queue.push_front(dead_letter));
     }
 
     fn aside_bytes(&self) -> usize {
-        self.aside.iter().map(|l| l.letter.memory_bytes()).sum()
+        self.aside.iter().map(|l| l.dead_letter.memory_bytes()).sum()
     }
 
-    fn set_aside(&mut self, letter: Letter, state: State, why: &str) {
+    fn set_aside(&mut self, dead_letter: QueuedDeadLetter, state: State, why: &str) {
         if self.aside.is_empty() {
             self.again_at = Instant::now() + AGAIN_AFTER;
         }
-        if letter.state != state
+        if dead_letter.state != state
             && let Some(more) = self.trouble.due()
         {
-            let DeadLetter { source, topic, reason, .. } = &letter.letter;
+            let DeadLetter { source, topic, reason, .. } = &dead_letter.dead_letter;
             tracing::error!(%source, %topic, %reason, more, "a dead letter cannot be stored, trying again: {why}");
         }
-        self.aside.push_back(Letter { state, ..letter });
-        let may_go = |l: &Letter| l.state == State::Refused && !l.letter.is_own();
+        self.aside.push_back(QueuedDeadLetter { state, ..dead_letter });
+        let may_go = |l: &QueuedDeadLetter| l.state == State::Refused && !l.dead_letter.is_own();
         while self.aside_bytes() > ASIDE_BYTES_MAX
             && let Some(first) = self.aside.iter().position(may_go)
-            && let Some(letter) = self.aside.remove(first)
+            && let Some(dead_letter) = self.aside.remove(first)
         {
             if let Some(more) = self.given_up.due() {
-                let DeadLetter { source, topic, reason, .. } = &letter.letter;
+                let DeadLetter { source, topic, reason, .. } = &dead_letter.dead_letter;
                 tracing::error!(%source, %topic, %reason, more, "a dead letter is given up, the store refuses it: {why}");
             }
             metrics::dead_letters_dropped("refused", 1);
-            letter.done();
+            dead_letter.done();
         }
     }
 
     /// Tries one of those that were set aside; after a success the next one immediately.
     async fn send_again(&mut self) {
-        let Some(letter) = self.aside.pop_front() else { return };
-        let one = [letter];
+        let Some(dead_letter) = self.aside.pop_front() else { return };
+        let one = [dead_letter];
         let answer = self.send(&one).await.ok().and_then(|mut answers| answers.pop());
-        let [letter] = one;
-        if answer != Some(LetterKept::Done) {
+        let [dead_letter] = one;
+        if answer != Some(DeadLetterWritten::Done) {
             self.again_at = Instant::now() + AGAIN_AFTER;
         }
         match answer {
-            Some(kept) => self.answered(letter, kept),
-            None => self.aside.push_back(letter),
+            Some(kept) => self.answered(dead_letter, kept),
+            None => self.aside.push_back(dead_letter),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The collection `dead_letters`, for the commands that look at it: letters in the order of their receipt, and without
+//! The collection `dead_letters`, for the commands that look at it: dead letters in the order of their receipt, and without
 //! those that were replayed or are not wanted any more. (They are written by [`crate::store::Store::dead_letters`].)
 
 use mongodb::bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype};
@@ -7,14 +7,14 @@ use mongodb::options::ReadConcern;
 use super::MongoStore;
 use super::error::describe;
 use crate::maintain::MaintainError;
-use crate::maintain::letters::{LetterFilter, pattern_of};
+use crate::maintain::dead_letters::{DeadLetterFilter, pattern_of};
 use crate::model::DeadLetter;
 
 /// The `_id` of a letter.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LetterId(Bson);
+pub struct DeadLetterId(Bson);
 
-impl std::fmt::Display for LetterId {
+impl std::fmt::Display for DeadLetterId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.0 {
             Bson::ObjectId(id) => f.write_str(&id.to_hex()),
@@ -25,27 +25,27 @@ impl std::fmt::Display for LetterId {
 
 /// A stored letter.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Letter {
+pub struct DeadLetterDocument {
     /// Which one.
-    pub id: LetterId,
+    pub id: DeadLetterId,
     /// What it says.
-    pub letter: DeadLetter,
+    pub dead_letter: DeadLetter,
 }
 
 /// A letter as it is stored.
-pub(super) fn document(letter: &DeadLetter) -> Document {
+pub(super) fn document(dead_letter: &DeadLetter) -> Document {
     doc! {
-        "received_at": DateTime::from_millis(letter.received_at_ms),
-        "source": &letter.source,
-        "topic": &letter.topic,
-        "payload": Binary { subtype: BinarySubtype::Generic, bytes: letter.payload.clone() },
-        "reason": &letter.reason,
-        "detail": &letter.detail,
+        "received_at": DateTime::from_millis(dead_letter.received_at_ms),
+        "source": &dead_letter.source,
+        "topic": &dead_letter.topic,
+        "payload": Binary { subtype: BinarySubtype::Generic, bytes: dead_letter.payload.clone() },
+        "reason": &dead_letter.reason,
+        "detail": &dead_letter.detail,
     }
 }
 
 /// The reverse. What somebody else has put there may lack something; it is shown all the same.
-fn letter(mut document: Document) -> Letter {
+fn dead_letter(mut document: Document) -> DeadLetterDocument {
     let mut text = |name: &str| match document.remove(name) {
         Some(Bson::String(text)) => text,
         _ => String::new(),
@@ -57,17 +57,17 @@ fn letter(mut document: Document) -> Letter {
         Some(Bson::String(text)) => text.into_bytes(),
         _ => vec![],
     };
-    let id = LetterId(document.remove("_id").unwrap_or(Bson::Null));
-    Letter { id, letter: DeadLetter { received_at_ms, source, topic, payload, reason, detail } }
+    let id = DeadLetterId(document.remove("_id").unwrap_or(Bson::Null));
+    DeadLetterDocument { id, dead_letter: DeadLetter { received_at_ms, source, topic, payload, reason, detail } }
 }
 
 /// The same with its id as text.
-pub(super) fn read_letter(document: Document) -> (String, DeadLetter) {
-    let Letter { id, letter } = letter(document);
-    (id.to_string(), letter)
+pub(super) fn read_dead_letter(document: Document) -> (String, DeadLetter) {
+    let DeadLetterDocument { id, dead_letter } = dead_letter(document);
+    (id.to_string(), dead_letter)
 }
 
-fn query(filter: &LetterFilter) -> Document {
+fn query(filter: &DeadLetterFilter) -> Document {
     let mut query = Document::new();
     if !filter.reasons.is_empty() {
         query.insert("reason", doc! { "$in": &filter.reasons });
@@ -95,74 +95,74 @@ fn failed(error: mongodb::error::Error) -> MaintainError {
 }
 
 impl MongoStore {
-    /// The next letters: oldest first from the one behind `after` on, at most `letters_max`, and no more once they have
+    /// The next dead letters: oldest first from the one behind `after` on, at most `dead_letters_max`, and no more once they have
     /// `bytes_max` bytes of payload.
     ///
     /// # Errors
     /// The server failed.
     pub async fn letters_after(
         &self,
-        filter: &LetterFilter,
-        after: Option<&Letter>,
-        letters_max: usize,
+        filter: &DeadLetterFilter,
+        after: Option<&DeadLetterDocument>,
+        dead_letters_max: usize,
         bytes_max: usize,
-    ) -> Result<Vec<Letter>, MaintainError> {
+    ) -> Result<Vec<DeadLetterDocument>, MaintainError> {
         let mut query = query(filter);
-        if let Some(Letter { id, letter }) = after {
-            let at = DateTime::from_millis(letter.received_at_ms);
+        if let Some(DeadLetterDocument { id, dead_letter }) = after {
+            let at = DateTime::from_millis(dead_letter.received_at_ms);
             let later = doc! { "received_at": { "$gt": at } };
             let behind = doc! { "received_at": at, "_id": { "$gt": &id.0 } };
             query = doc! { "$and": [query, { "$or": [later, behind] }] };
         }
-        self.letters(query, 1, letters_max, bytes_max).await
+        self.dead_letters(query, 1, dead_letters_max, bytes_max).await
     }
 
-    /// The newest letters, newest first.
+    /// The newest dead letters, newest first.
     ///
     /// # Errors
     /// The server failed.
-    pub async fn newest_letters(
+    pub async fn newest_dead_letters(
         &self,
-        filter: &LetterFilter,
-        letters_max: usize,
+        filter: &DeadLetterFilter,
+        dead_letters_max: usize,
         bytes_max: usize,
-    ) -> Result<Vec<Letter>, MaintainError> {
-        self.letters(query(filter), -1, letters_max, bytes_max).await
+    ) -> Result<Vec<DeadLetterDocument>, MaintainError> {
+        self.dead_letters(query(filter), -1, dead_letters_max, bytes_max).await
     }
 
-    async fn letters(
+    async fn dead_letters(
         &self,
         query: Document,
         order: i32,
-        letters_max: usize,
+        dead_letters_max: usize,
         bytes_max: usize,
-    ) -> Result<Vec<Letter>, MaintainError> {
-        let limit = i64::try_from(letters_max).unwrap_or(i64::MAX);
+    ) -> Result<Vec<DeadLetterDocument>, MaintainError> {
+        let limit = i64::try_from(dead_letters_max).unwrap_or(i64::MAX);
         let find = self.dead.find(query).sort(doc! { "received_at": order, "_id": order }).limit(limit);
         let mut cursor = find.read_concern(ReadConcern::majority()).await.map_err(failed)?;
-        let (mut letters, mut bytes) = (vec![], 0);
+        let (mut dead_letters, mut bytes) = (vec![], 0);
         while bytes < bytes_max && cursor.advance().await.map_err(failed)? {
-            let found = letter(cursor.deserialize_current().map_err(failed)?);
-            bytes += found.letter.payload.len();
-            letters.push(found);
+            let found = dead_letter(cursor.deserialize_current().map_err(failed)?);
+            bytes += found.dead_letter.payload.len();
+            dead_letters.push(found);
         }
-        Ok(letters)
+        Ok(dead_letters)
     }
 
-    /// Removes these letters; what is gone already is no error. Gives how many were there.
+    /// Removes these dead letters; what is gone already is no error. Gives how many were there.
     ///
     /// # Errors
     /// The server failed; some of them may be gone.
-    pub async fn remove_letters(&self, letters: &[LetterId]) -> Result<u64, MaintainError> {
-        let ids: Vec<Bson> = letters.iter().map(|id| id.0.clone()).collect();
+    pub async fn remove_dead_letters(&self, dead_letters: &[DeadLetterId]) -> Result<u64, MaintainError> {
+        let ids: Vec<Bson> = dead_letters.iter().map(|id| id.0.clone()).collect();
         self.delete(doc! { "_id": { "$in": ids } }).await
     }
 
-    /// Removes all letters that pass the filter, and gives how many those were.
+    /// Removes all dead letters that pass the filter, and gives how many those were.
     ///
     /// # Errors
     /// The server failed; some of them may be gone.
-    pub async fn purge_letters(&self, filter: &LetterFilter) -> Result<u64, MaintainError> {
+    pub async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64, MaintainError> {
         self.delete(query(filter)).await
     }
 

@@ -9,7 +9,7 @@ use super::link::Message;
 use super::target::SetupError;
 use crate::config::{Decoding, Mqtt, Subscription};
 use crate::decode::reasons;
-use crate::ingest::letters::Reread;
+use crate::ingest::redecode::Redecoded;
 use crate::model::DeadLetter;
 use crate::telemetry::metrics::Source;
 
@@ -35,30 +35,30 @@ impl Subscriptions {
         Ok(Subscriptions { brokers, devices: [collector(devices)?] })
     }
 
-    pub(in crate::ingest) fn read(&mut self, letter: &DeadLetter) -> Reread {
-        let of_devices = letter.source == Source::MqttDirect.label();
+    pub(in crate::ingest) fn read(&mut self, dead_letter: &DeadLetter) -> Redecoded {
+        let of_devices = dead_letter.source == Source::MqttDirect.label();
         let collectors: &mut [Collector] = if of_devices { &mut self.devices } else { &mut self.brokers };
-        let mut reread = Reread::rejected(reasons::NO_SUBSCRIPTION, "no configured subscription has this topic");
+        let mut redecoded = Redecoded::rejected(reasons::NO_SUBSCRIPTION, "no configured subscription has this topic");
         for collector in collectors {
-            reread = take(collector, letter);
-            if reread.reason() != Some(reasons::NO_SUBSCRIPTION) {
+            redecoded = take(collector, dead_letter);
+            if redecoded.reason() != Some(reasons::NO_SUBSCRIPTION) {
                 break;
             }
         }
-        reread
+        redecoded
     }
 }
 
-fn take(collector: &mut Collector, letter: &DeadLetter) -> Reread {
-    let (topic, payload) = (letter.topic.clone().into(), letter.payload.clone().into());
+fn take(collector: &mut Collector, dead_letter: &DeadLetter) -> Redecoded {
+    let (topic, payload) = (dead_letter.topic.clone().into(), dead_letter.payload.clone().into());
     // Its user properties are not kept.
-    let message = Message { topic, payload, is_again: true, ..Message::default() };
+    let message = Message { topic, payload, is_dup: true, ..Message::default() };
     // It is alone in the collector, so there is room for it.
-    let _ = collector.take(&message, letter.received_at_ms);
+    let _ = collector.take(&message, dead_letter.received_at_ms);
     // A letter is of another time: no node of Sparkplug B is asked because of it.
     collector.rebirths().for_each(drop);
     let gathered = collector.finish();
     let rejected = gathered.rejected.total();
     let why = gathered.dead.into_iter().next().map(|dead| (dead.reason, dead.detail));
-    Reread { batch: gathered.batch, rejected, why }
+    Redecoded { batch: gathered.batch, rejected, why }
 }

@@ -23,15 +23,15 @@ const TOPIC_CHARS_MAX: usize = 200;
 struct Quota {
     since_ms: Option<u64>,
     lines: u32,
-    left_out: u64,
+    suppressed: u64,
 }
 
 impl Quota {
     /// Ends the time if it is over; how many lines were left out in it, if any were.
     fn end(&mut self, now_ms: u64) -> Option<u64> {
         self.since_ms.filter(|since| now_ms.saturating_sub(*since) >= LOG_EVERY.as_millis() as u64)?;
-        let left_out = std::mem::take(self).left_out;
-        (left_out > 0).then_some(left_out)
+        let suppressed = std::mem::take(self).suppressed;
+        (suppressed > 0).then_some(suppressed)
     }
 
     /// Whether a line may be written now; to be asked after [`Quota::end`].
@@ -41,7 +41,7 @@ impl Quota {
         if allows {
             self.lines += 1;
         } else {
-            self.left_out += 1;
+            self.suppressed += 1;
         }
         allows
     }
@@ -68,10 +68,10 @@ impl Kind {
     }
 
     fn end(&self, now_ms: u64) {
-        let left_out = self.quota.lock().unwrap_or_else(PoisonError::into_inner).end(now_ms);
-        if let Some(left_out) = left_out {
+        let suppressed = self.quota.lock().unwrap_or_else(PoisonError::into_inner).end(now_ms);
+        if let Some(suppressed) = suppressed {
             tracing::warn!(
-                left_out,
+                suppressed,
                 kind = self.name,
                 "listen.mqtt: more of these within the last minute, of which nothing more is said"
             );
@@ -80,25 +80,25 @@ impl Kind {
 }
 
 /// See the module's documentation.
-pub(super) struct Logs {
+pub(super) struct LimitedLog {
     clock: Arc<dyn Clock>,
     disconnects: Kind,
     unwanted: Kind,
     strangers: Kind,
 }
 
-impl Logs {
-    pub(super) fn new(clock: Arc<dyn Clock>) -> Logs {
+impl LimitedLog {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> LimitedLog {
         let [disconnects, unwanted, strangers] =
             ["device disconnected", "message not taken as readings", "device not let in"].map(Kind::new);
-        Logs { clock, disconnects, unwanted, strangers }
+        LimitedLog { clock, disconnects, unwanted, strangers }
     }
 
     /// A connection that we ended.
-    pub(super) fn disconnected(&self, client: &Client, reason: &'static str, words: &str) {
+    pub(super) fn disconnected(&self, client: &Client, reason: &'static str, acks: &str) {
         let Client { shown, token, peer, .. } = client;
         self.disconnects.line(self.now_ms(), || {
-            tracing::warn!(client = shown, token, %peer, reason, "listen.mqtt: device disconnected: {words}");
+            tracing::warn!(client = shown, token, %peer, reason, "listen.mqtt: device disconnected: {acks}");
         });
     }
 
@@ -115,9 +115,9 @@ impl Logs {
     }
 
     /// A connection that did not get as far as CONNACK; the client's id, where it has named itself.
-    pub(super) fn turned_away(&self, peer: SocketAddr, client: Option<&str>, reason: &'static str, words: &str) {
+    pub(super) fn turned_away(&self, peer: SocketAddr, client: Option<&str>, reason: &'static str, acks: &str) {
         self.strangers.line(self.now_ms(), || {
-            tracing::warn!(client, %peer, reason, "listen.mqtt: device not let in: {words}");
+            tracing::warn!(client, %peer, reason, "listen.mqtt: device not let in: {acks}");
         });
     }
 

@@ -12,7 +12,7 @@ pub const TAGS_INDEX: &str = "tags_wildcard";
 
 /// Which of them are switched on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Patterns {
+pub struct OptionalIndexes {
     /// `latest.enabled`
     pub latest: bool,
     /// `store.tags_index`
@@ -23,7 +23,7 @@ pub struct Patterns {
 ///
 /// # Errors
 /// The first step that failed.
-pub(super) async fn prepare(setup: &Setup<'_>, wanted: Patterns) -> Result<Vec<String>, SchemaError> {
+pub(super) async fn prepare(setup: &Setup<'_>, wanted: OptionalIndexes) -> Result<Vec<String>, SchemaError> {
     let mut done = vec![];
     if wanted.latest && create_latest(setup).await? {
         done.push(format!("created collection {LATEST}"));

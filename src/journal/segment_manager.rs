@@ -37,7 +37,7 @@ const PROGRESS_MS: u64 = 10_000;
 const READY_MAX: usize = 4;
 
 /// Space that is reserved and has no header of its own yet.
-pub(super) struct Prepared {
+pub(super) struct PreparedSegment {
     pub(super) file: Arc<dyn FsFile>,
     pub(super) path: PathBuf,
     pub(super) bytes: u64,
@@ -47,9 +47,9 @@ pub(super) struct Prepared {
 
 /// Files that are to become segments.
 #[derive(Default)]
-pub(super) struct Stock {
+pub(super) struct SegmentPool {
     /// The last one is the next: it is a recycled one where there is any.
-    ready: Vec<Prepared>,
+    ready: Vec<PreparedSegment>,
     /// A write or a segment was refused, and the door closed for it.
     refused: bool,
     /// How many names were given out. Each file has its own: the writer gives one its header while the keeper makes the
@@ -57,7 +57,7 @@ pub(super) struct Stock {
     named: u64,
 }
 
-impl Stock {
+impl SegmentPool {
     fn next_path(&mut self, dir: &Path) -> PathBuf {
         self.named += 1;
         dir.join(format!("next-{}{UNFINISHED}", self.named))
@@ -66,7 +66,7 @@ impl Stock {
 
 /// Why there is no segment.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum NoSegment {
     #[error("a message of {0} bytes does not fit into journal.max_bytes")]
     TooLarge(u64),
     #[error("the journal has reached journal.max_bytes")]
@@ -76,39 +76,39 @@ pub(super) enum Refusal {
 }
 
 impl Shared {
-    fn stock(&self) -> MutexGuard<'_, Stock> {
-        self.stock.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pool(&self) -> MutexGuard<'_, SegmentPool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A segment with room for this many bytes of frames. Where there is none, the door is closed until the keeper has
     /// one again, unless only this one message is too large for what is left.
-    pub(super) fn take_segment(&self, frames_bytes: u64) -> Result<Prepared, Refusal> {
-        let mut stock = self.stock();
+    pub(super) fn take_segment(&self, frames_bytes: u64) -> Result<PreparedSegment, NoSegment> {
+        let mut pool = self.pool();
         let need = self.segment_bytes.max(HEADER_BYTES + frames_bytes);
-        if let Some(i) = stock.ready.iter().rposition(|p| p.bytes >= need) {
+        if let Some(i) = pool.ready.iter().rposition(|p| p.bytes >= need) {
             self.kick(&mut self.state());
-            return Ok(stock.ready.remove(i));
+            return Ok(pool.ready.remove(i));
         }
         if need > self.max_bytes - self.segment_bytes {
-            return Err(Refusal::TooLarge(frames_bytes));
+            return Err(NoSegment::TooLarge(frames_bytes));
         }
         self.state().forget(Some(self.now()));
         let made = loop {
-            self.sweep(&mut stock);
-            if let Some(i) = stock.ready.iter().rposition(|p| p.bytes >= need) {
-                return Ok(stock.ready.remove(i));
+            self.sweep(&mut pool);
+            if let Some(i) = pool.ready.iter().rposition(|p| p.bytes >= need) {
+                return Ok(pool.ready.remove(i));
             }
-            while self.state().bytes + need > self.max_bytes && !stock.ready.is_empty() {
-                self.discard(stock.ready.pop());
+            while self.state().bytes + need > self.max_bytes && !pool.ready.is_empty() {
+                self.discard(pool.ready.pop());
             }
-            let made = self.make(&mut stock, need);
+            let made = self.make(&mut pool, need);
             if made.is_ok() || !self.give_up_oldest() {
                 break made;
             }
         };
         match &made {
             Ok(_) => self.kick(&mut self.state()),
-            Err(refusal) => self.refuse(&mut stock, refusal),
+            Err(refusal) => self.refuse(&mut pool, refusal),
         }
         made
     }
@@ -125,11 +125,11 @@ impl Shared {
         given_up
     }
 
-    fn make(&self, stock: &mut Stock, bytes: u64) -> Result<Prepared, Refusal> {
+    fn make(&self, pool: &mut SegmentPool, bytes: u64) -> Result<PreparedSegment, NoSegment> {
         if self.state().bytes + bytes > self.max_bytes {
-            return Err(Refusal::MaxBytes);
+            return Err(NoSegment::MaxBytes);
         }
-        let path = stock.next_path(&self.dir);
+        let path = pool.next_path(&self.dir);
         let file = self.fs.create(&path)?;
         if let Err(error) = file.allocate(bytes) {
             // What it had reserved before it failed would be missing elsewhere.
@@ -137,11 +137,11 @@ impl Shared {
             return Err(error.into());
         }
         self.state().count_bytes(bytes, 0);
-        Ok(Prepared { file, path, bytes, recycled: false })
+        Ok(PreparedSegment { file, path, bytes, recycled: false })
     }
 
     /// Gives back the space of a file that does not become a segment.
-    pub(super) fn discard(&self, prepared: Option<Prepared>) {
+    pub(super) fn discard(&self, prepared: Option<PreparedSegment>) {
         if let Some(prepared) = prepared {
             // If it stays, the next start removes it.
             let _ = self.fs.remove(&prepared.path);
@@ -151,21 +151,21 @@ impl Shared {
 
     /// Closes the door after something was refused.
     pub(super) fn write_refused(&self, error: &dyn std::fmt::Display) {
-        self.refuse(&mut self.stock(), error);
+        self.refuse(&mut self.pool(), error);
     }
 
-    fn refuse(&self, stock: &mut Stock, why: &dyn std::fmt::Display) {
-        if !stock.refused {
+    fn refuse(&self, pool: &mut SegmentPool, why: &dyn std::fmt::Display) {
+        if !pool.refused {
             tracing::error!("{why}; no readings are taken until there is room");
         }
-        stock.refused = true;
+        pool.refused = true;
         self.admission_control.full(true);
     }
 
     /// Takes the segments that are stored out of the row, the oldest first and each durably before the next, so that
     /// what a crash leaves has no gap. They go into the stock where they fit, even if it is full then (see
     /// [`Shared::surplus`]).
-    fn sweep(&self, stock: &mut Stock) {
+    fn sweep(&self, pool: &mut SegmentPool) {
         loop {
             let oldest = {
                 let state = self.state();
@@ -174,7 +174,7 @@ impl Shared {
                     _ => return,
                 }
             };
-            let recycled = match self.retire(stock, &oldest) {
+            let recycled = match self.retire(pool, &oldest) {
                 Ok(recycled) => recycled,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 Err(error) => {
@@ -188,43 +188,43 @@ impl Shared {
             let mut state = self.state();
             state.segments.pop_front();
             match recycled {
-                Some(recycled) => stock.ready.push(recycled),
+                Some(recycled) => pool.ready.push(recycled),
                 None => state.count_bytes(0, oldest.bytes),
             }
         }
     }
 
     /// Takes a segment's name away: by another one where the file can be used again, else for good.
-    fn retire(&self, stock: &mut Stock, segment: &SegmentInfo) -> io::Result<Option<Prepared>> {
+    fn retire(&self, pool: &mut SegmentPool, segment: &SegmentInfo) -> io::Result<Option<PreparedSegment>> {
         if !segment.own || segment.bytes != self.segment_bytes {
             return self.fs.remove(&segment.path).map(|()| None);
         }
         let file = self.fs.open(&segment.path, true)?;
-        let path = stock.next_path(&self.dir);
+        let path = pool.next_path(&self.dir);
         self.fs.rename(&segment.path, &path)?;
-        Ok(Some(Prepared { file, path, bytes: segment.bytes, recycled: true }))
+        Ok(Some(PreparedSegment { file, path, bytes: segment.bytes, recycled: true }))
     }
 
     /// A file that is too many in stock, one that was never a segment first. Whoever takes it discards it without the
     /// lock.
-    fn surplus(&self) -> Option<Prepared> {
-        let mut stock = self.stock();
-        (stock.ready.len() > READY_MAX).then(|| stock.ready.remove(0))
+    fn surplus(&self) -> Option<PreparedSegment> {
+        let mut pool = self.pool();
+        (pool.ready.len() > READY_MAX).then(|| pool.ready.remove(0))
     }
 }
 
 /// The keeper itself.
-pub(super) struct Keeper {
+pub(super) struct SegmentManager {
     shared: Arc<Shared>,
     checkpoint: Option<checkpoint::Writer>,
     checkpoint_ms: Option<u64>,
     progress_ms: u64,
 }
 
-impl Keeper {
-    pub(super) fn new(shared: Arc<Shared>, checkpoint: Option<checkpoint::Writer>) -> Keeper {
+impl SegmentManager {
+    pub(super) fn new(shared: Arc<Shared>, checkpoint: Option<checkpoint::Writer>) -> SegmentManager {
         let progress_ms = shared.clock.now().mono_ms;
-        Keeper { shared, checkpoint, checkpoint_ms: None, progress_ms }
+        SegmentManager { shared, checkpoint, checkpoint_ms: None, progress_ms }
     }
 
     /// Works until the journal is finished.
@@ -233,7 +233,7 @@ impl Keeper {
             let finished = {
                 let state = self.shared.state();
                 let idle = |state: &mut super::shared::State| !state.kick && !state.finished;
-                let waited = self.shared.keeper.wait_timeout_while(state, TICK, idle);
+                let waited = self.shared.segment_manager.wait_timeout_while(state, TICK, idle);
                 let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
                 state.kick = false;
                 state.finished
@@ -249,20 +249,20 @@ impl Keeper {
     pub(super) fn tick(&mut self, last: bool) {
         let shared = self.shared.clone();
         {
-            let mut stock = shared.stock();
+            let mut pool = shared.pool();
             // At the end nothing more is received.
             let now = (!last).then(|| shared.now());
             shared.state().forget(now);
-            shared.sweep(&mut stock);
+            shared.sweep(&mut pool);
             let closed = {
                 let state = shared.state();
                 state.closed || state.broken.is_some()
             };
-            while stock.ready.is_empty() && !closed {
-                match shared.make(&mut stock, shared.segment_bytes) {
-                    Ok(prepared) => stock.ready.push(prepared),
+            while pool.ready.is_empty() && !closed {
+                match shared.make(&mut pool, shared.segment_bytes) {
+                    Ok(prepared) => pool.ready.push(prepared),
                     // A write was refused: room is worth more now than a replay that needs what is stored.
-                    Err(_) if stock.refused && shared.give_up_oldest() => shared.sweep(&mut stock),
+                    Err(_) if pool.refused && shared.give_up_oldest() => shared.sweep(&mut pool),
                     Err(why) => {
                         // The active segment may have room for hours: the writer says when this matters.
                         tracing::debug!("{why}");
@@ -271,10 +271,10 @@ impl Keeper {
                 }
             }
             if last {
-                stock.ready.drain(..).for_each(|prepared| shared.discard(Some(prepared)));
+                pool.ready.drain(..).for_each(|prepared| shared.discard(Some(prepared)));
             }
-            if stock.refused && !stock.ready.is_empty() {
-                stock.refused = false;
+            if pool.refused && !pool.ready.is_empty() {
+                pool.refused = false;
                 shared.admission_control.full(false);
                 tracing::info!("there is room in the journal again");
             }

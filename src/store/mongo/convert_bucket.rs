@@ -8,11 +8,11 @@ use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
 use mongodb::error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
 use mongodb::options::{ReadConcern, WriteConcern};
 
+use super::bucket_reader::{Collections, failed, tags_document, value_bson};
 use super::error::command_code;
 use super::repair::{admission_control, document, readings, summaries};
-use super::stored::{Collections, failed, tags_document, value_bson};
-use crate::maintain::bucket::{Recount, without_duplicates};
-use crate::maintain::{Kind, MaintainError, Step, StoredBucket, StoredPage, Tally, audit};
+use crate::maintain::bucket::{Recomputed, without_duplicates};
+use crate::maintain::{Kind, MaintainError, ReadingCounts, Step, StoredBucket, StoredPage, audit};
 use crate::model::rows::{Room, Row};
 use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
 use crate::model::{BucketKey, Rows, StorageMode};
@@ -35,11 +35,11 @@ pub(super) enum Turn {
     Skip(String),
 }
 
-/// Told after each step; an error ends the conversion there, as a crash would.
-pub(super) type Told<'a> = &'a (dyn Fn(Step, &BucketKey) -> Result<(), MaintainError> + Send + Sync);
+/// StepHook after each step; an error ends the conversion there, as a crash would.
+pub(super) type StepHook<'a> = &'a (dyn Fn(Step, &BucketKey) -> Result<(), MaintainError> + Send + Sync);
 
 /// What a swap writes: page 0 in the place of page 0, pages removed, pages added; all of it or nothing.
-struct Swap {
+struct BucketConversion {
     head: (Document, Document),
     gone: Vec<Document>,
     new: Vec<Document>,
@@ -47,7 +47,7 @@ struct Swap {
 
 impl Collections {
     /// Pages into measurements; or, where the document says time-series already, the pages beside it.
-    pub(super) async fn move_to_series(&self, key: &BucketKey, told: Told<'_>) -> Result<Turn, MaintainError> {
+    pub(super) async fn move_to_series(&self, key: &BucketKey, told: StepHook<'_>) -> Result<Turn, MaintainError> {
         let bucket = self.bucket(key, true).await?;
         let mixed = bucket.storage_mode() == StorageMode::TimeSeries;
         if bucket.pages.is_empty() || (mixed && bucket.strays().next().is_none()) {
@@ -57,7 +57,7 @@ impl Collections {
             return Ok(Turn::Skip(why));
         }
         told(Step::Read, key)?;
-        let before = bucket.measured.as_ref().map(|m| Tally::of([&m.rows])).unwrap_or_default();
+        let before = bucket.measured.as_ref().map(|m| ReadingCounts::of([&m.rows])).unwrap_or_default();
         let mut there = before.clone();
         let sources: Vec<&StoredPage> = if mixed { bucket.strays().collect() } else { bucket.pages.iter().collect() };
         let mut missing = vec![];
@@ -66,7 +66,7 @@ impl Collections {
             let tags = if mixed && page.tags.is_empty() { &bucket.pages[0].tags } else { &page.tags };
             let meta = doc! { "sensor_id": &*key.sensor_id, "tags": tags_document(tags) };
             // A page that came too late may be the copy of what is there; a bucket's own pages are counted.
-            let known = |row: &Row<'_>, there: &mut Tally| {
+            let known = |row: &Row<'_>, there: &mut ReadingCounts| {
                 if mixed { there.holds(&row.key()) } else { there.take(&row.key()) }
             };
             for row in page.rows.iter().filter(|r| !known(r, &mut there)) {
@@ -91,12 +91,12 @@ impl Collections {
         let mut copy = StoredBucket { measured: None, ..bucket.clone() };
         self.measure(&mut copy).await?;
         let Some(measured) = &copy.measured else { return Ok(Turn::Again) };
-        let now = Tally::of([&measured.rows]);
+        let now = ReadingCounts::of([&measured.rows]);
         let whole = if mixed {
             now.total() == before.total() + n as u64
                 && sources.iter().all(|p| p.rows.iter().all(|r| now.holds(&r.key())))
         } else {
-            now == Tally::of(bucket.pages.iter().map(|p| &p.rows))
+            now == ReadingCounts::of(bucket.pages.iter().map(|p| &p.rows))
         };
         if !whole {
             return Ok(Turn::Again);
@@ -105,9 +105,9 @@ impl Collections {
         // The last ones seen.
         let tagged = bucket.pages.iter().rev().find(|p| !p.tags.is_empty());
         let tags = tagged.map(|p| tags_document(&p.tags)).unwrap_or_default();
-        let mut pages = summaries(&bucket, &tags, &Recount::of([&measured.rows])).into_iter();
+        let mut pages = summaries(&bucket, &tags, &Recomputed::of([&measured.rows])).into_iter();
         let Some(head) = pages.next() else { return Ok(Turn::Again) };
-        let swap = Swap {
+        let swap = BucketConversion {
             head: (admission_control(key, &bucket.pages[0]), head),
             gone: bucket.pages[1..].iter().map(|p| admission_control(key, p)).collect(),
             new: pages.collect(),
@@ -130,7 +130,7 @@ impl Collections {
         key: &BucketKey,
         limits: (u32, u64),
         once: bool,
-        told: Told<'_>,
+        told: StepHook<'_>,
     ) -> Result<Turn, MaintainError> {
         let bucket = self.bucket(key, true).await?;
         let (Some(head), Some(measured), StorageMode::TimeSeries) =
@@ -150,7 +150,7 @@ impl Collections {
         let mut pages = cut(&bucket, rows, limits).into_iter();
         let Some(first) = pages.next() else { return Ok(Turn::Nothing) };
         let gone = bucket.pages[1..].iter().map(|page| admission_control(key, page)).collect();
-        let swap = Swap { head: (admission_control(key, head), first), gone, new: pages.collect() };
+        let swap = BucketConversion { head: (admission_control(key, head), first), gone, new: pages.collect() };
         if !self.swap(swap, key, told).await? {
             return Ok(Turn::Again);
         }
@@ -159,7 +159,7 @@ impl Collections {
     }
 
     /// Carries a swap out under the gates of all documents it touches; `false` where one is not as it was read.
-    async fn swap(&self, swap: Swap, key: &BucketKey, told: Told<'_>) -> Result<bool, MaintainError> {
+    async fn swap(&self, swap: BucketConversion, key: &BucketKey, told: StepHook<'_>) -> Result<bool, MaintainError> {
         let what = failed("swapping the documents of a bucket");
         let head = raw(&swap.head.1)?;
         if swap.gone.is_empty() && swap.new.is_empty() {
@@ -265,7 +265,7 @@ fn cut(bucket: &StoredBucket, rows: &Rows, (readings_max, bytes_max): (u32, u64)
     let (mut rest, mut pages) = (rows.clone(), vec![]);
     loop {
         let (part, _) = rest.take_room(room);
-        let mut page = document(bucket, pages.len() as u32, tags.clone(), &Recount::of([&part]));
+        let mut page = document(bucket, pages.len() as u32, tags.clone(), &Recomputed::of([&part]));
         page.insert("readings", Bson::Array(readings(&part)));
         if rest.is_empty() {
             pages.push(page);

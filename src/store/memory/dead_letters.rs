@@ -1,0 +1,69 @@
+//! Dead letters in memory: kept, counted and evicted as MongoDB does it, with faults that belong to single dead_letters.
+
+use super::{MemoryStore, Pages, lock, unknown};
+use crate::model::DeadLetter;
+use crate::store::{DeadLetterWritten, Evicted, StoreError};
+
+/// Letters that one call removes at most. Small, so that what goes on behind it is tried as well.
+const EVICTED_MAX: u64 = 7;
+
+/// What the store makes of a letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is stored.
+    Takes,
+    /// It is refused, and those beside it are stored.
+    Refuses,
+    /// The command that has it among its dead letters gets no answer, and nothing of it is stored.
+    Hangs,
+}
+
+/// Decides what the store makes of each letter.
+pub type Judge = Box<dyn FnMut(&DeadLetter) -> Verdict + Send>;
+
+impl MemoryStore {
+    /// Asks `judge` about every dead letter from now on.
+    pub fn set_judge(&self, judge: Judge) {
+        *lock(&self.judge) = judge;
+    }
+
+    pub(super) fn keep_dead_letters(&self, dead_letters: &[DeadLetter]) -> Result<Vec<DeadLetterWritten>, StoreError> {
+        let mut judge = lock(&self.judge);
+        let verdicts: Vec<Verdict> = dead_letters.iter().map(&mut **judge).collect();
+        if verdicts.contains(&Verdict::Hangs) {
+            return Err(unknown());
+        }
+        let keep = |(dead_letter, verdict): (&DeadLetter, Verdict)| match verdict {
+            Verdict::Takes => {
+                self.pages().dead.push(dead_letter.clone());
+                DeadLetterWritten::Done
+            }
+            _ => DeadLetterWritten::Rejected { detail: "scripted refusal".into() },
+        };
+        Ok(dead_letters.iter().zip(verdicts).map(keep).collect())
+    }
+}
+
+impl Pages {
+    /// See [`crate::store::Store::dead_letter_bytes`].
+    pub fn dead_letter_bytes(&self) -> u64 {
+        self.dead.iter().map(|dead_letter| dead_letter.memory_bytes() as u64).sum()
+    }
+
+    /// See [`crate::store::Store::evict_dead_letters`].
+    pub fn evict_dead_letters(&mut self, bytes: u64) -> Evicted {
+        let mut evicted = Evicted::default();
+        while evicted.bytes < bytes && evicted.dead_letters < EVICTED_MAX {
+            let evictable = self.dead.iter().enumerate().filter(|(_, dead_letter)| !dead_letter.is_own());
+            let Some((oldest, _)) = evictable.min_by_key(|(_, dead_letter)| dead_letter.received_at_ms) else {
+                evicted.exhausted = true;
+                break;
+            };
+            let dead_letter = self.dead.remove(oldest);
+            evicted.dead_letters += 1;
+            evicted.bytes += dead_letter.memory_bytes() as u64;
+            evicted.until_ms = dead_letter.received_at_ms;
+        }
+        evicted
+    }
+}
