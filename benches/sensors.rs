@@ -15,7 +15,7 @@ use hourbucket::model::{
     BatchBuilder, BucketStart, NewBuckets, Now, PageWrite, ReadingBatch, Span, StorageMode, ValueRef,
 };
 use hourbucket::route::row_refs;
-use hourbucket::store::Written;
+use hourbucket::store::PageWriteResult;
 
 /// As the service has it.
 #[global_allocator]
@@ -61,7 +61,7 @@ fn batch(first: usize, ts_ms: i64) -> ReadingBatch {
 fn stored(shard: &mut Shard, now: Now) {
     while let Some(job) = shard.take(StorageMode::Bucket) {
         let Job::Write(tickets, writes) = job else { unreachable!("all buckets are new") };
-        let count = |w: &PageWrite| Written::Done { count: w.count_after() };
+        let count = |w: &PageWrite| PageWriteResult::Done { count: w.count_after() };
         let answers = writes.iter().map(count).collect();
         shard.finished(JobResult::Write(tickets, writes, Ok(answers)), now);
     }
