@@ -14,7 +14,7 @@ use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::admission::{Admission, AdmissionControl, IngestBatch, admission_channel};
 use hourbucket::config;
 use hourbucket::journal::fs::{FsFile, RealFs};
-use hourbucket::journal::{EntryKind, Follower, Journal, JournalDeps, Opened};
+use hourbucket::journal::{EntryKind, Follower, Journal, JournalDeps, OpenedJournal};
 use hourbucket::model::{BatchBuilder, ReadingBatch, SystemClock, ValueRef};
 
 const READINGS: usize = 100;
@@ -113,7 +113,7 @@ impl Drop for Bare {
     }
 }
 
-fn open(dir: &Path) -> Result<(Opened, AdmissionControl), Box<dyn std::error::Error>> {
+fn open(dir: &Path) -> Result<(OpenedJournal, AdmissionControl), Box<dyn std::error::Error>> {
     let config = config::Journal { dir: dir.join("journal"), max_bytes: 16 << 30, segment_bytes: FILE_BYTES };
     let admission_control = AdmissionControl::default();
     let env = JournalDeps {
@@ -153,7 +153,7 @@ struct Running {
 impl Running {
     fn start(dir: &Path, consume: bool) -> Result<Running, Box<dyn std::error::Error>> {
         let (opened, admission_control) = open(dir)?;
-        let Opened { mut journal, mut follower } = opened;
+        let OpenedJournal { mut journal, mut follower } = opened;
         let (admission, ingest_batches) = admission_channel(1024, 64 << 20, admission_control);
         journal.start(ingest_batches)?;
         let consumer = tokio::spawn(async move {
@@ -190,7 +190,7 @@ impl Running {
 /// Seconds to open the journal as it is, readings in it, and seconds to take all of them.
 async fn replay(dir: &Path) -> Result<(f64, usize, f64), Box<dyn std::error::Error>> {
     let began = Instant::now();
-    let Opened { mut journal, mut follower } = open(dir)?.0;
+    let OpenedJournal { mut journal, mut follower } = open(dir)?.0;
     let opened = began.elapsed().as_secs_f64();
     journal.close().await;
     let (began, mut readings) = (Instant::now(), 0);

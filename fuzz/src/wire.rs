@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 
-use super::codec::{Fault, Packet, Publish, Version};
+use super::codec::{Packet, ProtocolError, Publish, Version};
 use super::frames::{Frames, KEPT_BYTES, Limits, Next};
 
 /// The name of this in `HOURBUCKET_FUZZ` and of its corpus.
@@ -37,7 +37,7 @@ pub(crate) fn check(input: &[u8]) {
 }
 
 /// Packets, and the fault that ended them.
-type Read = (Vec<Packet>, Option<Fault>);
+type Read = (Vec<Packet>, Option<ProtocolError>);
 
 fn read(version: Version, packet_bytes_max: usize, stream: &[u8], piece: usize) -> Read {
     let limits =
@@ -49,7 +49,7 @@ fn read(version: Version, packet_bytes_max: usize, stream: &[u8], piece: usize) 
             let before = buf.len();
             let taken = match frames.next(&mut buf) {
                 Ok(Next::More) => break,
-                Ok(Next::Large(bytes)) => {
+                Ok(Next::OversizePacket(bytes)) => {
                     assert!(bytes <= packet_bytes_max && buf.len() == before);
                     frames.gather(bytes);
                     continue;
@@ -108,7 +108,7 @@ fn same((wide, wide_fault): &Read, (narrow, narrow_fault): &Read) {
         // It ends sooner only for what is too large, and for an alias in place of a topic.
         let is_alias = matches!(&wide[narrow.len()], Packet::Publish(publish) if publish.topic.is_empty());
         let expected = if is_alias { Reason::TopicAliasInvalid } else { Reason::PacketTooLarge };
-        assert_eq!(*narrow_fault, Some(Fault(expected)));
+        assert_eq!(*narrow_fault, Some(ProtocolError(expected)));
     }
     // Properties are not looked into while they are skipped, so only that can be a fault which was not one before.
     if narrow.len() > wide.len() {

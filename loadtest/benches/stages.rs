@@ -17,7 +17,7 @@ use hourbucket::decode::{Context, Format, Rejects, TsUnit, decode};
 use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::journal::fs::RealFs;
-use hourbucket::journal::{Journal, JournalDeps, Opened};
+use hourbucket::journal::{Journal, JournalDeps, OpenedJournal};
 use hourbucket::model::{
     BatchBuilder, Now, PageKind, PageWrite, ReadingBatch, RowFlags, Rows, StorageMode, SystemClock, ValueRef, summary,
 };
@@ -110,7 +110,7 @@ fn journal(c: &mut Criterion) {
         admission_control: admission_control.clone(),
         on_broken: Box::new(|why| panic!("{why}")),
     };
-    let Opened { mut journal, mut follower } = Journal::open(&config, env).expect("a journal");
+    let OpenedJournal { mut journal, mut follower } = Journal::open(&config, env).expect("a journal");
     let (admission, ingest_batches) = admission_channel(1024, 64 << 20, admission_control);
     journal.start(ingest_batches).expect("a journal that starts");
     runtime.spawn(async move {

@@ -34,7 +34,7 @@ pub use unstored::UnstoredBucket;
 use super::dedup::{DedupWindow, ExternalWrites, Position};
 use crate::ack::{Ack, Acks};
 use crate::flush::due::DuePolicy;
-use crate::model::rows::{self, Room};
+use crate::model::rows::{self, StatementLimits};
 use crate::model::{
     BucketStart, FieldSchema, FieldSummary, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, StorageMode,
     Tags, memory, summary,
@@ -384,7 +384,7 @@ impl Bucket {
             true => (limits.readings as usize, limits.bytes),
             false => (limits.readings.saturating_sub(count) as usize, limits.bytes.saturating_sub(bytes)),
         };
-        let room = Room { rows, bytes: bytes_max, summary_bytes: held.room(limits) };
+        let room = StatementLimits { rows, bytes: bytes_max, summary_bytes: held.room(limits) };
         // A page that has no room, by count or for the next reading's bytes, is sealed by a write of its own.
         let fits = series || room.rows > 0 && (count == 0 || pending.first_row_bytes() <= room.bytes);
         let (rows, is_cut) = if fits { pending.rows.take_room(room) } else { (Rows::default(), false) };

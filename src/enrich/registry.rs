@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::config::Limits;
 use crate::model::{TagSets, Tags};
-use crate::store::registry::Record;
+use crate::store::registry::RegistryRecord;
 
 /// The shards' handle; the default one knows no sensor and costs nothing.
 #[derive(Debug, Clone, Default)]
@@ -36,7 +36,7 @@ impl Registry {
         let _old = self.change(|held| std::mem::replace(held, map));
     }
 
-    /// Changes the map; `None` where there is none.
+    /// RegistryChanges the map; `None` where there is none.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut TagMap) -> T) -> Option<T> {
         let map = self.0.as_ref()?;
         Some(change(&mut map.write().unwrap_or_else(PoisonError::into_inner)))
@@ -66,7 +66,7 @@ impl TagMap {
     }
 
     /// Takes a sensor's tags over, while there is room for `sensors_max`.
-    pub(super) fn set(&mut self, record: Record, limits: &Limits, sensors_max: usize) {
+    pub(super) fn set(&mut self, record: RegistryRecord, limits: &Limits, sensors_max: usize) {
         let known = self.sensors.contains_key(record.sensor_id.as_str());
         if !known && self.sensors.len() >= sensors_max {
             self.left_out += 1;
@@ -139,9 +139,9 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    fn record(sensor_id: &str, fields: &[(&str, &str)]) -> Record {
+    fn record(sensor_id: &str, fields: &[(&str, &str)]) -> RegistryRecord {
         let fields = fields.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-        Record { sensor_id: sensor_id.into(), fields }
+        RegistryRecord { sensor_id: sensor_id.into(), fields }
     }
 
     fn shown(tags: Option<Arc<Tags>>) -> String {

@@ -9,18 +9,18 @@ use tokio::time::Instant;
 use super::registry::{Registry, TagMap};
 use crate::config::{Decoding, Live};
 use crate::store::StoreError;
-use crate::store::registry::{Change, Changes, Reader, Watch};
+use crate::store::registry::{RegistryChange, RegistryChanges, RegistryReader, RegistryWatch};
 use crate::telemetry::metrics;
 
 /// What keeps a [`Registry`] up to date.
 pub struct Enrichment {
-    reader: Arc<dyn Reader>,
+    reader: Arc<dyn RegistryReader>,
     registry: Registry,
     /// Of which the limits hold for tags.
     decoding: Live<Decoding>,
     interval: Duration,
     sensors_max: usize,
-    changes: Option<Box<dyn Changes>>,
+    changes: Option<Box<dyn RegistryChanges>>,
     /// What was said already, and holds still.
     said: HashSet<&'static str>,
 }
@@ -28,7 +28,7 @@ pub struct Enrichment {
 impl Enrichment {
     /// `interval`: `enrich.interval`; `sensors_max`: `enrich.max_sensors`. Nothing is read yet.
     pub fn new(
-        reader: Arc<dyn Reader>,
+        reader: Arc<dyn RegistryReader>,
         registry: Registry,
         decoding: Live<Decoding>,
         interval: Duration,
@@ -41,11 +41,11 @@ impl Enrichment {
     /// whether it works or not; to be done before the first write.
     pub async fn refresh(&mut self) {
         match self.reader.watch().await {
-            Ok(Watch::Changes(changes)) => {
+            Ok(RegistryWatch::Changes(changes)) => {
                 self.said.remove("interval");
                 self.changes = Some(changes);
             }
-            Ok(Watch::NotPossible(why)) => {
+            Ok(RegistryWatch::NotPossible(why)) => {
                 self.changes = None;
                 if self.said.insert("interval") {
                     tracing::info!("the registry has no change stream and is read every enrich.interval: {why}");
@@ -75,7 +75,7 @@ impl Enrichment {
     }
 
     /// Takes changes over until the stream fails. Where one is unclear all is read again, at the interval.
-    async fn follow(&mut self, mut changes: Box<dyn Changes>) -> StoreError {
+    async fn follow(&mut self, mut changes: Box<dyn RegistryChanges>) -> StoreError {
         let mut again_at: Option<Instant> = None;
         loop {
             let again = async {
@@ -86,7 +86,7 @@ impl Enrichment {
             };
             tokio::select! {
                 change = changes.next() => match change {
-                    Ok(Change::Unclear) => again_at = again_at.or(Some(Instant::now() + self.interval)),
+                    Ok(RegistryChange::Unclear) => again_at = again_at.or(Some(Instant::now() + self.interval)),
                     Ok(change) => self.take_over(change),
                     Err(error) => return error,
                 },
@@ -98,13 +98,13 @@ impl Enrichment {
         }
     }
 
-    fn take_over(&self, change: Change) {
+    fn take_over(&self, change: RegistryChange) {
         let decoding = self.decoding.now();
         let counts = self.registry.change(|map| {
             match change {
-                Change::Set(record) => map.set(record, &decoding.limits, self.sensors_max),
-                Change::Remove(sensor_id) => map.remove(&sensor_id),
-                Change::Unclear => {}
+                RegistryChange::Set(record) => map.set(record, &decoding.limits, self.sensors_max),
+                RegistryChange::Remove(sensor_id) => map.remove(&sensor_id),
+                RegistryChange::Unclear => {}
             }
             (map.len() as u64, map.left_out)
         });

@@ -1,5 +1,5 @@
 //! What can go wrong, by what the caller decides: an error of [`open`](super::Journal::open) is the reason not to start;
-//! a [`Broken`] is the reason to stop taking data.
+//! a [`JournalFailure`] is the reason to stop taking data.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -107,7 +107,7 @@ pub enum Damage {
 
 /// Why a journal that was open is not sound any more. There is no way back but a restart.
 #[derive(Debug, thiserror::Error)]
-pub enum Broken {
+pub enum JournalFailure {
     /// What was written may not be durable. The parcels that waited for it are not acknowledged.
     #[error("the journal could not be made durable: {path}: {source}")]
     Sync {

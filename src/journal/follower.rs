@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use super::error::{Broken, Damage};
+use super::error::{Damage, JournalFailure};
 use super::reader::{FrameReader, Step};
 use super::segment::{HEADER_BYTES, Payload};
 use super::shared::{SegmentInfo, Shared};
@@ -36,13 +36,13 @@ const READ_BYTES: usize = 1 << 20;
 
 /// An entry of the journal.
 #[derive(Debug)]
-pub struct Entry {
+pub struct JournalEntry {
     /// Its sequence: each entry's is higher than that of the one before.
     pub seq: u64,
     /// What it holds.
     pub kind: EntryKind,
     /// To be delivered when everything of it is stored. Entries share one acknowledgement by chunks; giving one up
-    /// (dropping it) is reported as [`Broken::NotDelivered`], keeps its segment, and it is replayed at the next start.
+    /// (dropping it) is reported as [`JournalFailure::NotDelivered`], keeps its segment, and it is replayed at the next start.
     pub ack: Ack,
     /// Whether it was in the journal before this start, and so may be stored already.
     pub replayed: bool,
@@ -85,9 +85,9 @@ pub struct Follower {
     shared: Arc<Shared>,
     next_seq: u64,
     place: Place,
-    ready: VecDeque<Entry>,
+    ready: VecDeque<JournalEntry>,
     reader: Option<SegmentReader>,
-    reading: Option<JoinHandle<Result<Read, Broken>>>,
+    reading: Option<JoinHandle<Result<Read, JournalFailure>>>,
     open: Option<Open>,
     chunk_bytes: usize,
     failed: bool,
@@ -107,8 +107,8 @@ impl Follower {
     }
 
     /// The next entry; waits for it. `None` when the journal is closed and everything was given, or when it cannot be
-    /// read back ([`Broken`] was reported then). Cancelling the future loses nothing.
-    pub async fn next(&mut self) -> Option<Entry> {
+    /// read back ([`JournalFailure`] was reported then). Cancelling the future loses nothing.
+    pub async fn next(&mut self) -> Option<JournalEntry> {
         loop {
             let handed_to = self.ready.front().map_or(self.next_seq, |entry| entry.seq);
             self.shared.handed_to.store(handed_to, Ordering::Release);
@@ -116,7 +116,7 @@ impl Follower {
                 return Some(entry);
             }
             if let Some(reading) = &mut self.reading {
-                let chunk = reading.await.unwrap_or(Err(Broken::Panicked));
+                let chunk = reading.await.unwrap_or(Err(JournalFailure::Panicked));
                 self.reading = None;
                 self.took(chunk);
                 if self.behind() {
@@ -148,7 +148,7 @@ impl Follower {
 
     /// The next entry if there is one, without waiting; reads in this thread. For tests and simulations; not to be
     /// mixed with [`Follower::next`].
-    pub fn next_now(&mut self) -> Option<Entry> {
+    pub fn next_now(&mut self) -> Option<JournalEntry> {
         loop {
             if let Some(entry) = self.ready.pop_front() {
                 return Some(entry);
@@ -202,7 +202,7 @@ impl Follower {
         self.reading = Some(tokio::task::spawn_blocking(move || read_chunk(&shared, next_seq, place, reader)));
     }
 
-    fn took(&mut self, read: Result<Read, Broken>) {
+    fn took(&mut self, read: Result<Read, JournalFailure>) {
         match read {
             Ok(read) => {
                 (self.next_seq, self.place, self.reader) = (read.next_seq, read.place, read.reader);
@@ -223,7 +223,13 @@ impl Follower {
         for item in items {
             let ack = self.chunk_for(&item);
             let replayed = item.seq < new_from;
-            self.ready.push_back(Entry { seq: item.seq, replayed, kind: item.kind, ack, wall_ms: item.at.wall_ms });
+            self.ready.push_back(JournalEntry {
+                seq: item.seq,
+                replayed,
+                kind: item.kind,
+                ack,
+                wall_ms: item.at.wall_ms,
+            });
         }
     }
 
@@ -278,12 +284,12 @@ fn read_chunk(
     mut next_seq: u64,
     mut place: Place,
     mut reader: Option<SegmentReader>,
-) -> Result<Read, Broken> {
+) -> Result<Read, JournalFailure> {
     let (mut items, mut bytes) = (Vec::new(), 0);
     while bytes < READ_BYTES {
         let Some((segment, offset)) = locate(shared, place) else { break };
         let path = segment.path.clone();
-        let read_error = |source| Broken::Read { path: path.clone(), source };
+        let read_error = |source| JournalFailure::Read { path: path.clone(), source };
         let mut frames = match reader.take() {
             Some(r) if r.segment == segment.number && r.frames.offset() == offset => r.frames,
             _ => {
@@ -295,7 +301,7 @@ fn read_chunk(
         while bytes < READ_BYTES && frames.offset() < segment.data_end {
             let at = frames.offset();
             let damaged =
-                |fault| Broken::Damaged(Damage::Frame { path: path.clone(), offset: at, seq: next_seq, fault });
+                |fault| JournalFailure::Damaged(Damage::Frame { path: path.clone(), offset: at, seq: next_seq, fault });
             let (frame, end) = match frames.next().map_err(read_error)? {
                 Step::Frame(_, frame) => (frame, at + frame.span()),
                 Step::Fault(fault) => return Err(damaged(fault)),

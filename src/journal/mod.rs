@@ -13,7 +13,7 @@
 //! waits there, up to 4 MiB. Its readings become one frame, its dead letters another; all frames of the group are one
 //! write behind the last group of the active segment, and one fdatasync. Then, and only then, the entries are visible
 //! to the follower and the senders are acknowledged. The follower gives them out in order, from memory or, when the
-//! router was slower than 32 MiB, from the segments. Each [`Entry`] carries an acknowledgement, shared by the entries of
+//! router was slower than 32 MiB, from the segments. Each [`JournalEntry`] carries an acknowledgement, shared by the entries of
 //! a chunk of 64 KiB; when it is delivered the tracker moves the line before which
 //! everything is stored, and a segment wholly before the line is recycled or removed.
 //!
@@ -28,7 +28,7 @@
 //! again: after a removal, or at one of its attempts every second. The backlog is not affected.
 //!
 //! **Retry.** A short write is continued. A failed write refuses its group and ends its segment. A failed fdatasync of a
-//! segment or of the directory is final: [`Broken::Sync`], the door closes for good, nobody of the group is
+//! segment or of the directory is final: [`JournalFailure::Sync`], the door closes for good, nobody of the group is
 //! acknowledged, and the follower still gives everything that was synced before.
 //!
 //! **Invariants.**
@@ -61,8 +61,8 @@ use crate::admission::{AdmissionControl, IngestBatch, IngestReceiver};
 use crate::config;
 use crate::model::Clock;
 
-pub use error::{Broken, Damage, JournalError};
-pub use follower::{Entry, Follower};
+pub use error::{Damage, JournalError, JournalFailure};
+pub use follower::{Follower, JournalEntry};
 pub use recovery::TornTail;
 pub use repair::{Report, Salvaged, SegmentReport, check, inspect, salvage};
 pub use segment::{FORMAT_VERSION, FrameFault, HeaderFault};
@@ -98,7 +98,7 @@ pub struct JournalDeps {
 
 /// A journal that has been opened.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedJournal {
     /// The writing side.
     pub journal: Journal,
     /// The reading side.
@@ -107,7 +107,7 @@ pub struct Opened {
 
 /// How the journal is doing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct JournalStats {
     /// On disk.
     pub bytes: u64,
     /// `journal.max_bytes`.
@@ -120,7 +120,7 @@ pub struct Stats {
     pub unstored_entries: u64,
     /// The sequence of the first unstored one; `None` if everything is stored.
     pub unstored_from: Option<u64>,
-    /// Entries of an earlier run that were given out again, of [`Stats::replay_total`].
+    /// Entries of an earlier run that were given out again, of [`JournalStats::replay_total`].
     pub replay_done: u64,
     /// Entries of an earlier run that are or were to be given out again.
     pub replay_total: u64,
@@ -139,7 +139,7 @@ pub struct JournalHandle(Arc<Shared>);
 
 impl JournalHandle {
     /// The present state.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> JournalStats {
         self.0.stats()
     }
 
@@ -179,7 +179,7 @@ impl Journal {
     /// # Errors
     /// The directory is in use, damaged, of another format or cannot be read or written; see [`JournalError`]. Nothing
     /// was changed unless it is [`JournalError::Io`].
-    pub fn open(config: &config::Journal, deps: JournalDeps) -> Result<Opened, JournalError> {
+    pub fn open(config: &config::Journal, deps: JournalDeps) -> Result<OpenedJournal, JournalError> {
         Journal::open_with_tail(config, deps, TAIL_BYTES)
     }
 
@@ -191,7 +191,7 @@ impl Journal {
         config: &config::Journal,
         deps: JournalDeps,
         tail_bytes: usize,
-    ) -> Result<Opened, JournalError> {
+    ) -> Result<OpenedJournal, JournalError> {
         let JournalDeps { fs, clock, admission_control, on_broken } = deps;
         let dir = config.dir.clone();
         fs.create_dir_all(&dir).map_err(io_error("create", &dir))?;
@@ -219,7 +219,7 @@ impl Journal {
         let follower = Follower::new(shared.clone(), recovered.replay_from, recovered.replay_place);
         let idle = Some((appender, segment_manager));
         let journal = Journal { shared, idle, writer: None, segment_manager: None, stop: Arc::default() };
-        Ok(Opened { journal, follower })
+        Ok(OpenedJournal { journal, follower })
     }
 
     /// Starts taking parcels, in two threads of its own. Once a journal.
@@ -318,7 +318,7 @@ struct EndGuard(Arc<Shared>);
 impl Drop for EndGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.break_for(&Broken::Panicked);
+            self.0.break_for(&JournalFailure::Panicked);
         }
         self.0.close();
     }
@@ -330,7 +330,7 @@ struct PanicGuard(Arc<Shared>);
 impl Drop for PanicGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.break_for(&Broken::Panicked);
+            self.0.break_for(&JournalFailure::Panicked);
         }
     }
 }

@@ -20,7 +20,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::checkpoint;
-use super::error::Broken;
+use super::error::JournalFailure;
 use super::fs::FsFile;
 use super::segment::HEADER_BYTES;
 use super::shared::{SegmentInfo, Shared};
@@ -183,7 +183,7 @@ impl Shared {
                 }
             };
             if let Err(source) = self.fs.sync_dir(&self.dir) {
-                return self.break_for(&Broken::Sync { path: self.dir.clone(), source });
+                return self.break_for(&JournalFailure::Sync { path: self.dir.clone(), source });
             }
             let mut state = self.state();
             state.segments.pop_front();

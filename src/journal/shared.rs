@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::Stats;
-use super::error::Broken;
+use super::JournalStats;
+use super::error::JournalFailure;
 use super::fs::{DirLock, Fs};
 use super::recovery::Recovered;
 use super::segment::Coding;
@@ -20,7 +20,7 @@ use crate::model::{Clock, Now};
 use crate::telemetry::metrics;
 
 /// Called once, when the journal breaks; quick, and from any thread.
-pub type OnBroken = Box<dyn Fn(&Broken) + Send + Sync>;
+pub type OnBroken = Box<dyn Fn(&JournalFailure) + Send + Sync>;
 
 /// A segment that is there.
 #[derive(Debug, Clone)]
@@ -151,9 +151,9 @@ impl Shared {
     }
 
     /// The journal is not sound any more; the first reason counts.
-    pub(super) fn break_for(&self, broken: &Broken) {
+    pub(super) fn break_for(&self, broken: &JournalFailure) {
         // Entries given up say nothing about the journal: it still keeps what it is given.
-        if !matches!(broken, Broken::NotDelivered { .. }) {
+        if !matches!(broken, JournalFailure::NotDelivered { .. }) {
             self.admission_control.broken();
         }
         {
@@ -193,7 +193,7 @@ impl Shared {
                 }
             }
             AckOutcome::NotDelivered if shared.state().finished => {}
-            AckOutcome::NotDelivered => shared.break_for(&Broken::NotDelivered { first_seq: first }),
+            AckOutcome::NotDelivered => shared.break_for(&JournalFailure::NotDelivered { first_seq: first }),
         })
     }
 
@@ -203,12 +203,12 @@ impl Shared {
         self.data.notify_one();
     }
 
-    pub(super) fn stats(&self) -> Stats {
+    pub(super) fn stats(&self) -> JournalStats {
         let state = self.state();
         let (from, to) = self.replay;
         let unstored_from = state.tracker.unstored_from();
         let oldest = state.tracker.oldest(state.synced_to);
-        Stats {
+        JournalStats {
             bytes: state.bytes,
             bytes_max: self.max_bytes,
             segments: state.segments.len(),

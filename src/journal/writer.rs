@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
-use super::error::Broken;
+use super::error::JournalFailure;
 use super::fs::{FsFile, write_all_at};
 use super::segment::{
     FORMAT_VERSION, FRAME_HEAD_BYTES, FrameHead, FrameKind, HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, begin_frame,
@@ -155,7 +155,7 @@ impl Appender {
         let synced = active.file.sync_data();
         metrics::journal_sync(began.elapsed().as_secs_f64());
         if let Err(source) = synced {
-            self.shared.break_for(&Broken::Sync { path: active.info.path.clone(), source });
+            self.shared.break_for(&JournalFailure::Sync { path: active.info.path.clone(), source });
             return Err(WriterStopped);
         }
         active.info.data_end = end;
@@ -191,7 +191,7 @@ impl Appender {
             return Ok(false);
         }
         let broken = |path, source| {
-            shared.break_for(&Broken::Sync { path, source });
+            shared.break_for(&JournalFailure::Sync { path, source });
             WriterStopped
         };
         prepared.file.sync_data().map_err(|source| broken(prepared.path.clone(), source))?;

@@ -13,7 +13,7 @@ use crate::model::{BucketKey, ReadingKey, Rows, Span};
 
 pub use audit::{Finding, Kind, audit};
 pub use bucket::{BucketMeasurements, StoredBucket, StoredPage};
-pub use report::{Entry, Outcome, Reconciled};
+pub use report::{Entry, Reconciled, RepairOutcome};
 
 /// Which buckets a command is about.
 #[derive(Debug, Clone, PartialEq, Eq)]

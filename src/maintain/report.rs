@@ -18,7 +18,7 @@ pub fn time(ms: i64) -> String {
 
 /// What became of a finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RepairOutcome {
     /// No repair was asked for.
     Found,
     /// It is no more.
@@ -27,12 +27,12 @@ pub enum Outcome {
     NotRepaired(String),
 }
 
-impl Outcome {
+impl RepairOutcome {
     fn name(&self) -> &'static str {
         match self {
-            Outcome::Found => "found",
-            Outcome::Repaired => "repaired",
-            Outcome::NotRepaired(_) => "not_repaired",
+            RepairOutcome::Found => "found",
+            RepairOutcome::Repaired => "repaired",
+            RepairOutcome::NotRepaired(_) => "not_repaired",
         }
     }
 }
@@ -45,7 +45,7 @@ pub struct Entry {
     /// What is wrong.
     pub finding: Finding,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: RepairOutcome,
 }
 
 /// All of a run.
@@ -94,7 +94,7 @@ impl Reconciled {
         *self.totals.entry((entry.finding.kind.name(), entry.outcome.name())).or_default() += 1;
         if !entry.finding.kind.is_note() {
             self.differences += 1;
-            self.repaired += u64::from(entry.outcome == Outcome::Repaired);
+            self.repaired += u64::from(entry.outcome == RepairOutcome::Repaired);
         }
         if self.entries.len() < self.listed_max {
             self.entries.push(entry);
@@ -125,7 +125,7 @@ impl Reconciled {
                 plain(&kind.stored()),
                 plain(&kind.actual()),
                 match outcome {
-                    Outcome::NotRepaired(why) => format!("not repaired: {why}"),
+                    RepairOutcome::NotRepaired(why) => format!("not repaired: {why}"),
                     other => other.name().to_owned(),
                 },
             ]);
@@ -183,7 +183,7 @@ impl Reconciled {
             if let Some(field) = kind.field() {
                 value["field"] = json!(field);
             }
-            if let Outcome::NotRepaired(why) = &e.outcome {
+            if let RepairOutcome::NotRepaired(why) = &e.outcome {
                 value["detail"] = json!(why);
             }
             value

@@ -95,13 +95,13 @@ pub struct ReadingBatch {
     names: Vec<Box<str>>,
     schemas: Vec<Box<[u16]>>,
     records: Vec<u8>,
-    places: Vec<Place>,
+    places: Vec<RowPosition>,
     receipt_times: ReceiptTimes,
 }
 
 /// Where a reading stands in its batch, and the hash of its sensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct RowPosition {
     /// For [`ReadingBatch::at`].
     pub offset: u32,
     /// [`stable_hash`] of the sensor id.
@@ -191,7 +191,7 @@ impl ReadingBatch {
     /// Bytes held.
     pub fn memory_bytes(&self) -> usize {
         memory::block(self.records.capacity())
-            + memory::block(self.places.capacity() * size_of::<Place>())
+            + memory::block(self.places.capacity() * size_of::<RowPosition>())
             + memory::block(self.names.capacity() * size_of::<Box<str>>())
             + memory::block(self.schemas.capacity() * size_of::<Box<[u16]>>())
             + self.names.iter().map(|name| memory::block(name.len())).sum::<usize>()
@@ -211,7 +211,7 @@ impl ReadingBatch {
     }
 
     /// Where the readings stand, in order.
-    pub fn places(&self) -> &[Place] {
+    pub fn places(&self) -> &[RowPosition] {
         &self.places
     }
 
@@ -270,7 +270,7 @@ impl ReadingBatch {
         while at < batch.records.len() {
             let (reading, next) = batch.parse(at)?;
             let hash = stable_hash(reading.checked()?);
-            places.push(Place { offset: at as u32, hash });
+            places.push(RowPosition { offset: at as u32, hash });
             if reading.receipt_time {
                 receipt_times.add(reading.ts_ms);
             }

@@ -16,7 +16,7 @@ use super::reading::{Reading, ReadingKey};
 use super::value::{Cursor, ValueRef};
 use chunked_buffer::ChunkedBuffer;
 use schemas::RowSchemas;
-pub use split::Room;
+pub use split::StatementLimits;
 
 /// What is known of a row beside its values; survives being moved from one [`Rows`] to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -80,7 +80,7 @@ impl Hour {
 
 /// A bucket of which some is in memory, while its stored part comes in.
 #[derive(Debug)]
-pub struct Open {
+pub struct OpenHour {
     view: UnstoredBucket,
     hour: Hour,
     storage_mode: Option<StorageMode>,
@@ -88,10 +88,10 @@ pub struct Open {
     measured: Rows,
 }
 
-impl Open {
+impl OpenHour {
     /// `view` was made before the store was asked for anything.
-    pub fn new(view: UnstoredBucket) -> Open {
-        Open { view, hour: Hour::default(), storage_mode: None, pages: BTreeMap::new(), measured: Rows::default() }
+    pub fn new(view: UnstoredBucket) -> OpenHour {
+        OpenHour { view, hour: Hour::default(), storage_mode: None, pages: BTreeMap::new(), measured: Rows::default() }
     }
 
     /// Which bucket.

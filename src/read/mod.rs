@@ -48,7 +48,7 @@ use crate::route::shard_of;
 use crate::store::reading::{DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, StoredDeadLetter};
 use crate::store::{Store, StoreError};
 use fleet::FleetCache;
-use hours::{Hour, Hours, Open};
+use hours::{Hour, Hours, OpenHour};
 use merge::{MergedReadings, ReadingMerge, Window};
 
 /// Questions that are worked on at once.
@@ -260,8 +260,8 @@ impl ReadService {
         let end_ms = self.span.end(self.span.floor(to_ms - 1));
         let QueryResult { answer: view, complete } = self.view(&sensor_id, first.0, end_ms).await?;
         let complete = complete && view.cut_ms.is_none();
-        let open: Vec<Open> = view.buckets.into_iter().map(Open::new).collect();
-        let is_open = |start: BucketStart| open.binary_search_by_key(&start, Open::start).is_ok();
+        let open: Vec<OpenHour> = view.buckets.into_iter().map(OpenHour::new).collect();
+        let is_open = |start: BucketStart| open.binary_search_by_key(&start, OpenHour::start).is_ok();
         let mut hours = Hours::new();
         let mut after = None;
         loop {
@@ -286,7 +286,7 @@ impl ReadService {
     }
 
     /// A bucket of which some is in memory: its pages whole, or its measurements.
-    async fn add_up_open(&self, sensor_id: &SensorId, mut bucket: Open) -> Result<(BucketStart, Hour), ReadError> {
+    async fn add_up_open(&self, sensor_id: &SensorId, mut bucket: OpenHour) -> Result<(BucketStart, Hour), ReadError> {
         let start = bucket.start();
         let mut query = PageQuery {
             sensor_id: sensor_id.clone(),

@@ -19,7 +19,7 @@ use super::reading::{
 };
 use super::{
     BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, LoadedBucket, LoadedPage,
-    PageWriteResult, PrepareError, Prepared, Store, StoreError,
+    PageWriteResult, PrepareError, PreparedStore, Store, StoreError,
 };
 use crate::model::rows::ARRAY_KEY_BYTES_MAX;
 use crate::model::summary::entry_bytes;
@@ -298,8 +298,8 @@ async fn pause(delay: Duration) {
 }
 
 impl Store for MemoryStore {
-    fn prepare(&self) -> BoxFuture<'_, Result<Prepared, PrepareError>> {
-        Box::pin(async { Ok(Prepared { mode_reason: "in memory".into(), ..Prepared::default() }) })
+    fn prepare(&self) -> BoxFuture<'_, Result<PreparedStore, PrepareError>> {
+        Box::pin(async { Ok(PreparedStore { mode_reason: "in memory".into(), ..PreparedStore::default() }) })
     }
 
     fn raise_high_water(&self, through: BucketStart) -> BoxFuture<'_, Result<BucketStart, StoreError>> {

@@ -188,7 +188,7 @@ pub struct LoadedPage {
 
 /// What preparing the store found.
 #[derive(Debug, Clone, Default)]
-pub struct Prepared {
+pub struct PreparedStore {
     /// Why this mode, in words.
     pub mode_reason: String,
     /// Such as `6.0.5`.
@@ -213,7 +213,7 @@ pub struct PrepareError {
 pub trait Store: Send + Sync + 'static {
     /// Makes collections, indexes, validator and view where they are missing, and brings them up to date. To be done
     /// before anything else, and again as long as the error is transient.
-    fn prepare(&self) -> BoxFuture<'_, Result<Prepared, PrepareError>>;
+    fn prepare(&self) -> BoxFuture<'_, Result<PreparedStore, PrepareError>>;
 
     /// Raises the database's high-water mark to at least `through` and returns what it was before. The mark survives
     /// everything that the buckets survive (majority write concern). A process must not write a bucket that begins after
@@ -241,7 +241,7 @@ pub trait Store: Send + Sync + 'static {
     fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>>;
 
     /// A reader of the registry collection that `query` names; `None` where the store has no such thing.
-    fn registry(&self, query: registry::RegistryQuery) -> Option<std::sync::Arc<dyn registry::Reader>> {
+    fn registry(&self, query: registry::RegistryQuery) -> Option<std::sync::Arc<dyn registry::RegistryReader>> {
         let _ = query;
         None
     }

@@ -15,7 +15,7 @@ pub struct RegistryQuery {
 
 /// What is wanted of a sensor's document.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct RegistryRecord {
     /// The sensor.
     pub sensor_id: String,
     /// Scalar fields as text: path and value, in the document's order.
@@ -24,52 +24,52 @@ pub struct Record {
 
 /// A change of the registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Change {
+pub enum RegistryChange {
     /// A sensor's document is this now.
-    Set(Record),
+    Set(RegistryRecord),
     /// A sensor has none any more.
     Remove(String),
     /// The change does not say which sensor it took something from: only reading all again tells.
     Unclear,
 }
 
-/// Changes as they happen.
-pub trait Changes: Send {
+/// RegistryChanges as they happen.
+pub trait RegistryChanges: Send {
     /// Waits for the next one. Cancelling the future loses nothing.
     ///
     /// # Errors
-    /// Changes may have been missed; what follows is a new reader's [`Reader::watch`] and [`Reader::read`].
-    fn next(&mut self) -> BoxFuture<'_, Result<Change, StoreError>>;
+    /// RegistryChanges may have been missed; what follows is a new reader's [`RegistryReader::watch`] and [`RegistryReader::read`].
+    fn next(&mut self) -> BoxFuture<'_, Result<RegistryChange, StoreError>>;
 }
 
 /// Whether changes can be followed.
-pub enum Watch {
+pub enum RegistryWatch {
     /// They can, from this moment on.
-    Changes(Box<dyn Changes>),
+    Changes(Box<dyn RegistryChanges>),
     /// Not on this server or of this collection (standalone, a view, missing rights): why, in words.
     NotPossible(String),
 }
 
-impl std::fmt::Debug for Watch {
+impl std::fmt::Debug for RegistryWatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Watch::Changes(_) => f.write_str("Changes"),
-            Watch::NotPossible(why) => write!(f, "NotPossible({why})"),
+            RegistryWatch::Changes(_) => f.write_str("Changes"),
+            RegistryWatch::NotPossible(why) => write!(f, "NotPossible({why})"),
         }
     }
 }
 
 /// ReadService a registry.
-pub trait Reader: Send + Sync {
+pub trait RegistryReader: Send + Sync {
     /// ReadService all of it. Documents without an id that can be a sensor's are passed over.
     ///
     /// # Errors
     /// It broke off; `each` has seen a part.
-    fn read<'a>(&'a self, each: &'a mut (dyn FnMut(Record) + Send)) -> BoxFuture<'a, Result<(), StoreError>>;
+    fn read<'a>(&'a self, each: &'a mut (dyn FnMut(RegistryRecord) + Send)) -> BoxFuture<'a, Result<(), StoreError>>;
 
     /// Begins to follow changes; everything that changes after the answer is seen.
     ///
     /// # Errors
     /// The store is not there.
-    fn watch(&self) -> BoxFuture<'_, Result<Watch, StoreError>>;
+    fn watch(&self) -> BoxFuture<'_, Result<RegistryWatch, StoreError>>;
 }

@@ -8,7 +8,7 @@ use hourbucket::ack::{Ack, AckOutcome};
 use hourbucket::admission::{Admission, AdmissionControl, IngestBatch, admission_channel};
 use hourbucket::config;
 use hourbucket::journal::fs::RealFs;
-use hourbucket::journal::{Follower, Journal, JournalDeps, JournalError, Opened, inspect, salvage};
+use hourbucket::journal::{Follower, Journal, JournalDeps, JournalError, OpenedJournal, inspect, salvage};
 use hourbucket::model::SystemClock;
 use tempfile::TempDir;
 
@@ -28,14 +28,15 @@ fn config(dir: &Path) -> config::Journal {
 fn open(dir: &Path, tail_bytes: usize) -> Result<Service, JournalError> {
     let broken = Arc::new(Mutex::new(None));
     let (seen, admission_control) = (broken.clone(), AdmissionControl::default());
-    let on_broken = Box::new(move |why: &hourbucket::journal::Broken| *seen.lock().unwrap() = Some(why.to_string()));
+    let on_broken =
+        Box::new(move |why: &hourbucket::journal::JournalFailure| *seen.lock().unwrap() = Some(why.to_string()));
     let env = JournalDeps {
         fs: Arc::new(RealFs),
         clock: Arc::new(SystemClock::new()),
         admission_control: admission_control.clone(),
         on_broken,
     };
-    let Opened { mut journal, follower } = Journal::open_with_tail(&config(dir), env, tail_bytes)?;
+    let OpenedJournal { mut journal, follower } = Journal::open_with_tail(&config(dir), env, tail_bytes)?;
     let (admission, ingest_batches) = admission_channel(64, 8 << 20, admission_control);
     journal.start(ingest_batches).unwrap();
     Ok(Service { journal, follower, admission, broken })

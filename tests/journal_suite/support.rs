@@ -10,7 +10,7 @@ use hourbucket::admission::{AdmissionControl, IngestBatch};
 use hourbucket::config;
 use hourbucket::journal::fs::memory::Crash;
 use hourbucket::journal::fs::{Fs, MemFs};
-use hourbucket::journal::{Entry, EntryKind, Journal, JournalDeps, JournalError, Opened};
+use hourbucket::journal::{Entry, EntryKind, Journal, JournalDeps, JournalError, OpenedJournal};
 use hourbucket::model::{BatchBuilder, Clock, DeadLetter, Now, ReadingBatch, ValueRef};
 
 /// A clock that a test moves, and whose wall half it sets.
@@ -107,7 +107,7 @@ pub(crate) struct World {
     pub(crate) clock: Arc<TestClock>,
     pub(crate) admission_control: AdmissionControl,
     pub(crate) broken: Arc<Mutex<Option<String>>>,
-    pub(crate) opened: Option<Opened>,
+    pub(crate) opened: Option<OpenedJournal>,
     config: config::Journal,
     tail_bytes: usize,
     sent: BTreeMap<u64, Sent>,
@@ -223,7 +223,7 @@ impl World {
         self.outcomes.lock().unwrap().get(&id) == Some(&AckOutcome::Delivered)
     }
 
-    pub(crate) fn stats(&self) -> hourbucket::journal::Stats {
+    pub(crate) fn stats(&self) -> hourbucket::journal::JournalStats {
         self.opened.as_ref().unwrap().journal.handle().stats()
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use hourbucket::accumulate::state::snapshot::UnstoredRows;
 use hourbucket::model::stable_hash;
-use hourbucket::read::hours::{Hour, Open};
+use hourbucket::read::hours::{Hour, OpenHour};
 use hourbucket::read::merge::{Cursor, MergedReadings, ReadingMerge, Window};
 use hourbucket::route::shard_of;
 use hourbucket::store::reading::{MeasurementQuery, MeasurementResults, PageQuery};
@@ -105,7 +105,7 @@ impl Sim {
         let (first, last) = (Span::HOUR.floor(from_ms), Span::HOUR.floor(to_ms - 1));
         let view = self.view(sensor, first.0, Span::HOUR.end(last));
         for bucket in view.buckets {
-            let mut open = Open::new(bucket);
+            let mut open = OpenHour::new(bucket);
             let start = open.start();
             let (sensor_id, to_ms) = (sensor.into(), start.0 + 1);
             let mut query = PageQuery { sensor_id, from: start, to_ms, after: None, readings_from_ms: Some(i64::MIN) };

@@ -15,8 +15,8 @@ use hourbucket::store::reading::{
     StoredSensor,
 };
 use hourbucket::store::{
-    BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError, Prepared,
-    Store, StoreError,
+    BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError,
+    PreparedStore, Store, StoreError,
 };
 use tokio::time::Instant;
 
@@ -473,10 +473,10 @@ impl Client {
 }
 
 impl Store for Client {
-    fn prepare(&self) -> BoxFuture<'_, Result<Prepared, PrepareError>> {
+    fn prepare(&self) -> BoxFuture<'_, Result<PreparedStore, PrepareError>> {
         Box::pin(async {
             self.server.settled().await;
-            Ok(Prepared::default())
+            Ok(PreparedStore::default())
         })
     }
 

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{FLAG_RECEIPT_TIME, HEAD_BYTES, NAMES_MAX, Place, ReadingBatch, VALUES_MAX};
+use super::{FLAG_RECEIPT_TIME, HEAD_BYTES, NAMES_MAX, ReadingBatch, RowPosition, VALUES_MAX};
 use crate::model::fields::{BucketFieldsFull, FieldGuard};
 use crate::model::ids::stable_hash;
 use crate::model::reading::Reading;
@@ -223,7 +223,7 @@ impl BatchBuilder {
             records.extend_from_slice(value.as_bytes());
         }
         records.extend_from_slice(&self.values);
-        self.batch.places.push(Place { offset, hash: stable_hash(sensor_id) });
+        self.batch.places.push(RowPosition { offset, hash: stable_hash(sensor_id) });
         if receipt_time {
             self.batch.receipt_times.add(ts_ms);
         }

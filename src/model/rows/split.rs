@@ -9,7 +9,7 @@ use crate::model::summary::entry_bytes;
 
 /// What a statement may hold.
 #[derive(Debug, Clone, Copy)]
-pub struct Room {
+pub struct StatementLimits {
     /// Rows.
     pub rows: usize,
     /// Bytes of the rows as a BSON array.
@@ -21,7 +21,7 @@ pub struct Room {
 impl Rows {
     /// Takes the first rows off, as many as there is room for (the first one always goes). Also says whether the summary is
     /// what ended it: the next row's fields have no room any more.
-    pub fn take_room(&mut self, room: Room) -> (Rows, bool) {
+    pub fn take_room(&mut self, room: StatementLimits) -> (Rows, bool) {
         let Some(within) = self.within_summary(room.summary_bytes) else {
             return (self.take_front(room.rows, room.bytes), false);
         };
@@ -69,17 +69,17 @@ mod tests {
         rows
     }
 
-    const ANY: Room = Room { rows: usize::MAX, bytes: u64::MAX, summary_bytes: u64::MAX };
+    const ANY: StatementLimits = StatementLimits { rows: usize::MAX, bytes: u64::MAX, summary_bytes: u64::MAX };
 
     #[test]
     fn rows_go_while_the_summary_of_their_fields_has_room() {
         let all: [&[&str]; 6] = [&["a"], &["b", "a"], &["a", "b"], &["c"], &["d"], &["a"]];
-        let two = Room { summary_bytes: 2 * entry_bytes("a"), ..ANY };
+        let two = StatementLimits { summary_bytes: 2 * entry_bytes("a"), ..ANY };
         let mut rest = rows(&all);
         let (front, is_cut) = rest.take_room(two);
         assert_eq!((front.len(), is_cut), (3, true), "a and b");
         assert_eq!(stored_bytes(front.fields(), &summarise(&front)), two.summary_bytes);
-        let (front, is_cut) = rest.take_room(Room { rows: 1, ..two });
+        let (front, is_cut) = rest.take_room(StatementLimits { rows: 1, ..two });
         assert_eq!((front.len(), is_cut), (1, false), "the count has ended it");
         let (front, is_cut) = rest.take_room(two);
         assert_eq!((front.len(), is_cut, rest.len()), (2, false, 0), "d and a");
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_row_with_more_fields_than_there_is_room_for_goes_alone() {
         let mut rest = rows(&[&["a", "b", "c"], &["a"], &["d"]]);
-        let small = Room { summary_bytes: 1, ..ANY };
+        let small = StatementLimits { summary_bytes: 1, ..ANY };
         let lengths: Vec<_> = (0..3).map(|_| rest.take_room(small)).map(|(rows, cut)| (rows.len(), cut)).collect();
         assert_eq!(lengths, [(1, true), (1, true), (1, false)]);
         assert!(rest.is_empty());
@@ -103,6 +103,6 @@ mod tests {
             let name = format!("text{i}");
             rows.push_named(i, RowFlags::default(), &[(&name, ValueRef::Str("x")), ("on", ValueRef::Bool(true))]);
         }
-        assert_eq!(rows.take_room(Room { summary_bytes: 100, ..ANY }).0.len(), 100);
+        assert_eq!(rows.take_room(StatementLimits { summary_bytes: 100, ..ANY }).0.len(), 100);
     }
 }

@@ -13,7 +13,7 @@ use super::error::command_code;
 use super::repair::{admission_control, document, readings, summaries};
 use crate::maintain::bucket::{Recomputed, without_duplicates};
 use crate::maintain::{Kind, MaintainError, ReadingCounts, Step, StoredBucket, StoredPage, audit};
-use crate::model::rows::{Room, Row};
+use crate::model::rows::{Row, StatementLimits};
 use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
 use crate::model::{BucketKey, Rows, StorageMode};
 
@@ -261,7 +261,7 @@ fn raw(document: &Document) -> Result<RawDocumentBuf, MaintainError> {
 /// Readings as whole pages, sealed but for the last.
 fn cut(bucket: &StoredBucket, rows: &Rows, (readings_max, bytes_max): (u32, u64)) -> Vec<Document> {
     let tags = bucket.measured.as_ref().map(|m| tags_document(&m.tags)).unwrap_or_default();
-    let room = Room { rows: readings_max as usize, bytes: bytes_max, summary_bytes: PAGE_SUMMARY_BYTES_MAX };
+    let room = StatementLimits { rows: readings_max as usize, bytes: bytes_max, summary_bytes: PAGE_SUMMARY_BYTES_MAX };
     let (mut rest, mut pages) = (rows.clone(), vec![]);
     loop {
         let (part, _) = rest.take_room(room);

@@ -59,10 +59,10 @@ use super::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
     StoredSensor,
 };
-use super::registry::{Reader, RegistryQuery};
+use super::registry::{RegistryQuery, RegistryReader};
 use super::{
     BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError,
-    Prepared, Store, StoreError,
+    PreparedStore, Store, StoreError,
 };
 use crate::config;
 use crate::model::{BucketStart, DeadLetter, LatestUpdate, PageKind, PageWrite, SensorId, Span, StorageMode};
@@ -255,7 +255,7 @@ fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<PageWriteResul
 }
 
 impl Store for MongoStore {
-    fn prepare(&self) -> BoxFuture<'_, Result<Prepared, PrepareError>> {
+    fn prepare(&self) -> BoxFuture<'_, Result<PreparedStore, PrepareError>> {
         Box::pin(async move {
             let prepared = self.prepare_all().await;
             let prepared = prepared.map_err(|e| PrepareError { detail: e.to_string(), transient: e.transient })?;
@@ -336,7 +336,7 @@ impl Store for MongoStore {
         })
     }
 
-    fn registry(&self, query: RegistryQuery) -> Option<std::sync::Arc<dyn Reader>> {
+    fn registry(&self, query: RegistryQuery) -> Option<std::sync::Arc<dyn RegistryReader>> {
         Some(std::sync::Arc::new(registry::MongoRegistry::new(&self.db, query, self.timeout)))
     }
 

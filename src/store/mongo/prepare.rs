@@ -13,7 +13,7 @@ use super::schema::{self, Retention};
 use super::setup::{SchemaError, Setup};
 use super::{MongoStore, Native, advisories, high_water, latest_and_tag_indexes, metadata};
 use crate::config::StoreMode;
-use crate::store::Prepared;
+use crate::store::PreparedStore;
 
 /// What the server says of itself.
 struct Server {
@@ -70,7 +70,7 @@ impl MongoStore {
     }
 
     /// Finds the mode, and makes the collections or brings them up to date.
-    pub(super) async fn prepare_all(&self) -> Result<Prepared, SchemaError> {
+    pub(super) async fn prepare_all(&self) -> Result<PreparedStore, SchemaError> {
         let setup = Setup::new(&self.db, &self.options);
         let mut server = self.server(&setup).await?;
         let span = self.options.span;
@@ -94,7 +94,7 @@ impl MongoStore {
         let there = native || setup.list(&[READINGS]).await?.get(READINGS).is_some_and(|e| detect::fits(e).is_ok());
         let _ = self.native.set(Native { chosen: native, there });
         let mode_reason = format!("{why} ({})", server.topology);
-        Ok(Prepared { mode_reason, server_version: server.version, changes, warnings: server.warnings })
+        Ok(PreparedStore { mode_reason, server_version: server.version, changes, warnings: server.warnings })
     }
 
     /// Whether to use native time-series, and why.

@@ -51,7 +51,7 @@ use super::time_series::TimeSeriesWriter;
 use super::{MongoStore, recompute_summary};
 use crate::maintain::bucket::without_duplicates;
 use crate::maintain::{
-    Entry, Finding, Kind, MaintainError, Outcome, Reconciled, Selection, StoredBucket, audit, report,
+    Entry, Finding, Kind, MaintainError, Reconciled, RepairOutcome, Selection, StoredBucket, audit, report,
 };
 use crate::model::{BucketKey, BucketStart, StorageMode};
 
@@ -228,7 +228,7 @@ impl Run<'_> {
         let first = self.told(&bucket, aside);
         if !self.options.repair {
             for finding in first {
-                self.report.add(Entry { bucket: key.clone(), finding, outcome: Outcome::Found });
+                self.report.add(Entry { bucket: key.clone(), finding, outcome: RepairOutcome::Found });
             }
             return Ok(());
         }
@@ -248,7 +248,7 @@ impl Run<'_> {
         };
         for finding in first.iter().filter(|f| !left.iter().any(|l| same(l, f))) {
             let finding = finding.clone();
-            self.report.add(Entry { bucket: key.clone(), finding, outcome: Outcome::Repaired });
+            self.report.add(Entry { bucket: key.clone(), finding, outcome: RepairOutcome::Repaired });
         }
         // What dropping its duplicates has left over is told in a note.
         let known = |f: &Finding| !matches!(f.kind, Kind::Leftover { .. }) || first.iter().any(|a| same(a, f));
@@ -256,7 +256,7 @@ impl Run<'_> {
         for finding in left {
             let why = self.why_not(&bucket, &finding);
             let why = why.unwrap_or("the bucket kept changing: try again").to_owned();
-            self.report.add(Entry { bucket: key.clone(), finding, outcome: Outcome::NotRepaired(why) });
+            self.report.add(Entry { bucket: key.clone(), finding, outcome: RepairOutcome::NotRepaired(why) });
         }
         Ok(())
     }

@@ -11,7 +11,9 @@ use mongodb::options::{FullDocumentType, ReadConcern};
 use mongodb::{Collection, Database};
 
 use super::error::{command_error, describe};
-use crate::store::registry::{Change, Changes, Reader, Record, RegistryQuery, Watch};
+use crate::store::registry::{
+    RegistryChange, RegistryChanges, RegistryQuery, RegistryReader, RegistryRecord, RegistryWatch,
+};
 use crate::store::{BoxFuture, StoreError};
 
 /// A registry in MongoDB.
@@ -39,8 +41,8 @@ impl MongoRegistry {
     }
 }
 
-impl Reader for MongoRegistry {
-    fn read<'a>(&'a self, each: &'a mut (dyn FnMut(Record) + Send)) -> BoxFuture<'a, Result<(), StoreError>> {
+impl RegistryReader for MongoRegistry {
+    fn read<'a>(&'a self, each: &'a mut (dyn FnMut(RegistryRecord) + Send)) -> BoxFuture<'a, Result<(), StoreError>> {
         Box::pin(async move {
             let mut projection = Document::new();
             if !self.query.fields.is_empty() {
@@ -56,14 +58,14 @@ impl Reader for MongoRegistry {
         })
     }
 
-    fn watch(&self) -> BoxFuture<'_, Result<Watch, StoreError>> {
+    fn watch(&self) -> BoxFuture<'_, Result<RegistryWatch, StoreError>> {
         Box::pin(async move {
             let watch = self.collection.watch().full_document(FullDocumentType::UpdateLookup);
             match tokio::time::timeout(self.timeout, watch.into_future()).await {
-                Ok(Ok(stream)) => Ok(Watch::Changes(Box::new(Stream { stream, query: self.query.clone() }))),
+                Ok(Ok(stream)) => Ok(RegistryWatch::Changes(Box::new(Stream { stream, query: self.query.clone() }))),
                 // The server has answered: it does not do that here.
                 Ok(Err(error)) if matches!(error.kind.as_ref(), ErrorKind::Command(_)) => {
-                    Ok(Watch::NotPossible(describe(&error)))
+                    Ok(RegistryWatch::NotPossible(describe(&error)))
                 }
                 Ok(Err(error)) => Err(command_error(&error)),
                 Err(_) => Err(StoreError::NotApplied { kind: "timeout", detail: "opening a change stream".into() }),
@@ -77,8 +79,8 @@ struct Stream {
     query: RegistryQuery,
 }
 
-impl Changes for Stream {
-    fn next(&mut self) -> BoxFuture<'_, Result<Change, StoreError>> {
+impl RegistryChanges for Stream {
+    fn next(&mut self) -> BoxFuture<'_, Result<RegistryChange, StoreError>> {
         Box::pin(async move {
             loop {
                 let event = match self.stream.next().await {
@@ -99,13 +101,16 @@ fn ended(detail: &str) -> StoreError {
 }
 
 /// What an event means; `None` where nothing.
-fn change(event: &ChangeStreamEvent<RawDocumentBuf>, query: &RegistryQuery) -> Result<Option<Change>, StoreError> {
+fn change(
+    event: &ChangeStreamEvent<RawDocumentBuf>,
+    query: &RegistryQuery,
+) -> Result<Option<RegistryChange>, StoreError> {
     // An event names its document by `_id`; only where that is the sensor's id does it say whose tags have gone.
     let by_key = query.id_field == "_id";
     let gone = || {
         let id = event.document_key.as_ref().and_then(|key| RawDocumentBuf::try_from(key).ok());
         let id = id.as_ref().filter(|_| by_key).and_then(|key| id_text(key.get("_id").ok()??));
-        id.map_or(Change::Unclear, Change::Remove)
+        id.map_or(RegistryChange::Unclear, RegistryChange::Remove)
     };
     let moved = event.update_description.as_ref().is_some_and(|u| {
         let touches = |path: &str| path.split('.').next() == query.id_field.split('.').next();
@@ -114,10 +119,10 @@ fn change(event: &ChangeStreamEvent<RawDocumentBuf>, query: &RegistryQuery) -> R
     match event.operation_type {
         OperationType::Insert | OperationType::Update | OperationType::Replace => {
             if !by_key && (moved || event.operation_type == OperationType::Replace) {
-                return Ok(Some(Change::Unclear));
+                return Ok(Some(RegistryChange::Unclear));
             }
             Ok(match event.full_document.as_ref() {
-                Some(document) => record(document, query).map(Change::Set),
+                Some(document) => record(document, query).map(RegistryChange::Set),
                 // Removed since.
                 None => Some(gone()),
             })
@@ -131,7 +136,7 @@ fn change(event: &ChangeStreamEvent<RawDocumentBuf>, query: &RegistryQuery) -> R
 }
 
 /// What is wanted of a document; `None` where its id cannot be a sensor's.
-fn record(document: &RawDocument, query: &RegistryQuery) -> Option<Record> {
+fn record(document: &RawDocument, query: &RegistryQuery) -> Option<RegistryRecord> {
     let sensor_id = id_text(at(document, &query.id_field)?)?;
     let fields = if query.fields.is_empty() {
         let top = document.iter().filter_map(Result::ok);
@@ -140,7 +145,7 @@ fn record(document: &RawDocument, query: &RegistryQuery) -> Option<Record> {
     } else {
         query.fields.iter().filter_map(|path| Some((path.clone(), text(at(document, path)?)?))).collect()
     };
-    Some(Record { sensor_id, fields })
+    Some(RegistryRecord { sensor_id, fields })
 }
 
 /// The value at a path with dots.
