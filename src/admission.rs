@@ -1,10 +1,10 @@
 //! The admission between ingest and the next stage (the journal, or the router where `ack = "stored"`).
 //!
 //! Ingest hands over [`IngestBatch`]s; whoever owns the receiving end takes them in order. Two limits hold at the admission: a
-//! number of parcels (the channel) and a number of bytes (a semaphore whose permit travels in the parcel and is given
-//! back when the parcel is dropped, that is when its readings are journaled or in a shard's budget). The next stage can
+//! number of ingest batches (the channel) and a number of bytes (a semaphore whose permit travels in the ingest batch and is given
+//! back when the ingest batch is dropped, that is when its readings are journaled or in a shard's budget). The next stage can
 //! close the admission for a while (journal full) or for good (stopping, broken); senders see that before they hand over
-//! anything, so that a refusal never leaves half a parcel behind.
+//! anything, so that a refusal never leaves half an ingest batch behind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -27,7 +27,7 @@ pub struct IngestBatch {
 }
 
 impl IngestBatch {
-    /// A parcel.
+    /// An ingest batch.
     pub fn new(batch: ReadingBatch, dead: Vec<DeadLetter>, ack: Ack) -> IngestBatch {
         IngestBatch { batch, dead, ack, permit: None }
     }
@@ -49,7 +49,7 @@ fn dead_letter_bytes(dead_letter: &DeadLetter) -> usize {
     size_of::<DeadLetter>() + texts.into_iter().map(memory::block).sum::<usize>()
 }
 
-/// Why the admission is closed. Nothing of the parcel was taken.
+/// Why the admission is closed. Nothing of the ingest batch was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
     /// More is waiting than the limits allow: try again in a moment.
@@ -120,7 +120,7 @@ pub struct Admission {
 /// The receiving end, owned by the journal or the router.
 pub type IngestReceiver = mpsc::Receiver<IngestBatch>;
 
-/// A admission that lets through `batches_max` waiting parcels of `bytes_max` bytes in all; a parcel larger than that passes
+/// A admission that lets through `batches_max` waiting ingest batches of `bytes_max` bytes in all; an ingest batch larger than that passes
 /// alone.
 pub fn admission_channel(
     batches_max: usize,
@@ -161,11 +161,11 @@ impl Admission {
         self.admission_control.check()
     }
 
-    /// Hands over a parcel, waiting while the limits are reached. Cancelling the future hands over nothing; a caller
+    /// Hands over an ingest batch, waiting while the limits are reached. Cancelling the future hands over nothing; a caller
     /// that will not wait for ever puts a timeout around it and answers as for [`AdmissionError::Busy`].
     ///
     /// # Errors
-    /// The admission is closed; the parcel is dropped and its acknowledgement says *not delivered*.
+    /// The admission is closed; the ingest batch is dropped and its acknowledgement says *not delivered*.
     pub async fn submit(&self, mut ingest_batch: IngestBatch) -> Result<(), AdmissionError> {
         self.admission_control.check()?;
         let bytes = u32::try_from(ingest_batch.memory_bytes()).unwrap_or(u32::MAX).min(self.bytes_max);

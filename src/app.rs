@@ -1,9 +1,9 @@
-//! The only wiring: which stage hands to which, over what capacity, started and ended in which order.
+//! The only place that connects the stages: which stage hands to which, over what capacity, started and ended in which order.
 //!
 //! ```text
-//!  http ──┐ Admission (ingest.queue_max parcels, queue_max_bytes)
+//!  http ──┐ Admission (ingest.queue_max ingest batches, queue_max_bytes)
 //!  listen ┤
-//!  mqtt ──┴──> journal ──Follower──> router ──Portions (4 a shard)──> shards ──permits (flush.commands_max)──> store
+//!  mqtt ──┴──> journal ──Follower──> router ──ShardBatch (4 a shard)──> shards ──permits (flush.commands_max)──> store
 //!         └───────────(ack = "stored")──┘  └──> dead letters    └──> latest (4 batches a shard) ───────────┘
 //! ```
 //!
@@ -89,7 +89,7 @@ pub struct Service {
     stop: CancellationToken,
     drained: CancellationToken,
     admin_stop: CancellationToken,
-    /// Ingest, in no order; they hold the door's handles.
+    /// Ingest, in no order; they hold admission handles.
     front: Vec<JoinHandle<()>>,
     journal: Option<Journal>,
     router: JoinHandle<()>,
@@ -277,7 +277,7 @@ impl Service {
 
     /// A second instance for a command, beside a service that runs or not: without ports for senders, brokers and
     /// journal. The caller hands readings over at the admission that it gets, which may be stored already; their
-    /// acknowledgements say that they are stored. When the door's handle is dropped and [`Service::run_until`] is told
+    /// acknowledgements say that they are stored. When admission handles is dropped and [`Service::run_until`] is told
     /// to stop, it ends.
     ///
     /// # Errors
@@ -319,7 +319,7 @@ impl Service {
             failure_signal: failure_signal.clone(),
             flusher: flusher.clone(),
         });
-        // IngestPorts first: they are what fails most often, and nothing else has begun.
+        // Ports first: they are what fails most often, and nothing else has begun.
         let admin = Admin::bind(&config.admin, health.clone(), clock.clone()).await.map_err(start_error)?;
         let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
         let ((setter, decoding), of_ports) = (Live::new(config.decoding()), health.clone());
@@ -406,7 +406,7 @@ impl Service {
         Ok((service, admission))
     }
 
-    /// Tells the service manager that the service takes readings, and from then on how it is; `door` is the handle that
+    /// Tells the service manager that the service takes readings, and from then on how it is; `admission` is the handle that
     /// [`Service::start_watched`] gave.
     async fn tell(&mut self, notifier: Notifier, admission: Admission) {
         self.notifier = Arc::new(notifier);
@@ -521,7 +521,7 @@ impl IngestPorts {
     }
 }
 
-/// HTTP, devices and the brokers: what holds the door's handles, of which none stays with the caller.
+/// HTTP, devices and the brokers: what holds admission handles, of which none stays with the caller.
 fn start_front(
     context: &Arc<ServiceContext>,
     ports: IngestPorts,

@@ -75,7 +75,7 @@ enum Command {
         #[arg(long)]
         list: bool,
     },
-    /// Recomputed stored buckets against their readings; exit code 0: all equal (or made so), 1: they differ, 2: failed
+    /// Compare stored buckets with their readings; exit code 0: all equal (or made so), 1: they differ, 2: failed
     Reconcile(maintain_cli::Reconcile),
     /// Bring stored buckets from pages into the time-series collection or back; may be stopped and given again; exit
     /// code 0: done, 1: some were left as they are, or differ, 2: failed

@@ -1,19 +1,19 @@
 //! Replay of dead letters: read again with the settings of today, stored, and only then removed.
 //!
-//! Why as a second instance, with shards of its own straight on the store, and not through the running service: a letter
+//! Why as a second instance, with shards of its own straight on the store, and not through the running service: a dead letter
 //! knows its topic, which no HTTP request has, it must not be journaled twice, and it works while the service is stopped.
 //! Two instances on one sensor are allowed anyway: every write is gated by the version of its page, so the two find out
 //! about each other and load again.
 //!
-//! The life of a letter: read from the collection, decoded ([`crate::ingest::redecode`]), handed over as a parcel of its
-//! own, stored (majority) and acknowledged, removed. A crash in between leaves the letter, and the next replay does the
+//! The life of a dead letter: read from the collection, decoded ([`crate::ingest::redecode`]), handed over as an ingest batch of its
+//! own, stored (majority) and acknowledged, removed. A crash in between leaves the dead letter, and the next replay does the
 //! same again: its readings are compared with the stored ones like those of the journal's replay, so they are found there.
-//! That holds for readings without a time of their own as well, since they get the letter's time of receipt each time.
-//! A letter of which anything is still rejected stays; so does one that gives nothing at all, since that may be a mapping
+//! That holds for readings without a time of their own as well, since they get the dead letter's time of receipt each time.
+//! A dead letter of which anything is still rejected stays; so does one that gives nothing at all, since that may be a mapping
 //! which is wrong in another way.
 //!
 //! In time-series mode a measurement has no version that could refuse it (DESIGN §2). The good readings of a message
-//! stay in the service's memory for up to `flush.max_age` while its letter for the bad ones is there already, so what
+//! stay in the service's memory for up to `flush.max_age` while its dead letter for the bad ones is there already, so what
 //! came just now is waited for twice as long.
 
 use std::sync::Arc;
@@ -32,8 +32,8 @@ use crate::shutdown::ExitReason;
 use crate::store::Store;
 use crate::store::mongo::{DeadLetterDocument, DeadLetterId, MongoStore};
 
-/// Letters that are worked on at once, and bytes of them after which no more are added.
-const LETTERS_MAX: usize = 1000;
+/// Dead letters that are worked on at once, and bytes of them after which no more are added.
+const DEAD_LETTERS_MAX: usize = 1000;
 const BYTES_MAX: usize = 8 << 20;
 
 /// Why a replay ended early; what it has removed is stored, and the next one goes on.
@@ -44,7 +44,7 @@ pub enum ReplayError {
     Settings(#[from] SetupError),
     /// The store failed at reading or removing dead_letters.
     #[error(transparent)]
-    Letters(#[from] MaintainError),
+    DeadLetters(#[from] MaintainError),
     /// The store cannot be used.
     #[error("the store cannot be prepared: {0}")]
     Prepare(String),
@@ -53,14 +53,14 @@ pub enum ReplayError {
     Start(#[from] StartError),
     /// The instance has ended by itself.
     #[error(transparent)]
-    Door(#[from] AdmissionError),
+    Admission(#[from] AdmissionError),
     /// The instance has failed.
     #[error("{0}")]
     Broken(String),
 }
 
 /// Replays the dead letters that pass the filter and were received before now, oldest first. `tell` is called with each
-/// letter that stays, and why.
+/// dead letter that stays, and why.
 ///
 /// # Errors
 /// It ended early.
@@ -125,7 +125,7 @@ async fn all(
     let mut sum = Replayed::default();
     let mut last: Option<DeadLetterDocument> = None;
     loop {
-        let dead_letters = store.letters_after(filter, last.as_ref(), LETTERS_MAX, BYTES_MAX).await?;
+        let dead_letters = store.dead_letters_after(filter, last.as_ref(), DEAD_LETTERS_MAX, BYTES_MAX).await?;
         if dead_letters.is_empty() {
             return Ok(sum);
         }

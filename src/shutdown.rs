@@ -1,7 +1,7 @@
 //! Shutdown as a protocol: who may ask for it, in which order things end, how long it may take, and what the exit code
 //! says.
 //!
-//! Phases: 1. the door closes, ingest stops taking and answers what it has; 2. the journal (or the door's queue) is
+//! Phases: 1. admission closes, ingest stops taking and answers what it has; 2. the journal (or admission's queue) is
 //! handed over to the shards; 3. the shards flush; 4. the journal and the admin port close. All of them share one
 //! deadline, `shutdown.deadline`.
 
@@ -45,12 +45,12 @@ pub struct FailureSignal {
 }
 
 impl FailureSignal {
-    /// For a service behind this door.
+    /// For a service behind this admission.
     pub fn new(admission_control: AdmissionControl) -> FailureSignal {
         FailureSignal { reason: Arc::new(watch::Sender::new(None)), admission_control }
     }
 
-    /// A part has failed: the door closes for good. The first reason stays.
+    /// A part has failed: admission closes for good. The first reason stays.
     pub fn failure_signal(&self, reason: impl Into<String>) {
         self.admission_control.broken();
         self.reason.send_if_modified(|current| {

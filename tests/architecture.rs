@@ -7,6 +7,8 @@
 
 #![allow(clippy::unwrap_used, reason = "what a helper cannot do fails the test")]
 
+#[path = "architecture/glossary.rs"]
+mod glossary;
 #[path = "architecture/source.rs"]
 mod source;
 
@@ -14,6 +16,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use glossary::Glossary;
 use source::{Code, test_modules};
 
 const SOURCE_LINES_MAX: usize = 600;
@@ -29,26 +32,26 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("ack", &[]),
     ("config", &["model"]),
     ("telemetry", &["config", "model"]),
-    ("shutdown", &["intake", "telemetry", "config", "model"]),
-    ("intake", &["ack", "model"]),
+    ("shutdown", &["admission", "telemetry", "config", "model"]),
+    ("admission", &["ack", "model"]),
     ("systemd", &["config(Manager)"]),
     ("probe", &["config", "ingest(tls|connect_to_any)"]),
-    ("ingest", &["decode", "intake", "ack", "model", "config", "telemetry"]),
+    ("ingest", &["decode", "admission", "ack", "model", "config", "telemetry"]),
     ("decode", &["model", "config(Limits|Line|Otlp|PointAttributes)"]),
     ("decode/decoder", &["model", "config(Decoding|Otlp|mapping|nearest)"]),
     ("decode/mapping", &["model", "config(mapping)"]),
     ("decode/cli", &["model", "config"]),
-    ("journal", &["model", "ack", "intake", "config", "telemetry"]),
+    ("journal", &["model", "ack", "admission", "config", "telemetry"]),
     // The router pulls: it follows the journal, and pushes to the shards and to the dead letters' task.
     (
         "route",
         &[
             "model",
             "ack",
-            "intake",
+            "admission",
             "journal(Follower|EntryKind)",
-            "accumulate(Portion|ShardHandle|ShardGone)",
-            "flush(dead)",
+            "accumulate(ShardBatch|ShardHandle|ShardClosed)",
+            "flush(dead_letters)",
             "config",
             "telemetry",
         ],
@@ -62,13 +65,13 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "flush",
             "latest(LatestHandle)",
             "enrich(Registry)",
-            "store(LoadAnswer|LoadRequest|LoadedBucket|StoreError|Written)",
+            "store(LoadResult|LoadRequest|LoadedBucket|StoreError|PageWriteResult)",
             "config",
             "telemetry",
         ],
     ),
     ("flush", &["model", "ack", "store", "config", "telemetry"]),
-    ("latest", &["model", "ack", "flush", "store(LatestWritten|StoreError)", "telemetry"]),
+    ("latest", &["model", "ack", "flush", "store(LatestWriteResult|StoreError)", "telemetry"]),
     ("enrich", &["model", "store(registry|StoreError)", "config", "telemetry"]),
     ("store", &["model", "maintain", "config", "telemetry"]),
     ("maintain", &["model"]),
@@ -78,8 +81,8 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         &[
             "model",
             "maintain(StoredPage)",
-            "accumulate(Asker|BucketView|ask|state)",
-            "journal(Handle)",
+            "accumulate(QueryHandle|UnstoredBucket|query|state)",
+            "journal(JournalHandle)",
             "route(shard_of)",
             "store(Store|StoreError|LoadedBucket|LoadedPage|reading)",
             "config",
@@ -89,7 +92,10 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     // Both ports are served by the same code, which lives with the larger one.
     ("admin", &["ingest(http|tls|TlsStatus)", "read", "store(reading)", "telemetry", "config", "model"]),
     // A second instance for a command.
-    ("replay", &["app", "ingest(letters|mqtt)", "intake", "ack", "maintain", "shutdown", "store", "config", "model"]),
+    (
+        "replay",
+        &["app", "ingest(redecode|mqtt)", "admission", "ack", "maintain", "shutdown", "store", "config", "model"],
+    ),
     ("check", &["journal", "store", "ingest(http|mqtt|listen|tokens)", "config", "model"]),
 ];
 
@@ -330,7 +336,7 @@ fn what_is_right_is_let_through() {
         ("src/model/clock.rs", "fn f() { chrono::Utc::now(); tokio::time::Instant::now(); }"),
         ("src/decode/json.rs", "use crate::config::Limits; use crate::model::X;"),
         ("src/decode/cli.rs", "use std::io::Write; use crate::config::Config;"),
-        ("src/journal/writer.rs", "use crate::intake::Parcels; use tokio::fs; use std::fs::File;"),
+        ("src/journal/writer.rs", "use crate::admission::Parcels; use tokio::fs; use std::fs::File;"),
         ("src/journal/writer.rs", "use crate::telemetry::metrics; fn f() { metrics::received(1); }"),
         ("src/flush/retry.rs", "use crate::store::Store; use tokio::time::Instant;"),
         ("src/ingest/http/mod.rs", "use axum::Router; use tower::Service;"),
@@ -361,4 +367,42 @@ fn test_modules_in_files_of_their_own_are_found() {
     assert_eq!(test_modules("src/flush/mod.rs", text), ["src/flush/tests", "src/flush/model_check"]);
     assert_eq!(test_modules("src/flush/retry.rs", text), ["src/flush/retry/tests", "src/flush/retry/model_check"]);
     assert_eq!(test_modules("src/lib.rs", text), ["src/tests", "src/model_check"]);
+}
+
+fn glossary() -> Glossary {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/glossary.md");
+    Glossary::read(&fs::read_to_string(path).unwrap())
+}
+
+#[test]
+fn every_public_type_of_the_pipeline_is_in_the_glossary_and_no_other() {
+    let all = files("src");
+    let test_only: BTreeSet<String> = all.iter().flat_map(|(path, text)| test_modules(path, text)).collect();
+    let kept: Vec<_> = all.into_iter().filter(|(path, _)| !test_only.iter().any(|t| path.starts_with(t))).collect();
+    let found = glossary().check_types(&kept);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn no_retired_word_is_used_in_the_source() {
+    let glossary = glossary();
+    let found: Vec<String> = files("src").iter().flat_map(|(path, text)| glossary.check_words(path, text)).collect();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn the_glossary_rules_can_fail() {
+    let glossary = Glossary::read("| term | meaning | `Ack` |\n## Retired words\n| `door`, `letter` | x |\n");
+    let file = |text: &str| [("src/ack.rs".to_owned(), text.to_owned())];
+    assert!(glossary.check_types(&file("pub struct Ack;")).is_empty());
+    assert!(glossary.check_types(&file("pub struct Ack;\npub enum Door {}"))[0].contains("src/ack.rs:2"));
+    assert!(glossary.check_types(&file("pub(crate) struct Ack;"))[0].contains("no public type `Ack`"));
+    for text in ["let door = 1;", "// The doors.", "fn open_door() {}", "struct BackDoor;", "/// A letter."] {
+        assert_eq!(glossary.check_words("src/ack.rs", text).len(), 1, "{text}");
+    }
+    for text in
+        ["let a = \"the door\";", "let indoor = 1;", "// A dead letter.", "struct DeadLetter;", "fn dead_letters() {}"]
+    {
+        assert!(glossary.check_words("src/ack.rs", text).is_empty(), "{text}");
+    }
 }

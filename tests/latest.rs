@@ -29,8 +29,8 @@ use hourbucket::store::reading::{
     StoredSensor,
 };
 use hourbucket::store::{
-    BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError, Prepared,
-    Store, StoreError,
+    BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError,
+    PreparedStore, Store, StoreError,
 };
 use mongodb::bson::{Bson, Document, doc};
 use proptest::prelude::*;
@@ -183,7 +183,7 @@ fn run(steps: &[Step], mut write: impl FnMut(&LatestUpdate)) -> Vec<Reading> {
         while !state.empty() {
             step(state, 0, at_ms, &mut write);
         }
-        // FieldSchemas that nobody has any more are looked for now and then; their empty tables keep a little room.
+        // Field schemas that nobody has any more are looked for now and then; their empty tables keep a little room.
         state.tick(Now { wall_ms: 0, mono_ms: at_ms + 60_000 });
         state.tick(Now { wall_ms: 0, mono_ms: at_ms + 120_000 });
         let left = state.usage();
@@ -365,7 +365,7 @@ impl Store for Unwilling {
         Box::pin(async { Err(StoreError::Unknown { kind: "command", detail: "CommandNotSupportedOnView".into() }) })
     }
 
-    fn prepare(&self) -> BoxFuture<'_, Result<Prepared, PrepareError>> {
+    fn prepare(&self) -> BoxFuture<'_, Result<PreparedStore, PrepareError>> {
         unreachable!()
     }
 
@@ -385,7 +385,10 @@ impl Store for Unwilling {
         unreachable!()
     }
 
-    fn dead_letters<'a>(&'a self, _: &'a [DeadLetter]) -> BoxFuture<'a, Result<Vec<DeadLetterWritten>, StoreError>> {
+    fn write_dead_letters<'a>(
+        &'a self,
+        _: &'a [DeadLetter],
+    ) -> BoxFuture<'a, Result<Vec<DeadLetterWritten>, StoreError>> {
         unreachable!()
     }
 
@@ -409,7 +412,10 @@ impl Store for Unwilling {
         unreachable!()
     }
 
-    fn letters<'a>(&'a self, _: &'a DeadLetterQuery) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
+    fn find_dead_letters<'a>(
+        &'a self,
+        _: &'a DeadLetterQuery,
+    ) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>> {
         unreachable!()
     }
 

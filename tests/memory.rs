@@ -1,5 +1,5 @@
 //! Memory stays within its budgets whatever is sent: field names that never repeat, shapes, tags and sensor ids chosen to
-//! hurt, with MongoDB away, and on until the journal is full. BucketMeasurements from /proc, of the real binary.
+//! hurt, with MongoDB away, and on until the journal is full. Measured from /proc, of the real binary.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
 

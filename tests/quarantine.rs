@@ -183,7 +183,7 @@ fn quarantined(uri: &str, database: &str) -> Vec<i64> {
     })
 }
 
-/// ReadService them again, with the service's own settings.
+/// Reads them again, with the service's own settings.
 fn replay(service: &Service, uri: &str, database: &str) {
     let output = Command::new(env!("CARGO_BIN_EXE_hourbucket"))
         .args(["dead-letters", "replay", "--reason", "quarantined", "--config", "hourbucket.toml"])

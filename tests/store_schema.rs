@@ -13,7 +13,7 @@ use futures_util::TryStreamExt;
 use hourbucket::config::{self, StoreMode};
 use hourbucket::model::Span;
 use hourbucket::store::mongo::{MongoStore, ReadingsLocation, raw_readings_pipeline};
-use hourbucket::store::{PrepareError, Prepared, Store};
+use hourbucket::store::{PrepareError, PreparedStore, Store};
 use mongodb::bson::{Bson, DateTime, Document, doc};
 use mongodb::{Client, Database};
 use support::mongod::{Kind, Mongod, unique_database};
@@ -51,7 +51,7 @@ impl Rig {
         MongoStore::new(&self.settings, self.span, Duration::from_secs(DAY_S)).await.unwrap()
     }
 
-    async fn prepare(&self) -> Result<Prepared, PrepareError> {
+    async fn prepare(&self) -> Result<PreparedStore, PrepareError> {
         self.store().await.prepare().await
     }
 
@@ -298,7 +298,7 @@ async fn another_span_and_a_newer_version_are_refused_before_anything_is_changed
     rig.refused(&["newer hourbucket", "schema version 2", "this one knows 1"]).await;
     assert_eq!(rig.indexes("sensor_buckets").await.len(), 2);
 
-    // PageWriteResult before there was metadata: the pages show it.
+    // Written before there was metadata: the pages show it.
     let mut rig = Rig::new("span_legacy").await;
     let date = DateTime::from_millis;
     let page = doc! { "schema_version": 1, "bucket_start": date(START_MS), "bucket_end": date(START_MS + 900_000) };

@@ -119,7 +119,7 @@ impl ExternalWrites {
         self.spans.iter().any(|(from, to)| *from <= at && at < *to)
     }
 
-    /// ShardCounts a reading with the time of receipt against a stored one; `false` where none is left.
+    /// Counts a reading with the time of receipt against a stored one; `false` where none is left.
     pub(super) fn claim(&mut self, dedup: &DedupWindow, key: ReadingKey) -> bool {
         let first = dedup.external.partition_point(|k| *k < key);
         let stored = dedup.external[first..].iter().take_while(|k| **k == key).count();

@@ -1,9 +1,9 @@
 //! Questions to a shard, beside the way of the readings.
 //!
-//! A question is answered by the shard's own task, in between: one piece of work for each portion of readings, so that
-//! neither holds the other up, and at once where nothing else is to be done. It is answered behind all portions that were
-//! handed over before it was asked ([`QueryHandle::query`] counts them); a shard that is full takes no portions, and then says
-//! that it is behind instead of letting the asker wait.
+//! A question is answered by the shard's own task, in between: one piece of work for each shard batch of readings, so that
+//! neither holds the other up, and at once where nothing else is to be done. It is answered behind all shard batches that were
+//! handed over before it was asked ([`QueryHandle::query`] counts them); a shard that is full takes no shard batches, and then says
+//! that it is behind instead of letting the query handle wait.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -79,13 +79,13 @@ pub struct QueryHandle {
 #[derive(Debug)]
 pub(super) struct PendingQuery {
     query: ShardQuery,
-    /// Portions that must be taken in before.
+    /// Shard batches that must be taken in before.
     behind: u64,
     reply: oneshot::Sender<QueryReply>,
 }
 
 impl QueryHandle {
-    /// A handle, and the end for the shard's task. `handed_over` counts the portions sent to it.
+    /// A handle, and the end for the shard's task. `handed_over` counts the shard batches sent to it.
     pub(super) fn new(handed_over: Arc<AtomicU64>) -> (QueryHandle, QueryWorker) {
         let (queries, rx) = mpsc::channel(QUERIES_MAX);
         (QueryHandle { queries, handed_over }, QueryWorker::new(rx))
@@ -114,7 +114,7 @@ enum RunningQuery {
 /// The shard's side: one question at a time, step by step.
 pub(super) struct QueryWorker {
     queries: mpsc::Receiver<PendingQuery>,
-    /// The one that waits for portions.
+    /// The one that waits for shard batches.
     pending: Option<PendingQuery>,
     work: Option<(RunningQuery, oneshot::Sender<QueryReply>, bool)>,
     taken_in: u64,
@@ -128,7 +128,7 @@ impl QueryWorker {
         QueryWorker { queries, pending: None, work: None, taken_in: 0 }
     }
 
-    /// A portion was taken in.
+    /// A shard batch was taken in.
     pub(super) fn took_in(&mut self) {
         self.taken_in += 1;
     }
@@ -145,7 +145,7 @@ impl QueryWorker {
             }
         }
         if self.pending.as_ref().is_some_and(|query| query.behind > self.taken_in) {
-            // The next portion comes by itself, and the task looks again then.
+            // The next shard batch comes by itself, and the task looks again then.
             std::future::pending().await
         }
     }

@@ -2,12 +2,12 @@
 //! ([`Shard::accept`], [`Shard::finished`], [`Shard::tick`]), jobs come out ([`Shard::take`]).
 //!
 //! The life of a bucket: opened by its first reading, put into the wheel when something waits, moved to the queue of its
-//! need (load, create, append) when it is due, overfull, squeezed out by pressure, or the shard drains; taken from there
+//! need (load, create, append) when it is due, overfull, evicted by pressure, or the shard drains; taken from there
 //! into a job; back by the job's answer. Queues are looked at only when a command may be sent, so the longer the store
 //! takes, the larger the jobs become, without anybody deciding it.
 //!
 //! Limits: `bytes_max` (beyond half of it buckets remember little of what they have stored, beyond three quarters they
-//! are squeezed out before they are due, at all of it the shard takes no more: [`Shard::full`]) and `sensors_max` (idle
+//! are evicted before they are due, at all of it the shard takes no more: [`Shard::full`]) and `sensors_max` (idle
 //! sensors are forgotten first, then as for bytes).
 
 pub mod failing;
@@ -55,7 +55,7 @@ pub struct ShardSettings {
     pub bytes_max: usize,
     /// This shard's part of `accumulate.max_sensors`.
     pub sensors_max: usize,
-    /// StoredState readings that a bucket remembers at most, 16 bytes each; a 128th of it under pressure.
+    /// Stored readings that a bucket remembers at most, 16 bytes each; a 128th of it under pressure.
     pub dedup_keys_max: usize,
     /// `flush.quarantine_after`: how long a bucket may fail before its readings are kept elsewhere.
     pub quarantine_after_ms: u64,
@@ -355,7 +355,7 @@ impl Shard {
         }
     }
 
-    /// Moves what is due into the queues, forgets what is idle, and squeezes buckets out under pressure.
+    /// Moves what is due into the queues, forgets what is idle, and evicts buckets out under pressure.
     pub fn tick(&mut self, now: Now) {
         self.promote(now);
         self.evict_idle(now);

@@ -44,7 +44,7 @@ impl ShardHandle {
     /// Hands over readings, waiting while the shard is full.
     ///
     /// # Errors
-    /// The shard is gone; the portion's acknowledgement says so by being dropped.
+    /// The shard is gone; the shard batch's acknowledgement says so by being dropped.
     pub async fn send(&self, shard_batch: ShardBatch) -> Result<(), ShardClosed> {
         self.shard_batches.send(shard_batch).await.map_err(|_| ShardClosed)?;
         self.handed_over.fetch_add(1, Ordering::Release);
@@ -142,7 +142,7 @@ impl ShardGauges {
     }
 }
 
-/// Portions that wait for one shard.
+/// Shard batches that wait for one shard.
 const QUEUE_MAX: usize = 4;
 /// How often a shard looks at its wheel when nothing happens.
 const TICK: Duration = Duration::from_millis(20);

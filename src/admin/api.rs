@@ -41,13 +41,13 @@ const REJECTED_MAX: usize = 20;
 pub(super) type Shared = State<Option<Arc<ReadService>>>;
 
 pub(super) fn routes(reads: Option<Arc<ReadService>>, access: Access) -> Router {
-    let [sensors_at, hourly_at, readings_at, fleet_at, letters_at] = ROUTES;
+    let [sensors_at, hourly_at, readings_at, fleet_at, dead_letters_at] = ROUTES;
     Router::new()
         .route(sensors_at, get(sensors))
         .route(hourly_at, get(hourly))
         .route(readings_at, get(readings))
         .route(fleet_at, get(fleet))
-        .route(letters_at, get(dead_letters))
+        .route(dead_letters_at, get(dead_letters))
         .route_layer(from_fn_with_state(access, access::guard))
         .with_state(reads)
 }
@@ -218,7 +218,7 @@ async fn dead_letters(
 ) -> Result<Response, ApiError> {
     let (reads, params) = (known(&reads)?, query(params)?);
     let limit = bounded("limit", params.limit.as_deref(), 20, 1..=100)?;
-    let before = params.before.as_deref().map(letter_cursor).transpose()?;
+    let before = params.before.as_deref().map(dead_letter_cursor).transpose()?;
     let query = DeadLetterQuery { reason: params.reason, before, limit: limit + 1, bytes_max: LETTERS_BYTES_MAX };
     let mut found = reads.dead_letters(&query).await?;
     let bytes: usize = found.iter().map(|l| l.dead_letter.payload.len()).sum();
@@ -235,7 +235,7 @@ async fn dead_letters(
     Ok(ok(&json!({ "letters": found.iter().map(dead_letter).collect::<Vec<_>>(), "next": next })))
 }
 
-fn letter_cursor(text: &str) -> Result<(i64, u32), ApiError> {
+fn dead_letter_cursor(text: &str) -> Result<(i64, u32), ApiError> {
     let parsed = text.split_once('_').and_then(|(at, n)| Some((at.parse().ok()?, n.parse().ok()?)));
     match parsed {
         Some(cursor) => Ok(cursor),

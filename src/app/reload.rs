@@ -2,7 +2,7 @@
 //! taken over and the rest is named.
 //!
 //! - Anything wrong, in the settings or in the tokens and certificates that they name: nothing at all is changed.
-//! - Else every key that can change holds from the next request, parcel, connection and handshake on, also where others
+//! - Else every key that can change holds from the next request, ingest batch, connection and handshake on, also where others
 //!   have to wait for a restart. Files of tokens and certificates are read again in any case.
 //! - What is in work keeps what it began with. Nothing waits for a reload, and nothing is lost by one.
 //!
@@ -84,7 +84,7 @@ impl Reloader {
         (running.http, running.devices) = (None, None);
     }
 
-    /// ReadService the settings again by `load` and takes over what can change. Everything is said in the log too.
+    /// Reads the settings again by `load` and takes over what can change. Everything is said in the log too.
     pub async fn reload(&self, load: impl FnOnce() -> Result<Loaded, ConfigErrors> + Send + 'static) -> Reloaded {
         let mut running = self.0.lock().await;
         let done = match read(load).await {
@@ -131,7 +131,7 @@ impl Running {
         Ok(found)
     }
 
-    /// ReadService the files that the settings name.
+    /// Reads the files that the settings name.
     async fn prepare(&self, config: Config) -> Result<Ready, String> {
         let http = self.http.as_ref().and_then(|http| http.certificates.clone());
         let devices = self.devices.as_ref().and_then(|devices| devices.certificates.clone());

@@ -79,7 +79,7 @@ impl ServiceContext {
         }
     }
 
-    /// ShardGauges and health; and beside them a ping, since a store that is away keeps it waiting for
+    /// Gauges and health; and beside them a ping, since a store that is away keeps it waiting for
     /// `store.connect_timeout`.
     pub(super) async fn upkeep(
         self: Arc<Self>,
@@ -300,7 +300,7 @@ mod tests {
         let unstored = || health.report().journal.unwrap().unstored_entries;
         tokio::time::sleep(Duration::from_secs(6)).await;
         assert_eq!((pings.load(Ordering::Relaxed), unstored()), (1, 0), "the first ping is under way");
-        let letter = DeadLetter {
+        let dead_letter = DeadLetter {
             received_at_ms: 0,
             source: "http".into(),
             topic: String::new(),
@@ -308,7 +308,11 @@ mod tests {
             reason: "bad_json".into(),
             detail: String::new(),
         };
-        assert!(opened.journal.append_now(vec![IngestBatch::new(ReadingBatch::default(), vec![letter], Ack::none())]));
+        assert!(opened.journal.append_now(vec![IngestBatch::new(
+            ReadingBatch::default(),
+            vec![dead_letter],
+            Ack::none()
+        )]));
         tokio::time::sleep(Duration::from_secs(50)).await;
         assert_eq!((pings.load(Ordering::Relaxed), unstored()), (1, 1), "it still is, and the gauges have moved on");
         assert!(!health.report().store.ok && health.report().store.error.is_none());

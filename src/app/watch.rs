@@ -1,6 +1,6 @@
 //! What the service manager is told while the service runs: a line about its state, and that it lives.
 //!
-//! A sign of life is a proof, not a timer: before each one the journal's writer has answered a parcel that holds nothing,
+//! A sign of life is a proof, not a timer: before each one the journal's writer has answered an ingest batch that holds nothing,
 //! every shard has gone round, and the journal's lock could be had. Whatever of that never comes keeps the sign from being
 //! sent, and the manager ends the process; the journal has what was acknowledged. A store that is away is no reason:
 //! shards go round without it, and a restart would not bring it back. Readings that are not settled any more although the

@@ -136,7 +136,7 @@ pub enum AckMode {
 pub struct Ingest {
     /// `ack`: `journal` or `stored`.
     pub ack: AckMode,
-    /// `queue_max`: parcels that wait for the next stage (default 1024).
+    /// `queue_max`: ingest batches that wait for the next stage (default 1024).
     pub queue_max: usize,
     /// `queue_max_bytes`: their bytes (default 64MiB).
     pub queue_max_bytes: u64,

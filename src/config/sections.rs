@@ -68,7 +68,7 @@ fn ingest(mut s: Section<'_>) -> Ingest {
     let ingest = Ingest {
         ack: s.choice("ack", AckMode::Journal, &[("journal", AckMode::Journal), ("stored", AckMode::Stored)]),
         queue_max: s.count("queue_max", 1024, 1..=1_000_000),
-        // The door counts its bytes in 32 bit.
+        // Admission counts its bytes in 32 bit.
         queue_max_bytes: s.size("queue_max_bytes", 64 * MIB, MIB..=2 * GIB),
     };
     s.end();

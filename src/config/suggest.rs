@@ -60,7 +60,7 @@ fn last(key: &str) -> &str {
     key.rsplit_once('.').map_or(key, |(_, name)| name)
 }
 
-/// The nearest of `candidates`, where it is near enough to be a slip: a third of the letters, at least one.
+/// The nearest of `candidates`, where it is near enough to be a slip: a third of the characters, at least one.
 pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .map(|candidate| (distance(word, candidate), candidate))
@@ -69,7 +69,7 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>)
         .map(|(_, candidate)| candidate)
 }
 
-/// The number of letters to insert, remove or change, with two neighbours swapped as one (optimal string alignment).
+/// The number of characters to insert, remove or change, with two neighbours swapped as one (optimal string alignment).
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
     let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];

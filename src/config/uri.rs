@@ -3,7 +3,7 @@
 //! MongoDB's driver reads its connection string again, in full, when it connects. What is checked here needs no network
 //! and is reported together with everything else; the messages never repeat any part of the string.
 
-/// Option names (in lower case) with one of these in them hold something that opens a door.
+/// Option names (in lower case) with one of these in them hold something that grants access.
 const SECRET_OPTIONS: [&str; 4] = ["password", "secret", "token", "authmechanismproperties"];
 
 /// Why a text cannot be a MongoDB connection string.
@@ -37,7 +37,7 @@ pub(super) fn check_store(uri: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The connection string with everything hidden that opens a door: hosts, database and harmless options stay.
+/// The connection string with everything hidden that grants access: hosts, database and harmless options stay.
 pub(super) fn masked_store(uri: &str) -> String {
     let Some((scheme, rest)) = uri.split_once("://") else { return "***".to_owned() };
     // The last @ of the whole text, so that a password with an unescaped / or ? in it is hidden too.
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn hides_what_opens_a_door() {
+    fn hides_what_opens_a_access() {
         for (uri, shown) in [
             ("mongodb://h:1,i:2/db?replicaSet=rs0", "mongodb://h:1,i:2/db?replicaSet=rs0"),
             ("mongodb://u:p@h/", "mongodb://***@h/"),

@@ -98,7 +98,7 @@ struct Walk<'a, 't> {
     /// Where a sensor's id, and a field's name with its prefix, are put together.
     id: String,
     name: String,
-    /// What the lines look like, and where in the one at hand what a mould leaves open stands.
+    /// What the lines look like, and where in the one at hand what a template leaves open stands.
     templates: Templates<Template>,
     slots: Vec<(Slot, usize, usize)>,
 }

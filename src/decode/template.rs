@@ -1,15 +1,15 @@
 //! Templates: what readings that were decoded looked like, for those of the same payload that look like them.
 //!
 //! What a gateway sends is written by a program: line after line has the same keys in the same order, and only ids,
-//! times and values differ. A *mould* holds the literal parts of a reading and, between them, the slots. The next reading
+//! times and values differ. A *template* holds the literal parts of a reading and, between them, the slots. The next reading
 //! is compared with it, part by part, and its values go straight into the batch under the same shape: no key is parsed,
 //! looked up or checked again, which takes a quarter of the time.
 //!
 //! Where anything differs (another key, an escape, white space elsewhere, a value that is not simply written) the reading
-//! is not of this mould, and is decoded as any other. So a mould never decides that a reading is wrong, and what it takes
+//! is not of this template, and is decoded as any other. So a template never decides that a reading is wrong, and what it takes
 //! is exactly what the decoder would have made of it: `tests/decode_props.rs` compares the two.
 //!
-//! A gateway with two kinds of devices sends two kinds of lines, often in turns: a few moulds are kept, and each remembers
+//! A gateway with two kinds of devices sends two kinds of lines, often in turns: a few templates are kept, and each remembers
 //! which one came after it. Payloads whose readings never look alike are soon left alone.
 
 use crate::config::Limits;
@@ -18,9 +18,9 @@ use crate::config::Limits;
 const TEMPLATES_MAX: usize = 4;
 /// Misses in a row after which a payload's readings are not compared any more.
 const MISSES_MAX: u32 = 32;
-/// Slots of a mould; readings with more are decoded as any other.
+/// Slots of a template; readings with more are decoded as any other.
 const SLOTS_MAX: usize = 64;
-/// Tags of a mould, likewise.
+/// Tags of a template, likewise.
 pub(super) const TAGS_MAX: usize = 8;
 
 /// The literal parts of a reading and what stands between them.
@@ -110,7 +110,7 @@ pub(super) fn behind(bytes: &[u8], at: usize, literal: &[u8]) -> Option<usize> {
     same.then_some(end)
 }
 
-/// The moulds of one payload.
+/// The templates of one payload.
 #[derive(Debug)]
 pub(super) struct Templates<M> {
     /// Each with the one that came after it the last time.
@@ -129,7 +129,7 @@ impl<M> Default for Templates<M> {
 }
 
 impl<M> Templates<M> {
-    /// What `fill` makes of the first mould that fits, the likely one first.
+    /// What `fill` makes of the first template that fits, the likely one first.
     pub(super) fn find<T>(&mut self, mut fill: impl FnMut(&M) -> Option<T>) -> Option<T> {
         if self.misses >= MISSES_MAX {
             return None;
@@ -147,7 +147,7 @@ impl<M> Templates<M> {
         None
     }
 
-    /// Whether another mould may pay.
+    /// Whether another template may pay.
     pub(super) fn learns(&self) -> bool {
         self.misses < MISSES_MAX
     }

@@ -36,7 +36,7 @@ impl Registry {
         let _old = self.change(|held| std::mem::replace(held, map));
     }
 
-    /// RegistryChanges the map; `None` where there is none.
+    /// Changes the map; `None` where there is none.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut TagMap) -> T) -> Option<T> {
         let map = self.0.as_ref()?;
         Some(change(&mut map.write().unwrap_or_else(PoisonError::into_inner)))

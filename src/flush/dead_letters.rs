@@ -1,19 +1,19 @@
 //! Dead letters on their way to the store: gathered into batches, kept until the store has them, then acknowledged.
 //!
 //! **Memory.** A delivery waits at [`DeadLetters::send`] until its bytes fit into [`IN_FLIGHT_BYTES_MAX`], and gives them
-//! back when all its letters are stored. So the letters in memory are bounded in bytes while MongoDB is away, and whoever
+//! back when all its dead letters are stored. So the dead letters in memory are bounded in bytes while MongoDB is away, and whoever
 //! sends more waits: the journal is the buffer.
 //!
 //! **A batch that fails** is sent again after a backoff, without a permit meanwhile. If its failure may be the fault of one
-//! letter (no answer in time, or an error that the store gives to the whole), the next batch has half as many letters, down to
+//! dead letter (no answer in time, or an error that the store gives to the whole), the next batch has half as many dead letters, down to
 //! one; each success doubles that number again.
 //!
-//! **A letter that fails alone** does not hold up the others:
+//! **A dead letter that fails alone** does not hold up the others:
 //! - Refused, from a sender and large: its beginning ([`CUT_BYTES`]) is stored instead, with the store's words in `detail`.
 //! - Otherwise, while those have at most [`ASIDE_BYTES_MAX`]: it is set aside and tried again alone every [`AGAIN_AFTER`],
 //!   unacknowledged, so the journal keeps it too.
 //! - Beyond that, refused ones of senders are given up, the first ones first: counted (`cause="refused"`) and logged, then
-//!   acknowledged. Nothing else ever is: letters with acknowledged readings stay, and one without an answer stays at the front
+//!   acknowledged. Nothing else ever is: dead letters with acknowledged readings stay, and one without an answer stays at the front
 //!   of the queue, since a store that answers nothing is no reason to lose anything.
 //!
 //! **The size of the collection** is kept below `dead_letters.max_bytes` by the same task, after each batch and once a minute
@@ -39,19 +39,19 @@ use crate::telemetry::metrics;
 use limit::Limit;
 use log_limit::LogLimit;
 
-/// Letters of one command, and bytes after which no more are added.
+/// Dead letters of one command, and bytes after which no more are added.
 const BATCH_LETTERS_MAX: usize = 1000;
 const BATCH_BYTES_MAX: usize = 8 << 20;
-/// Letters in memory, those that wait for their first try included. A delivery that is larger waits until it is alone.
+/// Dead letters in memory, those that wait for their first try included. A delivery that is larger waits until it is alone.
 pub const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
-/// Of these, those that were set aside, before letters of senders are given up.
+/// Of these, those that were set aside, before dead letters of senders are given up.
 const ASIDE_BYTES_MAX: usize = 4 << 20;
-/// What is stored of a letter that was refused whole.
+/// What is stored of a dead letter that was refused whole.
 const CUT_BYTES: usize = 16 << 10;
-/// Between two tries of letters that were set aside.
+/// Between two tries of dead letters that were set aside.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// What was handed over at once: acknowledged when the last of its letters has gone.
+/// What was handed over at once: acknowledged when the last of its dead letters has gone.
 #[derive(Debug)]
 struct Delivery {
     acks: Acks,
@@ -59,7 +59,7 @@ struct Delivery {
     room: OwnedSemaphorePermit,
 }
 
-/// A letter on its way.
+/// A dead letter on its way.
 #[derive(Debug)]
 struct QueuedDeadLetter {
     dead_letter: DeadLetter,
@@ -67,7 +67,7 @@ struct QueuedDeadLetter {
     state: State,
 }
 
-/// What is known of a letter.
+/// What is known of a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     /// Nothing.
@@ -110,7 +110,7 @@ impl DeadLetters {
         (DeadLetters { deliveries: tx, room: Arc::new(Semaphore::new(IN_FLIGHT_BYTES_MAX)) }, writer.run(rx))
     }
 
-    /// Hands over letters, when there is room for them; `acks` are delivered when the store has them.
+    /// Hands over dead letters, when there is room for them; `acks` are delivered when the store has them.
     pub async fn send(&self, dead_letters: Vec<DeadLetter>, acks: Acks) {
         if dead_letters.is_empty() {
             return acks.delivered();
@@ -141,7 +141,7 @@ struct DeadLetterWriter {
     /// Those that failed alone.
     aside: VecDeque<QueuedDeadLetter>,
     again_at: Instant,
-    /// Letters of the next batch.
+    /// Dead letters of the next batch.
     dead_letters_max: usize,
     /// Batches that failed in a row.
     failures: u32,
@@ -203,7 +203,7 @@ impl DeadLetterWriter {
         self.queue.extend(dead_letters.into_iter().map(on_its_way));
     }
 
-    /// Sends the first letters of the queue, as many as one command may have now.
+    /// Sends the first dead letters of the queue, as many as one command may have now.
     async fn send_batch(&mut self) {
         let (mut n, mut bytes) = (0, 0);
         while n < self.queue.len().min(self.dead_letters_max) && (n == 0 || bytes < BATCH_BYTES_MAX) {
@@ -260,9 +260,9 @@ impl DeadLetterWriter {
         }
     }
 
-    /// A batch without answers goes back to the front, unless it is one letter that may be at fault itself.
+    /// A batch without answers goes back to the front, unless it is one dead letter that may be at fault itself.
     fn failed(&mut self, mut batch: Vec<QueuedDeadLetter>, error: &StoreError) {
-        // Of these no letter is the cause: there is no server, or none that writes.
+        // Of these no dead letter is the cause: there is no server, or none that writes.
         let is_for_all =
             matches!(error.kind(), "network" | "no_primary" | "unauthorized" | "overload" | "write_concern");
         if let [one] = &batch[..]

@@ -1,4 +1,4 @@
-//! Ingest: one folder a protocol. Each receives bytes, has them decoded, hands the readings through the door
+//! Ingest: one folder a protocol. Each receives bytes, has them decoded, hands the readings through admission
 //! ([`crate::admission`]) and answers the sender once their acknowledgement is in. Ingest knows protocols, not buckets.
 
 pub mod http;

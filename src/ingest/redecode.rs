@@ -1,8 +1,8 @@
 //! Dead letters read again with the settings of today, for `dead-dead_letters replay`. Pure.
 //!
-//! How a letter is read follows from where it came from: `mqtt` and `mqtt_direct` as its topic's subscription says, `http` as the URL of its
+//! How a dead letter is read follows from where it came from: `mqtt` and `mqtt_direct` as its topic's subscription says, `http` as the URL of its
 //! hook says, `store` as the lines of JSON that the service made of readings which the store refused. Times are judged as
-//! of the letter's receipt, which is also the time of readings that have none of their own.
+//! of the dead letter's receipt, which is also the time of readings that have none of their own.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::config::{Config, Decoding, Mqtt, Subscription};
 use crate::decode::{self, Context, Format, Rejects};
 use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
 
-/// What a letter is today.
+/// What a dead letter is today.
 #[derive(Debug)]
 pub struct Redecoded {
     /// Its readings.
@@ -25,7 +25,7 @@ pub struct Redecoded {
 }
 
 impl Redecoded {
-    /// A letter of which nothing can be taken.
+    /// A dead letter of which nothing can be taken.
     pub(super) fn rejected(reason: &str, detail: impl Into<String>) -> Redecoded {
         let batch = BatchBuilder::new(1).finish();
         Redecoded { batch, rejected: 1, why: Some((reason.to_owned(), detail.into())) }
@@ -68,7 +68,7 @@ impl Redecoder {
         Ok(Redecoder { subscriptions, hooks, decoding })
     }
 
-    /// What the letter is by these settings.
+    /// What the dead letter is by these settings.
     pub fn read(&mut self, dead_letter: &DeadLetter) -> Redecoded {
         if !dead_letter.is_whole() {
             return Redecoded::rejected(&dead_letter.reason, "only the begin of the payload was kept");

@@ -108,7 +108,7 @@ pub enum Damage {
 /// Why a journal that was open is not sound any more. There is no way back but a restart.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalFailure {
-    /// What was written may not be durable. The parcels that waited for it are not acknowledged.
+    /// What was written may not be durable. The ingest batches that waited for it are not acknowledged.
     #[error("the journal could not be made durable: {path}: {source}")]
     Sync {
         /// What was synced.

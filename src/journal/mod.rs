@@ -24,11 +24,11 @@
 //!
 //! **Full.** A segment's space is reserved before it is used, so a full disk shows when the next segment is made and not
 //! in the middle of an acknowledged write. When there is none to be had (`journal.max_bytes`, no space) the group is
-//! refused, the door ([`AdmissionControl::full`]) closes, and the keeper opens it when it has a segment
+//! refused, admission ([`AdmissionControl::full`]) closes, and the segment manager opens it when it has a segment
 //! again: after a removal, or at one of its attempts every second. The backlog is not affected.
 //!
 //! **Retry.** A short write is continued. A failed write refuses its group and ends its segment. A failed fdatasync of a
-//! segment or of the directory is final: [`JournalFailure::Sync`], the door closes for good, nobody of the group is
+//! segment or of the directory is final: [`JournalFailure::Sync`], admission closes for good, nobody of the group is
 //! acknowledged, and the follower still gives everything that was synced before.
 //!
 //! **Invariants.**
@@ -36,7 +36,7 @@
 //! - A file named `*.seg` has had its header synced; sequences run on without a gap from segment to segment.
 //! - Segments leave the row from the front only, each durably before the next, and before its file is written again.
 //! - The tail in memory ends where the journal ends; what it does not hold is in a segment.
-//! - No lock is held over IO but the stock's, which the writer takes only when it needs a segment.
+//! - No lock is held over IO but the pool's, which the writer takes only when it needs a segment.
 
 mod checkpoint;
 mod error;
@@ -90,7 +90,7 @@ pub struct JournalDeps {
     pub fs: Arc<dyn Fs>,
     /// The time of append, and of the checkpoints.
     pub clock: Arc<dyn Clock>,
-    /// The intake's door.
+    /// The intake's admission.
     pub admission_control: AdmissionControl,
     /// Called once, when the journal breaks.
     pub on_broken: OnBroken,
@@ -222,13 +222,13 @@ impl Journal {
         Ok(OpenedJournal { journal, follower })
     }
 
-    /// Starts taking parcels, in two threads of its own. Once a journal.
+    /// Starts taking ingest batches, in two threads of its own. Once a journal.
     ///
     /// # Errors
     /// The system has no thread to give.
     pub fn start(&mut self, ingest_batches: IngestReceiver) -> std::io::Result<()> {
         let Some((appender, segment_manager)) = self.idle.take() else { return Ok(()) };
-        // The writer waits for parcels as a task would, but blocks in its writes: a runtime of its own.
+        // The writer waits for ingest batches as a task would, but blocks in its writes: a runtime of its own.
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
         let (guard, stop) = (EndGuard(self.shared.clone()), self.stop.clone());
         let write = move || {
@@ -250,7 +250,7 @@ impl Journal {
         JournalHandle(self.shared.clone())
     }
 
-    /// Takes what is queued, syncs it and stops taking parcels. The follower ends once it has given everything; segments
+    /// Takes what is queued, syncs it and stops taking ingest batches. The follower ends once it has given everything; segments
     /// are still removed as entries are stored. Close the gate first, so that senders learn why.
     pub async fn close(&mut self) {
         self.stop.notify_one();
@@ -269,7 +269,7 @@ impl Journal {
         let _ = tokio::task::spawn_blocking(move || drop(self)).await;
     }
 
-    /// Appends parcels without the threads, for simulations; after it each is acknowledged or dropped. False once the
+    /// Appends ingest batches without the threads, for simulations; after it each is acknowledged or dropped. False once the
     /// journal is broken or started.
     pub fn append_now(&mut self, ingest_batches: Vec<IngestBatch>) -> bool {
         self.idle.as_mut().is_some_and(|(appender, _)| {
@@ -277,7 +277,7 @@ impl Journal {
         })
     }
 
-    /// Does what the keeper does every second and whenever it is woken, without the threads, for simulations.
+    /// Does what the segment manager does every second and whenever it is woken, without the threads, for simulations.
     pub fn tick_now(&mut self) {
         if let Some((_, segment_manager)) = &mut self.idle {
             segment_manager.tick(false);
@@ -324,7 +324,7 @@ impl Drop for EndGuard {
     }
 }
 
-/// A keeper that is gone would be noticed only when the journal is full.
+/// A segment manager that is gone would be noticed only when the journal is full.
 struct PanicGuard(Arc<Shared>);
 
 impl Drop for PanicGuard {

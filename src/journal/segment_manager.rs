@@ -1,9 +1,9 @@
-//! Everything around the writer that may take its time, in a thread of its own: files for the next segments are in stock
+//! Everything around the writer that may take its time, in a thread of its own: files for the next segments are in the pool
 //! before they are needed, segments that are stored leave the row, the checkpoint is written, and a journal that was
 //! full opens again.
 //!
-//! The stock is behind one lock, which the writer takes when it needs a segment: it finds a file there, or waits for the
-//! keeper who is just making it, or makes it itself. So there is no protocol between the two threads.
+//! The pool is behind one lock, which the writer takes when it needs a segment: it finds a file there, or waits for the
+//! segment manager who is just making it, or makes it itself. So there is no protocol between the two threads.
 //!
 //! **Recycling.** A segment that is stored is not removed but renamed, and becomes one of the next segments. Measured
 //! here (ext4 with `discard`, 64 MiB, groups of 200 KiB, the system calls alone): removing a segment takes 20 ms, and
@@ -32,7 +32,7 @@ const TICK: Duration = Duration::from_secs(1);
 /// Between two lines of the log about a replay.
 const PROGRESS_MS: u64 = 10_000;
 
-/// Files in stock. The backlog shrinks and grows by a few segments between two flushes; 256 MiB of disk at the usual
+/// Files in the pool. The backlog shrinks and grows by a few segments between two flushes; 256 MiB of disk at the usual
 /// size of a segment.
 const READY_MAX: usize = 4;
 
@@ -50,9 +50,9 @@ pub(super) struct PreparedSegment {
 pub(super) struct SegmentPool {
     /// The last one is the next: it is a recycled one where there is any.
     ready: Vec<PreparedSegment>,
-    /// A write or a segment was refused, and the door closed for it.
+    /// A write or a segment was refused, and admission closed for it.
     refused: bool,
-    /// How many names were given out. Each file has its own: the writer gives one its header while the keeper makes the
+    /// How many names were given out. Each file has its own: the writer gives one its header while the segment manager makes the
     /// next.
     named: u64,
 }
@@ -80,7 +80,7 @@ impl Shared {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A segment with room for this many bytes of frames. Where there is none, the door is closed until the keeper has
+    /// A segment with room for this many bytes of frames. Where there is none, admission is closed until the segment manager has
     /// one again, unless only this one message is too large for what is left.
     pub(super) fn take_segment(&self, frames_bytes: u64) -> Result<PreparedSegment, NoSegment> {
         let mut pool = self.pool();
@@ -149,7 +149,7 @@ impl Shared {
         }
     }
 
-    /// Closes the door after something was refused.
+    /// Closes admission after something was refused.
     pub(super) fn write_refused(&self, error: &dyn std::fmt::Display) {
         self.refuse(&mut self.pool(), error);
     }
@@ -163,7 +163,7 @@ impl Shared {
     }
 
     /// Takes the segments that are stored out of the row, the oldest first and each durably before the next, so that
-    /// what a crash leaves has no gap. They go into the stock where they fit, even if it is full then (see
+    /// what a crash leaves has no gap. They go into the pool where they fit, even if it is full then (see
     /// [`Shared::surplus`]).
     fn sweep(&self, pool: &mut SegmentPool) {
         loop {
@@ -205,7 +205,7 @@ impl Shared {
         Ok(Some(PreparedSegment { file, path, bytes: segment.bytes, recycled: true }))
     }
 
-    /// A file that is too many in stock, one that was never a segment first. Whoever takes it discards it without the
+    /// A file that is too many in the pool, one that was never a segment first. Whoever takes it discards it without the
     /// lock.
     fn surplus(&self) -> Option<PreparedSegment> {
         let mut pool = self.pool();
@@ -213,7 +213,7 @@ impl Shared {
     }
 }
 
-/// The keeper itself.
+/// The segment manager itself.
 pub(super) struct SegmentManager {
     shared: Arc<Shared>,
     checkpoint: Option<checkpoint::Writer>,

@@ -43,7 +43,7 @@ pub(super) struct State {
     pub(super) segments: VecDeque<SegmentInfo>,
     /// Whether the newest segment is being written.
     pub(super) active: bool,
-    /// Of the segments and of the files in stock.
+    /// Of the segments and of the files in the pool.
     pub(super) bytes: u64,
     pub(super) tail: Tail,
     pub(super) tracker: Tracker,
@@ -54,7 +54,7 @@ pub(super) struct State {
     /// The process is about to end: entries that are given up are no news.
     pub(super) finished: bool,
     pub(super) broken: Option<String>,
-    /// The keeper has something to do.
+    /// The segment manager has something to do.
     pub(super) kick: bool,
     pub(super) lock: Option<Box<dyn DirLock>>,
 }
@@ -144,7 +144,7 @@ impl Shared {
         Appended { run: self.run, mono_ms, wall_ms }
     }
 
-    /// Wakes the keeper.
+    /// Wakes the segment manager.
     pub(super) fn kick(&self, state: &mut State) {
         state.kick = true;
         self.segment_manager.notify_one();

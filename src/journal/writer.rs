@@ -5,7 +5,7 @@
 //!
 //! What can happen to a group, and what follows:
 //! - *synced*: a frame behind it says so (see `segment`), its entries go to the follower, its senders are acknowledged;
-//! - *refused* (no room, or the write failed): nothing was promised; its senders are told so and the door closes. The
+//! - *refused* (no room, or the write failed): nothing was promised; its senders are told so and admission closes. The
 //!   rest of the segment may hold pieces of the group, so it is never written again: the next group begins a new
 //!   segment, whose first sequence says where the old one ends;
 //! - *sync failed*: whether it is durable cannot be known, now or ever. Nobody is acknowledged and the writer ends.
@@ -28,7 +28,7 @@ use crate::ack::Ack;
 use crate::admission::{IngestBatch, IngestReceiver};
 use crate::telemetry::metrics;
 
-/// A group takes in parcels up to this size: at 3 ms for a synced MiB, an fdatasync of more would make everybody wait
+/// A group takes in ingest batches up to this size: at 3 ms for a synced MiB, an fdatasync of more would make everybody wait
 /// longer than the batching saves.
 const GROUP_BYTES_MAX: usize = 4 << 20;
 /// What an entry costs in memory beside its readings.
@@ -71,7 +71,7 @@ impl Appender {
         Appender { shared, active: None, next_number, next_seq, buf, staged, acks }
     }
 
-    /// Appends parcels, in one group where they fit into one segment. When it returns, each has been acknowledged or
+    /// Appends ingest batches, in one group where they fit into one segment. When it returns, each has been acknowledged or
     /// dropped.
     pub(super) fn append(
         &mut self,
@@ -100,7 +100,7 @@ impl Appender {
         self.commit()
     }
 
-    /// Encodes a parcel's frames behind the others. `None` where there is nothing to write.
+    /// Encodes an ingest batch's frames behind the others. `None` where there is nothing to write.
     fn stage(&mut self, ingest_batch: IngestBatch) -> Option<Ack> {
         if ingest_batch.memory_bytes() > PAYLOAD_BYTES_MAX {
             tracing::error!("a message of {} bytes is too large for the journal", ingest_batch.memory_bytes());
@@ -243,7 +243,7 @@ impl Appender {
         self.shared.write_refused(error);
     }
 
-    /// Works until the parcels end or `stop` is notified and the queue is empty.
+    /// Works until the ingest batches end or `stop` is notified and the queue is empty.
     pub(super) async fn run(mut self, mut ingest_batches: IngestReceiver, stop: Arc<Notify>) {
         let mut group = Vec::new();
         loop {

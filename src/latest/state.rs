@@ -144,7 +144,7 @@ impl Latest {
         }
         self.shapes.end();
         self.count_shapes();
-        self.squeeze();
+        self.evict();
     }
 
     /// Lets go of the shapes and names that no entry has any more: sooner when they may be what fills the memory.
@@ -184,7 +184,7 @@ impl Latest {
             self.ready.pop_front();
             job.extend(self.remove(slot));
         }
-        self.squeeze();
+        self.evict();
         job
     }
 
@@ -246,7 +246,7 @@ impl Latest {
     }
 
     /// Near the limit of memory, what is due next goes now.
-    fn squeeze(&mut self) {
+    fn evict(&mut self) {
         let high = self.usage.bytes >= self.settings.bytes_max / 4 * 3 || self.full();
         if high
             && self.ready.is_empty()

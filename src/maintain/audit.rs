@@ -1,6 +1,6 @@
-//! What is wrong with a stored bucket: every document is held against a recount of its readings.
+//! What is wrong with a stored bucket: every document is held against a recomputation of its readings.
 //!
-//! Sums: `$inc` has added the doubles in another order than a recount does, so two sums are equal when they differ by at
+//! Sums: `$inc` has added the doubles in another order than a recomputation does, so two sums are equal when they differ by at
 //! most [`SUM_TOLERANCE`] of the sum of the absolute values (n additions of doubles err by at most n · 2⁻⁵³ of it, and
 //! 10⁻⁹ is that for eight million). Integers are compared exactly. Minimum and maximum are no results of a calculation
 //! and must be equal in value.
@@ -28,7 +28,7 @@ pub struct Finding {
     pub kind: Kind,
 }
 
-/// What is wrong. Times in milliseconds since 1970; `stored` is what the document says, `actual` the recount.
+/// What is wrong. Times in milliseconds since 1970; `stored` is what the document says, `actual` the recomputation.
 #[derive(Debug, Clone, PartialEq)]
 #[allow(missing_docs, reason = "`stored` and `actual` are said above, `n` is a number of readings")]
 pub enum Kind {
@@ -261,7 +261,7 @@ fn same(stored: &FieldSummary, actual: &FieldSummary, absolute: f64) -> bool {
             (a, b) => {
                 let (a, b) = (a.as_f64(), b.as_f64());
                 // If even the absolute values overflow, the order of the additions decides whether a sum is a number,
-                // infinite or none (inf - inf), and no recount says which is right.
+                // infinite or none (inf - inf), and no recomputation says which is right.
                 !absolute.is_finite() || a == b || (a - b).abs() <= SUM_TOLERANCE * absolute
             }
         }

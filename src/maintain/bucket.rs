@@ -1,4 +1,4 @@
-//! A bucket as it stands in the store, whatever is wrong with it: nothing here is believed before it was recounted.
+//! A bucket as it stands in the store, whatever is wrong with it: nothing here is believed before it was recomputed.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 

@@ -46,7 +46,7 @@ pub fn pattern_of(glob: &str) -> String {
     pattern + "$"
 }
 
-/// A letter as a line of JSON: `{"id", "received_at", "source", "topic", "reason", "detail", "bytes"}` and `payload`
+/// A dead letter as a line of JSON: `{"id", "received_at", "source", "topic", "reason", "detail", "bytes"}` and `payload`
 /// where it is text, otherwise `payload_base64`.
 pub fn line(id: &str, dead_letter: &DeadLetter) -> String {
     let mut shown = serde_json::json!({
@@ -85,7 +85,7 @@ pub struct Replayed {
 }
 
 impl Replayed {
-    /// Whether no letter is left of those looked at.
+    /// Whether no dead letter is left of those looked at.
     pub fn is_complete(&self) -> bool {
         self.replayed == self.dead_letters
     }

@@ -3,7 +3,7 @@
 /// Bytes of a payload that a dead letter keeps: a document has at most 16 MiB, and a dead letter is there to be read.
 pub const DEAD_PAYLOAD_BYTES_MAX: usize = 1 << 20;
 
-/// The detail of a letter whose payload is not whole ends with these around two numbers: bytes kept, and bytes received.
+/// The detail of a dead letter whose payload is not whole ends with these around two numbers: bytes kept, and bytes received.
 const KEPT: &str = "; the first ";
 /// The `source` of dead letters that the service makes itself, of readings that it has acknowledged and the store refuses. They
 /// are not subject to `dead_letters.retention` and `dead_letters.max_bytes`: nothing acknowledged is dropped.
@@ -13,7 +13,7 @@ const KEPT: &str = "; the first ";
 pub const OWN_SOURCE: &str = "store";
 
 const NOT_WHOLE: &str = " bytes are kept";
-/// What a letter takes in memory beside its texts and its payload.
+/// What a dead letter takes in memory beside its texts and its payload.
 const LETTER_BYTES: usize = 256;
 
 /// One document of the collection `dead_letters`.
@@ -34,7 +34,7 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    /// A letter with as much of the payload as is kept; where that is not all, `detail` says so.
+    /// A dead letter with as much of the payload as is kept; where that is not all, `detail` says so.
     pub fn keep(
         received_at_ms: i64,
         source: &str,
@@ -82,7 +82,7 @@ impl DeadLetter {
         LETTER_BYTES + texts + self.payload.len()
     }
 
-    /// The same letter with at most `bytes_max` of its payload, and `why` behind the detail.
+    /// The same dead letter with at most `bytes_max` of its payload, and `why` behind the detail.
     #[must_use]
     pub fn cut(&self, bytes_max: usize, why: &str) -> DeadLetter {
         let (kept, len) = (bytes_max.min(self.payload.len()), self.payload.len());
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_letter_knows_whether_it_is_whole() {
+    fn a_dead_letter_knows_whether_it_is_whole() {
         let dead_letter = |n| DeadLetter::keep(1, "mqtt", "a/b", &vec![b'1'; n], "not_finite", "why");
         let whole = dead_letter(DEAD_PAYLOAD_BYTES_MAX);
         assert!(whole.is_whole() && whole.detail == "why" && whole.payload.len() == DEAD_PAYLOAD_BYTES_MAX);
@@ -113,7 +113,7 @@ mod tests {
             ("why; the first 2 of 9 bytes are kept", &b"12"[..])
         );
         assert!(!begin.is_whole());
-        // What a sender wrote into a detail does not make a letter one that is not whole.
+        // What a sender wrote into a detail does not make a dead letter one that is not whole.
         let quoted = DeadLetter::keep(1, "mqtt", "a/b", b"12", "not_finite", "`x; the first 9 of 99 bytes are kept`");
         assert!(quoted.is_whole());
         let cut = whole.cut(10, "the store refused it: too large");

@@ -48,10 +48,10 @@ impl FieldSchema {
     }
 }
 
-/// FieldSchemas and names that are kept whether anybody has them or not.
+/// Field schemas and names that are kept whether anybody has them or not.
 const SWEEP_MIN: usize = 1024;
 
-/// FieldSchemas shared by all that one owner holds (a shard's buckets), and what the shapes of one batch are among them.
+/// Field schemas shared by all that one owner holds (a shard's buckets), and what the shapes of one batch are among them.
 ///
 /// What nobody else holds any more goes with the next [`FieldSchemas::sweep`]; that is done when there are twice as many as the
 /// last one left, so that it costs a constant for each new one, and whenever the owner wants the memory back.

@@ -39,7 +39,7 @@ const STRIPES: usize = 16;
 const OWNERS_MAX: usize = 16_384;
 /// How long the shared names hold, in milliseconds of the clock by which readings are received.
 const EPOCH_MS: i64 = 60 * 60 * 1000;
-/// FieldSchemas by which a sensor's readings are recognised.
+/// Field schemas by which a sensor's readings are recognised.
 const SHAPES_KEPT: usize = 4;
 
 /// How many names may be shared.

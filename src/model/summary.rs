@@ -8,7 +8,7 @@ use super::value::Number;
 /// Largest integer sum one statement may carry as an integer. A page takes at most `bucket.max_readings` (≤ 10,000 <
 /// 2^14) statements, so a page's integer sum stays below 2^49 · 2^14 = 2^63 and `$inc` never overflows (the server
 /// refuses an overflowing `$inc`). Larger sums are carried as doubles. A time-series bucket has no such limit to its
-/// statements: where its `$inc` is refused the bucket is recounted, and [`Number::plus`] makes a double of the sum there too.
+/// statements: where its `$inc` is refused the bucket is recomputed, and [`Number::plus`] makes a double of the sum there too.
 ///
 /// A sum of doubles may become infinite, or no number (`inf - inf`), as the server's does; `min`, `max` and `count` stay
 /// right.
@@ -147,7 +147,7 @@ mod tests {
         let large = ValueRef::Int(SUM_INT_MAX as i64);
         assert!(matches!(of(&[large]).sum, Number::Int(_)));
         assert!(matches!(of(&[large, large]).sum, Number::Double(_)), "of one statement");
-        // Of statements that fit by themselves, as a recount adds up its parts: 2^63 is one more than fits.
+        // Of statements that fit by themselves, as a recomputation adds up its parts: 2^63 is one more than fits.
         let mut sum = of(&[large]);
         let mut statements = 1u64;
         while matches!(sum.sum, Number::Int(_)) {

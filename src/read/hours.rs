@@ -53,7 +53,7 @@ impl Hour {
 
     /// Adds what a stored page says of itself.
     pub fn add_page(&mut self, page: &StoredPage) {
-        // A page of a recounted time-series bucket may count nothing and have fields all the same.
+        // A page of a recomputed time-series bucket may count nothing and have fields all the same.
         let count = page.counted::<u64>();
         if count == 0 && page.summary.is_empty() {
             return;

@@ -19,7 +19,7 @@ use crate::store::{LoadedBucket, LoadedPage};
 const GATHER_BYTES_MAX: usize = 32 << 20;
 /// Bytes of the readings in one answer, as they are stored; in JSON they are about twice as many.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
-/// MergedReadings readings beyond the limit, before those that are too many are dropped.
+/// Gathered readings beyond the limit, before those that are too many are dropped.
 const SLACK: usize = 10_000;
 
 /// Where an answer has ended: behind the reading with this identity, of which so many were given.

@@ -8,7 +8,7 @@
 //!    of what is acknowledged is noted, and the question waits until the router has handed that over ([`WAIT_MAX`]; less
 //!    where nothing moves). Where it has not, and where a shard is too full to take it in, `complete` is false. With
 //!    `ack = "stored"` whatever is acknowledged is stored, and nothing is waited for.
-//! 2. *The sensor's shard*, behind all portions that were handed over to it: a copy of the rows that are not known to be
+//! 2. *The sensor's shard*, behind all shard batches that were handed over to it: a copy of the rows that are not known to be
 //!    stored, waiting and in flight ([`crate::accumulate::ask`], limited in bytes).
 //! 3. *The store*, as a majority has it. Rows leave memory only when the store has said `JobResult`, so whatever was not in the
 //!    shard in step 2 is seen here.
@@ -66,7 +66,7 @@ const STUCK_MAX: Duration = Duration::from_millis(250);
 const SHARD_MAX: Duration = Duration::from_secs(3);
 /// Measurements of a bucket that are added up at once.
 const MEASUREMENTS_MAX: usize = 100_000;
-/// Fields of all buckets in one answer, looked at between portions of 8 MiB of pages: about 150 MB with usual names.
+/// Fields of all buckets in one answer, looked at between shard batches of 8 MiB of pages: about 150 MB with usual names.
 const FIELDS_MAX: usize = 1 << 20;
 
 /// Why a question has no answer.

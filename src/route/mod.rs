@@ -1,8 +1,8 @@
-//! Route: takes readings in order, from the journal or straight from the door, and hands each to the shard that owns its
+//! Route: takes readings in order, from the journal or straight from admission, and hands each to the shard that owns its
 //! sensor.
 //!
 //! A shard that is full makes the router wait, and with it everything behind: the journal is the buffer then, or with
-//! `ack = "stored"` the door. Dead letters go to their own task. An acknowledgement is split over the shards concerned;
+//! `ack = "stored"` admission. Dead letters go to their own task. An acknowledgement is split over the shards concerned;
 //! the router's own part is delivered once everything is handed over.
 
 pub mod oldest;
@@ -67,7 +67,7 @@ impl Router {
         Ok(())
     }
 
-    /// Takes parcels from the door until it is closed (`ack = "stored"`): each is acknowledged when it is stored.
+    /// Takes ingest batches from admission until it is closed (`ack = "stored"`): each is acknowledged when it is stored.
     ///
     /// # Errors
     /// A shard is gone.

@@ -1,11 +1,11 @@
-//! The age of the oldest parcel that is not stored yet, where there is no journal to ask.
+//! The age of the oldest ingest batch that is not stored yet, where there is no journal to ask.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::ack::{Ack, AckOutcome};
 
-/// IngestReceiver on their way, by the order of their arrival; as many as the limits of the door and the shards let in.
+/// IngestReceiver on their way, by the order of their arrival; as many as the limits of admission and the shards let in.
 #[derive(Debug, Default)]
 pub struct Oldest(Mutex<Waiting>);
 

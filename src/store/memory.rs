@@ -58,7 +58,7 @@ pub struct Pages {
     pub latest: BTreeMap<String, LatestDocument>,
     /// No bucket after this one was ever written; `None` before the first was.
     pub high_water: Option<BucketStart>,
-    /// Bytes of a page's summary, for a recount; without it those of MongoDB's pages.
+    /// Bytes of a page's summary, for a recomputation; without it those of MongoDB's pages.
     pub summary_bytes_max: Option<u64>,
 }
 

@@ -12,7 +12,7 @@
 //! - Writes of [`StorageMode::TimeSeries`] store their measurements first, which no version guards, and then the summary. If the
 //!   summary is not what was believed they answer [`PageWriteResult::SummaryConflict`]. After that, and after an `Unknown`, the
 //!   bucket must be loaded with `doubt` before anything more is written to it: that load waits until no statement of this
-//!   process on the bucket that was given up can still be applied, and recounts the summary if it differs ([`recompute_summary`]).
+//!   process on the bucket that was given up can still be applied, and recomputes the summary if it differs ([`recompute_summary`]).
 //! - One bucket that cannot be loaded does not fail the others: [`Store::load`] answers each request by itself.
 
 pub mod memory;
@@ -79,7 +79,7 @@ pub enum LatestWriteResult {
 pub enum DeadLetterWritten {
     /// It is stored.
     Done,
-    /// The store will never take this letter as it is.
+    /// The store will never take this dead letter as it is.
     Rejected {
         /// Why, in the store's words.
         detail: String,
@@ -89,13 +89,13 @@ pub enum DeadLetterWritten {
 /// What was removed to make room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Evicted {
-    /// Letters that this call has removed.
+    /// Dead letters that this call has removed.
     pub dead_letters: u64,
     /// Their bytes.
     pub bytes: u64,
     /// When the last one of them was received, in milliseconds since 1970.
     pub until_ms: i64,
-    /// No letter is left that may be removed.
+    /// No dead letter is left that may be removed.
     pub exhausted: bool,
 }
 
@@ -257,7 +257,7 @@ pub trait Store: Send + Sync + 'static {
         Box::pin(async { Ok(0) })
     }
 
-    /// Removes the oldest dead letters until `bytes` are gone, or fewer where one call would take long. Letters that
+    /// Removes the oldest dead letters until `bytes` are gone, or fewer where one call would take long. Dead letters that
     /// [hold acknowledged readings](DeadLetter::is_own) are never removed.
     fn evict_dead_letters(&self, bytes: u64) -> BoxFuture<'_, Result<Evicted, StoreError>> {
         let _ = bytes;

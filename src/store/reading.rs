@@ -95,6 +95,6 @@ pub struct DeadLetterQuery {
 pub struct StoredDeadLetter {
     /// The id, as text.
     pub id: String,
-    /// The letter.
+    /// The dead letter.
     pub dead_letter: DeadLetter,
 }

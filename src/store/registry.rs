@@ -33,12 +33,12 @@ pub enum RegistryChange {
     Unclear,
 }
 
-/// RegistryChanges as they happen.
+/// Changes as they happen.
 pub trait RegistryChanges: Send {
     /// Waits for the next one. Cancelling the future loses nothing.
     ///
     /// # Errors
-    /// RegistryChanges may have been missed; what follows is a new reader's [`RegistryReader::watch`] and [`RegistryReader::read`].
+    /// Changes may have been missed; what follows is a new reader's [`RegistryReader::watch`] and [`RegistryReader::read`].
     fn next(&mut self) -> BoxFuture<'_, Result<RegistryChange, StoreError>>;
 }
 
@@ -59,9 +59,9 @@ impl std::fmt::Debug for RegistryWatch {
     }
 }
 
-/// ReadService a registry.
+/// Reads a registry.
 pub trait RegistryReader: Send + Sync {
-    /// ReadService all of it. Documents without an id that can be a sensor's are passed over.
+    /// Reads all of it. Documents without an id that can be a sensor's are passed over.
     ///
     /// # Errors
     /// It broke off; `each` has seen a part.

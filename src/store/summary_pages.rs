@@ -8,7 +8,7 @@
 //! **Several pages.** Afterwards all of them are sealed, so no statement of an earlier view can match, and the next write
 //! begins a new page. The fields stand in the pages in the order of their names, each in one page only. The counts of the
 //! pages add up to the number of measurements; which page counts which is of no meaning any more. Every page that
-//! counts something counts less than before, so its version changes, and a recount that was given up can do no harm to a
+//! counts something counts less than before, so its version changes, and a recomputation that was given up can do no harm to a
 //! later one: its gates no longer match. What the others do not count is counted by a page that is added behind.
 //!
 //! First the last page is sealed, if it is not, and emptied (a page of 16 MB could not even be sealed otherwise). Then
@@ -19,7 +19,7 @@
 //!
 //! **Crash.** Until the last statement the counts add up to less (rising) or more (falling) than there are measurements, so
 //! the next load in doubt counts anew. Doing it again ends in the same state but for the number of pages. In between a
-//! reader may miss fields or see some twice; only in a bucket of several pages, for the moment that a recount takes.
+//! reader may miss fields or see some twice; only in a bucket of several pages, for the moment that a recomputation takes.
 
 use std::collections::BTreeMap;
 

@@ -168,7 +168,7 @@ pub fn ready(ready: bool) {
     gauge!("hourbucket_ready").set(f64::from(u8::from(ready)));
 }
 
-/// Why the door is closed, the label `reason`.
+/// Why admission is closed, the label `reason`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdmissionClosed {
     /// The journal has no room.
@@ -179,7 +179,7 @@ pub enum AdmissionClosed {
     Broken,
 }
 
-/// Sets why the door is closed; `None`: it is open.
+/// Sets why admission is closed; `None`: it is open.
 pub fn intake_closed(why: Option<AdmissionClosed>) {
     for (reason, label) in
         [(AdmissionClosed::Full, "full"), (AdmissionClosed::Stopping, "stopping"), (AdmissionClosed::Broken, "broken")]

@@ -53,9 +53,9 @@ pub fn note(source: Source, name: &str, reason: &str, n: u64, detail: &str, at_m
 }
 
 /// The same for the messages of which something was rejected.
-pub fn note_dead_letters(source: Source, letters: &[DeadLetter]) {
-    for letter in letters {
-        note(source, &letter.topic, &letter.reason, 1, &letter.detail, letter.received_at_ms);
+pub fn note_dead_letters(source: Source, dead_letters: &[DeadLetter]) {
+    for dead_letter in dead_letters {
+        note(source, &dead_letter.topic, &dead_letter.reason, 1, &dead_letter.detail, dead_letter.received_at_ms);
     }
 }
 

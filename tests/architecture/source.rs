@@ -5,17 +5,43 @@
 pub(crate) struct Code {
     /// Every path that it names, with its line; a macro's has a `!` behind it. Keywords and single names are there too.
     pub(crate) paths: Vec<(usize, String)>,
+    /// The file without comments, literals and test modules.
+    pub(crate) text: String,
 }
 
 impl Code {
-    /// ReadService a file; `path` is from the root, with `/`.
+    /// Reads a file; `path` is from the root, with `/`.
     pub(crate) fn read(path: &str, text: &str) -> Code {
         let text = without_tests(&blank(text));
         let mut scan = Scan { text: &text, at: 0, paths: Vec::new() };
         scan.all();
         let module = module_of(path);
         let line = |at: usize| 1 + text[..at].iter().filter(|c| **c == '\n').count();
-        Code { paths: scan.paths.into_iter().map(|(at, path)| (line(at), resolve(&module, &path))).collect() }
+        let paths = scan.paths.into_iter().map(|(at, path)| (line(at), resolve(&module, &path))).collect();
+        Code { paths, text: text.iter().collect() }
+    }
+
+    /// The file without literals, but with its comments.
+    pub(crate) fn without_literals(text: &str) -> String {
+        let blanked = blank(text);
+        // `blank` keeps the place of each character, so what it blanked and is not a comment is a literal.
+        let mut out: Vec<char> = text.chars().collect();
+        let mut at = 0;
+        while at < out.len() {
+            let is_comment = out[at] == '/' && matches!(out.get(at + 1), Some('/' | '*')) && blanked[at] == ' ';
+            if is_comment {
+                at = if out[at + 1] == '/' { line_end(&out, at) } else { comment_end(&out, at) };
+                continue;
+            }
+            if blanked[at] == ' ' && out[at] != '\n' {
+                let end = literal_end(&out, at);
+                out[at..end].iter_mut().filter(|c| **c != '\n').for_each(|c| *c = ' ');
+                at = end;
+                continue;
+            }
+            at += 1;
+        }
+        out.into_iter().collect()
     }
 }
 
@@ -76,6 +102,18 @@ fn blank(text: &str) -> Vec<char> {
         at = end.max(at + 1);
     }
     out
+}
+
+/// The end of the literal at `at`, or one further where there is none.
+fn literal_end(text: &[char], at: usize) -> usize {
+    let end = match (text[at], text.get(at + 1).copied().unwrap_or(' ')) {
+        ('"', _) => string_end(text, at + 1),
+        ('r', '"' | '#') => raw_end(text, at + 1),
+        ('\'', '\\') => (at + 3..text.len()).find(|i| text[*i] == '\'').map_or(text.len(), |i| i + 1),
+        ('\'', _) if text.get(at + 2) == Some(&'\'') => at + 3,
+        _ => at,
+    };
+    end.max(at + 1)
 }
 
 fn line_end(text: &[char], at: usize) -> usize {

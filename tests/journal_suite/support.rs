@@ -10,7 +10,7 @@ use hourbucket::admission::{AdmissionControl, IngestBatch};
 use hourbucket::config;
 use hourbucket::journal::fs::memory::Crash;
 use hourbucket::journal::fs::{Fs, MemFs};
-use hourbucket::journal::{Entry, EntryKind, Journal, JournalDeps, JournalError, OpenedJournal};
+use hourbucket::journal::{EntryKind, Journal, JournalDeps, JournalEntry, JournalError, OpenedJournal};
 use hourbucket::model::{BatchBuilder, Clock, DeadLetter, Now, ReadingBatch, ValueRef};
 
 /// A clock that a test moves, and whose wall half it sets.
@@ -85,7 +85,7 @@ pub(crate) const MOMENT_MS: u64 = 5000;
 pub(crate) type Key = (u64, bool);
 
 /// What an entry is, having verified that it is all of it.
-pub(crate) fn key_of(entry: &Entry, sent: &BTreeMap<u64, Sent>) -> Key {
+pub(crate) fn key_of(entry: &JournalEntry, sent: &BTreeMap<u64, Sent>) -> Key {
     match &entry.kind {
         EntryKind::Readings(got) => {
             let (_, first) = got.iter().next().expect("never empty");

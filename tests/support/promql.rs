@@ -26,7 +26,7 @@ pub struct Names {
 const GROUPINGS: [&str; 6] = ["by", "without", "on", "ignoring", "group_left", "group_right"];
 const WORDS: [&str; 7] = ["and", "or", "unless", "bool", "offset", "inf", "nan"];
 
-/// ReadService an expression that Prometheus has parsed.
+/// Reads an expression that Prometheus has parsed.
 pub fn names(expr: &str) -> Names {
     let mut reader = Reader { rest: expr };
     let mut names = Names::default();

@@ -11,7 +11,7 @@ use super::block_on;
 /// A stored reading as sensor, time (ms) and its field `n`.
 pub type Stored = (String, i64, i64);
 
-/// ReadService every bucket of a database, in either form, checks that each page or summary is what its readings say it is, and
+/// Reads every bucket of a database, in either form, checks that each page or summary is what its readings say it is, and
 /// counts the readings.
 ///
 /// # Panics

@@ -1,6 +1,6 @@
 //! How often a sensor speaks, in eight bytes, and who has become silent. Pure.
 //!
-//! *SilentSensor* is a sensor of which no reading has come for longer than three times its usual interval and at least
+//! *Silent* is a sensor of which no reading has come for longer than three times its usual interval and at least
 //! [`SILENT_MIN_S`]; while no interval is known (fewer than three readings), for longer than [`SILENT_UNKNOWN_S`]. What
 //! counts is the time of the readings, so a gateway that uploads late makes its sensors late, not silent sooner than its
 //! own habit: the floor of five minutes is above what gateways gather.

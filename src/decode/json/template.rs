@@ -31,11 +31,11 @@ struct Template {
     schema: u32,
 }
 
-/// The moulds of one payload.
+/// The templates of one payload.
 #[derive(Debug)]
 pub(super) struct Templates<'de> {
     payload: &'de [u8],
-    /// The payload as text, once there is a mould; then nothing of it has to be checked again.
+    /// The payload as text, once there is a template; then nothing of it has to be checked again.
     text: &'de str,
     templates: template::Templates<Template>,
 }

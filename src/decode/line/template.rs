@@ -61,7 +61,7 @@ pub(super) struct Line<'l, 't> {
 }
 
 impl Template {
-    /// The mould of a line that was just committed; `None` where it is too large for one.
+    /// The template of a line that was just committed; `None` where it is too large for one.
     pub(super) fn of(line: &Line<'_, '_>) -> Option<Template> {
         if line.keys.len() > TAGS_MAX {
             return None;

@@ -111,7 +111,7 @@ fn in_json() -> String {
 #[test]
 fn gauges_and_sums_are_the_same_readings_in_both_encodings() {
     let (readings, rejects) = json(&in_json());
-    let [temperature, door] = &readings[..] else { panic!("{readings:?}") };
+    let [temperature, contact] = &readings[..] else { panic!("{readings:?}") };
     assert_eq!((temperature.sensor_id.as_str(), temperature.ts_ms), ("edge-7", (T_NS / 1_000_000) as i64));
     assert_eq!(temperature.values["room_temperature"], Value::Double(21.5));
     assert_eq!(
@@ -122,7 +122,7 @@ fn gauges_and_sums_are_the_same_readings_in_both_encodings() {
             ("room".to_owned(), "north".to_owned()),
         ]
     );
-    assert_eq!((&door.values["door_count"], door.receipt_time), (&Value::Int(-7), false));
+    assert_eq!((&contact.values["door_count"], contact.receipt_time), (&Value::Int(-7), false));
     assert_eq!(reasons_of(&rejects), [(3, "unsupported_metric"), (5, "unsupported_metric"), (6, "unsupported_metric")]);
     assert_eq!((rejects.total(), rejects.remarked()), (4, None));
     assert!(rejects.list()[1].detail.contains("`e` is an exponential histogram"), "{rejects:?}");

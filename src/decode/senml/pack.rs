@@ -443,7 +443,7 @@ fn understood(record: &mut Record<'_>) -> Result<(), Fault> {
     }
 }
 
-/// §4.5.1: letters, digits and `-:./_`, the first a letter or digit.
+/// §4.5.1: `A-Z`, `a-z`, `0-9` and `-:./_`, the first one alphanumeric.
 fn check_name(name: &str) -> Result<(), Fault> {
     let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b':' | b'.' | b'/' | b'_');
     if name.bytes().all(good) && name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric) {

@@ -1,10 +1,10 @@
 //! The size of the collection of dead letters, kept below `dead_letters.max_bytes`.
 //!
-//! Between two looks at the store's own account the letters that this process has stored are added to it. The account is
+//! Between two looks at the store's own account the dead letters that this process has stored are added to it. The account is
 //! looked at when these are a part of the limit ([`LOOK_AFTER`]), once a minute ([`LOOK_EVERY`]), and before anything is
 //! removed; so what other instances store and what is purged or expires is seen, and nothing is removed for an estimate.
-//! After each batch of letters the oldest ones are removed for up to [`KEEP_FOR`], which is many times what a batch can have
-//! even if these are small: a collection at its limit stays near it however fast letters come, and the next batch never waits
+//! After each batch of dead letters the oldest ones are removed for up to [`KEEP_FOR`], which is many times what a batch can have
+//! even if these are small: a collection at its limit stays near it however fast dead letters come, and the next batch never waits
 //! longer than that.
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::telemetry::metrics;
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// One look for so much of the limit that this process has stored itself: one part of it.
 const LOOK_AFTER: u64 = 64;
-/// Removals at one go; then letters that wait are stored first.
+/// Removals at one go; then dead letters that wait are stored first.
 const KEEP_FOR: Duration = Duration::from_secs(2);
 /// Between two log lines of what was removed.
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -65,7 +65,7 @@ impl Limit {
         Instant::now() >= self.due_at
     }
 
-    /// Looks at the store's account, and removes the oldest letters if it is above the limit. What fails is tried again
+    /// Looks at the store's account, and removes the oldest dead letters if it is above the limit. What fails is tried again
     /// with the next batch or look; nobody waits for it.
     pub(super) async fn keep(&mut self, flusher: &Flusher, permit: Permit) {
         let until = Instant::now() + KEEP_FOR;

@@ -1,4 +1,4 @@
-//! A log line that may be due for each letter, and is written once a minute.
+//! A log line that may be due for each dead letter, and is written once a minute.
 
 use std::time::Duration;
 

@@ -64,7 +64,7 @@ async fn outcome(wait: AckWaiter) -> Option<AckOutcome> {
 }
 
 #[test]
-fn only_the_services_own_letters_are_out_of_reach_of_the_index_by_which_letters_go() {
+fn only_the_services_own_dead_letters_are_out_of_reach_of_the_index_by_which_dead_letters_go() {
     for source in [Source::Mqtt, Source::MqttDirect, Source::Http, Source::Replay] {
         assert!(source.label() < OWN_SOURCE, "{}: neither expires nor is evicted", source.label());
     }
@@ -72,7 +72,7 @@ fn only_the_services_own_letters_are_out_of_reach_of_the_index_by_which_letters_
 }
 
 #[tokio::test(start_paused = true)]
-async fn letters_in_memory_are_bounded_in_bytes_while_the_store_is_away() {
+async fn dead_letters_in_memory_are_bounded_in_bytes_while_the_store_is_away() {
     let rig = Rig::closed(1 << 30);
     let sent = Arc::new(AtomicUsize::new(0));
     let (dead, count) = (rig.dead.clone(), sent.clone());
@@ -120,7 +120,7 @@ async fn no_permit_is_held_while_it_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_letter_that_hangs_is_found_and_holds_up_nobody() {
+async fn a_dead_letter_that_hangs_is_found_and_holds_up_nobody() {
     let rig = Rig::new(1 << 30);
     rig.store.set_judge(Box::new(|l| if l.topic == "mqtt/321" { Verdict::Hangs } else { Verdict::Takes }));
     let others = rig.send((0..300).map(|n| dead_letter("mqtt", n, 10)).collect()).await;
@@ -140,7 +140,7 @@ async fn a_letter_that_hangs_is_found_and_holds_up_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_large_letter_that_is_refused_is_stored_in_part_and_says_so() {
+async fn a_large_dead_letter_that_is_refused_is_stored_in_part_and_says_so() {
     let rig = Rig::new(1 << 30);
     rig.store.set_judge(Box::new(|l| if l.payload.len() > MIB / 2 { Verdict::Refuses } else { Verdict::Takes }));
     let wait =
@@ -156,7 +156,7 @@ async fn a_large_letter_that_is_refused_is_stored_in_part_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_letters_that_are_refused_for_good_those_with_acknowledged_readings_are_never_given_up() {
+async fn of_dead_letters_that_are_refused_for_good_those_with_acknowledged_readings_are_never_given_up() {
     let rig = Rig::new(1 << 30);
     rig.store.set_judge(Box::new(|l| if l.topic == "mqtt/0" { Verdict::Takes } else { Verdict::Refuses }));
     let own = rig.send((0..2).map(|n| dead_letter(OWN_SOURCE, n, MIB)).collect()).await;
@@ -190,7 +190,7 @@ async fn a_store_that_answers_nothing_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_oldest_letters_of_senders_make_room_and_no_more_than_needed() {
+async fn the_oldest_dead_letters_of_senders_make_room_and_no_more_than_needed() {
     let rig = Rig::new(4 * MIB);
     // Not in the order of their receipt.
     for n in [5, 3, 9, 1, 7] {
@@ -212,7 +212,7 @@ async fn the_oldest_letters_of_senders_make_room_and_no_more_than_needed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_small_letters_make_room_for_large_ones_as_fast_as_these_come() {
+async fn many_small_dead_letters_make_room_for_large_ones_as_fast_as_these_come() {
     let rig = Rig::new(4 * MIB);
     rig.store.pages().dead.extend((0..8000).map(|n| dead_letter("mqtt", n, 100)));
     for n in 0..40 {

@@ -30,7 +30,7 @@ const UNMATCHED: &str = "unmatched";
 /// The status in the metrics of a request whose sender left before the answer (nginx's 499; nobody receives it).
 const SENDER_LEFT: u16 = 499;
 
-/// DecodeOptions often a closed door is tried again.
+/// How often a closed admission is tried again.
 const DOOR_EVERY: Duration = Duration::from_millis(50);
 
 /// What all requests share.
@@ -55,12 +55,12 @@ impl Shared {
         check: impl FnOnce(&Tokens) -> Result<(), IngestError>,
     ) -> Result<OwnedSemaphorePermit, IngestError> {
         if self.stopping.load(Ordering::Acquire) {
-            return Err(IngestError::Door(AdmissionError::Stopping));
+            return Err(IngestError::Admission(AdmissionError::Stopping));
         }
         if let Some(tokens) = &self.tokens {
             check(tokens)?;
         }
-        // A closed door is seen again at the hand-over; seen here, it saves reading and decoding the body.
+        // A closed admission is seen again at the hand-over; seen here, it saves reading and decoding the body.
         self.admission.check()?;
         self.running.clone().try_acquire_owned().map_err(|_| IngestError::Concurrency)
     }
@@ -81,7 +81,7 @@ impl Shared {
     /// themselves, and do not wait here, come second.
     pub(super) async fn admit_patiently(&self, patience: Duration) -> Result<OwnedSemaphorePermit, IngestError> {
         if self.stopping.load(Ordering::Acquire) {
-            return Err(IngestError::Door(AdmissionError::Stopping));
+            return Err(IngestError::Admission(AdmissionError::Stopping));
         }
         let open = async {
             while let Err(AdmissionError::Busy | AdmissionError::Full) = self.admission.check() {
@@ -103,7 +103,7 @@ pub(super) fn asks_before_sending(headers: &HeaderMap) -> bool {
     headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
-/// Around the routes: tokens, open door, concurrency. The permit is held until the answer is made.
+/// Around the routes: tokens, open admission, concurrency. The permit is held until the answer is made.
 pub(super) async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     match shared.admit(|tokens| tokens.check(request.headers())) {
         Ok(_permit) => next.run(request).await,

@@ -23,7 +23,7 @@ const EXPECTED_BYTES_MAX: u64 = 512 << 10;
 /// The budget is counted in KiB, so that a semaphore's permits suffice on every platform.
 const UNIT_BYTES: u64 = 1024;
 
-/// DecodeOptions much of a refused body is read and thrown away, and for how long.
+/// How much of a refused body is read and thrown away, and for how long.
 const DRAIN_BYTES_MAX: u64 = 16 << 20;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -19,7 +19,7 @@ pub(super) const ENCODINGS: [&str; 4] = ["gzip", "zstd", "deflate", "identity"];
 /// Largest zstd window, 8 MiB: what RFC 9659 §3 asks of every sender, and what a frame may make us allocate.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
-/// DecodeOptions a body is compressed.
+/// How a body is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Encoding {
     Identity,

@@ -59,7 +59,7 @@ pub(super) enum IngestError {
     #[error("the bodies being worked on take all the memory set aside for them; try again later")]
     Memory,
     #[error(transparent)]
-    Door(#[from] AdmissionError),
+    Admission(#[from] AdmissionError),
     #[error(
         "the readings are not stored yet after {seconds} s; send them again, those with a timestamp are stored once"
     )]
@@ -93,8 +93,10 @@ impl IngestError {
             IngestError::TooLarge { .. } | IngestError::TooLargeDecompressed { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             IngestError::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
             IngestError::Concurrency | IngestError::Memory => StatusCode::TOO_MANY_REQUESTS,
-            IngestError::Door(AdmissionError::Busy | AdmissionError::Full) => StatusCode::TOO_MANY_REQUESTS,
-            IngestError::Door(AdmissionError::Stopping | AdmissionError::Broken) => StatusCode::SERVICE_UNAVAILABLE,
+            IngestError::Admission(AdmissionError::Busy | AdmissionError::Full) => StatusCode::TOO_MANY_REQUESTS,
+            IngestError::Admission(AdmissionError::Stopping | AdmissionError::Broken) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             IngestError::AckTimeout { .. } | IngestError::NotDelivered => StatusCode::SERVICE_UNAVAILABLE,
             IngestError::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -116,10 +118,10 @@ impl IngestError {
             IngestError::Corrupt { .. } => "bad_compression",
             IngestError::BodyTimeout { .. } => "body_timeout",
             IngestError::BodyBroken { .. } => "body_broken",
-            IngestError::Concurrency | IngestError::Memory | IngestError::Door(AdmissionError::Busy) => "busy",
-            IngestError::Door(AdmissionError::Full) => "journal_full",
-            IngestError::Door(AdmissionError::Stopping) => "stopping",
-            IngestError::Door(AdmissionError::Broken) => "broken",
+            IngestError::Concurrency | IngestError::Memory | IngestError::Admission(AdmissionError::Busy) => "busy",
+            IngestError::Admission(AdmissionError::Full) => "journal_full",
+            IngestError::Admission(AdmissionError::Stopping) => "stopping",
+            IngestError::Admission(AdmissionError::Broken) => "broken",
             IngestError::AckTimeout { .. } => "not_stored_in_time",
             IngestError::NotDelivered => "not_stored",
             IngestError::Internal => "internal",
@@ -128,12 +130,12 @@ impl IngestError {
 
     fn retry_after_s(&self) -> Option<u64> {
         match self {
-            IngestError::Concurrency | IngestError::Memory | IngestError::Door(AdmissionError::Busy) => {
+            IngestError::Concurrency | IngestError::Memory | IngestError::Admission(AdmissionError::Busy) => {
                 Some(RETRY_BUSY_S)
             }
-            IngestError::Door(AdmissionError::Full) => Some(RETRY_FULL_S),
-            IngestError::Door(AdmissionError::Stopping) => Some(RETRY_STOPPING_S),
-            IngestError::Door(AdmissionError::Broken) => Some(RETRY_BROKEN_S),
+            IngestError::Admission(AdmissionError::Full) => Some(RETRY_FULL_S),
+            IngestError::Admission(AdmissionError::Stopping) => Some(RETRY_STOPPING_S),
+            IngestError::Admission(AdmissionError::Broken) => Some(RETRY_BROKEN_S),
             IngestError::AckTimeout { .. } | IngestError::NotDelivered => Some(RETRY_BUSY_S),
             _ => None,
         }
@@ -158,7 +160,7 @@ impl IngestError {
                 headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, zstd, deflate"));
             }
             // The rest of the body may still be on its way, or the next server is elsewhere.
-            IngestError::BodyTimeout { .. } | IngestError::Door(AdmissionError::Stopping) => {
+            IngestError::BodyTimeout { .. } | IngestError::Admission(AdmissionError::Stopping) => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}

@@ -1,7 +1,7 @@
 //! Readings over HTTP: the port that gateways post to.
 //!
-//! A request passes, in this order: `admit` (observed, token, open door, concurrency), the route's handler
-//! (`readings`, `hooks`, `otlp`, `thingsboard`, `influx`: headers and query), `body` within its limits, and `passage`: `encoding`, decode, the door
+//! A request passes, in this order: `admit` (observed, token, open admission, concurrency), the route's handler
+//! (`readings`, `hooks`, `otlp`, `thingsboard`, `influx`: headers and query), `body` within its limits, and `pipeline`: `encoding`, decode, admission
 //! ([`crate::admission`]), and the wait for its acknowledgement. Every refusal is one variant of `IngestError` with its status.
 //!
 //! Invariants:
@@ -11,7 +11,7 @@
 //! - A request costs at most `http.body_max_bytes` twice (and a zstd window of at most 8 MiB while it is decompressed),
 //!   and the bodies of all together at most the budget of `body`; the time of each step is limited.
 //!
-//! Stopping has two steps, so that senders get an answer as long as possible. The app first closes the door
+//! Stopping has two steps, so that senders get an answer as long as possible. The app first closes admission
 //! ([`crate::admission::AdmissionControl::stop`]): new requests get 503 while those already handed over get their acknowledgement.
 //! Cancelling the token given to [`HttpIngest::serve`] then ends the port: running requests are given the rest of the
 //! deadline, new ones still get 503, and the socket closes when none is left.
@@ -87,7 +87,7 @@ const WRITE_ROUTES: [&str; 7] = [
     influx::WRITE_V3,
 ];
 
-/// DecodeOptions long connections may take, once the last request is answered, to carry the answers away.
+/// How long connections may take, once the last request is answered, to carry the answers away.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Why the port cannot be opened.
@@ -128,7 +128,7 @@ pub(crate) struct Renewal {
 }
 
 impl Renewal {
-    /// From the next request on, these hold. Those in work keep what they began with. DecodeOptions many requests are worked on at
+    /// From the next request on, these hold. Those in work keep what they began with. How many requests are worked on at
     /// once, and how long a head may take, stay as they are.
     pub(crate) fn put(&mut self, cfg: &config::Http, decoding: Arc<config::Decoding>, tokens: Option<Arc<Tokens>>) {
         let before = &self.shared;

@@ -197,7 +197,7 @@ pub(super) async fn deliver(shared: &Shared, batch: ReadingBatch, held: BodyPerm
     deliver_with(shared, batch, vec![], held, shared.cfg.queue_timeout).await
 }
 
-/// The same with dead letters, and with more patience where the door is narrow.
+/// The same with dead letters, and with more patience where admission is narrow.
 pub(super) async fn deliver_with(
     shared: &Shared,
     batch: ReadingBatch,
@@ -240,7 +240,7 @@ async fn acknowledged(shared: &Shared, wait: AckWaiter) -> Result<(), IngestErro
     let timeout = shared.cfg.ack_timeout;
     match tokio::time::timeout(timeout, wait.outcome()).await {
         Ok(AckOutcome::Delivered) => Ok(()),
-        // The parcel that finds the journal full is the one that closes the door.
+        // The ingest batch that finds the journal full is the one that closes admission.
         Ok(AckOutcome::NotDelivered) => {
             Err(shared.admission.check().err().map_or(IngestError::NotDelivered, IngestError::from))
         }

@@ -1,7 +1,7 @@
 //! `POST /v1/readings`: the native shape, or with `format=NAME` any other.
 //!
 //! The life of a request: headers and query are understood, the body arrives, is decompressed and decoded, its readings
-//! go through the door in one parcel, and the answer waits for their acknowledgement (all from the body on: `passage`).
+//! go through admission in one ingest batch, and the answer waits for their acknowledgement (all from the body on: `pipeline`).
 
 use std::sync::Arc;
 

@@ -22,7 +22,7 @@ use crate::telemetry::metrics;
 /// hold a few megabytes.
 const HANDSHAKES_MAX: usize = 512;
 
-/// DecodeOptions much of a plain request is read and thrown away, and for how long: else the kernel throws the answer away.
+/// How much of a plain request is read and thrown away, and for how long: else the kernel throws the answer away.
 const PLAIN_BYTES_MAX: usize = 64 << 10;
 const PLAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -79,7 +79,7 @@ impl<S: Send + 'static> Accept<TcpStream, S> for Secured {
                 }
                 Err(Failed(label)) => {
                     metrics::tls_handshake(port, label);
-                    // RequestGuard by nobody: the connection is closed.
+                    // Seen by nobody: the connection is closed.
                     Err(io::Error::other(label))
                 }
             }

@@ -1,9 +1,9 @@
-//! Gathers the messages of many connections into parcels, so that ten thousand devices with a reading each do not make
+//! Gathers the messages of many connections into ingest batches, so that ten thousand devices with a reading each do not make
 //! ten thousand entries in the journal.
 //!
-//! A gatherer is one task; each device belongs to one of a few, by its name, so its messages stay in order. It hands over a parcel
+//! A gatherer is one task; each device belongs to one of a few, by its name, so its messages stay in order. It hands over an ingest batch
 //! when it is full, when fewer than two are on their way (one in work and one behind it keep the next stage busy), or when
-//! its first message has waited for [`LINGER`]. So a quiet service answers at once, and a busy one has large parcels.
+//! its first message has waited for [`LINGER`]. So a quiet service answers at once, and a busy one has large ingest batches.
 //!
 //! Full: the submit task waits for the next stage, then the gatherer takes nothing more, then its queue is full and the
 //! connections stop reading. Nothing is dropped. Where the next stage is closed for good, what is gathered is not
@@ -46,14 +46,14 @@ pub(super) struct Incoming {
     pub(super) permit: OwnedSemaphorePermit,
 }
 
-/// Consecutive messages of one connection in one parcel.
+/// Consecutive messages of one connection in one ingest batch.
 struct Run {
     acks: AckSender,
     first: u64,
     count: u64,
 }
 
-/// What became of a parcel.
+/// What became of an ingest batch.
 type BatchOutcome = (Vec<Run>, AckOutcome);
 
 /// See the module's documentation.
@@ -62,14 +62,14 @@ pub(super) struct Batcher {
     decoding: Live<Decoding>,
     clock: Arc<dyn Clock>,
     incoming: mpsc::Receiver<Incoming>,
-    /// The parcel at hand.
+    /// The ingest batch at hand.
     runs: Vec<Run>,
     since: Option<Instant>,
-    /// Does not fit into the parcel at hand.
+    /// Does not fit into the ingest batch at hand.
     held: Option<Incoming>,
     /// Handed over and not settled.
     on_their_way: usize,
-    /// One word a parcel; parcels are bounded by the queue and the intake.
+    /// One word an ingest batch; ingest batches are bounded by the queue and the intake.
     settled_tx: mpsc::UnboundedSender<BatchOutcome>,
     settled: mpsc::UnboundedReceiver<BatchOutcome>,
 }
@@ -136,7 +136,7 @@ impl Batcher {
     }
 
     fn take(&mut self, incoming: Incoming) {
-        // A parcel is decoded by the settings that it began with.
+        // An ingest batch is decoded by the settings that it began with.
         if self.collector.is_empty()
             && let Some(decoding) = self.decoding.changed()
         {
@@ -147,7 +147,7 @@ impl Batcher {
             return;
         }
         self.since.get_or_insert_with(Instant::now);
-        // Counted in the parcel from now on.
+        // Counted in the ingest batch from now on.
         let Incoming { from, permit, .. } = incoming;
         drop(permit);
         let Some((acks, number)) = from else { return };

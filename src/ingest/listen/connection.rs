@@ -34,7 +34,7 @@ const OUT_BYTES_MAX: usize = 16 * 1024;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the end of a connection may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// What a message takes beside its bytes: its place in a gatherer's queue, and with the connection and the parcel what is
+/// What a message takes beside its bytes: its place in a gatherer's queue, and with the connection and the ingest batch what is
 /// known of it until it is acknowledged.
 const MESSAGE_BYTES: usize = size_of::<Incoming>() + 128;
 /// How long a large packet may take from its first bytes to its last: so long, and a second for so many bytes. A slower

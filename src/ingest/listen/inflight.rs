@@ -1,6 +1,6 @@
 //! The messages of one connection that wait for their acknowledgement. Pure.
 //!
-//! They are acknowledged in the order in which they came (MQTT-4.6.0-2), however their parcels are settled. One that was
+//! They are acknowledged in the order in which they came (MQTT-4.6.0-2), however their ingest batches are settled. One that was
 //! not delivered is not passed: what came before it is acknowledged, then the connection ends and the device sends the
 //! rest again. Bounded by the window, which its owner holds to.
 

@@ -8,9 +8,9 @@
 //! The way of a message:
 //!
 //! ```text
-//! device ─codec─> connection ─Incoming─> gatherer ─parcel─> submit task ─> Admission ─> … durable
+//! device ─codec─> connection ─Incoming─> gatherer ─ingest batch─> submit task ─> Admission ─> … durable
 //!                   │  inflight: in order                                        │
-//! device <──PUBACK──┴────────── AckResult ─────── gatherer <──── the parcel's Ack ────┘
+//! device <──PUBACK──┴────── AckResult ───── gatherer <──── the ingest batch's Ack ────┘
 //! ```
 //!
 //! - Here: the port, its certificates, who may connect, and one task for each connection.
@@ -93,7 +93,7 @@ const BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes of large packets that are being gathered or have no room yet, over all connections. One that is larger than this
 /// passes alone.
 const LARGE_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Batchers; more of them make smaller parcels.
+/// Batchers; more of them make smaller ingest batches.
 const GATHERERS_MAX: usize = 4;
 
 /// What all connections share.

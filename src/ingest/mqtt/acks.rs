@@ -4,8 +4,8 @@
 //! meant only within one connection, so an id of an older connection must never be acknowledged on a new one (the broker
 //! may have given it to another message, which would be lost); a message that was not delivered must not be passed.
 //!
-//! The life of a message: [`receive`](AckTracker::receive), then its group (the messages of one parcel) is
-//! [`close`](AckTracker::close)d, then [`settle`](AckTracker::settle)d in whatever order parcels are delivered, then
+//! The life of a message: [`receive`](AckTracker::receive), then its group (the messages of one ingest batch) is
+//! [`close`](AckTracker::close)d, then [`settle`](AckTracker::settle)d in whatever order ingest batches are delivered, then
 //! [`release`](AckTracker::release) gives its id once every message before it is delivered.
 //!
 //! Not delivered, or [`refuse`](AckTracker::refuse)d since there was no room: the ids before it are still released, then the
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 
 use crate::ack::AckOutcome;
 
-/// The messages of one parcel.
+/// The messages of one ingest batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Group {
     epoch: u64,
@@ -129,7 +129,7 @@ impl<T> AckTracker<T> {
         self.ids.front()
     }
 
-    /// PayloadDecoder many taken messages wait for their PUBACK.
+    /// How many taken messages wait for their PUBACK.
     pub(super) fn pending(&self) -> usize {
         self.ids.len()
     }

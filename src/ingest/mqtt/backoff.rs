@@ -1,4 +1,4 @@
-//! PayloadDecoder long to wait before the next try to connect.
+//! How long to wait before the next try to connect.
 
 use std::time::Duration;
 

@@ -26,7 +26,7 @@ use crate::ingest::IngestDeps;
 use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
 
-/// PayloadDecoder a broker is doing, for readiness.
+/// How a broker is doing, for readiness.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerStatus {
     /// Host and port.
@@ -74,7 +74,7 @@ pub(super) struct Broker {
     pub(super) admission: Admission,
     /// Why what the files held before is used.
     pub(super) file_problem: Option<String>,
-    /// One word for each parcel on its way, also of older connections; parcels are bounded by the queue and the intake.
+    /// One word for each ingest batch on its way, also of older connections; ingest batches are bounded by the queue and the intake.
     pub(super) settled_tx: mpsc::UnboundedSender<(Group, AckOutcome)>,
     pub(super) settled: mpsc::UnboundedReceiver<(Group, AckOutcome)>,
     /// Connections opened so far.

@@ -24,9 +24,9 @@ use crate::telemetry::rejected;
 
 /// A connection that lived this long, or acknowledged anything, was of use: the next back-off begins anew.
 const USEFUL_AFTER: Duration = Duration::from_secs(30);
-/// PayloadDecoder often rejected QoS 0 messages are logged.
+/// How often rejected QoS 0 messages are logged.
 const LOG_EVERY: Duration = Duration::from_secs(60);
-/// PayloadDecoder often the window is looked at where nothing happens.
+/// How often the window is looked at where nothing happens.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Why a connection ended.
@@ -51,7 +51,7 @@ pub(super) struct Connection<'a> {
     broker: &'a mut Broker,
     sender: Sender,
     queue: mpsc::Sender<IngestBatch>,
-    /// The submit task has taken a parcel off the queue.
+    /// The submit task has taken an ingest batch off the queue.
     taken: Arc<Notify>,
     opened: Option<Instant>,
     acknowledged: bool,
@@ -266,7 +266,7 @@ impl<'a> Connection<'a> {
     }
 
     fn gather(&mut self, message: &Message, now: Now) -> Option<Take> {
-        // A parcel is decoded by the settings that it began with.
+        // An ingest batch is decoded by the settings that it began with.
         if self.broker.collector.is_empty()
             && let Some(decoding) = self.broker.decoding.changed()
         {
@@ -285,7 +285,7 @@ impl<'a> Connection<'a> {
         self.broker.collector.take(message, now.wall_ms).ok()
     }
 
-    /// Hands over what is gathered, unless the submit task is behind: then larger parcels are better.
+    /// Hands over what is gathered, unless the submit task is behind: then larger ingest batches are better.
     fn hand_over_if_wanted(&mut self) {
         // One in work and one behind it keep the submit task busy.
         let is_behind = self.queue.capacity() + 2 <= BATCHES_MAX;
@@ -294,7 +294,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Queues what is gathered as one parcel; keeps it where the queue is full.
+    /// Queues what is gathered as one ingest batch; keeps it where the queue is full.
     fn hand_over(&mut self) {
         let broker = &mut *self.broker;
         if broker.stop.is_cancelled() {

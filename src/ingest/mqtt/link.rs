@@ -33,10 +33,10 @@ pub(super) const REQUEST_BATCH: usize = 1024;
 /// The largest that rumqttc takes.
 pub(super) const READ_BATCH: usize = 128;
 
-/// PayloadDecoder long a connection may take to open, in seconds.
+/// How long a connection may take to open, in seconds.
 pub(super) const CONNECT_SECONDS: u64 = 10;
 
-/// PayloadDecoder long a connection may take to close.
+/// How long a connection may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What must be sent back for a message.
@@ -83,7 +83,7 @@ pub(in crate::ingest) struct AdmissionError {
 pub(super) enum Grant {
     /// With this QoS at most.
     Qos(u8),
-    /// AdmissionError, and why.
+    /// Refused, and why.
     Refused(String),
 }
 

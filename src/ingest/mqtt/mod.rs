@@ -7,19 +7,19 @@
 //! The way of a message:
 //!
 //! ```text
-//! broker ─link─> poll task ─collect─> parcel ─queue─> submit task ─> Admission ─> … durable
-//!                   │  ledger: ids in order, by parcel                            │
-//! broker <──PUBACK──┴──────────────── the parcel's Ack ───────────────────────────┘
+//! broker ─link─> poll task ─collect─> ingest batch ─queue─> submit task ─> Admission ─> … durable
+//!                   │  ledger: ids in order, by ingest batch                            │
+//! broker <──PUBACK──┴──────────────── the ingest batch's Ack ───────────────────────────┘
 //! ```
 //!
 //! - `client` and `connection` are the poll task. It waits for nothing but the link: it takes what is immediately there,
-//!   gathers it (`collect`) into one parcel with one acknowledgement, and queues the parcel when nothing more is there, or
-//!   when it is full. While the submit task is behind, parcels are filled first, so batches grow by themselves.
-//! - `submit` waits where the next stage does not take parcels.
+//!   gathers it (`collect`) into one ingest batch with one acknowledgement, and queues the ingest batch when nothing more is there, or
+//!   when it is full. While the submit task is behind, ingest batches are filled first, so batches grow by themselves.
+//! - `submit` waits where the next stage does not take ingest batches.
 //! - `acks` knows which messages may be acknowledged.
 //! - `link`, with `v4` and `v5`, is one connection; `socket` and `target` lie under it, `files` holds certificates and
 //!   password.
-//! - `letters` reads dead letters again.
+//! - `redecode` reads dead letters again.
 //! - `retained` knows which retained messages were taken, `window` how the unacknowledged ones stand.
 //!
 //! Full: with MQTT 5 no more than `window` messages are un-acknowledged (receive maximum), with 3.1.1 the broker's own

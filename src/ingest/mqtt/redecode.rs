@@ -1,4 +1,4 @@
-//! Dead letters read again: as the subscription reads them that fits their topic today. A letter does not say which broker
+//! Dead letters read again: as the subscription reads them that fits their topic today. A dead letter does not say which broker
 //! it came from, so those of all brokers are asked, in the order of the configuration; those of devices that connect to
 //! the service itself have topics of their own. Pure.
 
@@ -55,7 +55,7 @@ fn take(collector: &mut Collector, dead_letter: &DeadLetter) -> Redecoded {
     let message = Message { topic, payload, is_dup: true, ..Message::default() };
     // It is alone in the collector, so there is room for it.
     let _ = collector.take(&message, dead_letter.received_at_ms);
-    // A letter is of another time: no node of Sparkplug B is asked because of it.
+    // A dead letter is of another time: no node of Sparkplug B is asked because of it.
     collector.rebirths().for_each(drop);
     let gathered = collector.finish();
     let rejected = gathered.rejected.total();

@@ -62,7 +62,7 @@ impl<S: AsyncRead + Unpin> Handle<S> {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Coalescing<S> {
-    /// Disconnected only in `drop`.
+    /// Gone only in `drop`.
     socket: Option<S>,
     waiting: BytesMut,
     handle: Handle<S>,

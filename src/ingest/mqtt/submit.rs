@@ -1,7 +1,7 @@
-//! The second task of a connection: hands its parcels to the intake, in order, and waits where the intake does not take
+//! The second task of a connection: hands its ingest batches to the intake, in order, and waits where the intake does not take
 //! them, so that the first task never has to.
 //!
-//! It ends with its connection; parcels that still wait then are dropped, since the broker sends their messages again.
+//! It ends with its connection; ingest batches that still wait then are dropped, since the broker sends their messages again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::admission::{Admission, AdmissionError, IngestBatch};
 /// that a broker may have un-acknowledged.
 pub(super) const BATCHES_MAX: usize = 256;
 
-/// PayloadDecoder often a closed door is tried again.
+/// How often a closed admission is tried again.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Runs until the queue is closed or the intake is closed for good. Tells `taken` of each parcel taken off the queue.
+/// Runs until the queue is closed or the intake is closed for good. Tells `taken` of each ingest batch taken off the queue.
 pub(in crate::ingest) async fn submit(
     mut queue: mpsc::Receiver<IngestBatch>,
     admission: Admission,
@@ -25,13 +25,13 @@ pub(in crate::ingest) async fn submit(
 ) {
     while let Some(ingest_batch) = queue.recv().await {
         taken.notify_one();
-        // Asked before, since a parcel that `submit` refuses is gone.
+        // Asked before, since an ingest batch that `submit` refuses is gone.
         while let Err(AdmissionError::Busy | AdmissionError::Full) = admission.check() {
             tokio::time::sleep(RETRY).await;
         }
         match admission.submit(ingest_batch).await {
             Ok(()) => {}
-            // The door was closed while the parcel waited in it. Its acknowledgement has said so, and the connection
+            // Admission was closed while the ingest batch waited in it. Its acknowledgement has said so, and the connection
             // ends when all before it is acknowledged.
             Err(AdmissionError::Busy | AdmissionError::Full) => {}
             Err(AdmissionError::Stopping | AdmissionError::Broken) => return,

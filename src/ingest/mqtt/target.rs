@@ -26,7 +26,7 @@ pub(super) enum Scheme {
 /// A broker's URL, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
-    /// PayloadDecoder to speak to it.
+    /// How to speak to it.
     pub(super) scheme: Scheme,
     /// Name or address; an IPv6 address without its brackets.
     pub(super) host: String,

@@ -1,4 +1,4 @@
-//! PayloadDecoder the window of unacknowledged messages stands: how old the oldest is, for how long it has been full, and what the
+//! How the window of unacknowledged messages stands: how old the oldest is, for how long it has been full, and what the
 //! cause is where that lasts. Pure.
 //!
 //! A full window is where the broker stops sending, so throughput is the window by the time that an acknowledgement
@@ -7,7 +7,7 @@
 use crate::admission::AdmissionError;
 use crate::config::AckMode;
 
-/// PayloadDecoder often a sample is given.
+/// How often a sample is given.
 const SAMPLE_MS: u64 = 1000;
 /// An oldest message of this age is worth a line in the log; a full window is when it was so about half of the time.
 const OLD_SECONDS: f64 = 5.0;
@@ -16,7 +16,7 @@ const FULL_SHARE: f64 = 0.5;
 const WEIGHT: f64 = 0.2;
 /// Acknowledgements that take less than this are not what is slow.
 const QUICK_SECONDS: f64 = 1.0;
-/// PayloadDecoder often it is said.
+/// How often it is said.
 const LOG_MS: u64 = 60_000;
 
 /// Since the sample before.
@@ -51,7 +51,7 @@ impl Window {
         Window { size, full_since_ms: None, full_ms: 0, sampled_ms: 0, share: 0.0, spoke_ms: None }
     }
 
-    /// PayloadDecoder many messages wait and since when the oldest; to be called at changes, and once a second where there are none.
+    /// How many messages wait and since when the oldest; to be called at changes, and once a second where there are none.
     pub(super) fn observe(&mut self, pending: usize, oldest_ms: Option<u64>, now_ms: u64) -> Option<Sample> {
         let is_full = pending >= self.size;
         if let Some(since) = self.full_since_ms.take() {

@@ -173,7 +173,7 @@ fn the_pages_of_the_time_series_form_are_held_against_its_measurements_together(
     let pages =
         || vec![series(0, true, &readings[..4]), series(1, true, &readings[4..7]), series(2, false, &readings[7..])];
     assert_eq!(with(pages()), []);
-    // As a recount leaves it: counts without meaning, and each field in one page only.
+    // As a recomputation leaves it: counts without meaning, and each field in one page only.
     let mut recomputed = pages();
     let all = series(0, true, &readings);
     recomputed[0].summary.clear();

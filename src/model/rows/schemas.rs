@@ -29,7 +29,7 @@ pub(super) struct MultiSchema {
     /// The same names may stand in two shapes.
     by_address: Index,
     by_name: Index,
-    /// FieldSchemas by their names, as far as [`RowSchemas::named`] was asked.
+    /// Field schemas by their names, as far as [`RowSchemas::named`] was asked.
     by_names: Index,
     /// How many places all shapes have.
     places: usize,

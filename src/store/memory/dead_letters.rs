@@ -4,10 +4,10 @@ use super::{MemoryStore, Pages, lock, unknown};
 use crate::model::DeadLetter;
 use crate::store::{DeadLetterWritten, Evicted, StoreError};
 
-/// Letters that one call removes at most. Small, so that what goes on behind it is tried as well.
+/// Dead letters that one call removes at most. Small, so that what goes on behind it is tried as well.
 const EVICTED_MAX: u64 = 7;
 
-/// What the store makes of a letter.
+/// What the store makes of a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It is stored.
@@ -18,7 +18,7 @@ pub enum Verdict {
     Hangs,
 }
 
-/// Decides what the store makes of each letter.
+/// Decides what the store makes of each dead letter.
 pub type Judge = Box<dyn FnMut(&DeadLetter) -> Verdict + Send>;
 
 impl MemoryStore {

@@ -113,7 +113,7 @@ impl Pages {
         sensors.iter().map(first).collect()
     }
 
-    /// See [`crate::store::Store::letters`].
+    /// See [`crate::store::Store::dead_letters`].
     pub fn read_dead_letters(&self, q: &DeadLetterQuery) -> Vec<StoredDeadLetter> {
         let mut all: Vec<_> = self.dead.iter().enumerate().collect();
         all.retain(|(_, dead_letter)| {

@@ -107,7 +107,7 @@ pub(super) fn page_id(key: &BucketKey, page: u32) -> Document {
 }
 
 impl Collections {
-    /// ReadService one bucket; `measured`: its measurements too, whatever its form. The pages are read from the last to the
+    /// Reads one bucket; `measured`: its measurements too, whatever its form. The pages are read from the last to the
     /// first: a page is sealed before the next one is made, so what is read in this order never shows an unsealed page
     /// before another that was written properly.
     pub(super) async fn bucket(&self, key: &BucketKey, measured: bool) -> Result<StoredBucket, MaintainError> {
@@ -132,7 +132,7 @@ impl Collections {
         StoredBucket { end_ms: key.start.0 + self.span_ms, key, pages: vec![], measured: None }
     }
 
-    /// ReadService the measurements of a bucket, in order of time.
+    /// Reads the measurements of a bucket, in order of time.
     pub(super) async fn measure(&self, bucket: &mut StoredBucket) -> Result<(), MaintainError> {
         let what = failed("reading measurements");
         let filter = measured_in(&bucket.key, bucket.end_ms);

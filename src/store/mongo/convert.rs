@@ -9,7 +9,7 @@
 //! 2. insert the readings that are not among its measurements yet: equal ones are counted, so a second run adds only
 //!    what the first has left out;
 //! 3. read the measurements back (majority) and compare them one by one with the pages;
-//! 4. swap: page 0 becomes the summary document, recounted from the measurements, and the other pages go, each gated by
+//! 4. swap: page 0 becomes the summary document, recomputed from the measurements, and the other pages go, each gated by
 //!    the count, seal and form it was read with. One document is replaced in one statement; several, in a transaction.
 //!
 //! A crash before 4 leaves pages, and measurements that nobody reads; after it, the new form. A second run begins such a

@@ -35,7 +35,7 @@ pub(super) enum Turn {
     Skip(String),
 }
 
-/// StepHook after each step; an error ends the conversion there, as a crash would.
+/// Told after each step; an error ends the conversion there, as a crash would.
 pub(super) type StepHook<'a> = &'a (dyn Fn(Step, &BucketKey) -> Result<(), MaintainError> + Send + Sync);
 
 /// What a swap writes: page 0 in the place of page 0, pages removed, pages added; all of it or nothing.

@@ -5,7 +5,7 @@
 //! the count of a group does not end in time, it is split by time, down to [`SLICE_MIN_MS`]. Identities are streamed, in
 //! batches that come quickly.
 //!
-//! If a bucket is in doubt and its summary counts other than what is there, it is recounted ([`super::recompute_summary`]).
+//! If a bucket is in doubt and its summary counts other than what is there, it is recomputed ([`super::recompute_summary`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;

@@ -23,20 +23,20 @@ use super::{MongoStore, dead_letters, in_part};
 use crate::model::{DeadLetter, OWN_SOURCE};
 use crate::store::{BoxFuture, DeadLetterWritten, Evicted, StoreError};
 
-/// Letters in one delete: their ids fit into a small command.
+/// Dead letters in one delete: their ids fit into a small command.
 const EVICTED_MAX: usize = 1000;
 /// Bytes after which one call removes no more.
 const EVICTED_BYTES_MAX: u64 = 64 << 20;
-/// The server reads a letter to know its size; so many at a time, since no more may be needed.
+/// The server reads a dead letter to know its size; so many at a time, since no more may be needed.
 const LOOK_AT: u32 = 32;
 
-/// Letters that may expire and be evicted.
+/// Dead letters that may expire and be evicted.
 pub(super) fn of_senders() -> Document {
     doc! { "source": { "$lt": OWN_SOURCE } }
 }
 
 impl MongoStore {
-    /// Stores dead letters in one command; one that is refused for its data as a whole is halved until the letter at fault
+    /// Stores dead letters in one command; one that is refused for its data as a whole is halved until the dead letter at fault
     /// stands alone.
     pub(super) fn keep_dead_letters<'a>(
         &'a self,

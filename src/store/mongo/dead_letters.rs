@@ -10,7 +10,7 @@ use crate::maintain::MaintainError;
 use crate::maintain::dead_letters::{DeadLetterFilter, pattern_of};
 use crate::model::DeadLetter;
 
-/// The `_id` of a letter.
+/// The `_id` of a dead letter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeadLetterId(Bson);
 
@@ -23,7 +23,7 @@ impl std::fmt::Display for DeadLetterId {
     }
 }
 
-/// A stored letter.
+/// A stored dead letter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeadLetterDocument {
     /// Which one.
@@ -32,7 +32,7 @@ pub struct DeadLetterDocument {
     pub dead_letter: DeadLetter,
 }
 
-/// A letter as it is stored.
+/// A dead letter as it is stored.
 pub(super) fn document(dead_letter: &DeadLetter) -> Document {
     doc! {
         "received_at": DateTime::from_millis(dead_letter.received_at_ms),
@@ -100,7 +100,7 @@ impl MongoStore {
     ///
     /// # Errors
     /// The server failed.
-    pub async fn letters_after(
+    pub async fn dead_letters_after(
         &self,
         filter: &DeadLetterFilter,
         after: Option<&DeadLetterDocument>,

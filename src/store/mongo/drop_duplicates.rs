@@ -31,7 +31,7 @@ const DELETE_MAX: usize = 1000;
 /// How duplicates were taken out of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dropped {
-    /// Measurements were deleted; the bucket is to be recounted.
+    /// Measurements were deleted; the bucket is to be recomputed.
     Deleted,
     /// The bucket is pages now.
     Converted,

@@ -7,7 +7,7 @@
 //! new reading is put between the stored ones before it and after it, and an equal one gives way. That works from
 //! MongoDB 4.2 on ($sortArray would need 5.2, and $setUnion promises no order).
 //!
-//! BucketMeasurements on 6.0.5, ten recent readings of two fields: 65 to 85 µs of mongod a statement, as much as the same with
+//! Measured on 6.0.5, ten recent readings of two fields: 65 to 85 µs of mongod a statement, as much as the same with
 //! classic operators (`$max`, `$push` with `$slice`, gated by `last_ts`), which a reading that is late or sent again would
 //! refuse at another 100 µs; a repeated statement costs half, since it changes nothing.
 
@@ -193,7 +193,7 @@ fn compared(w: &mut Writer, name: &str, operator: &str) {
     w.close(open);
 }
 
-/// ReadService the reply to a command: one answer a statement.
+/// Reads the reply to a command: one answer a statement.
 ///
 /// # Errors
 /// The write concern was not met, or an error cannot be told to belong to a statement.

@@ -32,7 +32,7 @@ pub(super) async fn check(setup: &Setup<'_>, span: Span) -> Result<(), SchemaErr
     match read(setup).await? {
         Some(found) => fits(&found, span, setup.db.name()),
         None => match one_page(setup).await? {
-            // PageWriteResult before there was such a document.
+            // Written before there was such a document.
             Some(page) => fits(&of_page(&page, span), span, setup.db.name()),
             None => Ok(()),
         },

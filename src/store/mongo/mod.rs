@@ -222,7 +222,7 @@ fn in_part(error: StoreError) -> StoreError {
     }
 }
 
-/// ReadService the reply to a command: one answer a statement.
+/// Reads the reply to a command: one answer a statement.
 fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<PageWriteResult>, StoreError> {
     if let Some(detail) = concern_error(reply) {
         return Err(StoreError::Unknown { kind: "write_concern", detail });

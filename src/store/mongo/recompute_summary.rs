@@ -6,7 +6,7 @@
 //! more, those that come first by name are written, and the measurements are read again for the next ones. (Names of 128
 //! bytes: about 150,000 fields a pass.)
 //!
-//! The statements carry a name of the [`super::fence`]. Whoever stops waiting for a recount drops it, and the next load in
+//! The statements carry a name of the [`super::fence`]. Whoever stops waiting for a recomputation drops it, and the next load in
 //! doubt waits until the server has ended what it still does of it.
 
 use std::collections::BTreeMap;
@@ -117,7 +117,7 @@ impl Total {
     }
 }
 
-/// A bucket that was recounted.
+/// A bucket that was recomputed.
 pub(super) struct RecomputedSummary {
     /// How many measurements there are.
     pub(super) count: u32,
@@ -153,7 +153,7 @@ fn id(bucket: &BucketKey, page: usize) -> Document {
     doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start, "page": page as i32 }
 }
 
-/// The pages that are stored, without their summaries; `None` for one that is missing before another (a recount of a
+/// The pages that are stored, without their summaries; `None` for one that is missing before another (a recomputation of a
 /// bucket without documents was ended before its last step, or somebody has deleted it).
 async fn heads(series: &TimeSeriesWriter, bucket: &BucketKey) -> mongodb::error::Result<Vec<Option<LoadedPage>>> {
     let start = DateTime::from_millis(bucket.start.0);

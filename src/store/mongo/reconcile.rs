@@ -1,7 +1,7 @@
 //! `hourbucket reconcile`: every bucket of a span held against its readings, and mended on request, beside a running
 //! service.
 //!
-//! The life of a bucket here: streamed in the order of the index, recounted and compared ([`crate::maintain::audit`]);
+//! The life of a bucket here: streamed in the order of the index, recomputed and compared ([`crate::maintain::audit`]);
 //! where it differs it is put aside, read again alone after a pause, and only what still differs is told or repaired. So
 //! what a service was just doing is no finding. A repair is made of gated statements ([`super::repair`]): read, compare,
 //! write if still as read; else again from the start, at most [`TRIES`] times. Memory: one bucket, and the names of
@@ -26,10 +26,10 @@
 //!   moment, could store one of them a second time. Nothing else here moves a reading.
 //! - *Time-series form: measurements are stored, and their document not yet.* The document is read first, so a document
 //!   ahead of its measurements is never seen, only one behind; after the pause it is mostly even. If a repair writes the
-//!   missing count first, the service's gated write is a conflict and it recounts from the measurements, as after any
+//!   missing count first, the service's gated write is a conflict and it recomputes from the measurements, as after any
 //!   conflict. A document made for measurements without one is an insert: the service's is the one, or a conflict.
 //! - *Retention removes pages and measurements at different moments.* Buckets that begin before the retention (or
-//!   `expireAfterSeconds` of the measurements, if shorter) are left out, so a summary is never recounted from what has
+//!   `expireAfterSeconds` of the measurements, if shorter) are left out, so a summary is never recomputed from what has
 //!   half expired.
 //!
 //! Equal measurements are a matter of their own, since a server may not be able to delete single ones ([`super::twice`]).
@@ -111,7 +111,7 @@ struct Run<'a> {
 }
 
 impl MongoStore {
-    /// Recounts the buckets of a span, and repairs what differs where it is asked to.
+    /// Recomputes the buckets of a span, and repairs what differs where it is asked to.
     ///
     /// # Errors
     /// The server failed; what was repaired until then stays repaired.

@@ -62,7 +62,7 @@ pub(super) fn readings(rows: &Rows) -> Array {
     rows.iter().map(reading).collect()
 }
 
-/// What a recount sets in a document.
+/// What a recomputation sets in a document.
 fn counted(recompute_summary: &Recomputed, unreadable: u32) -> Document {
     let mut set = doc! { "count": (recompute_summary.count + u64::from(unreadable)) as i32, "summary": summary(recompute_summary) };
     if recompute_summary.count > 0 {

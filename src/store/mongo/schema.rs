@@ -138,7 +138,7 @@ async fn ttl(
 }
 
 /// The indexes of dead letters: in the order of receipt, and the same of those alone that expire and are evicted
-/// ([`super::letters`]). Before, one index was both, and dead letters with acknowledged readings expired too.
+/// ([`super::dead_letters`]). Before, one index was both, and dead letters with acknowledged readings expired too.
 async fn dead_letters(setup: &Setup<'_>, seconds: i64) -> Result<Vec<String>, SchemaError> {
     const BEFORE: &str = "received_at_ttl";
     let step = format!("looking at the indexes of {DEAD_LETTERS}");

@@ -3,7 +3,7 @@
 //! **Writing.** First the measurements of all statements as large unordered inserts, each sensor's together, then the
 //! summaries under the version gate like any page. A native collection cannot refuse a duplicate, so nothing is inserted
 //! on a guess: after an answer that never came, and where an earlier process may have been, the bucket is loaded with
-//! `doubt` before its next statement. A summary that meets another version is recounted
+//! `doubt` before its next statement. A summary that meets another version is recomputed
 //! from the measurements by the load that follows ([`super::recompute_summary`]).
 //!
 //! **Given up.** A statement whose answer never came may still be carried out; [`fence`] makes sure that it is over before
@@ -99,7 +99,7 @@ impl MongoStore {
                 answers[i] = match written {
                     PageWriteResult::Done { count } if count == writes[i].count_after() => written,
                     PageWriteResult::Unknown { .. } => written,
-                    // Another version, none at all any more, or a sum that no longer fits: the load recounts it.
+                    // Another version, none at all any more, or a sum that no longer fits: the load recomputes it.
                     _ => PageWriteResult::SummaryConflict,
                 };
             }

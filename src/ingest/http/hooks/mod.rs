@@ -42,7 +42,7 @@ pub(super) const HOOKS: &str = "/v1/hooks/{format}";
 /// AWS appends a slash.
 const HOOKS_SLASH: &str = "/v1/hooks/{format}/";
 
-/// DecodeOptions long a hook waits for room; The Things Stack and ChirpStack wait some seconds for their answer.
+/// How long a hook waits for room; The Things Stack and ChirpStack wait some seconds for their answer.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// As sent, and decompressed.

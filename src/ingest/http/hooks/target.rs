@@ -62,7 +62,7 @@ impl Target {
         Ok(target)
     }
 
-    /// DecodeOptions a body that was sent there is read.
+    /// How a body that was sent there is read.
     pub(super) fn decode_options(&self, formats: &Formats, encoding: Encoding) -> Result<DecodeOptions, IngestError> {
         let decoder = formats.get(&self.format).map_err(|e| IngestError::NoFormat { detail: e.to_string() })?;
         let ts_unit = self.ts_unit.or(decoder.ts_unit_usual());

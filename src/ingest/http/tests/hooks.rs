@@ -15,7 +15,7 @@ fn hook(target: &str, body: impl Into<Vec<u8>>) -> Request {
     post(body).to(&format!("/v1/hooks/{target}"))
 }
 
-/// Sends a request and delivers what comes through the door.
+/// Sends a request and delivers what comes through admission.
 async fn kept(rig: &mut Rig, request: Request) -> (Answer, Vec<Reading>, Vec<DeadLetter>) {
     let addr = rig.addr;
     let answer = tokio::spawn(async move { request.send(addr).await });

@@ -88,7 +88,7 @@ async fn one_request_more_than_allowed_is_429_at_once() {
 }
 
 #[tokio::test]
-async fn a_door_where_too_much_waits_is_429_after_the_queue_timeout() {
+async fn a_full_admission_queue_is_429_after_the_queue_timeout() {
     let mut rig = Rig::new(|cfg| cfg.queue_timeout = Duration::from_millis(20)).await;
     for _ in 0..BATCHES_MAX {
         let (batch, ack) = (ReadingBatch::default(), Ack::none());
@@ -104,7 +104,7 @@ async fn a_door_where_too_much_waits_is_429_after_the_queue_timeout() {
 }
 
 #[tokio::test]
-async fn a_closed_door_says_why() {
+async fn closed_admission_says_why() {
     let mut rig = Rig::new(|_| {}).await;
     rig.admission_control.full(true);
     let answer = post(S1).send(rig.addr).await;

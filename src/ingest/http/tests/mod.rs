@@ -1,4 +1,4 @@
-//! The port on a real socket; the test plays the next stage behind the door, and speaks HTTP byte by byte, since that
+//! The port on a real socket; the test plays the next stage behind admission, and speaks HTTP byte by byte, since that
 //! is what is tested.
 
 mod encodings;

@@ -1,4 +1,4 @@
-//! A port on a socket of its own, a client, and the far side of the door.
+//! A port on a socket of its own, a client, and the far side of admission.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub(super) struct Rig {
     pub(super) task: JoinHandle<std::io::Result<()>>,
 }
 
-/// As many parcels as these may wait at the door.
+/// As many ingest batches as these may wait at admission.
 pub(super) const BATCHES_MAX: usize = 2;
 
 impl Rig {
@@ -72,7 +72,7 @@ impl Rig {
         Ok(Rig { addr, admission_control, admission, ingest_batches, shutdown, task })
     }
 
-    /// What comes through the door next.
+    /// What comes through admission next.
     pub(super) async fn ingest_batch(&mut self) -> (Vec<Reading>, Ack) {
         let ingest_batch =
             tokio::time::timeout(LONG, self.ingest_batches.recv()).await.expect("no parcel came").unwrap();
@@ -85,7 +85,7 @@ impl Rig {
         assert!(self.ingest_batches.try_recv().is_err(), "something went through the door");
     }
 
-    /// Sends a request and gives back the answer, while the next parcel, where one comes, is delivered.
+    /// Sends a request and gives back the answer, while the next ingest batch, where one comes, is delivered.
     pub(super) async fn delivered(&mut self, request: Request) -> (Answer, Vec<Reading>) {
         let addr = self.addr;
         let answer = tokio::spawn(async move { request.send(addr).await });

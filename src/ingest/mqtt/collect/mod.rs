@@ -1,4 +1,4 @@
-//! Messages to parcels: finds the subscription of each, decodes it, and gathers readings and dead letters until they are
+//! Messages to ingest batches: finds the subscription of each, decodes it, and gathers readings and dead letters until they are
 //! handed over. Pure: no IO, no clock, no metric.
 
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::decode::{self, Context, Decoder, Formats, Rejects, TsUnit, reasons, s
 use crate::model::batch::NAMES_MAX;
 use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 
-/// Messages in one parcel.
+/// Messages in one ingest batch.
 pub(in crate::ingest) const MESSAGES_MAX: usize = 512;
-/// Bytes in one parcel; the message that passes it is the last.
+/// Bytes in one ingest batch; the message that passes it is the last.
 pub(in crate::ingest) const BATCH_BYTES_MAX: usize = 256 * 1024;
 
 /// A subscription, ready for use.
@@ -49,7 +49,7 @@ impl Route {
     }
 }
 
-/// PayloadDecoder the messages of a subscription are read.
+/// How the messages of a subscription are read.
 #[derive(Debug)]
 enum PayloadDecoder {
     /// Each for itself.
@@ -96,7 +96,7 @@ pub(in crate::ingest) enum Take {
     Skipped,
 }
 
-/// PayloadDecoder many were rejected for each reason; a handful of reasons, so a list.
+/// How many were rejected for each reason; a handful of reasons, so a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::ingest) struct Rejected(pub(in crate::ingest) Vec<(&'static str, u64)>);
 
@@ -116,7 +116,7 @@ impl Rejected {
     }
 }
 
-/// What goes into one parcel.
+/// What goes into one ingest batch.
 #[derive(Debug)]
 pub(in crate::ingest) struct CollectedBatch {
     /// The readings.
@@ -274,7 +274,7 @@ impl Collector {
             _ => None,
         };
         if self.is_left_out(message, route.ok().flatten(), note) {
-            // Counted, so that the parcel which acknowledges it is made.
+            // Counted, so that the ingest batch which acknowledges it is made.
             self.messages += 1;
             self.skipped += 1;
             return Ok(Take::Skipped);
@@ -396,214 +396,4 @@ fn dead_letter(source: &str, message: &Message, received_at_ms: i64, first: &dec
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::config::Config;
-
-    const NOW_MS: i64 = 1_710_000_000_000;
-
-    fn collector(subscriptions: &[(&str, &str, &str)]) -> Collector {
-        let subscription = |(filter, topic, format): &(&str, &str, &str)| Subscription {
-            filter: (*filter).into(),
-            qos: 1,
-            topic: (*topic).into(),
-            format: (*format).into(),
-            ts_unit: None,
-            zone: (*format == "json").then_some(chrono_tz::Tz::Asia__Kolkata),
-            retained: Retained::Once,
-            user_property_tags: vec!["rack".into(), "site".into()],
-        };
-        let settings = Settings { source: "mqtt", payload_bytes_max: 100_000, status_topic: Some("own/status".into()) };
-        let subscriptions: Vec<_> = subscriptions.iter().map(subscription).collect();
-        let ever = Duration::from_secs(1 << 40);
-        let mut decoding = Config::default().decoding();
-        decoding.limits =
-            Limits { past: ever, future: ever, fields_max: 255, batch_max_readings: 1000, ..decoding.limits };
-        Collector::new(&subscriptions, settings, Arc::new(decoding)).unwrap()
-    }
-
-    fn message(topic: &str, payload: impl Into<Vec<u8>>) -> Message {
-        Message { topic: topic.to_owned().into_bytes().into(), payload: payload.into().into(), ..Message::default() }
-    }
-
-    #[test]
-    fn a_message_is_read_as_the_first_subscription_that_matches_says() {
-        let mut collector = collector(&[
-            ("$share/g/a/+/b", "a/{sensor_id}/b", "json"),
-            ("a/#", "a/{sensor_id}/{field}/{site}", "scalar"),
-        ]);
-        collector.take(&message("a/S/temp/north", "1"), NOW_MS).unwrap();
-        collector.take(&message("a/T/b", r#"{"temp": 2}"#), NOW_MS).unwrap();
-        let readings = collector.finish().batch.to_readings();
-        assert_eq!((readings[0].sensor_id.as_str(), readings[0].ts_ms), ("S", NOW_MS));
-        assert_eq!(readings[0].tags["site"], "north");
-        assert!(readings[0].values.contains_key("temp"));
-        assert_eq!(readings[1].sensor_id, "T");
-        assert!(collector.is_empty());
-    }
-
-    #[test]
-    fn a_subscription_has_a_zone_of_its_own() {
-        let mut collector = collector(&[("k/+", "k/{sensor_id}", "json"), ("u/+", "u/{sensor_id}", "ndjson")]);
-        let payload = r#"{"ts": "2024-03-01T10:00:00", "v": 1}"#;
-        collector.take(&message("k/S", payload), NOW_MS).unwrap();
-        collector.take(&message("u/S", payload), NOW_MS).unwrap();
-        let gathered = collector.finish();
-        assert_eq!(gathered.batch.to_readings()[0].ts_ms, 1_709_267_400_000);
-        assert_eq!(gathered.rejected.0, [(reasons::BAD_TIMESTAMP, 1)], "limits.zone is not set");
-    }
-
-    #[test]
-    fn a_mapping_reads_the_topic_itself() {
-        let mut collector = collector(&[("zigbee2mqtt/#", "#", "zigbee2mqtt")]);
-        collector.take(&message("zigbee2mqtt/attic/door", r#"{"contact": true, "power": null}"#), NOW_MS).unwrap();
-        collector.take(&message("zigbee2mqtt/bridge/state", r#"{"state": "online"}"#), NOW_MS).unwrap();
-        let gathered = collector.finish();
-        let [reading] = &gathered.batch.to_readings()[..] else { panic!("{gathered:?}") };
-        assert_eq!((reading.sensor_id.as_str(), reading.values.len(), gathered.dead.len()), ("attic/door", 1, 0));
-    }
-
-    #[test]
-    fn a_message_with_good_and_bad_readings_gives_the_good_ones_and_one_dead_letter() {
-        let mut collector = collector(&[("#", "{sensor_id}", "json")]);
-        let payload = r#"[{"a": 1}, 7, {"a": 2}, {"ts": "never", "a": 3}]"#;
-        collector.take(&message("S", payload), NOW_MS).unwrap();
-        let gathered = collector.finish();
-        assert_eq!(gathered.batch.len(), 2);
-        assert_eq!(gathered.rejected.total(), 2);
-        let [dead_letter] = &gathered.dead[..] else { panic!("{:?}", gathered.dead) };
-        assert_eq!(
-            (dead_letter.reason.as_str(), dead_letter.payload.as_slice()),
-            (reasons::NOT_AN_OBJECT, payload.as_bytes())
-        );
-        assert_eq!((dead_letter.topic.as_str(), dead_letter.received_at_ms), ("S", NOW_MS));
-    }
-
-    #[test]
-    fn what_is_wrong_with_a_message_as_such_is_said() {
-        let mut collector = collector(&[("a/+", "a/x/{sensor_id}", "json"), ("b/+", "b/{sensor_id}", "punchcard")]);
-        let cases = [
-            (message("a/S", ""), reasons::EMPTY_PAYLOAD),
-            (message("a/S", vec![b' '; 100_001]), reasons::PAYLOAD_TOO_LARGE),
-            (message("a/S", "1"), reasons::TOPIC_MISMATCH),
-            (message("b/S", "1"), reasons::UNKNOWN_FORMAT),
-            (message("c/S", "1"), reasons::NO_SUBSCRIPTION),
-            (
-                Message { topic: vec![0xff].into(), payload: vec![1].into(), ..Message::default() },
-                reasons::INVALID_UTF8,
-            ),
-        ];
-        for (message, reason) in &cases {
-            collector.take(message, NOW_MS).unwrap();
-            let gathered = collector.finish();
-            assert_eq!(gathered.dead[0].reason, *reason);
-            assert_eq!(gathered.rejected.0, [(*reason, 1)]);
-            assert!(gathered.batch.is_empty());
-        }
-    }
-
-    #[test]
-    fn a_message_whose_names_do_not_fit_beside_others_is_taken_after_them() {
-        let fields = |from: usize, n: usize| {
-            let objects: Vec<String> = (from..from + n)
-                .step_by(200)
-                .map(|at| {
-                    format!("{{{}}}", (at..at + 200).map(|i| format!("\"n{i}\": 1")).collect::<Vec<_>>().join(","))
-                })
-                .collect();
-            format!("[{}]", objects.join(","))
-        };
-        let mut collector = collector(&[("#", "{sensor_id}", "json")]);
-        collector.take(&message("S", fields(0, 2000)), NOW_MS).unwrap();
-        assert!(!collector.is_full());
-        let second = message("S", fields(2000, 4000));
-        assert_eq!(collector.take(&second, NOW_MS), Err(NoRoom));
-        assert_eq!(collector.finish().batch.len(), 10);
-        collector.take(&second, NOW_MS).unwrap();
-        let gathered = collector.finish();
-        assert_eq!((gathered.batch.len(), gathered.dead.len()), (20, 0));
-    }
-
-    #[test]
-    fn a_parcel_is_full_by_messages_or_bytes() {
-        let mut collector = collector(&[("#", "{sensor_id}/{field}", "scalar")]);
-        for _ in 0..MESSAGES_MAX {
-            assert!(!collector.is_full());
-            collector.take(&message("S/f", "1"), NOW_MS).unwrap();
-        }
-        assert!(collector.is_full());
-        collector.finish();
-        for _ in 0..3 {
-            assert!(!collector.is_full());
-            collector.take(&message("S/f", vec![0; 90_000]), NOW_MS).unwrap();
-        }
-        assert!(collector.is_full());
-    }
-
-    /// Takes a message and has it acknowledged; whether it was taken.
-    fn take(collector: &mut Collector, message: &Message) -> bool {
-        let taken = collector.take(message, NOW_MS).unwrap();
-        if let Take::Accepted(Some(note)) = taken {
-            collector.remember(note);
-        }
-        taken != Take::Skipped
-    }
-
-    #[test]
-    fn what_is_retained_is_taken_once() {
-        let mut collector = collector(&[("a/#", "a/{sensor_id}/{field}", "scalar"), ("$share/g/#", "#", "json")]);
-        let retained = |payload: &str| Message { is_retained: true, ..message("a/S/f", payload) };
-        assert!(take(&mut collector, &retained("1")));
-        assert!(!take(&mut collector, &retained("1")));
-        // Published just now, so it is a reading of its own, and what is retained from now on.
-        assert!(take(&mut collector, &message("a/S/f", "1")));
-        assert!(take(&mut collector, &message("a/S/f", "2")));
-        assert!(!take(&mut collector, &retained("2")));
-        assert!(take(&mut collector, &retained("3")));
-        let gathered = collector.finish();
-        assert_eq!((gathered.batch.len(), gathered.skipped, gathered.dead.len()), (4, 2, 0));
-        // Not acknowledged yet: its redelivery, and a new copy of it, must not be missed.
-        assert!(matches!(collector.take(&retained("4"), NOW_MS), Ok(Take::Accepted(Some(_)))));
-        assert!(take(&mut collector, &retained("4")));
-        assert!(take(&mut collector, &Message { is_dup: true, ..retained("4") }));
-        assert_eq!(
-            collector.take(&message("x", "{}"), NOW_MS),
-            Ok(Take::Accepted(None)),
-            "shared: nothing is retained"
-        );
-    }
-
-    #[test]
-    fn never_and_always_are_what_they_say_and_our_own_state_is_no_reading() {
-        for (setting, taken) in [(Retained::Never, false), (Retained::Always, true)] {
-            let mut collector = collector(&[("#", "{sensor_id}/{field}", "scalar")]);
-            collector.routes[0].retained = setting;
-            for _ in 0..2 {
-                assert_eq!(take(&mut collector, &Message { is_retained: true, ..message("S/f", "1") }), taken);
-                assert!(take(&mut collector, &message("S/f", "1")));
-            }
-            assert!(!take(&mut collector, &message("own/status", "online")));
-            assert!(!collector.is_empty(), "what is left out is acknowledged with a parcel too");
-        }
-    }
-
-    #[test]
-    fn user_properties_that_are_named_become_tags() {
-        let mut collector = collector(&[("#", "{sensor_id}/{site}", "json")]);
-        let property = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let properties = vec![
-            property("site", "of the property"),
-            property("rack", ""),
-            property("rack", "r1"),
-            property("rack", "r2"),
-            property("other", "x"),
-        ];
-        let message = Message { properties, ..message("S/north", r#"{"temp": 1}"#) };
-        assert!(take(&mut collector, &message));
-        let readings = collector.finish().batch.to_readings();
-        let tags: Vec<(&str, &str)> = readings[0].tags.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        assert_eq!(tags, [("rack", "r1"), ("site", "north")]);
-    }
-}
+mod tests;
