@@ -1,4 +1,4 @@
-//! The commands `dead-dead_letters list`, `replay` and `purge`: their arguments, what they print, their exit codes.
+//! The commands `dead-letters list`, `replay` and `purge`: their arguments, what they print, their exit codes.
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Dead letters read again with the settings of today, for `dead-dead_letters replay`. Pure.
+//! Dead letters read again with the settings of today, for `dead-letters replay`. Pure.
 //!
 //! How a dead letter is read follows from where it came from: `mqtt` and `mqtt_direct` as its topic's subscription says, `http` as the URL of its
 //! hook says, `store` as the lines of JSON that the service made of readings which the store refused. Times are judged as

@@ -3,7 +3,7 @@
 //! Most of these senders send once: ChirpStack logs an error and drops the uplink, The Things Stack tries once, a Shelly
 //! does not look at the answer. So
 //! - what is not understood is no error of the sender's: the body is kept whole as a dead letter, durable like readings, and
-//!   the answer is 2xx (202 where nothing of it was taken). With the mapping put right, `dead-dead_letters replay` reads it.
+//!   the answer is 2xx (202 where nothing of it was taken). With the mapping put right, `dead-letters replay` reads it.
 //! - under overload a hook waits for room ([`PATIENCE`]) where the other routes are told at once to try again, since their
 //!   senders do. 429 and 503 with Retry-After remain for those that can (Event Grid, AWS).
 //! - bodies have at most [`BODY_BYTES_MAX`] bytes, which is what a dead letter keeps.

@@ -52,7 +52,7 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
 /// The description of the requests of both ports, OpenAPI 3.1, kept by hand.
-const OPENAPI: &str = include_str!("admin/openapi.json");
+const OPENAPI: &str = include_str!("openapi.json");
 
 /// Why the port cannot be opened.
 #[derive(Debug, thiserror::Error)]
