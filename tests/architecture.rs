@@ -99,6 +99,10 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("check", &["journal", "store", "ingest(http|mqtt|listen|tokens)", "config", "model"]),
 ];
 
+/// The folders of the MongoDB store, from the lowest. A file may name its own folder, those before it, and what is directly
+/// in `store/mongo`, which all of them share.
+const MONGO_LAYERS: &[&str] = &["write", "read", "schema", "maintenance"];
+
 /// A path (or its end, where it starts with `::`) and where alone it may stand.
 struct Home {
     paths: &'static [&'static str],
@@ -171,7 +175,7 @@ fn check(path: &str, text: &str, is_test: bool) -> Vec<String> {
     if !is_test && path.starts_with("src/") {
         let code = Code::read(path, text);
         for (line, name) in &code.paths {
-            let broken = [names(path, name), home(path, name), pure(path, name)];
+            let broken = [names(path, name), home(path, name), pure(path, name), mongo_layers(path, name)];
             found.extend(broken.into_iter().flatten().map(|rule| format!("{path}:{line}: `{name}`: {rule}")));
         }
     }
@@ -214,6 +218,15 @@ fn names(path: &str, name: &str) -> Option<String> {
         }
     };
     (!allowed.iter().any(is_allowed)).then(|| format!("{own} may name of ours only: {}", allowed.join(", ")))
+}
+
+/// What is below does not name what is above it.
+fn mongo_layers(path: &str, name: &str) -> Option<String> {
+    let layer = |folder: &str| MONGO_LAYERS.iter().position(|l| *l == folder).map_or(0, |n| n + 1);
+    let (folder, _) = path.strip_prefix("src/store/mongo/")?.split_once('/').unwrap_or_default();
+    let target = name.strip_prefix("crate::store::mongo::")?.split("::").next()?;
+    let is_root = path == "src/store/mongo/mod.rs";
+    (!is_root && layer(target) > layer(folder)).then(|| format!("`{target}` is above: {}", MONGO_LAYERS.join(" < ")))
 }
 
 /// A library, a metric macro, the environment and the clock each have their place.
@@ -300,6 +313,8 @@ fn every_rule_can_fail() {
         ("src/ingest/http/mod.rs", "use rumqttc_v4::Client;", "MQTT stays"),
         ("src/app.rs", "fn f() { rumqttc_v5::x(); }", "MQTT stays"),
         ("src/ingest/mqtt/v5.rs", "use tokio_rustls::TlsConnector;", "ingest/tls"),
+        ("src/store/mongo/write/fence.rs", "use crate::store::mongo::read::load;", "`read` is above"),
+        ("src/store/mongo/bson.rs", "use super::schema::detect;", "`schema` is above"),
         ("src/store/mod.rs", "use mongodb::bson::Bson;", "BSON stay"),
         ("src/config/uri.rs", "use mongodb::Client;", "BSON stay"),
         ("src/journal/writer.rs", "fn f() { counter!(\"x\"); }", "typed function"),

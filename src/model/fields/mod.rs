@@ -296,5 +296,4 @@ impl FieldGuard {
 }
 
 #[cfg(test)]
-#[path = "fields/tests.rs"]
 mod tests;

@@ -4,11 +4,11 @@
 use mongodb::bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype};
 use mongodb::options::ReadConcern;
 
-use super::MongoStore;
-use super::error::describe;
 use crate::maintain::MaintainError;
 use crate::maintain::dead_letters::{DeadLetterFilter, pattern_of};
-use crate::model::DeadLetter;
+use crate::model::{DeadLetter, OWN_SOURCE};
+use crate::store::mongo::MongoStore;
+use crate::store::mongo::error::describe;
 
 /// The `_id` of a dead letter.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,7 +33,7 @@ pub struct DeadLetterDocument {
 }
 
 /// A dead letter as it is stored.
-pub(super) fn document(dead_letter: &DeadLetter) -> Document {
+pub(in crate::store::mongo) fn document(dead_letter: &DeadLetter) -> Document {
     doc! {
         "received_at": DateTime::from_millis(dead_letter.received_at_ms),
         "source": &dead_letter.source,
@@ -62,7 +62,7 @@ fn dead_letter(mut document: Document) -> DeadLetterDocument {
 }
 
 /// The same with its id as text.
-pub(super) fn read_dead_letter(document: Document) -> (String, DeadLetter) {
+pub(in crate::store::mongo) fn read_dead_letter(document: Document) -> (String, DeadLetter) {
     let DeadLetterDocument { id, dead_letter } = dead_letter(document);
     (id.to_string(), dead_letter)
 }
@@ -171,4 +171,9 @@ impl MongoStore {
         let deleted = self.dead.delete_many(query).write_concern(concern).await;
         deleted.map(|d| d.deleted_count).map_err(failed)
     }
+}
+
+/// Dead letters that may expire and be evicted.
+pub(in crate::store::mongo) fn of_senders() -> Document {
+    doc! { "source": { "$lt": OWN_SOURCE } }
 }

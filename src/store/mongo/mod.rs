@@ -6,36 +6,18 @@
 //! an operation. One that is given up is cancelled on this side, and its connection closed; it may still be carried out by
 //! the server, which is exactly what [`StoreError::Unknown`] says.
 
-mod advisories;
 mod bson;
-mod bucket_reader;
-mod convert;
-mod convert_bucket;
-mod count_measurements;
-mod dead_letter_commands;
 mod dead_letters;
-mod detect;
-mod drop_duplicates;
+mod document;
 mod error;
-mod fence;
-mod high_water;
-mod latest;
-mod latest_and_tag_indexes;
-mod load;
-mod metadata;
+mod maintenance;
+mod names;
 mod pack;
-mod prepare;
-mod query;
 mod read;
-mod recompute_summary;
-mod reconcile;
 mod registry;
-mod repair;
 mod schema;
 mod setup;
-mod sharding;
-mod time_series;
-mod view;
+mod write;
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -44,16 +26,13 @@ use mongodb::bson::{Document, RawDocumentBuf, doc};
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Collection, Database};
 
-pub use convert::{ConvertOptions, Hook};
 pub use dead_letters::{DeadLetterDocument, DeadLetterId};
-pub use detect::READINGS;
-pub use latest::LATEST;
-pub use latest_and_tag_indexes::{OptionalIndexes, TAGS_INDEX};
-pub use metadata::META;
-pub use pack::{BUCKETS, packed_bytes};
-pub use query::{ReadingsLocation, raw_readings_pipeline};
-pub use reconcile::ReconcileOptions;
-pub use schema::{DEAD_LETTERS, SUMMARIES};
+pub use maintenance::convert::{ConvertOptions, Hook};
+pub use maintenance::reconcile::ReconcileOptions;
+pub use names::{BUCKETS, DEAD_LETTERS, LATEST, META, READINGS, SUMMARIES};
+pub use pack::packed_bytes;
+pub use read::pipelines::{ReadingsLocation, raw_readings_pipeline};
+pub use schema::latest_and_tag_indexes::{OptionalIndexes, TAGS_INDEX};
 
 use super::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
@@ -69,7 +48,7 @@ use crate::model::{BucketStart, DeadLetter, LatestUpdate, PageKind, PageWrite, S
 use crate::telemetry::metrics;
 use error::{StatementError, command_code, command_error, concern_error, describe, statement_error};
 use pack::{CommandOptions, WriteConcern};
-use time_series::TimeSeriesWriter;
+use write::time_series::TimeSeriesWriter;
 
 /// What preparing has found of native time-series.
 #[derive(Debug, Clone, Copy)]
@@ -124,7 +103,7 @@ impl MongoStore {
         let options = CommandOptions { span, write_concern, wtimeout_ms };
         Ok(MongoStore {
             series: Arc::new(TimeSeriesWriter::new(&db, options.clone(), config.timeout)),
-            buckets: db.collection(pack::BUCKETS),
+            buckets: db.collection(BUCKETS),
             dead: db.collection(DEAD_LETTERS),
             db,
             client,
@@ -262,7 +241,7 @@ impl Store for MongoStore {
             if self.measured() {
                 let waiting = "waiting for the statements of an earlier process";
                 let failed = |why| PrepareError { detail: format!("{waiting}: {why}"), transient: true };
-                let earlier = fence::wait_for_earlier(&self.db, &self.options);
+                let earlier = write::fence::wait_for_earlier(&self.db, &self.options);
                 let over = tokio::time::timeout(self.timeout, earlier).await;
                 let still = |_| failed("the server still runs some (db.currentOp()), asking again".to_owned());
                 over.map_err(still)?.map_err(|e| failed(describe(&e)))?;
@@ -314,18 +293,20 @@ impl Store for MongoStore {
     fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
         Box::pin(async move {
             let Some(_) = updates.first() else { return Ok(vec![]) };
-            let command = latest::command(updates, &self.options)
+            let command = write::latest::command(updates, &self.options)
                 .map_err(|e| StoreError::NotApplied { kind: "driver", detail: e.to_string() })?;
             let begun = Instant::now();
             let db = self.db.clone();
             let result = self.limited(async move { db.run_raw_command(command).await }).await;
             metrics::store_command("latest", updates.len() as u64, begun.elapsed().as_secs_f64());
             match result? {
-                Ok(reply) => latest::answers(updates.len(), &reply),
-                Err(error) if latest::forbidden(&error) || (updates.len() == 1 && latest::at_fault(&error)) => {
+                Ok(reply) => write::latest::answers(updates.len(), &reply),
+                Err(error)
+                    if write::latest::forbidden(&error) || (updates.len() == 1 && write::latest::at_fault(&error)) =>
+                {
                     Ok(vec![LatestWriteResult::Rejected { detail: describe(&error) }; updates.len()])
                 }
-                Err(error) if latest::at_fault(&error) => {
+                Err(error) if write::latest::at_fault(&error) => {
                     let (a, b) = updates.split_at(updates.len() / 2);
                     let mut answers = self.latest(a).await?;
                     answers.extend(self.latest(b).await?);

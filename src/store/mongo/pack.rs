@@ -6,13 +6,12 @@ use mongodb::options::Acknowledgment;
 
 use super::bson::Writer;
 use crate::model::{PageKind, PageWrite, Rows, Span, StorageMode};
+use crate::store::mongo::names::BUCKETS;
 
 /// The version of the document's shape.
 pub(super) const SCHEMA_VERSION: i32 = 1;
 /// `storage` of a bucket whose readings are measurements.
 pub(super) const SERIES: &str = "timeseries";
-/// The collection of bucket pages.
-pub const BUCKETS: &str = "sensor_buckets";
 
 /// What goes into every command.
 #[derive(Debug, Clone)]

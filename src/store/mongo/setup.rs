@@ -6,14 +6,14 @@
 use mongodb::Database;
 use mongodb::bson::{Document, doc};
 
-use super::error::{command_code, describe};
-use super::pack::CommandOptions;
+use crate::store::mongo::error::{command_code, describe};
+use crate::store::mongo::pack::CommandOptions;
 
-pub(super) const UNAUTHORIZED: i32 = 13;
-pub(super) const NAMESPACE_NOT_FOUND: i32 = 26;
-pub(super) const INDEX_NOT_FOUND: i32 = 27;
-pub(super) const NAMESPACE_EXISTS: i32 = 48;
-pub(super) const INDEX_OPTIONS_CONFLICT: i32 = 85;
+pub(in crate::store::mongo) const UNAUTHORIZED: i32 = 13;
+pub(in crate::store::mongo) const NAMESPACE_NOT_FOUND: i32 = 26;
+pub(in crate::store::mongo) const INDEX_NOT_FOUND: i32 = 27;
+pub(in crate::store::mongo) const NAMESPACE_EXISTS: i32 = 48;
+pub(in crate::store::mongo) const INDEX_OPTIONS_CONFLICT: i32 = 85;
 
 /// Codes of a server that is changing its primary, starting, stopping or busy, or (a mongos) out of reach of another:
 /// HostUnreachable, HostNotFound, LockTimeout, LockBusy, MaxTimeMSExpired, NetworkTimeout, ShutdownInProgress, WriteConflict,
@@ -25,31 +25,31 @@ const PASSING: [i32; 21] =
 /// What can go wrong while the collections are prepared, in words for the operator.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {detail}")]
-pub(super) struct SchemaError {
+pub(in crate::store::mongo) struct SchemaError {
     /// What was being done.
-    pub(super) step: String,
+    pub(in crate::store::mongo) step: String,
     /// Why it did not work, and what to do.
-    pub(super) detail: String,
+    pub(in crate::store::mongo) detail: String,
     /// Whether another try may work (no server, no primary).
-    pub(super) transient: bool,
+    pub(in crate::store::mongo) transient: bool,
 }
 
 impl SchemaError {
     /// Somebody has to do something first.
-    pub(super) fn lasting(step: impl Into<String>, detail: impl Into<String>) -> SchemaError {
+    pub(in crate::store::mongo) fn lasting(step: impl Into<String>, detail: impl Into<String>) -> SchemaError {
         SchemaError { step: step.into(), detail: detail.into(), transient: false }
     }
 }
 
 /// A command that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(in crate::store::mongo) struct Failure {
     /// The server's code, where the server answered.
-    pub(super) code: Option<i32>,
+    pub(in crate::store::mongo) code: Option<i32>,
     /// In the server's words.
-    pub(super) detail: String,
+    pub(in crate::store::mongo) detail: String,
     /// Whether another try may work.
-    pub(super) transient: bool,
+    pub(in crate::store::mongo) transient: bool,
 }
 
 impl Failure {
@@ -64,7 +64,7 @@ impl Failure {
     }
 
     /// The failure of a step; where rights are missing, what to grant.
-    pub(super) fn at(self, step: impl Into<String>) -> SchemaError {
+    pub(in crate::store::mongo) fn at(self, step: impl Into<String>) -> SchemaError {
         let advice = match self.code {
             Some(UNAUTHORIZED) => {
                 "; grant the user of store.uri the roles readWrite and dbAdmin on this database, or run `hourbucket \
@@ -78,29 +78,33 @@ impl Failure {
 
 /// The database being set up.
 #[derive(Debug)]
-pub(super) struct Setup<'a> {
-    pub(super) db: &'a Database,
+pub(in crate::store::mongo) struct Setup<'a> {
+    pub(in crate::store::mongo) db: &'a Database,
     write_concern: Document,
 }
 
 impl<'a> Setup<'a> {
-    pub(super) fn new(db: &'a Database, options: &CommandOptions) -> Setup<'a> {
+    pub(in crate::store::mongo) fn new(db: &'a Database, options: &CommandOptions) -> Setup<'a> {
         let write_concern = doc! { "w": options.write_concern.w(), "wtimeout": options.wtimeout_ms };
         Setup { db, write_concern }
     }
 
     /// Runs a command that changes nothing.
-    pub(super) async fn ask(&self, command: Document) -> Result<Document, Failure> {
+    pub(in crate::store::mongo) async fn ask(&self, command: Document) -> Result<Document, Failure> {
         self.db.run_command(command).await.map_err(|e| Failure::of(&e))
     }
 
     /// Runs a command that changes something, with the write concern.
-    pub(super) async fn change(&self, command: Document) -> Result<Document, Failure> {
+    pub(in crate::store::mongo) async fn change(&self, command: Document) -> Result<Document, Failure> {
         self.change_in(self.db, command).await
     }
 
     /// The same on another database, such as `admin`.
-    pub(super) async fn change_in(&self, db: &Database, mut command: Document) -> Result<Document, Failure> {
+    pub(in crate::store::mongo) async fn change_in(
+        &self,
+        db: &Database,
+        mut command: Document,
+    ) -> Result<Document, Failure> {
         command.insert("writeConcern", self.write_concern.clone());
         let reply = db.run_command(command).await.map_err(|e| Failure::of(&e))?;
         match reply.get_document("writeConcernError") {
@@ -115,7 +119,7 @@ impl<'a> Setup<'a> {
     }
 
     /// Creates a collection with zstd compression, or without where the server does not take storage options.
-    pub(super) async fn create(&self, name: &str, options: &Document) -> Result<(), Failure> {
+    pub(in crate::store::mongo) async fn create(&self, name: &str, options: &Document) -> Result<(), Failure> {
         let mut plain = doc! { "create": name };
         plain.extend(options.clone());
         let mut compressed = plain.clone();
@@ -131,7 +135,7 @@ impl<'a> Setup<'a> {
     }
 
     /// What `listCollections` says of the named collections and views.
-    pub(super) async fn list(&self, names: &[&str]) -> Result<Listing, SchemaError> {
+    pub(in crate::store::mongo) async fn list(&self, names: &[&str]) -> Result<Listing, SchemaError> {
         let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
         let command = doc! { "listCollections": 1, "filter": { "name": { "$in": names } } };
         let step = "looking at the collections (listCollections)";
@@ -144,16 +148,16 @@ impl<'a> Setup<'a> {
 
 /// What is there: the entries of `listCollections`.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Listing(pub(super) Vec<Document>);
+pub(in crate::store::mongo) struct Listing(pub(in crate::store::mongo) Vec<Document>);
 
 impl Listing {
     /// The entry of a collection or view.
-    pub(super) fn get(&self, name: &str) -> Option<&Document> {
+    pub(in crate::store::mongo) fn get(&self, name: &str) -> Option<&Document> {
         self.0.iter().find(|d| d.get_str("name").is_ok_and(|n| n == name))
     }
 
     /// The options it was made with, or has got since.
-    pub(super) fn options(&self, name: &str) -> Option<&Document> {
+    pub(in crate::store::mongo) fn options(&self, name: &str) -> Option<&Document> {
         self.get(name)?.get_document("options").ok()
     }
 }

@@ -7,10 +7,10 @@
 
 use mongodb::bson::{Document, doc};
 
-use super::MongoStore;
-use super::detect::{META_FIELD, READINGS, fits};
-use super::pack::BUCKETS;
-use super::setup::{SchemaError, Setup};
+use crate::store::mongo::MongoStore;
+use crate::store::mongo::names::{BUCKETS, READINGS};
+use crate::store::mongo::schema::detect::{META_FIELD, fits};
+use crate::store::mongo::setup::{SchemaError, Setup};
 
 /// What is sent, in order: the index that the shard key of a collection with data needs (in the database), then, to
 /// `admin`, the commands that shard. All can be repeated.

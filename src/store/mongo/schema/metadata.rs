@@ -13,13 +13,11 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::pack::{BUCKETS, SCHEMA_VERSION};
-use super::setup::{Failure, SchemaError, Setup};
 use crate::config::write_duration;
 use crate::model::Span;
-
-/// The collection of the one document.
-pub const META: &str = "hourbucket_meta";
+use crate::store::mongo::names::{BUCKETS, META};
+use crate::store::mongo::pack::SCHEMA_VERSION;
+use crate::store::mongo::setup::{Failure, SchemaError, Setup};
 
 const STEP: &str = "reading what the database was written with (hourbucket_meta)";
 const DUPLICATE_KEY: i32 = 11000;
@@ -28,7 +26,7 @@ const DUPLICATE_KEY: i32 = 11000;
 ///
 /// # Errors
 /// What does not fit, and what to do.
-pub(super) async fn check(setup: &Setup<'_>, span: Span) -> Result<(), SchemaError> {
+pub(in crate::store::mongo) async fn check(setup: &Setup<'_>, span: Span) -> Result<(), SchemaError> {
     match read(setup).await? {
         Some(found) => fits(&found, span, setup.db.name()),
         None => match one_page(setup).await? {
@@ -43,7 +41,7 @@ pub(super) async fn check(setup: &Setup<'_>, span: Span) -> Result<(), SchemaErr
 ///
 /// # Errors
 /// What does not fit, and what to do.
-pub(super) async fn settle(setup: &Setup<'_>, span: Span) -> Result<bool, SchemaError> {
+pub(in crate::store::mongo) async fn settle(setup: &Setup<'_>, span: Span) -> Result<bool, SchemaError> {
     check(setup, span).await?;
     let command = doc! {
         "findAndModify": META,

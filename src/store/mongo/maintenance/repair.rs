@@ -1,22 +1,22 @@
-//! One gated change to a stored bucket at a time. [`super::reconcile`] says which ones and why they are safe beside a
+//! One gated change to a stored bucket at a time. [`crate::store::mongo::maintenance::reconcile`] says which ones and why they are safe beside a
 //! running service.
 
 use std::collections::{BTreeMap, HashSet};
 
 use mongodb::bson::{Array, Bson, DateTime, Document, RawDocumentBuf, doc};
 
-use super::bucket_reader::{Collections, failed, page_id, tags_document, value_bson};
-use super::error::{StatementError, command_code, statement_error};
-use super::pack::{SCHEMA_VERSION, SERIES};
 use crate::maintain::bucket::{Recomputed, without_duplicates};
 use crate::maintain::{MaintainError, StoredBucket, StoredPage};
 use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
 use crate::model::{BucketKey, FieldSummary, Number, Rows, StorageMode};
+use crate::store::mongo::error::{StatementError, command_code, statement_error};
+use crate::store::mongo::pack::{SCHEMA_VERSION, SERIES};
+use crate::store::mongo::read::bucket_reader::{Collections, failed, page_id, tags_document, value_bson};
 use crate::store::summary_pages::chunks;
 
 /// The document of a page exactly as it was read: its version, its seal and its form. A writer changes at least one of
 /// them, and `readings` is counted on top, against changes by hand.
-pub(super) fn admission_control(key: &BucketKey, page: &StoredPage) -> Document {
+pub(in crate::store::mongo) fn admission_control(key: &BucketKey, page: &StoredPage) -> Document {
     let count = match page.count {
         Some(n) => Bson::Int64(n),
         None => Bson::from(doc! { "$not": { "$type": "number" } }),
@@ -41,7 +41,7 @@ pub(super) fn admission_control(key: &BucketKey, page: &StoredPage) -> Document 
 }
 
 /// `summary` of a document.
-pub(super) fn summary(recompute_summary: &Recomputed) -> Document {
+pub(in crate::store::mongo) fn summary(recompute_summary: &Recomputed) -> Document {
     let num = |n: Number| match n {
         Number::Int(v) => Bson::Int64(v),
         Number::Double(v) => Bson::Double(v),
@@ -53,7 +53,7 @@ pub(super) fn summary(recompute_summary: &Recomputed) -> Document {
 }
 
 /// `readings` of a page.
-pub(super) fn readings(rows: &Rows) -> Array {
+pub(in crate::store::mongo) fn readings(rows: &Rows) -> Array {
     let reading = |row: crate::model::rows::Row<'_>| {
         let mut reading = doc! { "ts": DateTime::from_millis(row.ts_ms) };
         reading.extend(row.named().map(|(name, value)| (name.to_owned(), value_bson(value))));
@@ -73,7 +73,12 @@ fn counted(recompute_summary: &Recomputed, unreadable: u32) -> Document {
 }
 
 /// A whole document of a bucket, without readings.
-pub(super) fn document(bucket: &StoredBucket, page: u32, tags: Document, recompute_summary: &Recomputed) -> Document {
+pub(in crate::store::mongo) fn document(
+    bucket: &StoredBucket,
+    page: u32,
+    tags: Document,
+    recompute_summary: &Recomputed,
+) -> Document {
     let start = DateTime::from_millis(bucket.key.start.0);
     let mut whole = doc! {
         "_id": page_id(&bucket.key, page),
@@ -94,7 +99,11 @@ pub(super) fn document(bucket: &StoredBucket, page: u32, tags: Document, recompu
 
 /// The documents of a bucket in time-series form: one, or as many as its fields take. Which of them counts how many of the
 /// measurements is of no meaning ([`crate::store::summary_pages`]); all but the last are sealed.
-pub(super) fn summaries(bucket: &StoredBucket, tags: &Document, recompute_summary: &Recomputed) -> Vec<Document> {
+pub(in crate::store::mongo) fn summaries(
+    bucket: &StoredBucket,
+    tags: &Document,
+    recompute_summary: &Recomputed,
+) -> Vec<Document> {
     let fields: BTreeMap<String, FieldSummary> =
         recompute_summary.fields.iter().map(|(name, (s, _))| (name.clone(), *s)).collect();
     let chunks = chunks(fields, PAGE_SUMMARY_BYTES_MAX);
@@ -116,7 +125,7 @@ pub(super) fn summaries(bucket: &StoredBucket, tags: &Document, recompute_summar
 }
 
 /// Whether the document was still as it was read: every change says so.
-pub(super) type Applied = Result<bool, MaintainError>;
+pub(in crate::store::mongo) type Applied = Result<bool, MaintainError>;
 
 impl Collections {
     async fn set(&self, admission_control: Document, set: Document) -> Applied {
@@ -133,7 +142,7 @@ impl Collections {
     ///
     /// A repair never lets the count of a page that still grows go down: the count is its version, and a service that
     /// knows an earlier one could meet the same number again after others have appended. Such a page is sealed.
-    pub(super) async fn rewrite(
+    pub(in crate::store::mongo) async fn rewrite(
         &self,
         key: &BucketKey,
         page: &StoredPage,
@@ -154,12 +163,12 @@ impl Collections {
     }
 
     /// Seals a page that has a next one.
-    pub(super) async fn seal(&self, key: &BucketKey, page: &StoredPage) -> Applied {
+    pub(in crate::store::mongo) async fn seal(&self, key: &BucketKey, page: &StoredPage) -> Applied {
         self.set(admission_control(key, page), doc! { "has_overflow": true }).await
     }
 
     /// Puts an empty sealed page where one is missing, so that the pages behind it are found again.
-    pub(super) async fn fill_gap(&self, bucket: &StoredBucket, page: u32) -> Applied {
+    pub(in crate::store::mongo) async fn fill_gap(&self, bucket: &StoredBucket, page: u32) -> Applied {
         let Some(next) = bucket.pages.iter().find(|p| p.page > page) else { return Ok(false) };
         let mut whole = document(bucket, page, tags_document(&next.tags), &Recomputed::default());
         // Times within those of the bucket: the view takes the earliest and the latest of all pages.
@@ -186,7 +195,7 @@ impl Collections {
 }
 
 /// Whether an insert met a document of the same id.
-pub(super) fn is_duplicate(error: &mongodb::error::Error) -> bool {
+pub(in crate::store::mongo) fn is_duplicate(error: &mongodb::error::Error) -> bool {
     use mongodb::error::{ErrorKind, WriteFailure};
     let code = match error.kind.as_ref() {
         ErrorKind::Write(WriteFailure::WriteError(e)) => Some(e.code),

@@ -14,13 +14,13 @@
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
-use super::error::{command_error, concern_error};
-use super::metadata::META;
-use super::pack::{BUCKETS, CommandOptions, WriteConcern};
-use super::setup::{Failure, SchemaError, Setup};
-use super::{MongoStore, READINGS};
 use crate::model::BucketStart;
 use crate::store::StoreError;
+use crate::store::mongo::MongoStore;
+use crate::store::mongo::error::{command_error, concern_error};
+use crate::store::mongo::names::{BUCKETS, META, READINGS};
+use crate::store::mongo::pack::{CommandOptions, WriteConcern};
+use crate::store::mongo::setup::{Failure, SchemaError, Setup};
 
 /// Before the first bucket: 0001-01-01, which every tool can show.
 const NEVER_MS: i64 = -62_135_596_800_000;
@@ -33,7 +33,7 @@ const STEP: &str = "noting up to which hour buckets were written (hourbucket_met
 ///
 /// # Errors
 /// The server's, with the step.
-pub(super) async fn settle(setup: &Setup<'_>) -> Result<bool, SchemaError> {
+pub(in crate::store::mongo) async fn settle(setup: &Setup<'_>) -> Result<bool, SchemaError> {
     let find = doc! { "find": META, "filter": { "_id": "high_water" }, "limit": 1 };
     let found = first(setup, find).await?.and_then(|d| d.get_datetime("bucket_start").copied().ok());
     let never = DateTime::from_millis(NEVER_MS);
@@ -94,7 +94,7 @@ async fn first(setup: &Setup<'_>, command: Document) -> Result<Option<Document>,
 
 impl MongoStore {
     /// See [`crate::store::Store::raise_high_water`].
-    pub(super) async fn raise_mark(&self, through: BucketStart) -> Result<BucketStart, StoreError> {
+    pub(in crate::store::mongo) async fn raise_mark(&self, through: BucketStart) -> Result<BucketStart, StoreError> {
         if let Some(before) = self.try_raise(through).await? {
             return Ok(before);
         }

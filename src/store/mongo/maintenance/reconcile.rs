@@ -3,7 +3,7 @@
 //!
 //! The life of a bucket here: streamed in the order of the index, recomputed and compared ([`crate::maintain::audit`]);
 //! where it differs it is put aside, read again alone after a pause, and only what still differs is told or repaired. So
-//! what a service was just doing is no finding. A repair is made of gated statements ([`super::repair`]): read, compare,
+//! what a service was just doing is no finding. A repair is made of gated statements ([`crate::store::mongo::maintenance::repair`]): read, compare,
 //! write if still as read; else again from the start, at most [`TRIES`] times. Memory: one bucket, and the names of
 //! those put aside ([`ASIDE_MAX`]).
 //!
@@ -32,7 +32,7 @@
 //!   `expireAfterSeconds` of the measurements, if shorter) are left out, so a summary is never recomputed from what has
 //!   half expired.
 //!
-//! Equal measurements are a matter of their own, since a server may not be able to delete single ones ([`super::twice`]).
+//! Equal measurements are a matter of their own, since a server may not be able to delete single ones ([`crate::store::mongo::twice`]).
 //!
 //! Two repairs, or a repair and a `convert`, at the same time only make each other try again, but for duplicates:
 //! both would be removing the same ones under gates, which is harmless too. Instances of the service beside each other
@@ -45,15 +45,16 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
 
-use super::bucket_reader::{Collections, Native, failed, key_of, page_id};
-use super::drop_duplicates::Dropped;
-use super::time_series::TimeSeriesWriter;
-use super::{MongoStore, recompute_summary};
 use crate::maintain::bucket::without_duplicates;
 use crate::maintain::{
     Entry, Finding, Kind, MaintainError, Reconciled, RepairOutcome, Selection, StoredBucket, audit, report,
 };
 use crate::model::{BucketKey, BucketStart, StorageMode};
+use crate::store::mongo::MongoStore;
+use crate::store::mongo::maintenance::drop_duplicates::Dropped;
+use crate::store::mongo::read::bucket_reader::{Collections, Native, failed, key_of, page_id};
+use crate::store::mongo::write::recompute_summary;
+use crate::store::mongo::write::time_series::TimeSeriesWriter;
 
 /// Before buckets that differ are looked at again, where measurements may be ahead of their document.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -376,20 +377,20 @@ impl Run<'_> {
 }
 
 /// Sensor-hours that have measurements.
-pub(super) struct Hours {
+pub(in crate::store::mongo) struct Hours {
     cursor: mongodb::Cursor<RawDocumentBuf>,
 }
 
 impl Hours {
     /// Some more of them.
-    pub(super) async fn next(&mut self) -> Result<Option<Vec<BucketKey>>, MaintainError> {
+    pub(in crate::store::mongo) async fn next(&mut self) -> Result<Option<Vec<BucketKey>>, MaintainError> {
         let mut keys = vec![];
         while keys.len() < HOURS_MAX
             && let Some(found) = self.cursor.try_next().await.map_err(failed("reading measurements"))?
         {
             let id = found.get_document("_id").ok();
             let sensor = id.and_then(|id| id.get_str("sensor_id").ok());
-            let start = id.and_then(|id| super::load::int(id.get("start").ok()??));
+            let start = id.and_then(|id| crate::store::mongo::document::int(id.get("start").ok()??));
             if let (Some(sensor), Some(start)) = (sensor, start) {
                 keys.push(BucketKey { sensor_id: sensor.into(), start: BucketStart(start) });
             }
@@ -400,7 +401,7 @@ impl Hours {
 
 impl Collections {
     /// The sensor-hours of a selection that have measurements, in no order; the server groups, on disk if need be.
-    pub(super) async fn hours(&self, selection: &Selection) -> Result<Hours, MaintainError> {
+    pub(in crate::store::mongo) async fn hours(&self, selection: &Selection) -> Result<Hours, MaintainError> {
         let end =
             selection.to_ms.saturating_add(self.span_ms - 1).div_euclid(self.span_ms).saturating_mul(self.span_ms);
         let span = doc! { "$gte": DateTime::from_millis(selection.from_ms), "$lt": DateTime::from_millis(end) };
@@ -418,7 +419,10 @@ impl Collections {
     }
 
     /// The form that the documents of buckets tell, where they have a page 0.
-    pub(super) async fn forms(&self, keys: &[BucketKey]) -> Result<Vec<(BucketKey, StorageMode)>, MaintainError> {
+    pub(in crate::store::mongo) async fn forms(
+        &self,
+        keys: &[BucketKey],
+    ) -> Result<Vec<(BucketKey, StorageMode)>, MaintainError> {
         let what = failed("reading the buckets");
         let ids: Vec<Bson> = keys.iter().map(|key| Bson::from(page_id(key, 0))).collect();
         let projection: Document = doc! { "sensor_id": 1, "bucket_start": 1, "storage": 1 };
@@ -426,7 +430,7 @@ impl Collections {
         let mut cursor = found.map_err(&what)?;
         let mut forms = vec![];
         while let Some(found) = cursor.try_next().await.map_err(&what)? {
-            let series = found.get_str("storage").is_ok_and(|s| s == super::pack::SERIES);
+            let series = found.get_str("storage").is_ok_and(|s| s == crate::store::mongo::pack::SERIES);
             if let Some(key) = key_of(&found) {
                 forms.push((key, if series { StorageMode::TimeSeries } else { StorageMode::Bucket }));
             }

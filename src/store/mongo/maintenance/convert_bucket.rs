@@ -1,4 +1,4 @@
-//! One bucket from one form into the other, or a page that came too late into it. [`super::convert`] says in which order
+//! One bucket from one form into the other, or a page that came too late into it. [`crate::store::mongo::maintenance::convert`] says in which order
 //! and why.
 
 use std::collections::HashSet;
@@ -8,14 +8,14 @@ use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
 use mongodb::error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
 use mongodb::options::{ReadConcern, WriteConcern};
 
-use super::bucket_reader::{Collections, failed, tags_document, value_bson};
-use super::error::command_code;
-use super::repair::{admission_control, document, readings, summaries};
 use crate::maintain::bucket::{Recomputed, without_duplicates};
 use crate::maintain::{Kind, MaintainError, ReadingCounts, Step, StoredBucket, StoredPage, audit};
 use crate::model::rows::{Row, StatementLimits};
 use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
 use crate::model::{BucketKey, Rows, StorageMode};
+use crate::store::mongo::error::command_code;
+use crate::store::mongo::maintenance::repair::{admission_control, document, readings, summaries};
+use crate::store::mongo::read::bucket_reader::{Collections, failed, tags_document, value_bson};
 
 /// Measurements in one insert: with reading and meta some hundred bytes each, far below the limit of a command.
 const INSERT_MAX: usize = 1000;
@@ -24,7 +24,7 @@ const COMMITS: u32 = 5;
 
 /// How a try at a bucket has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(in crate::store::mongo) enum Turn {
     /// The documents say the new form; so many readings.
     Done(u64),
     /// There was nothing to do.
@@ -36,7 +36,8 @@ pub(super) enum Turn {
 }
 
 /// Told after each step; an error ends the conversion there, as a crash would.
-pub(super) type StepHook<'a> = &'a (dyn Fn(Step, &BucketKey) -> Result<(), MaintainError> + Send + Sync);
+pub(in crate::store::mongo) type StepHook<'a> =
+    &'a (dyn Fn(Step, &BucketKey) -> Result<(), MaintainError> + Send + Sync);
 
 /// What a swap writes: page 0 in the place of page 0, pages removed, pages added; all of it or nothing.
 struct BucketConversion {
@@ -47,7 +48,11 @@ struct BucketConversion {
 
 impl Collections {
     /// Pages into measurements; or, where the document says time-series already, the pages beside it.
-    pub(super) async fn move_to_series(&self, key: &BucketKey, told: StepHook<'_>) -> Result<Turn, MaintainError> {
+    pub(in crate::store::mongo) async fn move_to_series(
+        &self,
+        key: &BucketKey,
+        told: StepHook<'_>,
+    ) -> Result<Turn, MaintainError> {
         let bucket = self.bucket(key, true).await?;
         let mixed = bucket.storage_mode() == StorageMode::TimeSeries;
         if bucket.pages.is_empty() || (mixed && bucket.strays().next().is_none()) {
@@ -120,12 +125,12 @@ impl Collections {
     }
 
     /// The pages beside a document in time-series form become measurements; `false` where somebody else has written.
-    pub(super) async fn fold(&self, bucket: &StoredBucket) -> Result<bool, MaintainError> {
+    pub(in crate::store::mongo) async fn fold(&self, bucket: &StoredBucket) -> Result<bool, MaintainError> {
         Ok(matches!(self.move_to_series(&bucket.key, &|_, _| Ok(())).await?, Turn::Done(_) | Turn::Nothing))
     }
 
     /// Measurements into pages of at most `limits` readings and bytes; `once`: of equal ones the first alone.
-    pub(super) async fn move_to_pages(
+    pub(in crate::store::mongo) async fn move_to_pages(
         &self,
         key: &BucketKey,
         limits: (u32, u64),
@@ -213,7 +218,7 @@ impl Collections {
             match self.buckets.insert_one(page).session(&mut *session).await {
                 Ok(_) => {}
                 // A page that somebody has written beside the document: the next look finds it.
-                Err(e) if super::repair::is_duplicate(&e) => return Ok(false),
+                Err(e) if crate::store::mongo::maintenance::repair::is_duplicate(&e) => return Ok(false),
                 Err(e) => return Err(e),
             }
         }

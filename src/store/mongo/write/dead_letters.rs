@@ -1,4 +1,4 @@
-//! Dead letters on the service's side: stored, counted and evicted. ([`super::dead_letters`] has what the commands do with them.)
+//! Dead letters on the service's side: stored, counted and evicted. ([`crate::store::mongo::dead_letters`] has what the commands do with them.)
 //!
 //! **The byte limit** (`dead_letters.max_bytes`) is kept by removing the oldest dead letters, and not by a capped collection:
 //! nothing can be deleted from one (before MongoDB 5.0), as `replay` and `purge` do, it has no TTL, and it cannot be
@@ -6,21 +6,23 @@
 //! the same for all instances, whoever has stored or purged. After a crash of a standalone server it may be off by what was
 //! stored since its last checkpoint (60 s) until `validate` is run; a replica set corrects it when it recovers.
 //!
-//! **What is removed** are dead letters of senders. Those with [`OWN_SOURCE`] hold acknowledged readings, and neither this nor the
+//! **What is removed** are dead letters of senders. Those with [`crate::model::OWN_SOURCE`] hold acknowledged readings, and neither this nor the
 //! TTL touches them. One index has both: `received_at`, of the dead letters whose source is before `store`. So the oldest ones are
 //! found without a look at the others, however many these are.
 //!
 //! Two instances that evict at the same time choose the same dead letters; at worst each removes one batch more than needed.
 
-use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
+use mongodb::bson::{Bson, DateTime, RawDocumentBuf, doc};
 use mongodb::error::{ErrorKind, InsertManyError};
 use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
 
-use super::error::{StatementError, command_code, command_error, describe, statement_error};
-use super::load::int;
-use super::setup::NAMESPACE_NOT_FOUND;
-use super::{MongoStore, dead_letters, in_part};
-use crate::model::{DeadLetter, OWN_SOURCE};
+use crate::model::DeadLetter;
+use crate::store::mongo::MongoStore;
+use crate::store::mongo::dead_letters;
+use crate::store::mongo::document::int;
+use crate::store::mongo::error::{StatementError, command_code, command_error, describe, statement_error};
+use crate::store::mongo::in_part;
+use crate::store::mongo::setup::NAMESPACE_NOT_FOUND;
 use crate::store::{BoxFuture, DeadLetterWritten, Evicted, StoreError};
 
 /// Dead letters in one delete: their ids fit into a small command.
@@ -30,15 +32,10 @@ const EVICTED_BYTES_MAX: u64 = 64 << 20;
 /// The server reads a dead letter to know its size; so many at a time, since no more may be needed.
 const LOOK_AT: u32 = 32;
 
-/// Dead letters that may expire and be evicted.
-pub(super) fn of_senders() -> Document {
-    doc! { "source": { "$lt": OWN_SOURCE } }
-}
-
 impl MongoStore {
     /// Stores dead letters in one command; one that is refused for its data as a whole is halved until the dead letter at fault
     /// stands alone.
-    pub(super) fn keep_dead_letters<'a>(
+    pub(in crate::store::mongo) fn keep_dead_letters<'a>(
         &'a self,
         dead_letters: &'a [DeadLetter],
     ) -> BoxFuture<'a, Result<Vec<DeadLetterWritten>, StoreError>> {
@@ -65,7 +62,7 @@ impl MongoStore {
         })
     }
 
-    pub(super) async fn dead_letter_bytes(&self) -> Result<u64, StoreError> {
+    pub(in crate::store::mongo) async fn dead_letter_bytes(&self) -> Result<u64, StoreError> {
         let dead = self.dead.clone_with_type::<RawDocumentBuf>();
         let size = async move {
             // On a sharded cluster a row each shard. It is no read of documents, and takes no other read concern.
@@ -85,7 +82,7 @@ impl MongoStore {
         }
     }
 
-    pub(super) async fn evict(&self, bytes: u64) -> Result<Evicted, StoreError> {
+    pub(in crate::store::mongo) async fn evict(&self, bytes: u64) -> Result<Evicted, StoreError> {
         let (dead, wanted) = (self.dead.clone(), bytes.min(EVICTED_BYTES_MAX));
         let concern = self.options.write_concern.driver();
         let evict = async move {
@@ -93,7 +90,7 @@ impl MongoStore {
             if ids.is_empty() {
                 return Ok(found);
             }
-            let mut these = of_senders();
+            let mut these = dead_letters::of_senders();
             these.insert("_id", doc! { "$in": &ids });
             let dead_letters = dead.delete_many(these).write_concern(concern).await?.deleted_count;
             // Another instance may have been faster with some of them.
@@ -114,7 +111,8 @@ async fn oldest(
 ) -> mongodb::error::Result<(Vec<Bson>, Evicted)> {
     let (mut ids, mut found) = (vec![], Evicted::default());
     let shown = doc! { "received_at": 1, "bytes": { "$bsonSize": "$$ROOT" } };
-    let find = dead.find(of_senders()).sort(doc! { "received_at": 1 }).projection(shown).batch_size(LOOK_AT);
+    let find =
+        dead.find(dead_letters::of_senders()).sort(doc! { "received_at": 1 }).projection(shown).batch_size(LOOK_AT);
     let mut cursor = find.selection_criteria(primary()).await?;
     while found.bytes < wanted && ids.len() < EVICTED_MAX {
         if !cursor.advance().await? {

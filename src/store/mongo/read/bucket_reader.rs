@@ -11,29 +11,29 @@ use mongodb::bson::{Bson, DateTime, Document, RawBsonRef, RawDocument, RawDocume
 use mongodb::options::{CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria};
 use mongodb::{Collection, Cursor};
 
-use super::MongoStore;
-use super::detect::READINGS;
-use super::error::describe;
-use super::load::{int, value_of};
-use super::pack::{BUCKETS, SERIES};
 use crate::maintain::{BucketMeasurements, MaintainError, Selection, StoredBucket, StoredPage};
 use crate::model::{BucketKey, BucketStart, FieldSummary, Number, RowFlags, Rows, StorageMode, ValueRef};
+use crate::store::mongo::MongoStore;
+use crate::store::mongo::document::{int, value_of};
+use crate::store::mongo::error::describe;
+use crate::store::mongo::names::{BUCKETS, READINGS};
+use crate::store::mongo::pack::SERIES;
 
 /// Values of one reading that [`Rows`] can hold.
 const VALUES_MAX: usize = 255;
 
 /// Both collections as these commands use them.
 #[derive(Debug, Clone)]
-pub(super) struct Collections {
-    pub(super) buckets: Collection<RawDocumentBuf>,
-    pub(super) measurements: Collection<RawDocumentBuf>,
+pub(in crate::store::mongo) struct Collections {
+    pub(in crate::store::mongo) buckets: Collection<RawDocumentBuf>,
+    pub(in crate::store::mongo) measurements: Collection<RawDocumentBuf>,
     /// Milliseconds of `bucket.span`.
-    pub(super) span_ms: i64,
+    pub(in crate::store::mongo) span_ms: i64,
 }
 
 /// What is known of the collection of measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Native {
+pub(in crate::store::mongo) enum Native {
     /// There is none, or it is not what hourbucket makes.
     Absent,
     /// It is there; seconds after which its measurements expire.
@@ -41,13 +41,13 @@ pub(super) enum Native {
 }
 
 /// An error of the driver, with what was being done.
-pub(super) fn failed(what: &'static str) -> impl Fn(mongodb::error::Error) -> MaintainError {
+pub(in crate::store::mongo) fn failed(what: &'static str) -> impl Fn(mongodb::error::Error) -> MaintainError {
     move |error| MaintainError::Server(format!("{what}: {}", describe(&error)))
 }
 
 impl MongoStore {
     /// The collections with the read and write concern of these commands.
-    pub(super) fn collections(&self) -> Collections {
+    pub(in crate::store::mongo) fn collections(&self) -> Collections {
         let options = CollectionOptions::builder()
             .read_concern(ReadConcern::majority())
             .write_concern(self.options.write_concern.driver())
@@ -61,7 +61,7 @@ impl MongoStore {
     }
 
     /// Looks at the collection of measurements.
-    pub(super) async fn measurements_collection(&self) -> Result<Native, MaintainError> {
+    pub(in crate::store::mongo) async fn measurements_collection(&self) -> Result<Native, MaintainError> {
         let list = doc! { "listCollections": 1, "filter": { "name": READINGS } };
         let found = self.db.run_command(list).await.map_err(failed("looking at the collections"))?;
         let batch = found.get_document("cursor").and_then(|c| c.get_array("firstBatch"));
@@ -79,7 +79,7 @@ impl MongoStore {
 }
 
 /// The filter of a selection.
-pub(super) fn selected(selection: &Selection) -> Document {
+pub(in crate::store::mongo) fn selected(selection: &Selection) -> Document {
     let span = doc! {
         "$gte": DateTime::from_millis(selection.from_ms), "$lt": DateTime::from_millis(selection.to_ms),
     };
@@ -91,18 +91,18 @@ pub(super) fn selected(selection: &Selection) -> Document {
 }
 
 /// The documents of one bucket.
-pub(super) fn of_bucket(key: &BucketKey) -> Document {
+pub(in crate::store::mongo) fn of_bucket(key: &BucketKey) -> Document {
     doc! { "sensor_id": &*key.sensor_id, "bucket_start": DateTime::from_millis(key.start.0) }
 }
 
 /// The measurements of one bucket.
-pub(super) fn measured_in(key: &BucketKey, end_ms: i64) -> Document {
+pub(in crate::store::mongo) fn measured_in(key: &BucketKey, end_ms: i64) -> Document {
     let span = doc! { "$gte": DateTime::from_millis(key.start.0), "$lt": DateTime::from_millis(end_ms) };
     doc! { "meta.sensor_id": &*key.sensor_id, "ts": span }
 }
 
 /// `_id` of a page.
-pub(super) fn page_id(key: &BucketKey, page: u32) -> Document {
+pub(in crate::store::mongo) fn page_id(key: &BucketKey, page: u32) -> Document {
     doc! { "sensor_id": &*key.sensor_id, "bucket_start": DateTime::from_millis(key.start.0), "page": page as i32 }
 }
 
@@ -110,7 +110,11 @@ impl Collections {
     /// Reads one bucket; `measured`: its measurements too, whatever its form. The pages are read from the last to the
     /// first: a page is sealed before the next one is made, so what is read in this order never shows an unsealed page
     /// before another that was written properly.
-    pub(super) async fn bucket(&self, key: &BucketKey, measured: bool) -> Result<StoredBucket, MaintainError> {
+    pub(in crate::store::mongo) async fn bucket(
+        &self,
+        key: &BucketKey,
+        measured: bool,
+    ) -> Result<StoredBucket, MaintainError> {
         let what = failed("reading a bucket");
         let mut cursor = self.buckets.find(of_bucket(key)).sort(doc! { "page": -1 }).await.map_err(&what)?;
         let mut bucket = self.empty(key.clone());
@@ -133,7 +137,7 @@ impl Collections {
     }
 
     /// Reads the measurements of a bucket, in order of time.
-    pub(super) async fn measure(&self, bucket: &mut StoredBucket) -> Result<(), MaintainError> {
+    pub(in crate::store::mongo) async fn measure(&self, bucket: &mut StoredBucket) -> Result<(), MaintainError> {
         let what = failed("reading measurements");
         let filter = measured_in(&bucket.key, bucket.end_ms);
         let mut cursor = self.measurements.find(filter).sort(doc! { "ts": 1 }).await.map_err(&what)?;
@@ -152,14 +156,14 @@ impl Collections {
     }
 
     /// All selected buckets, sensor by sensor in the order of the index, without measurements.
-    pub(super) async fn stream(&self, selection: &Selection) -> Result<Stream<'_>, MaintainError> {
+    pub(in crate::store::mongo) async fn stream(&self, selection: &Selection) -> Result<Stream<'_>, MaintainError> {
         let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
         let cursor = self.buckets.find(selected(selection)).sort(sort).await;
         Ok(Stream { of: self, cursor: cursor.map_err(failed("reading the buckets"))?, next: None })
     }
 
     /// A document of `sensor_buckets`: its bucket, the bucket's end, and the page. `None` for one without an id of ours.
-    pub(super) fn parse(&self, found: &RawDocument) -> Option<(BucketKey, i64, StoredPage)> {
+    pub(in crate::store::mongo) fn parse(&self, found: &RawDocument) -> Option<(BucketKey, i64, StoredPage)> {
         let key = key_of(found)?;
         let number = |name: &str| found.get(name).ok().flatten().and_then(int);
         let time = |name: &str| found.get_datetime(name).ok().map(|d| d.timestamp_millis());
@@ -189,13 +193,13 @@ impl Collections {
 }
 
 /// The bucket that a document of `sensor_buckets` (or its projection) belongs to.
-pub(super) fn key_of(found: &RawDocument) -> Option<BucketKey> {
+pub(in crate::store::mongo) fn key_of(found: &RawDocument) -> Option<BucketKey> {
     let sensor_id = Arc::from(found.get_str("sensor_id").ok()?);
     Some(BucketKey { sensor_id, start: BucketStart(found.get_datetime("bucket_start").ok()?.timestamp_millis()) })
 }
 
 /// Buckets as they come.
-pub(super) struct Stream<'a> {
+pub(in crate::store::mongo) struct Stream<'a> {
     of: &'a Collections,
     cursor: Cursor<RawDocumentBuf>,
     next: Option<(BucketKey, i64, StoredPage)>,
@@ -203,7 +207,7 @@ pub(super) struct Stream<'a> {
 
 impl Stream<'_> {
     /// The next bucket.
-    pub(super) async fn next(&mut self) -> Result<Option<StoredBucket>, MaintainError> {
+    pub(in crate::store::mongo) async fn next(&mut self) -> Result<Option<StoredBucket>, MaintainError> {
         let mut bucket: Option<StoredBucket> = self.next.take().map(|page| self.begin(page));
         while let Some(found) = self.cursor.try_next().await.map_err(failed("reading the buckets"))? {
             let Some(page) = self.of.parse(&found) else { continue };
@@ -225,7 +229,7 @@ impl Stream<'_> {
 }
 
 /// Adds a stored reading; `false` (and nothing added) for what hourbucket cannot have written.
-pub(super) fn push(rows: &mut Rows, reading: &RawDocument, skip: &[&str]) -> bool {
+pub(in crate::store::mongo) fn push(rows: &mut Rows, reading: &RawDocument, skip: &[&str]) -> bool {
     let Ok(ts) = reading.get_datetime("ts") else { return false };
     let mut values = vec![];
     for element in reading {
@@ -271,12 +275,12 @@ fn tags_of(meta: &RawDocument) -> BTreeMap<String, String> {
 }
 
 /// Tags as a document.
-pub(super) fn tags_document(tags: &BTreeMap<String, String>) -> Document {
+pub(in crate::store::mongo) fn tags_document(tags: &BTreeMap<String, String>) -> Document {
     tags.iter().map(|(k, v)| (k.clone(), Bson::from(v.as_str()))).collect()
 }
 
 /// A value as BSON: integers stay integers.
-pub(super) fn value_bson(value: ValueRef<'_>) -> Bson {
+pub(in crate::store::mongo) fn value_bson(value: ValueRef<'_>) -> Bson {
     match value {
         ValueRef::Double(v) => Bson::Double(v),
         ValueRef::Int(v) => Bson::Int64(v),

@@ -8,29 +8,29 @@
 //!   whole series would go. Instead the bucket is brought into pages, as `convert --into bucket` does it, without the
 //!   duplicates: one statement (a transaction, if it takes several pages) replaces the document, and from then on the pages
 //!   are what is read. Before it nothing has changed; after it all is done. What the measurements were is left over, seen by
-//!   no reader that goes by the documents, until retention removes it (see [`super::convert`]).
+//!   no reader that goes by the documents, until retention removes it (see [`crate::store::mongo::maintenance::convert`]).
 //!
 //! Beside a running service: as for a conversion, only buckets are touched that ended long ago. If a measurement comes all the
 //! same, the document's count has changed, and the gate fails. A conversion into time-series form must not run at the same
-//! time: it would take the left over measurements for its own copies, as in [`super::convert`].
+//! time: it would take the left over measurements for its own copies, as in [`crate::store::mongo::maintenance::convert`].
 
 use std::collections::HashMap;
 
 use mongodb::bson::{Bson, doc, oid::ObjectId};
 
-use super::bucket_reader::{Collections, failed, measured_in};
-use super::convert::is_refusal;
-use super::convert_bucket::Turn;
-use super::load::key_of;
 use crate::maintain::{MaintainError, StoredBucket};
 use crate::model::ReadingKey;
+use crate::store::mongo::document::key_of;
+use crate::store::mongo::maintenance::convert::is_refusal;
+use crate::store::mongo::maintenance::convert_bucket::Turn;
+use crate::store::mongo::read::bucket_reader::{Collections, failed, measured_in};
 
 /// Measurements deleted by one command.
 const DELETE_MAX: usize = 1000;
 
 /// How duplicates were taken out of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dropped {
+pub(in crate::store::mongo) enum Dropped {
     /// Measurements were deleted; the bucket is to be recomputed.
     Deleted,
     /// The bucket is pages now.
@@ -52,7 +52,7 @@ struct Extras {
 
 impl Collections {
     /// Takes all but one of equal measurements out of a bucket in time-series form; `pages`: readings and bytes of a page.
-    pub(super) async fn drop_measured(
+    pub(in crate::store::mongo) async fn drop_measured(
         &self,
         bucket: &StoredBucket,
         pages: (u32, u64),

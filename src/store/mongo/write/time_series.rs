@@ -4,7 +4,7 @@
 //! summaries under the version gate like any page. A native collection cannot refuse a duplicate, so nothing is inserted
 //! on a guess: after an answer that never came, and where an earlier process may have been, the bucket is loaded with
 //! `doubt` before its next statement. A summary that meets another version is recomputed
-//! from the measurements by the load that follows ([`super::recompute_summary`]).
+//! from the measurements by the load that follows ([`crate::store::mongo::write::recompute_summary`]).
 //!
 //! **Given up.** A statement whose answer never came may still be carried out; [`fence`] makes sure that it is over before
 //! the stored measurements are looked at.
@@ -16,13 +16,17 @@ use std::time::{Duration, Instant};
 use mongodb::bson::{Document, RawDocumentBuf};
 use mongodb::{Collection, Database};
 
-use super::bson::Writer;
-use super::error::{StatementError, concern_error, statement_error};
-use super::fence::Fence;
-use super::pack::{self, CommandOptions};
-use super::{MongoStore, READINGS, command_error, in_part, timed_out};
 use crate::model::rows::Row;
 use crate::model::{PageKind, PageWrite};
+use crate::store::mongo::MongoStore;
+use crate::store::mongo::bson::Writer;
+use crate::store::mongo::command_error;
+use crate::store::mongo::error::{StatementError, concern_error, statement_error};
+use crate::store::mongo::in_part;
+use crate::store::mongo::names::READINGS;
+use crate::store::mongo::pack::{self, CommandOptions};
+use crate::store::mongo::timed_out;
+use crate::store::mongo::write::fence::Fence;
 use crate::store::{BoxFuture, PageWriteResult, StoreError};
 use crate::telemetry::metrics;
 
@@ -33,22 +37,22 @@ const COMMAND_BYTES_MAX: usize = 12 << 20;
 
 /// What time-series buckets need beside what pages need.
 #[derive(Debug)]
-pub(super) struct TimeSeriesWriter {
-    pub(super) db: Database,
-    pub(super) readings: Collection<RawDocumentBuf>,
-    pub(super) options: CommandOptions,
-    pub(super) fence: Fence,
+pub(in crate::store::mongo) struct TimeSeriesWriter {
+    pub(in crate::store::mongo) db: Database,
+    pub(in crate::store::mongo) readings: Collection<RawDocumentBuf>,
+    pub(in crate::store::mongo) options: CommandOptions,
+    pub(in crate::store::mongo) fence: Fence,
     /// `store.timeout`
-    pub(super) timeout: Duration,
+    pub(in crate::store::mongo) timeout: Duration,
 }
 
 impl TimeSeriesWriter {
-    pub(super) fn new(db: &Database, options: CommandOptions, timeout: Duration) -> TimeSeriesWriter {
+    pub(in crate::store::mongo) fn new(db: &Database, options: CommandOptions, timeout: Duration) -> TimeSeriesWriter {
         TimeSeriesWriter { db: db.clone(), readings: db.collection(READINGS), options, fence: Fence::new(), timeout }
     }
 
     /// Waits for one step of something longer, for at most `store.timeout`.
-    pub(super) async fn in_time<T>(
+    pub(in crate::store::mongo) async fn in_time<T>(
         &self,
         step: impl Future<Output = mongodb::error::Result<T>>,
     ) -> mongodb::error::Result<T> {
@@ -64,7 +68,7 @@ impl TimeSeriesWriter {
 impl MongoStore {
     /// Stores measurements and summaries. Once a measurement may be stored there is no going back: whatever fails then is
     /// `Unknown`, and found out by a load.
-    pub(super) fn write_series<'a>(
+    pub(in crate::store::mongo) fn write_series<'a>(
         &'a self,
         writes: &'a [PageWrite],
     ) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {

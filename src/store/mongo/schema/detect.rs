@@ -20,16 +20,14 @@
 
 use mongodb::bson::{Document, doc};
 
-use super::pack::BUCKETS;
-use super::setup::{Failure, NAMESPACE_EXISTS, SchemaError, Setup, UNAUTHORIZED};
 use crate::model::Span;
+use crate::store::mongo::names::{BUCKETS, READINGS};
+use crate::store::mongo::setup::{Failure, NAMESPACE_EXISTS, SchemaError, Setup, UNAUTHORIZED};
 
-/// The time-series collection of measurements.
-pub const READINGS: &str = "sensor_readings";
 /// Its time field.
-pub(super) const TIME_FIELD: &str = "ts";
+pub(in crate::store::mongo) const TIME_FIELD: &str = "ts";
 /// Its meta field: `{sensor_id, tags}`.
-pub(super) const META_FIELD: &str = "meta";
+pub(in crate::store::mongo) const META_FIELD: &str = "meta";
 
 /// Codes with which servers and emulations say that they do not know the option: BadValue, FailedToParse,
 /// CommandNotFound, InvalidOptions, CommandNotSupported, NotImplemented, a feature that is not supported (303), and
@@ -38,7 +36,7 @@ const UNKNOWN_OPTION: [i32; 8] = [2, 9, 59, 72, 115, 238, 303, 40415];
 
 /// What there is for measurements.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Native {
+pub(in crate::store::mongo) enum Native {
     /// A time-series collection as it should be; `made` by this run.
     Fits {
         /// Whether this run made it.
@@ -52,7 +50,7 @@ pub(super) enum Native {
 
 /// Why nothing can be said, or used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Obstacle {
+pub(in crate::store::mongo) enum Obstacle {
     /// Something else has the name: `collection` or `view`.
     OtherKind(String),
     /// A time-series collection with other fields.
@@ -67,17 +65,17 @@ pub(super) enum Obstacle {
 
 /// What was seen of the collection.
 #[derive(Debug, Default)]
-pub(super) struct Seen<'a> {
+pub(in crate::store::mongo) struct Seen<'a> {
     /// Its entry in `listCollections` before anything was done.
-    pub(super) before: Option<&'a Document>,
+    pub(in crate::store::mongo) before: Option<&'a Document>,
     /// The answer to `create`, where it was tried.
-    pub(super) created: Option<Result<(), Failure>>,
+    pub(in crate::store::mongo) created: Option<Result<(), Failure>>,
     /// Its entry afterwards.
-    pub(super) after: Option<&'a Document>,
+    pub(in crate::store::mongo) after: Option<&'a Document>,
 }
 
 /// Sorts out what was seen; see the table above.
-pub(super) fn classify(seen: Seen<'_>) -> Result<Native, Obstacle> {
+pub(in crate::store::mongo) fn classify(seen: Seen<'_>) -> Result<Native, Obstacle> {
     if let Some(found) = seen.before {
         return fits(found).map(|()| Native::Fits { made: false });
     }
@@ -100,7 +98,7 @@ pub(super) fn classify(seen: Seen<'_>) -> Result<Native, Obstacle> {
 }
 
 /// Whether an entry of `listCollections` is a time-series collection with our fields.
-pub(super) fn fits(found: &Document) -> Result<(), Obstacle> {
+pub(in crate::store::mongo) fn fits(found: &Document) -> Result<(), Obstacle> {
     let kind = found.get_str("type").unwrap_or("collection");
     if kind != "timeseries" {
         return Err(Obstacle::OtherKind(kind.to_owned()));
@@ -117,7 +115,7 @@ pub(super) fn fits(found: &Document) -> Result<(), Obstacle> {
 
 impl Obstacle {
     /// In words, with what to do.
-    pub(super) fn error(self, database: &str) -> SchemaError {
+    pub(in crate::store::mongo) fn error(self, database: &str) -> SchemaError {
         let step = format!("looking for native time-series in {database}.{READINGS}");
         let instead = format!(
             "rename or drop {READINGS}, or use another store.database, or set store.mode = \"bucket\", which does not \
@@ -154,12 +152,12 @@ impl Obstacle {
 
 /// How much time the server's own buckets cover: `seconds` is an hour, `minutes` a day (`bucketMaxSpanSeconds` of 3600
 /// and 86400, read on 6.0.5). They are at least as long as ours, and no longer than needed: retention removes whole ones.
-pub(super) fn granularity(span: Span) -> &'static str {
+pub(in crate::store::mongo) fn granularity(span: Span) -> &'static str {
     if span.ms() <= Span::HOUR.ms() { "seconds" } else { "minutes" }
 }
 
 /// The options of `create`; `expire_s` in seconds.
-pub(super) fn create_options(span: Span, expire_s: Option<i64>) -> Document {
+pub(in crate::store::mongo) fn create_options(span: Span, expire_s: Option<i64>) -> Document {
     let mut options = doc! {
         "timeseries": { "timeField": TIME_FIELD, "metaField": META_FIELD, "granularity": granularity(span) },
     };
@@ -173,7 +171,11 @@ pub(super) fn create_options(span: Span, expire_s: Option<i64>) -> Document {
 ///
 /// # Errors
 /// An obstacle, in words.
-pub(super) async fn detect(setup: &Setup<'_>, span: Span, expire_s: Option<i64>) -> Result<Native, SchemaError> {
+pub(in crate::store::mongo) async fn detect(
+    setup: &Setup<'_>,
+    span: Span,
+    expire_s: Option<i64>,
+) -> Result<Native, SchemaError> {
     let before = setup.list(&[READINGS]).await?;
     let (mut created, mut after) = (None, before.clone());
     if before.get(READINGS).is_none() {

@@ -5,7 +5,7 @@
 //! the count of a group does not end in time, it is split by time, down to [`SLICE_MIN_MS`]. Identities are streamed, in
 //! batches that come quickly.
 //!
-//! If a bucket is in doubt and its summary counts other than what is there, it is recomputed ([`super::recompute_summary`]).
+//! If a bucket is in doubt and its summary counts other than what is there, it is recomputed ([`crate::store::mongo::write::recompute_summary`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -14,11 +14,13 @@ use futures_util::TryStreamExt;
 use mongodb::bson::{DateTime, Document, RawDocument, doc};
 use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
 
-use super::error::command_error;
-use super::load::{Load, key_of, selection, together};
-use super::recompute_summary;
-use super::timed_out;
 use crate::model::{ReadingKey, StorageMode};
+use crate::store::mongo::document::key_of;
+use crate::store::mongo::document::majority_from_primary;
+use crate::store::mongo::error::command_error;
+use crate::store::mongo::read::load::{Load, together};
+use crate::store::mongo::timed_out;
+use crate::store::mongo::write::recompute_summary;
 use crate::store::{LoadedBucket, StoreError};
 use crate::telemetry::metrics;
 
@@ -44,7 +46,7 @@ type Count = (u32, i64);
 
 impl Load<'_> {
     /// Looks at the measurements of these requests.
-    pub(super) async fn measurements(&self, places: &[usize]) {
+    pub(in crate::store::mongo) async fn measurements(&self, places: &[usize]) {
         places.iter().for_each(|r| self.expect(*r, 1));
         together(self.groups(places).into_iter().map(|group| self.group(group)).collect()).await;
     }
@@ -147,7 +149,7 @@ impl Load<'_> {
             doc! { "s": "$meta.sensor_id", "h": hour }
         };
         let pipeline = vec![
-            doc! { "$match": recompute_summary::measurements_of(&sensors, from_ms, to_ms) },
+            doc! { "$match": crate::store::mongo::document::measurements_of(&sensors, from_ms, to_ms) },
             doc! { "$group": { "_id": id, "n": { "$sum": 1 }, "last": { "$max": "$ts" } } },
         ];
         let by_bucket: HashMap<(&str, i64), usize> = self.by_bucket(places);
@@ -188,9 +190,9 @@ impl Load<'_> {
         let mut sensors: Vec<&str> = places.iter().map(|r| &*self.requests[*r].bucket.sensor_id).collect();
         sensors.dedup();
         let by_bucket = self.by_bucket(&places);
-        let filter = recompute_summary::measurements_of(&sensors, from_ms.max(group.from_ms), group.to_ms);
+        let filter = crate::store::mongo::document::measurements_of(&sensors, from_ms.max(group.from_ms), group.to_ms);
         let (span, time) = (self.store.options.span, self.store.timeout);
-        let find = selection(self.store.series.readings.find(filter).batch_size(BATCH));
+        let find = majority_from_primary(self.store.series.readings.find(filter).batch_size(BATCH));
         let cursor = tokio::time::timeout(time, find).await.map_err(|_| timed_out(time))?;
         let mut cursor = cursor.map_err(|e| command_error(&e))?;
         loop {

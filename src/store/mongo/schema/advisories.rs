@@ -39,7 +39,7 @@ const ADVISORIES: [Advisory; 3] = [
 
 /// What an operator of this version should know where its time-series collections are used; `None` for a version that is
 /// not known to be at fault, and for one that is no version.
-pub(super) fn warning(version: &str) -> Option<String> {
+pub(in crate::store::mongo) fn warning(version: &str) -> Option<String> {
     let found = parse(version)?;
     let hits = ADVISORIES.iter().filter_map(|a| {
         let (_, fixed) = a.affected.iter().find(|(from, fixed)| (*from..*fixed).contains(&found))?;
@@ -63,7 +63,7 @@ fn parse(version: &str) -> Option<Version> {
 }
 
 /// Whether a server of this version may have time-series collections: for a guess before anything is tried.
-pub(super) fn may_be_native(version: &str) -> bool {
+pub(in crate::store::mongo) fn may_be_native(version: &str) -> bool {
     parse(version).is_some_and(|v| v >= (5, 0, 0))
 }
 

@@ -21,17 +21,17 @@ use std::time::Duration;
 use mongodb::Database;
 use mongodb::bson::{Bson, Document, doc};
 
-use super::error::concern_error;
-use super::pack::{BUCKETS, CommandOptions, WriteConcern};
-use super::{META, READINGS};
 use crate::model::BucketKey;
+use crate::store::mongo::error::concern_error;
+use crate::store::mongo::names::{BUCKETS, META, READINGS};
+use crate::store::mongo::pack::{CommandOptions, WriteConcern};
 
 /// Between two looks at what the server runs.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// What the statements of this process are called, and which of them nobody waits for any more.
 #[derive(Debug)]
-pub(super) struct Fence {
+pub(in crate::store::mongo) struct Fence {
     process: u64,
     next: AtomicU64,
     given_up: Mutex<Vec<GivenUp>>,
@@ -46,22 +46,22 @@ struct GivenUp {
 }
 
 impl Fence {
-    pub(super) fn new() -> Fence {
+    pub(in crate::store::mongo) fn new() -> Fence {
         Fence { process: fastrand::u64(..), next: AtomicU64::new(0), given_up: Mutex::default() }
     }
 
     /// The comment of a new statement.
-    pub(super) fn name(&self) -> String {
+    pub(in crate::store::mongo) fn name(&self) -> String {
         format!("hourbucket {:016x}-{}", self.process, self.next.fetch_add(1, Ordering::Relaxed))
     }
 
     /// A name for statements on a bucket that are given up when it is dropped, unless they are [`Named::over`] by then.
-    pub(super) fn named(&self, bucket: BucketKey) -> Named<'_> {
+    pub(in crate::store::mongo) fn named(&self, bucket: BucketKey) -> Named<'_> {
         Named { fence: self, name: self.name(), bucket }
     }
 
     /// Nobody waits for this one any more.
-    pub(super) fn gave_up(&self, name: String, buckets: impl Iterator<Item = BucketKey>) {
+    pub(in crate::store::mongo) fn gave_up(&self, name: String, buckets: impl Iterator<Item = BucketKey>) {
         self.lock().push(GivenUp { name, buckets: buckets.collect() });
     }
 
@@ -71,7 +71,7 @@ impl Fence {
     }
 
     /// Whether a statement that was given up writes this bucket.
-    pub(super) fn covers(&self, bucket: &BucketKey) -> bool {
+    pub(in crate::store::mongo) fn covers(&self, bucket: &BucketKey) -> bool {
         self.lock().iter().any(|g| g.buckets.contains(bucket))
     }
 
@@ -79,7 +79,7 @@ impl Fence {
     ///
     /// # Errors
     /// The server cannot be asked; it is not known then.
-    pub(super) async fn wait(
+    pub(in crate::store::mongo) async fn wait(
         &self,
         db: &Database,
         options: &CommandOptions,
@@ -110,19 +110,19 @@ impl Fence {
 
 /// The name of statements that somebody waits for.
 #[derive(Debug)]
-pub(super) struct Named<'a> {
+pub(in crate::store::mongo) struct Named<'a> {
     fence: &'a Fence,
     name: String,
     bucket: BucketKey,
 }
 
 impl Named<'_> {
-    pub(super) fn name(&self) -> &str {
+    pub(in crate::store::mongo) fn name(&self) -> &str {
         &self.name
     }
 
     /// All of them were answered.
-    pub(super) fn over(mut self) {
+    pub(in crate::store::mongo) fn over(mut self) {
         self.name.clear();
     }
 }
@@ -139,7 +139,10 @@ impl Drop for Named<'_> {
 ///
 /// # Errors
 /// The server cannot be asked; it is not known then.
-pub(super) async fn wait_for_earlier(db: &Database, options: &CommandOptions) -> mongodb::error::Result<()> {
+pub(in crate::store::mongo) async fn wait_for_earlier(
+    db: &Database,
+    options: &CommandOptions,
+) -> mongodb::error::Result<()> {
     let collections = [BUCKETS, READINGS].map(|c| format!("{}.{c}", db.name()));
     let ours = doc! { "ns": { "$in": &collections[..] }, "op": { "$in": ["insert", "update"] } };
     let mut earlier = running(db, ours.clone()).await?;

@@ -13,13 +13,14 @@ use mongodb::Collection;
 use mongodb::bson::{DateTime, Document, RawDocumentBuf, doc};
 use mongodb::error::Result as Found;
 
-use super::bucket_reader::{Collections, key_of, push};
-use super::dead_letters::read_dead_letter;
-use super::error::command_error;
-use super::load::values;
-use super::{DEAD_LETTERS, MongoStore};
 use crate::model::{BucketStart, Rows, SensorId, StorageMode, keep_newer};
 use crate::store::StoreError;
+use crate::store::mongo::MongoStore;
+use crate::store::mongo::dead_letters::read_dead_letter;
+use crate::store::mongo::document::values;
+use crate::store::mongo::error::command_error;
+use crate::store::mongo::names::DEAD_LETTERS;
+use crate::store::mongo::read::bucket_reader::{Collections, key_of, push};
 use crate::store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
     StoredSensor,
@@ -57,12 +58,15 @@ impl MongoStore {
         result?.map_err(|e| command_error(&e))
     }
 
-    pub(super) async fn read_pages(&self, q: &PageQuery) -> Result<PageResults, StoreError> {
+    pub(in crate::store::mongo) async fn read_pages(&self, q: &PageQuery) -> Result<PageResults, StoreError> {
         let (of, q) = (self.collections(), q.clone());
         self.read(async move { pages(&of, &q).await }).await
     }
 
-    pub(super) async fn read_measurements(&self, q: &MeasurementQuery) -> Result<MeasurementResults, StoreError> {
+    pub(in crate::store::mongo) async fn read_measurements(
+        &self,
+        q: &MeasurementQuery,
+    ) -> Result<MeasurementResults, StoreError> {
         if self.native.get().is_some() && !self.measured() {
             return Ok(MeasurementResults { rows: Rows::default(), until_ms: q.to_ms });
         }
@@ -70,14 +74,17 @@ impl MongoStore {
         self.read(async move { measurements(&of, &q).await }).await
     }
 
-    pub(super) async fn read_sensors(&self, q: &SensorQuery) -> Result<Vec<String>, StoreError> {
+    pub(in crate::store::mongo) async fn read_sensors(&self, q: &SensorQuery) -> Result<Vec<String>, StoreError> {
         let (of, q) = (self.collections(), q.clone());
         self.read(async move { next_sensors(&of.buckets, &q).await }).await
     }
 
-    pub(super) async fn read_newest(&self, sensors: &[SensorId]) -> Result<Vec<StoredSensor>, StoreError> {
+    pub(in crate::store::mongo) async fn read_newest(
+        &self,
+        sensors: &[SensorId],
+    ) -> Result<Vec<StoredSensor>, StoreError> {
         let (of, sensors, latest) = (self.collections(), sensors.to_vec(), self.optional_indexes.latest);
-        let latest = latest.then(|| self.db.collection::<RawDocumentBuf>(super::LATEST));
+        let latest = latest.then(|| self.db.collection::<RawDocumentBuf>(crate::store::mongo::LATEST));
         self.read(async move {
             let looks = stream::iter(sensors.clone()).map(|id| newest(of.clone(), id)).buffered(SENSORS_AT_ONCE);
             let mut news: Vec<StoredSensor> = looks.try_collect().await?;
@@ -89,7 +96,7 @@ impl MongoStore {
         .await
     }
 
-    pub(super) async fn read_first_buckets(
+    pub(in crate::store::mongo) async fn read_first_buckets(
         &self,
         sensors: &[SensorId],
     ) -> Result<Vec<Option<BucketStart>>, StoreError> {
@@ -100,7 +107,10 @@ impl MongoStore {
         .await
     }
 
-    pub(super) async fn read_dead_letters(&self, q: &DeadLetterQuery) -> Result<Vec<StoredDeadLetter>, StoreError> {
+    pub(in crate::store::mongo) async fn read_dead_letters(
+        &self,
+        q: &DeadLetterQuery,
+    ) -> Result<Vec<StoredDeadLetter>, StoreError> {
         let (dead, q) = (self.collections().buckets.clone_with_type::<Document>(), q.clone());
         let dead = dead_letters(self, dead);
         self.read(async move {

@@ -6,7 +6,7 @@
 //! more, those that come first by name are written, and the measurements are read again for the next ones. (Names of 128
 //! bytes: about 150,000 fields a pass.)
 //!
-//! The statements carry a name of the [`super::fence`]. Whoever stops waiting for a recomputation drops it, and the next load in
+//! The statements carry a name of the [`crate::store::mongo::write::fence`]. Whoever stops waiting for a recomputation drops it, and the next load in
 //! doubt waits until the server has ended what it still does of it.
 
 use std::collections::BTreeMap;
@@ -15,13 +15,14 @@ use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, DateTime, Document, RawDocument, doc};
 use mongodb::error::Error;
 
-use super::error::concern_error;
-use super::load::{int, selection, values};
-use super::pack::{BUCKETS, SCHEMA_VERSION, SERIES};
-use super::time_series::TimeSeriesWriter;
 use crate::model::summary::{PAGE_SUMMARY_BYTES_MAX, entry_bytes};
 use crate::model::{BucketKey, FieldSummary, Number, RowFlags, Rows, summary};
 use crate::store::LoadedPage;
+use crate::store::mongo::document::{int, majority_from_primary, measurements_of, values};
+use crate::store::mongo::error::concern_error;
+use crate::store::mongo::names::BUCKETS;
+use crate::store::mongo::pack::{SCHEMA_VERSION, SERIES};
+use crate::store::mongo::write::time_series::TimeSeriesWriter;
 use crate::store::summary_pages::{Chunk, PageState, Plan, Several, chunks, plan};
 
 /// Where somebody was faster, it is done again, this often.
@@ -40,12 +41,6 @@ const VALUES_MAX: usize = 255;
 /// Pages in a row that may be missing.
 const GAP_MAX: usize = 10_000;
 const DUPLICATE_KEY: i32 = 11000;
-
-/// The filter for the measurements of some sensors in `from_ms..to_ms`.
-pub(super) fn measurements_of(sensors: &[&str], from_ms: i64, to_ms: i64) -> Document {
-    let (from, to) = (DateTime::from_millis(from_ms), DateTime::from_millis(to_ms));
-    doc! { "meta.sensor_id": { "$in": sensors }, "ts": { "$gte": from, "$lt": to } }
-}
 
 /// The measurements of a bucket, added up: all of them, and of their fields those whose names come behind `after`, as many
 /// as may be held.
@@ -118,16 +113,16 @@ impl Total {
 }
 
 /// A bucket that was recomputed.
-pub(super) struct RecomputedSummary {
+pub(in crate::store::mongo) struct RecomputedSummary {
     /// How many measurements there are.
-    pub(super) count: u32,
+    pub(in crate::store::mongo) count: u32,
     /// Its pages, from page 0.
-    pub(super) pages: Vec<LoadedPage>,
+    pub(in crate::store::mongo) pages: Vec<LoadedPage>,
 }
 
 /// Makes the summary anew, where it does not count all measurements (`force`: in any case). Where there are none nothing
 /// is changed: retention may have taken them and not yet the summary.
-pub(super) async fn recompute_summary(
+pub(in crate::store::mongo) async fn recompute_summary(
     series: &TimeSeriesWriter,
     bucket: &BucketKey,
     force: bool,
@@ -160,11 +155,11 @@ async fn heads(series: &TimeSeriesWriter, bucket: &BucketKey) -> mongodb::error:
     let filter = doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start };
     let projection = doc! {
         "page": 1, "count": 1, "storage": 1, "has_overflow": 1, "last_ts": 1,
-        "summary_bytes": super::load::summary_bytes(),
+        "summary_bytes": crate::store::mongo::document::summary_bytes(),
     };
     let buckets = series.db.collection(BUCKETS);
     let find = buckets.find(filter).projection(projection).sort(doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 });
-    let mut found = series.in_time(async { selection(find).await }).await?;
+    let mut found = series.in_time(async { majority_from_primary(find).await }).await?;
     let mut pages: Vec<Option<LoadedPage>> = vec![];
     while let Some(found) = series.in_time(found.try_next()).await? {
         let number = |name: &str| found.get(name).ok().flatten().and_then(int);
@@ -181,7 +176,7 @@ async fn heads(series: &TimeSeriesWriter, bucket: &BucketKey) -> mongodb::error:
             Some(n @ 0..=GAP_MAX) => pages.extend((0..n).map(|_| None)),
             _ => return Err(Error::custom(format!("a page of the bucket has the number {:?}", number("page")))),
         }
-        pages.push(Some(super::load::page_of(&found)));
+        pages.push(Some(crate::store::mongo::document::page_of(&found)));
     }
     Ok(pages)
 }
@@ -189,7 +184,7 @@ async fn heads(series: &TimeSeriesWriter, bucket: &BucketKey) -> mongodb::error:
 async fn add_up(series: &TimeSeriesWriter, bucket: &BucketKey, after: Option<String>) -> mongodb::error::Result<Total> {
     let (from_ms, to_ms) = (bucket.start.0, series.options.span.end(bucket.start));
     let filter = measurements_of(&[&bucket.sensor_id], from_ms, to_ms);
-    let find = selection(series.readings.find(filter).batch_size(BATCH));
+    let find = majority_from_primary(series.readings.find(filter).batch_size(BATCH));
     let mut cursor = series.in_time(async { find.await }).await?;
     let (mut total, mut rows) = (Total { after, ..Total::default() }, Rows::default());
     while let Some(document) = series.in_time(cursor.try_next()).await? {

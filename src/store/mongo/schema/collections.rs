@@ -10,27 +10,22 @@
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::detect::{META_FIELD, READINGS, TIME_FIELD, fits};
-use super::pack::BUCKETS;
-use super::setup::{
+use crate::model::Span;
+use crate::store::mongo::names::{BUCKETS, DEAD_LETTERS, READINGS, SUMMARIES};
+use crate::store::mongo::schema::detect::{META_FIELD, TIME_FIELD, fits};
+use crate::store::mongo::schema::view::summaries_pipeline;
+use crate::store::mongo::setup::{
     Failure, INDEX_NOT_FOUND, INDEX_OPTIONS_CONFLICT, Listing, NAMESPACE_EXISTS, NAMESPACE_NOT_FOUND, SchemaError,
     Setup,
 };
-use super::view::summaries_pipeline;
-use crate::model::Span;
-
-/// The view with one row a sensor and bucket.
-pub const SUMMARIES: &str = "sensor_summaries";
-/// The collection of messages that could not be stored.
-pub const DEAD_LETTERS: &str = "dead_letters";
 
 /// What is kept for how long, in seconds; `None`: for ever.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Retention {
+pub(in crate::store::mongo) struct Retention {
     /// Pages and summaries, after the end of their bucket.
-    pub(super) buckets_s: Option<i64>,
+    pub(in crate::store::mongo) buckets_s: Option<i64>,
     /// Messages that could not be stored.
-    pub(super) dead_letters_s: i64,
+    pub(in crate::store::mongo) dead_letters_s: i64,
 }
 
 /// The server refuses an `expireAfterSeconds` that leads behind 1970 (time-series collections alone: InvalidOptions 72,
@@ -39,17 +34,21 @@ const READINGS_S_MAX: i64 = 1_500_000_000;
 
 impl Retention {
     /// Measurements, after their own time (see above). Longer than the server can say is for ever, never shorter.
-    pub(super) fn readings_s(self, span: Span) -> Option<i64> {
+    pub(in crate::store::mongo) fn readings_s(self, span: Span) -> Option<i64> {
         self.buckets_s.map(|s| s.saturating_add(span.ms() / 1000)).filter(|s| *s <= READINGS_S_MAX)
     }
 }
 
-/// Prepares everything but the time-series collection's existence, which [`super::detect`] sees to; returns a line for
+/// Prepares everything but the time-series collection's existence, which [`crate::store::mongo::schema::detect`] sees to; returns a line for
 /// each thing that was made or changed.
 ///
 /// # Errors
 /// The first step that failed.
-pub(super) async fn prepare(setup: &Setup<'_>, span: Span, keep: Retention) -> Result<Vec<String>, SchemaError> {
+pub(in crate::store::mongo) async fn prepare(
+    setup: &Setup<'_>,
+    span: Span,
+    keep: Retention,
+) -> Result<Vec<String>, SchemaError> {
     let found = setup.list(&[BUCKETS, READINGS, DEAD_LETTERS, SUMMARIES]).await?;
     let mut done = vec![];
     buckets(setup, &found, &mut done).await?;
@@ -138,7 +137,7 @@ async fn ttl(
 }
 
 /// The indexes of dead letters: in the order of receipt, and the same of those alone that expire and are evicted
-/// ([`super::dead_letters`]). Before, one index was both, and dead letters with acknowledged readings expired too.
+/// ([`crate::store::mongo::dead_letters`]). Before, one index was both, and dead letters with acknowledged readings expired too.
 async fn dead_letters(setup: &Setup<'_>, seconds: i64) -> Result<Vec<String>, SchemaError> {
     const BEFORE: &str = "received_at_ttl";
     let step = format!("looking at the indexes of {DEAD_LETTERS}");
@@ -151,7 +150,7 @@ async fn dead_letters(setup: &Setup<'_>, seconds: i64) -> Result<Vec<String>, Sc
     }
     let key = doc! { "received_at": 1, "_id": 1 };
     index(setup, DEAD_LETTERS, doc! { "key": key, "name": "letter_received" }).await?;
-    let (name, of) = ("sender_letters_ttl", Some(super::dead_letter_commands::of_senders()));
+    let (name, of) = ("sender_letters_ttl", Some(crate::store::mongo::dead_letters::of_senders()));
     Ok(ttl(setup, DEAD_LETTERS, "received_at", name, Some(seconds), of).await?.into_iter().collect())
 }
 

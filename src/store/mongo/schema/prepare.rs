@@ -7,13 +7,19 @@ use std::time::Duration;
 
 use mongodb::bson::doc;
 
-use super::detect::{self, READINGS};
-use super::pack::{BUCKETS, WriteConcern};
-use super::schema::{self, Retention};
-use super::setup::{SchemaError, Setup};
-use super::{MongoStore, Native, advisories, high_water, latest_and_tag_indexes, metadata};
 use crate::config::StoreMode;
 use crate::store::PreparedStore;
+use crate::store::mongo::MongoStore;
+use crate::store::mongo::Native;
+use crate::store::mongo::names::{BUCKETS, READINGS};
+use crate::store::mongo::pack::WriteConcern;
+use crate::store::mongo::schema::advisories;
+use crate::store::mongo::schema::collections::{self, Retention};
+use crate::store::mongo::schema::detect::{self};
+use crate::store::mongo::schema::latest_and_tag_indexes;
+use crate::store::mongo::schema::metadata;
+use crate::store::mongo::setup::{SchemaError, Setup};
+use crate::store::mongo::write::high_water;
 
 /// What the server says of itself.
 struct Server {
@@ -27,12 +33,12 @@ struct Server {
 impl MongoStore {
     /// Whether new buckets have their readings in the time-series collection. Before [`prepare`](Self::prepare_all), what
     /// the configuration says, where it says it.
-    pub(super) fn native(&self) -> bool {
+    pub(in crate::store::mongo) fn native(&self) -> bool {
         self.native.get().map_or(self.mode == StoreMode::Timeseries, |native| native.chosen)
     }
 
     /// Whether there is a time-series collection, in which measurements of any bucket may be.
-    pub(super) fn measured(&self) -> bool {
+    pub(in crate::store::mongo) fn measured(&self) -> bool {
         self.native.get().is_some_and(|native| native.there)
     }
 
@@ -70,7 +76,7 @@ impl MongoStore {
     }
 
     /// Finds the mode, and makes the collections or brings them up to date.
-    pub(super) async fn prepare_all(&self) -> Result<PreparedStore, SchemaError> {
+    pub(in crate::store::mongo) async fn prepare_all(&self) -> Result<PreparedStore, SchemaError> {
         let setup = Setup::new(&self.db, &self.options);
         let mut server = self.server(&setup).await?;
         let span = self.options.span;
@@ -81,11 +87,12 @@ impl MongoStore {
         metadata::check(&setup, span).await?;
         let (native, why) = self.choose(&setup, keep.readings_s(span), &mut changes).await?;
         if metadata::settle(&setup, span).await? {
-            changes.push(format!("noted bucket.span in {}", metadata::META));
+            changes.push(format!("noted bucket.span in {}", crate::store::mongo::names::META));
         }
-        changes.extend(schema::prepare(&setup, span, keep).await?);
+        changes.extend(collections::prepare(&setup, span, keep).await?);
         if high_water::settle(&setup).await? {
-            changes.push(format!("noted in {} up to which hour buckets were written", metadata::META));
+            changes
+                .push(format!("noted in {} up to which hour buckets were written", crate::store::mongo::names::META));
         }
         changes.extend(latest_and_tag_indexes::prepare(&setup, self.optional_indexes).await?);
         server.warnings.extend(advisories::warning(&server.version).filter(|_| native));

@@ -13,7 +13,7 @@
 
 use mongodb::bson::{Document, doc};
 
-use super::pack::BUCKETS;
+use crate::store::mongo::names::BUCKETS;
 
 /// Pages whose fields a row shows. All their fields together, at most `PAGES_MAX * (FIELDS_MAX + 1)`, are grouped in the
 /// server's memory (some 200 bytes each, 13 MB of the 100 MB that it allows).
@@ -22,7 +22,7 @@ const PAGES_MAX: i32 = 4;
 const FIELDS_MAX: i32 = 16_384;
 
 /// The pipeline of the view, on the collection of pages.
-pub(super) fn summaries_pipeline() -> Vec<Document> {
+pub(in crate::store::mongo) fn summaries_pipeline() -> Vec<Document> {
     let of_one = vec![doc! { "$match": { "page": 0, "has_overflow": { "$ne": true } } }, row_of_one_page()];
     let of_several = vec![
         doc! { "$match": { "page": 0, "has_overflow": true } },

@@ -13,21 +13,19 @@
 
 use mongodb::bson::{Document, RawDocumentBuf};
 
-use super::bson::Writer;
-use super::error::{StatementError, command_code, concern_error, statement_error};
-use super::pack::{CommandOptions, WriteConcern};
 use crate::model::LatestUpdate;
 use crate::model::latest::{Newest, newest, wire_bytes};
+use crate::store::mongo::bson::Writer;
+use crate::store::mongo::error::{StatementError, command_code, concern_error, statement_error};
+use crate::store::mongo::names::LATEST;
+use crate::store::mongo::pack::{CommandOptions, WriteConcern};
 use crate::store::{LatestWriteResult, StoreError};
-
-/// The collection of the fleet's newest state.
-pub const LATEST: &str = "sensor_latest";
 
 /// The command for these updates.
 ///
 /// # Errors
 /// A mistake in the writing of BSON.
-pub(super) fn command(
+pub(in crate::store::mongo) fn command(
     updates: &[LatestUpdate],
     options: &CommandOptions,
 ) -> mongodb::bson::error::Result<RawDocumentBuf> {
@@ -197,7 +195,7 @@ fn compared(w: &mut Writer, name: &str, operator: &str) {
 ///
 /// # Errors
 /// The write concern was not met, or an error cannot be told to belong to a statement.
-pub(super) fn answers(updates: usize, reply: &Document) -> Result<Vec<LatestWriteResult>, StoreError> {
+pub(in crate::store::mongo) fn answers(updates: usize, reply: &Document) -> Result<Vec<LatestWriteResult>, StoreError> {
     if let Some(detail) = concern_error(reply) {
         return Err(StoreError::Unknown { kind: "write_concern", detail });
     }
@@ -224,12 +222,12 @@ fn answer_to(code: i32, detail: String) -> LatestWriteResult {
 }
 
 /// Whether a command as a whole is refused for its data: one of its statements is at fault.
-pub(super) fn at_fault(error: &mongodb::error::Error) -> bool {
+pub(in crate::store::mongo) fn at_fault(error: &mongodb::error::Error) -> bool {
     command_code(error).is_some_and(|c| statement_error(c) == StatementError::Data)
 }
 
 /// Whether a command is refused because the user may not write this collection, which must not hold up the journal.
-pub(super) fn forbidden(error: &mongodb::error::Error) -> bool {
+pub(in crate::store::mongo) fn forbidden(error: &mongodb::error::Error) -> bool {
     const UNAUTHORIZED: i32 = 13;
     command_code(error) == Some(UNAUTHORIZED)
 }

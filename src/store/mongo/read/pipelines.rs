@@ -10,9 +10,9 @@
 
 use mongodb::bson::{DateTime, Document, doc};
 
-use super::detect::READINGS;
-use super::pack::{BUCKETS, SERIES};
 use crate::model::Span;
+use crate::store::mongo::names::{BUCKETS, READINGS};
+use crate::store::mongo::pack::SERIES;
 
 /// Where the readings are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! `storage: "timeseries"` are nobody's, and no reader looks at them. So the form changes in one instant, and every
 //! reading can be read exactly once before, at and after it.
 //!
-//! Pages into measurements, each bucket by itself ([`super::swap`]; [`AT_ONCE`] of them at a time, all in memory):
+//! Pages into measurements, each bucket by itself ([`crate::store::mongo::swap`]; [`AT_ONCE`] of them at a time, all in memory):
 //! 1. read (majority); a bucket that differs from its readings is left for `reconcile`;
 //! 2. insert the readings that are not among its measurements yet: equal ones are counted, so a second run adds only
 //!    what the first has left out;
@@ -48,14 +48,14 @@ use futures_util::TryStreamExt;
 use futures_util::future::join_all;
 use mongodb::bson::{RawDocumentBuf, doc};
 
-use super::MongoStore;
-use super::bucket_reader::{Collections, Native, failed, key_of, measured_in, selected};
-use super::convert_bucket::Turn;
-use super::detect::READINGS;
-use super::error::command_code;
-use super::pack::SERIES;
 use crate::maintain::{Converted, MaintainError, Progress, ReadingCounts, Selection, Step, StoredBucket};
 use crate::model::{BucketKey, SensorId, StorageMode};
+use crate::store::mongo::MongoStore;
+use crate::store::mongo::error::command_code;
+use crate::store::mongo::maintenance::convert_bucket::Turn;
+use crate::store::mongo::names::READINGS;
+use crate::store::mongo::pack::SERIES;
+use crate::store::mongo::read::bucket_reader::{Collections, Native, failed, key_of, measured_in, selected};
 
 /// Tries for a bucket that somebody writes to.
 const TRIES: u32 = 10;
@@ -343,7 +343,7 @@ fn held(bucket: &StoredBucket) -> Result<u64, String> {
 }
 
 /// Whether a delete was refused as such: InvalidOptions (6.0), IllegalOperation, or not supported.
-pub(super) fn is_refusal(error: &mongodb::error::Error) -> bool {
+pub(in crate::store::mongo) fn is_refusal(error: &mongodb::error::Error) -> bool {
     use mongodb::error::{ErrorKind, WriteFailure};
     let code = match error.kind.as_ref() {
         ErrorKind::Write(WriteFailure::WriteError(e)) => Some(e.code),

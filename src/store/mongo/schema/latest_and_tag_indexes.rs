@@ -3,9 +3,8 @@
 
 use mongodb::bson::{Document, doc};
 
-use super::latest::LATEST;
-use super::pack::BUCKETS;
-use super::setup::{Failure, INDEX_NOT_FOUND, NAMESPACE_EXISTS, NAMESPACE_NOT_FOUND, SchemaError, Setup};
+use crate::store::mongo::names::{BUCKETS, LATEST};
+use crate::store::mongo::setup::{Failure, INDEX_NOT_FOUND, NAMESPACE_EXISTS, NAMESPACE_NOT_FOUND, SchemaError, Setup};
 
 /// The index that answers "all sensors of site north".
 pub const TAGS_INDEX: &str = "tags_wildcard";
@@ -23,7 +22,10 @@ pub struct OptionalIndexes {
 ///
 /// # Errors
 /// The first step that failed.
-pub(super) async fn prepare(setup: &Setup<'_>, wanted: OptionalIndexes) -> Result<Vec<String>, SchemaError> {
+pub(in crate::store::mongo) async fn prepare(
+    setup: &Setup<'_>,
+    wanted: OptionalIndexes,
+) -> Result<Vec<String>, SchemaError> {
     let mut done = vec![];
     if wanted.latest && create_latest(setup).await? {
         done.push(format!("created collection {LATEST}"));

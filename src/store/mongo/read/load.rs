@@ -4,7 +4,7 @@
 //! well within `store.timeout`, a few at a time; every request has its own answer as soon as its last piece is there. If
 //! the time of the batch is over, the requests whose pieces were under way are answered with a timeout and the others are
 //! deferred. In a batch of few requests, which are those that failed before, none shares a piece with another, and a count
-//! that takes too long is split by time ([`measured`](super::measured)).
+//! that takes too long is split by time ([`measured`](crate::store::mongo::measured)).
 //!
 //! The steps of a request: the heads of its pages (first page 0 of all, then the others of those that have more), then the
 //! readings of the pages in which one of the wanted time can be, or its measurements. The steps are not one moment.
@@ -19,14 +19,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use mongodb::action::Find;
-use mongodb::bson::{Bson, DateTime, Document, RawBsonRef, RawDocument, RawDocumentBuf, doc};
-use mongodb::options::{Hint, ReadConcern, SelectionCriteria};
+use mongodb::bson::{Bson, DateTime, Document, RawDocument, doc};
+use mongodb::options::Hint;
 
-use super::error::command_error;
-use super::pack::SERIES;
-use super::{MongoStore, timed_out};
-use crate::model::{BucketKey, ReadingKey, StorageMode, ValueRef};
+use crate::model::{BucketKey, StorageMode};
+use crate::store::mongo::MongoStore;
+use crate::store::mongo::document::{int, majority_from_primary, page_of, summary_bytes};
+use crate::store::mongo::error::command_error;
+use crate::store::mongo::pack::SERIES;
+use crate::store::mongo::timed_out;
 use crate::store::{LoadRequest, LoadResult, LoadedBucket, LoadedPage, StoreError};
 
 /// Pages asked for in one `find`: without their readings, and with them in bytes, as far as the heads tell.
@@ -54,15 +55,19 @@ struct Slot {
 }
 
 /// A batch of requests on their way.
-pub(super) struct Load<'a> {
-    pub(super) store: &'a MongoStore,
-    pub(super) requests: &'a [LoadRequest],
+pub(in crate::store::mongo) struct Load<'a> {
+    pub(in crate::store::mongo) store: &'a MongoStore,
+    pub(in crate::store::mongo) requests: &'a [LoadRequest],
     slots: Mutex<Vec<Slot>>,
 }
 
 impl MongoStore {
     /// Loads the requested buckets; see [`crate::store::Store::load`].
-    pub(super) async fn load_all(&self, requests: &[LoadRequest], within: Option<Duration>) -> Vec<LoadResult> {
+    pub(in crate::store::mongo) async fn load_all(
+        &self,
+        requests: &[LoadRequest],
+        within: Option<Duration>,
+    ) -> Vec<LoadResult> {
         let new = LoadedBucket { storage_mode: crate::store::Store::storage_mode(self), pages: vec![] };
         let slot = |_: &LoadRequest| Slot { bucket: new.clone(), pieces: 0, begun: false, answer: None };
         let load = Load { store: self, requests, slots: Mutex::new(requests.iter().map(slot).collect()) };
@@ -139,7 +144,7 @@ impl Load<'_> {
     }
 
     /// The heads of all pages of these buckets.
-    pub(super) async fn heads(&self, places: &[usize]) -> Result<(), StoreError> {
+    pub(in crate::store::mongo) async fn heads(&self, places: &[usize]) -> Result<(), StoreError> {
         let first: Vec<PageKey> = places.iter().map(|r| (*r, 0)).collect();
         let mut sealed = vec![];
         for ((r, _), (head, storage_mode)) in self.find(by_ids(self.requests, &first), &first, false).await? {
@@ -227,7 +232,7 @@ impl Load<'_> {
             if let Some(hint) = hint {
                 find = find.hint(hint);
             }
-            let mut cursor = selection(find).await?;
+            let mut cursor = majority_from_primary(find).await?;
             let mut found = vec![];
             while let Some(document) = cursor.try_next().await? {
                 if let Some((sensor, start, page)) = head_id(&document) {
@@ -245,31 +250,31 @@ impl Load<'_> {
         Ok(found.into_iter().filter_map(entry).collect())
     }
 
-    pub(super) fn slots_of<T>(&self, r: usize, look: impl FnOnce(&mut LoadedBucket) -> T) -> T {
+    pub(in crate::store::mongo) fn slots_of<T>(&self, r: usize, look: impl FnOnce(&mut LoadedBucket) -> T) -> T {
         look(&mut self.slots()[r].bucket)
     }
 
     /// Says how many pieces a request needs; without any it is answered.
-    pub(super) fn expect(&self, r: usize, pieces: usize) {
+    pub(in crate::store::mongo) fn expect(&self, r: usize, pieces: usize) {
         let mut slots = self.slots();
         slots[r].pieces = pieces;
         slots[r].finish();
     }
 
     /// The pieces of these requests are asked for now.
-    pub(super) fn begin(&self, places: &[usize]) {
+    pub(in crate::store::mongo) fn begin(&self, places: &[usize]) {
         let mut slots = self.slots();
         places.iter().for_each(|r| slots[*r].begun = true);
     }
 
-    pub(super) fn piece_done(&self, r: usize) {
+    pub(in crate::store::mongo) fn piece_done(&self, r: usize) {
         let mut slots = self.slots();
         slots[r].pieces = slots[r].pieces.saturating_sub(1);
         slots[r].finish();
     }
 
     /// These requests have no other answer.
-    pub(super) fn fail(&self, places: &[usize], error: &StoreError) {
+    pub(in crate::store::mongo) fn fail(&self, places: &[usize], error: &StoreError) {
         let mut slots = self.slots();
         for r in places {
             slots[*r].answer.get_or_insert_with(|| Err(error.clone()));
@@ -290,7 +295,7 @@ impl Slot {
 }
 
 /// Carries these out, a few at a time.
-pub(super) async fn together(futures: Vec<impl Future<Output = ()>>) {
+pub(in crate::store::mongo) async fn together(futures: Vec<impl Future<Output = ()>>) {
     stream::iter(futures).for_each_concurrent(COMMANDS_MAX, |future| future).await;
 }
 
@@ -324,67 +329,4 @@ fn head_id(found: &RawDocument) -> Option<(&str, i64, u32)> {
     let page = int(id.get("page").ok()??)?;
     let start = id.get_datetime("bucket_start").ok()?.timestamp_millis();
     Some((id.get_str("sensor_id").ok()?, start, u32::try_from(page).ok()?))
-}
-
-/// The bytes of a page's summary, for a projection; 0 where it has none.
-pub(super) fn summary_bytes() -> Document {
-    doc! { "$bsonSize": { "$cond": [{ "$eq": [{ "$type": "$summary" }, "object"] }, "$summary", {}] } }
-}
-
-/// A page, as far as the projection has it.
-pub(super) fn page_of(found: &RawDocument) -> LoadedPage {
-    let number = |name: &str| found.get(name).ok().flatten().and_then(int).unwrap_or(0);
-    let keys = match found.get_array("readings") {
-        Ok(readings) => readings.into_iter().filter_map(|r| key_of(r.ok()?.as_document()?)).collect(),
-        Err(_) => vec![],
-    };
-    LoadedPage {
-        count: number("count") as u32,
-        sealed: found.get_bool("has_overflow").unwrap_or(false),
-        last_ts_ms: found.get_datetime("last_ts").map(|d| d.timestamp_millis()).unwrap_or(i64::MIN),
-        bytes: number("bytes").saturating_sub(number("summary_bytes")).max(0) as u64,
-        summary_bytes: number("summary_bytes") as u64,
-        keys,
-    }
-}
-
-/// The identity of a stored reading or measurement.
-pub(super) fn key_of(reading: &RawDocument) -> Option<ReadingKey> {
-    Some(ReadingKey::new(reading.get_datetime("ts").ok()?.timestamp_millis(), values(reading)))
-}
-
-/// The values of a stored reading or measurement, by name.
-pub(super) fn values(reading: &RawDocument) -> impl Iterator<Item = (&str, ValueRef<'_>)> {
-    reading.into_iter().filter_map(|element| {
-        let (name, value) = element.ok()?;
-        Some((name.as_str(), value_of(value)?))
-    })
-}
-
-/// A stored value; `None` for `ts`, `meta` and `_id`, and for what is not ours: hourbucket writes these four kinds only.
-pub(super) fn value_of(value: RawBsonRef<'_>) -> Option<ValueRef<'_>> {
-    match value {
-        RawBsonRef::Double(v) => Some(ValueRef::Double(v)),
-        RawBsonRef::Int64(v) => Some(ValueRef::Int(v)),
-        RawBsonRef::Int32(v) => Some(ValueRef::Int(i64::from(v))),
-        RawBsonRef::Boolean(v) => Some(ValueRef::Bool(v)),
-        RawBsonRef::String(v) => Some(ValueRef::Str(v)),
-        _ => None,
-    }
-}
-
-/// As everything is read that a write depends on: what a majority has, from the primary.
-pub(super) fn selection(find: Find<'_, RawDocumentBuf>) -> Find<'_, RawDocumentBuf> {
-    find.read_concern(ReadConcern::majority())
-        .selection_criteria(SelectionCriteria::ReadPreference(mongodb::options::ReadPreference::Primary))
-}
-
-/// An integer of either width, or a whole double.
-pub(super) fn int(value: RawBsonRef<'_>) -> Option<i64> {
-    match value {
-        RawBsonRef::Int32(v) => Some(i64::from(v)),
-        RawBsonRef::Int64(v) => Some(v),
-        RawBsonRef::Double(v) => Some(v as i64),
-        _ => None,
-    }
 }

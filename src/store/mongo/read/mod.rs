@@ -1,0 +1,7 @@
+//! Reads for the pipeline and the read API: loads of buckets, counts of measurements, queries.
+
+pub(super) mod bucket_reader;
+pub(super) mod count_measurements;
+pub(super) mod load;
+pub(super) mod pipelines;
+pub(super) mod queries;

@@ -1,0 +1,10 @@
+//! Collections, indexes, validators and views: what they must be, what is there, and how one becomes the other.
+
+pub(super) mod advisories;
+pub(super) mod collections;
+pub(super) mod detect;
+pub(super) mod latest_and_tag_indexes;
+pub(super) mod metadata;
+pub(super) mod prepare;
+pub(super) mod sharding;
+pub(super) mod view;

@@ -1,0 +1,8 @@
+//! Commands that change what is stored: page writes, measurements, latest state, dead letters, the high-water mark.
+
+pub(super) mod dead_letters;
+pub(super) mod fence;
+pub(super) mod high_water;
+pub(super) mod latest;
+pub(super) mod recompute_summary;
+pub(super) mod time_series;
