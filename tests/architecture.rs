@@ -149,6 +149,7 @@ const PURE: &[&str] = &[
     "src/model/",
     "src/decode/",
     "src/maintain/",
+    "src/accumulate/arrivals",
     "src/accumulate/state",
     "src/flush/due",
     "src/flush/pack",

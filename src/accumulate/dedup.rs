@@ -9,6 +9,7 @@
 //! instance, a statement whose answer was lost), and how many of those were counted against readings with the time of
 //! receipt. Three pending, two stored by others, one counted already: two are missing.
 
+use super::arrivals::Arrivals;
 use crate::model::{ReadingKey, RowFlags, Rows, StorageMode};
 use crate::store::LoadedBucket;
 
@@ -93,13 +94,12 @@ pub(super) struct ExternalWrites {
     /// Latest time in the bucket when the last span was found: nothing of theirs is later.
     last_ts_ms: i64,
     /// Readings with the time of receipt that stored ones are accounted for by: counted against them, or in a time-series
-    /// bucket written by this process. As often as they were.
-    claimed: Vec<ReadingKey>,
+    /// bucket written by this process, and their places on the line of `arrivals`. As often as they were.
+    claimed: Vec<(i64, ReadingKey)>,
+    /// Of what this process has written: measurements of its own are remembered until no equal one can come any more.
+    arrivals: Arrivals,
 }
 
-/// A process's own measurements are remembered until others came this much later (ms): an equal one without a time of
-/// its own comes in the same millisecond, give or take the order in which readings are handed on.
-const OWN_MS: i64 = 2000;
 /// Fewer than this are not looked through for old ones.
 const OWN_MIN: usize = 8;
 
@@ -126,9 +126,9 @@ impl ExternalWrites {
         if stored == 0 {
             return false;
         }
-        let left = self.claimed.iter().filter(|k| **k == key).count() < stored;
+        let left = self.claimed.iter().filter(|(_, k)| *k == key).count() < stored;
         if left {
-            self.claimed.push(key);
+            self.claimed.push((self.arrivals.at_ms(), key));
         }
         left
     }
@@ -136,18 +136,25 @@ impl ExternalWrites {
     /// Notes the readings with a time of receipt that this process has stored as measurements.
     pub(super) fn own(&mut self, rows: &Rows) {
         let receipt = || rows.iter().filter(|r| r.flags.any(RowFlags::RECEIPT_TIME));
-        // Not by the sensor's own times, which may be ahead.
-        let Some(last_ms) = receipt().map(|r| r.ts_ms).max() else { return };
-        let since_ms = last_ms - OWN_MS;
-        if self.claimed.len() >= OWN_MIN {
-            self.claimed.retain(|k| k.ts_ms > since_ms);
+        let mut arrivals = self.arrivals;
+        for row in receipt() {
+            arrivals.note(row.ts_ms);
         }
-        self.claimed.extend(receipt().filter(|r| r.ts_ms > since_ms).map(|r| r.key()));
+        let over_ms = arrivals.over_ms();
+        if self.claimed.len() >= OWN_MIN {
+            self.claimed.retain(|(at_ms, _)| *at_ms > over_ms);
+        }
+        for row in receipt() {
+            let at_ms = self.arrivals.note(row.ts_ms);
+            if at_ms > over_ms {
+                self.claimed.push((at_ms, row.key()));
+            }
+        }
     }
 
     pub(super) fn memory(&self) -> usize {
         size_of::<ExternalWrites>()
             + self.spans.capacity() * size_of::<(Position, Position)>()
-            + self.claimed.capacity() * size_of::<ReadingKey>()
+            + self.claimed.capacity() * size_of::<(i64, ReadingKey)>()
     }
 }

@@ -1,6 +1,7 @@
 //! Accumulate: one task owns one shard and its open buckets; there are no locks. [`state`] and [`bucket`] are pure and
 //! decide everything; [`task`] carries events in and jobs out.
 
+mod arrivals;
 pub mod bucket;
 mod dedup;
 pub mod query;

@@ -1,11 +1,15 @@
 //! The pure state, step by step, with an injected clock: crashes between any two steps, lost answers, statements that are
 //! applied long after their answer was given up, late and duplicate readings, several shards (another number after each
-//! start), a second instance on the same sensors, outages longer than memory.
+//! start), a second instance on the same sensors, outages longer than memory, sensor clocks within the limits, a service
+//! clock that is wrong at the start and is set while it runs, sums that round, a high-water mark whose answer is lost, and
+//! what else changes the same documents (`beside.rs`).
 //!
 //! Oracle: what was acknowledged is stored exactly once, what was sent and not acknowledged at most once, summaries equal
 //! those of the readings, and no acknowledgement comes before its readings are stored. Questions (`queries.rs`) show what was
 //! acknowledged exactly once, too, at any moment.
 
+#[path = "beside.rs"]
+mod beside;
 #[path = "queries.rs"]
 mod queries;
 
@@ -41,6 +45,12 @@ struct Entry {
     readings: Vec<Reading>,
     synced: bool,
     stored: bool,
+}
+
+/// Up to where the mark must have been raised before this job is sent.
+fn through(job: &Job) -> BucketStart {
+    let (Job::Load(tickets, _) | Job::Write(tickets, _)) = job;
+    tickets.iter().map(|t| t.start()).max().map_or(BucketStart(i64::MIN), |start| BucketStart(start.0 + HOUR))
 }
 
 /// The measurements of a statement, and not its summary; or not all of the statements of its recount.
@@ -93,6 +103,12 @@ struct Sim {
     rng: fastrand::Rng,
     seed: u64,
     now: Now,
+    /// How far the service's clock is ahead of the true time; sensors have clock errors of their own.
+    wrong_ms: i64,
+    clocks: Vec<i64>,
+    retention_ms: Option<i64>,
+    /// Time-series buckets that a `reconcile` may have left half done.
+    interrupted: HashSet<(String, BucketStart)>,
     pages: Pages,
     /// Every identity that ever was stored.
     stored: HashSet<Identity>,
@@ -125,10 +141,22 @@ impl Sim {
         let summary_bytes = if rng.bool() { rng.u64(50..500) } else { 1 << 20 };
         let page = PageLimits { readings: rng.u32(1..9), bytes, summary_bytes };
         let due = if rng.bool() { DuePolicy::Age(rng.u64(1..20_000)) } else { DuePolicy::Linger(rng.u64(0..50)) };
-        let wall_ms = 472_222 * HOUR + rng.i64(0..HOUR);
+        // Often shortly before a bucket begins.
+        let into = if rng.bool() { rng.i64(0..HOUR) } else { HOUR - rng.i64(0..10_000) };
+        let wall_ms = 472_222 * HOUR + into;
+        let clock = |rng: &mut fastrand::Rng| match rng.u8(0..4) {
+            0 => rng.i64(-3 * HOUR..HOUR),
+            1 => rng.i64(-60_000..60_000),
+            _ => 0,
+        };
+        let clocks = (0..6).map(|_| clock(&mut rng)).collect();
         let mut sim = Sim {
             seed,
             now: Now { wall_ms, mono_ms: 1000 },
+            wrong_ms: 0,
+            clocks,
+            interrupted: HashSet::new(),
+            retention_ms: (rng.u8(0..3) == 0).then(|| rng.i64(2 * HOUR..12 * HOUR)),
             pages: Pages { summary_bytes_max: Some(page.summary_bytes), ..Pages::default() },
             stored: HashSet::new(),
             zombies: vec![],
@@ -182,13 +210,10 @@ impl Sim {
     fn reading(&mut self) -> Reading {
         let receipt_time = self.rng.u8(0..4) == 0;
         let late = if self.rng.u8(0..5) == 0 { self.rng.i64(0..5 * HOUR) } else { self.rng.i64(-3..3) };
-        let ts_ms = if receipt_time { self.now.wall_ms } else { self.now.wall_ms - late };
-        let mut values = BTreeMap::new();
-        // Multiples of 1/4 add up exactly in any order.
-        values.insert("v".to_string(), Value::Double(f64::from(self.rng.i32(0..8)) / 4.0));
-        if self.rng.bool() {
-            values.insert("n".to_string(), Value::Int(self.rng.i64(-3..3)));
-        }
+        let sensor = self.rng.u64(0..self.sensors);
+        let measured = self.now.wall_ms - self.wrong_ms + self.clocks[sensor as usize] - late;
+        let ts_ms = if receipt_time { self.now.wall_ms } else { measured };
+        let mut values = super::numbers(&mut self.rng);
         if self.rng.u8(0..3) == 0 {
             values.insert(format!("f{}", self.rng.u8(0..30)), Value::Int(self.rng.i64(-3..3)));
         }
@@ -196,7 +221,7 @@ impl Sim {
             // Unique in the whole history but for the doubles that `send` makes on purpose.
             values.insert("u".to_string(), Value::Int(self.rng.i64(..) / 4096));
         }
-        let sensor_id = format!("s{}", self.rng.u64(0..self.sensors));
+        let sensor_id = format!("s{sensor}");
         Reading { sensor_id, ts_ms, receipt_time, tags: BTreeMap::new(), values }
     }
 
@@ -323,11 +348,16 @@ impl Sim {
             return;
         }
         let (shard, job) = process.jobs.swap_remove(self.rng.usize(0..process.jobs.len()));
-        let latest = match &job {
-            Job::Load(tickets, _) | Job::Write(tickets, _) => tickets.iter().map(|t| t.start()).max(),
-        };
         // As the flush stage does it before anything is asked.
-        let through = latest.map_or(BucketStart(i64::MIN), |start| BucketStart(start.0 + HOUR));
+        let through = through(&job);
+        let lost = if self.faulty && through > process.mark { self.rng.u8(0..10) } else { 255 };
+        if lost < 2 {
+            // Nothing was sent, and the mark was raised or not.
+            if lost == 0 {
+                self.pages.raise_high_water(through);
+            }
+            return process.jobs.push((shard, job));
+        }
         if through > process.mark {
             let before = self.pages.raise_high_water(through);
             (process.mark, process.new) = (through.max(before), process.new.raised(before, through));
@@ -341,7 +371,10 @@ impl Sim {
                 } else {
                     if requests.iter().any(|r| r.doubt) {
                         // What such a load waits for.
-                        let series = |w: &PageWrite| w.storage_mode == StorageMode::TimeSeries;
+                        let series = |w: &PageWrite| {
+                            w.storage_mode == StorageMode::TimeSeries
+                                && requests.iter().any(|r| r.doubt && r.bucket == w.bucket())
+                        };
                         settle(&mut self.rng, &mut self.zombies, &mut self.pages, &mut self.stored, series);
                     }
                     let loaded = requests.iter().map(|r| Ok(self.pages.load(r, self.storage_mode))).collect();
@@ -391,12 +424,17 @@ impl Sim {
     /// the first entry that was received in the same moment as the first unstored one (a reading without a time of its
     /// own may have a twin there, and the two must be counted together).
     fn crash(&mut self, instance: usize) {
+        if self.rng.u8(0..3) == 0 {
+            self.set_clock();
+        }
         let started = self.start();
         let inst = &mut self.instances[instance];
         inst.generation += 1;
         let old = std::mem::replace(&mut inst.process, started);
         for (_, job) in old.jobs {
-            if let Job::Write(_, writes) = job {
+            // What lies beyond the mark was not sent.
+            let sent = through(&job) <= old.mark;
+            if let (Job::Write(_, writes), true) = (job, sent) {
                 self.zombies.extend(writes);
             }
         }
@@ -458,11 +496,26 @@ impl Sim {
                 let ms = if self.rng.u8(0..20) == 0 { HOUR as u64 } else { self.rng.u64(0..2000) };
                 self.now = Now { wall_ms: self.now.wall_ms + ms as i64, mono_ms: self.now.mono_ms + ms };
             }
+            95 if self.rng.u8(0..4) == 0 => self.set_clock(),
+            95 if self.rng.u8(0..3) == 0 => self.expire(),
+            95 if self.rng.bool() => self.reconcile(),
             95..98 => self.zombie(),
             98 if self.rng.bool() => self.crash(instance),
             _ => {}
         }
         self.settle_outcomes();
+    }
+
+    /// Somebody sets the service's clock, or it was wrong at the start.
+    fn set_clock(&mut self) {
+        let by = match self.rng.u8(0..4) {
+            0 => self.rng.i64(-10 * 365 * 24 * HOUR..10 * 365 * 24 * HOUR),
+            1 => -self.wrong_ms,
+            2 => self.rng.i64(-2 * HOUR..2 * HOUR),
+            _ => self.rng.i64(-5000..5000),
+        };
+        self.now.wall_ms += by;
+        self.wrong_ms += by;
     }
 
     fn zombie(&mut self) {
@@ -501,9 +554,14 @@ impl Sim {
         }
     }
 
-    fn check(&self) {
+    fn check(&mut self) {
+        self.expire();
+        self.reconcile_interrupted();
+        if !self.journaled {
+            self.reconcile_leftovers();
+        }
         if let Err(wrong) = self.pages.check(self.page.readings) {
-            panic!("seed {}: {wrong}", self.seed);
+            panic!("seed {}: {wrong}; journaled: {}", self.seed, self.journaled);
         }
         for ((sensor, start, n), page) in &self.pages.pages {
             // The fields of a statement's first reading always go (up to four, of 60 bytes at most): in the statement that
@@ -515,11 +573,12 @@ impl Sim {
         for reading in self.pages.readings() {
             *stored.entry(identity(reading)).or_default() += 1;
         }
-        for (id, n) in &stored {
+        let is_expired = |id: &Identity| self.is_expired(Span::HOUR.floor(id.1.ts_ms));
+        for (id, n) in stored.iter().filter(|(id, _)| !is_expired(id)) {
             let most = if self.receipt[id] { self.sent[id] } else { 1 };
             assert!(*n <= most, "seed {}: stored {n} times, at most {most} were sent: {id:?}", self.seed);
         }
-        for (id, acked) in &self.acked {
+        for (id, acked) in self.acked.iter().filter(|(id, _)| !is_expired(id)) {
             let least = if self.receipt[id] { *acked } else { 1 };
             let n = stored.get(id).copied().unwrap_or(0);
             assert!(n >= least, "seed {}: acknowledged {least}, stored {n}: {id:?}", self.seed);

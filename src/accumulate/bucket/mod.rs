@@ -16,18 +16,19 @@
 //! there without being known (an earlier process, an answer that never came), the load asks with `doubt`: the store then
 //! waits for what is still under way, and brings the summary in line with the measurements.
 //!
-//! A page's summary is bounded in bytes, whatever names arrive: see [`stored`]. A page that has no more room for summaries
+//! A page's summary is bounded in bytes, whatever names arrive: see [`stored_state`]. A page that has no more room for summaries
 //! is sealed like one that is full of readings, in either form.
 //!
 //! Invariants: at most one statement or load in flight; a reading is in exactly one of waiting, flight, store; the
 //! acknowledgements leave with the last reading that waited when they joined.
 
+mod pending;
 mod stored_state;
 mod unstored;
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
+use pending::Pending;
 use stored_state::{StoredState, SummaryBytes};
 pub use unstored::UnstoredBucket;
 
@@ -50,23 +51,6 @@ pub struct PageLimits {
     pub bytes: u64,
     /// Of the summary: [`summary::PAGE_SUMMARY_BYTES_MAX`], in tests less.
     pub summary_bytes: u64,
-}
-
-/// Rows that wait.
-#[derive(Debug)]
-struct Pending {
-    rows: Rows,
-    acks: Acks,
-    /// Keys of the rows, once an out-of-order row made them necessary.
-    keys: Option<HashSet<ReadingKey>>,
-    /// Whether the rows must be compared with the stored ones before they are written.
-    check: bool,
-    /// Whether a row is of the journal's replay.
-    replayed: bool,
-    /// When the first row came, or earlier (monotonic ms).
-    since_ms: u64,
-    /// When the first row came that the page has no room for; of a bucket that is overfull.
-    over_ms: Option<u64>,
 }
 
 /// What is with the store.
@@ -104,8 +88,8 @@ pub(super) struct Bucket {
     doubt: bool,
     /// What others have written, where anything was found.
     external: Option<Box<ExternalWrites>>,
-    /// Latest reading with the time of receipt that it has met: see [`Bucket::counts_since`].
-    receipt_ts_ms: i64,
+    /// When the latest reading with the time of receipt came: see [`Bucket::counts_since`].
+    receipt_at_ms: i64,
     /// Latest time stored or in flight.
     high_water_ms: i64,
     pending: Option<Box<Pending>>,
@@ -139,6 +123,8 @@ pub(super) struct WriteOutcome {
 pub(super) struct IncomingReading<'a> {
     pub(super) ts_ms: i64,
     pub(super) flags: RowFlags,
+    /// When it came ([`super::arrivals`]), of one with the time of receipt.
+    pub(super) arrived_ms: i64,
     pub(super) schema: &'a Arc<FieldSchema>,
     pub(super) numbers: u8,
     pub(super) payload: &'a [u8],
@@ -163,7 +149,7 @@ impl Bucket {
             storage_mode: None,
             doubt: !believed_new,
             external: None,
-            receipt_ts_ms: i64::MIN,
+            receipt_at_ms: i64::MIN,
             high_water_ms: i64::MIN,
             pending: None,
             in_flight: None,
@@ -196,11 +182,13 @@ impl Bucket {
         self.faults = self.faults.saturating_add(1);
     }
 
-    /// Whether it knows which readings with a time of receipt since `ts_ms` are its own work. An equal one that is still
-    /// to come (of the same millisecond, so soon) may be counted against the stored ones, and forgotten own work would
-    /// then be taken for the work of others.
-    pub(super) fn counts_since(&self, ts_ms: i64) -> bool {
-        self.receipt_ts_ms > ts_ms
+    /// Whether it knows which readings with a time of receipt that came after `at_ms` ([`Arrivals`]) are its own work. An
+    /// equal one that is still to come (of the same millisecond, so soon) may be counted against the stored ones, and
+    /// forgotten own work would then be taken for the work of others.
+    ///
+    /// [`Arrivals`]: super::arrivals::Arrivals
+    pub(super) fn counts_since(&self, at_ms: i64) -> bool {
+        self.receipt_at_ms > at_ms
     }
 
     /// Forgets most of what is known of the stored readings.
@@ -232,7 +220,7 @@ impl Bucket {
         let receipt = reading.flags.any(RowFlags::RECEIPT_TIME);
         let replayed = reading.flags.any(RowFlags::REPLAYED);
         if receipt {
-            self.receipt_ts_ms = self.receipt_ts_ms.max(reading.ts_ms);
+            self.receipt_at_ms = reading.arrived_ms;
         }
         let maybe_stored = match (self.stored, receipt) {
             (StoredState::New, _) if self.in_flight.is_none() => false,
@@ -442,7 +430,7 @@ impl Bucket {
     pub(super) fn written(&mut self, write: &PageWrite, count: u32) -> WriteOutcome {
         let Some(in_flight) = self.in_flight.take() else { return WriteOutcome::default() };
         self.stored = self.stored.after(write, in_flight.bytes, count);
-        if write.storage_mode == StorageMode::TimeSeries && self.receipt_ts_ms > i64::MIN {
+        if write.storage_mode == StorageMode::TimeSeries && self.receipt_at_ms > i64::MIN {
             self.external.get_or_insert_default().own(&write.rows);
         }
         (self.attempts, self.faults) = (0, 0);
@@ -479,8 +467,8 @@ impl Bucket {
     /// something is in flight. What is stored is looked up again before anything else is written.
     pub(super) fn abandon(&mut self) -> Option<(Rows, Acks)> {
         let pending = self.pending.take_if(|_| self.in_flight.is_none())?;
-        let (due_ms, queued, receipt_ts_ms) = (self.due_ms, self.queued, self.receipt_ts_ms);
-        *self = Bucket { due_ms, queued, receipt_ts_ms, ..Bucket::new(self.start, false) };
+        let (due_ms, queued, receipt_at_ms) = (self.due_ms, self.queued, self.receipt_at_ms);
+        *self = Bucket { due_ms, queued, receipt_at_ms, ..Bucket::new(self.start, false) };
         Some((pending.rows, pending.acks))
     }
 
@@ -540,60 +528,4 @@ impl Bucket {
 
 fn array_bytes(rows: &Rows) -> u64 {
     rows.stored_bytes() + rows.len() as u64 * rows::ARRAY_KEY_BYTES_MAX
-}
-
-impl Pending {
-    fn new(now_ms: u64) -> Pending {
-        Pending {
-            rows: Rows::default(),
-            acks: Acks::default(),
-            keys: None,
-            check: false,
-            replayed: false,
-            since_ms: now_ms,
-            over_ms: None,
-        }
-    }
-
-    fn push(&mut self, reading: &IncomingReading<'_>) {
-        self.rows.push(reading.ts_ms, reading.flags, reading.schema, reading.numbers, reading.payload);
-        if let Some(keys) = self.keys.as_mut()
-            && !reading.flags.any(RowFlags::RECEIPT_TIME)
-        {
-            keys.insert(reading.key());
-        }
-    }
-
-    fn first_row_bytes(&self) -> u64 {
-        self.rows.iter().next().map_or(0, |r| r.stored_bytes() + rows::ARRAY_KEY_BYTES_MAX)
-    }
-
-    /// Drops the rows that are stored, and those that wait twice since they were not compared when they came. Rows from
-    /// before what was loaded (they came while it was) are left, to be loaded for again.
-    fn drop_stored(&mut self, dedup: &DedupWindow, mut external: Option<&mut ExternalWrites>) -> WriteOutcome {
-        let (mut settled, mut own, mut undecided) = (WriteOutcome::default(), HashSet::new(), false);
-        self.rows.retain(|row| {
-            if !dedup.knows(row.ts_ms) {
-                undecided = true;
-                return true;
-            }
-            let key = row.key();
-            let stored = match (row.flags.any(RowFlags::RECEIPT_TIME), external.as_mut()) {
-                (true, external) => row.flags.suspect() && external.is_some_and(|f| f.claim(dedup, key)),
-                (false, _) => dedup.contains(&key),
-            };
-            let keep = !stored && (row.flags.any(RowFlags::RECEIPT_TIME) || own.insert(key));
-            match (keep, stored && row.flags.any(RowFlags::LOST)) {
-                (true, _) => {}
-                // Its statement was applied after all: it is this service that stored it.
-                (false, true) => settled.stored += 1,
-                (false, false) => settled.duplicates += 1,
-            }
-            keep
-        });
-        self.keys = None;
-        self.check = undecided;
-        self.replayed = false;
-        settled
-    }
 }

@@ -26,6 +26,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 use snapshot::NewSensor;
 
+use super::arrivals::Arrivals;
 use super::bucket::{Bucket, IncomingReading, NextOp, PageLimits};
 use crate::ack::{Ack, Acks};
 use crate::enrich::Registry;
@@ -182,8 +183,8 @@ pub struct Shard {
     usage: ShardUsage,
     counts: ShardCounts,
     rejected_rows: Vec<RejectedRows>,
-    /// Latest reading with the time of receipt; it is received, journaled and replayed in nearly this order.
-    receipt_ts_ms: i64,
+    /// Of readings with the time of receipt; they are received, journaled and replayed in nearly this order.
+    arrivals: Arrivals,
     /// The latest bucket that was forgotten.
     evicted_until: Option<BucketStart>,
     sweep_at: usize,
@@ -216,7 +217,7 @@ impl Shard {
             usage: ShardUsage::default(),
             counts: ShardCounts::default(),
             rejected_rows: Vec::new(),
-            receipt_ts_ms: i64::MIN,
+            arrivals: Arrivals::default(),
             evicted_until: None,
             sweep_at: 0,
             evicted: EvictedSensors::default(),
@@ -285,17 +286,14 @@ impl Shard {
             self.set_tags(slot, reading.tags);
             let start = self.settings.span.floor(reading.ts_ms);
             let position = self.bucket(slot, start, replayed);
-            let mut flags = RowFlags::default();
-            if reading.receipt_time {
-                flags = RowFlags::RECEIPT_TIME;
-                self.receipt_ts_ms = self.receipt_ts_ms.max(reading.ts_ms);
-            }
+            let mut flags = if reading.receipt_time { RowFlags::RECEIPT_TIME } else { RowFlags::default() };
             if replayed {
                 flags = flags.with(RowFlags::REPLAYED);
             }
             let arriving = IncomingReading {
                 ts_ms: reading.ts_ms,
                 flags,
+                arrived_ms: if reading.receipt_time { self.arrivals.note(reading.ts_ms) } else { i64::MIN },
                 schema: self.schemas.of(batch, reading.schema),
                 numbers: reading.numbers,
                 payload: reading.payload,

@@ -18,9 +18,6 @@ const SENSOR_BYTES: usize = 100;
 const SWEEP_MS: u64 = 10_000;
 const SWEEP_FULL_MS: u64 = 1000;
 
-/// Readings come in the order of their times of receipt, give or take this.
-const RECEIPT_ORDER_MS: i64 = 2000;
-
 /// What a sweep may forget.
 #[derive(Clone, Copy)]
 struct IdleSweep {
@@ -109,7 +106,7 @@ impl Shard {
     /// all buckets forget most of what they have stored, and where it is buckets and sensors that fill it, every idle one
     /// goes (and is loaded again if need be).
     pub(super) fn evict_idle(&mut self, now: Now) {
-        let since_ms = self.receipt_ts_ms.saturating_sub(RECEIPT_ORDER_MS);
+        let since_ms = self.arrivals.over_ms();
         if !self.full() {
             return self.sweep(SWEEP_STEP, IdleSweep { all: false, since_ms, now });
         }
@@ -117,9 +114,11 @@ impl Shard {
         let idle = self.usage.buckets * (size_of::<Bucket>() + SENSOR_BYTES);
         let all = self.usage.sensors >= self.settings.sensors_max || idle >= self.settings.bytes_max / 2;
         self.sweep(usize::MAX, IdleSweep { all, since_ms, now });
-        if self.full() && self.empty() {
-            // Nothing else could ever make room.
-            self.sweep(usize::MAX, IdleSweep { all: true, since_ms: i64::MAX, now });
+        // Nothing that waits could make room: first all that is idle goes but what counts, and then that as well.
+        for since_ms in [since_ms, i64::MAX] {
+            if self.full() && self.empty() {
+                self.sweep(usize::MAX, IdleSweep { all: true, since_ms, now });
+            }
         }
     }
 

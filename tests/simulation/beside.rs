@@ -1,0 +1,97 @@
+//! What runs beside the service and changes the same documents: retention and `reconcile`.
+//!
+//! **Retention** removes the documents of a bucket when it ended longer ago than that, by the true time, and its measurements
+//! one span later. A statement that is under way, or a late reading, may make a document anew, which the next pass removes
+//! again. So of an expired bucket nothing is expected; all others must not be touched by it, and everything comes to rest.
+//!
+//! **`reconcile`** counts a time-series bucket anew, at any moment, so the version moves under the shard; it may also be ended
+//! between two of its statements.
+
+use super::*;
+
+impl Sim {
+    /// The time that no clock of the service has.
+    pub(super) fn true_ms(&self) -> i64 {
+        self.now.wall_ms - self.wrong_ms
+    }
+
+    /// Whether retention may have removed something of a bucket.
+    pub(super) fn is_expired(&self, start: BucketStart) -> bool {
+        self.retention_ms.is_some_and(|ms| Span::HOUR.end(start) + ms <= self.true_ms())
+    }
+
+    /// A pass of the database's TTL monitor.
+    pub(super) fn expire(&mut self) {
+        let Some(retention_ms) = self.retention_ms else { return };
+        let line_ms = self.true_ms() - retention_ms;
+        self.pages.pages.retain(|(_, start, _), _| Span::HOUR.end(*start) > line_ms);
+        self.pages.series.retain(|(_, start), _| Span::HOUR.end(*start) + HOUR > line_ms);
+    }
+
+    /// `reconcile --repair` of one time-series bucket, to its end or not.
+    pub(super) fn reconcile(&mut self) {
+        let buckets = self.pages.series.len();
+        if buckets == 0 {
+            return;
+        }
+        let (sensor, start) = self.pages.series.keys().nth(self.rng.usize(0..buckets)).expect("it is there").clone();
+        if self
+            .pages
+            .pages
+            .get(&(sensor.clone(), start, 0))
+            .is_none_or(|page| page.storage_mode == StorageMode::TimeSeries)
+        {
+            let statements = if self.rng.bool() { usize::MAX } else { self.rng.usize(0..5) };
+            self.pages.recompute_in_part(&sensor, start, statements);
+            self.interrupted.insert((sensor, start));
+        }
+    }
+
+    /// Whether the pages of a bucket count what it holds. They need not after a `reconcile` that was ended early, and
+    /// without a journal: see [`Sim::reconcile_leftovers`].
+    pub(super) fn is_counted(&self, sensor: &str, start: BucketStart) -> bool {
+        let excused = !self.journaled || self.interrupted.contains(&(sensor.to_owned(), start));
+        let readings = self.pages.series.get(&(sensor.to_owned(), start)).map_or(0, Vec::len);
+        !excused || readings == 0 || self.counted(sensor, start) as usize == readings
+    }
+
+    fn counted(&self, sensor: &str, start: BucketStart) -> u32 {
+        let page = |n: u32| self.pages.pages.get(&(sensor.to_owned(), start, n));
+        (0..).map_while(page).map(|page| page.count).sum()
+    }
+
+    /// What was ended early is done again.
+    pub(super) fn reconcile_interrupted(&mut self) {
+        for (sensor, start) in std::mem::take(&mut self.interrupted) {
+            if self
+                .pages
+                .pages
+                .get(&(sensor.clone(), start, 0))
+                .is_none_or(|page| page.storage_mode == StorageMode::TimeSeries)
+            {
+                self.pages.recompute_in_part(&sensor, start, usize::MAX);
+            }
+        }
+    }
+
+    /// Without a journal, a sender sends again what was not acknowledged before a crash, and a reading without a time gets
+    /// another one then. So a measurement of the first time may be left behind in a bucket that nobody writes any more,
+    /// and its summary does not count it before the next `reconcile`.
+    pub(super) fn reconcile_leftovers(&mut self) {
+        let mut stored: BTreeMap<Identity, u32> = BTreeMap::new();
+        for reading in self.pages.readings() {
+            *stored.entry(identity(reading)).or_default() += 1;
+        }
+        for ((sensor, start), readings) in self.pages.series.clone() {
+            let counted = self.counted(&sensor, start);
+            let left = |r: &&Reading| {
+                let id = identity(r);
+                self.receipt[&id] && stored[&id] > self.acked.get(&id).copied().unwrap_or(0)
+            };
+            let left = readings.iter().filter(left).count();
+            if readings.len() <= counted as usize + left {
+                self.pages.recompute_in_part(&sensor, start, usize::MAX);
+            }
+        }
+    }
+}
