@@ -1,6 +1,6 @@
 //! What stands in `deploy/` fits the service: its configurations load, the variables and ports in the manifests are real
 //! ones, times to stop are long enough, copies are equal. The manifests are read as text; that they are what Docker,
-//! Kubernetes and systemd take, `deploy/check.sh` looks at with their own schemas and tools.
+//! Kubernetes and systemd take, `tests/deploy.sh` looks at with their own schemas and tools.
 
 #![allow(clippy::unwrap_used, reason = "what a helper cannot do fails the test")]
 
@@ -106,9 +106,28 @@ fn files(dir: PathBuf) -> Vec<PathBuf> {
 }
 
 #[test]
+fn deploy_holds_only_what_ships() {
+    let mut developer_files = vec![];
+    for path in files(Path::new(ROOT).join("deploy")) {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        if text.contains("tests/tools/") {
+            developer_files.push(path.strip_prefix(ROOT).unwrap().display().to_string());
+        }
+    }
+    developer_files.sort();
+    // The demo is the first thing a user runs, and release.sh builds what ships.
+    assert_eq!(
+        developer_files,
+        ["deploy/demo.sh", "deploy/release.sh"],
+        "what installs test servers is in tests/tools"
+    );
+}
+
+#[test]
 fn every_variable_names_a_key() {
     let known = config::known_keys();
     let mut paths = files(Path::new(ROOT).join("deploy"));
+    paths.extend(files(Path::new(ROOT).join("tests/tools")));
     paths.push(Path::new(ROOT).join("docs/deploy.md"));
     let mut seen = 0;
     for path in paths {

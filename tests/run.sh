@@ -5,8 +5,8 @@
 # Each test starts the servers that it needs, on free ports, and stops them; none uses one that runs already.
 set -uo pipefail
 
-# shellcheck source=deploy/lib/setup.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../deploy/lib/setup.sh"
+# shellcheck source=tests/tools/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../tests/tools/setup.sh"
 
 SECONDS=0
 OUTPUT=

@@ -1,6 +1,6 @@
 """The simulated fleet of deploy/compose.yaml: sends until it is stopped, with today's times.
 
-The same senders as in the demo (deploy/lib/fleet.py, whose topics and names are used here): rooms publish JSON over MQTT,
+The same senders as in the demo (deploy/compose/fleet.py, whose topics and names are used here): rooms publish JSON over MQTT,
 machines bare values, a gateway posts the pumps over HTTP. What cannot be delivered is sent again for ever, as a good
 device does. Passwords come as files, named in the environment.
 """

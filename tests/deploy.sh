@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Checks what stands in deploy/ with the tools of those who will read it. `deploy/check.sh --help` lists the parts.
+# Checks what stands in deploy/ with the tools of those who will read it. `tests/deploy.sh --help` lists the parts.
 set -uo pipefail
 
-# shellcheck source=deploy/lib/setup.sh
-source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
+# shellcheck source=tests/tools/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/tools/setup.sh"
 
 PARTS=(scripts systemd dockerfile manifests compose kustomize image deb boot stack)
 CHEAP=(scripts systemd dockerfile manifests)
 
 usage() {
     cat <<'TEXT'
-deploy/check.sh [PART...]
+tests/deploy.sh [PART...]
 
 Without PART: the four that take seconds, which CI runs.
   scripts      the shell scripts are read by their shells
@@ -20,11 +20,11 @@ Without PART: the four that take seconds, which CI runs.
 Further ones (all: everything):
   compose      compose.yaml as Docker Compose loads it (its own loader, compose-go); needs Go
   kustomize    base, components and example are built and validated, the operator's objects by their CRDs; needs Go
-  image        the build stage of the Dockerfile is run without Docker, with the profile dev: deploy/lib/image.py tells how
+  image        the build stage of the Dockerfile is run without Docker, with the profile dev: tests/tools/image.py tells how
   deb          the Debian package: built, lintian, installed in a Debian of its own, run by its unit's lines, removed, purged;
                needs root
-  boot         a systemd of its own starts, watches and stops the packaged unit: deploy/lib/boot.sh tells how; needs root
-  stack        compose.yaml is run without Docker, with real servers: deploy/lib/stack.py tells how; needs root and Node.js
+  boot         a systemd of its own starts, watches and stops the packaged unit: tests/tools/boot.sh tells how; needs root
+  stack        compose.yaml is run without Docker, with real servers: tests/tools/stack.py tells how; needs root and Node.js
 
 Environment:
   HOURBUCKET_BIN     the hourbucket for deb and stack (default: target/debug/hourbucket, built where it is missing)
@@ -39,7 +39,7 @@ remove_work() { [[ -z $WORK ]] || rm -rf "$WORK"; }
 
 part_scripts() {
     local script
-    for script in deploy/*.sh deploy/*/*.sh; do
+    for script in deploy/*.sh deploy/*/*.sh tests/*.sh tests/tools/*.sh; do
         if [[ $(head -n 1 "$script") == *bash* || $(head -n 1 "$script") == '# shellcheck'* ]]; then bash -n "$script"; else sh -n "$script"; fi ||
             return
     done
@@ -71,7 +71,7 @@ part_manifests() {
     ensure_manifest_schemas
     local files
     mapfile -t files < <(find deploy/kubernetes -name '*.yaml' ! -name kustomization.yaml ! -name adapter-rule.yaml | sort)
-    PYTHONPATH=$MANIFEST_PYTHONPATH python3 -B deploy/lib/manifests.py "${files[@]}" || return
+    PYTHONPATH=$MANIFEST_PYTHONPATH python3 -B tests/tools/manifests.py "${files[@]}" || return
     DONE+=("Kubernetes manifests: schemas of 1.30 and 1.37, strict (kubernetes-validate 1.37.0)")
 }
 
@@ -83,7 +83,7 @@ part_kustomize() {
     for which in base example; do
         "$GO_TOOL" build "deploy/kubernetes/$which" >"$WORK/$which.yaml" || return
     done
-    PYTHONPATH=$MANIFEST_PYTHONPATH python3 -B deploy/lib/manifests.py --crds "$dir/example/prometheus-operator-crd" \
+    PYTHONPATH=$MANIFEST_PYTHONPATH python3 -B tests/tools/manifests.py --crds "$dir/example/prometheus-operator-crd" \
         "$WORK/base.yaml" "$WORK/example.yaml" || return
     DONE+=("kustomize: base and example built (${KUSTOMIZE_MODULE##*@}), ServiceMonitor and PrometheusRule by their CRDs (${PROMETHEUS_OPERATOR_MODULE##*@})")
 }
@@ -129,7 +129,7 @@ need_debian() {
 
 part_image() {
     ensure_build_tools
-    run_child python3 -B deploy/lib/image.py "$WORK/image" "${HOURBUCKET_PROFILE:-dev}" || return
+    run_child python3 -B tests/tools/image.py "$WORK/image" "${HOURBUCKET_PROFILE:-dev}" || return
     "$WORK/image/usr/local/bin/hourbucket" --version || return
     DONE+=("Dockerfile: its build stage run without Docker, profile ${HOURBUCKET_PROFILE:-dev}")
 }
@@ -159,13 +159,13 @@ part_deb() {
     # No Debian bug asks for a package that is not Debian's.
     said=$(lintian --allow-root --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "$DEB" 2>&1) || { say "$said"; return 1; }
     [[ -z $said ]] || say "$said"
-    run_child unshare --mount --pid --fork --kill-child bash deploy/lib/deb.sh "$NEW" "$HOURBUCKET_MONGOD" || return
+    run_child unshare --mount --pid --fork --kill-child bash tests/tools/deb.sh "$NEW" "$HOURBUCKET_MONGOD" || return
     DONE+=("Debian package: cargo-deb $CARGO_DEB_VERSION, lintian without errors and warnings, installed, run by its unit's lines, upgraded, removed, purged")
 }
 
 part_boot() {
     need_package || return
-    run_child bash deploy/lib/boot.sh "$NEW" || return
+    run_child bash tests/tools/boot.sh "$NEW" || return
     DONE+=("systemd unit: started, watched and stopped by a real systemd, with its sandbox, credentials and watchdog")
 }
 
@@ -178,7 +178,7 @@ part_stack() {
     ensure_mongosh
     strip -o "$WORK/hourbucket" "$BIN" || return
     # With a network of its own, so that the ports of compose.yaml are free.
-    run_child unshare --net sh -c 'ip link set lo up && exec "$@"' - env PYTHONPATH="$MANIFEST_PYTHONPATH" python3 -B deploy/lib/stack.py \
+    run_child unshare --net sh -c 'ip link set lo up && exec "$@"' - env PYTHONPATH="$MANIFEST_PYTHONPATH" python3 -B tests/tools/stack.py \
         --binary "$WORK/hourbucket" --debian "$DEBIAN" --mongosh "$(dirname "$HOURBUCKET_MONGOSH")" || return
     DONE+=("compose.yaml: run without Docker ($("$HOURBUCKET_MONGOD" --version | head -n 1), $(mosquitto -h | sed -n 1p || true), mongosh $MONGOSH_VERSION)")
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # boot.sh ROOT: starts a systemd of its own in ROOT, a Debian with the package in tmp/hourbucket.deb, and lets it start, watch
 # and stop the unit: sandbox, system call filter, credentials, notify protocol and watchdog as they are in the field. For
-# deploy/check.sh; needs root. systemd is process 1 of namespaces of its own (processes, mounts, network, cgroups), sees the
+# tests/deploy.sh; needs root. systemd is process 1 of namespaces of its own (processes, mounts, network, cgroups), sees the
 # kernel's settings read-only, and goes with them.
 set -euo pipefail
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Licences, bans, sources and advisories of everything that is linked, by deny.toml. Gets cargo-deny first, compiled once
-# (some minutes) into HOURBUCKET_TOOLS. Exit code 0: all is allowed. `deploy/deny.sh --offline` leaves the advisories out,
+# (some minutes) into HOURBUCKET_TOOLS. Exit code 0: all is allowed. `tests/deny.sh --offline` leaves the advisories out,
 # whose list is a git repository on github.com.
 set -euo pipefail
 
-# shellcheck source=deploy/lib/setup.sh
-source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
+# shellcheck source=tests/tools/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/tools/setup.sh"
 trap setup_cleanup EXIT
 
 VERSION=0.20.2
@@ -35,7 +35,7 @@ for what in "${WHAT[@]}"; do
     step "cargo deny: $what"
     if [[ $what == advisories ]]; then
         "$deny" --locked check "$what" ||
-            fail "an advisory, or their list could not be fetched (above); deploy/deny.sh --offline checks all else"
+            fail "an advisory, or their list could not be fetched (above); tests/deny.sh --offline checks all else"
     else
         "$deny" --locked --offline check "$what"
     fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# deb.sh ROOT MONGOD: what a user does with the package in ROOT/tmp/hourbucket.deb, in that Debian; for deploy/check.sh, in
+# deb.sh ROOT MONGOD: what a user does with the package in ROOT/tmp/hourbucket.deb, in that Debian; for tests/deploy.sh, in
 # mount and process namespaces of its own. systemd is not process 1 there, so the unit's lines are taken from the file:
 # its user, directory, environment, credentials and command.
 set -euo pipefail

@@ -1,4 +1,4 @@
-"""Runs deploy/compose.yaml without Docker, as far as that goes: `python3 deploy/lib/stack.py`, as root, on Linux.
+"""Runs deploy/compose.yaml without Docker, as far as that goes: `python3 tests/tools/stack.py`, as root, on Linux.
 
 What compose.yaml says is taken from the file: commands, users, read-only roots, mounts, secrets, tmpfs, environment. Each
 container becomes a process in a root of its own (mount and process namespaces, chroot, no capability, no new
@@ -26,7 +26,7 @@ import urllib.request
 
 import yaml
 
-DEPLOY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+DEPLOY = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "deploy")
 PR_SET_PDEATHSIG = 1
 # Of the services: what mounts of a container look like, then its process.
 ENTER = r"""
@@ -243,7 +243,7 @@ exec /opt/mongod --dbpath /data/db --wiredTigerCacheSizeGB 0.5 "$@"
         root, extra = self.root("fleet", "fleet", "opt/python", "run/secrets")
         service = self.compose["services"]["fleet"]
         service["environment"]["PYTHONPATH"] = "/opt/python"
-        extra += ["ro", self.arguments.paho, "/opt/python", "ro", f"{DEPLOY}/lib/fleet.py", "/fleet/fleet.py",
+        extra += ["ro", self.arguments.paho, "/opt/python", "ro", f"{DEPLOY}/compose/fleet.py", "/fleet/fleet.py",
                   "ro", f"{DEPLOY}/compose/simulate.py", "/fleet/simulate.py"]
         service["read_only"] = False  # the mounts make the places that the image has
         self.run("fleet", root, ["/usr/bin/env", "python3", "-B", "/fleet/simulate.py", *service["command"]], extra)

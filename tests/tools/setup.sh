@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the demo and the tests need on a fresh machine; sourced by deploy/demo.sh, tests/run.sh and .ci/run.
+# What the demo and the tests need on a fresh machine; sourced by deploy/demo.sh, tests/*.sh and .ci/run.
 #
 # Each ensure_* looks first and installs only what is missing, so a second run costs milliseconds. What is downloaded
 # stands in HOURBUCKET_TOOLS (by default .tools in the repository, ignored by git): written beside its place and moved
@@ -36,7 +36,7 @@ PROMETHEUS_DEB_SHA256=81d59a24fce84f7fbe97a45a4f2914b6a5881b5cd1db2a6a0e129e515e
 PROMETHEUS_POOLS=(http://deb.debian.org/debian/pool/main/p/prometheus http://archive.debian.org/debian/pool/main/p/prometheus)
 # The demo's own client side: it recounts in MongoDB and counts the broker's acknowledgements itself.
 PYTHON_PACKAGES=(pymongo==4.20.0 paho-mqtt==2.2.0)
-# For deploy/check.sh: the schemas of Kubernetes with a validator, a linter of Dockerfiles, and programs that are built from
+# For tests/deploy.sh: the schemas of Kubernetes with a validator, a linter of Dockerfiles, and programs that are built from
 # their modules or crates.
 MANIFEST_PACKAGES=(kubernetes-validate==1.37.0 PyYAML==6.0.3 jsonschema==4.26.0 packaging==26.3 attrs==26.1.0 importlib_resources==7.1.0
     jsonschema-specifications==2025.9.1 referencing==0.37.0 rpds-py==2026.9.1 typing_extensions==4.16.0)
@@ -509,7 +509,7 @@ fetch_prometheus() {
     unlock_tools
 }
 
-# ---- for deploy/check.sh -----------------------------------------------------------------------------------------
+# ---- for tests/deploy.sh -----------------------------------------------------------------------------------------
 
 ensure_manifest_schemas() {
     python_packages "${MANIFEST_PACKAGES[@]}"
