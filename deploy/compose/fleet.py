@@ -90,7 +90,7 @@ class Fleet:
     def _guarded(self, work):
         try:
             work()
-        except Exception as error:  # a thread's error would be lost otherwise
+        except Exception as error:  # noqa: BLE001  # a thread's error would be lost otherwise
             self.errors.append(f"{work.__name__.strip('_')}: {error!r}")
 
     def _on_puback(self, _client, _userdata, _mid, reason, _properties):
@@ -168,13 +168,14 @@ class Fleet:
                                  "tags": {"site": "north" if pump % 2 == 0 else "south"}})
         posts = [readings[at:at + POST_READINGS] for at in range(0, len(readings), POST_READINGS)]
         started = time.monotonic()
-        for n, batch in enumerate(posts):
+        for n, post in enumerate(posts):
             self._pace(started, n / len(posts))
             if self.stopping.is_set():
                 return
             bad = n == len(posts) // 2
-            if bad:  # one reading without a sensor id in the middle of good ones
-                batch = batch[:250] + [{"ts": iso(self.now_ms), "values": {"pressure": 1.0}}] + batch[250:]
+            # One reading without a sensor id in the middle of good ones.
+            nameless = [{"ts": iso(self.now_ms), "values": {"pressure": 1.0}}] if bad else []
+            batch = [*post[:250], *nameless, *post[250:]]
             for again in range(2 if n % TWICE_HTTP == 1 else 1):
                 self.sent["http"] += len(batch) - bad
                 self.twice += again * (len(batch) - bad)

@@ -51,9 +51,8 @@ def every(seconds):
 
 def publish(client, topic, payload):
     info = client.publish(topic, payload, qos=1)
-    if info.rc == mqtt.MQTT_ERR_QUEUE_SIZE:  # the broker is away: newer values follow
-        return False
-    return True
+    # With a full queue the broker is away: newer values follow.
+    return info.rc != mqtt.MQTT_ERR_QUEUE_SIZE
 
 
 def rooms(client, sent):
@@ -96,7 +95,7 @@ def gateway(url, token, sent):
             batch = []
         except urllib.error.HTTPError as error:
             if error.code not in (429, 503):
-                raise SystemExit(f"the gateway is refused: {error.code}: {error.read(300).decode(errors='replace')}")
+                raise SystemExit(f"the gateway is refused: {error.code}: {error.read(300).decode(errors='replace')}") from error
         except OSError as error:
             print(f"gateway: {error}; sending again", flush=True)
         batch = batch[-100_000:]  # of an outage, the end

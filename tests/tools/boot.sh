@@ -83,6 +83,7 @@ drop_in() {
     inside systemctl daemon-reload
 }
 
+# shellcheck disable=SC2016  # $1 is for the inner shell
 unshare --mount --pid --fork --kill-child sh -c 'mount -t proc proc "$1/proc" && DEBIAN_FRONTEND=noninteractive chroot "$1" sh -c "
     apt-get update -qq && apt-get install -y -qq --no-install-recommends systemd /tmp/hourbucket.deb" >"$1/tmp/apt.log" 2>&1' - "$ROOT" || {
     tail -n 10 "$ROOT/tmp/apt.log" >&2

@@ -14,9 +14,8 @@ import sys
 import time
 from datetime import datetime, timezone
 
-import pymongo
-
 import fleet as fleets
+import pymongo
 from recount import MISTAKES_MAX, recount
 from servers import DemoError, start_mongod, start_mosquitto, start_service
 

@@ -102,8 +102,7 @@ def compare(name, right, stored):
         return [f"{name}: the summary has the fields {sorted(stored)}, the readings have {sorted(right)}"]
     wrong = []
     for field, numbers in right.items():
-        numbers = dict(numbers, avg=numbers["sum"] / numbers["count"])
-        for what, value in numbers.items():
+        for what, value in {**numbers, "avg": numbers["sum"] / numbers["count"]}.items():
             if what == "avg" and "avg" not in stored[field]:
                 continue  # only the view has it
             if not math.isclose(stored[field].get(what, math.nan), value, rel_tol=1e-9, abs_tol=1e-9):

@@ -74,7 +74,8 @@ class Process:
         with open(self.log, "ab") as log:
             self.child = subprocess.Popen(
                 command, cwd=directory, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, preexec_fn=in_child,
+                # The servers start before the fleet's threads do.
+                start_new_session=True, preexec_fn=in_child,  # noqa: PLW1509
             )
         with open(os.path.join(directory, "pids"), "a", encoding="ascii") as pids:
             pids.write(f"{self.child.pid}\n")

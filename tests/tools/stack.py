@@ -27,6 +27,7 @@ import urllib.request
 import yaml
 
 DEPLOY = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "deploy")
+LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
 # Of the services: what mounts of a container look like, then its process.
 ENTER = r"""
@@ -55,6 +56,10 @@ mount --rbind /dev "$root/dev"
 exec chroot "$root" /usr/bin/setpriv --reuid "${user%:*}" --regid "${user#*:}" --clear-groups \
     --inh-caps=-all --bounding-set=-all --no-new-privs /usr/bin/env -C "$work" "$@"
 """
+
+
+def end_with_parent():
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Failed(Exception):
@@ -124,12 +129,13 @@ class Stack:
         read_only = "yes" if service.get("read_only") else "no"
         # compose writes $$ for a dollar.
         command = [part.replace("$$", "$") for part in command]
-        log = open(f"{self.directory}/{name}.log", "ab")
-        process = subprocess.Popen(
-            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER, "sh", root, read_only, user, work,
-             *extra, *self.mounts(name), "--", *command],
-            env={key: str(value) for key, value in environment.items()}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            start_new_session=True, preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
+        with open(f"{self.directory}/{name}.log", "ab") as log:
+            process = subprocess.Popen(
+                ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER, "sh", root, read_only, user, work,
+                 *extra, *self.mounts(name), "--", *command],
+                env={key: str(value) for key, value in environment.items()}, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                # This program has one thread.
+                start_new_session=True, preexec_fn=end_with_parent)  # noqa: PLW1509
         self.processes[name] = process
         return process
 
@@ -318,7 +324,10 @@ def whole_run(stack):
           "Uid:\t10001\t10001" in status and "CapBnd:\t0000000000000000" in status and "NoNewPrivs:\t1" in status, status)
     write = subprocess.run(["nsenter", "--target", str(pid), "--mount", "--root", "touch", "/etc/x"], capture_output=True, check=False)
     check("nothing but its volume can be written", b"Read-only" in write.stderr, write.stderr)
-    ready = lambda: json.loads(get("http://127.0.0.1:8081/readyz")[1])
+
+    def ready():
+        return json.loads(get("http://127.0.0.1:8081/readyz")[1])
+
     wait_until("nothing is wrong by /readyz", 30, lambda: ready()["reasons"] == [])
     state = ready()
     check(f"/readyz: MongoDB {state['server_version']} with its password, the broker connected",
@@ -328,7 +337,10 @@ def whole_run(stack):
     check("HTTP with the token of the script is taken",
           get("http://127.0.0.1:8080/v1/readings", stack.secret("http_token"), reading)[0] == 200)
     stack.fleet()
-    stored = lambda: total(get("http://127.0.0.1:8081/metrics")[1], "hourbucket_readings_stored_total")
+
+    def stored():
+        return total(get("http://127.0.0.1:8081/metrics")[1], "hourbucket_readings_stored_total")
+
     count = wait_until("the fleet's readings are stored", 60, lambda: stored() > 300 and stored())
     check(f"the fleet sends over MQTT and HTTP: {count:.0f} readings stored", stack.processes["fleet"].poll() is None)
     limit = int(stack.compose["services"]["hourbucket"]["stop_grace_period"].removesuffix("s"))
