@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests need and runs them all, the ones with a real MongoDB and a real mosquitto too.
-# Options go to cargo test: `tests/run.sh --test kill`, `tests/run.sh -- --ignored`, `tests/run.sh journal::`.
+# Options go to cargo test: `tests/run.sh --test servers`, `tests/run.sh chaos::`, `tests/run.sh -- --ignored`.
 #
 # Each test starts the servers that it needs, on free ports, and stops them; none uses one that runs already.
 set -uo pipefail
