@@ -34,12 +34,15 @@ for option in "$@"; do
     [[ $option == -p || $option == -p* || $option == --package* || $option == --manifest-path* ]] && SCOPE=
 done
 
-# A test program that hangs would hang everything behind it. The longest takes some three minutes; only the runs that are
-# asked for with --ignored may take hours. libtest has named the test that is still running by then.
+# A test program that hangs would hang everything after it. The longest, tests/servers, takes some minutes; only the runs
+# that are asked for with --ignored may take hours. libtest has named the test that is still running by then.
 if [[ " $* " != *" --ignored "* && " $* " != *" --include-ignored "* ]]; then
     RUNNER=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
-    export "CARGO_TARGET_${RUNNER}_RUNNER=timeout --verbose --kill-after=10 ${HOURBUCKET_TEST_LIMIT:-900}"
+    export "CARGO_TARGET_${RUNNER}_RUNNER=timeout --verbose --kill-after=10 ${HOURBUCKET_TEST_LIMIT:-1800}"
 fi
+
+# Many tests wait: for a server to start, for an outage, for an interval. With two tests a core the cores are busy.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
 step "cargo test"
 # A pipe hides the terminal from cargo; on one, its colours are kept.
