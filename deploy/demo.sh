@@ -2,7 +2,7 @@
 # Shows the main job on this machine: MongoDB, an MQTT broker, the service and a small simulated fleet, then what is
 # stored. `deploy/demo.sh --help` tells the options.
 #
-# This script installs and builds, and is the guard: deploy/lib/demo.py does the rest as its child. Whatever ends the
+# This script installs and builds, and is the guard: tests/tools/demo.py does the rest as its child. Whatever ends the
 # run, this shell ends every process and removes the directory; it waits in `wait` only, so that a signal is answered
 # at once.
 set -uo pipefail
@@ -13,8 +13,8 @@ if (($(sed -n 's/^SigIgn:\s*/0x/p' /proc/self/status 2>/dev/null || echo 0) & 2)
     DEMO_SIGNALS=reset exec env --default-signal=INT bash "${BASH_SOURCE[0]}" "$@"
 fi
 
-# shellcheck source=deploy/lib/setup.sh
-source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
+# shellcheck source=tests/tools/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../tests/tools/setup.sh"
 
 usage() {
     cat <<'TEXT'
@@ -71,6 +71,7 @@ remove() {
 }
 
 # Ends and removes the demo, unless it is kept.
+# shellcheck disable=SC2329  # clean_up_at_exit is given its name
 end_demo() {
     [[ -n $DIRECTORY && -z $KEPT ]] || return 0
     end_processes_of "$DIRECTORY"
@@ -97,7 +98,7 @@ while (($# > 0)); do
     --keep) KEEP=--keep ;;
     --logs)
         [[ -n ${2:-} ]] || fail "--logs needs a directory"
-        mkdir -p "$2" && LOGS=$(cd "$2" && pwd) || fail "cannot create $2"
+        { mkdir -p "$2" && LOGS=$(cd "$2" && pwd); } || fail "cannot create $2"
         shift
         ;;
     --stop)
@@ -164,8 +165,9 @@ else
 fi
 [[ -x $BINARY ]] || fail "there is no program $BINARY"
 
-PYTHONPATH=$HOURBUCKET_PYTHONPATH PYTHONDONTWRITEBYTECODE=1 \
-    run_child python3 "$REPO/deploy/lib/demo.py" $KEEP "$DIRECTORY" "$BINARY"
+# The simulated fleet is the one of deploy/compose.yaml.
+PYTHONPATH=$REPO/deploy/compose:$HOURBUCKET_PYTHONPATH PYTHONDONTWRITEBYTECODE=1 \
+    run_child python3 "$REPO/tests/tools/demo.py" $KEEP "$DIRECTORY" "$BINARY"
 CODE=$?
 if ((CODE == 0)); then
     [[ -n $KEEP ]] && KEPT=1

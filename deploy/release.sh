@@ -7,8 +7,8 @@
 # Environment: CARGO_TARGET_DIR as cargo has it.
 set -euo pipefail
 
-# shellcheck source=deploy/lib/setup.sh
-source "$(dirname "${BASH_SOURCE[0]}")/lib/setup.sh"
+# shellcheck source=tests/tools/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../tests/tools/setup.sh"
 
 ensure_build_tools
 cd "$REPO"

@@ -16,9 +16,8 @@ RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     cargo build --release --quiet --target-dir target --target x86_64-unknown-linux-gnu
 found=found/$(echo "$formats" | tr , + | cut -c1-60)
 mkdir -p "$found"
-seeds=
 for format in $(echo "$formats" | tr , ' '); do
-    [ -d "corpus/$format" ] && seeds="$seeds corpus/$format"
+    [ -d "corpus/$format" ] && set -- "corpus/$format" "$@"
 done
-HOURBUCKET_FUZZ=$formats exec target/x86_64-unknown-linux-gnu/release/decode "$found" $seeds \
-    -max_total_time="$seconds" -max_len=4096 -timeout=10 -rss_limit_mb=1024 -artifact_prefix=found/crash- "$@"
+HOURBUCKET_FUZZ=$formats exec target/x86_64-unknown-linux-gnu/release/decode \
+    -max_total_time="$seconds" -max_len=4096 -timeout=10 -rss_limit_mb=1024 -artifact_prefix=found/crash- "$found" "$@"

@@ -283,6 +283,29 @@ fn the_code_keeps_the_rules() {
     assert!(broken.is_empty(), "DESIGN section 5 is broken:\n{}", broken.join("\n"));
 }
 
+/// A file that no program names is compiled by nobody, and its tests never run.
+#[test]
+fn every_test_file_belongs_to_a_program() {
+    for program in ["pure", "parts", "servers", "simulation"] {
+        let dir = format!("tests/{program}/");
+        let files = files(&dir);
+        let (_, main) = files.iter().find(|(path, _)| path.ends_with("/main.rs")).expect("a main.rs");
+        let steps = if program == "simulation" {
+            &files.iter().find(|(path, _)| path.ends_with("/steps.rs")).unwrap().1
+        } else {
+            main
+        };
+        for (path, _) in &files {
+            let name = path[dir.len()..].split(['/', '.']).next().unwrap_or_default();
+            let declared = |text: &str| text.lines().any(|line| line == format!("mod {name};"));
+            assert!(
+                name == "main" || declared(main) || declared(steps),
+                "{path} is in no program; add `mod {name};` to {dir}main.rs"
+            );
+        }
+    }
+}
+
 /// What the rules say about a made-up file.
 fn broken(path: &str, body: &str) -> Vec<String> {
     check(path, &format!("//! Made up.\n{body}\n"), false)

@@ -1,4 +1,4 @@
-"""Writes to the service with InfluxDB's official client, as its documentation shows; run by tests/influx.rs.
+"""Writes to the service with InfluxDB's official client, as its documentation shows; run by tests/servers/influx.rs.
 
 Usage: influx_client.py URL TOKEN FIRST_TS_MS. Prints what the test looks for; any exception is a failure.
 """

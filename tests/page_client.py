@@ -1,6 +1,6 @@
 """Looks at the fleet page with headless Chromium, as a person would, and compares what it shows with what was sent.
 
-Run by tests/page.rs: page_client.py SCENARIO CHROMIUM ADMIN_URL HTTP_URL [TOKEN]. What only the test can do (end a server)
+Run by tests/servers/page.rs: page_client.py SCENARIO CHROMIUM ADMIN_URL HTTP_URL [TOKEN]. What only the test can do (end a server)
 is asked for by a line `DO something` on standard output, and done when a line comes back. Any exception is a failure.
 """
 

@@ -1,6 +1,6 @@
-"""Makes the pictures of the fleet page in docs/images from a small fleet on the real service; run by tests/page.rs:
+"""Makes the pictures of the fleet page in docs/images from a small fleet on the real service; run by tests/servers/page.rs:
 
-    cargo test --locked --test page -- --ignored pictures
+    cargo test --locked --test servers page::pictures -- --ignored
 
 page_pictures.py SCENARIO CHROMIUM ADMIN_URL HTTP_URL BROKER_PORT DIRECTORY. It sends a day of the past, then five minutes live
 so that the plots are full.

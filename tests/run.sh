@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Installs what the tests need and runs them all, the ones with a real MongoDB and a real mosquitto too.
-# Options go to cargo test: `tests/run.sh --test kill`, `tests/run.sh -- --ignored`, `tests/run.sh journal::`.
+# Options go to cargo test: `tests/run.sh --test servers`, `tests/run.sh chaos::`, `tests/run.sh -- --ignored`.
 #
 # Each test starts the servers that it needs, on free ports, and stops them; none uses one that runs already.
 set -uo pipefail
 
-# shellcheck source=deploy/lib/setup.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../deploy/lib/setup.sh"
+# shellcheck source=tests/tools/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../tests/tools/setup.sh"
 
 SECONDS=0
 OUTPUT=
 
+# shellcheck disable=SC2329  # clean_up_at_exit is given its name
 remove_output() { [[ -z $OUTPUT ]] || rm -f "$OUTPUT"; }
 clean_up_at_exit 50 remove_output
 
@@ -33,12 +34,15 @@ for option in "$@"; do
     [[ $option == -p || $option == -p* || $option == --package* || $option == --manifest-path* ]] && SCOPE=
 done
 
-# A test program that hangs would hang everything behind it. The longest takes some three minutes; only the runs that are
-# asked for with --ignored may take hours. libtest has named the test that is still running by then.
+# A test program that hangs would hang everything after it. The longest, tests/servers, takes some minutes; only the runs
+# that are asked for with --ignored may take hours. libtest has named the test that is still running by then.
 if [[ " $* " != *" --ignored "* && " $* " != *" --include-ignored "* ]]; then
     RUNNER=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
-    export "CARGO_TARGET_${RUNNER}_RUNNER=timeout --verbose --kill-after=10 ${HOURBUCKET_TEST_LIMIT:-900}"
+    export "CARGO_TARGET_${RUNNER}_RUNNER=timeout --verbose --kill-after=10 ${HOURBUCKET_TEST_LIMIT:-1800}"
 fi
+
+# Many tests wait: for a server to start, for an outage, for an interval. With two tests a core the cores are busy.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
 
 step "cargo test"
 # A pipe hides the terminal from cargo; on one, its colours are kept.
@@ -46,6 +50,7 @@ step "cargo test"
 cd "$REPO" || exit 1
 OUTPUT=$(mktemp)
 # shellcheck disable=SC2086  # SCOPE is one word or none
+# shellcheck disable=SC2016  # the dollars are for the inner shell
 run_child bash -c 'output=$1; shift; set -o pipefail; "$@" 2>&1 | tee "$output"' - \
     "$OUTPUT" cargo test --locked --no-fail-fast $SCOPE "$@"
 CODE=$?

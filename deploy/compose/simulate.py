@@ -1,6 +1,6 @@
 """The simulated fleet of deploy/compose.yaml: sends until it is stopped, with today's times.
 
-The same senders as in the demo (deploy/lib/fleet.py, whose topics and names are used here): rooms publish JSON over MQTT,
+The same senders as in the demo (deploy/compose/fleet.py, whose topics and names are used here): rooms publish JSON over MQTT,
 machines bare values, a gateway posts the pumps over HTTP. What cannot be delivered is sent again for ever, as a good
 device does. Passwords come as files, named in the environment.
 """
@@ -51,9 +51,8 @@ def every(seconds):
 
 def publish(client, topic, payload):
     info = client.publish(topic, payload, qos=1)
-    if info.rc == mqtt.MQTT_ERR_QUEUE_SIZE:  # the broker is away: newer values follow
-        return False
-    return True
+    # With a full queue the broker is away: newer values follow.
+    return info.rc != mqtt.MQTT_ERR_QUEUE_SIZE
 
 
 def rooms(client, sent):
@@ -96,7 +95,7 @@ def gateway(url, token, sent):
             batch = []
         except urllib.error.HTTPError as error:
             if error.code not in (429, 503):
-                raise SystemExit(f"the gateway is refused: {error.code}: {error.read(300).decode(errors='replace')}")
+                raise SystemExit(f"the gateway is refused: {error.code}: {error.read(300).decode(errors='replace')}") from error
         except OSError as error:
             print(f"gateway: {error}; sending again", flush=True)
         batch = batch[-100_000:]  # of an outage, the end

@@ -213,7 +213,8 @@ def traffic(board):
         alerts=["HourbucketRejectedHigh", "HourbucketStoreRejected", "HourbucketSensorClocks", "HourbucketQos0Dropped"],
     )
     board.graph(
-        "Stored and duplicate", "What became of the accepted readings: stored, or known from before. At rest the two add up to what was accepted.",
+        "Stored and duplicate",
+        "What became of the accepted readings: stored, or known from before. At rest the two add up to what was accepted.",
         [
             (rate("hourbucket_readings_stored_total", "mode"), "{{instance}} stored ({{mode}})"),
             (rate("hourbucket_readings_duplicate_total"), "{{instance}} duplicate"),
@@ -226,7 +227,8 @@ def traffic(board):
         alerts=["HourbucketDeadLetters"], min=0,
     )
     board.graph(
-        "HTTP requests by route and status", "429 and 503 are overload, a full journal or a service that stops; 400 to 415 are the sender's.",
+        "HTTP requests by route and status",
+        "429 and 503 are overload, a full journal or a service that stops; 400 to 415 are the sender's.",
         [(rate("hourbucket_http_requests_total", "route, status"), "{{instance}} {{route}} {{status}}")], "reqps",
         alerts=["HourbucketHttpFailing"],
     )
@@ -317,7 +319,8 @@ def store(board):
     board.row("MongoDB")
     writes = only('kind=~"insert|update|measurement"')
     board.graph(
-        "Readings a statement", "What each insert, update and measurement carries. More is cheaper: it grows with flush.max_age and with the load.",
+        "Readings a statement",
+        "What each insert, update and measurement carries. More is cheaper: it grows with flush.max_age and with the load.",
         [(f'{rate("hourbucket_readings_stored_total")} / {rate("hourbucket_store_statements_total", where=writes)}', "{{instance}}")],
         "short", min=0,
     )
@@ -328,11 +331,14 @@ def store(board):
     )
     board.graph(
         "Statements a command", "How full the commands are; up to flush.command_max_statements.",
-        [(f'{rate("hourbucket_store_statements_total", "kind")} / {rate("hourbucket_store_write_seconds_count", "kind")}', "{{instance}} {{kind}}")],
+        [(f'{rate("hourbucket_store_statements_total", "kind")} / {rate("hourbucket_store_write_seconds_count", "kind")}',
+          "{{instance}} {{kind}}")],
         "short", min=0,
     )
     board.graph(
-        "Statements by kind", "insert: a new page; update: more readings for a page; load: a bucket looked up; measurement: native time-series; recount: a summary made of stored measurements.",
+        "Statements by kind",
+        "insert: a new page; update: more readings for a page; load: a bucket looked up; measurement: native "
+        "time-series; recount: a summary made of stored measurements.",
         [(rate("hourbucket_store_statements_total", "kind"), "{{instance}} {{kind}}")], "ops", stack=True,
     )
     board.graph(
@@ -397,7 +403,8 @@ def mqtt(board):
         [(rate("hourbucket_mqtt_direct_connects_total", "result"), "{{instance}} {{result}}")], "cps", width=12, min=0,
     )
     board.graph(
-        "Devices: connections that ended", "By reason; \"left\" is the device's own DISCONNECT, \"lost\" a connection that broke, the others were ended by the service.",
+        "Devices: connections that ended",
+        "By reason; \"left\" is the device's own DISCONNECT, \"lost\" a connection that broke, the others were ended by the service.",
         [(rate("hourbucket_mqtt_direct_disconnects_total", "reason"), "{{instance}} {{reason}}")], "cps", width=12, min=0,
         alerts=["HourbucketDevicesDisconnected"],
     )

@@ -1,4 +1,4 @@
-//! What must hold for any bytes, whatever decoder reads them. Shared by the fuzzer and by `tests/fuzz_corpus.rs`.
+//! What must hold for any bytes, whatever decoder reads them. Shared by the fuzzer and by `tests/pure/fuzz_corpus.rs`.
 
 use std::time::Duration;
 

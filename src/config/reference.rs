@@ -15,7 +15,7 @@ const INTRODUCTION: &str = "\
 
 This page is made from the code that reads the settings and from the comments of `config/hourbucket.toml`, by
 `hourbucket config-reference`; a test fails when it is out of date. Do not edit it: edit those, and write it anew with
-`UPDATE=1 cargo test --test config`.
+`UPDATE=1 cargo test --test pure config::`.
 
 **Where settings come from.** Environment over file over default. The file is TOML: the path given by `--config`, or else
 `config/hourbucket.toml`, which may be missing. Relative paths start in the working directory of the process, not beside

@@ -7,7 +7,7 @@
 //!
 //! Where anything differs (another key, an escape, white space elsewhere, a value that is not simply written) the reading
 //! is not of this template, and is decoded as any other. So a template never decides that a reading is wrong, and what it takes
-//! is exactly what the decoder would have made of it: `tests/decode_props.rs` compares the two.
+//! is exactly what the decoder would have made of it: `tests/pure/decode_props.rs` compares the two.
 //!
 //! A gateway with two kinds of devices sends two kinds of lines, often in turns: a few templates are kept, and each remembers
 //! which one came after it. Payloads whose readings never look alike are soon left alone.

@@ -1,5 +1,5 @@
 //! The store, in words: what the flush stage asks of a database, and the answers it can get. [`memory`] is a full
-//! implementation for tests, [`mongo`] the real one; both pass the same contract suite (`tests/store_contract.rs`).
+//! implementation for tests, [`mongo`] the real one; both pass the same contract suite (`tests/servers/store_contract.rs`).
 //!
 //! The contract:
 //! - [`Store::write`] carries out page writes, each by itself, in any order; no two of a batch are for the same bucket.

@@ -1,5 +1,5 @@
 //! Every metric in words: name, type, labels, unit and meaning. The exporter's HELP lines and the table of
-//! docs/monitoring.md are made of this list, and `tests/monitoring.rs` scrapes a running service and compares.
+//! docs/monitoring.md are made of this list, and `tests/servers/monitoring.rs` scrapes a running service and compares.
 
 use std::fmt::Write as _;
 

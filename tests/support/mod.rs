@@ -3,22 +3,28 @@
 //! Every server has a directory and a port of its own, so tests run side by side and twice at once. None outlives its
 //! test binary, however that ends (see [`process`]).
 
-// Each test binary uses a part of this; and what is public here is so for the tests alone.
+// Each test program uses a part of this; and what is public here is so for the tests alone.
 #![allow(dead_code, unreachable_pub)]
 
+pub mod direct_rig;
 pub mod emulation;
 pub mod fleet;
 pub mod guides;
+pub mod https;
 pub mod large;
 pub mod mongod;
 pub mod mosquitto;
+pub mod mqtt_rig;
 pub mod process;
+pub mod promql;
 pub mod proxy;
+pub mod raw_mqtt;
 pub mod replica_set;
 pub mod seed;
 pub mod service;
 pub mod steady;
 pub mod stored;
+pub mod watch;
 
 use std::future::Future;
 use std::net::TcpListener;

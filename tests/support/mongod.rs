@@ -70,16 +70,30 @@ impl Mongod {
     }
 
     /// One for all tests of this binary; it ends with the binary. Each test takes a [database](unique_database) of its
-    /// own, and none may kill it.
+    /// own, and none may kill it. `HOURBUCKET_TEST_MONGODB` (a port on 127.0.0.1) names a running server to use instead.
     pub fn shared() -> &'static Mongod {
         static SHARED: OnceLock<Mongod> = OnceLock::new();
-        SHARED.get_or_init(Mongod::start)
+        SHARED.get_or_init(|| Mongod::running("HOURBUCKET_TEST_MONGODB").unwrap_or_else(Mongod::start))
     }
 
-    /// MongoDB 4.4, one for all tests of this binary as well.
+    /// MongoDB 4.4, one for all tests of this binary as well; `HOURBUCKET_TEST_MONGODB44` names a running one.
     pub fn shared_v44() -> &'static Mongod {
         static SHARED: OnceLock<Mongod> = OnceLock::new();
-        SHARED.get_or_init(|| Mongod::start_kind(Kind { v44: true, ..Kind::default() }))
+        SHARED.get_or_init(|| {
+            let start = || Mongod::start_kind(Kind { v44: true, ..Kind::default() });
+            Mongod::running("HOURBUCKET_TEST_MONGODB44").unwrap_or_else(start)
+        })
+    }
+
+    /// The server that the variable names by its port, such as a container with `--replSet rs0`; it is initiated if it has
+    /// not been, and left running.
+    fn running(variable: &str) -> Option<Mongod> {
+        let port = std::env::var(variable).ok().filter(|value| !value.is_empty())?;
+        let port =
+            port.parse().unwrap_or_else(|_| panic!("{variable}={port} is not a port; set it to one on 127.0.0.1"));
+        let mut mongod = Mongod { kind: Kind::default(), port, process: Process::new("mongod") };
+        mongod.primary();
+        Some(mongod)
     }
 
     /// For a client, which may do everything.
@@ -185,6 +199,11 @@ impl Mongod {
     /// Starts it and waits until it is primary; false where its port was taken.
     fn run(&mut self) -> bool {
         self.spawn();
+        self.primary()
+    }
+
+    /// Waits until it is primary, and initiates its set where that was never done; false where its port was taken.
+    fn primary(&mut self) -> bool {
         let uri = format!("mongodb://127.0.0.1:{}/?directConnection=true&serverSelectionTimeoutMS=500", self.port);
         let port = self.port;
         let process = &mut self.process;
@@ -218,11 +237,12 @@ impl Mongod {
     }
 }
 
-/// A name that no other test of this binary has, at most 38 bytes long.
+/// A name that no other test has, at most 38 bytes long: by the process too, because a server that was running before keeps
+/// the databases of earlier runs.
 pub fn unique_database(test: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let test: String = test.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').take(28).collect();
-    format!("{test}_{}", NEXT.fetch_add(1, Ordering::Relaxed))
+    let test: String = test.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '_').take(26).collect();
+    format!("{test}_{:x}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 async fn command(client: &Client, command: Document) -> Option<Document> {

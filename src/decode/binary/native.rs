@@ -1,5 +1,5 @@
 //! One reading in the native shape, from the values of a map into the batch: the rules of `super::super::reading`, for
-//! values that need no parsing. That JSON and these formats agree is held by a property test (`tests/decode_props.rs`).
+//! values that need no parsing. That JSON and these formats agree is held by a property test (`tests/pure/decode_props.rs`).
 
 use std::borrow::Cow;
 

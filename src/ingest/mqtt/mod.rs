@@ -51,7 +51,7 @@
 //! So an instance must come back under its name (a StatefulSet does that). Where the session ends first, MQTT 5 §4.8.2 only
 //! says that the broker *should* send the messages to another instance; mosquitto drops them. What was acknowledged lies in
 //! the dead instance's journal until it starts again on the same disk; with `ack = "stored"` there is no such wait. What
-//! both had is stored once. `tests/mqtt_share.rs` kills one of two and counts.
+//! both had is stored once. `tests/servers/mqtt_share.rs` kills one of two and counts.
 //!
 //! Shutdown: after `stop` nothing more is taken, what was taken is handed over and acknowledged; when all is, or after
 //! `drained`, DISCONNECT.

@@ -1,0 +1,415 @@
+//! MQTT ingest against a real mosquitto, with the next stage played by the test: it holds the parcels and says what
+//! became of them. Whether a PUBACK went out shows in what the broker sends again to the same client id.
+
+use std::time::Duration;
+
+use crate::support::mosquitto::Mosquitto;
+use crate::support::mqtt_rig::*;
+use hourbucket::config::MqttProtocol::{self, V4, V5};
+
+fn names(prefix: &str, n: usize) -> Vec<String> {
+    (0..n).map(|i| format!("{prefix}{i}")).collect()
+}
+
+/// Sees that the broker has nothing left for us: what is published now comes, and nothing before it.
+async fn nothing_is_left(broker: &Mosquitto, protocol: MqttProtocol) {
+    let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
+    publish_sensors(broker.port(), ["last".to_owned()]).await;
+    let ingest_batches = ingest.ingest_batches(1).await;
+    assert_eq!(sensors(&ingest_batches), ["last"]);
+    deliver(ingest_batches);
+    ingest.finish().await;
+}
+
+async fn acknowledged_when_delivered(protocol: MqttProtocol) {
+    let broker = Mosquitto::start("");
+    let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
+    publish_sensors(broker.port(), names("S", 3)).await;
+    let ingest_batches = ingest.ingest_batches(3).await;
+    assert_eq!(sensors(&ingest_batches), ["S0", "S1", "S2"]);
+    // The process ends and nobody said that they are safe: they come again.
+    ingest.cut().await;
+    drop(ingest_batches);
+
+    let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
+    let ingest_batches = ingest.ingest_batches(3).await;
+    assert_eq!(sensors(&ingest_batches), ["S0", "S1", "S2"]);
+    // Given up, not safe: the connection is made anew and they come again.
+    drop(ingest_batches);
+    let ingest_batches = ingest.ingest_batches(3).await;
+    assert_eq!(sensors(&ingest_batches), ["S0", "S1", "S2"]);
+    deliver(ingest_batches);
+    ingest.finish().await;
+    nothing_is_left(&broker, protocol).await;
+}
+
+#[tokio::test]
+async fn v4_is_acknowledged_when_delivered_and_comes_again_when_not() {
+    acknowledged_when_delivered(V4).await;
+}
+
+#[tokio::test]
+async fn v5_is_acknowledged_when_delivered_and_comes_again_when_not() {
+    acknowledged_when_delivered(V5).await;
+}
+
+/// A parcel given up amid others: those before it are acknowledged, those after it are not, although delivered.
+async fn not_passed(protocol: MqttProtocol) {
+    let broker = Mosquitto::start("");
+    let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
+    let mut ingest_batches = vec![];
+    for sensor in ["A", "B", "C"] {
+        publish_sensors(broker.port(), [sensor.to_owned()]).await;
+        ingest_batches.push(ingest.ingest_batch().await);
+    }
+    let [a, b, c]: [_; 3] = ingest_batches.try_into().expect("three were pushed");
+    deliver(vec![c]);
+    drop(b);
+    deliver(vec![a]);
+    let ingest_batches = ingest.ingest_batches(2).await;
+    assert_eq!(sensors(&ingest_batches), ["B", "C"]);
+    deliver(ingest_batches);
+    ingest.finish().await;
+    nothing_is_left(&broker, protocol).await;
+}
+
+#[tokio::test]
+async fn v4_never_passes_what_is_not_delivered() {
+    not_passed(V4).await;
+}
+
+#[tokio::test]
+async fn v5_never_passes_what_is_not_delivered() {
+    not_passed(V5).await;
+}
+
+/// The broker comes back with its sessions: an acknowledgement given late, for the connection before, says nothing.
+async fn broker_restarts(protocol: MqttProtocol) {
+    let mut broker = Mosquitto::start("");
+    let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
+    publish_sensors(broker.port(), names("old", 2)).await;
+    let old = ingest.ingest_batches(2).await;
+    broker.stop();
+    ingest.until(|status| !status.connected).await;
+    broker.restart();
+    ingest.until(|status| status.is_ready()).await;
+    let again = ingest.ingest_batches(2).await;
+    assert_eq!(sensors(&again), ["old0", "old1"]);
+    deliver(old);
+    // Given after the words on the old ones, so seen after them.
+    publish_sensors(broker.port(), ["new".to_owned()]).await;
+    let new = ingest.ingest_batches(1).await;
+    assert_eq!(sensors(&new), ["new"]);
+    ingest.cut().await;
+    drop((again, new));
+
+    let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
+    let ingest_batches = ingest.ingest_batches(3).await;
+    assert_eq!(sensors(&ingest_batches), ["old0", "old1", "new"]);
+    deliver(ingest_batches);
+    ingest.finish().await;
+    nothing_is_left(&broker, protocol).await;
+}
+
+#[tokio::test]
+async fn v4_survives_a_restart_of_the_broker() {
+    broker_restarts(V4).await;
+}
+
+#[tokio::test]
+async fn v5_survives_a_restart_of_the_broker() {
+    broker_restarts(V5).await;
+}
+
+#[tokio::test]
+async fn a_broker_that_lost_its_sessions_is_subscribed_to_again() {
+    for protocol in [V4, V5] {
+        let mut broker = Mosquitto::start("");
+        let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
+        broker.kill();
+        ingest.until(|status| !status.connected).await;
+        broker.restart();
+        ingest.until(|status| status.is_ready()).await;
+        publish_sensors(broker.port(), ["S".to_owned()]).await;
+        deliver(ingest.ingest_batches(1).await);
+        ingest.finish().await;
+    }
+}
+
+/// The session of an earlier configuration is present, with another subscription.
+#[tokio::test]
+async fn a_new_process_subscribes_though_the_session_is_present() {
+    for protocol in [V4, V5] {
+        let broker = Mosquitto::start("");
+        Ingest::start(config(&broker.url(), protocol)).await.finish().await;
+        let mut changed = config(&broker.url(), protocol);
+        changed.subscriptions.push(subscription("more/+", "more/{sensor_id}", "scalar"));
+        let mut ingest = Ingest::start(changed).await;
+        publish(broker.port(), [("more/M".to_owned(), "1")]).await;
+        let ingest_batches = ingest.ingest_batches(1).await;
+        assert_eq!(ingest_batches[0].dead.len() + ingest_batches[0].batch.len(), 1);
+        deliver(ingest_batches);
+        ingest.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn shared_subscriptions_share() {
+    for protocol in [V4, V5] {
+        let broker = Mosquitto::start("");
+        let mut config = config(&broker.url(), protocol);
+        config.subscriptions = vec![subscription("$share/hb/sensors/#", "sensors/{sensor_id}/{field}", "scalar")];
+        let mut other = config.clone();
+        other.client_id = "hourbucket-other".into();
+        let (mut one, mut two) = (Ingest::start(config).await, Ingest::start(other).await);
+        publish_sensors(broker.port(), names("S", 100)).await;
+        let mut seen = vec![];
+        while seen.len() < 100 {
+            let ingest_batch = tokio::select! {
+                ingest_batch = one.ingest_batch() => ingest_batch,
+                ingest_batch = two.ingest_batch() => ingest_batch,
+            };
+            seen.extend(sensors(std::slice::from_ref(&ingest_batch)));
+            deliver(vec![ingest_batch]);
+        }
+        seen.sort();
+        let mut all = names("S", 100);
+        all.sort();
+        assert_eq!(seen, all);
+        one.finish().await;
+        two.finish().await;
+    }
+}
+
+/// What cannot be read becomes a dead letter with a reason, is acknowledged, and holds nothing up.
+#[tokio::test]
+async fn poison_becomes_a_dead_letter_and_does_not_come_again() {
+    for protocol in [V4, V5] {
+        let broker = Mosquitto::start("");
+        let mut limited = config(&broker.url(), protocol);
+        limited.subscriptions.push(subscription("odd/#", "odd/{sensor_id}/x", "scalar"));
+        limited.subscriptions.push(subscription("future/+", "future/{sensor_id}", "protobuf"));
+        limited.packet_max_bytes = 64 * 1024;
+        let mut ingest = Ingest::start(limited.clone()).await;
+        let messages: Vec<(&str, Vec<u8>)> = vec![
+            ("sensors/S/temp", vec![0xff, 0xfe, 0]),
+            ("sensors/S/temp", vec![]),
+            ("sensors/S/temp", vec![b'1'; 300 * 1024]),
+            ("odd/S", b"1".to_vec()),
+            ("future/S", b"1".to_vec()),
+            ("sensors/good/temp", b"1".to_vec()),
+        ];
+        publish(broker.port(), messages.into_iter().map(|(topic, payload)| (topic.to_owned(), payload))).await;
+        let ingest_batches = ingest.ingest_batches(6).await;
+        assert_eq!(sensors(&ingest_batches), ["good"]);
+        let dead: Vec<_> = ingest_batches.iter().flat_map(|p| p.dead.clone()).collect();
+        let reasons: Vec<&str> = dead.iter().skip(1).map(|d| d.reason.as_str()).collect();
+        assert_eq!(reasons, ["empty_payload", "payload_too_large", "topic_mismatch", "unknown_format"]);
+        assert_eq!((dead[0].source.as_str(), dead[0].topic.as_str()), ("mqtt", "sensors/S/temp"));
+        assert_eq!(dead[0].payload, [0xff, 0xfe, 0]);
+        assert_eq!(dead[2].payload.len(), 300 * 1024);
+        deliver(ingest_batches);
+        ingest.finish().await;
+        nothing_is_left(&broker, protocol).await;
+    }
+}
+
+#[tokio::test]
+async fn large_payloads_pass() {
+    for protocol in [V4, V5] {
+        let broker = Mosquitto::start("");
+        let mut json = config(&broker.url(), protocol);
+        json.subscriptions = vec![subscription("batch/+", "batch/{sensor_id}", "json")];
+        let mut ingest = Ingest::start(json).await;
+        let now = chrono::Utc::now().timestamp_millis();
+        let reading = |i: i64| format!(r#"{{"ts": {}, "values": {{"temperature": 21.5, "humidity": 60}}}}"#, now - i);
+        let payload = format!("[{}]", (0..5000).map(reading).collect::<Vec<_>>().join(","));
+        assert!(payload.len() > 300 * 1024);
+        publish(broker.port(), [("batch/S".to_owned(), payload)]).await;
+        let ingest_batches = ingest.ingest_batches(5000).await;
+        assert!(ingest_batches.iter().all(|p| p.dead.is_empty()), "{:?}", ingest_batches[0].dead.first());
+        deliver(ingest_batches);
+        ingest.finish().await;
+    }
+}
+
+/// Many messages through a small window: only acknowledgements that go out in time let them all through.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_messages_pass_a_small_window() {
+    for (protocol, extra) in [(V4, "max_inflight_messages 20"), (V5, "")] {
+        let broker = Mosquitto::start(extra);
+        let mut small = config(&broker.url(), protocol);
+        small.window = 50;
+        let mut ingest = Ingest::start(small).await;
+        let port = broker.port();
+        let publisher = tokio::spawn(publish_sensors(port, names("S", 10_000)));
+        let mut seen = vec![];
+        while seen.len() < 10_000 {
+            let ingest_batch = ingest.ingest_batch().await;
+            seen.extend(sensors(std::slice::from_ref(&ingest_batch)));
+            deliver(vec![ingest_batch]);
+        }
+        publisher.await.unwrap();
+        assert_eq!(seen, names("S", 10_000));
+        ingest.finish().await;
+        nothing_is_left(&broker, protocol).await;
+    }
+}
+
+/// While the door is shut, the connection lives (pings) and nothing is lost; parcels grow meanwhile.
+#[tokio::test]
+async fn a_closed_door_holds_acknowledgements_back_and_nothing_else() {
+    for protocol in [V4, V5] {
+        let broker = Mosquitto::start("");
+        let mut pinging = config(&broker.url(), protocol);
+        pinging.keep_alive = Duration::from_secs(1);
+        let mut ingest = Ingest::start(pinging).await;
+        ingest.admission_control.full(true);
+        publish_sensors(broker.port(), names("S", 2000)).await;
+        // The broker ends a connection that is silent for one and a half keep-alives; a change of status would show it.
+        let changed = tokio::time::timeout(Duration::from_secs(3), ingest.status.changed()).await;
+        assert!(changed.is_err(), "{:?}", *ingest.status.borrow());
+        assert!(ingest.ingest_batches.is_empty());
+        ingest.admission_control.full(false);
+        let ingest_batches = ingest.ingest_batches(2000).await;
+        assert_eq!(sensors(&ingest_batches), names("S", 2000));
+        deliver(ingest_batches);
+        ingest.finish().await;
+        nothing_is_left(&broker, protocol).await;
+    }
+}
+
+/// More than the queue holds while the door is shut: what found no room is not acknowledged past, and comes again.
+#[tokio::test]
+async fn what_finds_no_room_comes_again() {
+    for protocol in [V4, V5] {
+        let broker = Mosquitto::start("");
+        let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
+        ingest.admission_control.full(true);
+        // Of 256 KiB, so each fills a parcel, and 256 parcels fill the queue. No numbers, so they are dead letters.
+        let message = |i: usize| (format!("sensors/S{i}/temp"), vec![0; 256 * 1024]);
+        publish(broker.port(), (0..300).map(message)).await;
+        ingest.until(|status| status.problem.is_some()).await;
+        assert!(ingest.status.borrow().connected);
+        ingest.admission_control.full(false);
+        let mut topics = vec![];
+        while topics.len() < 300 {
+            let ingest_batch = ingest.ingest_batch().await;
+            topics.extend(ingest_batch.dead.iter().map(|d| d.topic.clone()));
+            deliver(vec![ingest_batch]);
+        }
+        assert_eq!(topics, (0..300).map(|i| message(i).0).collect::<Vec<_>>());
+        ingest.finish().await;
+        nothing_is_left(&broker, protocol).await;
+    }
+}
+
+/// QoS 0 takes at most half of the queue, and what finds no room is gone; nothing else happens.
+#[tokio::test]
+async fn qos_0_is_dropped_where_there_is_no_room() {
+    let broker = Mosquitto::start("");
+    let mut at_most_once = config(&broker.url(), V5);
+    at_most_once.subscriptions[0].qos = 0;
+    at_most_once.subscriptions.push(subscription("end", "{sensor_id}", "scalar"));
+    let mut ingest = Ingest::start(at_most_once).await;
+    ingest.admission_control.full(true);
+    let end = ("end".to_owned(), vec![0]);
+    publish(broker.port(), (0..300).map(|_| ("sensors/S/temp".to_owned(), vec![0; 256 * 1024])).chain([end])).await;
+    ingest.admission_control.full(false);
+    let mut dead = vec![];
+    while dead.last().is_none_or(|d: &hourbucket::model::DeadLetter| d.topic != "end") {
+        let ingest_batch = ingest.ingest_batch().await;
+        dead.extend(ingest_batch.dead.clone());
+        deliver(vec![ingest_batch]);
+    }
+    assert!((100..=300).contains(&dead.len()), "{}", dead.len());
+    assert!(ingest.status.borrow().connected);
+    ingest.finish().await;
+}
+
+/// After `stop` nothing new is taken, but what was taken is acknowledged when it is delivered, and only then it ends.
+#[tokio::test]
+async fn a_stop_waits_for_what_was_taken() {
+    for protocol in [V4, V5] {
+        let broker = Mosquitto::start("");
+        let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
+        publish_sensors(broker.port(), names("before", 5)).await;
+        let ingest_batches = ingest.ingest_batches(5).await;
+        ingest.stop.cancel();
+        publish_sensors(broker.port(), names("after", 5)).await;
+        deliver(ingest_batches);
+        ingest.finish().await;
+        let mut ingest = Ingest::start(config(&broker.url(), protocol)).await;
+        // Those sent while it was stopping may or may not have been taken before it noticed; none was acknowledged.
+        let ingest_batches = ingest.ingest_batches(5).await;
+        assert_eq!(sensors(&ingest_batches), names("after", 5));
+        deliver(ingest_batches);
+        ingest.finish().await;
+        nothing_is_left(&broker, protocol).await;
+    }
+}
+
+#[tokio::test]
+async fn qos_0_is_taken_and_needs_no_acknowledgement() {
+    for protocol in [V4, V5] {
+        let broker = Mosquitto::start("");
+        let mut at_most_once = config(&broker.url(), protocol);
+        at_most_once.subscriptions[0].qos = 0;
+        let mut ingest = Ingest::start(at_most_once).await;
+        publish_sensors(broker.port(), names("S", 10)).await;
+        let ingest_batches = ingest.ingest_batches(10).await;
+        assert_eq!(sensors(&ingest_batches), names("S", 10));
+        // Given up: nobody would send it again, so the connection stays.
+        drop(ingest_batches);
+        publish_sensors(broker.port(), ["T".to_owned()]).await;
+        deliver(ingest.ingest_batches(1).await);
+        assert!(ingest.status.borrow().connected);
+        assert!(!broker.log().contains("already connected"));
+        ingest.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn a_lower_qos_than_asked_for_is_reported() {
+    let broker = Mosquitto::start("max_qos 0");
+    let ingest = Ingest::start(config(&broker.url(), V5)).await;
+    let problem = ingest.status.borrow().problem.clone().unwrap();
+    assert!(problem.contains("sensors/+/+"), "{problem}");
+    ingest.finish().await;
+}
+
+/// Processor time of this process, in seconds.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").expect("Linux has it");
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    // utime and stime, fields 14 and 15 of all, in ticks of 10 ms.
+    fields[11..13].iter().filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
+/// How fast messages that the broker holds ready come through; `cargo test --release --test parts mqtt_broker::throughput --
+/// --ignored --nocapture`. The next stage says at once that they are safe.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+async fn throughput() {
+    const MESSAGES: usize = 300_000;
+    for protocol in [V4, V5] {
+        let broker = Mosquitto::start("");
+        Ingest::start(config(&broker.url(), protocol)).await.finish().await;
+        for part in 0..10 {
+            publish_sensors(broker.port(), names(&format!("S{part}-"), MESSAGES / 10)).await;
+        }
+        let (begin, cpu) = (std::time::Instant::now(), cpu_seconds());
+        let mut ingest = Ingest::spawn(config(&broker.url(), protocol));
+        let (mut seen, mut ingest_batches) = (0, 0);
+        while seen < MESSAGES {
+            let ingest_batch = ingest.ingest_batch().await;
+            seen += ingest_batch.batch.len();
+            ingest_batches += 1;
+            deliver(vec![ingest_batch]);
+        }
+        ingest.finish().await;
+        let (seconds, cpu, n) = (begin.elapsed().as_secs_f64(), cpu_seconds() - cpu, seen as f64);
+        let (rate, each, per_parcel) = (n / seconds, cpu * 1e6 / n, n / f64::from(ingest_batches));
+        println!("{protocol:?}: {rate:.0} messages/s, {each:.2} µs of processor time each, {per_parcel:.0} a parcel");
+    }
+}

@@ -1,0 +1,659 @@
+//! The configuration as a user meets it: the shipped file, the environment over it, and what is said about mistakes.
+
+#![allow(clippy::unwrap_used, reason = "what a helper cannot do fails the test")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hourbucket::config::{self, Config, ConfigErrors, Loaded, MqttProtocol};
+
+const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/hourbucket.toml");
+
+/// A directory with the files that the examples name.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let place = Place(tempfile::tempdir().unwrap());
+        place.file("tokens.toml", "");
+        place.file("ca.pem", "");
+        place.file("client.pem", "");
+        place.file("client.key", "");
+        place.file("server.pem", "");
+        place.file("server.key", "");
+        place.file("mqtt-password", "from-file\n");
+        place
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Loads a text with the environment over it; the names of the example files in it become their paths.
+    fn load(&self, text: &str, env: &[(&str, &str)]) -> Result<Loaded, ConfigErrors> {
+        let mut text = text.to_owned();
+        for name in ["tokens.toml", "ca.pem", "client.pem", "client.key", "server.pem", "server.key", "mqtt-password"] {
+            text = text.replace(&format!("\"{name}\""), &format!("{:?}", self.0.path().join(name)));
+        }
+        let path = self.file("hourbucket.toml", &text);
+        config::load(Some(&path), env.iter().map(|(name, value)| (name.to_string(), value.to_string())))
+    }
+
+    fn good(&self, text: &str, env: &[(&str, &str)]) -> Config {
+        self.load(text, env).unwrap_or_else(|e| panic!("{text}\n{e}")).config
+    }
+
+    fn bad(&self, text: &str, env: &[(&str, &str)]) -> Vec<String> {
+        let errors = self.load(text, env).err().unwrap_or_else(|| panic!("accepted: {text} {env:?}"));
+        errors.problems.iter().map(ToString::to_string).collect()
+    }
+}
+
+fn shipped() -> String {
+    std::fs::read_to_string(SHIPPED).unwrap()
+}
+
+/// The shipped file with every commented key and section switched on.
+fn everything_on() -> String {
+    shipped().lines().map(|line| format!("{}\n", setting(line).unwrap_or(line))).collect()
+}
+
+/// A line that is a key or a section header, commented out or not.
+fn setting(line: &str) -> Option<&str> {
+    let line = line.strip_prefix("# ").unwrap_or(line);
+    let is_header = line.starts_with('[') && line.ends_with(']');
+    let key = line.split_once(" = ").map(|(key, _)| key);
+    let is_key = key.is_some_and(|key| !key.is_empty() && key.chars().all(|c| c.is_ascii_lowercase() || c == '_'));
+    (is_header || is_key).then_some(line)
+}
+
+#[test]
+fn the_shipped_file_says_the_defaults() {
+    let loaded = config::load(Some(Path::new(SHIPPED)), std::iter::empty()).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(loaded.config, Config::default());
+    assert_eq!(loaded.file.as_deref(), Some(Path::new(SHIPPED)));
+}
+
+#[test]
+fn the_shipped_file_has_every_key_and_no_other_in_the_order_they_are_read() {
+    let (mut section, mut keys) = (String::new(), Vec::new());
+    for line in shipped().lines().filter_map(setting) {
+        match line.split_once(" = ") {
+            Some((key, _)) => keys.push(format!("{section}.{key}")),
+            None => section = line.trim_matches(['[', ']']).to_owned(),
+        }
+    }
+    // The one key that the environment alone may set.
+    let known: Vec<String> = config::known_keys().into_iter().filter(|key| key != "mqtt.password").collect();
+    assert_eq!(keys, known);
+}
+
+#[test]
+fn the_examples_in_the_shipped_file_work_and_show_the_defaults() {
+    let place = Place::new();
+    let all = place.good(&everything_on(), &[]);
+    let broker = &all.mqtt[0];
+    let short = place.good(
+        "[[mqtt]]\nurl = \"mqtts://b\"\nclient_id = \"c\"\n[[mqtt.subscriptions]]\nfilter = \"#\"\ntopic = \"#\"\nformat = \"json\"",
+        &[],
+    );
+    let defaults = &short.mqtt[0];
+    assert_eq!(broker.protocol, defaults.protocol);
+    assert_eq!(broker.clean_start, defaults.clean_start);
+    assert_eq!(broker.session_expiry, defaults.session_expiry);
+    assert_eq!(broker.keep_alive, defaults.keep_alive);
+    assert_eq!(broker.packet_max_bytes, defaults.packet_max_bytes);
+    assert_eq!(broker.window, defaults.window);
+    assert_eq!(broker.subscriptions[0].qos, defaults.subscriptions[0].qos);
+}
+
+/// DESIGN section 4, as it stands there but for the names of the files.
+const DESIGN: &str = r#"
+[ingest]
+ack = "journal"                  # or "stored"
+[http]
+listen = "127.0.0.1:8080"
+tokens_file = "tokens.toml"      # absent: loopback only
+body_max_bytes = 8388608
+[admin]
+listen = "127.0.0.1:8081"
+[store]
+uri = "mongodb://127.0.0.1:27017/?replicaSet=rs0"
+database = "hourbucket"
+mode = "auto"                    # bucket | timeseries | auto
+retention = "365d"               # absent: kept for ever
+[bucket]
+span = "1h"
+max_readings = 1000
+[flush]
+max_age = "15s"                  # the longest a reading waits in memory while the store is well
+[accumulate]
+max_bytes = "512MiB"
+[journal]
+dir = "journal"
+max_bytes = "16GiB"
+[limits]
+past = "365d"
+future = "10m"
+[[mqtt]]
+url = "mqtt://127.0.0.1:1883"    # mqtts, ws, wss
+client_id = "hourbucket-1"
+protocol = 5                     # or 4
+clean_start = false
+username = "…"
+password_file = "mqtt-password"
+[[mqtt.subscriptions]]
+filter = "sensors/+/+"
+qos = 1
+topic = "sensors/{sensor_id}/{field}"
+format = "scalar"
+"#;
+
+#[test]
+fn the_design_loads() {
+    let config = Place::new().good(DESIGN, &[]);
+    assert_eq!(config.store.retention, Some(Duration::from_secs(365 * 86_400)));
+    assert_eq!(config.mqtt[0].password.as_ref().map(|p| p.reveal()), Some("from-file"));
+    assert_eq!(config.mqtt[0].subscriptions[0].topic, "sensors/{sensor_id}/{field}");
+}
+
+#[test]
+fn a_named_file_must_be_there() {
+    let missing = Path::new("no/such/file.toml");
+    let text = config::load(Some(missing), std::iter::empty()).unwrap_err().to_string();
+    assert!(text.contains("no/such/file.toml"), "{text}");
+}
+
+#[test]
+fn broken_toml_is_told_by_line_and_shows_no_secret() {
+    let problems = Place::new().bad("[store]\nuri = \"mongodb://user:geheim@host\n", &[]);
+    assert!(problems[0].contains("hourbucket.toml:2"), "{problems:?}");
+    assert!(!problems.concat().contains("geheim"), "{problems:?}");
+}
+
+#[test]
+fn the_environment_stands_over_the_file_and_is_read_by_the_type_of_the_key() {
+    let place = Place::new();
+    let secret = place.file("uri", "mongodb://user:pass@db/\n");
+    let env = [
+        ("HOURBUCKET_STORE__URI_FILE", secret.to_str().unwrap()),
+        ("HOURBUCKET_HTTP__ENABLED", "false"),
+        ("HOURBUCKET_BUCKET__MAX_READINGS", "500"),
+        ("HOURBUCKET_FLUSH__MAX_AGE", "1m30s"),
+        ("HOURBUCKET_JOURNAL__MAX_BYTES", "1GiB"),
+        ("HOURBUCKET_STORE__WRITE_CONCERN", "1"),
+        ("HOURBUCKET_STORE__RETENTION", ""),
+        ("HOURBUCKET_ENRICH__FIELDS", "site, place.room"),
+        ("HOURBUCKET_MQTT__0__CLIENT_ID", "other"),
+        ("HOURBUCKET_MQTT__0__PASSWORD", "from-env"),
+        ("HOURBUCKET_MQTT__0__SUBSCRIPTIONS__1__FILTER", "more/+"),
+        ("HOURBUCKET_MQTT__0__SUBSCRIPTIONS__1__TOPIC", "more/{sensor_id}"),
+        ("HOURBUCKET_MQTT__0__SUBSCRIPTIONS__1__FORMAT", "json"),
+        ("HOURBUCKET_MQTT__1__URL", "mqtts://second"),
+        ("HOURBUCKET_MQTT__1__CLIENT_ID", "c"),
+        ("HOURBUCKET_MQTT__1__PROTOCOL", "4"),
+        ("HOURBUCKET_MQTT__1__SUBSCRIPTIONS__0__FILTER", "#"),
+        ("HOURBUCKET_MQTT__1__SUBSCRIPTIONS__0__TOPIC", "{sensor_id}/#"),
+        ("HOURBUCKET_MQTT__1__SUBSCRIPTIONS__0__FORMAT", "json"),
+        ("HOURBUCKET_LOG", "debug"),
+        ("HOURBUCKET_DEMO_KEEP", "1"),
+        ("PATH__X", "y"),
+    ];
+    let text = DESIGN.replace("[limits]", "[enrich]\nfields = [\"other\"]\n[limits]");
+    let loaded = place.load(&text, &env).unwrap_or_else(|e| panic!("{e}"));
+    let config = loaded.config;
+    assert_eq!(config.store.uri.reveal(), "mongodb://user:pass@db/");
+    assert!(!config.http.enabled);
+    assert_eq!(config.bucket.max_readings, 500);
+    assert_eq!(config.flush.max_age, Duration::from_secs(90));
+    assert_eq!(config.journal.max_bytes, 1 << 30);
+    assert_eq!(config.store.write_concern, "1");
+    assert_eq!(config.store.retention, Some(Duration::from_secs(365 * 86_400)), "an empty variable counts as not set");
+    assert_eq!(config.enrich.fields, ["site", "place.room"]);
+    assert_eq!(config.mqtt[0].client_id, "other");
+    assert_eq!(config.mqtt[0].password.as_ref().map(|p| p.reveal()), Some("from-env"));
+    assert_eq!(config.mqtt[0].subscriptions[1].filter, "more/+");
+    assert_eq!(config.mqtt[1].protocol, MqttProtocol::V4);
+    assert_eq!(config.mqtt[1].subscriptions.len(), 1);
+    assert_eq!(loaded.variables.len(), 18);
+}
+
+#[test]
+fn keys_that_end_in_file_keep_their_meaning_in_the_environment() {
+    let place = Place::new();
+    let tokens = place.file("t.toml", "secret");
+    let password = place.file("p", "pw\r\n");
+    let config = place.good(
+        DESIGN,
+        &[
+            ("HOURBUCKET_HTTP__TOKENS_FILE", tokens.to_str().unwrap()),
+            ("HOURBUCKET_MQTT__0__PASSWORD_FILE", password.to_str().unwrap()),
+        ],
+    );
+    assert_eq!(config.http.tokens_file, Some(tokens));
+    assert_eq!(config.mqtt[0].password.as_ref().map(|p| p.reveal()), Some("pw"));
+}
+
+#[test]
+fn mistakes_in_the_environment_are_told_by_variable() {
+    let place = Place::new();
+    for (name, value, parts) in [
+        ("HOURBUCKET_STORE__URL", "x", &["HOURBUCKET_STORE__URL", "HOURBUCKET_STORE__URI"][..]),
+        ("HOURBUCKET_STORR__MODE", "x", &["no such key", "store"]),
+        ("HOURBUCKET_HTTP__ENABLED", "yes", &["http.enabled", "HOURBUCKET_HTTP__ENABLED", "true or false"]),
+        ("HOURBUCKET_MQTT__URL", "mqtt://x", &["is a list", "HOURBUCKET_MQTT__0__"]),
+        ("HOURBUCKET_MQTT__2__URL", "mqtt://x", &["the next is 1"]),
+        ("HOURBUCKET_HTTP__LISTEN__X", "1", &["`listen` is a text, no section"]),
+        ("HOURBUCKET_STORE__URI_FILE", "/no/such", &["store.uri", "/no/such cannot be read"]),
+        ("HOURBUCKET___URI", "x", &["is missing"]),
+        ("HOURBUCKET_STORE__", "x", &["is missing"]),
+    ] {
+        let problems = place.bad(DESIGN, &[(name, value)]);
+        assert_eq!(problems.len(), 1, "{name}: {problems:?}");
+        for part in parts {
+            assert!(problems[0].contains(part), "{name}: {}", problems[0]);
+        }
+    }
+    let both = place
+        .bad(DESIGN, &[("HOURBUCKET_STORE__URI", "mongodb://geheim@h"), ("HOURBUCKET_STORE__URI_FILE", "/no/such")]);
+    assert!(both[0].contains("set twice") && !both[0].contains("geheim"), "{both:?}");
+}
+
+#[test]
+fn everything_wrong_is_told_at_once_each_with_its_line() {
+    let text = r#"[htpp]
+enabled = true
+[http]
+lisetn = "127.0.0.1:1"
+body_max_bytes = "8 megs"
+header_timeout = 10
+[store]
+write_concern = "0"
+max_age = "1s"
+[bucket]
+span = "7m"
+max_readings = 20000
+[limits]
+past = "0s"
+fields_max = "many"
+[log]
+level = "inof"
+"#;
+    let problems = Place::new().bad(text, &[]);
+    let has = |line: usize, parts: &[&str]| {
+        let line = format!("hourbucket.toml:{line})");
+        let found = problems.iter().any(|p| p.contains(&line) && parts.iter().all(|part| p.contains(part)));
+        assert!(found, "{line} {parts:?}\n{}", problems.join("\n"));
+    };
+    has(1, &["htpp", "section `http`"]);
+    has(4, &["http.lisetn", "`http.listen`"]);
+    has(5, &["http.body_max_bytes", "8 megs", "512MiB"]);
+    has(6, &["http.header_timeout", "10", "15s"]);
+    has(8, &["store.write_concern", "majority"]);
+    has(9, &["store.max_age", "`flush.max_age`"]);
+    has(11, &["bucket.span", "divide a day"]);
+    has(12, &["bucket.max_readings", "1 to 10000"]);
+    has(14, &["limits.past", "out of range"]);
+    has(15, &["limits.fields_max", "many"]);
+    has(17, &["log.level", "inof"]);
+    assert_eq!(problems.len(), 11, "{problems:#?}");
+}
+
+/// One change to the DESIGN's text, and what must be in the only problem that follows.
+#[test]
+fn each_value_has_its_limits() {
+    let place = Place::new();
+    for (from, to, key, part) in [
+        ("listen = \"127.0.0.1:8080\"", "listen = \":8080\"", "http.listen", "0.0.0.0:8080"),
+        ("tokens_file = \"tokens.toml\"", "tokens_file = \"none.toml\"", "http.tokens_file", "cannot be read"),
+        ("body_max_bytes = 8388608", "body_max_bytes = \"1GiB\"", "http.body_max_bytes", "512MiB"),
+        ("mongodb://127", "http://user:geheim@127", "store.uri", "mongodb+srv://"),
+        ("database = \"hourbucket\"", "database = \"a.b\"", "store.database", "63 bytes"),
+        ("database = \"hourbucket\"", "database = \"admin\"", "store.database", "MongoDB's own"),
+        ("mode = \"auto\"", "mode = \"fast\"", "store.mode", "\"timeseries\" or \"auto\""),
+        ("retention = \"365d\"", "retention = \"0s\"", "store.retention", "out of range"),
+        ("retention = \"365d\"", "retention = \"30000d\"", "store.retention", "24855d"),
+        ("retention = \"365d\"", "write_concern = 0", "store.write_concern", "majority"),
+        ("retention = \"365d\"", "pool_max = 0", "store.pool_max", "1 to 1000"),
+        ("span = \"1h\"", "span = \"2d\"", "bucket.span", "1m"),
+        ("max_readings = 1000", "max_readings = 0", "bucket.max_readings", "10000"),
+        ("max_readings = 1000", "max_readings = \"1000\"", "bucket.max_readings", "not understood"),
+        ("max_readings = 1000", "max_readings = 1.5", "bucket.max_readings", "whole number"),
+        ("max_readings = 1000", "max_bytes = \"9MiB\"", "bucket.max_bytes", "8MiB"),
+        ("max_age = \"15s\"", "max_age = 15", "flush.max_age", "\"15s\""),
+        ("max_age = \"15s\"", "command_max_bytes = \"13MiB\"", "flush.command_max_bytes", "12MiB"),
+        ("max_age = \"15s\"", "command_max_statements = 5001", "flush.command_max_statements", "5000"),
+        ("future = \"10m\"", "fields_max = 256", "limits.fields_max", "255"),
+        ("future = \"10m\"", "sensor_id_max_bytes = 1025", "limits.sensor_id_max_bytes", "1024"),
+        ("future = \"10m\"", "string_max_bytes = 16385", "limits.string_max_bytes", "16384"),
+        ("future = \"10m\"", "tags_max = 65", "limits.tags_max", "64"),
+        ("[limits]", "[latest]\nrecent = 101\n[limits]", "latest.recent", "from 0 to 100"),
+        ("[limits]", "[latest]\ninterval = \"2h\"\n[limits]", "latest.interval", "1h"),
+        ("[limits]", "[enrich]\ncollection = \"sensor_latest\"\n[limits]", "enrich.collection", "hourbucket writes"),
+        ("[limits]", "[enrich]\nfields = \"site\"\n[limits]", "enrich.fields", "a list of fields"),
+        ("[limits]", "[enrich]\nfields = [\"a\", \"a.b\"]\n[limits]", "enrich.fields", "overlap"),
+        ("[limits]", "[enrich]\nid_field = \"$a\"\n[limits]", "enrich.id_field", "name of a field"),
+        ("mqtt://127.0.0.1:1883", "tcp://127.0.0.1:1883", "mqtt[0].url", "mqtts://"),
+        ("mqtt://127.0.0.1:1883", "mqtt://zoe9:geheim@127.0.0.1:1883", "mqtt[0].url", "password_file"),
+        ("url = \"mqtt://127.0.0.1:1883\"", "", "mqtt[0].url", "missing"),
+        ("client_id = \"hourbucket-1\"", "client_id = \"\"", "mqtt[0].client_id", "256 characters"),
+        ("protocol = 5", "protocol = 3", "mqtt[0].protocol", "3.1.1"),
+        ("password_file = \"mqtt-password\"", "password = \"geheim\"", "mqtt[0].password", "password_file"),
+        ("qos = 1", "retained = \"twice\"", "mqtt[0].subscriptions[0].retained", "\"always\""),
+        ("qos = 1", "user_property_tags = [\"a.b\"]", "mqtt[0].subscriptions[0].user_property_tags", "letters"),
+        ("qos = 1", "user_property_tags = [\"ts\"]", "mqtt[0].subscriptions[0].user_property_tags", "use this name"),
+        ("qos = 1", "user_property_tags = [\"a\", \"a\"]", "mqtt[0].subscriptions[0].user_property_tags", "twice"),
+        ("protocol = 5", "status_topic = \"a/#\"", "mqtt[0].status_topic", "without +"),
+        ("protocol = 5", "key_file = \"client.key\"", "mqtt[0].key_file", "cert_file"),
+        ("qos = 1", "qos = 3", "mqtt[0].subscriptions[0].qos", "write 1"),
+        ("qos = 1", "ts_unit = \"min\"", "mqtt[0].subscriptions[0].ts_unit", "\"ns\""),
+        ("\"sensors/+/+\"", "\"sensors/#/+\"", "mqtt[0].subscriptions[0].filter", "last level"),
+        ("\"sensors/+/+\"", "\"$share/g\"", "mqtt[0].subscriptions[0].filter", "$share/group/filter"),
+        ("\"sensors/{sensor_id}/{field}\"", "\"{a b}\"", "mqtt[0].subscriptions[0].topic", "letters"),
+        ("format = \"scalar\"", "format = \"scaler\"", "mqtt[0].subscriptions[0].format", "did you mean \"scalar\""),
+        ("format = \"scalar\"", "", "mqtt[0].subscriptions[0].format", "missing"),
+    ] {
+        one_problem(&place, &DESIGN.replacen(from, to, 1), key, part);
+    }
+}
+
+#[test]
+fn a_span_is_any_divisor_of_a_day() {
+    let place = Place::new();
+    let with = |span: &str| DESIGN.replacen("span = \"1h\"", &format!("span = \"{span}\""), 1);
+    for (span, minutes) in [
+        ("1m", 1.0),
+        ("90s", 1.5),
+        ("15m", 15.0),
+        ("1h", 60.0),
+        ("1h30m", 90.0),
+        ("6h", 360.0),
+        ("24h", 1440.0),
+        ("1d", 1440.0),
+    ] {
+        let ms = place.good(&with(span), &[]).bucket.span.ms();
+        assert_eq!(ms as f64, minutes * 60_000.0, "{span}");
+    }
+    for span in ["59s", "30s", "7m", "5h", "25h", "2d", "0s"] {
+        one_problem(&place, &with(span), "bucket.span", "divisor of a day");
+    }
+}
+
+#[test]
+fn what_cannot_work_together_is_refused() {
+    let place = Place::new();
+    let topic = "mqtt[0].subscriptions[0].topic";
+    for (from, to, key, part) in [
+        ("127.0.0.1:8080\"\ntokens_file = \"tokens.toml\"", "0.0.0.0:8080\"", "http.listen", "allow_anonymous"),
+        ("tokens_file", "allow_anonymous = true\ntokens_file", "http.allow_anonymous", "anyone"),
+        ("127.0.0.1:8081", "127.0.0.1:8080", "admin.listen", "another port"),
+        ("max_bytes = \"16GiB\"", "max_bytes = \"100MiB\"", "journal.max_bytes", "twice"),
+        ("max_age = \"15s\"", "backoff_min = \"6s\"", "flush.backoff_min", "backoff_max"),
+        ("max_age = \"15s\"", "commands_max = 17", "flush.commands_max", "store.pool_max"),
+        (
+            "retention = \"365d\"",
+            "retention = \"364d\"",
+            "store.retention",
+            "limits.past accepts readings that are 365d old",
+        ),
+        ("past = \"365d\"", "past = \"366d\"", "store.retention", "make store.retention at least limits.past"),
+        ("{sensor_id}/{field}", "{sensor_id}/temp", topic, "no {field}"),
+        ("{sensor_id}/{field}", "{id}/{field}", topic, "no {sensor_id}"),
+        ("sensors/{sensor_id}", "sensor/{sensor_id}", topic, "level 1"),
+        ("{sensor_id}/{field}", "{sensor_id}/x/{field}", topic, "3 levels"),
+        ("username = \"…\"", "", "mqtt[0].password_file", "username"),
+        ("clean_start = false", "ca_file = \"ca.pem\"", "mqtt[0].ca_file", "mqtts://"),
+        ("protocol = 5", "protocol = 4\nsession_expiry = \"1d\"", "mqtt[0].session_expiry", "3.1.1"),
+    ] {
+        one_problem(&place, &DESIGN.replacen(from, to, 1), key, part);
+    }
+    let short = DESIGN.replacen("past = \"365d\"", "past = \"30d\"", 1).replacen("\"365d\"", "\"30d\"", 1);
+    let kept = place.good(&short, &[]);
+    assert_eq!((kept.store.retention, kept.limits.past), (Some(kept.limits.past), Duration::from_secs(30 * 86_400)));
+    // Without a retention of its own, only the default of limits.past can be at odds with it.
+    one_problem(&place, "store.retention = \"30d\"", "store.retention", "365d old");
+    // Sparkplug B: its own topics, all of a node's messages, and commands that only a broker can pass on.
+    let sparkplug = DESIGN.replace("\"scalar\"", "\"sparkplug\"").replace("sensors/{sensor_id}/{field}", "spBv1.0/#");
+    let format = "mqtt[0].subscriptions[0].format";
+    one_problem(&place, &sparkplug.replace("sensors/+/+", "+/+/+/+"), format, "spBv1.0/");
+    one_problem(&place, &sparkplug.replace("sensors/+/+", "$share/g/spBv1.0/#"), format, "shared");
+    let good = sparkplug.replace("sensors/+/+", "spBv1.0/#");
+    assert_eq!(place.good(&good, &[]).mqtt[0].subscriptions[0].format, "sparkplug");
+    let usual = place.good(&good.replace("topic = \"spBv1.0/#\"", ""), &[]);
+    assert_eq!(usual.mqtt[0].subscriptions[0].topic, "spBv1.0/#");
+    let page = DESIGN.replace("max_readings = 1000", "max_bytes = \"2MiB\"");
+    one_problem(&place, &page.replace("max_age = \"15s\"", "command_max_bytes = \"1MiB\""), "bucket.max_bytes", "fit");
+    let broker = &DESIGN[DESIGN.find("[[mqtt]]").unwrap()..];
+    one_problem(&place, &format!("{DESIGN}{broker}"), "mqtt[1].client_id", "same url and client_id");
+    let subscription = &DESIGN[DESIGN.find("[[mqtt.sub").unwrap()..];
+    one_problem(&place, &format!("{DESIGN}{subscription}"), "mqtt[0].subscriptions[1].filter", "twice");
+    one_problem(&place, &DESIGN.replace(subscription, ""), "mqtt[0]", "subscriptions");
+    one_problem(&place, "[http]\nenabled = false", "http.enabled", "no reading");
+    let two = DESIGN.replace("sensors/{sensor_id}/{field}", "sensor/{sensor_id}/x");
+    assert_eq!(place.bad(&two, &[]).len(), 2, "the second problem of a key is told too");
+    one_problem(&place, "[mqtt]\nurl = \"mqtt://x\"", "mqtt", "[[mqtt]]");
+    one_problem(&place, "http = 5", "http", "[http]");
+    place.good("[http]\nlisten = \"0.0.0.0:8080\"\nallow_anonymous = true", &[]);
+}
+
+fn one_problem(place: &Place, text: &str, key: &str, part: &str) {
+    let problems =
+        place.load(text, &[]).err().unwrap_or_else(|| panic!("accepted, but {key}: {part}\n{text}")).problems;
+    let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert_eq!(problems.len(), 1, "{key}: {shown:#?}");
+    assert_eq!(problems[0].key, key, "{shown:?}");
+    assert!(shown[0].contains(part), "{part} is not in {}", shown[0]);
+    assert!(!problems[0].advice.is_empty(), "{shown:?} says not what to write instead");
+    assert!(!shown[0].contains("geheim"), "a secret is shown: {}", shown[0]);
+}
+
+/// A subscription of the DESIGN's broker with another format and, where there is one, a template.
+fn subscribed(format: &str, topic: Option<&str>, formats: &str) -> String {
+    let topic = topic.map(|topic| format!("topic = \"{topic}\"")).unwrap_or_default();
+    let text = DESIGN.replacen("topic = \"sensors/{sensor_id}/{field}\"", &topic, 1);
+    format!("{}{formats}", text.replacen("format = \"scalar\"", &format!("format = \"{format}\""), 1))
+}
+
+#[test]
+fn a_subscription_can_name_a_profile_or_a_format_of_its_own() {
+    let place = Place::new();
+    let config = place.good(&subscribed("zigbee2mqtt", None, ""), &[]);
+    assert_eq!((config.mqtt[0].subscriptions[0].topic.as_str(), config.formats.len()), ("#", 0));
+    let own = "\n[formats.own]\nid = \"/id\"\n[formats.tasmota]\nzone = \"Europe/Berlin\"\n";
+    let config = place.good(&subscribed("own", None, own), &[]);
+    assert_eq!(config.formats.iter().map(|f| f.name.as_str()).collect::<Vec<_>>(), ["own", "tasmota"]);
+    let (format, topic) = ("mqtt[0].subscriptions[0].format", "mqtt[0].subscriptions[0].topic");
+    one_problem(&place, &subscribed("zigbe2mqtt", Some("#"), ""), format, "did you mean \"zigbee2mqtt\"");
+    one_problem(&place, &subscribed("onw", Some("#"), own), format, "did you mean \"own\"");
+    one_problem(&place, &subscribed("json", None, ""), topic, "missing");
+    let bare = "\n[formats.bare]\nvalues = \"/v\"\n";
+    one_problem(&place, &subscribed("bare", None, bare), format, "no `id`");
+    place.good(&subscribed("bare", Some("sensors/{sensor_id}/+"), bare), &[]);
+    one_problem(&place, &subscribed("own", None, &own.replace("/id", "{")), "formats.own.id", "without its }");
+    one_problem(
+        &place,
+        &subscribed("own", Some("sensors/{sensor_id}/+"), "\n[formats]\nown = 5\n").replace("\"own\"", "\"json\""),
+        "formats.own",
+        "a section",
+    );
+}
+
+#[test]
+fn times_and_zones_are_read_and_refused() {
+    let place = Place::new();
+    let with = |line: &str| DESIGN.replacen("future = \"10m\"", &format!("future = \"10m\"\n{line}"), 1);
+    let limits = place.good(&with("unset_before = \"1990-06-01\"\nzone = \"Asia/Kolkata\""), &[]).limits;
+    assert_eq!((limits.unset_before_ms, limits.zone.map(|zone| zone.name())), (644_198_400_000, Some("Asia/Kolkata")));
+    assert_eq!(place.good(DESIGN, &[]).limits.unset_before_ms, 978_307_200_000);
+    one_problem(&place, &with("unset_before = \"2001\""), "limits.unset_before", "a date in quotes");
+    one_problem(&place, &with("unset_before = 2001-01-01"), "limits.unset_before", "a date in quotes");
+    one_problem(&place, &with("zone = \"CEST\""), "limits.zone", "IANA");
+    let zone = DESIGN.replacen("qos = 1", "qos = 1\nzone = \"Berlin\"", 1);
+    one_problem(&place, &zone, "mqtt[0].subscriptions[0].zone", "Europe/Berlin");
+}
+
+#[test]
+fn an_id_that_makes_one_sensor_of_all_devices_is_warned_about() {
+    let place = Place::new();
+    let warnings = |text: &str| place.good(text, &[]).warnings();
+    let [id] = &warnings(&subscribed("own", None, "\n[formats.own]\nid = \"weather\"\n"))[..] else { panic!("one") };
+    assert!(id.contains("formats.own") && id.contains("one sensor"), "{id}");
+    let template = DESIGN.replacen("sensors/{sensor_id}/{field}", "{sensor_id}/+/{field}", 1);
+    let [topic] = &warnings(&template)[..] else { panic!("one") };
+    assert!(topic.contains("mqtt[0].subscriptions[0].topic") && topic.contains("`sensors`"), "{topic}");
+}
+
+#[test]
+fn the_dump_hides_secrets_has_every_key_and_reads_back() {
+    let place = Place::new();
+    let text = everything_on().replace("mongodb://127", "mongodb://zoe9:geheim@127");
+    let config = place.good(&text, &[]);
+    let dump = config.masked();
+    for secret in ["geheim", "from-file", "zoe9"] {
+        assert!(!dump.contains(secret) && !format!("{config:?}").contains(secret), "{secret} is shown:\n{dump}");
+    }
+    assert!(dump.contains("mongodb://***@127.0.0.1:27017/?replicaSet=rs0"), "{dump}");
+    let from_env = place.good(&text, &[("HOURBUCKET_MQTT__0__PASSWORD", "geheim")]).masked();
+    assert!(from_env.contains("password = \"***\"") && !from_env.contains("geheim"), "{from_env}");
+    let table: toml::Table = dump.parse().unwrap();
+    let known = config::known_keys();
+    let keys: BTreeSet<String> = flat("", &toml::Value::Table(table), &known).into_iter().collect();
+    for key in known.iter().filter(|key| *key != "mqtt.password") {
+        assert!(keys.contains(key), "{key} is missing in\n{dump}");
+    }
+    assert_eq!(keys.len(), known.len() - 1);
+
+    let again = place.good(&dump.replace("***@", "zoe9:geheim@"), &[]);
+    assert_eq!(again, config);
+}
+
+/// Every key below, without the numbers of list elements; a known one may have a table as its value.
+fn flat(path: &str, value: &toml::Value, known: &[String]) -> Vec<String> {
+    if known.iter().any(|key| key == path) {
+        return vec![path.to_owned()];
+    }
+    match value {
+        toml::Value::Table(table) => {
+            let dot = if path.is_empty() { "" } else { "." };
+            table.iter().flat_map(|(key, value)| flat(&format!("{path}{dot}{key}"), value, known)).collect()
+        }
+        toml::Value::Array(items) => items.iter().flat_map(|item| flat(path, item, known)).collect(),
+        _ => vec![path.to_owned()],
+    }
+}
+
+#[test]
+fn what_works_but_is_hardly_meant_is_a_warning() {
+    let place = Place::new();
+    let warnings = |from: &str, to: &str| place.good(&DESIGN.replacen(from, to, 1), &[]).warnings();
+    assert_eq!(warnings("x", "x"), Vec::<String>::new());
+    let [qos] = &warnings("qos = 1", "qos = 2")[..] else { panic!("one warning") };
+    assert!(qos.starts_with("mqtt[0].subscriptions[0].qos = 2 is taken as 1"), "{qos}");
+    let shared = ("\"sensors/+/+\"", "\"$share/g/sensors/+/+\"\nretained = \"always\"");
+    let [retained] = &warnings(shared.0, shared.1)[..] else { panic!("one warning") };
+    assert!(retained.contains("no effect"), "{retained}");
+    let text =
+        DESIGN.replacen(shared.0, "\"$share/g/sensors/+/+\"", 1).replace("clean_start = false", "clean_start = true");
+    let [lost] = &place.good(&text, &[]).warnings()[..] else { panic!("one warning") };
+    assert!(lost.contains("can be lost"), "{lost}");
+}
+
+/// `[listen.mqtt]` with these keys and a topic.
+fn direct(keys: &str) -> String {
+    format!(
+        "[listen.mqtt]\nenabled = true\n{keys}\n[[listen.mqtt.topics]]\nfilter = \"a/+\"\ntopic = \"a/{{sensor_id}}\"\n\
+         format = \"json\"\n"
+    )
+}
+
+#[test]
+fn devices_that_connect_here_need_what_a_port_needs() {
+    let place = Place::new();
+    let good = place.good(&direct(""), &[]);
+    assert_eq!((good.listen.mqtt.listen.to_string().as_str(), good.warnings().len()), ("127.0.0.1:1883", 0));
+    place.good(&format!("http.enabled = false\n{}", direct("")), &[]);
+    let plain = place.good(&direct("listen = \"0.0.0.0:1883\"\ntokens_file = \"tokens.toml\""), &[]);
+    assert!(plain.warnings()[0].contains("in clear"));
+    for (text, key, part) in [
+        (direct("listen = \"0.0.0.0:1883\""), "listen.mqtt.listen", "anyone could write"),
+        (direct("listen = \"127.0.0.1:8080\""), "listen.mqtt.listen", "the same address"),
+        (direct("cert_file = \"server.pem\""), "listen.mqtt.cert_file", "key_file is not set"),
+        (direct("client_ca_file = \"ca.pem\""), "listen.mqtt.client_ca_file", "without TLS"),
+        (direct("tokens_file = \"tokens.toml\"\nallow_anonymous = true"), "listen.mqtt.allow_anonymous", "tokens"),
+        (direct("window = 0"), "listen.mqtt.window", "1 to 65535"),
+        (direct("").replace("a/+", "$share/g/a/+"), "listen.mqtt.topics[0].filter", "nothing is shared"),
+        (direct("").replace("format", "qos = 1\nformat"), "listen.mqtt.topics[0].qos", "no such key"),
+        ("[listen.mqtt]\nenabled = true\n".to_owned(), "listen.mqtt.enabled", "nothing that a device sends"),
+    ] {
+        one_problem(&place, &text, key, part);
+    }
+}
+
+#[test]
+fn a_password_file_is_read_again() {
+    let place = Place::new();
+    let broker = place.good(DESIGN, &[]).mqtt.remove(0);
+    let now = || broker.password_now().map(|secret| secret.unwrap().reveal().to_owned());
+    assert_eq!(now().as_deref(), Ok("from-file"));
+    place.file("mqtt-password", "rotated\n");
+    assert_eq!(now().as_deref(), Ok("rotated"));
+    place.file("mqtt-password", "");
+    assert!(now().unwrap_err().contains("is empty"));
+    let from_env = place.good(DESIGN, &[("HOURBUCKET_MQTT__0__PASSWORD", "env")]).mqtt.remove(0);
+    assert_eq!(from_env.password_now().unwrap().unwrap().reveal(), "env");
+}
+
+/// `UPDATE=1 cargo test --test pure config::` writes it anew.
+#[test]
+fn the_reference_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
+    let reference = config::reference();
+    for key in config::known_keys().iter().filter(|key| *key != "mqtt.password") {
+        let name = key.rsplit('.').next().unwrap();
+        assert!(reference.contains(&format!("| `{name}` | ")), "{key} is missing");
+    }
+    assert!(!reference.contains("` |  |"), "a key without a type");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &reference).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    let differing = committed.lines().zip(reference.lines()).enumerate().find(|(_, (a, b))| a != b);
+    assert!(
+        committed == reference,
+        "docs/configuration.md is out of date; write it anew with UPDATE=1 cargo test --test pure config::. First: {differing:?}"
+    );
+}
+
+#[test]
+fn a_port_for_https_needs_what_it_needs() {
+    let place = Place::new();
+    let tls = "[http.tls]\ncert_file = \"server.pem\"\nkey_file = \"server.key\"\n";
+    let outside = "[http]\nlisten = \"0.0.0.0:8080\"\n";
+    let tokens = "tokens_file = \"tokens.toml\"\n";
+    let ca = "client_ca_file = \"ca.pem\"\n";
+    for (text, in_clear) in [
+        (format!("{outside}{tokens}"), true),
+        (format!("{outside}{tokens}{tls}"), false),
+        (format!("{outside}{tls}{ca}"), false),
+    ] {
+        let warnings = place.good(&text, &[]).warnings();
+        assert_eq!(warnings.iter().any(|warning| warning.contains("in clear")), in_clear, "{text}: {warnings:?}");
+    }
+    for (text, key, part) in [
+        (format!("{outside}{tls}"), "http.listen", "anyone could write"),
+        (format!("{outside}{tls}{ca}client_auth = \"optional\"\n"), "http.listen", "anyone could write"),
+        ("[admin.tls]\ncert_file = \"server.pem\"\n".into(), "admin.tls.cert_file", "key_file is not set"),
+        ("[http.tls]\nkey_file = \"server.key\"\n".into(), "http.tls.key_file", "cert_file is not set"),
+        (format!("[admin.tls]\n{ca}"), "admin.tls.client_ca_file", "without TLS"),
+        (format!("{tls}client_auth = \"required\"\n"), "http.tls.client_auth", "without client_ca_file"),
+        (format!("{tls}{ca}client_auth = \"maybe\"\n"), "http.tls.client_auth", "\"required\" or \"optional\""),
+        (format!("{tls}min_version = \"1.1\"\n"), "http.tls.min_version", "\"1.2\" or \"1.3\""),
+        (format!("{tls}ca_file = \"ca.pem\"\n"), "http.tls.ca_file", "no such key"),
+    ] {
+        one_problem(&place, &text, key, part);
+    }
+}

@@ -1,0 +1,139 @@
+//! The fuzzer's corpus through every decoder, as it is and bent in many ways: what `fuzz/run.sh` does for minutes, for a
+//! moment. The bends come from a seed, so a failure can be repeated.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use hourbucket::{config, decode, model};
+
+#[path = "../../src/ingest/listen/codec.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
+mod codec;
+#[path = "../../src/ingest/listen/frames.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
+mod frames;
+#[path = "../../fuzz/src/invariants.rs"]
+mod invariants;
+#[path = "../../fuzz/src/rows.rs"]
+mod rows;
+#[path = "../../fuzz/src/wire.rs"]
+mod wire;
+
+use std::path::Path;
+
+use self::invariants::Bench;
+
+/// Bends of each input.
+const BENDS: usize = 1000;
+
+/// What the decoders look for.
+const PIECES: [&[u8]; 16] = [
+    b"\"",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b":",
+    b"null",
+    b"-1e999",
+    b"NaN",
+    b"\\u0000",
+    b"\n",
+    b"=",
+    b"\xff\xff",
+    b"\0",
+    b"ts",
+];
+
+/// The inputs of all decoders, or those of the rows.
+fn inputs(of_rows: bool) -> Vec<(String, Vec<u8>)> {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
+    let mut inputs = vec![];
+    for format in std::fs::read_dir(corpus).unwrap() {
+        let format = format.unwrap();
+        if (format.file_name() == "rows") != of_rows {
+            continue;
+        }
+        for file in std::fs::read_dir(format.path()).unwrap() {
+            let file = file.unwrap().path();
+            inputs.push((file.display().to_string(), std::fs::read(&file).unwrap()));
+        }
+    }
+    inputs.sort();
+    inputs
+}
+
+/// Changes, cuts, doubles or adds something.
+fn bend(payload: &mut Vec<u8>, other: &[u8], rng: &mut fastrand::Rng) {
+    let at = rng.usize(..=payload.len());
+    match rng.u8(..7) {
+        0 => payload.truncate(at),
+        1 if at < payload.len() => payload[at] = rng.u8(..),
+        2 if at < payload.len() => payload[at] ^= 1 << rng.u8(..8),
+        3 => drop(payload.drain(at..payload.len().min(at + rng.usize(..8)))),
+        4 => drop(payload.splice(at..at, PIECES[rng.usize(..PIECES.len())].iter().copied())),
+        5 => drop(payload.splice(at..at, other.iter().copied().take(64))),
+        _ => payload.extend_from_within(at..),
+    }
+    payload.truncate(4096);
+}
+
+#[test]
+fn the_corpus_is_read_by_every_decoder_and_nothing_breaks() {
+    let (bench, inputs) = (Bench::new(std::iter::empty()), inputs(false));
+    for name in ["json", "line", "otlp"] {
+        assert!(bench.names().any(|n| n == name) && inputs.iter().any(|(path, _)| path.contains(name)), "{name}");
+    }
+    let mut rng = fastrand::Rng::with_seed(20_240_301);
+    for (path, input) in &inputs {
+        let look = |payload: &[u8]| {
+            let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| bench.check(payload)));
+            assert!(held.is_ok(), "{path} as {}", payload.escape_ascii());
+        };
+        look(input);
+        let mut bent = input.clone();
+        for n in 0..BENDS {
+            if n.is_multiple_of(10) {
+                bent.clone_from(input);
+            }
+            bend(&mut bent, &inputs[rng.usize(..inputs.len())].1, &mut rng);
+            look(&bent);
+        }
+    }
+}
+
+#[test]
+fn the_codec_of_the_port_for_devices_keeps_to_its_rules() {
+    let mark = format!("/{}/", wire::NAME);
+    let inputs: Vec<_> = inputs(false).into_iter().filter(|(path, _)| path.contains(&mark)).collect();
+    assert!(inputs.len() > 5, "{} inputs", inputs.len());
+    let mut rng = fastrand::Rng::with_seed(20_261_122);
+    for (path, input) in &inputs {
+        let look = |bytes: &[u8]| {
+            let held = std::panic::catch_unwind(|| wire::check(bytes));
+            assert!(held.is_ok(), "{path} as {}", bytes.escape_ascii());
+        };
+        look(input);
+        let mut bent = input.clone();
+        for n in 0..BENDS * 10 {
+            if n.is_multiple_of(10) {
+                bent.clone_from(input);
+            }
+            bend(&mut bent, &inputs[rng.usize(..inputs.len())].1, &mut rng);
+            look(&bent);
+        }
+    }
+}
+
+#[test]
+fn the_rows_of_a_bucket_are_as_a_plain_list() {
+    let mut rng = fastrand::Rng::with_seed(20_240_301);
+    let mut inputs = inputs(true);
+    assert!(!inputs.is_empty());
+    // Beside what the fuzzer has found: anything.
+    inputs.extend((0..300).map(|n| (format!("seed {n}"), (0..rng.usize(..2000)).map(|_| rng.u8(..)).collect())));
+    for (name, input) in &inputs {
+        let held = std::panic::catch_unwind(|| rows::check(input));
+        assert!(held.is_ok(), "{name}: {}", input.escape_ascii());
+    }
+}

@@ -1,0 +1,292 @@
+//! Damage to what was acknowledged is refused with the place and the remedy, also in the last group; only what nothing
+//! proves to have been synced is cut off, and that is said.
+
+use std::path::{Path, PathBuf};
+
+use hourbucket::journal::fs::memory::{Crash, Fault, Op};
+use hourbucket::journal::fs::{Fs, MemFs};
+use hourbucket::journal::{Damage, JournalError, inspect, salvage};
+
+use super::support::{DIR, SYNCED, World, frame_at, frames_end, padding, segment_paths};
+
+fn dir() -> &'static Path {
+    Path::new(DIR)
+}
+
+/// A journal with a few groups, whose process has ended at once; no checkpoint knows the last ones.
+fn killed() -> World {
+    let mut world = World::new(32 << 10, 1 << 20, 1 << 20);
+    world.open();
+    world.append(&[(3, true)]);
+    world.tick();
+    world.append(&[(20, false), (2, false)]);
+    world.append(&[(5, false), (30, true), (7, false)]);
+    world.crash(Crash::KeepAll);
+    world
+}
+
+fn last(world: &World) -> (PathBuf, Vec<u8>) {
+    let path = segment_paths(&world.fs, dir()).pop().unwrap();
+    let bytes = world.fs.read(&path).unwrap();
+    (path, bytes)
+}
+
+/// What a start on these files must do: refuse, with the file and the remedy, or give everything that was acknowledged.
+fn refuses_or_gives_all(world: &mut World, path: &Path, what: &str) -> bool {
+    // As it was before the start, which may change it.
+    let files: Vec<(PathBuf, Vec<u8>)> = world
+        .fs
+        .list(dir())
+        .unwrap()
+        .into_iter()
+        .map(|name| dir().join(name))
+        .map(|path| (path.clone(), world.fs.read(&path).unwrap()))
+        .collect();
+    let refused = match world.try_open() {
+        Ok(()) => {
+            world.verify_replay();
+            false
+        }
+        Err(error) => {
+            let text = error.to_string();
+            assert!(matches!(error, JournalError::Damaged(_)), "{what}: {text}");
+            for part in [path.to_str().unwrap(), "journal salvage"] {
+                assert!(text.contains(part), "{what}: {text}");
+            }
+            assert!(!inspect(&world.fs, dir()).unwrap().is_sound(), "{what}");
+            true
+        }
+    };
+    world.finish();
+    world.fs = MemFs::new();
+    files.into_iter().for_each(|(path, bytes)| world.fs.replace(&path, bytes));
+    refused
+}
+
+#[test]
+fn no_bit_of_an_acknowledged_group_flips_unseen_after_a_kill() {
+    let mut world = killed();
+    let (path, sound) = last(&world);
+    let end = frames_end(&sound) as usize;
+    let (_, next_seq, kind) = frame_at(&sound, end);
+    let padding = padding(&sound);
+    assert_eq!((kind, next_seq), (SYNCED, 8 + 1), "seven readings' and dead letters' entries, and the next");
+    for at in 4096..end {
+        let mut bad = sound.clone();
+        bad[at] ^= 1 << (at % 8);
+        world.fs.replace(&path, bad);
+        let refused = refuses_or_gives_all(&mut world, &path, &format!("byte {at}"));
+        assert!(refused != padding.contains(&at), "byte {at} of {end}");
+    }
+    world.fs.replace(&path, sound);
+    world.open();
+}
+
+#[test]
+fn no_sector_of_an_acknowledged_group_is_lost_unseen_after_a_kill() {
+    let mut world = killed();
+    let (path, sound) = last(&world);
+    let end = frames_end(&sound) as usize;
+    for bytes in [512, 4096] {
+        for at in (4096..end.next_multiple_of(bytes)).step_by(bytes) {
+            for fill in [0, 0xFF] {
+                let mut bad = sound.clone();
+                bad[at..at + bytes].fill(fill);
+                world.fs.replace(&path, bad);
+                let what = format!("{bytes} bytes at {at}");
+                assert!(refuses_or_gives_all(&mut world, &path, &what), "{what} of {end}");
+            }
+        }
+    }
+}
+
+#[test]
+fn after_an_orderly_end_nothing_is_cut_off_unseen_whichever_file_is_damaged() {
+    let mut world = World::new(32 << 10, 1 << 20, 1 << 20);
+    world.open();
+    world.append(&[(20, false), (2, true)]);
+    world.append(&[(40, false)]);
+    world.finish();
+    let (path, sound) = last(&world);
+    let checkpoint = dir().join("checkpoint");
+    let said = world.fs.read(&checkpoint).unwrap();
+    let end = frames_end(&sound) as usize;
+    let padding = padding(&sound);
+    for at in (4096..end).step_by(3).filter(|at| !padding.contains(at)) {
+        // A bit; all from here on; and the same where the frame that says so is lost, or the checkpoint.
+        for (without_frame, without_checkpoint, cut) in
+            [(false, false, false), (false, true, false), (true, false, false), (true, false, true)]
+        {
+            if cut && sound[at..end].iter().all(|byte| *byte == 0) {
+                // Zeros where zeros are is no damage.
+                continue;
+            }
+            let mut bad = sound.clone();
+            if without_frame {
+                bad[end..].fill(0);
+            }
+            if cut {
+                bad[at..].fill(0);
+            } else {
+                bad[at] ^= 0x10;
+            }
+            world.fs.replace(&path, bad);
+            world.fs.replace(&checkpoint, if without_checkpoint { vec![0; said.len()] } else { said.clone() });
+            let what = format!("byte {at}, frame {without_frame}, checkpoint {without_checkpoint}, cut {cut}");
+            assert!(refuses_or_gives_all(&mut world, &path, &what), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_start_without_readings_keeps_the_proof() {
+    let mut world = killed();
+    for _ in 0..3 {
+        world.open();
+        world.crash(Crash::LoseAll);
+    }
+    let (path, sound) = last(&world);
+    let end = frames_end(&sound) as usize;
+    assert_eq!(frame_at(&sound, end).2, SYNCED);
+    let mut bad = sound;
+    bad[end - 9] ^= 1;
+    world.fs.replace(&path, bad);
+    assert!(refuses_or_gives_all(&mut world, &path, "the last group"));
+}
+
+#[test]
+fn a_cut_is_described_and_damage_that_can_be_told_from_it_is_not_one() {
+    let mut world = killed();
+    let (path, sound) = last(&world);
+    let end = frames_end(&sound);
+    // The machine, and not only the process, stopped: nothing says that the last group was synced.
+    let (mut at, mut frames) = (4096, vec![]);
+    while at < end as usize {
+        let (length, seq, _) = frame_at(&sound, at);
+        frames.push((at, seq));
+        at += length;
+    }
+    let group = frames[frames.len() - 4].0;
+    let mut bad = sound.clone();
+    bad[end as usize..].fill(0);
+    bad[group + 50] ^= 1;
+    world.fs.replace(&path, bad);
+    let report = inspect(&world.fs, dir()).unwrap();
+    assert!(report.is_sound(), "{:?}", report.problems);
+    let cut = report.segments.last().unwrap().cut.unwrap();
+    let first = frames[frames.len() - 4].1;
+    assert_eq!((cut.offset, cut.bytes), (group as u64, end - group as u64));
+    assert_eq!((cut.sequences, cut.frames), ((first, first + 4), 3), "three whole frames behind the one that is not");
+    let text = cut.to_string();
+    assert!(text.contains(&format!("offset {group}")) && text.contains(&format!("sequences {first}..")), "{text}");
+    // The same in the group before it: the frames of the last one say that it was synced.
+    let before = frames[frames.len() - 5].0;
+    let mut bad = sound.clone();
+    bad[end as usize..].fill(0);
+    bad[before + 50] ^= 1;
+    world.fs.replace(&path, bad);
+    let refused = world.try_open().unwrap_err();
+    let place = |damage: &Damage| matches!(damage, Damage::Frame { offset, .. } if *offset == before as u64);
+    assert!(matches!(&refused, JournalError::Damaged(damage) if place(damage)), "{refused}");
+}
+
+#[test]
+fn a_write_that_a_kill_cuts_short_is_cut_off_and_the_groups_before_it_stay_proven() {
+    let mut world = killed();
+    world.open();
+    world.append(&[(4, false)]);
+    world.fs.fail(Some(Op::Write), 0, 1, Fault::Freeze);
+    world.append(&[(100, false), (50, false)]);
+    world.crash(Crash::KeepAll);
+    let (path, torn) = last(&world);
+    let cut = inspect(&world.fs, dir()).unwrap().segments.last().unwrap().cut.unwrap();
+    assert!(cut.bytes > 1000 && cut.frames == 0, "{cut:?}");
+    // Damage before the torn write overwrote the frame that said that this was synced. The checkpoint, or its copy in
+    // another sector, may still say it; here the copy does.
+    let mut bad = torn.clone();
+    bad[4096 + 60] ^= 1;
+    world.fs.replace(&path, bad);
+    assert!(refuses_or_gives_all(&mut world, &path, "before a torn write"));
+    world.fs.replace(&path, torn);
+    world.open();
+    let (_, settled) = last(&world);
+    assert_eq!(settled.len() as u64, cut.offset + 40);
+}
+
+#[test]
+fn salvage_keeps_what_is_sound_and_names_what_is_lost_of_the_last_group() {
+    let mut world = killed();
+    let (path, sound) = last(&world);
+    let (mut at, mut before) = (4096, 4096);
+    while frame_at(&sound, at).2 != SYNCED {
+        (before, at) = (at, at + frame_at(&sound, at).0);
+    }
+    let lost = frame_at(&sound, before).1;
+    let mut bad = sound.clone();
+    bad[before + 45] ^= 1;
+    world.fs.replace(&path, bad);
+    assert!(world.try_open().is_err());
+    let done = salvage(&world.fs, dir()).unwrap();
+    assert_eq!((done.moved.len(), done.lost), (1, vec![(lost, lost + 1)]));
+    let gone = *world.due.last().unwrap();
+    world.due.remove(&gone);
+    world.open();
+}
+
+/// The frames of a segment in the form of format 2; see `journal/segment.rs`.
+fn as_version_2(segment: &[u8]) -> Vec<u8> {
+    let mut old = segment.to_vec();
+    let end = frames_end(segment) as usize;
+    old[end..].fill(0);
+    for copy in [0, 2048] {
+        old[copy + 8..copy + 12].copy_from_slice(&2u32.to_le_bytes());
+    }
+    let salt = u32::from_le_bytes(segment[32..36].try_into().unwrap());
+    let mut at = 4096;
+    while at < end {
+        let (length, _, kind) = frame_at(segment, at);
+        let payload = u32::from_le_bytes(segment[at..at + 4].try_into().unwrap());
+        let frame = &mut old[at..at + 40 + payload as usize];
+        let group_start = u64::from(u32::from_le_bytes(segment[at + 24..at + 28].try_into().unwrap())) * 8;
+        frame[24..32].copy_from_slice(&group_start.to_le_bytes());
+        frame[32..36].copy_from_slice(&segment[at + 28..at + 32]);
+        frame[36..40].copy_from_slice(&[kind, 0, 0, 0]);
+        let seed = crc32c::crc32c_append(salt, &payload.to_le_bytes());
+        let crc = crc32c::crc32c_append(seed, &frame[8..]);
+        frame[4..8].copy_from_slice(&crc.to_le_bytes());
+        at += length;
+    }
+    old
+}
+
+#[test]
+fn a_journal_of_format_2_is_taken_over() {
+    let mut world = World::new(8192, 1 << 20, 1 << 20);
+    world.open();
+    (0..12).for_each(|i| world.append(&[(20, i % 3 == 0), (2, false)]));
+    world.crash(Crash::KeepAll);
+    let paths = segment_paths(&world.fs, dir());
+    assert!(paths.len() > 2);
+    for path in &paths {
+        world.fs.replace(path, as_version_2(&world.fs.read(path).unwrap()));
+    }
+    let report = inspect(&world.fs, dir()).unwrap();
+    assert!(report.is_sound(), "{:?}", report.problems);
+    world.open();
+    world.append(&[(3, false)]);
+    world.crash(Crash::LoseAll);
+    world.open();
+    // Damage in it is found as before, and salvaged in its own format.
+    world.finish();
+    let mut bad = world.fs.read(&paths[0]).unwrap();
+    assert_eq!(bad[8], 2);
+    bad[4096 + 60] ^= 1;
+    world.fs.replace(&paths[0], bad);
+    assert!(matches!(world.try_open(), Err(JournalError::Damaged(_))));
+    let done = salvage(&world.fs, dir()).unwrap();
+    assert_eq!(done.lost.len(), 1);
+    assert_eq!(world.fs.read(&paths[0]).unwrap()[8], 2);
+    let gone = *world.due.first().unwrap();
+    world.due.remove(&gone);
+    world.open();
+}

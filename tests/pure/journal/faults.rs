@@ -1,0 +1,233 @@
+//! A file system that fails: at every call in turn, and in the ways that have an answer of their own.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use hourbucket::ack::{Ack, AckOutcome};
+use hourbucket::admission::{AdmissionError, IngestBatch, admission_channel};
+use hourbucket::journal::fs::memory::{Crash, Fault, Op};
+
+use super::support::{World, batch, segment_paths};
+
+/// A bit of everything: rotation, a large one, removal, reading from the segments.
+fn history(world: &mut World) {
+    for round in 0..6 {
+        world.append(&[(3, false), (0, true), (10, round % 2 == 0)]);
+        world.append(&[(40, false), (60, false)]);
+        world.clock.advance(600);
+        world.tick();
+        if round > 1 {
+            world.take(8);
+            (0..8).for_each(|_| world.store(0));
+        }
+        if round == 3 {
+            world.append(&[(300, false)]);
+        }
+    }
+    world.take(100);
+    (0..5).for_each(|_| world.store(0));
+    world.tick();
+}
+
+fn new_world() -> World {
+    World::new(8192, 96 << 10, 4000)
+}
+
+#[test]
+fn every_call_may_fail_once_and_nothing_acknowledged_is_lost() {
+    let mut clean = new_world();
+    clean.open();
+    history(&mut clean);
+    let calls = clean.fs.ops().len() as u64;
+    assert!(calls > 60, "{calls}");
+    let count = |op| clean.fs.ops().iter().filter(|&&o| o == op).count();
+    assert!(count(Op::Rename) > count(Op::Create), "no segment was recycled");
+    let faults = [
+        Fault::Error(ErrorKind::Other),
+        Fault::Error(ErrorKind::StorageFull),
+        Fault::Error(ErrorKind::Interrupted),
+        Fault::Short,
+        Fault::Freeze,
+    ];
+    let crashes = [Crash::LoseAll, Crash::KeepAll, Crash::Random(1), Crash::Random(2)];
+    // `JOURNAL_CASES` for every combination; otherwise the crashes take turns.
+    let all = std::env::var_os("JOURNAL_CASES").is_some();
+    for (i, fault) in faults.into_iter().enumerate() {
+        for at in 0..calls {
+            for crash in
+                crashes.into_iter().skip(if all { 0 } else { (i + at as usize) % 4 }).take(if all { 4 } else { 1 })
+            {
+                let mut world = new_world();
+                world.fs.fail(None, at, 1, fault);
+                if world.try_open().is_ok() {
+                    history(&mut world);
+                }
+                world.crash(crash);
+                world.open();
+                history(&mut world);
+                world.finish();
+                world.open();
+            }
+        }
+    }
+}
+
+#[test]
+fn every_call_may_fail_from_some_point_on() {
+    for error in [ErrorKind::Other, ErrorKind::StorageFull] {
+        for at in (0..100).step_by(3) {
+            let mut world = new_world();
+            world.fs.fail(None, at, u64::MAX, Fault::Error(error));
+            if world.try_open().is_ok() {
+                history(&mut world);
+            }
+            // The process starts again on the same machine, which is well, and then that stops.
+            world.fs.heal();
+            world.finish();
+            world.open();
+            world.crash(Crash::LoseAll);
+            world.open();
+        }
+    }
+}
+
+#[test]
+fn a_failed_sync_is_final_and_what_was_synced_before_is_still_given() {
+    let mut world = new_world();
+    world.open();
+    world.append(&[(3, false)]);
+    world.fs.fail(Some(Op::SyncData), 0, 1, Fault::Error(ErrorKind::Other));
+    world.append(&[(4, false)]);
+    assert_eq!(world.admission_control.check(), Err(AdmissionError::Broken));
+    assert!(world.broken.lock().unwrap().as_ref().unwrap().contains("could not be made durable"));
+    let before = world.fs.ops().len();
+    let ingest_batch = IngestBatch::new(batch(9, 1), vec![], Ack::none());
+    assert!(!world.opened.as_mut().unwrap().journal.append_now(vec![ingest_batch]));
+    assert_eq!(world.fs.ops().len(), before, "never tried again");
+    world.take(10);
+    assert_eq!(world.held.len(), 1);
+    // The next process finds the unsynced entry in the page cache and takes it over: it must be durable from then on.
+    world.finish();
+    world.open();
+    assert_eq!(world.due.len(), 2);
+    world.append(&[(5, false)]);
+    world.crash(Crash::LoseAll);
+    world.open();
+}
+
+#[test]
+fn a_full_disk_closes_the_door_until_there_is_room() {
+    let mut world = World::new(8192, 1 << 20, 4000);
+    world.fs.set_capacity(Some(30_000));
+    world.open();
+    for _ in 0..40 {
+        world.append(&[(20, false)]);
+        world.tick();
+    }
+    assert_eq!(world.admission_control.check(), Err(AdmissionError::Full));
+    let due = world.due.len();
+    assert!(due > 8, "{due}");
+    world.fs.set_capacity(Some(60_000));
+    world.clock.advance(1000);
+    world.tick();
+    assert_eq!(world.admission_control.check(), Ok(()));
+    world.append(&[(20, false)]);
+    assert_eq!(world.due.len(), due + 1);
+    world.crash(Crash::LoseAll);
+    world.open();
+}
+
+#[test]
+fn a_full_journal_opens_when_a_segment_is_stored() {
+    let mut world = World::new(8192, 32 << 10, 4000);
+    world.open();
+    while world.admission_control.check().is_ok() {
+        world.append(&[(20, false)]);
+        world.tick();
+    }
+    assert_eq!(world.admission_control.check(), Err(AdmissionError::Full));
+    let stats = |world: &World| world.opened.as_ref().unwrap().journal.handle().stats();
+    assert!(stats(&world).bytes <= 32 << 10);
+    let segments = stats(&world).segments;
+    world.take(100);
+    (0..100).for_each(|_| world.store(0));
+    world.tick();
+    assert_eq!(world.admission_control.check(), Ok(()));
+    assert!(stats(&world).segments < segments);
+    world.append(&[(20, false)]);
+    assert_eq!(world.admission_control.check(), Ok(()));
+    // One that never fits is refused alone.
+    world.append(&[(5000, false), (1, false)]);
+    assert_eq!(world.admission_control.check(), Ok(()));
+    world.crash(Crash::LoseAll);
+    world.open();
+}
+
+#[test]
+fn a_failed_write_refuses_its_group_and_the_next_one_begins_a_new_segment() {
+    let mut world = new_world();
+    world.open();
+    world.append(&[(3, false)]);
+    world.fs.fail(Some(Op::Write), 0, 1, Fault::Error(ErrorKind::StorageFull));
+    world.append(&[(4, false), (5, false)]);
+    assert_eq!(world.admission_control.check(), Err(AdmissionError::Full));
+    world.append(&[(6, false)]);
+    world.tick();
+    assert_eq!(world.admission_control.check(), Ok(()));
+    assert_eq!(world.due.len(), 2);
+    assert_eq!(segment_paths(&world.fs, Path::new("j")).len(), 2);
+    world.crash(Crash::Random(3));
+    world.open();
+    assert_eq!(world.due.len(), 2, "the refused group does not come back");
+}
+
+#[test]
+fn entries_given_up_are_reported_kept_and_replayed() {
+    let mut world = new_world();
+    world.open();
+    (0..20).for_each(|_| world.append(&[(40, false)]));
+    world.take(40);
+    world.held.remove(0);
+    while let Some((_, ack)) = world.held.pop() {
+        ack.delivered();
+    }
+    // Once the last part of its chunk is gone.
+    assert!(world.broken.lock().unwrap().as_ref().unwrap().contains("given up"));
+    assert_eq!(world.admission_control.check(), Ok(()), "the journal itself is sound");
+    world.tick();
+    world.finish();
+    world.open();
+}
+
+#[tokio::test]
+async fn with_threads_a_full_disk_opens_again_by_itself() {
+    let mut world = World::new(8192, 1 << 20, 4000);
+    world.fs.set_capacity(Some(30_000));
+    world.try_open().unwrap();
+    let mut opened = world.opened.take().unwrap();
+    let (admission, ingest_batches) = admission_channel(16, 1 << 20, world.admission_control.clone());
+    opened.journal.start(ingest_batches).unwrap();
+    let mut taken = 0;
+    while admission.check().is_ok() {
+        let (ack, wait) = Ack::channel();
+        if admission.submit(IngestBatch::new(batch(1, 20), vec![], ack)).await.is_ok() {
+            taken += usize::from(wait.outcome().await == AckOutcome::Delivered);
+        }
+    }
+    world.fs.set_capacity(None);
+    while admission.check().is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let (ack, wait) = Ack::channel();
+    admission.submit(IngestBatch::new(batch(1, 20), vec![], ack)).await.unwrap();
+    assert_eq!(wait.outcome().await, AckOutcome::Delivered);
+    opened.journal.close().await;
+    let mut given = 0;
+    while let Some(entry) = opened.follower.next().await {
+        entry.ack.delivered();
+        given += 1;
+    }
+    assert_eq!(given, taken + 1);
+    opened.journal.finish().await;
+}

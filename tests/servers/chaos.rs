@@ -1,0 +1,262 @@
+//! The promise on real servers: the binary, a real mosquitto, a real MongoDB, and SIGKILL for any of them.
+//!
+//! Long runs: `HOURBUCKET_KILLS=500 cargo test --test servers chaos::killed_at`, and `HOURBUCKET_OUTAGE=20000000` for the outage;
+//! `HOURBUCKET_TEST_BINARY` names another binary than the tests' own, such as the release build.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
+
+use crate::support;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::support::fleet::{Devices, Gateway};
+use crate::support::large::{self, STEP_MS};
+use crate::support::mongod::{Mongod, unique_database};
+use crate::support::mosquitto::Mosquitto;
+use crate::support::service::Service;
+use crate::support::{block_on, stored, wait_until};
+use hourbucket::config::StoreMode;
+use mongodb::bson::{DateTime, Document, doc};
+
+/// Everything settles within this; two cores are shared by all of it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn setting(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |n| n.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+fn config(broker: &Mosquitto, mode: &str, more: &str) -> String {
+    format!(
+        "store.mode = \"{mode}\"\n{more}\n[[mqtt]]\nurl = \"{}\"\nclient_id = \"chaos\"\n[[mqtt.subscriptions]]\nfilter = \"fleet/+\"\n\
+         topic = \"fleet/{{sensor_id}}\"\nformat = \"json\"\n",
+        broker.url()
+    )
+}
+
+fn broker() -> Mosquitto {
+    Mosquitto::start("max_inflight_messages 1000\nmax_queued_messages 0\n")
+}
+
+#[test]
+fn a_hundred_thousand_messages_while_mongodb_is_killed_twice() {
+    let (mut mongod, broker) = (Mongod::start(), broker());
+    // Acknowledged when stored: mosquitto holds what MongoDB has not.
+    let text = config(&broker, "bucket", "ingest.ack = \"stored\"");
+    let service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
+    let messages = setting("HOURBUCKET_MESSAGES", 100_000);
+    service.wait_subscribed();
+    let devices = Devices::start(broker.port(), 1000, messages, 20_000);
+    for part in [1, 2] {
+        wait_until("messages flow", PATIENCE, || {
+            (devices.acked.load(Ordering::Relaxed) > messages / 3 * part).then_some(())
+        });
+        mongod.kill9();
+        mongod.restart();
+    }
+    let sent = devices.finish(false);
+    let metrics = service.wait_settled(messages as u64, PATIENCE);
+    stored::exactly_once(&stored::readings(&mongod.uri(), "hourbucket"), sent);
+    assert_eq!(metrics.get("readings_rejected_total"), 0.0);
+}
+
+#[test]
+fn killed_at_random_instants_with_the_journal() {
+    killed_at_random_instants("bucket");
+}
+
+#[test]
+fn killed_at_random_instants_with_time_series() {
+    killed_at_random_instants("timeseries");
+}
+
+fn killed_at_random_instants(mode: &str) {
+    let kills = setting("HOURBUCKET_KILLS", 10);
+    let seed = setting("HOURBUCKET_SEED", fastrand::usize(..1_000_000));
+    println!("HOURBUCKET_SEED={seed}");
+    let mut rng = fastrand::Rng::with_seed(seed as u64);
+    let (mut mongod, broker) = (Mongod::start(), broker());
+    // Segments as small as may be: they are to be stored, and their files used again, between two kills.
+    let text = config(
+        &broker,
+        mode,
+        "bucket.span = \"1m\"\nflush.max_age = \"500ms\"\njournal.segment_bytes = \"64KiB\"\njournal.max_bytes = \"64MiB\"",
+    );
+    let mut service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
+    // As far as `limits.future` allows: buckets that have not begun are written, killed and replayed as all others are.
+    let spread_ms = 600_000;
+    let gateway = |g| Gateway::start_hostile(&format!("g{g}"), service.http(), 50, 40, spread_ms);
+    let gateways: Vec<_> = (0..3).map(gateway).collect();
+    service.wait_subscribed();
+    let devices = Devices::start_skewed(broker.port(), 100, usize::MAX, 3000, spread_ms);
+    wait_until("a journal file is used again", PATIENCE, || (recycled_segments(&service) > 0).then_some(()));
+    let mut recycled = 0;
+    for kill in 0..kills {
+        // Not a wait for anything: the instant is what is drawn.
+        std::thread::sleep(Duration::from_millis(rng.u64(50..1500)));
+        if kill % 3 == 1 {
+            mongod.kill9();
+            mongod.restart_in_background();
+        }
+        service.kill9();
+        recycled += recycled_segments(&service);
+        service.restart();
+    }
+    let mut sent: Vec<_> = gateways.into_iter().flat_map(Gateway::finish).collect();
+    sent.extend(devices.finish(true));
+    println!("{} readings acknowledged, {kills} kills, {recycled} segments in files used before", sent.len());
+    // Also those that the broker still holds, and those of the journal.
+    wait_until("everything is stored", PATIENCE, || {
+        let metrics = service.metrics();
+        let idle = metrics.get("oldest_unstored_seconds") == 0.0 && metrics.get("readings_in_flight") == 0.0;
+        let settled = metrics.get("readings_stored_total") + metrics.get("readings_duplicate_total");
+        (idle && settled == metrics.get("readings_accepted_total")).then_some(())?;
+        (stored::readings(&mongod.uri(), "hourbucket").len() >= sent.len()).then_some(())
+    });
+    stored::exactly_once(&stored::readings(&mongod.uri(), "hourbucket"), sent);
+    assert_eq!(service.terminate(Duration::from_secs(40)), 0, "{}", service.log());
+}
+
+/// What the kills are judged by: it notices a reading that is there twice, whether its summary counts it twice or once,
+/// and a summary that counts one twice that is there once.
+#[test]
+fn the_recount_notices_what_is_there_twice() {
+    const START: i64 = 1_709_287_200_000;
+    let uri = Mongod::shared().uri();
+    let again = doc! { "ts": DateTime::from_millis(START + 9 * STEP_MS), "n": 9i64 };
+    let mut measurement = again.clone();
+    measurement.insert("meta", doc! { "sensor_id": "s", "tags": {} });
+    let counted = doc! { "$inc": { "count": 1, "summary.n.count": 1, "summary.n.sum": 9i64 } };
+    let pushed = doc! { "$push": { "readings": again } };
+    let (series, pages) = (StoreMode::Timeseries, StoreMode::Bucket);
+    // In which mode, what is done to the document, whether the measurement is there twice; whether it must be noticed.
+    let cases = [
+        (series, vec![], false, false),
+        (series, vec![&counted], false, true),
+        (series, vec![], true, true),
+        (series, vec![&counted], true, true),
+        (pages, vec![], false, false),
+        (pages, vec![&counted], false, true),
+        (pages, vec![&pushed], false, true),
+        (pages, vec![&counted, &pushed], false, true),
+    ];
+    let databases = [(series, unique_database("twice")), (pages, unique_database("twice"))];
+    databases.iter().for_each(|(mode, database)| large::prepare(&uri, database, *mode));
+    for (mode, updates, twice, wrong) in cases {
+        let (_, database) = databases.iter().find(|(of, _)| *of == mode).unwrap();
+        block_on(async {
+            let db = mongodb::Client::with_uri_str(&uri).await.unwrap().database(database);
+            db.collection::<Document>("sensor_buckets").delete_many(doc! {}).await.unwrap();
+            db.collection::<Document>("sensor_readings").delete_many(doc! { "meta.sensor_id": "s" }).await.unwrap();
+        });
+        match mode {
+            StoreMode::Timeseries => large::measured_hours(&uri, database, &["s".to_owned()], START, 10),
+            _ => large::paged_hour(&uri, database, "s", START, 10, 1000),
+        }
+        block_on(async {
+            let db = mongodb::Client::with_uri_str(&uri).await.unwrap().database(database);
+            for update in &updates {
+                db.collection::<Document>("sensor_buckets").update_one(doc! {}, (*update).clone()).await.unwrap();
+            }
+            if twice {
+                db.collection::<Document>("sensor_readings").insert_one(&measurement).await.unwrap();
+            }
+        });
+        let sent = (0..10).map(|n| ("s".to_owned(), START + n * STEP_MS, n));
+        let recompute_summary = || stored::exactly_once(&stored::readings(&uri, database), sent);
+        let noticed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(recompute_summary)).is_err();
+        assert_eq!(noticed, wrong, "{mode:?}, {updates:?}, a measurement twice: {twice}");
+    }
+}
+
+/// Segments in the journal that say of themselves that their file was one before (`journal/segment.rs`).
+fn recycled_segments(service: &Service) -> usize {
+    let is_recycled = |path: std::path::PathBuf| {
+        let mut header = [0; 40];
+        let read = std::fs::File::open(path).and_then(|mut file| std::io::Read::read_exact(&mut file, &mut header));
+        read.is_ok() && header[36] & 1 == 1
+    };
+    let files = std::fs::read_dir(service.dir().join("journal")).into_iter().flatten().flatten();
+    let segments = files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|e| e == "seg"));
+    segments.filter(|path| is_recycled(path.clone())).count()
+}
+
+#[test]
+fn an_outage_longer_than_memory() {
+    outage("bucket");
+}
+
+#[test]
+fn an_outage_longer_than_memory_with_time_series() {
+    outage("timeseries");
+}
+
+fn outage(mode: &str) {
+    let readings = setting("HOURBUCKET_OUTAGE", 400_000);
+    let mut mongod = Mongod::start();
+    let text = format!("store.mode = \"{mode}\"\naccumulate.max_bytes = \"16MiB\"\njournal.segment_bytes = \"4MiB\"");
+    let service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
+    let idle_kib = resident_kib(service.pid());
+    mongod.kill9();
+    let gateways: Vec<_> = (0..2).map(|g| Gateway::start(&format!("g{g}"), service.http(), 500, 1000)).collect();
+    let (mut most_kib, begun) = (0, Instant::now());
+    let acked = || gateways.iter().map(|g| g.acked.load(Ordering::Relaxed)).sum::<usize>();
+    while acked() < readings {
+        assert!(begun.elapsed() < PATIENCE + Duration::from_millis(readings as u64 / 10), "{} acknowledged", acked());
+        most_kib = most_kib.max(resident_kib(service.pid()));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let sent: Vec<_> = gateways.into_iter().flat_map(Gateway::finish).collect();
+    mongod.restart();
+    let metrics = service.wait_settled(sent.len() as u64, PATIENCE + Duration::from_millis(readings as u64 / 10));
+    most_kib = most_kib.max(resident_kib(service.pid()));
+    println!("{} readings during the outage; resident {idle_kib} KiB idle, {most_kib} KiB at most", sent.len());
+    // The budget, the journal's tail in memory (32 MiB), the queues and the allocator's slack; far below what came in.
+    assert!(most_kib - idle_kib < 160 * 1024, "{most_kib} KiB");
+    assert!(metrics.get("readings_accepted_total") >= readings as f64);
+    stored::exactly_once(&stored::readings(&mongod.uri(), "hourbucket"), sent);
+}
+
+fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let line = status.lines().find(|l| l.starts_with("VmRSS:")).expect("VmRSS");
+    line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
+}
+
+#[test]
+fn two_instances_on_the_same_sensors() {
+    let (mongod, broker) = (Mongod::start(), broker());
+    let shared = |id: &str| {
+        config(&broker, "bucket", "flush.max_age = \"300ms\"")
+            .replace("chaos", id)
+            .replace("\"fleet/+\"", "\"$share/group/fleet/+\"")
+    };
+    let uri = mongod.uri();
+    let one = Service::start(&shared("one"), &[("STORE__URI", &uri)]);
+    let two = Service::start(&shared("two"), &[("STORE__URI", &uri)]);
+    one.wait_subscribed();
+    two.wait_subscribed();
+    let devices = Devices::start(broker.port(), 20, 20_000, 5000);
+    // The same readings to both, as a gateway does that changes its mind after a time-out.
+    let mut sent = vec![];
+    for batch in 0..100i64 {
+        let ts = support::fleet::now_ms();
+        let readings: Vec<_> = (0..50).map(|i| (format!("d{}", i % 20), ts, 1_000_000 + batch * 50 + i)).collect();
+        let body: String =
+            readings.iter().map(|(s, ts, n)| format!("{{\"sensor_id\":\"{s}\",\"ts\":{ts},\"n\":{n}}}\n")).collect();
+        for service in [&one, &two] {
+            let (status, text) =
+                service.post("/v1/readings", "application/x-ndjson", body.as_bytes()).expect("an answer");
+            assert_eq!(status, 200, "{text}");
+        }
+        sent.extend(readings);
+    }
+    sent.extend(devices.finish(false));
+    wait_until("both have stored everything", PATIENCE, || {
+        let sum = |name: &str| one.metrics().get(name) + two.metrics().get(name);
+        let (accepted, stored) = (sum("readings_accepted_total"), sum("readings_stored_total"));
+        (accepted >= 30_000.0 && stored + sum("readings_duplicate_total") == accepted).then_some(())
+    });
+    stored::exactly_once(&stored::readings(&uri, "hourbucket"), sent);
+    let conflicts = one.metrics().get("store_conflicts_total") + two.metrics().get("store_conflicts_total");
+    assert!(conflicts > 0.0, "the two never met: the test shows nothing");
+}

@@ -1,0 +1,350 @@
+//! `hourbucket convert` on a real MongoDB: stopped after every step, run again, and met by writers half way.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use crate::support;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::support::fleet::now_ms;
+use crate::support::process::Process;
+use crate::support::seed::{HOUR, SPAN, START, Seed, page, reading, readings, sent, series};
+use crate::support::stored::{self, Stored};
+use hourbucket::maintain::{Converted, MaintainError, Selection, Step};
+use hourbucket::model::StorageMode;
+use hourbucket::store::mongo::{ConvertOptions, Hook};
+use mongodb::bson::{DateTime, Document, doc};
+
+/// Three buckets: of one page, of one that is not full and of three.
+async fn pages(seed: &Seed) -> Vec<Stored> {
+    let (a, b, c) = (readings(START, 0..90), readings(START + HOUR, 0..7), readings(START, 0..2500));
+    seed.pages([page("A", START, 0, true, &a), page("A", START + HOUR, 0, false, &b)]).await;
+    seed.pages([
+        page("C", START, 0, true, &c[..1000]),
+        page("C", START, 1, true, &c[1000..2000]),
+        page("C", START, 2, false, &c[2000..]),
+    ])
+    .await;
+    [sent("A", &a), sent("A", &b), sent("C", &c)].concat()
+}
+
+fn options(into: StorageMode, hook: Option<Hook>) -> ConvertOptions {
+    ConvertOptions {
+        selection: Selection { from_ms: START, to_ms: START + 2 * HOUR, sensors: vec![] },
+        ended_before_ms: START + 2 * HOUR,
+        into,
+        page: (1000, 1 << 20),
+        drop_leftovers: false,
+        hook,
+    }
+}
+
+async fn convert(seed: &Seed, into: StorageMode, hook: Option<Hook>) -> Result<Converted, MaintainError> {
+    seed.store.convert(&options(into, hook), |_| {}).await
+}
+
+/// Stops at the first `step` of `sensor`.
+fn stop_at(wanted: Step, sensor: &'static str) -> Hook {
+    Arc::new(move |step, bucket| step == wanted && &*bucket.sensor_id == sensor)
+}
+
+/// Forms by sensor and bucket; checks that a time-series document stands alone.
+async fn forms(seed: &Seed) -> BTreeSet<&'static str> {
+    let mut forms = BTreeSet::new();
+    for (sensor, start) in [("A", START), ("A", START + HOUR), ("C", START)] {
+        let head = seed.page(sensor, start, 0).await.unwrap();
+        let native = head.get_str("storage").is_ok();
+        assert!(native != head.contains_key("readings"), "{head}");
+        assert!(!native || !head.contains_key("has_overflow") && seed.page(sensor, start, 1).await.is_none());
+        forms.insert(if native { "timeseries" } else { "pages" });
+    }
+    forms
+}
+
+async fn whole(seed: &Seed, all: &[Stored], summaries: &BTreeMap<(String, i64), (i64, i64)>, at: &str) {
+    let stored = seed.readings().await;
+    assert_eq!(stored.len(), all.len(), "{at}");
+    stored::exactly_once(&stored, all.to_vec());
+    assert_eq!(&seed.summaries().await, summaries, "{at}: the view");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stopped_after_one_step_after_the_other_every_reading_is_there_once_and_the_next_run_goes_on() {
+    let seed = Seed::new("steps").await;
+    seed.native().await;
+    let all = pages(&seed).await;
+    let summaries = seed.summaries().await;
+    // Each run goes one step further than the last one, with what that has left.
+    for step in [Step::Read, Step::PartCopied, Step::Copied, Step::Verified, Step::Swapping, Step::Swapped] {
+        let stopped = convert(&seed, StorageMode::TimeSeries, Some(stop_at(step, "C"))).await;
+        assert!(matches!(stopped, Err(MaintainError::Stopped { .. })), "{step:?}: {stopped:?}");
+        whole(&seed, &all, &summaries, &format!("into time-series, {step:?}")).await;
+    }
+    let done = convert(&seed, StorageMode::TimeSeries, None).await.unwrap();
+    assert_eq!((done.buckets, done.skipped_total), (0, 0), "all of it was done: {done:?}");
+    assert_eq!(forms(&seed).await, BTreeSet::from(["timeseries"]));
+    assert_eq!(seed.measured().await, all.len() as u64, "nothing was copied twice");
+    whole(&seed, &all, &summaries, "time-series").await;
+    for step in [Step::Read, Step::Swapping, Step::Swapped] {
+        let stopped = convert(&seed, StorageMode::Bucket, Some(stop_at(step, "C"))).await;
+        assert!(matches!(stopped, Err(MaintainError::Stopped { .. })), "{step:?}: {stopped:?}");
+        whole(&seed, &all, &summaries, &format!("into pages, {step:?}")).await;
+    }
+    let done = convert(&seed, StorageMode::Bucket, None).await.unwrap();
+    assert_eq!((done.skipped_total, done.removed), (0, 0), "MongoDB 6.0 deletes whole series only");
+    assert_eq!(done.leftovers, all.len() as u64);
+    assert_eq!(forms(&seed).await, BTreeSet::from(["pages"]));
+    let done = convert(&seed, StorageMode::TimeSeries, None).await.unwrap();
+    assert_eq!((done.buckets, done.skipped_total), (3, 0), "{done:?}");
+    assert_eq!(seed.measured().await, all.len() as u64, "what is left over is used again");
+    whole(&seed, &all, &summaries, "time-series again").await;
+    let drop = ConvertOptions { drop_leftovers: true, ..options(StorageMode::Bucket, None) };
+    let done = seed.store.convert(&drop, |_| {}).await.unwrap();
+    assert_eq!((done.removed, done.leftovers, seed.measured().await), (all.len() as u64, 0, 0));
+    whole(&seed, &all, &summaries, "pages without leftovers").await;
+    for (n, count) in [(0, 1000), (1, 1000), (2, 500)] {
+        assert_eq!(seed.page("C", START, n).await.unwrap().get_i32("count").unwrap(), count);
+    }
+    stored::exactly_once(&stored::readings(&support::mongod::Mongod::shared().uri(), &seed.name), all);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_step_is_reached_in_a_fresh_database() {
+    for (into, step) in [
+        (StorageMode::TimeSeries, Step::Read),
+        (StorageMode::TimeSeries, Step::PartCopied),
+        (StorageMode::TimeSeries, Step::Copied),
+        (StorageMode::TimeSeries, Step::Verified),
+        (StorageMode::TimeSeries, Step::Swapping),
+        (StorageMode::TimeSeries, Step::Swapped),
+        (StorageMode::Bucket, Step::Read),
+        (StorageMode::Bucket, Step::Swapping),
+        (StorageMode::Bucket, Step::Swapped),
+        (StorageMode::Bucket, Step::Verified),
+    ] {
+        let seed = Seed::new("fresh").await;
+        seed.native().await;
+        let all = pages(&seed).await;
+        let summaries = seed.summaries().await;
+        if into == StorageMode::Bucket {
+            convert(&seed, StorageMode::TimeSeries, None).await.unwrap();
+        }
+        // All three at once: those of one page, which are swapped in one statement, and the one that takes a transaction.
+        let reached = Arc::new(AtomicU32::new(0));
+        let count = reached.clone();
+        let hook: Hook = Arc::new(move |at, _| at == step && count.fetch_add(1, Ordering::Relaxed) < 3);
+        let stopped = convert(&seed, into, Some(hook)).await;
+        assert!(matches!(stopped, Err(MaintainError::Stopped { .. })), "{into:?} {step:?}: {stopped:?}");
+        assert_eq!(reached.load(Ordering::Relaxed), 3, "{into:?} {step:?}");
+        whole(&seed, &all, &summaries, &format!("{into:?} {step:?}")).await;
+        let done = convert(&seed, into, None).await.unwrap();
+        assert_eq!(done.skipped_total, 0, "{done:?}");
+        whole(&seed, &all, &summaries, "at the end").await;
+        assert_eq!(forms(&seed).await.len(), 1);
+    }
+}
+
+/// Pushes a reading to a page as the service does.
+async fn append(db: &mongodb::Database, sensor: &str, number: i32, known: i32, new: (i64, i64)) -> bool {
+    let filter = doc! {
+        "_id": { "sensor_id": sensor, "bucket_start": DateTime::from_millis(START), "page": number },
+        "sensor_id": sensor,
+        "bucket_start": DateTime::from_millis(START),
+        "count": { "$gte": known, "$lte": known },
+        "has_overflow": { "$ne": true },
+    };
+    let (n, half) = (new.1, new.1 as f64 / 2.0);
+    let update = doc! {
+        "$push": { "readings": { "$each": [reading(&new)] } },
+        "$inc": { "count": 1, "summary.n.sum": n, "summary.n.count": 1, "summary.half.sum": half, "summary.half.count": 1 },
+        "$min": { "first_ts": DateTime::from_millis(new.0), "summary.n.min": n, "summary.half.min": half },
+        "$max": { "last_ts": DateTime::from_millis(new.0), "summary.n.max": n, "summary.half.max": half },
+        "$setOnInsert": {
+            "schema_version": 1, "bucket_end": DateTime::from_millis(START + HOUR), "page": number, "tags": {},
+        },
+    };
+    db.collection::<Document>("sensor_buckets").update_one(filter, update).upsert(true).await.is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_append_before_the_swap_is_taken_along() {
+    for (step, number) in [(Step::Read, 2), (Step::Copied, 2), (Step::Verified, 2), (Step::Verified, 0)] {
+        let seed = Seed::new("append").await;
+        seed.native().await;
+        let mut all = pages(&seed).await;
+        let (sensor, known) = if number == 2 { ("C", 500) } else { ("A", 90) };
+        if number == 0 {
+            seed.update("A", START, 0, doc! { "$unset": { "has_overflow": 1 } }).await;
+        }
+        let (db, met) = (seed.db.clone(), Arc::new(AtomicU32::new(0)));
+        let count = met.clone();
+        let hook: Hook = Arc::new(move |at, bucket| {
+            if at == step
+                && (&*bucket.sensor_id, bucket.start.0) == (sensor, START)
+                && count.fetch_add(1, Ordering::Relaxed) == 0
+            {
+                let new = (START + 3_000_000, 9999);
+                assert!(support::block_on(async {
+                    let uri = support::mongod::Mongod::shared().uri();
+                    let client = mongodb::Client::with_uri_str(uri).await.unwrap();
+                    append(&client.database(db.name()), sensor, number, known, new).await
+                }));
+            }
+            false
+        });
+        let done = convert(&seed, StorageMode::TimeSeries, Some(hook)).await.unwrap();
+        assert_eq!((done.buckets, done.skipped_total), (3, 0), "{done:?}");
+        assert!(met.load(Ordering::Relaxed) >= 2, "it had to begin again");
+        all.push((sensor.to_owned(), START + 3_000_000, 9999));
+        whole(&seed, &all, &seed.summaries().await, "after an append").await;
+        assert_eq!(forms(&seed).await, BTreeSet::from(["timeseries"]));
+        assert!(!append(&seed.db, "C", 0, 1000, (START, 1)).await, "an append of before is a conflict");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_that_came_after_the_swap_is_folded_in() {
+    for command in ["convert", "reconcile"] {
+        let seed = Seed::new("stray").await;
+        seed.native().await;
+        let mut all = pages(&seed).await;
+        convert(&seed, StorageMode::TimeSeries, None).await.unwrap();
+        // Two appends of a service that had loaded page 2 before; one of them repeats what is stored.
+        for (known, new) in [(500, (START + 777, 7777)), (1, (START + 3000, 3))] {
+            assert!(append(&seed.db, "C", 2, known, new).await);
+        }
+        all.push(("C".into(), START + 777, 7777));
+        let stray = seed.page("C", START, 2).await.unwrap();
+        assert_eq!(stray.get_i32("count").unwrap(), 2, "made anew: {stray}");
+        // An append that does not name the form meets the same count in the new document, where a page was alone.
+        assert!(append(&seed.db, "A", 0, 90, (START + 888, 8888)).await);
+        all.push(("A".into(), START + 888, 8888));
+        let (code, text, _) = match command {
+            "convert" => seed.run(&[&["convert", "--into", "timeseries"][..], &SPAN].concat()),
+            _ => seed.run(&[&["reconcile", "--repair"][..], &SPAN].concat()),
+        };
+        assert_eq!(code, 0, "{text}");
+        assert_eq!(forms(&seed).await, BTreeSet::from(["timeseries"]));
+        let head = seed.page("C", START, 0).await.unwrap();
+        assert_eq!(head.get_document("tags").unwrap(), &doc! { "site": "north" }, "a late page has none");
+        let n: i64 = seed.summaries().await.values().map(|(count, _)| count).sum();
+        assert_eq!(n, all.len() as i64);
+        whole(&seed, &all, &seed.summaries().await, command).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_in_order_or_too_young_is_left_as_it_is() {
+    let seed = Seed::new("left").await;
+    let (code, _, errors) = seed.run(&["convert", "--into", "timeseries"]);
+    assert!(code == 2 && errors.contains("hourbucket init"), "{code} {errors}");
+    seed.native().await;
+    let all = readings(START, 0..50);
+    let mut wrong = page("wrong", START, 0, false, &all);
+    wrong.insert("count", 49);
+    let now = now_ms() / HOUR * HOUR;
+    seed.pages([
+        page("good", START, 0, false, &all),
+        // Equal ones, as sensors without a clock send them, are no reason: they are counted.
+        page("equal", START, 0, false, &[&all[..], &all[..5]].concat()),
+        wrong,
+        page("more", START, 0, false, &all),
+        page("young", now, 0, false, &readings(now, 0..5)),
+        page("young", now - HOUR, 0, false, &readings(now - HOUR, 0..5)),
+    ])
+    .await;
+    seed.measure("more", &[(START + 5, 1)]).await;
+    seed.measure("equal", &all[..10]).await;
+    let (code, text, progress) = seed.run(&["convert", "--into", "timeseries"]);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("left as it is: wrong 2024-03-01T10:00:00Z: differs (count)"), "{text}");
+    assert!(text.contains("more 2024-03-01T10:00:00Z: sensor_readings has 1 measurements"), "{text}");
+    assert!(text.contains("converted 2 buckets with 105 readings; removed 0 measurements; left 2"), "{text}");
+    assert!(progress.contains("[##") && progress.contains("100 %"), "{progress}");
+    for (sensor, start, native) in [
+        ("good", START, true),
+        ("equal", START, true),
+        ("wrong", START, false),
+        ("young", now, false),
+        ("young", now - HOUR, false),
+    ] {
+        assert_eq!(seed.page(sensor, start, 0).await.unwrap().get_str("storage").is_ok(), native, "{sensor}");
+    }
+    let stored = seed.readings().await;
+    assert_eq!(stored[&("equal".to_owned(), START, 0)], 2, "equal readings stay two");
+    assert_eq!(stored[&("equal".to_owned(), START + 20_000, 20)], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leftovers_of_a_sensor_go_only_when_all_its_buckets_are_pages() {
+    let seed = Seed::new("leftovers").await;
+    seed.native().await;
+    for (start, sensor) in [(START, "S"), (START + HOUR, "S"), (START, "T")] {
+        let all = readings(start, 0..20);
+        seed.measure(sensor, &all).await;
+        seed.pages([series(sensor, start, &all)]).await;
+    }
+    let first = ["convert", "--into", "bucket", "--drop-leftovers", "--from", "2024-03-01T10:30:00Z", "--to"];
+    let (code, text, _) = seed.run(&[&first[..], &["2024-03-01T11:00:00Z"]].concat());
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("converted 2 buckets with 40 readings; removed 20 measurements"), "{text}");
+    assert!(text.contains("20 measurements stay that no reader sees"), "{text}");
+    assert_eq!(seed.measured().await, 40, "those of T went, S still has a bucket in time-series form");
+    let (code, text, _) = seed.run(&["convert", "--into", "bucket", "--drop-leftovers"]);
+    assert_eq!((code, seed.measured().await), (0, 0), "{text}");
+    let all = [
+        sent("S", &readings(START, 0..20)),
+        sent("S", &readings(START + HOUR, 0..20)),
+        sent("T", &readings(START, 0..20)),
+    ];
+    stored::exactly_once(&stored::readings(&support::mongod::Mongod::shared().uri(), &seed.name), all.concat());
+    // A measurement that its pages do not hold is never removed.
+    seed.measure("T", &[(START + 1, 5)]).await;
+    let (code, text, _) = seed.run(&["convert", "--into", "bucket", "--drop-leftovers"]);
+    assert_eq!((code, seed.measured().await), (1, 1), "{text}");
+    assert!(text.contains("1 of its 1 measurements are not in its pages"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_standalone_server_is_told_what_it_lacks() {
+    let mut alone = Process::new("mongod");
+    let port = support::free_port();
+    let data = alone.dir().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let mut command = std::process::Command::new(support::mongod::binary());
+    command.args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port.to_string(), "--dbpath"]).arg(data);
+    alone.spawn(&mut command);
+    let seed = Seed::at(format!("mongodb://127.0.0.1:{port}/"), "alone", None).await;
+    seed.native().await;
+    let all = pages(&seed).await;
+    let (code, text, errors) = seed.run(&["convert", "--into", "timeseries"]);
+    assert!(code == 2 && errors.contains("make it a replica set"), "{code} {text} {errors}");
+    whole(&seed, &all, &seed.summaries().await, "refused").await;
+    let (code, text, _) = seed.run(&["convert", "--into", "timeseries", "--sensor", "A"]);
+    assert_eq!(code, 0, "buckets of one page need no transaction: {text}");
+    assert!(seed.page("A", START, 0).await.unwrap().contains_key("storage"));
+}
+
+/// A figure, not a test: run it alone, with --ignored --nocapture.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "measures"]
+async fn figures() {
+    let seed = Seed::new("figures").await;
+    seed.native().await;
+    for sensor in 0..400 {
+        let hour =
+            |h: i64| page(&format!("s{sensor}"), START + h * HOUR, 0, false, &readings(START + h * HOUR, 0..720));
+        seed.pages((0..2).map(hour)).await;
+    }
+    let n = 400.0 * 2.0 * 720.0;
+    for arguments in
+        [&["reconcile"][..], &["convert", "--into", "timeseries"], &["reconcile"], &["convert", "--into", "bucket"]]
+    {
+        let begun = std::time::Instant::now();
+        let (code, text, _) = seed.run(&[arguments, &SPAN].concat());
+        let took = begun.elapsed().as_secs_f64();
+        println!("{arguments:?}: {code}, {took:.1} s, {:.0} readings/s: {text}", n / took);
+        assert_eq!(code, 0);
+    }
+}

@@ -1,0 +1,377 @@
+//! What README and guides say, done: links lead somewhere, commands answer what is shown, settings are taken, and the
+//! queries of docs/mongodb.md find in both modes what they promise, by the index that they promise.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::support::guides::{self, Block};
+use crate::support::mongod::{Mongod, tools, unique_database};
+use crate::support::mosquitto::Mosquitto;
+use crate::support::service::Service;
+use serde_json::{Value, json};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+// ---- links
+
+/// The text without fenced and indented blocks and without code in a line.
+fn prose(text: &str) -> Vec<String> {
+    let mut fenced = false;
+    let lines = text.lines().filter(|line| {
+        let fence = line.starts_with("```");
+        fenced ^= fence;
+        !fenced && !fence && !line.starts_with("    ")
+    });
+    lines.map(|line| line.split('`').step_by(2).collect::<Vec<_>>().join("`")).collect()
+}
+
+/// The anchors of a page, as GitHub makes them of its headings.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut fenced = false;
+    let mut times: BTreeMap<String, usize> = BTreeMap::new();
+    let mut found = BTreeSet::new();
+    for line in text.lines() {
+        fenced ^= line.starts_with("```");
+        let heading = line.trim_start_matches('#');
+        if fenced || heading.len() == line.len() || !heading.starts_with(' ') {
+            continue;
+        }
+        let keep = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | ' ');
+        let slug: String = heading.trim().to_lowercase().chars().filter(|c| keep(*c)).collect();
+        let slug = slug.replace(' ', "-");
+        let n = times.entry(slug.clone()).or_default();
+        found.insert(if *n == 0 { slug } else { format!("{slug}-{n}") });
+        *n += 1;
+    }
+    found
+}
+
+/// Targets of `[text](target)` in a line.
+fn targets(line: &str) -> Vec<&str> {
+    line.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect()
+}
+
+/// What is wrong with the links of a page.
+fn broken(page: &str, text: &str) -> Vec<String> {
+    let folder = Path::new(page).parent().unwrap_or(Path::new(""));
+    let mut wrong = vec![];
+    for target in prose(text).iter().flat_map(|line| targets(line)) {
+        if target.starts_with("http://") || target.starts_with("https://") {
+            continue;
+        }
+        let (path, anchor) = target.split_once('#').map_or((target, None), |(path, anchor)| (path, Some(anchor)));
+        let file = if path.is_empty() { guides::root().join(page) } else { guides::root().join(folder).join(path) };
+        if !file.exists() {
+            wrong.push(format!("{page}: {target}: there is no such file"));
+        } else if let Some(anchor) = anchor {
+            let there = std::fs::read_to_string(&file).is_ok_and(|text| anchors(&text).contains(anchor));
+            if !there {
+                wrong.push(format!("{page}: {target}: there is no such heading"));
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let pages = guides::pages();
+    assert!(pages.iter().any(|p| p == "docs/mongodb.md"), "{pages:?}");
+    let wrong: Vec<String> = pages.iter().flat_map(|page| broken(page, &guides::read(page))).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // And the check itself finds what is broken.
+    let text = "# A `b` heading!\n\n[x](#a-b-heading) [y](nowhere.md) `[z](q.md)`\n\n    [code](w.md)\n[v](#c)\n";
+    assert_eq!(anchors(text), BTreeSet::from(["a-b-heading".to_owned()]));
+    assert_eq!(broken("docs/none.md", text).iter().filter(|w| w.contains("no such file")).count(), 3);
+    assert_eq!(broken("README.md", "[a](docs/mongodb.md#no-such) [b](docs/mongodb.md#queries)").len(), 1);
+}
+
+// ---- settings
+
+/// Every configuration that a guide shows is accepted, but for files that it names.
+#[test]
+fn settings_are_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut n = 0;
+    for page in guides::pages() {
+        for block in guides::blocks(&page, &guides::read(&page)) {
+            if block.info.first().is_none_or(|w| w != "toml") || block.has("tokens") {
+                continue;
+            }
+            let file = dir.path().join("hourbucket.toml");
+            std::fs::write(&file, &block.text).unwrap();
+            if let Err(problems) = hourbucket::config::load(Some(&file), std::iter::empty()) {
+                // A certificate is named that is not here; all else must be right.
+                let said = problems.to_string();
+                let others = said.lines().skip(1).filter(|line| !line.contains("No such file")).count();
+                assert_eq!(others, 0, "{}: {said}", block.at);
+            }
+            n += 1;
+        }
+    }
+    assert!(n >= 3, "{n} configurations were found");
+}
+
+/// The list of reasons is in the guide, whole, and nothing else.
+#[test]
+fn reasons_are_listed() {
+    let text = guides::read("docs/http.md");
+    let table = text.split_once("## Why a reading is rejected").unwrap().1;
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let listed: BTreeSet<&str> = rows.collect();
+    assert_eq!(listed, hourbucket::decode::reasons::ALL.iter().copied().collect());
+}
+
+/// Rows of a record of the load test: what is in the first column up to a colon, and the numbers in the others.
+fn record(headline: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let text = guides::read("loadtest/RESULTS.md");
+    let record = text.split("\n## ").find(|part| part.starts_with(headline)).unwrap();
+    let rows = record.lines().filter(|line| line.starts_with("| "));
+    let row = |line: &str| {
+        let cells: Vec<&str> =
+            line.split(['|', ':', ' ', '*']).map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        (cells[0].to_owned(), cells.iter().map(|cell| (*cell).to_owned()).collect())
+    };
+    // The first table; the second, of the targets, begins its rows with the same names.
+    let mut found = BTreeMap::new();
+    for line in rows {
+        let (name, numbers) = row(line);
+        found.entry(name).or_insert(numbers);
+    }
+    found
+}
+
+/// Figures of the load test stand in README and guides as they stand in its record.
+#[test]
+fn figures_are_those_of_the_record() {
+    let record = record("2026-11-22 02:56");
+    let mut compared = 0;
+    for page in guides::pages().iter().filter(|p| *p == "README.md" || p.starts_with("docs/")) {
+        for line in guides::read(page).lines().filter(|line| line.starts_with("| ")) {
+            // A row of the record by its name, in code or as the baselines are called.
+            let named =
+                |name: &&String| line.contains(&format!("`{name}`")) || line.starts_with(&format!("| {name}: "));
+            let rows: Vec<_> = record.keys().filter(named).collect();
+            let measured = |word: &&str| {
+                let (whole, part) = word.split_once('.').unwrap_or((word, ""));
+                let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+                digits(whole) && (part.len() >= 3 && digits(part) || part.is_empty() && whole.len() >= 5)
+            };
+            for figure in line.split([' ', '|', '(', ')']).filter(measured).filter(|_| !rows.is_empty()) {
+                let there = rows.iter().any(|name| record[*name].contains(figure));
+                assert!(there, "{page}: {figure} is in no record of {rows:?}: {line}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 25, "{compared} figures were compared");
+}
+
+// ---- commands
+
+/// Runs the `sh run` blocks of a page, in one shell, against a service with its `toml run` blocks as configuration.
+fn run_commands(page: &str) {
+    let blocks = guides::blocks(page, &guides::read(page));
+    let broker = Mosquitto::start("");
+    let settings = [("STORE__URI", &*Mongod::shared().uri()), ("STORE__DATABASE", &unique_database("guide"))];
+    let config: String = blocks.iter().filter(|b| b.is("toml", "run")).map(|b| b.text.as_str()).collect();
+    let config = config.replace("mqtt://127.0.0.1:1883", &broker.url());
+    let service = Service::start(&format!("flush.max_age = \"200ms\"\n{config}"), &settings);
+    if config.contains("[[mqtt]]") {
+        service.wait_subscribed();
+    }
+    let commands: Vec<&Block> = blocks.iter().filter(|b| b.is("sh", "run")).collect();
+    assert!(!commands.is_empty(), "{page} has no commands");
+    let outputs = shell(&service, &broker, &settings, &commands);
+    for (block, said) in commands.iter().zip(outputs) {
+        if let Some(output) = &block.output {
+            guides::compare(output, &said);
+        }
+    }
+    let metrics = service.wait_settled(1, PATIENCE);
+    assert_eq!(metrics.get("dead_letters_total"), 0.0, "a message of {page} was not understood:\n{}", service.log());
+}
+
+fn shell(service: &Service, broker: &Mosquitto, settings: &[(&str, &str)], commands: &[&Block]) -> Vec<String> {
+    let mut script = String::from("set -euo pipefail\n");
+    let (http, admin) = (service.http().replace("http://", ""), service.admin().replace("http://", ""));
+    for block in commands {
+        let text = block.text.replace("127.0.0.1:8080", &http).replace("127.0.0.1:8081", &admin);
+        let text = text.replace("mosquitto_pub ", &format!("mosquitto_pub -p {} ", broker.port()));
+        script.push_str(&format!("printf '\\n@@@@\\n'; echo '--- {}' >&2\n{text}\n", block.at));
+    }
+    let binary = PathBuf::from(env!("CARGO_BIN_EXE_hourbucket"));
+    let path = format!("{}:{}", binary.parent().unwrap().display(), std::env::var("PATH").unwrap_or_default());
+    let mut command = Command::new("bash");
+    command.arg("-c").arg(script).current_dir(service.dir()).env("PATH", path).env("no_proxy", "127.0.0.1");
+    // As a user has it: the configuration where the program looks for it, and the URI in the environment.
+    std::fs::create_dir_all(service.dir().join("config")).unwrap();
+    std::fs::copy(service.dir().join("hourbucket.toml"), service.dir().join("config/hourbucket.toml")).unwrap();
+    command.envs(settings.iter().map(|(key, value)| (format!("HOURBUCKET_{key}"), *value)));
+    let done = command.output().expect("bash");
+    let (said, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{said}\n{errors}");
+    let outputs: Vec<String> = said.split("\n@@@@\n").skip(1).map(str::to_owned).collect();
+    assert_eq!(outputs.len(), commands.len(), "{said}");
+    outputs
+}
+
+#[test]
+fn commands_of_the_readme() {
+    run_commands("README.md");
+}
+
+#[test]
+fn commands_of_the_http_guide() {
+    run_commands("docs/http.md");
+}
+
+#[test]
+fn commands_of_the_mqtt_guide() {
+    run_commands("docs/mqtt.md");
+}
+
+// ---- queries
+
+/// `HOURBUCKET_MONGOSH`, else what `tests/run.sh` has fetched; `None` where that could not get it.
+fn mongosh() -> Option<PathBuf> {
+    match std::env::var_os("HOURBUCKET_MONGOSH") {
+        Some(none) if none == "none" => return None,
+        Some(named) => return Some(named.into()),
+        None => {}
+    }
+    let entries = std::fs::read_dir(tools()).into_iter().flatten().flatten().map(|entry| entry.path());
+    let found = entries.map(|path| path.join("mongosh")).find(|path| path.is_file());
+    let none = || panic!("no mongosh in {}: run tests/run.sh once, it gets one", tools().display());
+    Some(found.unwrap_or_else(none))
+}
+
+/// The readings that docs/mongodb.md speaks of, as NDJSON.
+fn example_data() -> String {
+    let start = 1_709_287_200_000_i64; // 2024-03-01T10:00:00Z
+    let minute = |n: i64| start + n * 60_000;
+    let first = (0..120).filter(|n| !(80..100).contains(n)).map(|n| {
+        let temp = (2000 + 5 * n) as f64 / 100.0;
+        json!({ "sensor_id": "S1", "ts": minute(n), "values": { "temp": temp, "humid": 60 }, "tags": { "site": "north" } })
+    });
+    let second = (0..12).map(|n| {
+        let temp = if n % 2 == 0 { 18.0 } else { 18.5 };
+        json!({ "sensor_id": "S2", "ts": minute(n * 10), "values": { "temp": temp }, "tags": { "site": "south" } })
+    });
+    first.chain(second).map(|reading| format!("{reading}\n")).collect()
+}
+
+/// What mongosh is given: each block as it stands, the last statement's value printed, and its plan where one is promised.
+fn script(examples: &[&Block]) -> String {
+    let mut script = String::from(
+        "function show(what, value) {\n\
+         if (value && typeof value.toArray === 'function' && !Array.isArray(value)) value = value.toArray();\n\
+         print('@@ ' + what + ' ' + EJSON.stringify(value === undefined ? null : value));\n}\n",
+    );
+    for (n, block) in examples.iter().enumerate() {
+        let lines: Vec<&str> = block.text.lines().collect();
+        let last = lines.iter().rposition(|line| line.starts_with("db.") || line.starts_with("where."));
+        let Some(last) = last else {
+            script.push_str(&block.text);
+            continue;
+        };
+        let (before, expression) = (lines[..last].join("\n"), lines[last..].join("\n"));
+        script.push_str(&format!("{before}\nshow('answer {n}', {expression})\n"));
+        if index_of(block).is_some() {
+            script.push_str(&format!("show('plan {n}', {expression}.explain('queryPlanner'))\n"));
+        }
+    }
+    script
+}
+
+fn index_of(block: &Block) -> Option<&str> {
+    block.info.iter().find_map(|word| word.strip_prefix("index="))
+}
+
+/// All values of a key, anywhere.
+fn values_of<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a str>) {
+    match value {
+        Value::Object(members) => {
+            for (name, value) in members {
+                if let Some(text) = value.as_str().filter(|_| name == key) {
+                    found.push(text);
+                }
+                values_of(value, key, found);
+            }
+        }
+        Value::Array(all) => all.iter().for_each(|value| values_of(value, key, found)),
+        _ => {}
+    }
+}
+
+fn uses_index(block: &Block, plan: &Value) {
+    let wanted = index_of(block).unwrap();
+    let (mut stages, mut indexes) = (vec![], vec![]);
+    values_of(plan, "stage", &mut stages);
+    values_of(plan, "indexName", &mut indexes);
+    let used = stages.contains(&wanted) || indexes.contains(&wanted);
+    assert!(
+        used && !stages.contains(&"COLLSCAN"),
+        "{}: {wanted} is not used: {stages:?} {indexes:?}\n{plan}",
+        block.at
+    );
+}
+
+/// The examples in one mode, with pages of 25 readings, so that a query that forgets the further pages shows.
+fn queries(mode: &str) {
+    let Some(mongosh) = mongosh() else {
+        eprintln!("NOT RUN: there is no mongosh here (HOURBUCKET_MONGOSH = none)");
+        return;
+    };
+    let (uri, database) = (Mongod::shared().uri(), unique_database("queries"));
+    let text = "flush.max_age = \"200ms\"\nbucket.max_readings = 25\nlimits.past = \"20000d\"\nstore.retention = \"20000d\"\n\
+                store.tags_index = true\n[latest]\nenabled = true\ninterval = \"200ms\"\n";
+    let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", &database), ("STORE__MODE", mode)];
+    let mut service = Service::start(text, &settings);
+    let (status, said) = service.post("/v1/readings", "application/x-ndjson", example_data().as_bytes()).unwrap();
+    assert_eq!(status, 200, "{said}");
+    service.wait_settled(112, PATIENCE);
+    assert_eq!(service.terminate(PATIENCE), 0, "{}", service.log());
+
+    let page = guides::read("docs/mongodb.md");
+    let blocks = guides::blocks("docs/mongodb.md", &page);
+    let of_mode = |b: &&Block| b.is("js", "run") && (b.has(mode) || !(b.has("bucket") || b.has("timeseries")));
+    let examples: Vec<&Block> = blocks.iter().filter(of_mode).collect();
+    let file = service.dir().join("examples.js");
+    std::fs::write(&file, script(&examples)).unwrap();
+    let uri = uri.replace("/?", &format!("/{database}?"));
+    let done = Command::new(mongosh).args(["--quiet", &uri, "--file"]).arg(&file).env("HOME", service.dir()).output();
+    let done = done.expect("mongosh");
+    let (said, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{said}\n{errors}");
+
+    let mut compared = BTreeSet::new();
+    for line in said.lines() {
+        let mut words = line.splitn(4, ' ').skip(1);
+        let (Some(what), Some(n), Some(value)) = (words.next(), words.next(), words.next()) else { panic!("{line}") };
+        let block = examples[n.parse::<usize>().unwrap_or_else(|_| panic!("{line}"))];
+        match (what, &block.output) {
+            ("plan", _) => uses_index(block, &serde_json::from_str(value).unwrap()),
+            (_, Some(output)) => guides::compare(output, value),
+            (_, None) => continue,
+        }
+        compared.insert((what.to_owned(), n.to_owned()));
+    }
+    let promised = examples.iter().map(|b| usize::from(b.output.is_some()) + usize::from(index_of(b).is_some()));
+    assert_eq!(compared.len(), promised.sum::<usize>(), "{said}");
+    assert!(compared.len() > 20, "{said}");
+}
+
+#[test]
+fn queries_in_bucket_mode() {
+    queries("bucket");
+}
+
+#[test]
+fn queries_in_timeseries_mode() {
+    queries("timeseries");
+}

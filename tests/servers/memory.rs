@@ -1,0 +1,149 @@
+//! Memory stays within its budgets whatever is sent: field names that never repeat, shapes, tags and sensor ids chosen to
+//! hurt, with MongoDB away, and on until the journal is full. Measured from /proc, of the real binary.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::support::mongod::Mongod;
+use crate::support::service::Service;
+use crate::support::wait_until;
+
+const MIB: u64 = 1 << 20;
+/// The configured budgets.
+const ACCUMULATE_MIB: u64 = 32;
+const QUEUE_MIB: u64 = 16;
+/// The newest entries of the journal, which it keeps in memory.
+const TAIL_MIB: u64 = 32;
+/// What buffers, bodies and the allocator may take beside them, and beside the idle program. The promise is 200 MiB beside
+/// the configured budgets, all in all; a real service has more threads and connections than this one.
+const SLACK_MIB: u64 = 64;
+/// So much is sent of each kind of input at least, and until the journal is full.
+const SENT_MIB: u64 = 40;
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// The kinds of input.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    /// 60 names of 100 bytes a reading, none of which comes again.
+    LongNames,
+    /// 60 names of a few bytes a reading, none of which comes again.
+    ShortNames,
+    /// The same names always in another order.
+    FieldSchemas,
+    /// Tags that never repeat.
+    Tags,
+    /// Sensors that never repeat, each with one small value.
+    Sensors,
+}
+
+const KINDS: [Kind; 5] = [Kind::LongNames, Kind::ShortNames, Kind::FieldSchemas, Kind::Tags, Kind::Sensors];
+
+impl Kind {
+    /// One body; `n` is never the same.
+    fn body(self, n: u64, now_ms: u64) -> String {
+        let mut body = String::from("[");
+        for i in 0..100 {
+            let (reading, comma) = (n * 100 + i, if i == 0 { "" } else { "," });
+            // A few readings each, so that the limit for names is not what stops them.
+            let sensor = match self {
+                Kind::Sensors => format!("{reading:0>200}"),
+                _ => format!("S{}", reading / 8),
+            };
+            let values: Vec<String> = match self {
+                Kind::LongNames => (0..60).map(|k| format!(r#""{reading:0>90}-{k}":1"#)).collect(),
+                Kind::ShortNames => (0..60).map(|k| format!(r#""{:x}":1"#, reading * 60 + k)).collect(),
+                Kind::FieldSchemas => {
+                    (0..60).map(|k| format!(r#""f{}":1"#, (k * (2 * reading + 1) + reading) % 64)).collect()
+                }
+                Kind::Tags | Kind::Sensors => vec![r#""v":1"#.into()],
+            };
+            let tags: Vec<String> = match self {
+                Kind::Tags => (0..8).map(|k| format!(r#""t{k}":"{reading:0>200}""#)).collect(),
+                _ => vec![],
+            };
+            let (values, tags) = (values.join(","), tags.join(","));
+            let ts = now_ms - (n % 50) * 60_000;
+            body += &format!(r#"{comma}{{"sensor_id":"{sensor}","ts":{ts},"values":{{{values}}},"tags":{{{tags}}}}}"#);
+        }
+        body + "]"
+    }
+}
+
+fn resident_mib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let line = status.lines().find(|l| l.starts_with("VmRSS:")).expect("VmRSS");
+    line.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).expect("a number") / 1024
+}
+
+/// Sends one kind from two threads; gives the most that was resident, and whether the journal was full.
+fn send(service: &Service, kind: Kind, first: &AtomicU64) -> (u64, bool) {
+    let (sent, full) = (AtomicU64::new(0), AtomicBool::new(false));
+    let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
+    let begun = Instant::now();
+    let is_over = || full.load(Ordering::Relaxed) || sent.load(Ordering::Relaxed) >= SENT_MIB * MIB;
+    let most = std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over() {
+                    let body = kind.body(first.fetch_add(1, Ordering::Relaxed), now_ms);
+                    let (status, text) = service.post("/v1/readings", "application/json", body.as_bytes()).unwrap();
+                    match status {
+                        200 => drop(sent.fetch_add(body.len() as u64, Ordering::Relaxed)),
+                        429 if text.contains("journal is full") => full.store(true, Ordering::Relaxed),
+                        429 => std::thread::sleep(Duration::from_millis(10)),
+                        _ => panic!("{kind:?}: {status} {text}"),
+                    }
+                }
+            });
+        }
+        let mut most = 0;
+        while !is_over() {
+            assert!(begun.elapsed() < PATIENCE, "{kind:?}: {} bytes were taken", sent.load(Ordering::Relaxed));
+            most = most.max(resident_mib(service.pid()));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        most
+    });
+    (most, full.into_inner())
+}
+
+fn within_the_budgets(mode: &str) {
+    let mut mongod = Mongod::start();
+    let text = format!(
+        "store.mode = \"{mode}\"\naccumulate.max_bytes = \"{ACCUMULATE_MIB}MiB\"\n\
+         ingest.queue_max_bytes = \"{QUEUE_MIB}MiB\"\njournal.segment_bytes = \"4MiB\"\njournal.max_bytes = \"32MiB\""
+    );
+    let service = Service::start(&text, &[("STORE__URI", &mongod.uri())]);
+    let idle = resident_mib(service.pid());
+    let first = AtomicU64::new(0);
+    let (mut was_full, limit) = (false, idle + ACCUMULATE_MIB + QUEUE_MIB + TAIL_MIB + SLACK_MIB);
+    for kind in KINDS {
+        mongod.kill9();
+        let (most, full) = send(&service, kind, &first);
+        was_full |= full;
+        let gauge = service.metrics().get("accumulate_bytes") as u64 / MIB;
+        println!(
+            "{mode}, {kind:?}: {most} MiB resident at most ({idle} idle), full: {full}, accumulate_bytes {gauge} MiB"
+        );
+        assert!(most <= limit, "{kind:?}: {most} MiB are resident, {limit} are within the budgets");
+        mongod.restart();
+        service.wait_settled(1, PATIENCE);
+        // What is stored is not held any more, in the books as in memory.
+        wait_until("names, shapes and tags are let go", PATIENCE, || {
+            (service.metrics().get("accumulate_bytes") < (ACCUMULATE_MIB * MIB) as f64 * 0.9).then_some(())
+        });
+    }
+    assert!(was_full, "the journal was never full");
+}
+
+#[test]
+fn hostile_input_stays_within_the_budgets() {
+    within_the_budgets("bucket");
+}
+
+#[test]
+fn hostile_input_stays_within_the_budgets_with_time_series() {
+    within_the_budgets("timeseries");
+}

@@ -1,0 +1,89 @@
+//! Several brokers, and one broker shared by two instances of which one is killed: real mosquitto, real MongoDB, the binary.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::support::fleet::Devices;
+use crate::support::mongod::{Mongod, unique_database};
+use crate::support::mosquitto::Mosquitto;
+use crate::support::service::Service;
+use crate::support::{stored, wait_until};
+
+/// Everything settles within this; two cores are shared by all of it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn broker() -> Mosquitto {
+    Mosquitto::start("max_inflight_messages 1000\nmax_queued_messages 0\n")
+}
+
+fn section(broker: &Mosquitto, client_id: &str, filter: &str) -> String {
+    format!(
+        "[[mqtt]]\nurl = \"{}\"\nclient_id = \"{client_id}\"\n[[mqtt.subscriptions]]\nfilter = \"{filter}\"\n\
+         topic = \"fleet/{{sensor_id}}\"\nformat = \"json\"\n",
+        broker.url()
+    )
+}
+
+/// One of two instances dies with SIGKILL amid the messages of a shared subscription. What the broker had given it, and what
+/// it goes on choosing it for, waits for it; when it is back under its name, everything published is stored, once.
+#[test]
+fn one_of_two_instances_is_killed() {
+    let (uri, database, broker) = (Mongod::shared().uri(), unique_database("share"), broker());
+    let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", &database)];
+    let instance = |id: &str| {
+        // Two instances on one sensor are exact in bucket mode only.
+        let text = format!(
+            "store.mode = \"bucket\"\nflush.max_age = \"300ms\"\n{}",
+            section(&broker, id, "$share/group/fleet/+")
+        );
+        Service::start(&text, &settings)
+    };
+    let (one, mut two) = (instance("one"), instance("two"));
+    one.wait_subscribed();
+    two.wait_subscribed();
+    let devices = Devices::start(broker.port(), 50, 30_000, 6_000);
+    let published = |n| {
+        wait_until("messages flow", PATIENCE, || (devices.acked.load(Ordering::Relaxed) >= n).then_some(()));
+    };
+    published(10_000);
+    assert!(two.metrics().get("readings_accepted_total") > 0.0, "the second instance took nothing");
+    two.kill9();
+    published(30_000);
+    let sent = devices.finish(false);
+    assert_eq!(sent.len(), 30_000);
+    // The survivor has taken all that it will get.
+    one.wait_settled(10_000, PATIENCE);
+    let without = stored::readings(&uri, &database).len();
+    println!("{} of {} wait for the killed instance", sent.len() - without, sent.len());
+    assert!(
+        without < sent.len(),
+        "mosquitto gave the dead one's messages to the other: its documentation here is wrong"
+    );
+    two.restart();
+    wait_until("everything is stored", PATIENCE, || {
+        (stored::readings(&uri, &database).len() >= sent.len()).then_some(())
+    });
+    stored::exactly_once(&stored::readings(&uri, &database), sent);
+}
+
+#[test]
+fn several_brokers_at_once() {
+    let (uri, database) = (Mongod::shared().uri(), unique_database("brokers"));
+    let brokers = [broker(), broker()];
+    // The same client id, since it is one of each broker.
+    let text: String = brokers.iter().map(|broker| section(broker, "hourbucket", "fleet/+")).collect();
+    let settings = [("STORE__URI", uri.as_str()), ("STORE__DATABASE", &database)];
+    let service = Service::start(&format!("flush.max_age = \"300ms\"\n{text}"), &settings);
+    service.wait_subscribed();
+    let devices = brokers.each_ref().map(|broker| Devices::start(broker.port(), 20, 2_000, 4_000));
+    let sent: Vec<_> = devices.into_iter().flat_map(|devices| devices.finish(false)).collect();
+    let metrics = service.wait_settled(sent.len() as u64, PATIENCE);
+    assert_eq!(metrics.get("mqtt_connected"), 2.0);
+    // Both published for the same sensors; an equal reading from both is one reading.
+    let mut sent: Vec<_> = sent;
+    sent.sort();
+    sent.dedup();
+    stored::exactly_once(&stored::readings(&uri, &database), sent);
+}

@@ -1,0 +1,410 @@
+//! The read API beside a real MongoDB, in both modes: what was answered with 200 is there at once and exactly once, over
+//! page and hour turns; lists, formats, cursors, tokens, and what is said when MongoDB does not answer or does not write.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use crate::support;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use crate::support::block_on;
+use crate::support::fleet::now_ms;
+use crate::support::mongod::{Mongod, unique_database};
+use crate::support::service::Service;
+use hourbucket::ingest::http::tokens::hash_secret;
+use hourbucket::model::stable_hash;
+use hourbucket::route::shard_of;
+use mongodb::bson::{Document, doc};
+use serde_json::{Value, json};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const MINUTE: i64 = 60_000;
+/// Readings in one request of [`post_many`].
+const MANY: i64 = 100;
+
+fn start(mode: &str, database: &str, more: &str) -> Service {
+    let uri = Mongod::shared().uri();
+    let text = format!("store.mode = \"{mode}\"\n{more}");
+    let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", database)]);
+    prepared(&service);
+    service
+}
+
+/// It takes readings before it has prepared its collections, and is asked after.
+fn prepared(service: &Service) {
+    support::wait_until("the collections are prepared", PATIENCE, || {
+        let (_, text) = service.get_admin("/readyz")?;
+        (!serde_json::from_str::<Value>(&text).ok()?["mode"].is_null()).then_some(())
+    });
+}
+
+#[track_caller]
+fn get(service: &Service, path: &str) -> Value {
+    let (status, text) = service.get_admin(path).unwrap();
+    assert_eq!(status, 200, "{path}: {text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+#[track_caller]
+fn post(service: &Service, lines: &str) {
+    let (status, text) = service.post("/v1/readings", "application/x-ndjson", lines.as_bytes()).unwrap();
+    assert_eq!(status, 200, "{text}");
+}
+
+/// Every page of a list of readings: time and `n`.
+fn all_readings(service: &Service, sensor: &str, from: i64, to: i64, limit: usize) -> Vec<(String, i64)> {
+    let (mut found, mut after) = (vec![], String::new());
+    loop {
+        let path = format!("/v1/sensors/{sensor}/readings?from={from}&to={to}&limit={limit}{after}");
+        let answer = get(service, &path);
+        assert_eq!(answer["complete"], true, "{path}");
+        let readings = answer["readings"].as_array().unwrap();
+        assert!(readings.len() <= limit);
+        found.extend(
+            readings.iter().map(|r| (r["ts"].as_str().unwrap().to_owned(), r["values"]["n"].as_i64().unwrap())),
+        );
+        match answer["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => return found,
+        }
+    }
+}
+
+/// Posts and asks for what was posted, again and again, while pages are filled, sealed and written and minutes turn.
+fn at_once_and_once(mode: &str) {
+    let database = unique_database(&format!("read_{mode}"));
+    let text = "bucket.span = \"1m\"\nbucket.max_readings = 20\nflush.max_age = \"60ms\"\nlog.level = \"warn\"\n";
+    let service = start(mode, &database, text);
+    let first = now_ms() / MINUTE * MINUTE - 5 * MINUTE;
+    let mut rng = fastrand::Rng::with_seed(7);
+    // Several readings a step, some late, some of one millisecond, over six minutes in a few seconds.
+    let (mut sent, mut ts): (Vec<(i64, i64)>, i64) = (vec![], first);
+    let (to, steps) = (first + 8 * MINUTE, 260);
+    for step in 0..steps {
+        let mut lines = String::new();
+        for _ in 0..rng.usize(1..6) {
+            ts += rng.i64(0..1000);
+            let at = if rng.u8(0..8) == 0 { (ts - rng.i64(0..2 * MINUTE)).max(first) } else { ts };
+            let n = sent.len() as i64;
+            sent.push((at, n));
+            lines += &format!("{{\"sensor_id\":\"a/b c\",\"ts\":{at},\"n\":{n},\"x\":0.5}}\n");
+        }
+        post(&service, &lines);
+        let since = if step % 20 == 0 { first } else { (ts - MINUTE).max(first) };
+        let found = all_readings(&service, "a%2Fb%20c", since, to, 37 + rng.usize(0..200));
+        let mut shown: Vec<i64> = found.iter().map(|(_, n)| *n).collect();
+        assert!(found.is_sorted_by_key(|(ts, _)| ts.clone()), "step {step}: not in order");
+        shown.sort_unstable();
+        let mut expected: Vec<i64> = sent.iter().filter(|(at, _)| *at >= since).map(|(_, n)| *n).collect();
+        expected.sort_unstable();
+        assert_eq!(shown, expected, "step {step}");
+        if step % 10 == 0 {
+            hours_fit(&service, first, to, &sent);
+        }
+    }
+    let metrics = service.wait_settled(sent.len() as u64, PATIENCE);
+    assert!(metrics.get("store_statements_total") > 50.0, "hardly anything was written meanwhile");
+    assert!(metrics.labelled("http_requests_total", "route", "/v1/sensors/{id}/readings") >= f64::from(steps));
+    hours_fit(&service, first, to, &sent);
+    // And after a restart, from the store alone.
+    let mut service = service;
+    assert_eq!(service.terminate(PATIENCE), 0);
+    service.restart();
+    prepared(&service);
+    assert_eq!(all_readings(&service, "a%2Fb%20c", first, to, 1000).len(), sent.len());
+    hours_fit(&service, first, to, &sent);
+}
+
+#[track_caller]
+fn hours_fit(service: &Service, from: i64, to: i64, sent: &[(i64, i64)]) {
+    let answer = get(service, &format!("/v1/sensors/a%2Fb%20c/hourly?from={from}&to={to}"));
+    let mut expected: BTreeMap<i64, (i64, i64, i64)> = BTreeMap::new();
+    for (at, n) in sent {
+        let bucket = expected.entry(at / MINUTE * MINUTE).or_insert((0, i64::MAX, 0));
+        *bucket = (bucket.0 + 1, bucket.1.min(*n), bucket.2 + n);
+    }
+    let buckets = answer["buckets"].as_array().unwrap();
+    assert_eq!(buckets.len(), expected.len(), "{answer}");
+    for (bucket, (count, min, sum)) in buckets.iter().zip(expected.values()) {
+        let n = &bucket["summary"]["n"];
+        assert_eq!(
+            (&bucket["count"], &n["min"], &n["sum"], &n["count"]),
+            (&json!(count), &json!(min), &json!(sum), &json!(count))
+        );
+        assert_eq!(n["avg"].as_f64().unwrap(), *sum as f64 / *count as f64);
+        assert_eq!(bucket["summary"]["x"]["max"], json!(0.5));
+    }
+}
+
+#[test]
+fn what_was_acknowledged_is_shown_at_once_and_once_from_buckets() {
+    at_once_and_once("bucket");
+}
+
+#[test]
+fn what_was_acknowledged_is_shown_at_once_and_once_from_time_series() {
+    at_once_and_once("timeseries");
+}
+
+#[test]
+fn sensors_in_memory_only_are_listed_among_the_others_with_their_last_values() {
+    for mode in ["bucket", "timeseries"] {
+        let database = unique_database("read_list");
+        let service = start(mode, &database, "flush.max_age = \"200ms\"\n");
+        let now = now_ms();
+        let names = ["Z", "a", "a/1", "a/2", "ab", "b", "ä", "ü/1", "z"];
+        for (i, name) in names.iter().enumerate().step_by(2) {
+            post(
+                &service,
+                &format!(
+                    "{{\"sensor_id\":\"{name}\",\"ts\":{now},\"n\":{i},\"old\":true,\"tags\":{{\"site\":\"x\"}}}}\n"
+                ),
+            );
+        }
+        service.wait_settled(5, PATIENCE);
+        assert_eq!(service.metrics().get("readings_in_flight"), 0.0);
+        // From here on nothing is stored for a while.
+        let mut service = service;
+        assert_eq!(service.terminate(PATIENCE), 0);
+        drop(service);
+        let service = start(mode, &database, "flush.max_age = \"1h\"\n");
+        for (i, name) in names.iter().enumerate() {
+            post(&service, &format!("{{\"sensor_id\":\"{name}\",\"ts\":{},\"n\":{}}}\n", now + 1000, i + 100));
+        }
+        for limit in [1, 2, 3, 100] {
+            let (mut found, mut after): (Vec<Value>, _) = (vec![], String::new());
+            loop {
+                let answer = get(&service, &format!("/v1/sensors?limit={limit}{after}"));
+                found.extend(answer["sensors"].as_array().unwrap().iter().cloned());
+                let Some(next) = answer["next"].as_str() else { break };
+                after = format!("&after={}", next.replace('/', "%2F").replace('ä', "%C3%A4").replace('ü', "%C3%BC"));
+            }
+            let ids: Vec<&str> = found.iter().map(|s| s["sensor_id"].as_str().unwrap()).collect();
+            assert_eq!(ids, ["Z", "a", "a/1", "a/2", "ab", "b", "z", "ä", "ü/1"], "{mode} {limit}: by their bytes");
+            for sensor in &found {
+                let i = names.iter().position(|n| *n == sensor["sensor_id"]).unwrap();
+                assert_eq!(sensor["last"]["n"]["value"], json!(i + 100), "{sensor}");
+                assert_eq!(sensor["last"]["old"].is_object(), i % 2 == 0, "{sensor}");
+                assert_eq!(sensor["last_ts"], sensor["last"]["n"]["ts"]);
+            }
+            assert_eq!(found.iter().find(|s| s["sensor_id"] == "a/1").unwrap()["tags"], json!({"site": "x"}));
+        }
+        let ids = |path: &str| -> Vec<String> {
+            let answer = get(&service, path);
+            answer["sensors"].as_array().unwrap().iter().map(|s| s["sensor_id"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(ids("/v1/sensors?prefix=a"), ["a", "a/1", "a/2", "ab"]);
+        assert_eq!(ids("/v1/sensors?prefix=a%2F&after=a%2F1"), ["a/2"]);
+        assert_eq!(ids("/v1/sensors?prefix=a&after=Z"), ["a", "a/1", "a/2", "ab"]);
+        assert!(ids("/v1/sensors?prefix=a&after=b").is_empty());
+        assert!(ids("/v1/sensors?prefix=nobody").is_empty());
+        fleet_and_dead_letters(&service, &names);
+    }
+}
+
+fn fleet_and_dead_letters(service: &Service, names: &[&str]) {
+    let (status, _) = service.post("/v1/hooks/json", "application/json", b"{broken").unwrap();
+    assert_eq!(status, 202);
+    let (status, _) = service.post("/v1/hooks/json", "application/json", b"\xff\xfe").unwrap();
+    assert_eq!(status, 202);
+    let fleet = get(service, "/v1/fleet");
+    assert_eq!(fleet["sensors"], json!(names.len()), "{fleet}");
+    assert_eq!(fleet["busiest"].as_array().unwrap().len(), names.len());
+    assert!(fleet["busiest"][0]["readings_per_minute"].as_f64().unwrap() > 0.0);
+    let rejected = fleet["rejected"].as_array().unwrap();
+    assert!(rejected.iter().any(|r| r["source"] == "http" && r["reason"] == "invalid_json"), "{fleet}");
+    let letters = support::wait_until("the letters are stored", PATIENCE, || {
+        let answer = get(service, "/v1/dead-letters");
+        (answer["letters"].as_array()?.len() >= 2).then_some(answer)
+    });
+    let letters = letters["letters"].as_array().unwrap();
+    let base64 = letters.iter().find(|l| l["payload_base64"].is_string()).unwrap();
+    assert_eq!((&base64["payload_base64"], &base64["payload_bytes"]), (&json!("//4="), &json!(2)));
+    assert!(letters.iter().any(|l| l["payload_text"] == "{broken" && l["source"] == "http"));
+    let (mut ids, mut before) = (BTreeSet::new(), String::new());
+    loop {
+        let answer = get(service, &format!("/v1/dead-letters?limit=1{before}"));
+        ids.extend(answer["letters"].as_array().unwrap().iter().map(|l| l["id"].as_str().unwrap().to_owned()));
+        let Some(next) = answer["next"].as_str() else { break };
+        before = format!("&before={next}");
+    }
+    assert_eq!(ids.len(), letters.len(), "each once by steps of one");
+    assert!(get(service, "/v1/dead-letters?reason=nothing")["letters"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn formats_and_old_buckets_of_the_other_form() {
+    let database = unique_database("read_forms");
+    let mut service = start("bucket", &database, "flush.max_age = \"100ms\"\n");
+    let first = now_ms() / MINUTE * MINUTE - 3 * 3_600_000;
+    post(&service, &format!("{{\"sensor_id\":\"S\",\"ts\":{first},\"n\":1,\"t\":\"a,\\\"b\\\"\"}}\n"));
+    post(&service, &format!("{{\"sensor_id\":\"S\",\"ts\":{},\"n\":2}}\n", first + 1));
+    service.wait_settled(2, PATIENCE);
+    assert_eq!(service.terminate(PATIENCE), 0);
+    drop(service);
+    // The other mode from here on: the sensor has buckets of both forms, and a measurement that a conversion left.
+    let service = start("timeseries", &database, "flush.max_age = \"100ms\"\n");
+    post(&service, &format!("{{\"sensor_id\":\"S\",\"ts\":{},\"n\":3}}\n", first + 3_600_000));
+    post(&service, &format!("{{\"sensor_id\":\"S\",\"ts\":{},\"n\":4}}\n", first + 2));
+    service.wait_settled(2, PATIENCE);
+    let (uri, name) = (Mongod::shared().uri(), database.clone());
+    block_on(async move {
+        let client = mongodb::Client::with_uri_str(uri).await.unwrap();
+        let left = doc! { "ts": mongodb::bson::DateTime::from_millis(first), "meta": { "sensor_id": "S" }, "n": 1i64 };
+        client.database(&name).collection::<Document>("sensor_readings").insert_one(left).await.unwrap();
+    });
+    let path = format!("/v1/sensors/S/readings?from={first}");
+    let ns: Vec<Value> =
+        get(&service, &path)["readings"].as_array().unwrap().iter().map(|r| r["values"]["n"].clone()).collect();
+    assert_eq!(json!(ns), json!([1, 2, 4, 3]));
+    let hours = get(&service, &format!("/v1/sensors/S/hourly?from={first}"));
+    let counts: Vec<&Value> = hours["buckets"].as_array().unwrap().iter().map(|b| &b["count"]).collect();
+    assert_eq!(json!(counts), json!([3, 1]), "{hours}");
+    let (_, csv) = service.get_admin(&format!("{path}&format=csv&limit=2")).unwrap();
+    let lines: Vec<&str> = csv.split("\r\n").collect();
+    assert_eq!((lines[0], lines.len()), ("ts,n,t", 4), "{csv}");
+    assert!(lines[1].ends_with("Z,1,\"a,\"\"b\"\"\"") && lines[2].ends_with("Z,2,"), "{csv}");
+    let (_, ndjson) = service.get_admin(&format!("{path}&format=ndjson")).unwrap();
+    assert_eq!(ndjson.lines().count(), 4);
+    for wrong in
+        ["limit=0", "limit=100001", "after=x", "from=x", "format=xml", "from=5&to=4", "to=99999999999999999999"]
+    {
+        let (status, text) = service.get_admin(&format!("/v1/sensors/S/readings?{wrong}")).unwrap();
+        assert_eq!(status, 400, "{wrong}: {text}");
+    }
+    let (status, _) = service.get_admin("/v1/sensors/S/hourly?from=0").unwrap();
+    assert_eq!(status, 400, "half a million hours");
+}
+
+#[test]
+fn tokens_guard_it_and_a_store_that_is_away_is_told_soon() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokens = dir.path().join("tokens.toml");
+    std::fs::write(&tokens, format!("[[tokens]]\nid = \"r\"\nsha256 = \"{}\"\n", hash_secret("secret"))).unwrap();
+    let mut mongod = Mongod::start();
+    let text = format!("http.tokens_file = {:?}\nstore.connect_timeout = \"1s\"\n", tokens.display().to_string());
+    let (uri, database) = (mongod.uri(), unique_database("read_tokens"));
+    let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
+    prepared(&service);
+    let agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent();
+    let ask = |path: &str, token: Option<&str>| -> (u16, Value) {
+        let mut request = agent.get(format!("{}{path}", service.admin()));
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let mut answer = request.call().unwrap();
+        let text = answer.body_mut().read_to_string().unwrap();
+        (answer.status().as_u16(), serde_json::from_str(&text).unwrap_or(Value::Null))
+    };
+    for path in ["/v1/sensors", "/v1/sensors/S/hourly", "/v1/sensors/S/readings", "/v1/fleet", "/v1/dead-letters"] {
+        for (token, reason) in [(None, "no_token"), (Some("r.wrong"), "invalid_token"), (Some("x"), "malformed_token")]
+        {
+            let (status, body) = ask(path, token);
+            assert_eq!((status, &body["error"]["reason"]), (401, &json!(reason)), "{path}");
+        }
+        assert_eq!(ask(path, Some("r.secret")).0, 200, "{path}");
+    }
+    for open in ["/metrics", "/livez", "/readyz", "/openapi.json"] {
+        assert_eq!(ask(open, None).0, 200, "{open}");
+    }
+    mongod.kill9();
+    for path in ["/v1/sensors", "/v1/sensors/S/hourly", "/v1/sensors/S/readings", "/v1/dead-letters"] {
+        let begun = Instant::now();
+        let (status, body) = ask(path, Some("r.secret"));
+        assert_eq!(status, 503, "{path}: {body}");
+        assert!(["store_away", "timed_out"].contains(&body["error"]["reason"].as_str().unwrap()), "{body}");
+        assert!(begun.elapsed() < Duration::from_secs(15), "{path} took {:?}", begun.elapsed());
+    }
+    assert_eq!(ask("/v1/fleet", Some("r.secret")).0, 200, "the fleet needs no store");
+}
+
+/// Lets nothing be written to MongoDB from here on, or again; it can be read all the while. (Were it stopped, there would
+/// be no answer that could say whether it is complete.)
+fn lock(mongod: &Mongod, is_locked: bool) {
+    let command = if is_locked {
+        doc! { "fsync": 1, "lock": true }
+    } else {
+        doc! { "fsyncUnlock": 1 }
+    };
+    block_on(async {
+        let client = mongodb::Client::with_uri_str(mongod.uri()).await.unwrap();
+        client.database("admin").run_command(command).await.unwrap();
+    });
+}
+
+/// Posts some 100 KiB of readings of a sensor, numbered from `n` on.
+fn post_many(service: &Service, sensor: &str, from_ms: i64, n: i64) {
+    let text = "x".repeat(1000);
+    let line =
+        |n: i64| format!("{{\"sensor_id\":\"{sensor}\",\"ts\":{},\"n\":{n},\"text\":\"{text}\"}}\n", from_ms + n);
+    post(service, &(n..n + MANY).map(line).collect::<String>());
+}
+
+/// The numbers of a sensor's readings that are shown, and whether that is said to be all.
+fn shown(service: &Service, sensor: &str, from_ms: i64) -> (Vec<i64>, bool) {
+    let answer = get(service, &format!("/v1/sensors/{sensor}/readings?from={from_ms}&limit=100000"));
+    let ns = answer["readings"].as_array().unwrap().iter().map(|r| r["values"]["n"].as_i64().unwrap()).collect();
+    (ns, answer["complete"].as_bool().unwrap())
+}
+
+#[test]
+fn what_is_acknowledged_and_not_in_memory_yet_is_told_until_it_is() {
+    let mongod = Mongod::start();
+    let (uri, database) = (mongod.uri(), unique_database("read_incomplete"));
+    let text = "flush.max_age = \"100ms\"\nlog.level = \"warn\"\n[accumulate]\nshards = 2\nmax_bytes = \"1MiB\"\n";
+    let service = Service::start(text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
+    prepared(&service);
+    let of_shard = |shard| {
+        let mut names = (0..).map(|i| format!("s{i}"));
+        names.find(|name| shard_of(stable_hash(name), 2) == shard).unwrap()
+    };
+    let (full, other) = (of_shard(0), of_shard(1));
+    let from_ms = now_ms() / 3_600_000 * 3_600_000 - 3_600_000;
+    let hourly = |sensor: &str| -> (i64, bool) {
+        let answer = get(&service, &format!("/v1/sensors/{sensor}/hourly?from={from_ms}"));
+        let buckets = answer["buckets"].as_array().unwrap();
+        (buckets.iter().map(|b| b["count"].as_i64().unwrap()).sum(), answer["complete"].as_bool().unwrap())
+    };
+    for sensor in [&full, &other] {
+        post_many(&service, sensor, from_ms, 0);
+    }
+    service.wait_settled(2 * MANY as u64, PATIENCE);
+    lock(&mongod, true);
+
+    // The shard takes in what it has room for. Until then each answer has everything; from then on it says that it has not.
+    let mut sent = MANY;
+    let behind = loop {
+        post_many(&service, &full, from_ms, sent);
+        sent += MANY;
+        let (ns, is_complete) = shown(&service, &full, from_ms);
+        assert!(ns.is_sorted_by(|a, b| a < b), "each once");
+        if !is_complete {
+            break ns.len() as i64;
+        }
+        assert_eq!(ns.len() as i64, sent, "it says that it is complete");
+        assert!(sent < 50 * MANY, "{sent} readings of 1 KiB are in a shard with half a MiB");
+    };
+    assert!((2 * MANY..sent).contains(&behind), "{behind} of {sent}");
+    assert_eq!(hourly(&full), (behind, false));
+    assert_eq!(shown(&service, &other, from_ms), ((0..MANY).collect(), true), "the other shard has nothing to tell");
+
+    // Some more, and the router waits for that shard: what is behind it is in no shard, not even in the one with room.
+    for _ in 0..8 {
+        post_many(&service, &full, from_ms, sent);
+        sent += MANY;
+    }
+    post_many(&service, &other, from_ms, MANY);
+    assert_eq!(shown(&service, &other, from_ms), ((0..MANY).collect(), false));
+    assert_eq!(hourly(&other), (MANY, false));
+    let path = format!("/v1/sensors/{other}/readings?from={from_ms}&format=csv");
+    let agent = ureq::Agent::config_builder().proxy(None).build().new_agent();
+    let csv = agent.get(format!("{}{path}", service.admin())).call().unwrap();
+    assert_eq!(csv.headers()["x-hourbucket-complete"], "false");
+
+    lock(&mongod, false);
+    service.wait_settled((sent + 2 * MANY) as u64, PATIENCE);
+    for (sensor, n) in [(&full, sent), (&other, 2 * MANY)] {
+        assert_eq!(shown(&service, sensor, from_ms), ((0..n).collect(), true));
+        assert_eq!(hourly(sensor), (n, true));
+    }
+}

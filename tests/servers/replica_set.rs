@@ -1,0 +1,269 @@
+//! The promise on a replica set that changes its primary: stepped down, killed, without a majority, rolled back.
+//!
+//! Elections here start after 2 s without a primary and not after 10 s as in a set that is left as it is. Long runs, and
+//! the figures of a usual set: `HOURBUCKET_ELECTIONS=40 HOURBUCKET_ELECTION_MS=10000 cargo test --test servers
+//! replica_set::elections -- --nocapture`.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use mongodb::bson::{Document, doc};
+use mongodb::options::ReadConcern;
+
+use crate::support::fleet::{Devices, Gateway};
+use crate::support::mosquitto::Mosquitto;
+use crate::support::replica_set::ReplicaSet;
+use crate::support::service::Service;
+use crate::support::stored::{self, Stored};
+use crate::support::{block_on, wait_until};
+
+/// Everything settles within this; two cores are shared by all of it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Three members of a set are enough for two cores.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |n| n.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// Compares what every member has with what was sent.
+fn exactly_once_everywhere(set: &ReplicaSet, sent: &[Stored]) {
+    // The last write has reached a majority; the third member may be a little behind.
+    wait_until("the members have the same", PATIENCE, || {
+        let counts: Vec<i64> =
+            (0..3).map(|i| count(&set.direct_uri(i), ReadConcern::local())).collect::<Option<_>>()?;
+        counts.iter().all(|n| *n == counts[0]).then_some(())
+    });
+    for member in 0..3 {
+        stored::exactly_once(&stored::readings(&set.direct_uri(member), "hourbucket"), sent.iter().cloned());
+    }
+}
+
+/// Readings in pages and measurements that one member has, as far as this read concern shows them; `None` where it does
+/// not answer.
+fn count(uri: &str, concern: ReadConcern) -> Option<i64> {
+    block_on(async move {
+        let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
+        let database = client.database("hourbucket");
+        let mut all = 0;
+        let pages = [
+            doc! { "$match": { "storage": { "$exists": false } } },
+            doc! { "$group": { "_id": 0, "n": { "$sum": "$count" } } },
+        ];
+        let measurements = [doc! { "$group": { "_id": 0, "n": { "$sum": 1 } } }];
+        for (name, sum) in [("sensor_buckets", &pages[..]), ("sensor_readings", &measurements[..])] {
+            let collection = database.collection::<Document>(name);
+            let mut cursor = collection.aggregate(sum.to_vec()).read_concern(concern.clone()).await.ok()?;
+            if cursor.advance().await.ok()? {
+                let sum: Document = cursor.deserialize_current().expect("a sum");
+                all += sum.get_i64("n").or(sum.get_i32("n").map(i64::from)).expect("a number");
+            }
+        }
+        Some(all)
+    })
+}
+
+/// When stored readings were seen to become more.
+struct Seen(Vec<Instant>);
+
+impl Seen {
+    /// Looks at the service's counter every few milliseconds until `stop`.
+    fn watch(service: &Service, stop: &AtomicBool) -> Seen {
+        let (mut seen, mut last) = (vec![Instant::now()], 0.0);
+        while !stop.load(Ordering::Relaxed) {
+            let stored = service.metrics().get("readings_stored_total");
+            if stored > last {
+                seen.push(Instant::now());
+            }
+            last = stored;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Seen(seen)
+    }
+
+    /// The longest time without one that touches this span.
+    fn longest_gap(&self, from: Instant, to: Instant) -> Duration {
+        let pairs = self.0.windows(2).filter(|pair| pair[1] > from && pair[0] < to);
+        pairs.map(|pair| pair[1] - pair[0]).max().unwrap_or_default()
+    }
+}
+
+/// One change of the primary, and when it began.
+fn change_primary(set: &mut ReplicaSet, kill: bool) -> Instant {
+    let old = set.wait_primary();
+    let begun = Instant::now();
+    if kill {
+        set.kill9(old);
+    } else {
+        set.step_down(old);
+    }
+    let new = wait_until("another primary", PATIENCE, || Some(set.wait_primary()).filter(|&new| new != old));
+    let what = if kill { "SIGKILL to" } else { "stepped down" };
+    println!("{what} member {old}: member {new} after {:.1?}", begun.elapsed());
+    if kill {
+        // Later, so that the set works with two members for a while.
+        std::thread::sleep(Duration::from_secs(1));
+        set.restart_in_background(old);
+        set.wait_member(old);
+    }
+    begun
+}
+
+/// The load goes on while the primary is changed again and again, by turns in good order and not.
+fn elections(mode: &str) {
+    let _one = one_at_a_time();
+    let changes = setting("HOURBUCKET_ELECTIONS", 2);
+    let mut set = ReplicaSet::start(Duration::from_millis(setting("HOURBUCKET_ELECTION_MS", 2000)));
+    let broker = Mosquitto::start("max_inflight_messages 1000\nmax_queued_messages 0\n");
+    let text = format!(
+        "store.mode = \"{mode}\"\nflush.max_age = \"300ms\"\n[[mqtt]]\nurl = \"{}\"\nclient_id = \"set\"\n\
+         [[mqtt.subscriptions]]\nfilter = \"fleet/+\"\ntopic = \"fleet/{{sensor_id}}\"\nformat = \"json\"\n",
+        broker.url()
+    );
+    let service = Service::start(&text, &[("STORE__URI", &set.uri())]);
+    let gateways: Vec<_> = (0..2).map(|g| Gateway::start(&format!("g{g}"), service.http(), 50, 40)).collect();
+    service.wait_subscribed();
+    let devices = Devices::start(broker.port(), 100, usize::MAX, 2000);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watch = scope.spawn(|| Seen::watch(&service, &stop));
+        wait_until("writes flow", PATIENCE, || (service.metrics().get("readings_stored_total") > 5000.0).then_some(()));
+        let quiet = Instant::now();
+        std::thread::sleep(Duration::from_secs(2));
+        let mut spans = vec![("nothing happened".to_owned(), quiet, Instant::now())];
+        for change in 0..changes {
+            let kill = change % 2 == 1;
+            let begun = change_primary(&mut set, kill);
+            // Writes must have begun again before the next change.
+            let stored = service.metrics().get("readings_stored_total");
+            wait_until("writes go on", PATIENCE, || {
+                (service.metrics().get("readings_stored_total") > stored).then_some(())
+            });
+            let what = if kill { "the primary was killed" } else { "the primary stepped down" };
+            spans.push((what.to_owned(), begun, Instant::now()));
+        }
+        stop.store(true, Ordering::Relaxed);
+        let seen = watch.join().expect("the watch");
+        for (what, from, to) in spans {
+            println!("{mode}: {what}: {:.2?} without writes at most", seen.longest_gap(from, to));
+        }
+    });
+    let mut sent: Vec<_> = gateways.into_iter().flat_map(Gateway::finish).collect();
+    sent.extend(devices.finish(true));
+    println!("{mode}: {} readings acknowledged, {changes} elections", sent.len());
+    let metrics = service.wait_settled(sent.len() as u64, PATIENCE);
+    assert_eq!(metrics.get("readings_rejected_total"), 0.0);
+    exactly_once_everywhere(&set, &sent);
+}
+
+#[test]
+fn elections_in_bucket_mode() {
+    elections("bucket");
+}
+
+#[test]
+fn elections_in_time_series_mode() {
+    elections("timeseries");
+}
+
+/// Two members are down while readings come: what the primary took alone counts as unknown, is compared, and is stored
+/// once. `kind` of error at least `times` is what must have been seen.
+fn without_a_majority(mode: &str, election: Duration, timeout: &str, kind: &str, times: f64) {
+    let _one = one_at_a_time();
+    let mut set = ReplicaSet::start(election);
+    let text = format!("store.mode = \"{mode}\"\nstore.timeout = \"{timeout}\"\nflush.max_age = \"200ms\"");
+    let service = Service::start(&text, &[("STORE__URI", &set.uri())]);
+    let gateway = Gateway::start("g", service.http(), 20, 20);
+    let stored = || service.metrics().get("readings_stored_total");
+    wait_until("readings are stored", PATIENCE, || (stored() > 200.0).then_some(()));
+    let primary = set.wait_primary();
+    let others: Vec<usize> = (0..3).filter(|&i| i != primary).collect();
+    others.iter().for_each(|&i| set.kill9(i));
+    let errors = || service.metrics().labelled("store_errors_total", "kind", kind);
+    wait_until("the majority is missed", PATIENCE, || (errors() >= times / 2.0).then_some(()));
+    let (before, alone) = (stored(), count(&set.direct_uri(primary), ReadConcern::local()).unwrap());
+    wait_until("it is missed again", PATIENCE, || (errors() >= times).then_some(()));
+    assert_eq!(stored(), before, "nothing counts as stored without a majority");
+    assert!(alone as f64 > before, "the primary has taken readings that no other member has: {alone}, {before}");
+    others.iter().for_each(|&i| set.restart_in_background(i));
+    let asked = Instant::now();
+    wait_until("they are stored", PATIENCE, || (stored() >= alone as f64).then_some(()));
+    println!("{kind}: {} times; stored {:.1?} after the members were started again", errors(), asked.elapsed());
+    let sent = gateway.finish();
+    service.wait_settled(sent.len() as u64, PATIENCE);
+    (0..3).for_each(|i| set.wait_member(i));
+    exactly_once_everywhere(&set, &sent);
+}
+
+#[test]
+fn a_majority_that_does_not_answer_in_time_is_asked_again_and_compared() {
+    // Long enough for the primary to remain one without a majority.
+    without_a_majority("bucket", Duration::from_secs(20), "400ms", "timeout", 6.0);
+}
+
+#[test]
+fn a_majority_that_does_not_answer_in_time_in_time_series_mode() {
+    without_a_majority("timeseries", Duration::from_secs(20), "400ms", "timeout", 6.0);
+}
+
+#[test]
+fn a_write_whose_primary_stepped_down_before_the_majority_had_it_is_compared() {
+    // The primary steps down long before the time is over, and answers what waits with a writeConcernError.
+    without_a_majority("bucket", Duration::from_secs(2), "30s", "write_concern", 1.0);
+}
+
+#[test]
+fn what_a_primary_took_alone_is_rolled_back_and_stored_once() {
+    rolled_back("bucket");
+}
+
+#[test]
+fn what_a_primary_took_alone_is_rolled_back_and_stored_once_in_time_series_mode() {
+    rolled_back("timeseries");
+}
+
+fn rolled_back(mode: &str) {
+    let _one = one_at_a_time();
+    let mut set = ReplicaSet::start(Duration::from_secs(4));
+    let text = format!("store.mode = \"{mode}\"\nstore.timeout = \"1s\"\nflush.max_age = \"200ms\"");
+    // One whose senders are answered from the journal, and one whose senders wait for the majority themselves.
+    let one = Service::start(&text, &[("STORE__URI", &set.uri())]);
+    let two = Service::start(&format!("{text}\ningest.ack = \"stored\""), &[("STORE__URI", &set.uri())]);
+    let gateways = [Gateway::start("one", one.http(), 20, 20), Gateway::start("two", two.http(), 20, 20)];
+    let stored = || one.metrics().get("readings_stored_total") + two.metrics().get("readings_stored_total");
+    wait_until("readings are stored", PATIENCE, || (stored() > 400.0).then_some(()));
+    let old = set.wait_primary();
+    let others: Vec<usize> = (0..3).filter(|&i| i != old).collect();
+    others.iter().for_each(|&i| set.kill9(i));
+    let uri = set.direct_uri(old);
+    let taken = || Some(count(&uri, ReadConcern::local())? - count(&uri, ReadConcern::majority())?);
+    let alone = wait_until("the primary takes readings alone", PATIENCE, || taken().filter(|&n| n > 20));
+    // Its own journal is written every 100 ms: it is to remember them when it comes back.
+    std::thread::sleep(Duration::from_millis(300));
+    set.kill9(old);
+    others.iter().for_each(|&i| set.restart_in_background(i));
+    let new = set.wait_primary();
+    assert!(others.contains(&new));
+    let before = stored();
+    wait_until("the new primary takes writes", PATIENCE, || (stored() > before + 100.0).then_some(()));
+    set.restart_in_background(old);
+    set.wait_member(old);
+    // Its files of what it took back do not show measurements, its log says it in both modes.
+    wait_until("the old primary has rolled back", PATIENCE, || set.log(old).contains("Rollback summary").then_some(()));
+    set.wait_member(old);
+    println!("{mode}: {alone} readings on the old primary alone, rolled back");
+    let mut sent: Vec<Stored> = vec![];
+    for (gateway, service) in gateways.into_iter().zip([&one, &two]) {
+        let own = gateway.finish();
+        service.wait_settled(own.len() as u64, PATIENCE);
+        sent.extend(own);
+    }
+    exactly_once_everywhere(&set, &sent);
+}

@@ -1,0 +1,100 @@
+//! The service under a service manager (systemd's protocol), and asked by `hourbucket probe`: with real sockets and the
+//! binary. No MongoDB: a store that is away must not look like a service that is dead.
+
+#![allow(clippy::unwrap_used, reason = "what a helper cannot do fails the test")]
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::support::{free_port, wait_until};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Ends the process where a test fails before it has ended by itself.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn command(dir: &Path, admin: u16, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hourbucket"));
+    command.current_dir(dir).args(arguments);
+    command.env("HOURBUCKET_STORE__URI", "mongodb://127.0.0.1:1/?replicaSet=rs0");
+    command.env("HOURBUCKET_HTTP__LISTEN", "127.0.0.1:0").env("HOURBUCKET_ADMIN__LISTEN", format!("127.0.0.1:{admin}"));
+    command.env("HOURBUCKET_SHUTDOWN__DEADLINE", "5s");
+    command
+}
+
+fn probe(dir: &Path, admin: u16, arguments: &[&str]) -> Output {
+    command(dir, admin, &[&["probe"], arguments].concat()).output().unwrap()
+}
+
+fn heard(manager: &UnixDatagram) -> Option<String> {
+    let mut buf = [0; 4096];
+    let n = manager.recv(&mut buf).ok()?;
+    Some(String::from_utf8(buf[..n].to_vec()).unwrap())
+}
+
+/// The next message that holds this.
+#[track_caller]
+fn hear(manager: &UnixDatagram, text: &str) -> String {
+    wait_until(text, LIMIT, || heard(manager).filter(|message| message.contains(text)))
+}
+
+/// From the start over signs of life to the end; `name` as the manager gives it, `manager` what listens there.
+fn whole_life(name: &str, manager: &UnixDatagram) {
+    manager.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let (dir, admin) = (tempfile::tempdir().unwrap(), free_port());
+    assert_eq!(probe(dir.path(), admin, &[]).status.code(), Some(1), "nobody is there yet");
+    let mut start = command(dir.path(), admin, &["run"]);
+    start.env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", "600000").stderr(Stdio::null());
+    let mut service = Running(start.spawn().unwrap());
+    let ready = hear(manager, "READY=1");
+    assert!(ready.contains("\nSTATUS=taking readings"), "{ready}");
+    for _ in 0..5 {
+        assert_eq!(hear(manager, "WATCHDOG"), "WATCHDOG=1");
+    }
+    assert!(hear(manager, "STATUS").contains("the journal keeps the readings"));
+    for arguments in [&[][..], &["--ready"]] {
+        let output = probe(dir.path(), admin, arguments);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    let pid = rustix::process::Pid::from_raw(i32::try_from(service.0.id()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let stopping = hear(manager, "STOPPING=1");
+    assert!(stopping.contains("\nEXTEND_TIMEOUT_USEC=15000000\n"), "{stopping}");
+    assert_eq!(service.0.wait().unwrap().code(), Some(0), "nothing was acknowledged, so nothing is left");
+}
+
+#[test]
+fn the_manager_hears_of_start_life_and_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify.sock");
+    whole_life(path.to_str().unwrap(), &UnixDatagram::bind(&path).unwrap());
+}
+
+#[test]
+fn the_manager_may_listen_at_an_abstract_name() {
+    let name = format!("hourbucket-manager-{}", std::process::id());
+    let address = SocketAddr::from_abstract_name(&name).unwrap();
+    whole_life(&format!("@{name}"), &UnixDatagram::bind_addr(&address).unwrap());
+}
+
+#[test]
+fn settings_that_cannot_be_used_are_told_from_other_failures() {
+    let (dir, admin) = (tempfile::tempdir().unwrap(), free_port());
+    let mut wrong = command(dir.path(), admin, &["run"]);
+    let output = wrong.env("HOURBUCKET_HTTP__LISTEN", "0.0.0.0:0").output().unwrap();
+    assert_eq!(output.status.code(), Some(78), "{output:?}");
+    let taken = std::net::TcpListener::bind(("127.0.0.1", admin)).unwrap();
+    let output = command(dir.path(), admin, &["run"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    drop(taken);
+}

