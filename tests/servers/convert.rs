@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::fleet::now_ms;
-use crate::support::process::Process;
+use crate::support::mongod::{Kind, Mongod};
 use crate::support::seed::{HOUR, SPAN, START, Seed, page, reading, readings, sent, series};
 use crate::support::stored::{self, Stored};
 use hourbucket::maintain::{Converted, MaintainError, Selection, Step};
@@ -308,14 +308,8 @@ async fn leftovers_of_a_sensor_go_only_when_all_its_buckets_are_pages() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standalone_server_is_told_what_it_lacks() {
-    let mut alone = Process::new("mongod");
-    let port = support::free_port();
-    let data = alone.dir().join("data");
-    std::fs::create_dir(&data).unwrap();
-    let mut command = std::process::Command::new(support::mongod::binary());
-    command.args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port.to_string(), "--dbpath"]).arg(data);
-    alone.spawn(&mut command);
-    let seed = Seed::at(format!("mongodb://127.0.0.1:{port}/"), "alone", None).await;
+    let alone = Mongod::start_kind(Kind { standalone: true, ..Kind::default() });
+    let seed = Seed::at(alone.uri(), "alone", None).await;
     seed.native().await;
     let all = pages(&seed).await;
     let (code, text, errors) = seed.run(&["convert", "--into", "timeseries"]);

@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::fleet::{Gateway, now_ms};
-use crate::support::mongod::{Mongod, unique_database};
-use crate::support::process::Process;
+use crate::support::mongod::{Kind, Mongod, unique_database};
 use crate::support::seed::{HOUR, SPAN, START, Seed, page, readings, run, sent, series};
 use crate::support::service::Service;
 use crate::support::{block_on, stored};
@@ -279,14 +278,8 @@ async fn duplicates_among_measurements_are_deleted_by_a_server_that_can() {
 /// Without transactions an hour of several pages stays as it is, and the report says what to do; the others are repaired.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standalone_server_before_7_0_keeps_duplicates_of_an_hour_of_several_pages_and_says_why() {
-    let mut alone = Process::new("mongod");
-    let port = support::free_port();
-    let data = alone.dir().join("data");
-    std::fs::create_dir(&data).unwrap();
-    let mut server = std::process::Command::new(support::mongod::binary());
-    server.args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port.to_string(), "--dbpath"]).arg(data);
-    alone.spawn(&mut server);
-    let seed = Seed::at(format!("mongodb://127.0.0.1:{port}/"), "alone", None).await;
+    let alone = Mongod::start_kind(Kind { standalone: true, ..Kind::default() });
+    let seed = Seed::at(alone.uri(), "alone", None).await;
     seed.native().await;
     stored_twice(&seed).await;
     let (code, text, errors) = seed.run(&command(&["--repair", "--drop-duplicates"]));
