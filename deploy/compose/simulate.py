@@ -1,8 +1,8 @@
-"""The simulated fleet of deploy/compose.yaml: sends until it is stopped, with today's times.
+"""The simulated fleet of deploy/compose.yaml: sends readings with current times until it is stopped.
 
 The same senders as in the demo (deploy/lib/fleet.py, whose topics and names are used here): rooms publish JSON over MQTT,
-machines bare values, a gateway posts the pumps over HTTP. What cannot be delivered is sent again for ever, as a good
-device does. Passwords come as files, named in the environment.
+machines bare values, a gateway posts the pumps over HTTP. Undelivered readings are retried without end, as a correct
+device does. Passwords are in files named by environment variables.
 """
 
 import argparse
@@ -27,7 +27,7 @@ stopping = threading.Event()
 
 
 def secret(variable):
-    """The content of the file that the variable names; None where it names none."""
+    """The content of the file that the variable names; None if it is not set."""
     path = os.environ.get(variable)
     if not path:
         return None
@@ -41,7 +41,7 @@ def host_and_port(text):
 
 
 def every(seconds):
-    """Ticks until the end; a tick that was missed is left out."""
+    """Yields ticks until the end; missed ticks are skipped."""
     due = time.monotonic()
     while not stopping.is_set():
         yield time.time()
@@ -96,10 +96,10 @@ def gateway(url, token, sent):
             batch = []
         except urllib.error.HTTPError as error:
             if error.code not in (429, 503):
-                raise SystemExit(f"the gateway is refused: {error.code}: {error.read(300).decode(errors='replace')}")
+                raise SystemExit(f"gateway: request refused: {error.code}: {error.read(300).decode(errors='replace')}")
         except OSError as error:
             print(f"gateway: {error}; sending again", flush=True)
-        batch = batch[-100_000:]  # of an outage, the end
+        batch = batch[-100_000:]  # after an outage keep only the newest
 
 
 def main():
@@ -127,7 +127,7 @@ def main():
     since = time.monotonic()
     while not stopping.wait(1):
         if not all(thread.is_alive() for thread in threads):
-            raise SystemExit("a sender has ended, see above")
+            raise SystemExit("a sender thread ended; see its error above")
         if time.monotonic() - since >= REPORT_PERIOD_S:
             print(f"sent so far: {sent['mqtt']} messages over MQTT, {sent['http']} readings over HTTP", flush=True)
             since = time.monotonic()
