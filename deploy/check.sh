@@ -96,13 +96,13 @@ part_compose() {
     # The loader must not take everything.
     sed 's/^    read_only: true/    readonly: true/' "$WORK/deploy/compose.yaml" >"$WORK/deploy/wrong.yaml"
     if (cd "$WORK/deploy" && "$GO_TOOL" wrong.yaml) >/dev/null 2>&1; then
-        say "compose-go takes a key that does not exist"
+        say "compose-go accepts an unknown key"
         return 1
     fi
     DONE+=("compose.yaml: loaded and checked against the specification's schema (compose-go ${COMPOSE_MODULE##*@})")
 }
 
-# The binary in BIN; built with the profile dev where none is named.
+# Sets BIN; builds the binary with the profile dev if none is named.
 need_binary() {
     BIN=${HOURBUCKET_BIN:-${CARGO_TARGET_DIR:-$REPO/target}/debug/hourbucket}
     if [[ ! -x $BIN ]]; then
@@ -111,9 +111,9 @@ need_binary() {
     fi
 }
 
-# A Debian of its own in DEBIAN, made once.
+# Creates a Debian root in DEBIAN, once.
 need_debian() {
-    ((EUID == 0)) || fail "this part makes roots of its own and needs root"
+    ((EUID == 0)) || fail "this part creates root file systems and needs root"
     ensure_packages "a Debian of its own" debootstrap=debootstrap
     DEBIAN=$TOOLS/debian-bookworm
     [[ -d $DEBIAN ]] && return
@@ -134,7 +134,7 @@ part_image() {
     DONE+=("Dockerfile: its build stage run without Docker, profile ${HOURBUCKET_PROFILE:-dev}")
 }
 
-# The package in DEB, made of what is built, and a Debian with it in tmp/ in NEW.
+# Builds the package DEB from the binary, and creates a Debian NEW with the package in its tmp/.
 need_package() {
     need_binary && need_debian || return
     ensure_cargo_deb
@@ -156,7 +156,7 @@ part_deb() {
     ensure_mongod
     ensure_python
     local said
-    # No Debian bug asks for a package that is not Debian's.
+    # There is no Debian bug to close for a package outside Debian.
     said=$(lintian --allow-root --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "$DEB" 2>&1) || { say "$said"; return 1; }
     [[ -z $said ]] || say "$said"
     run_child unshare --mount --pid --fork --kill-child bash deploy/lib/deb.sh "$NEW" "$HOURBUCKET_MONGOD" || return
@@ -177,7 +177,7 @@ part_stack() {
     ensure_mosquitto
     ensure_mongosh
     strip -o "$WORK/hourbucket" "$BIN" || return
-    # With a network of its own, so that the ports of compose.yaml are free.
+    # In a separate network namespace, so that the ports of compose.yaml are free.
     run_child unshare --net sh -c 'ip link set lo up && exec "$@"' - env PYTHONPATH="$MANIFEST_PYTHONPATH" python3 -B deploy/lib/stack.py \
         --binary "$WORK/hourbucket" --debian "$DEBIAN" --mongosh "$(dirname "$HOURBUCKET_MONGOSH")" || return
     DONE+=("compose.yaml: run without Docker ($("$HOURBUCKET_MONGOD" --version | head -n 1), $(mosquitto -h | sed -n 1p || true), mongosh $MONGOSH_VERSION)")
@@ -192,7 +192,7 @@ for part in "$@"; do
         ;;
     all) ASKED+=("${PARTS[@]}") ;;
     *)
-        [[ " ${PARTS[*]} " == *" $part "* ]] || { usage >&2; fail "there is no part $part"; }
+        [[ " ${PARTS[*]} " == *" $part "* ]] || { usage >&2; fail "unknown part $part"; }
         ASKED+=("$part")
         ;;
     esac

@@ -5,7 +5,7 @@
 # kernel's settings read-only, and goes with them.
 set -euo pipefail
 
-# ---- inside: what makes the place and becomes systemd -------------------------------------------------------------
+# ---- inside: prepares the root and becomes systemd ----------------------------------------------------------------
 
 if [[ $1 == --inside ]]; then
     ROOT=$2
@@ -35,8 +35,8 @@ if [[ $1 == --inside ]]; then
     ln -s /proc/self/fd "$ROOT/dev/fd"
     cd "$ROOT"
     mkdir -p old
-    # Not chroot: nobody in one may make a user namespace (PrivateUsers=). And shared, so that what is mounted for the
-    # credentials arrives.
+    # Not chroot: a process in a chroot may not create a user namespace (PrivateUsers=). And shared, so that the mounts of
+    # the credentials propagate.
     pivot_root . old
     exec env -i container=hourbucket-check PATH=/usr/bin:/bin:/usr/sbin:/sbin sh -c \
         'umount -l /old; mount --make-rshared /; exec /lib/systemd/systemd --system --show-status=no --unit=basic.target'
@@ -89,7 +89,7 @@ unshare --mount --pid --fork --kill-child sh -c 'mount -t proc proc "$1/proc" &&
     exit 1
 }
 mkdir -p "$CGROUP"
-# The shell that becomes unshare moves itself, before the namespace of cgroups begins there.
+# The shell moves itself into the cgroup before it becomes unshare, so that the cgroup namespace starts there.
 sh -c 'echo $$ >"$1/cgroup.procs"; exec unshare --cgroup --mount --pid --uts --ipc --net --fork --kill-child bash "$2" --inside "$3"' - \
     "$CGROUP" "$0" "$ROOT" >"$ROOT/tmp/console.log" 2>&1 &
 RUN=$!
@@ -127,9 +127,9 @@ good "watchdog: one that lives is left alone for longer than its time, one that 
 printf '[Service]\nEnvironment=HOURBUCKET_SHUTDOWN__DEADLINE=1s\n' | drop_in
 inside systemctl restart hourbucket
 inside bash -c 'exec 3<>/dev/tcp/127.0.0.1/8080; printf "POST /v1/readings HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: 32\r\n\r\n{\"sensor_id\":\"S1\",\"temp\":21.555}" >&3; grep -q "\"accepted\":1" <&3' ||
-    bad "a reading is not taken"
+    bad "a reading is not accepted"
 inside systemctl stop hourbucket
-# A unit that has ended well is forgotten at once, and its exit code with it.
+# systemd unloads a unit that ended successfully immediately, and its exit code with it.
 inside journalctl --no-pager -u hourbucket -n 3 -o cat | grep -q 'the journal has what is left' || bad "it did not say that something is left"
 [[ $(inside systemctl is-failed hourbucket) == inactive ]] || bad "exit code 3 counts as a failure"
 good "stopped while MongoDB is away: the journal has the reading, and that is no failure"

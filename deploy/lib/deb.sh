@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # deb.sh ROOT MONGOD: what a user does with the package in ROOT/tmp/hourbucket.deb, in that Debian; for deploy/check.sh, in
-# mount and process namespaces of its own. systemd is not process 1 there, so the unit's lines are taken from the file:
+# separate mount and process namespaces. systemd is not process 1 there, so the script reads the unit's lines from the file:
 # its user, directory, environment, credentials and command.
 set -euo pipefail
 ROOT=$1 MONGOD=$2
@@ -27,7 +27,7 @@ inside apt-get install -y -qq --no-install-recommends /tmp/hourbucket.deb >"$ROO
 }
 inside hourbucket --version >/dev/null
 inside getent passwd hourbucket >/dev/null || bad "there is no user hourbucket"
-[[ $(inside systemctl is-enabled hourbucket 2>/dev/null) == disabled ]] || bad "it starts by itself"
+[[ $(inside systemctl is-enabled hourbucket 2>/dev/null) == disabled ]] || bad "it is enabled after the installation"
 inside systemd-analyze verify hourbucket.service || bad "systemd-analyze verify, with the program in its place"
 [[ $(inside stat -c %a:%U /etc/hourbucket/hourbucket.toml) == 644:root ]] || bad "the settings' rights"
 good "installed by apt: user, unit (disabled, verified in place), settings"
@@ -79,10 +79,10 @@ good "run by its unit's lines: user, state directory, credential; ready with a r
 # Some readings, and a reload's signal would end a service that does not know it, so none here.
 body='[{"sensor_id":"S1","temp":1.5},{"sensor_id":"S2","temp":2.5}]'
 python3 -c 'import sys, urllib.request as r; r.build_opener(r.ProxyHandler({})).open(r.Request("http://127.0.0.1:27980/v1/readings", sys.argv[1].encode(), {"Content-Type": "application/json"})).read()' "$body" ||
-    bad "a reading is not taken"
+    bad "a reading is not accepted"
 kill -TERM "$(inside pgrep -x hourbucket)"
 wait $RUN || bad "it ended with exit code $?"
-good "a reading taken; SIGTERM: ended with exit code 0"
+good "a reading accepted; SIGTERM: ended with exit code 0"
 
 # What the service has called from its own beginning to its end must be let through by the unit's filter.
 if [[ -s $ROOT/tmp/calls ]]; then
@@ -119,4 +119,4 @@ inside apt-get remove -y -qq hourbucket >"$ROOT/tmp/apt.log" 2>&1 || bad "remove
 inside apt-get purge -y -qq hourbucket >"$ROOT/tmp/apt.log" 2>&1 || bad "purge"
 [[ ! -e $ROOT/etc/hourbucket && -d $ROOT/var/lib/hourbucket/journal ]] || bad "what purge leaves: $(ls -d "$ROOT"/etc/hourbucket* "$ROOT"/var/lib/hourbucket* 2>/dev/null)"
 grep -q 'the journal, stays' "$ROOT/tmp/apt.log" || bad "purge does not say that the journal stays"
-good "removed and purged: settings and secrets gone, the journal stays and it is said"
+good "removed and purged: settings and secrets removed, the journal stays and a message says so"

@@ -17,7 +17,7 @@ import yaml
 VERSIONS = ("1.30", "1.37")
 
 
-# A CRD has a bare = in a list, which PyYAML takes for something that it then cannot read.
+# A CRD has a bare = in a list, which PyYAML resolves to a type that it cannot construct.
 yaml.SafeLoader.add_constructor("tag:yaml.org,2002:value", yaml.SafeLoader.construct_yaml_str)
 
 
@@ -49,7 +49,7 @@ def crds(directory):
 
 
 def validate(manifest, custom):
-    """Against what; None where no schema is known. Raises where it does not fit."""
+    """Returns the schemas that were used, or None if none is known. Raises if the manifest is invalid."""
     schema = custom.get((manifest["apiVersion"], manifest["kind"]))
     if schema is not None:
         jsonschema.validate(manifest, schema)
@@ -88,7 +88,7 @@ def main():
                 try:
                     validate(broken, custom)
                     wrong += 1
-                    print(f"WRONG {name}: a field that does not exist was taken; the validation is worth nothing")
+                    print(f"WRONG {name}: an unknown field was accepted; the validation does not work")
                 except Exception:
                     pass
     raise SystemExit(1 if wrong or not tried else 0)
