@@ -127,9 +127,9 @@ good "watchdog: one that lives is left alone for longer than its time, one that 
 printf '[Service]\nEnvironment=HOURBUCKET_SHUTDOWN__DEADLINE=1s\n' | drop_in
 inside systemctl restart hourbucket
 inside bash -c 'exec 3<>/dev/tcp/127.0.0.1/8080; printf "POST /v1/readings HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: 32\r\n\r\n{\"sensor_id\":\"S1\",\"temp\":21.555}" >&3; grep -q "\"accepted\":1" <&3' ||
-    bad "a reading is not accepted"
+    bad "a reading is not taken"
 inside systemctl stop hourbucket
-# systemd unloads a unit that ended successfully immediately, and its exit code with it.
+# A unit that has ended well is forgotten at once, and its exit code with it.
 inside journalctl --no-pager -u hourbucket -n 3 -o cat | grep -q 'the journal has what is left' || bad "it did not say that something is left"
 [[ $(inside systemctl is-failed hourbucket) == inactive ]] || bad "exit code 3 counts as a failure"
 good "stopped while MongoDB is away: the journal has the reading, and that is no failure"
