@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Shows the main job on this machine: MongoDB, an MQTT broker, the service and a small simulated fleet, then what is
-# stored. `deploy/demo.sh --help` tells the options.
+# Demonstrates the service on this machine: MongoDB, an MQTT broker, the service and a small simulated fleet, then a
+# check of the stored readings. `deploy/demo.sh --help` lists the options.
 #
 # This script installs and builds, and is the guard: tests/tools/demo.py does the rest as its child. Whatever ends the
 # run, this shell ends every process and removes the directory; it waits in `wait` only, so that a signal is answered
 # at once.
 set -uo pipefail
 
-# A shell that starts this in the background without job control has it ignore SIGINT, and bash cannot take that back
-# by itself; whoever sends one means it all the same.
+# A shell that starts this in the background without job control makes it ignore SIGINT, and bash itself cannot undo
+# that. A SIGINT must still end the demo.
 if (($(sed -n 's/^SigIgn:\s*/0x/p' /proc/self/status 2>/dev/null || echo 0) & 2)) && [[ -z ${DEMO_SIGNALS:-} ]]; then
     DEMO_SIGNALS=reset exec env --default-signal=INT bash "${BASH_SOURCE[0]}" "$@"
 fi
@@ -21,20 +21,20 @@ usage() {
 deploy/demo.sh [--keep] [--logs DIR]
 deploy/demo.sh --stop DIR
 
-Gets what is missing (MongoDB, mosquitto), builds hourbucket, lets a simulated fleet publish over MQTT and post over
-HTTP, recounts in MongoDB and shows the result. Exit code 0: everything sent was acknowledged and is stored exactly
-once. It ends by itself and removes what it started.
+Installs missing servers (MongoDB, mosquitto), builds hourbucket, lets a simulated fleet publish over MQTT and post over
+HTTP, verifies the stored readings in MongoDB and prints the result. Exit code 0: everything sent was acknowledged and is
+stored exactly once. The demo ends by itself and removes everything it started.
 
-  --keep       leave everything running at the end; it then tells how to stop it
-  --stop DIR   stop what --keep left running in DIR, and remove DIR
+  --keep       leave everything running at the end, and print how to stop it
+  --stop DIR   stop the demo that --keep left running in DIR, and remove DIR
   --logs DIR   copy all logs to DIR at the end
 
 Environment:
-  HOURBUCKET_STORE__URI   use this MongoDB, in a database of the demo's own, which is dropped at the end
-  HOURBUCKET_MONGOD       else start this mongod (default: the one on the path, else one from a Python package)
-  HOURBUCKET_TOOLS        where downloaded tools are kept (default: .tools in the repository)
+  HOURBUCKET_STORE__URI   use this MongoDB, in a separate database, which is dropped at the end
+  HOURBUCKET_MONGOD       otherwise start this mongod (default: the one on the path, else one from a Python package)
+  HOURBUCKET_TOOLS        directory for downloaded tools (default: .tools in the repository)
   HOURBUCKET_PROFILE      cargo profile, release (default) or dev
-  HOURBUCKET_BIN          a hourbucket that is built already
+  HOURBUCKET_BIN          use this hourbucket instead of building one
 TEXT
 }
 
@@ -44,8 +44,8 @@ KEPT=
 LOGS=
 export DEMO_COMMAND=${BASH_SOURCE[0]}
 
-# Ends the processes recorded in a demo's directory. A process id may have been given to somebody else since, so only
-# one that works in that directory is touched.
+# Ends the processes recorded in a demo's directory. A process id may have been reused, so only processes with that
+# working directory are ended.
 end_processes_of() {
     local directory=$1 pid tries
     [[ -f $directory/pids ]] || return 0
@@ -61,7 +61,7 @@ end_processes_of() {
     return 0
 }
 
-# Removes the directory; a process that was just killed may still be writing.
+# Removes the directory. A process that was just killed may still be writing, hence the retries.
 remove() {
     local tries
     for ((tries = 0; tries < 20; tries++)); do
@@ -87,7 +87,7 @@ stop_kept() {
         fail "$1 is not the directory of a demo"
     end_processes_of "$directory"
     if [[ -s $directory/kept ]]; then
-        say "the database stays, drop it when you have seen enough: $(cat "$directory/kept")"
+        say "the database stays; drop it when you no longer need it: $(cat "$directory/kept")"
     fi
     remove "$directory"
     say "stopped, and $directory removed"
@@ -130,7 +130,7 @@ ensure_python
 [[ -n ${HOURBUCKET_STORE__URI:-} ]] || ensure_mongod
 ensure_mosquitto
 
-# Builds, and shows how far it is: cargo's own bar on a terminal, else a line now and then. Sets BINARY.
+# Builds, with progress: cargo's bar on a terminal, otherwise a line every 15 s. Sets BINARY.
 build() {
     local profile=${HOURBUCKET_PROFILE:-release} log=$DIRECTORY/build.log target code watcher
     local command=(cargo build --locked --bin hourbucket --profile "$profile" --manifest-path "$REPO/Cargo.toml")
@@ -163,7 +163,7 @@ if [[ -n ${HOURBUCKET_BIN:-} ]]; then
 else
     build
 fi
-[[ -x $BINARY ]] || fail "there is no program $BINARY"
+[[ -x $BINARY ]] || fail "$BINARY is not an executable program"
 
 # The simulated fleet is the one of deploy/compose.yaml.
 PYTHONPATH=$REPO/deploy/compose:$HOURBUCKET_PYTHONPATH PYTHONDONTWRITEBYTECODE=1 \

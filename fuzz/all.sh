@@ -1,7 +1,7 @@
 #!/bin/sh
-# Every decoder, the codec of the port for devices, and the rows of a bucket, for as many seconds, two at a time:
-# fuzz/all.sh 600 (an hour and a bit). The shipped mappings are one
-# decoder with different settings, so they share their inputs.
+# Fuzzes every decoder, the codec of the MQTT listener, and the rows of a bucket for the given seconds each, two at a
+# time: `fuzz/all.sh 600` takes a little more than an hour. The shipped mappings are one decoder with different
+# settings, so they share their inputs.
 set -eu
 cd "$(dirname "$0")"
 mappings=$(cd ../config/profiles && printf '%s\n' *.toml | sed 's/\.toml$//' | paste -sd, -)

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Fuzzes decoders for some seconds: fuzz/run.sh FORMAT[,FORMAT...] SECONDS [libFuzzer's options]
-# FORMAT `mqtt-listen`, alone, is the codec of the port for devices (src/wire.rs).
+# Fuzzes decoders for SECONDS: fuzz/run.sh FORMAT[,FORMAT...] SECONDS [libFuzzer's options]
+# FORMAT `mqtt-listen`, alone, is the codec of the MQTT listener (src/wire.rs).
 #
-# With the stable compiler and without sanitizers: the decoders are safe Rust, so what can go wrong is a panic, an
-# invariant of src/invariants.rs, too much memory, or a hang. With cargo-fuzz the same is
+# It uses the stable compiler and no sanitizers: the decoders are safe Rust, so the possible failures are a panic, a
+# violated invariant of src/invariants.rs, too much memory, or a hang. The equivalent with cargo-fuzz:
 #   HOURBUCKET_FUZZ=json cargo +nightly fuzz run decode fuzz/corpus/json -- -max_total_time=600
 # New inputs go to fuzz/found/FORMAT (not committed); a crash leaves its input in fuzz/found/.
 set -eu

@@ -13,7 +13,7 @@ WHAT=(advisories licenses bans sources)
 case ${1:-} in
 --offline) WHAT=(licenses bans sources) ;;
 '') ;;
-*) fail "unknown option $1; known is --offline" ;;
+*) fail "unknown option $1; the only option is --offline" ;;
 esac
 
 ensure_build_tools

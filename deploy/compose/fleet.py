@@ -1,12 +1,12 @@
-"""The demo's simulated fleet. It keeps its own record of what it sent and what was acknowledged, outside of the
-service, so that the recount has something to compare with.
+"""The demo's simulated fleet. It records all sent and acknowledged readings, independently of the service, so that
+recount.py can compare the stored readings with them.
 
-Three kinds of senders, each as they are met in the field:
-- rooms publish JSON over MQTT with the sensor's own time and, in the topic, their site; some publish a message twice,
+It has three kinds of senders, as in real fleets:
+- rooms publish JSON over MQTT with the sensor's time and, in the topic, their site; some publish a message twice,
   as after a lost PUBACK;
-- machines publish bare values, one topic a field, without a time (the service takes the time of receipt);
+- machines publish bare values, one topic per field, without a time (the service uses the receipt time);
 - a gateway posts batches over HTTP, some of them twice, as after a lost answer.
-Between them: broken MQTT messages and one reading without a sensor id, whose neighbours must not suffer.
+In addition: broken MQTT messages, and one reading without a sensor id, which must not affect their neighbours.
 """
 
 import gzip
@@ -35,7 +35,7 @@ ROOM_FILTER, MACHINE_FILTER = "rooms/+/+", "sensors/+/+"
 
 
 class Fleet:
-    """Sends for about `seconds`; the readings with a time of their own cover the last hours up to now."""
+    """Sends for about `seconds`; the readings with a time cover the last hours up to now."""
 
     def __init__(self, mqtt_port, http, seconds):
         self.mqtt_port, self.http, self.seconds = mqtt_port, http, seconds
@@ -113,7 +113,7 @@ class Fleet:
                 raise RuntimeError("no PUBACK for a minute")
 
     def _pace(self, started, part):
-        """Waits until `part` (0 to 1) of the time is over; a gap in the schedule is not made up for by a burst."""
+        """Waits until `part` (0 to 1) of the time is over; a delay does not cause a burst afterwards."""
         wait = started + part * self.seconds - time.monotonic()
         if wait > 0:
             self.stopping.wait(wait)
@@ -186,7 +186,7 @@ class Fleet:
                     raise RuntimeError(f"an answer that does not fit the request: {str(answer)[:300]}")
 
     def _post(self, batch, as_lines):
-        """Like a good gateway: what was not acknowledged is sent again, after the time that the service asks for."""
+        """Like a correct gateway: sends an unacknowledged batch again, after the Retry-After time of the service."""
         if as_lines:
             body = gzip.compress("".join(json.dumps(reading) + "\n" for reading in batch).encode())
             headers = {"Content-Type": "application/x-ndjson", "Content-Encoding": "gzip"}

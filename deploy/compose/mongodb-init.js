@@ -1,4 +1,5 @@
-// Run by mongosh in the one-shot service mongodb-init: makes the replica set and hourbucket's user. May be run again.
+// mongosh runs this in the one-shot service mongodb-init: creates the replica set and hourbucket's user. May be run
+// again.
 const fs = require("fs");
 const secret = (name) => fs.readFileSync(`/run/secrets/${name}`, "utf8").trim();
 
@@ -8,7 +9,7 @@ try {
   admin.runCommand({ replSetGetStatus: 1 });
 } catch (error) {
   if (error.codeName !== "NotYetInitialized") throw error;
-  // Three members: three services like mongodb, and their names here.
+  // For three members: add three services like mongodb, and their names here.
   admin.runCommand({ replSetInitiate: { _id: "rs0", members: [{ _id: 0, host: "mongodb:27017" }] } });
   print("replica set rs0 made");
 }
@@ -17,7 +18,7 @@ for (let tries = 0; !admin.runCommand({ hello: 1 }).isWritablePrimary; tries++) 
   sleep(500);
 }
 
-// readWrite is enough to run; dbAdmin is for a changed retention and for new versions.
+// readWrite is enough to run; a changed retention and new versions need dbAdmin.
 const target = db.getSiblingDB("hourbucket");
 const roles = [{ role: "readWrite", db: "hourbucket" }, { role: "dbAdmin", db: "hourbucket" }];
 const user = { pwd: secret("mongodb_password"), roles };

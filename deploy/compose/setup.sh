@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes the secrets of deploy/compose.yaml in deploy/compose/secrets (ignored by git), once: what is there stays. Needs
-# nothing but a shell and coreutils. The directory is for its owner alone; the files in it can be read, because the
-# containers that get them run as users of their own.
+# Creates the secrets of deploy/compose.yaml in deploy/compose/secrets (ignored by git). Existing files stay. Needs only
+# a shell and coreutils. The directory is private to its owner; the files in it are readable, because the containers
+# that mount them run as different users.
 set -eu
 umask 077
 cd "$(dirname "$0")"
@@ -9,10 +9,10 @@ mkdir -p secrets
 chmod 700 secrets
 cd secrets
 
-# random BYTES: as hexadecimal digits.
+# random BYTES: prints random bytes as hexadecimal digits.
 random() { head -c "$1" /dev/urandom | od -An -v -tx1 | tr -d ' \n'; }
 
-# keep NAME: writes standard input to the file, unless it is there. Whole or not at all.
+# keep NAME: writes standard input to the file, unless it exists. The write is atomic.
 keep() {
     if [ -e "$1" ]; then
         cat >/dev/null
@@ -24,7 +24,7 @@ keep() {
     echo "made deploy/compose/secrets/$1"
 }
 
-# Between the members of the replica set.
+# Authenticates the members of the replica set to each other.
 head -c 500 /dev/urandom | base64 -w 0 | keep mongodb_keyfile
 random 24 | keep mongodb_root_password
 random 24 | keep mongodb_password
@@ -33,10 +33,10 @@ printf 'mongodb://hourbucket:%s@mongodb:27017/hourbucket?replicaSet=rs0&authSour
 
 random 24 | keep mqtt_password
 random 24 | keep fleet_mqtt_password
-# name:password, a line each; the broker's container hashes them when it starts. Add the devices' here.
+# One name:password per line; the broker's container hashes them at its start. Add devices here.
 printf 'hourbucket:%s\nfleet:%s\n' "$(cat mqtt_password)" "$(cat fleet_mqtt_password)" | keep mosquitto_users
 
-# Who may post and read over HTTP: id.secret is what a client sends, the service knows the hash only.
+# The token for posting and reading over HTTP: a client sends id.secret, the service has only the hash.
 random 24 | keep http_secret
 printf '[[tokens]]\nid = "compose"\nsha256 = "%s"\n' \
     "$(printf %s "$(cat http_secret)" | sha256sum | cut -d ' ' -f 1)" | keep tokens.toml

@@ -5,7 +5,7 @@
 # kernel's settings read-only, and goes with them.
 set -euo pipefail
 
-# ---- inside: what makes the place and becomes systemd -------------------------------------------------------------
+# ---- inside: prepares the root and becomes systemd ----------------------------------------------------------------
 
 if [[ $1 == --inside ]]; then
     ROOT=$2
@@ -35,8 +35,8 @@ if [[ $1 == --inside ]]; then
     ln -s /proc/self/fd "$ROOT/dev/fd"
     cd "$ROOT"
     mkdir -p old
-    # Not chroot: nobody in one may make a user namespace (PrivateUsers=). And shared, so that what is mounted for the
-    # credentials arrives.
+    # Not chroot: a process in a chroot may not create a user namespace (PrivateUsers=). And shared, so that the mounts of
+    # the credentials propagate.
     pivot_root . old
     exec env -i container=hourbucket-check PATH=/usr/bin:/bin:/usr/sbin:/sbin sh -c \
         'umount -l /old; mount --make-rshared /; exec /lib/systemd/systemd --system --show-status=no --unit=basic.target'
@@ -90,7 +90,7 @@ unshare --mount --pid --fork --kill-child sh -c 'mount -t proc proc "$1/proc" &&
     exit 1
 }
 mkdir -p "$CGROUP"
-# The shell that becomes unshare moves itself, before the namespace of cgroups begins there.
+# The shell moves itself into the cgroup before it becomes unshare, so that the cgroup namespace starts there.
 sh -c 'echo $$ >"$1/cgroup.procs"; exec unshare --cgroup --mount --pid --uts --ipc --net --fork --kill-child bash "$2" --inside "$3"' - \
     "$CGROUP" "$0" "$ROOT" >"$ROOT/tmp/console.log" 2>&1 &
 RUN=$!

@@ -1,7 +1,7 @@
-"""The main job from end to end, started by deploy/demo.sh, which owns the directory and the clean-up.
+"""The end-to-end demo, started by deploy/demo.sh, which owns the directory and the clean-up.
 
-Order: MongoDB, mosquitto, the service; the fleet sends; everything accepted is waited for; MongoDB is recounted; the
-service is stopped and its exit code looked at. Any step that fails ends the demo with an exit code other than 0.
+Order: start MongoDB, mosquitto and the service; let the fleet send; wait until all accepted readings are stored; verify
+the stored readings; stop the service and check its exit code. A failed step ends the demo with a nonzero exit code.
 """
 
 import argparse
@@ -31,7 +31,7 @@ COLOUR = TTY and not os.environ.get("NO_COLOR")
 BOLD, DIM, RED, GREEN, PLAIN = ("\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[0m") if COLOUR else ("",) * 5
 
 CONFIG = """\
-# Written by deploy/demo.sh. The URI of MongoDB comes by the environment (HOURBUCKET_STORE__URI).
+# Written by deploy/demo.sh. The MongoDB URI is in the environment (HOURBUCKET_STORE__URI).
 [ingest]
 ack = "journal"
 
@@ -186,7 +186,7 @@ class Demo:
         print("                           and every summary equal to the one recomputed from the readings")
         print(f"  duplicates    {int(numbers.get('readings_duplicate_total', 0)):>9,}  recognised and not stored again")
         print(f"  rejected      {fleet.rejected:>9,}  by HTTP, named in the answer (it has no sensor id)")
-        print(f"  dead letters  {letters:>9,}  MQTT messages that nobody could read, kept in dead_letters")
+        print(f"  dead letters  {letters:>9,}  MQTT messages that could not be decoded, kept in dead_letters")
 
         headline("One bucket document (sensor_buckets)")
         page = database.sensor_buckets.find_one({"sensor_id": "room-01", "bucket_start": from_ms(fleet.from_ms)})
@@ -227,7 +227,7 @@ class Demo:
         print(f"  {os.environ['DEMO_COMMAND']} --stop {self.directory}")
 
     def end(self):
-        """Ends everything at once; what is stored is of no more use."""
+        """Ends everything immediately; the stored data is no longer needed."""
         if self.fleet is not None:
             self.fleet.stopping.set()
         for process in reversed(self.processes):
@@ -241,7 +241,7 @@ class Demo:
 
 
 class Progress:
-    """One line that is written over on a terminal; elsewhere a line every few seconds."""
+    """One line that is overwritten on a terminal; elsewhere a new line every few seconds."""
 
     def __init__(self):
         self.next_at = 0.0

@@ -1,8 +1,8 @@
 """Runs the build stage of deploy/docker/Dockerfile without Docker: `image.py TARGET PROFILE`.
 
-COPY and RUN are taken from the file and done in an empty directory, with what .dockerignore lets through and nothing else;
-WORKDIR /src is that directory and /image is TARGET. What the stage needs and does not copy is found out so. This machine's
-Rust stands for that of the base image. CARGO_TARGET_DIR may name a directory with dependencies that are compiled already.
+It runs the file's COPY and RUN instructions in an empty directory, with only the files that .dockerignore allows. WORKDIR
+/src is that directory and /image is TARGET. So a missing COPY makes the build fail. This machine's Rust replaces that of the
+base image. CARGO_TARGET_DIR may name a directory with compiled dependencies.
 """
 
 import fnmatch

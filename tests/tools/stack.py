@@ -1,14 +1,14 @@
 """Runs deploy/compose.yaml without Docker, as far as that goes: `python3 tests/tools/stack.py`, as root, on Linux.
 
-What compose.yaml says is taken from the file: commands, users, read-only roots, mounts, secrets, tmpfs, environment. Each
-container becomes a process in a root of its own (mount and process namespaces, chroot, no capability, no new
-privileges), and the names of the services are addresses in its /etc/hosts. Real are MongoDB (with key file, replica set and
-passwords), mosquitto (with passwords and ACL), mongosh, hourbucket in the layout of its image, and the fleet.
+It reads commands, users, read-only roots, mounts, secrets, tmpfs and environment from compose.yaml. Each container becomes
+a process in a separate root (mount and process namespaces, chroot, no capability, no new privileges), and its /etc/hosts has
+the names of the services. MongoDB (with key file, replica set and passwords), mosquitto (with passwords and ACL), mongosh,
+hourbucket in the layout of its image, and the fleet are real.
 
-Not the images themselves: a Debian root made by debootstrap stands for debian:12.12-slim, this machine's programs for those
-of the other images, and the root user that the MongoDB image makes by itself is made here in its way.
+The images are not: a debootstrap Debian replaces debian:12.12-slim, this machine's programs replace those of the other
+images, and this script creates the root user that the MongoDB image creates at its first start.
 
-It ends with what hourbucket says about itself, and exit code 0 where every check was good.
+At the end it prints hourbucket's status. The exit code is 0 if every check passed.
 """
 
 import argparse
@@ -29,13 +29,13 @@ import yaml
 DEPLOY = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "deploy")
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
-# Of the services: what mounts of a container look like, then its process.
+# Creates a service's mounts, as in its container, then starts its process.
 ENTER = r"""
 set -e
 root=$1 read_only=$2 user=$3 work=$4
 shift 4
 mount --make-rprivate /
-# A root of its own, that can be made read-only without the machine's.
+# A separate root mount, which can be made read-only without affecting the machine's.
 mount --bind "$root" "$root"
 while [ "$1" != -- ]; do
     kind=$1 from=$2 to=$root$3
@@ -63,7 +63,7 @@ def end_with_parent():
 
 
 class Failed(Exception):
-    """A check that was not good."""
+    """A failed check."""
 
 
 def wait_until(what, seconds, condition):
