@@ -478,7 +478,7 @@ fn formats_and_units_have_names() {
     assert_eq!("us".parse(), Ok(TsUnit::Us));
     assert_eq!(
         "JSON".parse::<Format>().unwrap_err().to_string(),
-        "`JSON` is no format; there are json, ndjson, scalar, line, cbor, msgpack, senml and senml-cbor"
+        "unknown format `JSON`; expected one of json, ndjson, scalar, line, cbor, msgpack, senml or senml-cbor"
     );
     assert!("h".parse::<TsUnit>().is_err());
 }

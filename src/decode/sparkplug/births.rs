@@ -1,21 +1,21 @@
-//! What births have defined: for each node and device the names and types of its metrics, found by alias and by name.
-//! Sorted lists and no maps: they are made once a birth, and there may be very many of them.
+//! The definitions in births: for each node and device the names and types of its metrics, found by alias and by name.
+//! They are sorted lists instead of maps, because they are built once per birth and there may be very many of them.
 
-/// Metrics of one birth that are remembered.
+/// Metrics kept for one birth.
 pub(super) const METRICS_MAX: usize = 65_536;
 
-/// What a metric is.
+/// The definition of a metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Definition {
     pub(super) name: Box<str>,
     pub(super) datatype: Option<u64>,
 }
 
-/// What an alias stands for.
+/// The result of looking up an alias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Alias<'b> {
     Metric(&'b Definition),
-    /// The birth gave it to two names: nothing can be said.
+    /// The birth assigned it to two names, so it is useless.
     Ambiguous,
 }
 
