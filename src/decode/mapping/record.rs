@@ -98,7 +98,7 @@ fn values(rule: &Rule, around: Around<'_, '_>, mut fields: Fields<'_, '_, '_, '_
             for (name, places) in list {
                 let found = places.iter().find_map(|place| {
                     let value = find(place, around.record, around.message)?;
-                    // Those of the message are looked at for every record, so nothing large is taken from there.
+                    // Values of the message are read for every record, so large ones are not copied from it.
                     (!place.from_message || scalar_text(value).is_some()).then_some(value)
                 });
                 any |= found.is_some() || places.iter().any(|place| is_null(place, around));
