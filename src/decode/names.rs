@@ -124,8 +124,8 @@ pub(super) fn commit(
             let (id, new_names) = (excerpt(sensor_id), if new == 1 { "name" } else { "names" });
             let detail = format!(
                 "sensor {id} has {used} distinct field names in this reading's bucket, and this reading adds {new} \
-                 {new_names}; limits.bucket_fields_max allows {max}. Put ids and times that change into sensor_id, ts, \
-                 tags or values, not into field names"
+                 {new_names}; at most limits.bucket_fields_max = {max} are allowed. Put ids and times that change into \
+                 sensor_id, ts, tags or values, not into field names"
             );
             Fault::new(reasons::BUCKET_FIELDS, detail)
         }
