@@ -1,4 +1,4 @@
-//! The configuration as text in the shape of the file, fit for a log or a bug report: secrets are hidden.
+//! Prints the configuration in the format of the file, for a log or a bug report. Secrets are hidden.
 
 use std::fmt::{Display, Write};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::{
     Subscription, Tls, TlsVersion, uri,
 };
 
-/// What stands for a secret.
+/// Replaces a secret.
 const HIDDEN: &str = "***";
 
 /// Lines of `key = value` under their sections.
@@ -27,7 +27,7 @@ impl Lines {
         let _ = writeln!(self.0, "{line}");
     }
 
-    /// A number, or true or false.
+    /// For numbers and booleans.
     fn plain(&mut self, key: &str, value: impl Display) {
         self.push(format_args!("{key} = {value}"));
     }
@@ -53,8 +53,8 @@ impl Lines {
 }
 
 impl Config {
-    /// The settings in the shape of the file, those not set left out. Secrets are `"***"`; the store's URI shows hosts
-    /// and options, never user or password.
+    /// The settings in the format of the file, without those that are not set. Secrets are `"***"`; the store's URI
+    /// shows hosts and options, never user or password.
     pub fn masked(&self) -> String {
         let mut out = Lines::default();
         self.mask_intake(&mut out);
@@ -217,7 +217,7 @@ fn mask_tls(out: &mut Lines, header: &str, tls: &Tls) {
     out.text_opt("cert_file", tls.cert_file.as_ref().map(|path| path.display()));
     out.text_opt("key_file", tls.key_file.as_ref().map(|path| path.display()));
     out.text_opt("client_ca_file", tls.client_ca_file.as_ref().map(|path| path.display()));
-    // Without a CA it has no meaning, and is refused where it is read.
+    // Without a CA it has no meaning, and the reader refuses it.
     let auth = match tls.client_auth {
         ClientAuth::Required => "required",
         ClientAuth::Optional => "optional",
@@ -246,7 +246,7 @@ fn mask_mqtt(out: &mut Lines, mqtt: &Mqtt) {
         out.duration("session_expiry", mqtt.session_expiry);
     }
     out.text_opt("username", mqtt.username.as_ref());
-    // Where there is a file, the password came from it.
+    // If there is a file, the password came from it.
     let direct = mqtt.password.as_ref().filter(|_| mqtt.password_file.is_none());
     out.text_opt("password", direct.map(|_| HIDDEN));
     out.text_opt("password_file", mqtt.password_file.as_ref().map(|path| path.display()));
@@ -297,7 +297,7 @@ fn mask_subscription(out: &mut Lines, subscription: &Subscription) {
     mask_route(out, subscription);
 }
 
-/// What a subscription and a topic of devices that connect here have both.
+/// Keys that subscriptions and `[[listen.mqtt.topics]]` share.
 fn mask_route(out: &mut Lines, route: &Subscription) {
     out.text("filter", &route.filter);
     out.text("topic", &route.topic);

@@ -1,15 +1,15 @@
-//! What is wrong with a configuration: all of it, each with its key, where it was set and what to write instead.
+//! The problems of a configuration: all of them, each with its key, its origin and advice.
 
 use std::fmt;
 
-/// One thing that is wrong. It never holds the value of a secret.
+/// One problem. It never contains the value of a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The key, such as `store.uri` or `mqtt[0].url`; empty where the file as a whole is meant.
+    /// The key, such as `store.uri` or `mqtt[0].url`; empty if the problem concerns the file as a whole.
     pub key: String,
     /// Where it was set: file and line, or the name of an environment variable; empty for a default.
     pub origin: String,
-    /// What is wrong.
+    /// The problem and what was found.
     pub what: String,
     /// What to write instead.
     pub advice: String,
@@ -27,7 +27,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a configuration; never empty.
+/// All problems of a configuration; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors {
     /// In the order of the file's sections.

@@ -1,4 +1,4 @@
-//! Reads `[listen.mqtt]`: devices that connect to hourbucket itself.
+//! Reads `[listen.mqtt]`: devices that connect to hourbucket directly.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{Listen, ListenMqtt, tls};
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 
-/// Reads the section; a topic can name one of the `formats`.
+/// Reads the section. A topic can name one of the `formats`.
 pub(super) fn read(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Listen {
     let listen = Listen { mqtt: mqtt(s.section("mqtt"), formats) };
     s.end();
@@ -31,7 +31,7 @@ fn mqtt(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> ListenMqtt {
         client_ca_file: s.file("client_ca_file"),
         connections_max: s.count("connections_max", 10_000, 1..=1_000_000),
         connect_timeout: s.duration("connect_timeout", 10 * SECOND, SECOND..=600 * SECOND),
-        // MQTT counts it in seconds, 16 bit.
+        // MQTT's keep-alive is a 16-bit number of seconds.
         keep_alive_max: s.duration("keep_alive_max", HOUR, SECOND..=65_535 * SECOND),
         packet_max_bytes: u32::try_from(s.size("packet_max_bytes", 256 * KIB, KIB..=256 * MIB - 1)).unwrap_or(u32::MAX),
         topic_max_bytes: s.count("topic_max_bytes", 1024, 1..=65_535),
@@ -44,15 +44,15 @@ fn mqtt(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> ListenMqtt {
     mqtt
 }
 
-/// What does not go together within the section.
+/// Reports impossible combinations within the section.
 fn check(path: &str, mqtt: &ListenMqtt, report: &mut Report) {
     let key = |name: &str| format!("{path}.{name}");
     tls::check_files(path, "device", [&mqtt.cert_file, &mqtt.key_file, &mqtt.client_ca_file], report);
     if mqtt.allow_anonymous && mqtt.tokens_file.is_some() {
         report.impossible(
             &[&key("allow_anonymous"), &key("tokens_file")],
-            "anyone is let in, and tokens are asked for",
-            "remove allow_anonymous, or tokens_file",
+            "anonymous writing is allowed, but a tokens file is set",
+            "remove one of them",
         );
     }
     if !mqtt.enabled {
@@ -61,7 +61,7 @@ fn check(path: &str, mqtt: &ListenMqtt, report: &mut Report) {
     if mqtt.topics.is_empty() {
         report.impossible(
             &[&key("topics"), &key("enabled")],
-            "without topics nothing that a device sends is wanted",
+            "no topics are configured, so no message could be accepted",
             "add [[listen.mqtt.topics]] below it, with filter, topic and format",
         );
     }
@@ -69,8 +69,8 @@ fn check(path: &str, mqtt: &ListenMqtt, report: &mut Report) {
     if is_open && !mqtt.listen.ip().is_loopback() {
         report.impossible(
             &[&key("listen"), &key("tokens_file"), &key("client_ca_file"), &key("allow_anonymous")],
-            format!("{} can be reached from elsewhere, and without tokens anyone could write", mqtt.listen),
-            "set tokens_file or client_ca_file, listen on 127.0.0.1, or set allow_anonymous = true if that is what you want",
+            format!("{} is not a loopback address, and without tokens anyone could write", mqtt.listen),
+            "set tokens_file or client_ca_file, listen on 127.0.0.1, or set allow_anonymous = true to allow it",
         );
     }
 }

@@ -1,10 +1,10 @@
-//! Settings that may be replaced while the service runs: one place sets them, many look.
+//! Settings that can be replaced while the service runs: one writer, many readers.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// A setting as it is now. Who works with it takes it once and keeps it for that piece of work.
+/// The current value of a setting. Read it once per unit of work and keep that value for the whole unit.
 #[derive(Debug)]
 pub struct Live<T>(watch::Receiver<Arc<T>>);
 
@@ -14,7 +14,7 @@ impl<T> Clone for Live<T> {
     }
 }
 
-/// Where a [`Live`] setting is replaced.
+/// Replaces the value of a [`Live`] setting.
 #[derive(Debug)]
 pub struct Setter<T>(watch::Sender<Arc<T>>);
 
@@ -25,36 +25,36 @@ impl<T> Clone for Setter<T> {
 }
 
 impl<T> Live<T> {
-    /// A setting, and where it is replaced.
+    /// Creates a setting and its setter.
     pub fn new(value: T) -> (Setter<T>, Live<T>) {
         let (setter, live) = watch::channel(Arc::new(value));
         (Setter(setter), Live(live))
     }
 
-    /// One that stays as it is.
+    /// Creates a setting that never changes.
     pub fn fixed(value: T) -> Live<T> {
         Live::new(value).1
     }
 
-    /// The setting now.
+    /// The current value.
     pub fn now(&self) -> Arc<T> {
         self.0.borrow().clone()
     }
 
-    /// The setting, where it was replaced since this was asked last. Costs an atomic load where it was not.
+    /// The new value if it changed since the last call on this handle. Costs an atomic load if it did not.
     pub fn changed(&mut self) -> Option<Arc<T>> {
-        // An error means that it will never change again.
+        // An error means that the setter was dropped: the value can no longer change.
         self.0.has_changed().unwrap_or(false).then(|| self.0.borrow_and_update().clone())
     }
 }
 
 impl<T> Setter<T> {
-    /// Replaces the setting.
+    /// Replaces the value.
     pub fn set(&self, value: T) {
         self.0.send_replace(Arc::new(value));
     }
 
-    /// Another one that looks.
+    /// Another handle for reading.
     pub fn live(&self) -> Live<T> {
         Live(self.0.subscribe())
     }
@@ -72,7 +72,7 @@ mod tests {
         setter.set(2);
         assert_eq!((a.changed().as_deref(), a.changed().is_none(), *a.now()), (Some(&2), true, 2));
         assert_eq!(b.changed().as_deref(), Some(&2));
-        // The last value stays where nobody can set it any more.
+        // The last value remains after the setter is dropped.
         setter.set(3);
         drop(setter);
         assert_eq!((*a.now(), *Live::fixed(7).now()), (3, 7));

@@ -1,4 +1,4 @@
-//! Environment over file over default.
+//! Merges environment over file over default.
 
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -9,33 +9,34 @@ use super::reader::Report;
 use super::tree::{self, Entries};
 use super::{Config, check, sections};
 
-/// The file that is read where none is named; it may be missing.
+/// The file to read if none is named; it may be missing.
 pub const DEFAULT_PATH: &str = "config/hourbucket.toml";
 
-/// A larger file is not one of ours (somebody named the wrong one).
+/// A larger file is not a configuration (the user named the wrong file).
 const FILE_MAX_BYTES: u64 = 1024 * 1024;
 
-/// A configuration and where it comes from.
+/// A configuration and its sources.
 #[derive(Debug, Clone)]
 pub struct Loaded {
     /// The settings.
     pub config: Config,
-    /// The file that was read; `None` where the default one is missing.
+    /// The file that was read; `None` if the default one is missing.
     pub file: Option<PathBuf>,
-    /// The names of the environment variables that set something.
+    /// Names of the environment variables that set a key.
     pub variables: Vec<String>,
 }
 
-/// The process's environment, as [`load`] wants it. Variables that are not Unicode cannot be ours and are left out.
+/// The process's environment in the form that [`load`] takes. Skips variables that are not Unicode: none of the
+/// service's variables can be.
 pub fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
-/// Loads the configuration from `path` (or [`DEFAULT_PATH`]), with `env` over it. Reads the files that the settings
-/// name where they hold a secret, and looks whether the others can be read; opens no connection.
+/// Loads the configuration from `path` (or [`DEFAULT_PATH`]), with `env` over it. Reads the files that hold secrets and
+/// checks that the other files are readable. Opens no connection.
 ///
 /// # Errors
-/// Everything that is wrong, at once. A named file that is missing is wrong; the default one is not.
+/// All problems together. A missing file is a problem if it is named, but not if it is the default one.
 pub fn load(path: Option<&Path>, env: impl Iterator<Item = (String, String)>) -> Result<Loaded, ConfigErrors> {
     let mut report = Report::default();
     let (mut entries, file) = read_file(path, &mut report);
@@ -51,13 +52,13 @@ pub fn load(path: Option<&Path>, env: impl Iterator<Item = (String, String)>) ->
     Err(ConfigErrors { problems: report.problems })
 }
 
-/// Every key that can be set, such as `store.uri` and `mqtt.subscriptions.filter`, in the order of the shipped file. Those
-/// of a format are named `formats.example`; its rules have the same ones.
+/// Every key that can be set, such as `store.uri` and `mqtt.subscriptions.filter`, in the order of the shipped file.
+/// Keys of a format are listed as `formats.example`; its rules have the same ones.
 pub fn known_keys() -> Vec<String> {
     one_of_each().known
 }
 
-/// What is known after every key was asked for.
+/// The report after every key has been requested once.
 pub(super) fn one_of_each() -> Report {
     let mut report = Report::default();
     let one_of_each = "[formats.example]\n[[mqtt]]\n[[mqtt.subscriptions]]\n[[listen.mqtt.topics]]";
@@ -67,7 +68,7 @@ pub(super) fn one_of_each() -> Report {
 }
 
 impl Default for Config {
-    /// What holds where nothing is set.
+    /// The configuration without a file and without variables.
     fn default() -> Config {
         understand(Entries::new(), &mut Report::default())
     }
@@ -80,7 +81,7 @@ fn understand(entries: Entries, report: &mut Report) -> Config {
     config
 }
 
-/// The file's settings and its path; nothing of either where it cannot be read, which the report says.
+/// The file's settings and its path. Both are empty if the file is unreadable; the report then has the reason.
 fn read_file(path: Option<&Path>, report: &mut Report) -> (Entries, Option<PathBuf>) {
     let used = path.unwrap_or(Path::new(DEFAULT_PATH));
     let name: Rc<str> = used.display().to_string().into();

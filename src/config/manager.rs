@@ -1,26 +1,27 @@
-//! What a service manager (systemd) that started the process says in the environment: sd_notify(3), sd_watchdog_enabled(3).
+//! Settings that a service manager (systemd) passes in the environment: sd_notify(3), sd_watchdog_enabled(3).
 
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// Empty where nobody asks to be told anything.
+/// Empty if no service manager requests notifications.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manager {
-    /// `NOTIFY_SOCKET`: where it listens; a path, or with `@` in front a name in Linux's abstract namespace.
+    /// `NOTIFY_SOCKET`: the socket for notifications; a path, or with a leading `@` a name in Linux's abstract
+    /// namespace.
     pub notify_socket: Option<OsString>,
-    /// `WATCHDOG_USEC`: how long it waits for a sign of life before it ends the process; for this process only
-    /// (`WATCHDOG_PID`).
+    /// `WATCHDOG_USEC`: the longest time between two watchdog notifications before the manager ends the process.
+    /// Applies only to the process in `WATCHDOG_PID`.
     pub watchdog: Option<Duration>,
 }
 
-/// What the environment of this process says.
+/// Reads the settings from the environment of this process.
 pub fn manager() -> Manager {
     read(|name| std::env::var_os(name), std::process::id())
 }
 
 fn read(variable: impl Fn(&str) -> Option<OsString>, pid: u32) -> Manager {
     let number = |name| variable(name).and_then(|text| text.to_str()?.parse::<u64>().ok());
-    // A child that inherits the variables is not who is meant.
+    // A child process may have inherited variables that are meant for its parent.
     let is_ours = variable("WATCHDOG_PID").is_none() || number("WATCHDOG_PID") == Some(u64::from(pid));
     Manager {
         notify_socket: variable("NOTIFY_SOCKET").filter(|socket| !socket.is_empty()),

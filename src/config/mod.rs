@@ -1,17 +1,17 @@
-//! The configuration, as the rest of the service sees it: checked, complete and with units in the types.
+//! The configuration as the rest of the service uses it: checked, complete and with units in the types.
 //!
-//! [`load()`] puts environment over file over default; whatever is wrong is reported at once, each with its key.
+//! [`load()`] merges environment over file over default. It reports all problems together, each with its key.
 //!
-//! **File.** TOML, the path given or else `config/hourbucket.toml`, which may be missing. Relative paths, on the command
-//! line and inside the file, start in the working directory of the process, wherever the file lies: so `journal.dir`
-//! and `--config` mean the same as in a shell, and moving the file moves no data.
+//! **File.** TOML, at the given path or `config/hourbucket.toml`, which may be missing. Relative paths, on the command
+//! line and inside the file, are resolved against the working directory of the process, not against the file. So
+//! `journal.dir` and `--config` mean the same as in a shell, and moving the file moves no data.
 //!
-//! **Environment.** `HOURBUCKET_<SECTION>__<KEY>`, such as `HOURBUCKET_STORE__URI`; elements of lists by number, such as
-//! `HOURBUCKET_MQTT__0__SUBSCRIPTIONS__0__FILTER`, where the number after the last appends one. The text is read by the
-//! key's type: `true`, `5000`, `15s`, `512MiB`. With `_FILE` behind the name the value is read from that file, without
-//! its last line ending (a key that itself ends in `_file`, such as `http.tokens_file`, keeps its meaning). An empty
-//! variable counts as not set. Variables of ours without a double underscore are for other tools and left alone; with
-//! one, an unknown name is an error.
+//! **Environment.** `HOURBUCKET_<SECTION>__<KEY>`, such as `HOURBUCKET_STORE__URI`; list elements by number, such as
+//! `HOURBUCKET_MQTT__0__SUBSCRIPTIONS__0__FILTER`. The number after the last one appends an element. The key's type
+//! determines how the text is parsed: `true`, `5000`, `15s`, `512MiB`. A variable that ends in `_FILE` names a file
+//! that holds the value; its last line ending is dropped (a key that itself ends in `_file`, such as
+//! `http.tokens_file`, keeps its meaning). An empty variable counts as not set. `HOURBUCKET_` variables without a
+//! double underscore belong to other tools and are ignored; with one, an unknown name is an error.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ pub use tls::{ClientAuth, Tls, TlsVersion};
 pub use units::parse_duration;
 pub(crate) use units::write_duration;
 
-/// Everything that can be set. The shipped `config/hourbucket.toml` shows each key with its default and a comment.
+/// All settings. The shipped `config/hourbucket.toml` shows each key with its default and a comment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// `[ingest]`
@@ -89,7 +89,7 @@ pub struct Config {
     pub shutdown: Shutdown,
     /// `[log]`
     pub log: Log,
-    /// `[formats.NAME]`, in the order of their names.
+    /// `[formats.NAME]`, sorted by name.
     pub formats: Vec<Arc<Mapping>>,
     /// `[[mqtt]]`
     pub mqtt: Vec<Mqtt>,
@@ -97,7 +97,7 @@ pub struct Config {
     pub listen: Listen,
 }
 
-/// What decoding a payload depends on, for whoever takes payloads.
+/// The settings that decoding depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decoding {
     /// `[limits]`
@@ -111,7 +111,7 @@ pub struct Decoding {
 }
 
 impl Config {
-    /// A copy of what decoding depends on.
+    /// Copies the settings that decoding depends on.
     pub fn decoding(&self) -> Decoding {
         Decoding {
             limits: self.limits.clone(),
@@ -136,7 +136,7 @@ pub enum AckMode {
 pub struct Ingest {
     /// `ack`: `journal` or `stored`.
     pub ack: AckMode,
-    /// `queue_max`: ingest batches that wait for the next stage (default 1024).
+    /// `queue_max`: ingest batches that may wait for the next stage (default 1024).
     pub queue_max: usize,
     /// `queue_max_bytes`: their bytes (default 64MiB).
     pub queue_max_bytes: u64,
@@ -149,28 +149,29 @@ pub struct Http {
     pub enabled: bool,
     /// `listen` (default 127.0.0.1:8080).
     pub listen: SocketAddr,
-    /// `tokens_file`: absent, the service listens on loopback only.
+    /// `tokens_file`: if absent, the service listens on loopback only.
     pub tokens_file: Option<PathBuf>,
-    /// `allow_anonymous`: listens elsewhere than loopback without tokens (default false).
+    /// `allow_anonymous`: allows other addresses than loopback without tokens (default false).
     pub allow_anonymous: bool,
-    /// `body_max_bytes`: before and after decompression (default 8388608).
+    /// `body_max_bytes`: limit before and after decompression (default 8388608).
     pub body_max_bytes: u64,
-    /// `header_timeout`: for the head of a request (default 10s).
+    /// `header_timeout`: time limit for the head of a request (default 10s).
     pub header_timeout: Duration,
-    /// `body_timeout`: for the body of a request (default 30s).
+    /// `body_timeout`: time limit for the body of a request (default 30s).
     pub body_timeout: Duration,
-    /// `concurrency_max`: requests being worked on (default 256); one more gets 429.
+    /// `concurrency_max`: concurrent requests (default 256); further ones get 429.
     pub concurrency_max: usize,
-    /// `queue_timeout`: how long a request waits for a place in the queue before 429 (default 1s).
+    /// `queue_timeout`: how long a request waits for space in the queue before it gets 429 (default 1s).
     pub queue_timeout: Duration,
-    /// `ack_timeout`: how long a request waits to be durable before 503 (default 60s).
+    /// `ack_timeout`: how long a request waits for durability before it gets 503 (default 60s).
     pub ack_timeout: Duration,
     /// `[http.tls]`
     pub tls: Tls,
 }
 
 impl Http {
-    /// Whether it may be reached from elsewhere: not everybody can write, or that is meant.
+    /// Whether the port may listen on other addresses than loopback: writing needs a token or a certificate, or
+    /// anonymous writing is explicitly allowed.
     pub fn is_guarded(&self) -> bool {
         self.tokens_file.is_some() || self.allow_anonymous || self.tls.is_gate()
     }
@@ -188,11 +189,11 @@ pub struct Admin {
 /// How readings are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreMode {
-    /// Readings in the pages.
+    /// In the pages.
     Bucket,
-    /// Readings in a native time-series collection.
+    /// In a native time-series collection.
     Timeseries,
-    /// Time-series where the server really has it.
+    /// In a time-series collection if the server supports it, else in the pages.
     Auto,
 }
 
@@ -205,17 +206,17 @@ pub struct Store {
     pub database: String,
     /// `mode`: `bucket`, `timeseries` or `auto` (default).
     pub mode: StoreMode,
-    /// `retention`: absent, kept for ever.
+    /// `retention`: if absent, data is kept forever.
     pub retention: Option<Duration>,
     /// `write_concern`: `majority` (default) or a number of members.
     pub write_concern: String,
-    /// `timeout`: for one command, after which its answer counts as lost (default 10s).
+    /// `timeout`: time limit of one command, after which its outcome counts as unknown (default 10s).
     pub timeout: Duration,
-    /// `connect_timeout`: for finding a server (default 5s).
+    /// `connect_timeout`: time limit for finding a server (default 5s).
     pub connect_timeout: Duration,
     /// `pool_max`: connections (default 16).
     pub pool_max: u32,
-    /// `tags_index`: a wildcard index on the tags of the buckets (default false: dropped).
+    /// `tags_index`: whether a wildcard index on the tags of the buckets is kept (default false: it is dropped).
     pub tags_index: bool,
 }
 
@@ -224,42 +225,42 @@ pub struct Store {
 pub struct Bucket {
     /// `span`: a divisor of a day, from 1m to 1d (default 1h).
     pub span: Span,
-    /// `max_readings`: in a page, 1 to 10,000 (default 1000).
+    /// `max_readings`: readings in a page, 1 to 10,000 (default 1000).
     pub max_readings: u32,
-    /// `max_bytes`: of the readings of a page (default 1MiB, at most 8MiB).
+    /// `max_bytes`: bytes of the readings of a page (default 1MiB, at most 8MiB).
     pub max_bytes: u64,
 }
 
 /// `[flush]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flush {
-    /// `max_age`: the longest a reading waits in memory while the store is well (default 15s).
+    /// `max_age`: the longest a reading waits in memory while the store is healthy (default 15s).
     pub max_age: Duration,
-    /// `linger`: the same with `ack = "stored"`, where a sender waits (default 5ms).
+    /// `linger`: the same with `ack = "stored"`, when senders wait for the write (default 5ms).
     pub linger: Duration,
-    /// `commands_max`: in flight at once (default 4).
+    /// `commands_max`: commands in flight (default 4).
     pub commands_max: usize,
     /// `command_max_bytes`: size of one command (default 12MiB, at most 12MiB).
     pub command_max_bytes: u64,
     /// `command_max_statements`: statements of one command (default 5000).
     pub command_max_statements: usize,
-    /// `backoff_min`: first wait after a failure (default 50ms).
+    /// `backoff_min`: first wait before a retry (default 50ms).
     pub backoff_min: Duration,
-    /// `backoff_max`: longest wait (default 5s).
+    /// `backoff_max`: longest wait before a retry (default 5s).
     pub backoff_max: Duration,
-    /// `quarantine_after`: how long a bucket may fail, while the store answers, before its readings are kept as dead letters
-    /// (default 10m).
+    /// `quarantine_after`: how long a bucket may fail while the store answers for others; then its readings become dead
+    /// letters (default 10m).
     pub quarantine_after: Duration,
 }
 
 /// `[accumulate]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accumulate {
-    /// `shards`: 0 (default) takes the number of cores.
+    /// `shards`: 0 (default) means one per core.
     pub shards: usize,
     /// `max_bytes`: memory of all shards (default 512MiB).
     pub max_bytes: u64,
-    /// `max_sensors`: known at once (default 2,000,000).
+    /// `max_sensors`: sensors kept in memory (default 2,000,000).
     pub max_sensors: usize,
 }
 
@@ -277,28 +278,28 @@ pub struct Journal {
 /// `[latest]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Latest {
-    /// `enabled`: keep `sensor_latest` (default false).
+    /// `enabled`: whether `sensor_latest` is maintained (default false).
     pub enabled: bool,
-    /// `interval`: a sensor's document is written at most once in it (default 10s).
+    /// `interval`: a sensor's document is written at most once per interval (default 10s).
     pub interval: Duration,
     /// `recent`: newest readings in a document, 0 to 100 (default 10).
     pub recent: usize,
-    /// `max_bytes`: memory for what is not written yet (default 128MiB).
+    /// `max_bytes`: memory for unwritten state (default 128MiB).
     pub max_bytes: u64,
 }
 
 /// `[enrich]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enrich {
-    /// `collection`: the registry of sensors in `store.database`; absent: off.
+    /// `collection`: the registry of sensors in `store.database`; if absent, enrichment is off.
     pub collection: Option<String>,
     /// `id_field`: the field with the sensor's id (default `_id`).
     pub id_field: String,
-    /// `fields`: those that become tags (default: all scalar ones at the top level).
+    /// `fields`: the fields that become tags (default: all scalar ones at the top level).
     pub fields: Vec<String>,
-    /// `interval`: between two readings of the whole, where there is no change stream (default 60s).
+    /// `interval`: how often the whole registry is read if there is no change stream (default 60s).
     pub interval: Duration,
-    /// `max_sensors`: kept in memory (default 1,000,000).
+    /// `max_sensors`: sensors kept in memory (default 1,000,000).
     pub max_sensors: usize,
 }
 
@@ -309,54 +310,56 @@ pub struct Limits {
     pub past: Duration,
     /// `future`: how far ahead a reading may be (default 10m).
     pub future: Duration,
-    /// `unset_before`, in milliseconds since 1970: a device's time before it is that of a clock not set, and counts as
-    /// none (default 2001-01-01).
+    /// `unset_before`, in milliseconds since 1970: a device time before it counts as an unset clock and is ignored
+    /// (default 2001-01-01).
     pub unset_before_ms: i64,
-    /// `zone` of times that say none; absent, such times are refused.
+    /// `zone` for times without one; if absent, such times are rejected.
     pub zone: Option<Tz>,
     /// `fields_max`: values of a reading (default 64, at most 255).
     pub fields_max: usize,
-    /// `bucket_fields_max`: different field names of a sensor in one bucket (default 1024, at least `fields_max`).
+    /// `bucket_fields_max`: distinct field names of a sensor in one bucket (default 1024, at least `fields_max`).
     pub bucket_fields_max: usize,
-    /// `name_max_bytes`: a field's or tag's name (default 128, at most 255).
+    /// `name_max_bytes`: length of a field or tag name (default 128, at most 255).
     pub name_max_bytes: usize,
     /// `sensor_id_max_bytes` (default 256, at most 1024).
     pub sensor_id_max_bytes: usize,
-    /// `string_max_bytes`: a string value or a tag's value (default 1024, at most 16384).
+    /// `string_max_bytes`: length of a text value or a tag's value (default 1024, at most 16384).
     pub string_max_bytes: usize,
     /// `tags_max`: tags of a reading (default 32, at most 64).
     pub tags_max: usize,
-    /// `batch_max_readings`: in one HTTP body or MQTT message (default 100,000).
+    /// `batch_max_readings`: readings in one HTTP body or MQTT message (default 100,000).
     pub batch_max_readings: usize,
 }
 
-/// `[line]`: how InfluxDB's line protocol is read.
+/// `[line]`: how InfluxDB line protocol is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// `sensor_id_tag`: the tag whose value is the sensor's id (default sensor_id); without it, measurement and tags are.
+    /// `sensor_id_tag`: the tag whose value is the sensor's id (default sensor_id). Without the tag, measurement and
+    /// tags form the id.
     pub sensor_id_tag: String,
     /// `field_prefix`: fields are named `measurement_field` (default false).
     pub field_prefix: bool,
 }
 
-/// `[otlp]`: how the metrics of OpenTelemetry are read.
+/// `[otlp]`: how OpenTelemetry metrics are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Otlp {
     /// `sensor_id_attributes`: the first of these that a data point or its resource has is the sensor's id (default
     /// `sensor_id`, `device.id`, `service.instance.id`, `host.name`, `service.name`).
     pub sensor_id_attributes: Vec<String>,
-    /// `sensor_id_default`: the id where there is none of these; empty: such points are rejected (default `unknown`).
+    /// `sensor_id_default`: the id if none of these is present; if it is empty, such points are rejected (default
+    /// `unknown`).
     pub sensor_id_default: String,
     /// `point_attributes` (default `tags`).
     pub point_attributes: PointAttributes,
 }
 
-/// What the attributes of a data point are.
+/// How the attributes of a data point are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PointAttributes {
-    /// Tags of the sensor.
+    /// As tags of the sensor.
     Tags,
-    /// Also part of the sensor's id, so that each series is a sensor.
+    /// As tags and as part of the sensor's id, so that each series is a sensor.
     SensorId,
 }
 
@@ -365,7 +368,7 @@ pub enum PointAttributes {
 pub struct DeadLetters {
     /// `retention` (default 30d).
     pub retention: Duration,
-    /// `max_bytes`: of all of them in the collection (default 1GiB).
+    /// `max_bytes`: limit for all dead letters in the collection (default 1GiB).
     pub max_bytes: u64,
 }
 
@@ -379,9 +382,9 @@ pub struct Shutdown {
 /// How the log is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For a person.
+    /// For people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -408,7 +411,7 @@ pub enum MqttProtocol {
 pub struct Mqtt {
     /// `url`: `mqtt://`, `mqtts://`, `ws://` or `wss://` host and port, without credentials.
     pub url: String,
-    /// `client_id`: one a broker and instance.
+    /// `client_id`: unique for each broker and instance.
     pub client_id: String,
     /// `protocol`: 4 or 5 (default).
     pub protocol: MqttProtocol,
@@ -418,21 +421,22 @@ pub struct Mqtt {
     pub session_expiry: Duration,
     /// `username`
     pub username: Option<String>,
-    /// What `password_file` held when it was read, or `password` by environment.
+    /// The content of `password_file` at the time of loading, or `password` from the environment.
     pub password: Option<Secret>,
-    /// `password_file`: read again for each connection; absent where the environment has the password itself.
+    /// `password_file`: read again for each connection; absent if the environment holds the password itself.
     pub password_file: Option<PathBuf>,
-    /// `ca_file`: PEM; absent, the system's roots. Read again for each connection, as are the next two.
+    /// `ca_file`: PEM; if absent, the system's roots. Read again for each connection, as are the next two.
     pub ca_file: Option<PathBuf>,
-    /// `cert_file`: PEM, the certificate that the broker asks of us, with its chain.
+    /// `cert_file`: PEM, the client certificate that the broker requires, with its chain.
     pub cert_file: Option<PathBuf>,
-    /// `key_file`: PEM, its key.
+    /// `key_file`: PEM, the key of `cert_file`.
     pub key_file: Option<PathBuf>,
     /// `keep_alive` (default 30s).
     pub keep_alive: Duration,
     /// `packet_max_bytes` (default 1MiB; a larger message becomes a dead letter).
     pub packet_max_bytes: u32,
-    /// `window`: messages that may wait for their acknowledgement (default 10,000; MQTT 5: receive maximum, at most 65,535).
+    /// `window`: messages that may wait for their acknowledgement (default 10,000; MQTT 5: receive maximum, at most
+    /// 65,535).
     pub window: u16,
     /// `status_topic`: where `online` and `offline` are published, retained.
     pub status_topic: Option<String>,
@@ -445,37 +449,38 @@ pub struct Mqtt {
 pub struct Subscription {
     /// `filter`: a topic filter, also `$share/group/…`.
     pub filter: String,
-    /// `qos`: 0, 1 (default), or 2, which is taken as 1 (see [`Subscription::qos_asked`]).
+    /// `qos`: 0, 1 (default), or 2, which is treated as 1 (see [`Subscription::qos_asked`]).
     pub qos: u8,
-    /// `topic`: a template such as `sensors/{sensor_id}/{field}` (default `#` where the format reads topics itself).
+    /// `topic`: a template such as `sensors/{sensor_id}/{field}` (default `#` if the format reads topics itself).
     pub topic: String,
-    /// `format`: a built-in one such as `json`, a shipped profile such as `zigbee2mqtt`, or one of `[formats.NAME]`.
+    /// `format`: a built-in format such as `json`, a built-in mapping such as `zigbee2mqtt`, or one of
+    /// `[formats.NAME]`.
     pub format: String,
-    /// `ts_unit`: of numbers as time: `s`, `ms`, `us`, `ns`; absent, by magnitude (of `line`: `ns`).
+    /// `ts_unit`: unit of numeric times: `s`, `ms`, `us`, `ns`; if absent, by magnitude (for `line`: `ns`).
     pub ts_unit: Option<String>,
-    /// `zone` of times that say none; absent, that of `limits.zone`. A format's own counts before it.
+    /// `zone` for times without one; if absent, `limits.zone`. A zone in the format overrides it.
     pub zone: Option<Tz>,
-    /// `retained`: which retained messages are taken (default once).
+    /// `retained`: which retained messages are accepted (default once).
     pub retained: Retained,
     /// `user_property_tags`: names of MQTT 5 user properties that become tags (default none).
     pub user_property_tags: Vec<String>,
 }
 
 impl Subscription {
-    /// The QoS that the broker is asked for: QoS 2 promises nothing here that QoS 1 does not, since readings that arrive
-    /// twice are stored once.
+    /// The QoS to request from the broker. QoS 2 would guarantee nothing that QoS 1 does not, because readings that
+    /// arrive twice are stored once.
     pub fn qos_asked(&self) -> u8 {
         self.qos.min(1)
     }
 }
 
-/// Which messages that the broker has retained are taken when they are sent because of a subscription, not because
-/// somebody published just now.
+/// Which retained messages are accepted. This concerns messages that the broker sends because of a subscription, not
+/// those published at that moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retained {
-    /// Each once; what was taken is not taken again after a reconnect (see `ingest::mqtt` for what that means exactly).
+    /// Each once: an accepted message is not accepted again after a reconnect (`ingest::mqtt` defines this exactly).
     Once,
-    /// At every connection.
+    /// All of them, at each connection.
     Always,
     /// None.
     Never,
@@ -488,28 +493,28 @@ pub struct Listen {
     pub mqtt: ListenMqtt,
 }
 
-/// `[listen.mqtt]`: devices connect to hourbucket itself.
+/// `[listen.mqtt]`: devices connect to hourbucket directly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenMqtt {
     /// `enabled` (default false).
     pub enabled: bool,
     /// `listen` (default 127.0.0.1:1883).
     pub listen: SocketAddr,
-    /// `tokens_file`: who may connect; absent, loopback only.
+    /// `tokens_file`: tokens of the devices that may connect; if absent, loopback only.
     pub tokens_file: Option<PathBuf>,
     /// `allow_anonymous` (default false).
     pub allow_anonymous: bool,
-    /// `cert_file`: PEM, with its chain; TLS where it is set. Read again when it changes.
+    /// `cert_file`: PEM, with its chain; enables TLS. Read again when it changes.
     pub cert_file: Option<PathBuf>,
-    /// `key_file`: PEM, its key.
+    /// `key_file`: PEM, the key of `cert_file`.
     pub key_file: Option<PathBuf>,
-    /// `client_ca_file`: PEM; devices must show a certificate of this CA.
+    /// `client_ca_file`: PEM; devices must present a certificate from this CA.
     pub client_ca_file: Option<PathBuf>,
     /// `connections_max` (default 10,000).
     pub connections_max: usize,
-    /// `connect_timeout`: for TLS and CONNECT together (default 10s).
+    /// `connect_timeout`: time limit for TLS and CONNECT together (default 10s).
     pub connect_timeout: Duration,
-    /// `keep_alive_max`: the longest silence that is borne is one and a half of it (default 1h).
+    /// `keep_alive_max`: a device is disconnected after a silence of at most one and a half times this (default 1h).
     pub keep_alive_max: Duration,
     /// `packet_max_bytes` (default 256KiB); a larger packet ends the connection.
     pub packet_max_bytes: u32,
@@ -517,21 +522,21 @@ pub struct ListenMqtt {
     pub topic_max_bytes: usize,
     /// `window`: messages of one connection that may wait for their acknowledgement (default 100).
     pub window: u16,
-    /// `[[listen.mqtt.topics]]`: as subscriptions, with QoS 1.
+    /// `[[listen.mqtt.topics]]`: like subscriptions, with QoS 1.
     pub topics: Vec<Subscription>,
 }
 
-/// A text that never shows itself.
+/// A text that `Debug` does not print.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Hides a text.
+    /// Wraps a text.
     pub fn new(text: String) -> Secret {
         Secret(text)
     }
 
-    /// The text itself; for the one place that needs it.
+    /// The text itself, for the code that must send it.
     pub fn reveal(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Reads `[[mqtt]]` and its subscriptions, and checks what belongs together within one broker.
+//! Reads `[[mqtt]]` and its subscriptions, and checks the combinations within one broker.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use super::tree::{Node, Origin};
 use super::units::{KIB, MIB};
 use super::{Mqtt, MqttProtocol, Retained, Secret, Subscription, tls, uri};
 
-/// The payload formats that `decode::Format` knows; a new one is added in both places. And Sparkplug B, which a broker's
-/// connection reads by itself.
+/// The payload formats of `decode::Format`; add a new one in both places. Also Sparkplug B, which the connection to a
+/// broker decodes itself.
 pub(super) const FORMATS: &[&str] =
     &["json", "ndjson", "scalar", "line", "cbor", "msgpack", "senml", "senml-cbor", "otlp", "otlp-json", SPARKPLUG];
 const SPARKPLUG: &str = "sparkplug";
 const TS_UNITS: [&str; 4] = ["s", "ms", "us", "ns"];
 const RETAINED: [(&str, Retained); 3] =
     [("once", Retained::Once), ("always", Retained::Always), ("never", Retained::Never)];
-/// Fewer than a reading's tags, so that those of the topic and the payload find room.
+/// Below the limit on a reading's tags, so that tags of the topic and the payload fit as well.
 const USER_PROPERTY_TAGS_MAX: usize = 16;
 
-/// MQTT counts the keep-alive in seconds, 16 bit.
+/// MQTT's keep-alive is a 16-bit number of seconds.
 const KEEP_ALIVE_MAX: Duration = Duration::from_secs(65_535);
-/// MQTT counts the session's life in seconds, 32 bit; the largest number means for ever.
+/// MQTT's session expiry is a 32-bit number of seconds; the largest one means forever.
 const SESSION_EXPIRY_MAX: Duration = Duration::from_secs(u32::MAX as u64);
 /// The largest packet that MQTT can carry (a four-byte variable length).
 const PACKET_MAX_BYTES: u64 = 256 * MIB - 1;
 
-/// Reads every broker; a subscription can name one of the `formats`.
+/// Reads every broker. A subscription can name one of the `formats`.
 pub(super) fn read(root: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Mqtt> {
     let found = root.sections("mqtt");
     let mut brokers: Vec<Mqtt> = Vec::with_capacity(found.len());
@@ -41,8 +41,8 @@ pub(super) fn read(root: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Mqtt
         if brokers.iter().any(same) {
             root.report.impossible(
                 &[&format!("{path}.client_id"), &format!("{path}.url")],
-                "another [[mqtt]] has the same url and client_id, and the broker would let only one of them stay",
-                "give each its own client_id, or put the subscriptions into one [[mqtt]]",
+                "another [[mqtt]] has the same url and client_id, but a broker allows one connection per client_id",
+                "give each a different client_id, or put the subscriptions into one [[mqtt]]",
             );
         }
         brokers.push(mqtt);
@@ -82,11 +82,10 @@ fn broker(mut s: Section<'_>, formats: &[Arc<Mapping>]) -> Mqtt {
 }
 
 impl Mqtt {
-    /// The password as it is now: read again where it stands in a file, so that a rotated one holds from the next
-    /// connection on.
+    /// The current password. It is read again from its file, so a rotated password is used from the next connection on.
     ///
     /// # Errors
-    /// The file cannot be used now; what is wrong with it, for the log.
+    /// The file is unusable now. The text is the reason, for the log.
     pub fn password_now(&self) -> Result<Option<Secret>, String> {
         match &self.password_file {
             Some(path) => read_secret(path).map(|text| Some(Secret::new(text))).map_err(Bad::what),
@@ -95,7 +94,7 @@ impl Mqtt {
     }
 }
 
-/// A text that must be there. Where it is missing or bad the result is empty, and the report says so.
+/// A required text. If it is missing or bad, the result is empty and the report has the reason.
 fn required(
     s: &mut Section<'_>,
     key: &str,
@@ -105,7 +104,7 @@ fn required(
     let value = s.parse(key, understand);
     let path = s.key(key);
     if value.is_none() && !s.report.is_set(&path) {
-        s.report.bad(&path, Bad::new("missing", format!("write {key} = \"{example}\", for instance")));
+        s.report.bad(&path, Bad::new("missing", format!("write for example {key} = \"{example}\"")));
     }
     value.unwrap_or_default()
 }
@@ -113,7 +112,7 @@ fn required(
 fn url(node: &Node) -> Result<String, Bad> {
     let advice = "write mqtt://host:port, mqtts://host:port, ws://host:port/path or wss://host:port/path";
     let text = node.text().ok_or_else(|| wrong(node, advice))?;
-    // The text is not repeated: it may hold a password.
+    // The error does not repeat the text: it may hold a password.
     uri::check_broker(text).map_err(|what| Bad::new(what, advice))?;
     Ok(text.to_owned())
 }
@@ -137,19 +136,19 @@ fn packet_max_bytes(s: &mut Section<'_>) -> u32 {
     u32::try_from(s.size("packet_max_bytes", MIB, KIB..=PACKET_MAX_BYTES)).unwrap_or(u32::MAX)
 }
 
-/// The password, and the file to read it from again: `password` from the environment only, or what stands in
-/// `password_file`; the environment wins.
+/// The password, and the file to read it from again. The password comes from `password` (environment only) or from the
+/// content of `password_file`; the environment wins.
 fn password(s: &mut Section<'_>) -> (Option<Secret>, Option<PathBuf>) {
     let direct = s.parse("password", |node| match (&node.origin, node.text()) {
         (Origin::Env(_), Some(text)) => Ok(Secret::new(text.to_owned())),
         _ => Err(Bad::new(
-            "a password does not belong into this file",
-            "put it into a file of its own and set password_file, or set HOURBUCKET_MQTT__0__PASSWORD",
+            "a password is not allowed in this file",
+            "put it into a separate file and set password_file, or set HOURBUCKET_MQTT__0__PASSWORD",
         )),
     });
     let from_file = s.parse("password_file", |node| {
         let path = Path::new(node.text().ok_or_else(|| wrong(node, "write a path in quotes"))?);
-        // The file is not needed, and may not be there, where the environment has the password itself.
+        // If the environment holds the password itself, the file is not needed and may be missing.
         if direct.is_some() { Ok(None) } else { Ok(Some((Secret::new(read_secret(path)?), path.to_owned()))) }
     });
     match from_file.flatten() {
@@ -169,12 +168,13 @@ fn subscriptions(s: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Subscript
     routes(s, "subscriptions", Way::Broker, formats)
 }
 
-/// Reads `[[listen.mqtt.topics]]`: what devices that connect here may send.
+/// Reads `[[listen.mqtt.topics]]`: the topics that devices may send to.
 pub(super) fn topics(s: &mut Section<'_>, formats: &[Arc<Mapping>]) -> Vec<Subscription> {
     routes(s, "topics", Way::Direct, formats)
 }
 
-/// How messages come: what a broker is asked for has no meaning without one.
+/// Where messages come from. Keys such as `qos` and `retained` are requests to a broker and have no meaning without
+/// one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Broker,
@@ -191,8 +191,8 @@ fn routes(s: &mut Section<'_>, key: &str, way: Way, formats: &[Arc<Mapping>]) ->
         if subscriptions.iter().any(|other| other.filter == subscription.filter && !other.filter.is_empty()) {
             s.report.impossible(
                 &[&format!("{path}.filter")],
-                format!("\"{}\" stands there twice, and only one of the two can be meant", subscription.filter),
-                "keep one of the two",
+                format!("the filter \"{}\" occurs twice", subscription.filter),
+                "remove one of the two",
             );
         }
         subscriptions.push(subscription);
@@ -207,7 +207,7 @@ fn subscription(mut s: Section<'_>, way: Way, formats: &[Arc<Mapping>]) -> Subsc
             let text = node.text().ok_or_else(|| wrong(node, advice))?;
             check_filter(text).map_err(|what| Bad::new(what, advice))?;
             if way == Way::Direct && text.starts_with("$share/") {
-                return Err(Bad::new("devices send to topics, and nothing is shared between instances", advice));
+                return Err(Bad::new("devices connect directly, so nothing is shared between instances", advice));
             }
             Ok(text.to_owned())
         }),
@@ -239,7 +239,7 @@ fn subscription(mut s: Section<'_>, way: Way, formats: &[Arc<Mapping>]) -> Subsc
     subscription
 }
 
-/// A mapping may read topics itself, and Sparkplug B does; any other format needs the template.
+/// Mappings and Sparkplug B may read topics themselves; any other format needs the template.
 fn default_topic(s: &mut Section<'_>, subscription: &mut Subscription, formats: &[Arc<Mapping>]) {
     let path = s.key("topic");
     if s.report.is_set(&path) {
@@ -250,7 +250,7 @@ fn default_topic(s: &mut Section<'_>, subscription: &mut Subscription, formats: 
     } else if subscription.format == SPARKPLUG {
         subscription.topic = "spBv1.0/#".to_owned();
     } else {
-        let advice = "write topic = \"sensors/{sensor_id}/{field}\", for instance";
+        let advice = "write for example topic = \"sensors/{sensor_id}/{field}\"";
         s.report.bad(&path, Bad::new("missing", advice));
     }
 }
@@ -258,22 +258,25 @@ fn default_topic(s: &mut Section<'_>, subscription: &mut Subscription, formats: 
 fn qos(node: &Node) -> Result<u8, Bad> {
     match node.integer() {
         Some(n @ 0..=2) => Ok(n as u8),
-        _ => Err(wrong(node, "write 1, or 0 where losses do not matter")),
+        _ => Err(wrong(node, "write 1, or 0 if losses do not matter")),
     }
 }
 
-/// Names of user properties: a list from the settings, not whatever a device sends, so no device can make up tags.
+/// Names of user properties. The configuration lists them, so that a device cannot invent tags.
 fn tag_names(node: &Node) -> Result<Vec<String>, Bad> {
     let advice = "write a list of names, such as [\"site\", \"rack\"]";
     let names = node.texts().ok_or_else(|| wrong(node, advice))?;
     for (i, name) in names.iter().enumerate() {
         check_tag_name(name).map_err(|what| Bad::new(what, advice))?;
         if names[..i].contains(name) {
-            return Err(Bad::new(format!("\"{name}\" stands in it twice"), "keep one of the two"));
+            return Err(Bad::new(format!("\"{name}\" occurs twice"), "keep one of the two"));
         }
     }
     if names.len() > USER_PROPERTY_TAGS_MAX {
-        return Err(Bad::new(format!("more than {USER_PROPERTY_TAGS_MAX} names"), "keep those that are of use"));
+        return Err(Bad::new(
+            format!("more than {USER_PROPERTY_TAGS_MAX} names"),
+            "keep only the names that are needed",
+        ));
     }
     Ok(names)
 }
@@ -288,7 +291,7 @@ fn named(node: &Node, names: &[&str]) -> Result<String, Bad> {
     Err(wrong(node, &near.map_or(advice.clone(), |near| format!("did you mean \"{near}\"? {advice}"))))
 }
 
-/// A mapping that never says whose the readings are needs a template that does.
+/// A mapping that never names the sensor needs a template that does.
 fn check_format(path: &str, subscription: &Subscription, formats: &[Arc<Mapping>], report: &mut Report) {
     let (topic, format) = (format!("{path}.topic"), format!("{path}.format"));
     let Ok(template) = parse_template(&subscription.topic) else { return };
@@ -296,13 +299,13 @@ fn check_format(path: &str, subscription: &Subscription, formats: &[Arc<Mapping>
     if needs_id && !template.iter().any(|level| matches!(level, Level::Name("sensor_id") | Level::Names("sensor_id"))) {
         report.impossible(
             &[&topic, &format, &format!("formats.{}.id", subscription.format)],
-            "the format has no `id` and no {sensor_id} in `topic` or `each`, and the template has no {sensor_id} either",
+            "no sensor id: the format has no `id` and no {sensor_id} in `topic` or `each`, nor has the template",
             "write a template such as \"gateway/{sensor_id}\", or give the format an `id`",
         );
     }
 }
 
-/// What does not go together within one subscription.
+/// Reports impossible combinations within one subscription.
 fn check_subscription(path: &str, subscription: &Subscription, way: Way, report: &mut Report) {
     let (filter, topic, format) = (format!("{path}.filter"), format!("{path}.topic"), format!("{path}.format"));
     let Ok(template) = parse_template(&subscription.topic) else { return };
@@ -311,7 +314,7 @@ fn check_subscription(path: &str, subscription: &Subscription, way: Way, report:
             if !template.contains(&Level::Name(name)) {
                 report.impossible(
                     &[&topic, &format],
-                    format!("a scalar has no {name} of its own, and the template has no {{{name}}}"),
+                    format!("a scalar payload carries no {name}, and the template has no {{{name}}}"),
                     "write a template such as \"sensors/{sensor_id}/{field}\", or format = \"json\"",
                 );
             }
@@ -321,42 +324,42 @@ fn check_subscription(path: &str, subscription: &Subscription, way: Way, report:
         check_sparkplug(path, subscription, way, report);
     }
     if let Some(why) = never_meets(&subscription.filter, &template) {
-        let advice = "make filter and topic describe the same topics";
-        report.impossible(&[&topic, &filter], format!("no message can fit it: {why}"), advice);
+        let advice = "change filter or topic so that they describe the same topics";
+        report.impossible(&[&topic, &filter], format!("no message can match it: {why}"), advice);
     }
 }
 
-/// Sparkplug B has topics of its own, and what a message means depends on those before it.
+/// Sparkplug B defines its topics, and the meaning of a message depends on earlier ones.
 fn check_sparkplug(path: &str, subscription: &Subscription, way: Way, report: &mut Report) {
     let (filter, format) = (format!("{path}.filter"), format!("{path}.format"));
     if way == Way::Direct {
         report.impossible(
             &[&format],
-            "nodes of Sparkplug B take commands, and devices that connect to us cannot subscribe",
-            "let the nodes connect to a broker, and write this subscription below its [[mqtt]]",
+            "Sparkplug B nodes subscribe to commands, and devices that connect directly cannot subscribe",
+            "connect the nodes to a broker, and move this entry to [[mqtt.subscriptions]]",
         );
     } else if subscription.filter.starts_with("$share/") {
         report.impossible(
             &[&format, &filter],
-            "shared, the births of a node would go to one instance and its data to another",
-            "write filter = \"spBv1.0/#\", and share the groups of nodes among the instances by their names",
+            "with a shared subscription, a node's births and its data could reach different instances",
+            "write filter = \"spBv1.0/#\", or give each instance the filters of some groups of nodes",
         );
     } else if !subscription.filter.starts_with("spBv1.0/") {
         report.impossible(
             &[&format, &filter],
-            "the topics of Sparkplug B begin with spBv1.0/",
-            "write filter = \"spBv1.0/#\", and no topic, or one that begins with spBv1.0/",
+            "Sparkplug B topics begin with spBv1.0/",
+            "write filter = \"spBv1.0/#\", and remove topic or begin it with spBv1.0/",
         );
     }
 }
 
-/// What does not go together within one broker's settings.
+/// Reports impossible combinations within one broker's settings.
 fn check_broker(path: &str, mqtt: &Mqtt, report: &mut Report) {
     let key = |name: &str| format!("{path}.{name}");
     if mqtt.subscriptions.is_empty() {
         report.impossible(
             &[&key("subscriptions"), path],
-            "a broker without subscriptions has nothing to say",
+            "the broker has no subscriptions, so it would send nothing",
             "add [[mqtt.subscriptions]] below it, with filter, topic and format",
         );
     }
@@ -367,11 +370,11 @@ fn check_broker(path: &str, mqtt: &Mqtt, report: &mut Report) {
             "write mqtts:// or wss:// in url, or remove ca_file",
         );
     }
-    tls::check_pair(path, "a certificate of our own is", [&mqtt.cert_file, &mqtt.key_file], report);
+    tls::check_pair(path, "a client certificate is", [&mqtt.cert_file, &mqtt.key_file], report);
     if mqtt.cert_file.is_some() && uri::check_broker(&mqtt.url) == Ok(false) {
         report.impossible(
             &[&key("cert_file"), &key("url")],
-            "the connection is not encrypted, so no certificate can be shown",
+            "the connection is not encrypted, so no client certificate can be presented",
             "write mqtts:// or wss:// in url, or remove cert_file and key_file",
         );
     }
@@ -390,8 +393,8 @@ fn check_broker(path: &str, mqtt: &Mqtt, report: &mut Report) {
     if mqtt.protocol == MqttProtocol::V4 && report.is_set(&key("session_expiry")) {
         report.impossible(
             &[&key("session_expiry"), &key("protocol")],
-            "MQTT 3.1.1 cannot say how long the broker shall keep the session",
-            "remove it and set it in the broker, or write protocol = 5",
+            "MQTT 3.1.1 has no session expiry",
+            "remove the key and configure the expiry in the broker, or write protocol = 5",
         );
     }
 }

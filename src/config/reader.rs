@@ -1,8 +1,8 @@
-//! Takes keys out of the raw tree, each with its type and range, and gathers whatever is wrong instead of stopping at
-//! the first. What nobody has taken in the end is an unknown key.
+//! Reads keys from the raw tree, each with its type and range, and collects all problems instead of stopping at the
+//! first. A key that no getter has read in the end is unknown.
 //!
-//! A getter answers with the default where the value is missing or bad, so that reading goes on; [`Report::impossible`]
-//! therefore says nothing about keys that are known to be bad already.
+//! If a value is missing or bad, a getter returns the default, so that reading continues. Therefore
+//! [`Report::impossible`] reports nothing about keys that are already known to be bad.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -16,26 +16,26 @@ use super::tree::{Entries, Node, Origin, Raw};
 use super::units::{parse_duration, parse_size, write_duration, write_size};
 use super::{Secret, suggest};
 
-/// The largest secret or token file that is read: a megabyte of password is a mistake.
+/// The largest secret or token file to read: a password of a megabyte is a mistake.
 const SECRET_MAX_BYTES: u64 = 1024 * 1024;
 
-/// What has been found out so far.
+/// The problems so far, and the keys that were read.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     pub(super) problems: Vec<Problem>,
-    /// Every key that a getter has asked for, without the numbers of list elements, in that order.
+    /// Every key that a getter has read, without list indexes, in that order.
     pub(super) known: Vec<String>,
-    /// What the getters that have a type and a range of their own say of a key: both, and the default.
+    /// Type and range, and default, of keys whose getter has a fixed type.
     pub(super) described: BTreeMap<String, (String, Option<String>)>,
-    /// Where each value that was set comes from.
+    /// The origin of each value that is set.
     origins: BTreeMap<String, Origin>,
-    /// Keys whose value was refused, so that a default stands in its place.
+    /// Keys whose value was refused, so that the default is used instead.
     unusable: BTreeSet<String>,
-    /// Keys that nobody took.
+    /// Keys that no getter has read.
     left_over: Vec<(String, Origin)>,
 }
 
-/// What is wrong with a value, and what to write instead.
+/// The problem with a value, and advice.
 pub(super) struct Bad {
     what: String,
     advice: String,
@@ -46,23 +46,24 @@ impl Bad {
         Bad { what: what.into(), advice: advice.into() }
     }
 
-    /// What is wrong, where nobody can follow the advice any more.
+    /// The problem without the advice, for contexts in which the user cannot follow it.
     pub(super) fn what(self) -> String {
         self.what
     }
 }
 
 impl Report {
-    /// Notes a value that cannot be used, so that another one stands in its place.
+    /// Reports a bad value, which the default replaces.
     pub(super) fn bad(&mut self, key: &str, bad: Bad) {
         self.unusable.insert(key.to_owned());
         self.note(key, bad);
     }
 
-    /// Notes values that are right each by itself, not together; says nothing where one of them is bad anyway.
+    /// Reports values that are valid by themselves but not together. Does nothing if one of them is already known to be
+    /// bad.
     pub(super) fn impossible(&mut self, keys: &[&str], what: impl Into<String>, advice: impl Into<String>) {
         if !keys.iter().any(|key| self.unusable.contains(*key)) {
-            // The key to point at is the first one that somebody has set.
+            // Point at the first key that is set explicitly.
             let key = keys.iter().find(|key| self.is_set(key)).or(keys.first()).copied().unwrap_or_default();
             self.note(key, Bad::new(what, advice));
         }
@@ -73,12 +74,12 @@ impl Report {
         self.problems.push(Problem { key: key.to_owned(), origin, what: bad.what, advice: bad.advice });
     }
 
-    /// Whether the key stands in the file or the environment.
+    /// Whether the file or the environment sets the key.
     pub(super) fn is_set(&self, key: &str) -> bool {
         self.origins.contains_key(key)
     }
 
-    /// Turns what was left over into problems, each with the key that was probably meant.
+    /// Turns the unread keys into problems, each with the key that was probably meant.
     pub(super) fn finish(&mut self) {
         for (key, origin) in std::mem::take(&mut self.left_over) {
             let advice = suggest::for_key(&key, &origin, &self.known);
@@ -87,7 +88,7 @@ impl Report {
     }
 }
 
-/// The keys of one section (or the whole file), taken one by one.
+/// The keys of one section (or the whole file), read one by one.
 pub(super) struct Section<'a> {
     path: String,
     entries: Entries,
@@ -104,11 +105,11 @@ impl<'a> Section<'a> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// Notes what is left; to be called when every key has been asked for.
+    /// Records unread keys. Call it after every key has been read.
     pub(super) fn end(self) {
         for (key, node) in &self.entries {
             let path = self.key(key);
-            // A misspelt section is one mistake; one that came from variables is better told by their names.
+            // A misspelt section is one problem. If it came from variables, it is reported once per variable.
             match (&node.value, &node.origin) {
                 (Raw::Table(entries), Origin::Env(_)) => {
                     Section::new(path, entries.clone(), &mut *self.report).end();
@@ -118,14 +119,14 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A section below this one; empty where there is none.
+    /// A section below this one; empty if it is missing.
     pub(super) fn section(&mut self, key: &str) -> Section<'_> {
         let path = self.key(key);
         let entries = match self.entries.remove(key) {
             Some(Node { value: Raw::Table(entries), .. }) => entries,
             Some(node) => {
                 self.report.origins.insert(path.clone(), node.origin.clone());
-                let what = format!("{} where a section belongs", node.value.kind());
+                let what = format!("expected a section, found {}", node.value.kind());
                 self.report.bad(&path, Bad::new(what, format!("write [{path}] with its keys below")));
                 Entries::new()
             }
@@ -134,13 +135,13 @@ impl<'a> Section<'a> {
         Section::new(path, entries, self.report)
     }
 
-    /// The sections below this one under names of their own: name, path and keys of each.
+    /// The named sections below this one: name, path and keys of each.
     pub(super) fn named(&mut self, key: &str) -> Vec<(String, String, Entries)> {
         let path = self.key(key);
         let Some(node) = self.entries.remove(key) else { return Vec::new() };
         self.report.origins.insert(path.clone(), node.origin.clone());
         let Raw::Table(entries) = node.value else {
-            let what = format!("{} where sections belong", node.value.kind());
+            let what = format!("expected sections, found {}", node.value.kind());
             self.report.bad(&path, Bad::new(what, format!("write [{path}.NAME] with its keys below")));
             return Vec::new();
         };
@@ -151,7 +152,7 @@ impl<'a> Section<'a> {
             match node.value {
                 Raw::Table(entries) => sections.push((name, path, entries)),
                 other => {
-                    let what = format!("{} where a section belongs", other.kind());
+                    let what = format!("expected a section, found {}", other.kind());
                     self.report.bad(&path, Bad::new(what, format!("write [{path}] with its keys below")));
                 }
             }
@@ -166,7 +167,7 @@ impl<'a> Section<'a> {
         let Some(node) = self.entries.remove(key) else { return Vec::new() };
         self.report.origins.insert(path.clone(), node.origin.clone());
         let Raw::List(items) = node.value else {
-            let what = format!("{} where a list of sections belongs", node.value.kind());
+            let what = format!("expected a list of sections, found {}", node.value.kind());
             self.report.bad(&path, Bad::new(what, advice));
             return Vec::new();
         };
@@ -180,13 +181,13 @@ impl<'a> Section<'a> {
                 }
                 other => self
                     .report
-                    .bad(&path, Bad::new(format!("{} where a section belongs", other.kind()), advice.clone())),
+                    .bad(&path, Bad::new(format!("expected a section, found {}", other.kind()), advice.clone())),
             }
         }
         sections
     }
 
-    /// Takes a value out, from the file that a `…_FILE` variable names where there is one.
+    /// Removes a value from the tree. If a `…_FILE` variable is set, reads the value from the file that it names.
     fn take(&mut self, key: &str) -> Option<Node> {
         let path = self.key(key);
         self.report.known.push(pattern(&path));
@@ -201,7 +202,7 @@ impl<'a> Section<'a> {
         node
     }
 
-    /// `<key>_file`, only where the environment set it: in the file, keys that end so are keys of their own.
+    /// `<key>_file`, only if the environment sets it: in the file, keys with this ending are independent keys.
     fn take_pointer(&mut self, key: &str) -> Option<Node> {
         let pointer = format!("{key}_file");
         matches!(self.entries.get(&pointer)?.origin, Origin::Env(_)).then(|| self.entries.remove(&pointer)).flatten()
@@ -210,7 +211,7 @@ impl<'a> Section<'a> {
     fn follow(&mut self, path: &str, direct: Option<Node>, pointer: Node) -> Option<Node> {
         if let Some(Node { origin: Origin::Env(name), .. }) = &direct {
             let what = format!("set twice, by {name} and by {}", pointer.origin);
-            self.report.bad(path, Bad::new(what, "keep one of the two"));
+            self.report.bad(path, Bad::new(what, "remove one of the two"));
             return direct;
         }
         let text = match read_secret(Path::new(pointer.text().unwrap_or_default())) {
@@ -224,7 +225,7 @@ impl<'a> Section<'a> {
         Some(Node { origin: pointer.origin, value: Raw::Text(text) })
     }
 
-    /// Takes a value and understands it; `None` where it is missing, or bad (which is noted).
+    /// Reads and parses a value; `None` if it is missing, or bad (which is reported).
     pub(super) fn parse<T>(&mut self, key: &str, understand: impl FnOnce(&Node) -> Result<T, Bad>) -> Option<T> {
         let node = self.take(key)?;
         match understand(&node) {
@@ -237,7 +238,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// For the reference: what a key takes, and its default.
+    /// Records the type and the default of a key, for the reference.
     fn describe(&mut self, key: &str, kind: impl Into<String>, default: Option<String>) {
         let path = pattern(&self.key(key));
         self.report.described.insert(path, (kind.into(), default));
@@ -280,7 +281,7 @@ impl<'a> Section<'a> {
         .unwrap_or(default)
     }
 
-    /// A duration, such as `15s`; absent where it is not set.
+    /// A duration such as `15s`; `None` if it is not set.
     pub(super) fn duration_opt(&mut self, key: &str, range: RangeInclusive<Duration>) -> Option<Duration> {
         let kind = format!("duration, {} to {}", write_duration(*range.start()), write_duration(*range.end()));
         self.describe(key, kind, None);
@@ -293,7 +294,7 @@ impl<'a> Section<'a> {
         })
     }
 
-    /// A duration, such as `15s`.
+    /// A duration such as `15s`.
     pub(super) fn duration(&mut self, key: &str, default: Duration, range: RangeInclusive<Duration>) -> Duration {
         let duration = self.duration_opt(key, range);
         let shown = Some(format!("\"{}\"", write_duration(default)));
@@ -303,27 +304,27 @@ impl<'a> Section<'a> {
         duration.unwrap_or(default)
     }
 
-    /// A text that is not empty.
+    /// A non-empty text.
     pub(super) fn text(&mut self, key: &str) -> Option<String> {
         self.describe(key, "text", None);
         self.parse(key, |node| match node.text() {
-            Some("") => Err(Bad::new("empty", "write a text, or leave the key out")),
+            Some("") => Err(Bad::new("empty", "write a text, or remove the key")),
             Some(text) => Ok(text.to_owned()),
             None => Err(wrong(node, "write a text in quotes")),
         })
     }
 
-    /// A text that is never repeated in a message.
+    /// A non-empty text that no message repeats.
     pub(super) fn secret(&mut self, key: &str) -> Option<Secret> {
         self.describe(key, "text, a secret", None);
         self.parse(key, |node| match node.text() {
             Some(text) if !text.is_empty() => Ok(Secret::new(text.to_owned())),
-            Some(_) => Err(Bad::new("empty", "write a text, or leave the key out")),
-            None => Err(Bad::new(format!("{} where a text belongs", node.value.kind()), "write a text in quotes")),
+            Some(_) => Err(Bad::new("empty", "write a text, or remove the key")),
+            None => Err(Bad::new(format!("expected a text, found {}", node.value.kind()), "write a text in quotes")),
         })
     }
 
-    /// One of a few names.
+    /// One of several names.
     pub(super) fn choice<T: Copy>(&mut self, key: &str, default: T, choices: &[(&str, T)]) -> T {
         let names: Vec<String> = choices.iter().map(|(name, _)| format!("`\"{name}\"`")).collect();
         self.describe(key, names.join(", "), None);
@@ -347,7 +348,7 @@ impl<'a> Section<'a> {
         .unwrap_or(default)
     }
 
-    /// A file that must be there and readable; its path is taken as it is, relative to the working directory.
+    /// A readable file. The path stays as it is, relative to the working directory.
     pub(super) fn file(&mut self, key: &str) -> Option<PathBuf> {
         self.describe(key, "path of a readable file", None);
         self.parse(key, |node| {
@@ -361,13 +362,13 @@ impl<'a> Section<'a> {
     }
 }
 
-const PATH_ADVICE: &str = "name a file; a path without a leading / starts in the working directory";
+const PATH_ADVICE: &str = "name a readable file; a path without a leading / is relative to the working directory";
 
 fn unreadable(path: &Path, e: &std::io::Error) -> Bad {
     Bad::new(format!("{} cannot be read: {e}", path.display()), PATH_ADVICE)
 }
 
-/// Reads a secret from a file, without the line ending that editors and `echo` leave.
+/// Reads a secret from a file, without the line ending that editors and `echo` append.
 pub(super) fn read_secret(path: &Path) -> Result<String, Bad> {
     let length = std::fs::metadata(path).map_err(|e| unreadable(path, &e))?.len();
     if length > SECRET_MAX_BYTES {
@@ -379,12 +380,12 @@ pub(super) fn read_secret(path: &Path) -> Result<String, Bad> {
     let text = std::fs::read_to_string(path).map_err(|e| unreadable(path, &e))?;
     let text = text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text));
     if text.is_empty() {
-        return Err(Bad::new(format!("{} is empty", path.display()), "write the value into it"));
+        return Err(Bad::new(format!("{} is empty", path.display()), "write the value into the file"));
     }
     Ok(text.to_owned())
 }
 
-/// A value of the wrong type or form.
+/// The problem of a value of the wrong type or form.
 pub(super) fn wrong(node: &Node, advice: &str) -> Bad {
     Bad::new(format!("{} is not understood", shown(node)), advice)
 }
@@ -393,7 +394,7 @@ fn out_of_range(node: &Node, advice: &str) -> Bad {
     Bad::new(format!("{} is out of range", shown(node)), advice)
 }
 
-/// A value for a message, cut where it is long. Never used for secrets.
+/// A value for a message, cut if it is long. Never used for secrets.
 fn shown(node: &Node) -> String {
     match &node.value {
         Raw::Text(text) => format!("\"{}\"", text.chars().take(100).collect::<String>().escape_debug()),
@@ -404,7 +405,7 @@ fn shown(node: &Node) -> String {
     }
 }
 
-/// "write "a", "b" or "c"".
+/// The advice `write "a", "b" or "c"`.
 pub(super) fn one_of(names: impl IntoIterator<Item = impl Display>) -> String {
     let names: Vec<String> = names.into_iter().map(|name| format!("\"{name}\"")).collect();
     match names.split_last() {
@@ -413,7 +414,7 @@ pub(super) fn one_of(names: impl IntoIterator<Item = impl Display>) -> String {
     }
 }
 
-/// A key without the numbers of list elements: `mqtt[0].url` is `mqtt.url`.
+/// A key without list indexes: `mqtt[0].url` becomes `mqtt.url`.
 pub(super) fn pattern(key: &str) -> String {
     let mut inside = false;
     key.chars()

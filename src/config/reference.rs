@@ -1,6 +1,6 @@
-//! The reference of every key, `docs/configuration.md`: what a key means stands in the shipped file, its type, range and
-//! default in the code that reads it, and whether it can be reloaded in [`super::reload`]. Nothing is written twice; what
-//! the getters cannot know of a key stands in [`TYPES`].
+//! Generates the reference of every key, `docs/configuration.md`. The meaning of a key comes from the shipped file, its
+//! type, range and default from the code that reads it, and whether it can be reloaded from [`super::reload`]. Nothing is
+//! written twice. [`TYPES`] covers keys whose getter has no fixed type.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,66 +13,66 @@ const SHIPPED: &str = include_str!("../../config/hourbucket.toml");
 const INTRODUCTION: &str = "\
 # Configuration
 
-This page is made from the code that reads the settings and from the comments of `config/hourbucket.toml`, by
-`hourbucket config-reference`; a test fails when it is out of date. Do not edit it: edit those, and write it anew with
-`UPDATE=1 cargo test --test pure config::`.
+This page is generated from the code that reads the settings and from the comments in `config/hourbucket.toml`, by
+`hourbucket config-reference`. A test fails if it is out of date. Do not edit it. Edit its sources and generate it again
+with `UPDATE=1 cargo test --test pure config::`.
 
-**Where settings come from.** Environment over file over default. The file is TOML: the path given by `--config`, or else
-`config/hourbucket.toml`, which may be missing. Relative paths start in the working directory of the process, not beside
-the file. Unknown keys, values out of range and impossible combinations are refused at the start, all at once, each with
-its key and line. `hourbucket check --config FILE` tries the settings out and changes nothing.
+**Sources of settings.** Environment over file over default. The file is TOML: the path given by `--config`, or else
+`config/hourbucket.toml`, which may be missing. Relative paths are resolved against the working directory of the process,
+not against the file. Startup fails on unknown keys, values out of range and impossible combinations, and reports all of
+them together, each with its key and line. `hourbucket check --config FILE` tests the settings and changes nothing.
 
-**Environment.** Each key has a variable. The text is read by the key's type: `true`, `5000`, `15s`, `512MiB`; the names of
-a list with commas between them. The number in a name is that of a list's element, from 0; the number after the last adds
-one. With `_FILE` behind the name the value is read from that file, without its last line ending, such as
-`HOURBUCKET_STORE__URI_FILE=/run/secrets/uri`. An empty variable counts as not set.
+**Environment.** Each key has a variable. The key's type determines how the text is parsed: `true`, `5000`, `15s`,
+`512MiB`; lists of names are separated by commas. A number in a variable's name is the index of a list element, from 0; the
+number after the last one appends an element. A variable that ends in `_FILE` names a file that holds the value, such as
+`HOURBUCKET_STORE__URI_FILE=/run/secrets/uri`; the file's last line ending is dropped. An empty variable counts as not set.
 
 **Units.** Sizes: `8388608`, `\"512MiB\"` (1024-based), `\"10MB\"` (1000-based). Durations: `\"250ms\"`, `\"15s\"`, `\"10m\"`,
 `\"1h30m\"`, `\"365d\"`, `\"2w\"`.
 
-**Reload.** On SIGHUP (`systemctl reload hourbucket`, `kill -HUP`) everything is read again: the file, the files that
-variables name, tokens and certificates. Where anything is wrong nothing at all is changed. Else the keys marked *yes* in
-the column *reload* hold from the next request, message, connection or handshake on; what is in work keeps what it began
-with, and no connection is closed (a device whose token is gone stays connected until it leaves). Certificates can be
-replaced; whether a port speaks TLS at all is settled when it is opened. Keys marked *restart*
-stay as they are; each one that differs is named in the log with the reason. The variables of a running process cannot
-change, and stand over the file as ever. The result is in the log, in `/readyz` under `config`, in
+**Reload.** SIGHUP (`systemctl reload hourbucket`, `kill -HUP`) reads everything again: the file, the files that variables
+name, tokens and certificates. If there is any problem, nothing is changed. Otherwise the keys marked *yes* in the column
+*reload* apply from the next request, message, connection or handshake on. Work in progress keeps the settings it started
+with, and no connection is closed (a device whose token was removed stays connected until it disconnects). Certificates can
+be replaced; whether a port uses TLS is decided when it is opened. Keys marked *restart* keep their values; each one that
+differs is logged with the reason. The variables of a running process cannot change, and still override the file. The result
+is in the log, in `/readyz` under `config`, in
 `hourbucket_config_reloads_total{result=\"applied|restart_needed|invalid\"}` and in
 `hourbucket_config_last_reload_success_timestamp_seconds`.
 ";
 
-/// Key, type and default of what is read by rules of its own. A default of `None` is looked up in [`Config::default`].
+/// Key, type and default of keys with individual parsers. A default of `None` is looked up in [`Config::default`].
 const TYPES: &[(&str, &str, Option<&str>)] = &[
     ("http.tls.client_auth", "`\"required\"`, `\"optional\"`", Some("`\"required\"`")),
     ("admin.tls.client_auth", "`\"required\"`, `\"optional\"`", Some("`\"required\"`")),
-    ("store.database", "name of a database, up to 63 bytes", None),
+    ("store.database", "database name, up to 63 bytes", None),
     ("store.write_concern", "`\"majority\"`, or a number of members, 1 to 50", None),
     ("bucket.span", "duration that divides a day, 1m to 1d", None),
-    ("enrich.collection", "name of a collection", None),
-    ("enrich.id_field", "name of a field", None),
-    ("enrich.fields", "list of names of fields", None),
+    ("enrich.collection", "collection name", None),
+    ("enrich.id_field", "field name", None),
+    ("enrich.fields", "list of field names", None),
     ("limits.unset_before", "date", None),
-    ("limits.zone", "zone of the IANA database", None),
+    ("limits.zone", "IANA time zone", None),
     ("otlp.sensor_id_attributes", "list of names, up to 16", None),
-    ("log.level", "filter: levels, with commas between them", None),
+    ("log.level", "filter: comma-separated levels", None),
     ("mqtt.url", "URL: `mqtt`, `mqtts`, `ws` or `wss`", REQUIRED),
     ("mqtt.client_id", "text, up to 256 characters", REQUIRED),
     ("mqtt.protocol", "`4` or `5`", Some("`5`")),
-    ("mqtt.password_file", "path of a file with a secret", None),
+    ("mqtt.password_file", "path of a file that holds a secret", None),
     ("mqtt.status_topic", "topic", None),
     ("mqtt.subscriptions.filter", "topic filter", REQUIRED),
     ("mqtt.subscriptions.qos", "`0`, `1` or `2`", Some("`1`")),
-    ("mqtt.subscriptions.topic", "topic template", Some("required, but where the format reads topics itself")),
+    ("mqtt.subscriptions.topic", "topic template", Some("required, unless the format reads topics itself")),
     ("mqtt.subscriptions.format", "name of a format", REQUIRED),
     ("mqtt.subscriptions.ts_unit", "`\"s\"`, `\"ms\"`, `\"us\"`, `\"ns\"`", None),
-    ("mqtt.subscriptions.zone", "zone of the IANA database", None),
+    ("mqtt.subscriptions.zone", "IANA time zone", None),
     ("mqtt.subscriptions.retained", "`\"once\"`, `\"always\"`, `\"never\"`", Some("`\"once\"`")),
     ("mqtt.subscriptions.user_property_tags", "list of names, up to 16", None),
     ("listen.mqtt.topics.filter", "topic filter", REQUIRED),
-    ("listen.mqtt.topics.topic", "topic template", Some("required, but where the format reads topics itself")),
+    ("listen.mqtt.topics.topic", "topic template", Some("required, unless the format reads topics itself")),
     ("listen.mqtt.topics.format", "name of a format", REQUIRED),
     ("listen.mqtt.topics.ts_unit", "`\"s\"`, `\"ms\"`, `\"us\"`, `\"ns\"`", None),
-    ("listen.mqtt.topics.zone", "zone of the IANA database", None),
+    ("listen.mqtt.topics.zone", "IANA time zone", None),
     ("listen.mqtt.topics.user_property_tags", "list of names, up to 16", None),
     ("formats.example.topic", "topic template, or a list of them", None),
     ("formats.example.when", "list of conditions", None),
@@ -82,7 +82,7 @@ const TYPES: &[(&str, &str, Option<&str>)] = &[
     ("formats.example.id", "source, or a list of them", None),
     ("formats.example.time", "place, or a list in which one can be `{ at, unit }`", None),
     ("formats.example.time_unit", "`\"s\"`, `\"ms\"`, `\"us\"`, `\"ns\"`", None),
-    ("formats.example.zone", "zone of the IANA database", None),
+    ("formats.example.zone", "IANA time zone", None),
     ("formats.example.time_unreadable", "`\"reject\"`, `\"receive\"`", Some("`\"reject\"`")),
     ("formats.example.values", "place, a list of them, or a table", Some("`\"\"`, the whole record")),
     ("formats.example.field", "source, or a list of them", Some("`\"{field}\"`")),
@@ -98,12 +98,12 @@ const TYPES: &[(&str, &str, Option<&str>)] = &[
 ];
 const REQUIRED: Option<&str> = Some("required");
 
-/// The page, in Markdown.
+/// The page in Markdown.
 pub fn reference() -> String {
     let keys = Keys::new();
     let (mut out, mut section) = (INTRODUCTION.to_owned(), String::new());
     let (mut text, mut rows): (Vec<&str>, Vec<String>) = (vec![], vec![]);
-    // What stands before the first section is about the whole file, and said above.
+    // The text before the first section is about the whole file, and the introduction covers it.
     let body = SHIPPED.split_once("\n\n").map_or(SHIPPED, |(_, body)| body);
     for line in body.lines() {
         let (bare, is_comment) = line.strip_prefix('#').map_or((line, false), |bare| (bare, true));
@@ -133,7 +133,7 @@ pub fn reference() -> String {
     out
 }
 
-/// A line of the shipped file that is no remark, commented out or not.
+/// A section or key in the shipped file, commented out or not.
 enum Setting<'a> {
     Section(&'a str),
     Key(&'a str),
@@ -148,7 +148,7 @@ fn setting(line: &str) -> Option<Setting<'_>> {
     is_key.then_some(Setting::Key(key))
 }
 
-/// What is known of the keys.
+/// Types and defaults of the keys.
 struct Keys {
     described: BTreeMap<String, (String, Option<String>)>,
     defaults: toml::Table,
@@ -184,9 +184,9 @@ impl Keys {
     }
 }
 
-/// The variable of a key.
+/// The environment variable that sets a key.
 fn variable(path: &str) -> String {
-    // Tables cannot be written in a variable.
+    // A variable cannot hold a table.
     if path.starts_with("formats.") {
         return "in the file".to_owned();
     }
@@ -205,7 +205,7 @@ fn table(out: &mut String, rows: &mut Vec<String>) {
     });
 }
 
-/// Remarks as paragraphs; what is indented is code.
+/// Comments become paragraphs; indented lines become code.
 fn paragraphs(out: &mut String, text: &mut Vec<&str>) {
     let mut before = "";
     for line in text.drain(..) {
@@ -223,11 +223,11 @@ fn paragraphs(out: &mut String, text: &mut Vec<&str>) {
     }
 }
 
-/// Text that Markdown shows as it is.
+/// Escapes text so that Markdown shows it literally.
 fn plain(line: &str) -> String {
     let mut out = String::with_capacity(line.len());
     let bytes = line.as_bytes();
-    // Between backticks it is code, and shown as it is anyway.
+    // Text between backticks is code and needs no escaping.
     let mut is_code = false;
     for (i, c) in line.char_indices() {
         let word = |b: &u8| b.is_ascii_alphanumeric() || *b == b'_';
@@ -253,10 +253,10 @@ mod tests {
         let described = load::one_of_each().described;
         for key in keys.iter().filter(|key| *key != "mqtt.password") {
             let typed = TYPES.iter().any(|(name, ..)| name == key);
-            assert!(typed || described.contains_key(key), "{key}: say in TYPES what it takes");
+            assert!(typed || described.contains_key(key), "{key}: add its type to TYPES");
         }
         for (key, ..) in TYPES {
-            assert!(keys.iter().any(|known| known == key), "{key} is no key");
+            assert!(keys.iter().any(|known| known == key), "{key} is not a key");
         }
     }
 

@@ -1,5 +1,5 @@
-//! What can change while the service runs: which keys differ between two configurations, which of them are taken over,
-//! and why the others have to wait for a restart. A key that nobody has thought of has to wait.
+//! Which settings can change while the service runs: the keys in which two configurations differ, which of them are
+//! applied, and why the others need a restart. A key that is not listed needs a restart.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use super::{Config, Decoding, Mqtt, mapping};
 /// A key that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// The key, such as `limits.past` or `mqtt[0].url`; a format or a broker that is new or gone stands for its keys.
+    /// The key, such as `limits.past` or `mqtt[0].url`. An added or removed format or broker is one change.
     pub key: String,
-    /// Why it has to wait for a restart; `None`: it is taken over.
+    /// Why the change needs a restart; `None`: it is applied.
     pub waits: Option<&'static str>,
 }
 
-const PORT: &str = "a port is opened at the start, and keeps its size";
-const TLS: &str = "whether a port speaks TLS is settled when it is opened";
-const BROKER: &str = "a broker's connection and subscriptions are settled at the start (password and certificate files are \
-                      read again at each connection)";
+const PORT: &str = "ports and their limits are set up at startup";
+const TLS: &str = "a port enables TLS when it is opened";
+const BROKER: &str = "connections and subscriptions of brokers are set up at startup (password and certificate files \
+                      are read again at each connection)";
 
-/// Keys that are taken over, by their beginnings.
+/// Keys whose changes are applied, by prefix.
 const TAKEN_OVER: &[&str] = &[
     "http.tokens_file",
     "http.allow_anonymous",
@@ -41,32 +41,32 @@ const TAKEN_OVER: &[&str] = &[
     "listen.mqtt.client_ca_file",
 ];
 
-/// Why keys are not, by their beginnings; the first counts.
+/// Why changes of other keys need a restart, by prefix; the first match counts.
 const WAITING: &[(&str, &str)] = &[
-    ("ingest.", "the way of a reading is laid out at the start"),
+    ("ingest.", "the pipeline is built at startup"),
     ("http.", PORT),
     ("admin.", PORT),
     ("listen.", PORT),
-    ("store.", "the store is opened and its collections are prepared at the start"),
-    ("bucket.", "the shards and the store are made for it at the start"),
-    ("flush.", "the shards are made with it at the start"),
-    ("accumulate.", "the shards are made with it at the start"),
-    ("journal.", "the journal is opened at the start"),
-    ("latest.", "its tasks are started with the service"),
-    ("enrich.", "the registry is followed from the start on"),
-    ("dead_letters.", "the collection is prepared, and its task is started, at the start"),
-    ("shutdown.", "it is settled at the start"),
-    ("log.", "the log is opened at the start"),
+    ("store.", "the store is opened and its collections are prepared at startup"),
+    ("bucket.", "the shards and the store are created with it at startup"),
+    ("flush.", "the shards are created with it at startup"),
+    ("accumulate.", "the shards are created with it at startup"),
+    ("journal.", "the journal is opened at startup"),
+    ("latest.", "its tasks are started at startup"),
+    ("enrich.", "the registry reader is started at startup"),
+    ("dead_letters.", "the collection is prepared and its task started at startup"),
+    ("shutdown.", "it is read only at startup"),
+    ("log.", "the log is opened at startup"),
     ("mqtt.", BROKER),
 ];
 
-/// Why a key, without the numbers of lists, has to wait for a restart; `None`: it is taken over.
+/// Why a change of a key (without list indexes) needs a restart; `None`: it is applied.
 pub(super) fn waits(key: &str) -> Option<&'static str> {
     if TAKEN_OVER.iter().any(|beginning| key.starts_with(beginning)) {
         return None;
     }
     let why = WAITING.iter().find(|(beginning, _)| key.starts_with(beginning));
-    Some(why.map_or("it is read at the start only", |(_, why)| why))
+    Some(why.map_or("it is read only at startup", |(_, why)| why))
 }
 
 /// The keys in which two configurations differ, in alphabetical order.
@@ -79,7 +79,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<Change> {
     let mut found: Vec<Change> = Vec::new();
     for key in differing.map(|key| whole(key, &before, &after)) {
         if found.iter().all(|change| change.key != key) {
-            // With a dot, so that a section that is there or not goes as its keys do.
+            // The appended dot makes a whole section match the prefixes of its keys.
             let waits = switched(&key, old, new).or_else(|| waits(&format!("{}.", pattern(&key))));
             found.push(Change { key, waits });
         }
@@ -87,7 +87,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<Change> {
     found
 }
 
-/// The new settings as far as they are taken over, and the old ones for the rest.
+/// The new settings as far as they can be applied, and the old ones for the rest.
 pub fn taken_over(old: &Config, new: &Config) -> Config {
     let mut config = old.clone();
     let (http, from) = (&mut config.http, &new.http);
@@ -111,7 +111,7 @@ pub fn taken_over(old: &Config, new: &Config) -> Config {
     config
 }
 
-/// What the settings that are taken over lack for those that stay: both were right by themselves.
+/// Checks that the applied settings fit those that stay: each configuration was valid by itself.
 ///
 /// # Errors
 /// Key and reason.
@@ -121,7 +121,7 @@ pub fn fits(config: &Config) -> Result<(), String> {
         let built_in = super::mqtt::FORMATS.contains(&route.format.as_str());
         if !built_in && mapping::find(&config.formats, &route.format).is_none() {
             return Err(format!(
-                "formats.{} is gone, and until a restart the messages of {} are read with it; leave it there and restart first",
+                "formats.{} was removed, but messages of {} use it until a restart; restore it, or restart",
                 route.format, route.filter
             ));
         }
@@ -129,7 +129,8 @@ pub fn fits(config: &Config) -> Result<(), String> {
     let http = &config.http;
     if http.enabled && !http.listen.ip().is_loopback() && !http.is_guarded() {
         return Err(format!(
-            "http listens on {} until a restart, and without tokens anyone could write; keep http.tokens_file, or restart",
+            "http listens on {} until a restart, and without tokens anyone could write; restore http.tokens_file, \
+             or restart",
             http.listen
         ));
     }
@@ -137,7 +138,7 @@ pub fn fits(config: &Config) -> Result<(), String> {
     let is_guarded = mqtt.tokens_file.is_some() || mqtt.client_ca_file.is_some() || mqtt.allow_anonymous;
     if mqtt.enabled && !mqtt.listen.ip().is_loopback() && !is_guarded {
         return Err(format!(
-            "listen.mqtt listens on {} until a restart, and without tokens anyone could write; keep \
+            "listen.mqtt listens on {} until a restart, and without tokens anyone could write; restore \
              listen.mqtt.tokens_file, or restart",
             mqtt.listen
         ));
@@ -145,7 +146,7 @@ pub fn fits(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// A port that would begin or end to speak TLS.
+/// Whether a change would switch TLS of a port on or off.
 fn switched(key: &str, old: &Config, new: &Config) -> Option<&'static str> {
     let (a, b) = (&old.listen.mqtt, &new.listen.mqtt);
     let is_switched = match key {
@@ -159,7 +160,7 @@ fn switched(key: &str, old: &Config, new: &Config) -> Option<&'static str> {
     is_switched.then_some(TLS)
 }
 
-/// The broker or subscription that a key belongs to, where only one of the two configurations has that.
+/// The broker or subscription of a key if only one of the two configurations has it.
 fn whole(key: &str, before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> String {
     for (at, _) in key.match_indices(']') {
         let section = &key[..=at];
@@ -171,15 +172,15 @@ fn whole(key: &str, before: &BTreeMap<String, String>, after: &BTreeMap<String, 
     key.to_owned()
 }
 
-/// Every key with its value. Secrets stand among them as what they are, so none of it is ever shown.
+/// Every key with its value. Secrets are included in clear text, so never print the result.
 fn flat(config: &Config) -> BTreeMap<String, String> {
     let mut keys = BTreeMap::new();
-    // The dump is TOML, and shows every key; a test sees to that.
+    // The dump is TOML and contains every key (a test checks this).
     let table: toml::Table = config.masked().parse().unwrap_or_default();
     walk("", &toml::Value::Table(table), &mut keys);
     keys.insert("store.uri".to_owned(), config.store.uri.reveal().to_owned());
     for (i, mqtt) in config.mqtt.iter().enumerate() {
-        // What stands in a file is read again at each connection.
+        // A password in a file is read again at each connection.
         if let Mqtt { password: Some(password), password_file: None, .. } = mqtt {
             keys.insert(format!("mqtt[{i}].password"), password.reveal().to_owned());
         }
@@ -188,7 +189,7 @@ fn flat(config: &Config) -> BTreeMap<String, String> {
 }
 
 fn walk(path: &str, value: &toml::Value, keys: &mut BTreeMap<String, String>) {
-    // A format is taken over as a whole.
+    // A format is applied as a whole.
     let is_format = path.strip_prefix("formats.").is_some_and(|name| !name.is_empty());
     match value {
         toml::Value::Table(table) if !is_format => {
@@ -237,7 +238,7 @@ mod tests {
             assert_eq!(found.len(), 1, "{text}: {found:?}");
             assert_eq!((found[0].key.as_str(), found[0].waits.is_some()), (key, waits), "{text}");
             let left = changes(&taken_over(&old, &new), &new);
-            assert_eq!(left.is_empty(), !waits, "{text}: what waits is what stays: {left:?}");
+            assert_eq!(left.is_empty(), !waits, "{text}: a change that needs a restart stays: {left:?}");
         }
         assert_eq!(changes(&old, &config("")), []);
         let added: Vec<_> = changes(&config("[formats.own]\nid = \"/id\""), &config(BROKER));

@@ -1,4 +1,4 @@
-//! Reads every section: the one place where each key has its default and its range.
+//! Reads every section. Each key has its default and its range here, and nowhere else.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -19,19 +19,19 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const MS: Duration = Duration::from_millis(1);
 
-/// MongoDB keeps `expireAfterSeconds` in 32 bit, which is 24,855 days and a bit.
+/// MongoDB stores `expireAfterSeconds` in 32 bit, which is 24,855 days and a bit.
 const RETENTION_MAX: Duration = Duration::from_secs(24_855 * 24 * 60 * 60);
-/// A command must stay under 16 MiB in all; what a command is besides its statements fits into the rest.
+/// A command must stay below 16 MiB in total; the rest is for its parts besides statements.
 const COMMAND_MAX_BYTES: u64 = 12 * MIB;
-/// A document must stay under 16 MiB; summary, tags and BSON's array keys come on top of the readings.
+/// A document must stay below 16 MiB; summary, tags and BSON's array keys add to the readings.
 const PAGE_MAX_BYTES: u64 = 8 * MIB;
-/// A hundred years: an accepted time window wider than that is a unit gone wrong.
+/// A hundred years: a wider time window is a mistake in the unit.
 const WINDOW_MAX: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
 
-/// 2001-01-01T00:00:00Z: clocks without a battery begin in 1970, 1980 (GPS) or 2000, and count up from there.
+/// 2001-01-01T00:00:00Z: clocks without a battery start in 1970, 1980 (GPS) or 2000, and count up from there.
 const UNSET_BEFORE_MS: i64 = 978_307_200_000;
 
-/// Reads the whole tree; what is wrong stands in the report afterwards.
+/// Reads the whole tree. Problems are in the report afterwards.
 pub(super) fn read(entries: Entries, report: &mut Report) -> Config {
     let mut root = Section::new(String::new(), entries, report);
     let formats;
@@ -52,7 +52,7 @@ pub(super) fn read(entries: Entries, report: &mut Report) -> Config {
         dead_letters: dead_letters(root.section("dead_letters")),
         shutdown: shutdown(root.section("shutdown")),
         log: log(root.section("log")),
-        // A subscription names one of the formats.
+        // A subscription names one of the formats, so they are read first.
         formats: {
             formats = mapping::read(&mut root);
             formats.clone()
@@ -128,7 +128,7 @@ fn store_uri(s: &mut Section<'_>) -> Secret {
     uri
 }
 
-/// The names that every MongoDB takes, on Windows too.
+/// Accepts the names that every MongoDB accepts, including on Windows.
 fn database(node: &Node) -> Result<String, Bad> {
     let advice = "write a name of up to 63 bytes without any of / \\ . \" $ * < > : | ? or spaces";
     let name = node.text().ok_or_else(|| wrong(node, advice))?;
@@ -143,13 +143,13 @@ fn database(node: &Node) -> Result<String, Bad> {
     }
 }
 
-/// `majority`, or a number of members as number or text.
+/// `majority`, or a number of members as a number or text.
 fn write_concern(node: &Node) -> Result<String, Bad> {
     let advice = "write \"majority\", or a number of members from 1 to 50";
     let members = node.integer().or_else(|| node.text()?.parse().ok());
     match (node.text(), members) {
         (Some("majority"), _) => Ok("majority".to_owned()),
-        (_, Some(0)) => Err(Bad::new("with 0 MongoDB never says whether it stored anything", advice)),
+        (_, Some(0)) => Err(Bad::new("with 0 MongoDB does not acknowledge writes", advice)),
         (_, Some(n @ 1..=50)) => Ok(n.to_string()),
         _ => Err(wrong(node, advice)),
     }
@@ -230,7 +230,7 @@ fn enrich(mut s: Section<'_>) -> Enrich {
     enrich
 }
 
-/// A collection of somebody else's: none that hourbucket writes.
+/// The name of the registry's collection: none that hourbucket writes.
 fn collection(node: &Node) -> Result<String, Bad> {
     let advice = "write the name of a collection in store.database, such as \"sensors\"";
     let name = node.text().ok_or_else(|| wrong(node, advice))?;
@@ -244,7 +244,7 @@ fn collection(node: &Node) -> Result<String, Bad> {
     Ok(name.to_owned())
 }
 
-/// A field of a document, dots for nested ones.
+/// A field of a document, with dots for nested ones.
 fn path(text: Option<&str>, node: &Node) -> Result<String, Bad> {
     let advice = "write the name of a field, with dots for a nested one, such as \"site\" or \"place.room\"";
     let good = |part: &str| !part.is_empty() && !part.starts_with('$') && !part.contains('\0');
@@ -254,7 +254,7 @@ fn path(text: Option<&str>, node: &Node) -> Result<String, Bad> {
     }
 }
 
-/// Fields, none of them within another: the server would refuse to look for both.
+/// Fields, none of them inside another: the server would refuse a projection of both.
 fn paths(node: &Node) -> Result<Vec<String>, Bad> {
     let advice = "write a list of fields, such as [\"site\", \"place.room\"]";
     let texts = node.texts().ok_or_else(|| wrong(node, advice))?;
@@ -286,9 +286,9 @@ fn limits(mut s: Section<'_>) -> Limits {
     limits
 }
 
-/// The beginning of a day, in milliseconds since 1970.
+/// The start of a day, in milliseconds since 1970.
 fn date(node: &Node) -> Result<i64, Bad> {
-    let advice = "write a date in quotes such as \"2001-01-01\"; \"0001-01-01\" takes every time as it is";
+    let advice = "write a date in quotes such as \"2001-01-01\"; \"0001-01-01\" accepts every time unchanged";
     let text = node.text().ok_or_else(|| wrong(node, advice))?;
     let date = chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d").map_err(|_| wrong(node, advice))?;
     Ok(i64::from(date.to_epoch_days()) * 86_400_000)
@@ -317,9 +317,9 @@ fn otlp(mut s: Section<'_>) -> Otlp {
     otlp
 }
 
-/// A few names.
+/// A list of names.
 fn texts(node: &Node) -> Result<Vec<String>, Bad> {
-    let advice = "write a list of names, such as [\"host.name\", \"service.name\"], of 16 at most";
+    let advice = "write a list of names, such as [\"host.name\", \"service.name\"], with at most 16 entries";
     let good = |list: &Vec<String>| list.len() <= 16 && list.iter().all(|name| !name.is_empty());
     node.texts().filter(good).ok_or_else(|| wrong(node, advice))
 }
@@ -348,11 +348,11 @@ fn log(mut s: Section<'_>) -> Log {
     log
 }
 
-/// A filter such as `info` or `info,hourbucket::store=debug`. A bare word that is no level would name a module and let
-/// everything of it through, which is what a misspelt level must not do.
+/// A filter such as `info` or `info,hourbucket::store=debug`. A bare word that is not a level would name a module and
+/// enable all of its events, so a misspelt level must be refused.
 fn level(node: &Node) -> Result<String, Bad> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-    let advice = "write off, error, warn, info, debug or trace, and behind it \",module=level\" as needed";
+    let advice = "write off, error, warn, info, debug or trace, followed by \",module=level\" as needed";
     let text = node.text().ok_or_else(|| wrong(node, advice))?;
     let good = text.split(',').map(str::trim).all(|part| {
         let level = part.rsplit_once('=').map_or(part, |(_, level)| level);

@@ -1,13 +1,13 @@
-//! What was probably meant by an unknown key.
+//! Suggests the key that was probably meant instead of an unknown one.
 
 use super::reader::pattern;
 use super::tree::Origin;
 
-/// Advice for a key that does not exist, from those that do.
+/// Advice for an unknown key, based on the known ones.
 pub(super) fn for_key(key: &str, origin: &Origin, known: &[String]) -> String {
     let plain = pattern(key);
     let (section, name) = plain.rsplit_once('.').unwrap_or(("", &plain));
-    // A variable may end in _FILE whatever its key.
+    // Any variable may end in _FILE.
     let stem = match origin {
         Origin::Env(_) => name.strip_suffix("_file").unwrap_or(name),
         Origin::File { .. } => name,
@@ -15,7 +15,10 @@ pub(super) fn for_key(key: &str, origin: &Origin, known: &[String]) -> String {
     if let Some(stem) = name.strip_suffix("_file").filter(|_| matches!(origin, Origin::File { .. })) {
         let target = join(section, stem);
         if known.contains(&target) {
-            return format!("reading `{target}` from a file works by environment only: set {}_FILE", variable(&target));
+            return format!(
+                "`{target}` can be read from a file only through the environment: set {}_FILE",
+                variable(&target)
+            );
         }
     }
     let same_section = known.iter().filter(|k| k.rsplit_once('.').map_or("", |(s, _)| s) == section);
@@ -33,7 +36,7 @@ pub(super) fn for_key(key: &str, origin: &Origin, known: &[String]) -> String {
     if let Some(near) = nearest(section, sections.iter().copied()).filter(|near| *near != section) {
         return format!("there is no section `{section}`; did you mean `{near}`?");
     }
-    "remove it; config/hourbucket.toml as shipped shows every key".to_owned()
+    "remove it; the shipped config/hourbucket.toml shows every key".to_owned()
 }
 
 /// The name of the variable that sets a key.
@@ -41,7 +44,7 @@ fn variable(key: &str) -> String {
     format!("HOURBUCKET_{}", key.to_uppercase().replace('.', "__"))
 }
 
-/// The key with another last part; for one from the environment, the name of its variable.
+/// Replaces the last part of a key; for a key from the environment, returns the name of the variable.
 fn with_numbers(key: &str, name: &str, origin: &Origin) -> String {
     match origin {
         Origin::Env(variable) => {
@@ -60,7 +63,7 @@ fn last(key: &str) -> &str {
     key.rsplit_once('.').map_or(key, |(_, name)| name)
 }
 
-/// The nearest of `candidates`, where it is near enough to be a slip: a third of the characters, at least one.
+/// The nearest of `candidates` if it is close enough for a typo: at most a third of the characters differ, or one.
 pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .map(|candidate| (distance(word, candidate), candidate))
@@ -69,7 +72,8 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>)
         .map(|(_, candidate)| candidate)
 }
 
-/// The number of characters to insert, remove or change, with two neighbours swapped as one (optimal string alignment).
+/// Edit distance: characters to insert, remove or change; a swap of two neighbours counts as one (optimal string
+/// alignment).
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
     let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];

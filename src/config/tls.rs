@@ -1,4 +1,4 @@
-//! Reads `[http.tls]` and `[admin.tls]`: what a port needs that speaks HTTPS.
+//! Reads `[http.tls]` and `[admin.tls]`: the settings for HTTPS on a port.
 
 use std::path::PathBuf;
 
@@ -7,28 +7,28 @@ use super::reader::{Report, Section};
 /// `[http.tls]` and `[admin.tls]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
-    /// `cert_file`: PEM, with its chain; the port speaks HTTPS where it is set. Read again when it changes.
+    /// `cert_file`: PEM, with its chain; enables HTTPS. Read again when it changes.
     pub cert_file: Option<PathBuf>,
-    /// `key_file`: PEM, its key.
+    /// `key_file`: PEM, the key of `cert_file`.
     pub key_file: Option<PathBuf>,
-    /// `client_ca_file`: PEM; a certificate that a client shows must be of this CA.
+    /// `client_ca_file`: PEM; the CA of client certificates.
     pub client_ca_file: Option<PathBuf>,
-    /// `client_auth`: whether a client must show one (default required).
+    /// `client_auth`: whether a client certificate is required (default required).
     pub client_auth: ClientAuth,
     /// `min_version` (default 1.2).
     pub min_version: TlsVersion,
 }
 
-/// Whether a client has to show a certificate, where `client_ca_file` is set.
+/// Whether clients must present a certificate if `client_ca_file` is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// Without one there is no connection.
+    /// Connections without a certificate are refused.
     Required,
-    /// One that is shown must be good.
+    /// A client may connect without a certificate; one that is presented must be valid.
     Optional,
 }
 
-/// A version of TLS.
+/// The lowest TLS version to accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsVersion {
     /// TLS 1.2.
@@ -43,7 +43,7 @@ impl Tls {
         self.cert_file.is_some()
     }
 
-    /// Whether nobody gets in without a certificate.
+    /// Whether every client needs a certificate.
     pub fn is_gate(&self) -> bool {
         self.is_on() && self.client_ca_file.is_some() && self.client_auth == ClientAuth::Required
     }
@@ -65,20 +65,20 @@ pub(super) fn read(mut s: Section<'_>) -> Tls {
     tls
 }
 
-/// What does not go together within the section.
+/// Reports impossible combinations within the section.
 fn check(path: &str, tls: &Tls, report: &mut Report) {
     let key = |name: &str| format!("{path}.{name}");
     check_files(path, "client", [&tls.cert_file, &tls.key_file, &tls.client_ca_file], report);
     if report.is_set(&key("client_auth")) && tls.client_ca_file.is_none() {
         report.impossible(
             &[&key("client_auth"), &key("client_ca_file")],
-            "without client_ca_file no certificate of a client can be judged",
+            "without client_ca_file, client certificates cannot be verified",
             "set client_ca_file, or remove client_auth",
         );
     }
 }
 
-/// Certificate, key and CA of a port that a `who` connects to.
+/// Checks certificate, key and CA of a port; `who` names the peers in messages.
 pub(super) fn check_files(path: &str, who: &str, files: [&Option<PathBuf>; 3], report: &mut Report) {
     let key = |name: &str| format!("{path}.{name}");
     let [cert_file, key_file, client_ca_file] = files;
@@ -86,13 +86,13 @@ pub(super) fn check_files(path: &str, who: &str, files: [&Option<PathBuf>; 3], r
     if client_ca_file.is_some() && cert_file.is_none() {
         report.impossible(
             &[&key("client_ca_file"), &key("cert_file")],
-            format!("without TLS no {who} can show a certificate"),
+            format!("without TLS no {who} can present a certificate"),
             "set cert_file and key_file, or remove client_ca_file",
         );
     }
 }
 
-/// A certificate and its key; `what` is said to need both.
+/// Checks a certificate and its key. `what` begins the message and names the feature that needs both.
 pub(super) fn check_pair(path: &str, what: &str, files: [&Option<PathBuf>; 2], report: &mut Report) {
     let key = |name: &str| format!("{path}.{name}");
     let (there, missing) = match files.map(Option::is_some) {
@@ -102,7 +102,7 @@ pub(super) fn check_pair(path: &str, what: &str, files: [&Option<PathBuf>; 2], r
     };
     report.impossible(
         &[&key(there), &key(missing)],
-        format!("{what} a certificate and its key, and {missing} is not set"),
+        format!("{what} a certificate and its key, but {missing} is not set"),
         format!("set {missing} too, or remove {there}"),
     );
 }

@@ -1,20 +1,23 @@
-//! Topic filters (MQTT 5 §4.7, the same in 3.1.1) and topic templates, and whether the two can ever meet.
+//! Topic filters (MQTT 5 §4.7, the same in 3.1.1) and topic templates, and whether the two can match the same topic.
 //!
-//! A template names the levels of a topic: `sensors/{sensor_id}/{field}`. A level is a text that must be the same, a
-//! `{name}` for a whole level (`sensor_id`, `field`, or any other name, which becomes a tag), a `+` for a level that
-//! is not used, or at the end a `#` for everything that follows; one name may take several levels, `{sensor_id#}`. `decode::topic` takes topics apart by the same rules;
-//! they stand here too because config knows no stage, and a mistake should be told with all the others.
+//! A template names the levels of a topic: `sensors/{sensor_id}/{field}`. A level is a text to compare with, a `{name}`
+//! for a whole level (`sensor_id`, `field`, or any other name, which becomes a tag), a `+` for a level to ignore, or at
+//! the end a `#` for all remaining levels. One name may take several levels: `{sensor_id#}`.
+//!
+//! `decode::topic` parses topics by the same rules. They are repeated here because config must not depend on a stage,
+//! and because these mistakes should be reported together with all others.
 
-/// MQTT counts the length of a topic in 16 bit.
+/// MQTT stores the length of a topic in 16 bit.
 const TOPIC_MAX_BYTES: usize = 65_535;
 
-/// The longest name in braces, and how many there may be: fewer than a reading's tags, so that the payload's find room.
+/// Limits for names in braces. The number is below the limit on a reading's tags, so that tags of the payload fit as
+/// well.
 const NAME_MAX_BYTES: usize = 64;
 const NAMES_MAX: usize = 16;
-/// Keys of the stored documents, which no tag may have.
+/// Keys of the stored documents, which cannot be names of tags.
 const RESERVED: [&str; 3] = ["ts", "meta", "_id"];
 
-/// Why a text is no topic filter.
+/// Checks a topic filter. The error is the reason.
 pub(super) fn check_filter(filter: &str) -> Result<(), String> {
     if let Some(shared) = filter.strip_prefix("$share") {
         // $share/{group}/{filter}, the group without wildcards (MQTT 5 §4.8.2).
@@ -22,48 +25,50 @@ pub(super) fn check_filter(filter: &str) -> Result<(), String> {
         match group {
             Some((group, rest)) if !group.is_empty() && !group.contains(['+', '#']) && !rest.is_empty() => {}
             _ if shared.is_empty() || shared.starts_with('/') => {
-                return Err("a shared filter is $share/group/filter, the group without + and #".to_owned());
+                return Err("a shared filter has the form $share/group/filter, with no + or # in the group".to_owned());
             }
             _ => {}
         }
     }
     let topic = unshared(filter);
     if topic.is_empty() {
-        return Err("a filter has at least one character".to_owned());
+        return Err("a filter must not be empty".to_owned());
     }
     if filter.len() > TOPIC_MAX_BYTES || filter.contains('\0') {
-        return Err(format!("a filter has up to {TOPIC_MAX_BYTES} bytes and no NUL"));
+        return Err(format!("a filter must have at most {TOPIC_MAX_BYTES} bytes and no NUL"));
     }
     let levels: Vec<&str> = topic.split('/').collect();
     for (i, level) in levels.iter().enumerate() {
         if level.contains('#') && (*level != "#" || i + 1 < levels.len()) {
-            return Err("# stands alone in the last level".to_owned());
+            return Err("# must be the whole last level".to_owned());
         }
         if level.contains('+') && *level != "+" {
-            return Err("+ stands alone in its level".to_owned());
+            return Err("+ must be a whole level".to_owned());
         }
     }
     Ok(())
 }
 
-/// Why a text is no topic that something can be published to.
+/// Checks a topic that can be published to. The error is the reason.
 pub(super) fn check_topic(topic: &str) -> Result<(), String> {
     if topic.is_empty() || topic.len() > TOPIC_MAX_BYTES || topic.contains(['+', '#', '\0']) {
-        return Err(format!("a topic has 1 to {TOPIC_MAX_BYTES} bytes, without +, # and NUL"));
+        return Err(format!("a topic must have 1 to {TOPIC_MAX_BYTES} bytes, without +, # and NUL"));
     }
     Ok(())
 }
 
-/// Why a text cannot be the name of a tag that the settings name.
+/// Checks the name of a tag in the settings. The error is the reason.
 pub(super) fn check_tag_name(name: &str) -> Result<(), String> {
     match name {
-        _ if !is_name(name) => Err(format!("`{name}`: a name has 1 to {NAME_MAX_BYTES} letters, digits, _ and -")),
-        _ if RESERVED.contains(&name) => Err(format!("`{name}`: the stored documents use this name themselves")),
+        _ if !is_name(name) => {
+            Err(format!("`{name}`: a name must have 1 to {NAME_MAX_BYTES} letters, digits, _ and -"))
+        }
+        _ if RESERVED.contains(&name) => Err(format!("`{name}`: reserved: the stored documents use this name")),
         _ => Ok(()),
     }
 }
 
-/// A filter without `$share/group/`: what the topics themselves look like.
+/// A filter without `$share/group/`, as it is compared with topics.
 pub(super) fn unshared(filter: &str) -> &str {
     let shared = filter.strip_prefix("$share/").and_then(|rest| rest.split_once('/'));
     shared.map_or(filter, |(_, filter)| filter)
@@ -72,22 +77,22 @@ pub(super) fn unshared(filter: &str) -> &str {
 /// One level of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level<'a> {
-    /// This text.
+    /// Exactly this text.
     Text(&'a str),
-    /// Any level, under this name.
+    /// Any level, captured under this name.
     Name(&'a str),
-    /// One or more levels, under this name.
+    /// One or more levels, captured under this name.
     Names(&'a str),
     /// Any level.
     One,
-    /// Any number of levels.
+    /// Any number of levels, including none.
     Rest,
 }
 
-/// Reads a template, or says why it is none.
+/// Parses a template. The error is the reason.
 pub(super) fn parse_template(template: &str) -> Result<Vec<Level<'_>>, String> {
     if template.is_empty() || template.len() > TOPIC_MAX_BYTES || template.contains('\0') {
-        return Err(format!("a template has 1 to {TOPIC_MAX_BYTES} bytes and no NUL"));
+        return Err(format!("a template must have 1 to {TOPIC_MAX_BYTES} bytes and no NUL"));
     }
     let count = template.split('/').count();
     let mut levels = Vec::with_capacity(count);
@@ -97,20 +102,20 @@ pub(super) fn parse_template(template: &str) -> Result<Vec<Level<'_>>, String> {
             "#" if i + 1 == count => Level::Rest,
             _ => match level.strip_prefix('{').and_then(|level| level.strip_suffix('}')) {
                 Some(name) if RESERVED.contains(&name) => {
-                    return Err(format!("`{level}`: the stored documents use this name themselves"));
+                    return Err(format!("`{level}`: reserved: the stored documents use this name"));
                 }
                 Some(name) if is_name(name) => Level::Name(name),
                 Some(name) if name.strip_suffix('#').is_some_and(|name| is_name(name) && !RESERVED.contains(&name)) => {
                     Level::Names(name.trim_end_matches('#'))
                 }
                 Some(_) => {
-                    return Err(format!("`{level}`: a name has 1 to {NAME_MAX_BYTES} letters, digits, _ and -"));
+                    return Err(format!("`{level}`: a name must have 1 to {NAME_MAX_BYTES} letters, digits, _ and -"));
                 }
                 None if level.contains(['{', '}']) => {
-                    return Err(format!("`{level}`: a name in braces takes a whole level"));
+                    return Err(format!("`{level}`: a name in braces must be a whole level"));
                 }
                 None if level.contains(['+', '#']) => {
-                    return Err(format!("`{level}`: + stands alone in its level, # alone in the last"));
+                    return Err(format!("`{level}`: + must be a whole level, # the whole last level"));
                 }
                 None => Level::Text(level),
             },
@@ -118,12 +123,12 @@ pub(super) fn parse_template(template: &str) -> Result<Vec<Level<'_>>, String> {
         if let Level::Name(name) | Level::Names(name) = level
             && (levels.contains(&Level::Name(name)) || levels.contains(&Level::Names(name)))
         {
-            return Err(format!("`{{{name}}}` stands in it twice"));
+            return Err(format!("`{{{name}}}` occurs twice"));
         }
         levels.push(level);
     }
     if levels.iter().filter(|level| matches!(level, Level::Names(_) | Level::Rest)).count() > 1 {
-        return Err("only one level can stand for several: one name with # in its braces, or # at the end".to_owned());
+        return Err("only one part can match several levels: one name with # in its braces, or # at the end".to_owned());
     }
     let is_tag = |level: &&Level<'_>| matches!(level, Level::Name(name) | Level::Names(name) if !["sensor_id", "field"].contains(name));
     if levels.iter().filter(is_tag).count() > NAMES_MAX {
@@ -137,8 +142,8 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
 }
 
-/// Why all devices of a subscription become one sensor: the filter fixes the level of `{sensor_id}`, and a level on which
-/// topics do differ is not used.
+/// Why all devices of a subscription become one sensor: the filter fixes the level of `{sensor_id}`, and the template
+/// ignores a level in which topics differ.
 pub(super) fn merges_sensors(filter: &str, template: &str) -> Option<String> {
     let levels = parse_template(template).ok()?;
     let at = levels.iter().position(|level| *level == Level::Name("sensor_id"))?;
@@ -154,14 +159,15 @@ pub(super) fn merges_sensors(filter: &str, template: &str) -> Option<String> {
     })
 }
 
-/// Why no topic that the filter lets through fits the template; `None` where one can.
+/// Why no topic that matches the filter can match the template; `None` if one can.
 pub(super) fn never_meets(filter: &str, template: &[Level<'_>]) -> Option<String> {
     let filter: Vec<&str> = unshared(filter).split('/').collect();
     let (open_filter, filter) = match filter.split_last() {
         Some((&"#", rest)) => (true, rest),
         _ => (false, &filter[..]),
     };
-    // Behind a name that takes several levels it is not known which level is which; only how many there are at least.
+    // After a name that takes several levels, the position of a level is unknown; only the minimum number of levels is
+    // known.
     if let Some(at) = template.iter().position(|level| matches!(level, Level::Names(_))) {
         let head = [&template[..at], &[Level::Rest]].concat();
         let too_few = (!open_filter && filter.len() < template.len()).then(|| {
@@ -182,7 +188,7 @@ pub(super) fn never_meets(filter: &str, template: &[Level<'_>]) -> Option<String
             return Some(format!("level {} is `{wanted}` in the filter and `{text}` in the template", i + 1));
         }
     }
-    // A trailing # also stands for no level at all: `a/#` lets `a` through.
+    // A trailing # also matches zero levels: `a/#` matches `a`.
     let too_short = template.len() < filter.len() && !open_template;
     let too_long = template.len() > filter.len() && !open_filter;
     (too_short || too_long).then(|| {

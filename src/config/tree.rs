@@ -1,5 +1,5 @@
-//! The raw settings before they are understood: a tree of values, each with the place it was set in. The file makes the
-//! tree, the environment is laid over it.
+//! The raw settings before they are interpreted: a tree of values, each with its origin. The file builds the tree, then
+//! the environment overrides parts of it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,15 +7,15 @@ use std::rc::Rc;
 
 use toml::de::{DeTable, DeValue};
 
-/// What environment variables of ours begin with.
+/// Prefix of the service's environment variables.
 const PREFIX: &str = "HOURBUCKET_";
-/// What stands for the dot of a key in a variable's name; key names themselves hold single underscores.
+/// Replaces the dot of a key in a variable's name; key names themselves contain single underscores.
 const DOT: &str = "__";
 
 /// Where a value was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// In the file, on a line.
+    /// In the file, at a line.
     File { name: Rc<str>, line: usize },
     /// In an environment variable.
     Env(String),
@@ -30,7 +30,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A value and where it was set.
+/// A value and its origin.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     pub(super) origin: Origin,
@@ -40,7 +40,7 @@ pub(super) struct Node {
 /// The keys of a section.
 pub(super) type Entries = BTreeMap<String, Node>;
 
-/// A value as it was written. One from the environment is a text, whatever its key wants.
+/// A value as written. A value from the environment is always a text; its key's type is applied later.
 #[derive(Debug, Clone)]
 pub(super) enum Raw {
     Table(Entries),
@@ -48,14 +48,14 @@ pub(super) enum Raw {
     Text(String),
     Integer(i64),
     Flag(bool),
-    /// A number with a fraction, as it was written.
+    /// A number with a fraction, as written.
     Fraction(String),
-    /// A date, or an integer beyond 64 bit: no key takes one.
+    /// A date, or an integer beyond 64 bit; no key accepts these.
     Other,
 }
 
 impl Raw {
-    /// What it is, for a message.
+    /// The kind of value, for a message.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Raw::Table(_) => "a section",
@@ -64,7 +64,7 @@ impl Raw {
             Raw::Integer(_) => "a number",
             Raw::Flag(_) => "true or false",
             Raw::Fraction(_) => "a fraction",
-            Raw::Other => "a date or a number too large",
+            Raw::Other => "a date or a number that is too large",
         }
     }
 }
@@ -74,7 +74,7 @@ impl Node {
         matches!(self.origin, Origin::Env(_))
     }
 
-    /// The text, where it is one.
+    /// The text, if the value is one.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.value {
             Raw::Text(text) => Some(text),
@@ -82,7 +82,7 @@ impl Node {
         }
     }
 
-    /// The texts of a list; from the environment a text with commas between them.
+    /// The texts of a list; from the environment, a comma-separated text.
     pub(super) fn texts(&self) -> Option<Vec<String>> {
         match &self.value {
             Raw::List(items) => items.iter().map(|item| item.text().map(str::to_owned)).collect(),
@@ -91,7 +91,7 @@ impl Node {
         }
     }
 
-    /// The whole number, where it is one.
+    /// The whole number, if the value is one.
     pub(super) fn integer(&self) -> Option<i64> {
         match &self.value {
             Raw::Integer(n) => Some(*n),
@@ -100,7 +100,7 @@ impl Node {
         }
     }
 
-    /// The number, whole or not, where it is one.
+    /// The number, whole or not, if the value is one.
     pub(super) fn number(&self) -> Option<f64> {
         match &self.value {
             Raw::Integer(n) => Some(*n as f64),
@@ -110,7 +110,7 @@ impl Node {
         }
     }
 
-    /// As TOML again, tables inline.
+    /// Formats the value as TOML, with tables inline.
     pub(super) fn to_toml(&self) -> String {
         let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
         match &self.value {
@@ -125,12 +125,12 @@ impl Node {
             Raw::Integer(n) => n.to_string(),
             Raw::Flag(flag) => flag.to_string(),
             Raw::Fraction(text) => text.clone(),
-            // Refused wherever it stands.
+            // No key accepts such a value, so it is never printed.
             Raw::Other => "0".to_owned(),
         }
     }
 
-    /// Yes or no, where it is one.
+    /// The boolean, if the value is one.
     pub(super) fn flag(&self) -> Option<bool> {
         match &self.value {
             Raw::Flag(flag) => Some(*flag),
@@ -140,29 +140,29 @@ impl Node {
     }
 }
 
-/// Why a text is not TOML: the line, and what is wrong in words that do not repeat the line (it may hold a secret).
+/// A syntax error: the line, and a message that does not repeat the line (it may hold a secret).
 pub(super) struct SyntaxError {
     pub(super) line: usize,
     pub(super) what: String,
 }
 
-/// Reads TOML.
+/// Parses TOML.
 pub(super) fn parse(name: &Rc<str>, text: &str) -> Result<Entries, SyntaxError> {
     let lines = Lines { name: name.clone(), starts: text.match_indices('\n').map(|(at, _)| at + 1).collect() };
     match DeTable::parse(text) {
         Ok(table) => Ok(lines.entries(table.get_ref())),
         Err(e) => {
             let line = lines.line(e.span().map_or(0, |span| span.start));
-            // Everything after the first line of a message may quote the source.
+            // Everything after the first line of the message may quote the source.
             Err(SyntaxError { line, what: e.message().lines().next().unwrap_or_default().to_owned() })
         }
     }
 }
 
-/// Turns byte offsets into lines.
+/// Converts byte offsets to lines.
 struct Lines {
     name: Rc<str>,
-    /// Offset of every line but the first.
+    /// Offset of every line except the first.
     starts: Vec<usize>,
 }
 
@@ -203,23 +203,23 @@ impl Lines {
     }
 }
 
-/// A step of a key's path. The order of the variants puts list elements in the order of their numbers, 9 before 10.
+/// A step of a key's path. The order of the variants sorts list elements by number, 9 before 10.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Index(usize),
     Key(String),
 }
 
-/// A variable that cannot be laid over the tree.
+/// A variable that cannot be applied to the tree.
 pub(super) struct BadVariable {
     pub(super) name: String,
     pub(super) what: String,
     pub(super) advice: String,
 }
 
-/// Lays the environment over the tree: `HOURBUCKET_STORE__URI` sets `store.uri`, `HOURBUCKET_MQTT__0__URL` sets `url` of
-/// the first `[[mqtt]]`, and a number one beyond the last appends an element. Variables without a double underscore
-/// after the prefix are not settings, empty ones count as not set. Returns the variables used and those that cannot be.
+/// Applies the environment to the tree: `HOURBUCKET_STORE__URI` sets `store.uri`, `HOURBUCKET_MQTT__0__URL` sets `url`
+/// of the first `[[mqtt]]`, and a number one above the last appends an element. Variables without a double underscore
+/// after the prefix are not settings; empty ones count as not set. Returns the applied variables and the bad ones.
 pub(super) fn overlay(
     entries: &mut Entries,
     env: impl Iterator<Item = (String, String)>,
@@ -246,10 +246,10 @@ fn steps(name: &str) -> Vec<Step> {
         .collect()
 }
 
-/// Sets the value at a path, making sections and one more list element on the way.
+/// Sets the value at a path. Creates missing sections and at most one list element.
 fn set(entries: &mut Entries, path: &[Step], origin: &Origin, value: String) -> Result<(), (String, String)> {
     let Some((Step::Key(key), rest)) = path.split_first() else {
-        return Err(("a number where the name of a section or key belongs".into(), EXAMPLE.into()));
+        return Err(("expected the name of a section or key, found a number".into(), EXAMPLE.into()));
     };
     if key.is_empty() {
         return Err(("the name of a section or key is missing".into(), EXAMPLE.into()));
@@ -264,7 +264,7 @@ fn set(entries: &mut Entries, path: &[Step], origin: &Origin, value: String) -> 
                 _ => false,
             };
             if entries.get(key).is_some_and(is_section) {
-                return Err((format!("`{key}` is a section, no key"), EXAMPLE.into()));
+                return Err((format!("`{key}` is a section, not a key"), EXAMPLE.into()));
             }
             entries.insert(key.clone(), fresh(Raw::Text(value)));
             Ok(())
@@ -272,13 +272,13 @@ fn set(entries: &mut Entries, path: &[Step], origin: &Origin, value: String) -> 
         [Step::Index(index), rest @ ..] => {
             let node = entries.entry(key.clone()).or_insert_with(|| fresh(Raw::List(Vec::new())));
             let Raw::List(items) = &mut node.value else {
-                return Err((format!("`{key}` is {}, no list", node.value.kind()), EXAMPLE.into()));
+                return Err((format!("`{key}` is {}, not a list", node.value.kind()), EXAMPLE.into()));
             };
             if *index > items.len() {
                 let next = items.len();
                 return Err((
-                    format!("`{key}` has {next} elements so far, so element {index} is none of them nor the next"),
-                    format!("count from 0 and leave none out: the next is {next}"),
+                    format!("`{key}` has {next} elements so far, so element {index} leaves a gap"),
+                    format!("number elements from 0 without gaps: the next is {next}"),
                 ));
             }
             if *index == items.len() {
@@ -286,7 +286,9 @@ fn set(entries: &mut Entries, path: &[Step], origin: &Origin, value: String) -> 
             }
             match &mut items[*index].value {
                 Raw::Table(table) => set(table, rest, origin, value),
-                other => Err((format!("element {index} of `{key}` is {}, no section", other.kind()), EXAMPLE.into())),
+                other => {
+                    Err((format!("element {index} of `{key}` is {}, not a section", other.kind()), EXAMPLE.into()))
+                }
             }
         }
         _ => {
@@ -295,9 +297,9 @@ fn set(entries: &mut Entries, path: &[Step], origin: &Origin, value: String) -> 
                 Raw::Table(table) => set(table, rest, origin, value),
                 Raw::List(_) => Err((
                     format!("`{key}` is a list"),
-                    format!("put the element's number behind it: {PREFIX}{}{DOT}0{DOT}…", key.to_uppercase()),
+                    format!("add the element's number: {PREFIX}{}{DOT}0{DOT}…", key.to_uppercase()),
                 )),
-                other => Err((format!("`{key}` is {}, no section", other.kind()), EXAMPLE.into())),
+                other => Err((format!("`{key}` is {}, not a section", other.kind()), EXAMPLE.into())),
             }
         }
     }

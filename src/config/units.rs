@@ -1,7 +1,8 @@
-//! Sizes and durations as people write them: `512MiB`, `10MB`, `8388608`, `1.5GiB`; `15s`, `250ms`, `1h30m`, `365d`.
+//! Sizes and durations in the notation that people use: `512MiB`, `10MB`, `8388608`, `1.5GiB`; `15s`, `250ms`, `1h30m`,
+//! `365d`.
 //!
-//! Numbers are read digit by digit in whole-number arithmetic, so that `0.1GB` is 100,000,000 bytes and not what a
-//! binary fraction makes of it. What is finer than a byte or a millisecond is rounded down.
+//! Numbers are parsed digit by digit with integer arithmetic, so that `0.1GB` is exactly 100,000,000 bytes, without the
+//! rounding of binary fractions. Parts of a byte or of a millisecond are rounded down.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ pub(super) const MIB: u64 = 1024 * KIB;
 /// One GiB in bytes.
 pub(super) const GIB: u64 = 1024 * MIB;
 
-/// Largest first, as [`write_size`] looks for the largest that divides; case does not matter when read.
+/// Largest first, because [`write_size`] picks the largest unit that divides. Parsing ignores case.
 const SIZES: [(&str, u64); 9] = [
     ("TiB", 1024 * GIB),
     ("TB", 1_000_000_000_000),
@@ -25,11 +26,11 @@ const SIZES: [(&str, u64); 9] = [
     ("B", 1),
 ];
 
-/// In milliseconds, largest first. No months or years: they have no fixed length.
+/// In milliseconds, largest first. Months and years are missing because they have no fixed length.
 const DURATIONS: [(&str, u64); 6] =
     [("w", 7 * 86_400_000), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
-/// Reads a size in bytes; `None` where it is none, or does not fit.
+/// Parses a size in bytes; `None` if the text is not a size or overflows.
 pub(super) fn parse_size(text: &str) -> Option<u64> {
     let (number, unit) = split_number(text.trim())?;
     let unit = unit.trim_start();
@@ -40,7 +41,7 @@ pub(super) fn parse_size(text: &str) -> Option<u64> {
     times(number, *factor)
 }
 
-/// Reads a duration: one or more numbers, each with its unit; `None` where it is none, or does not fit.
+/// Parses a duration: one or more numbers, each with its unit; `None` if the text is not a duration or overflows.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let mut rest = text.trim();
     let mut total_ms: u64 = 0;
@@ -56,7 +57,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     (!text.trim().is_empty()).then(|| Duration::from_millis(total_ms))
 }
 
-/// Writes a size so that [`parse_size`] reads the same one.
+/// Formats a size so that [`parse_size`] returns the same one.
 pub(super) fn write_size(bytes: u64) -> String {
     match SIZES.iter().find(|(_, factor)| bytes != 0 && bytes.is_multiple_of(*factor)) {
         Some((name, factor)) if *factor > 1 => format!("{}{name}", bytes / factor),
@@ -64,7 +65,8 @@ pub(super) fn write_size(bytes: u64) -> String {
     }
 }
 
-/// Writes a duration of whole milliseconds so that [`parse_duration`] reads the same one; days stay days.
+/// Formats a duration of whole milliseconds so that [`parse_duration`] returns the same one. Days are not converted to
+/// weeks.
 pub(crate) fn write_duration(duration: Duration) -> String {
     let mut rest = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut text = String::new();
@@ -77,7 +79,7 @@ pub(crate) fn write_duration(duration: Duration) -> String {
     if text.is_empty() { "0s".to_owned() } else { text }
 }
 
-/// Splits a leading number with at most one decimal point from what follows.
+/// Splits a leading number with at most one decimal point from the rest.
 fn split_number(text: &str) -> Option<(&str, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, rest) = text.split_at(end);
@@ -85,10 +87,10 @@ fn split_number(text: &str) -> Option<(&str, &str)> {
     (!whole.is_empty() && !fraction.is_empty() && !fraction.contains('.')).then_some((number, rest))
 }
 
-/// A decimal number times a factor, rounded down.
+/// Multiplies a decimal number by a factor, rounded down.
 fn times(number: &str, factor: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    // More digits than this cannot be meant, and the arithmetic below would no longer fit.
+    // More digits are not plausible, and would overflow the arithmetic below.
     if fraction.len() > 15 {
         return None;
     }

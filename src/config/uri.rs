@@ -1,12 +1,12 @@
-//! The addresses of MongoDB and of brokers: whether they can be one, and how they are shown without their secrets.
+//! The addresses of MongoDB and of brokers: syntax checks, and display without secrets.
 //!
-//! MongoDB's driver reads its connection string again, in full, when it connects. What is checked here needs no network
-//! and is reported together with everything else; the messages never repeat any part of the string.
+//! MongoDB's driver parses its connection string again, in full, when it connects. The checks here need no network and
+//! are reported together with all other problems. The messages never repeat any part of the string.
 
-/// Option names (in lower case) with one of these in them hold something that grants access.
+/// Options whose name (in lower case) contains one of these hold credentials.
 const SECRET_OPTIONS: [&str; 4] = ["password", "secret", "token", "authmechanismproperties"];
 
-/// Why a text cannot be a MongoDB connection string.
+/// Checks a MongoDB connection string. The error is the reason.
 pub(super) fn check_store(uri: &str) -> Result<(), &'static str> {
     let (srv, rest) = match (uri.strip_prefix("mongodb://"), uri.strip_prefix("mongodb+srv://")) {
         (Some(rest), _) => (false, rest),
@@ -14,33 +14,33 @@ pub(super) fn check_store(uri: &str) -> Result<(), &'static str> {
         _ => return Err("it does not start with mongodb:// or mongodb+srv://"),
     };
     if uri.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return Err("it holds a space or a control character");
+        return Err("it contains a space or a control character");
     }
     let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     if tail.contains('@') || authority.matches('@').count() > 1 {
-        return Err("user or password hold one of : / ? # [ ] @, which must be written %3A %2F %3F %23 %5B %5D %40");
+        return Err("user or password contain one of : / ? # [ ] @; write these as %3A %2F %3F %23 %5B %5D %40");
     }
     let (user, hosts) = authority.rsplit_once('@').map_or((None, authority), |(user, hosts)| (Some(user), hosts));
     if user.is_some_and(|user| user.is_empty() || user.starts_with(':') || user.matches(':').count() > 1) {
-        return Err("what stands before the @ is not user:password");
+        return Err("the part before the @ is not user:password");
     }
     if hosts.is_empty() || !hosts.split(',').all(|host| is_host(host) || (host.ends_with(".sock") && !srv)) {
-        return Err("its hosts are not host or host:port, with commas between them");
+        return Err("its hosts are not a comma-separated list of host or host:port");
     }
     if srv && (hosts.contains(',') || has_port(hosts)) {
-        return Err("mongodb+srv:// takes one host name, without a port");
+        return Err("mongodb+srv:// requires exactly one host name, without a port");
     }
     let options = tail.split_once('?').map_or("", |(_, options)| options);
     if options.split(['&', ';']).any(|option| !option.is_empty() && !option.contains('=')) {
-        return Err("its options are not name=value, with & between them");
+        return Err("its options are not name=value pairs separated by &");
     }
     Ok(())
 }
 
-/// The connection string with everything hidden that grants access: hosts, database and harmless options stay.
+/// The connection string without credentials. Hosts, database and harmless options stay.
 pub(super) fn masked_store(uri: &str) -> String {
     let Some((scheme, rest)) = uri.split_once("://") else { return "***".to_owned() };
-    // The last @ of the whole text, so that a password with an unescaped / or ? in it is hidden too.
+    // Split at the last @ of the whole text, so that a password with an unescaped / or ? is hidden too.
     let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("***@", rest));
     let Some((address, options)) = rest.split_once('?') else { return format!("{scheme}://{user}{rest}") };
     let options: Vec<String> = options
@@ -56,7 +56,7 @@ pub(super) fn masked_store(uri: &str) -> String {
     format!("{scheme}://{user}{address}?{}", options.join("&"))
 }
 
-/// Why a text cannot be the address of a broker, or whether the connection is encrypted.
+/// Checks the address of a broker. Returns whether the connection is encrypted; the error is the reason.
 pub(super) fn check_broker(url: &str) -> Result<bool, &'static str> {
     let Some((scheme, rest)) = url.split_once("://") else {
         return Err("it does not start with mqtt://, mqtts://, ws:// or wss://");
@@ -69,20 +69,20 @@ pub(super) fn check_broker(url: &str) -> Result<bool, &'static str> {
         _ => return Err("it does not start with mqtt://, mqtts://, ws:// or wss://"),
     };
     if rest.contains('@') {
-        return Err("user and password do not belong in it: use username and password_file");
+        return Err("user and password are not allowed in it: use username and password_file");
     }
     if url.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return Err("it holds a space or a control character");
+        return Err("it contains a space or a control character");
     }
     let (address, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     if !is_host(address) {
-        return Err("what follows :// is not host or host:port");
+        return Err("the part after :// is not host or host:port");
     }
     if !web && !matches!(path, "" | "/") {
-        return Err("only ws:// and wss:// have a path");
+        return Err("only ws:// and wss:// can have a path");
     }
     if web && !path.is_empty() && !path.starts_with('/') || path.contains('#') {
-        return Err("what follows the host is no path");
+        return Err("the part after the host is not a path");
     }
     Ok(encrypted)
 }

@@ -1,4 +1,4 @@
-//! The command `decode`: shows what a payload becomes, reading by reading.
+//! The command `decode`: prints the readings and rejects of a payload.
 
 use std::io::{self, Write};
 
@@ -6,44 +6,44 @@ use super::{Captured, Context, Formats, Rejects, TopicTemplate, TsUnit, reasons,
 use crate::config::Config;
 use crate::model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
 
-/// What is asked.
+/// The payload's format and context.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DecodeRequest<'a> {
-    /// The name of a format: built-in, a shipped profile, or one of the settings.
+    /// The name of a format: built-in, a built-in mapping, or one of the configuration.
     pub format: &'a str,
-    /// The MQTT topic that the payload came on.
+    /// The MQTT topic of the payload.
     pub topic: Option<&'a str>,
     /// The subscription's template.
     pub template: Option<&'a str>,
-    /// The unit of numbers that stand for a time.
+    /// The unit of numeric times.
     pub ts_unit: Option<&'a str>,
 }
 
-/// What came out.
+/// Counts of the printed results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodeOutput {
-    /// Readings.
+    /// Readings in the payload.
     pub readings: usize,
-    /// Rejects, those beyond the ones that are kept counted too.
+    /// Rejects, including those that were counted but not printed.
     pub rejects: usize,
 }
 
-/// Reads one payload and writes a JSON line for each reading and each reject.
+/// Decodes one payload and writes a JSON line for each reading and each reject.
 ///
-/// Each `{"sensor_id", "ts", "values", "tags"}`, where `ts` is absent when it would be the time of receipt, in the order
-/// of the payload; then each `{"reject": {"index", "reason", "detail"}}`.
+/// First each reading in the order of the payload, as `{"sensor_id", "ts", "values", "tags"}`; `ts` is absent if it
+/// would be the time of receipt. Then each reject, as `{"reject": {"index", "reason", "detail"}}`.
 ///
-/// Without a `template` the usual ones are tried on the topic: for a scalar `+/{sensor_id}/{field}` (of which
-/// `sensors/{sensor_id}/{field}` is one) and `{sensor_id}/{field}`; for JSON, CBOR, MessagePack and mappings that read no
-/// topic themselves the second level is the sensor (`+/{sensor_id}/#`), unless the payload names one; line protocol, SenML
-/// and OTLP name their series themselves. A topic that does not fit the given template is a reject, as it is in the
-/// service; one that fits none of the usual ones gives nothing.
+/// Without a `template`, default templates are tried on the topic. For a scalar these are `+/{sensor_id}/{field}`
+/// (which covers `sensors/{sensor_id}/{field}`) and `{sensor_id}/{field}`. For JSON, CBOR, MessagePack and mappings
+/// that do not read topics, the second level is the sensor (`+/{sensor_id}/#`), unless the payload names one. Line
+/// protocol, SenML and OTLP name their series themselves. A topic that does not match the given template is a reject,
+/// as in the service. If no default template matches, none is used.
 ///
-/// The settings' limits hold as they do in the service, the window of time too: the caller passes one as wide as it wants
-/// to show.
+/// The limits of the configuration apply as in the service, including the time window: the caller passes one as wide as
+/// it needs.
 ///
 /// # Errors
-/// `InvalidInput` for an unknown format or unit or a wrong template; and what writing gives.
+/// `InvalidInput` for an unknown format or unit or an invalid template; otherwise errors of writing.
 pub fn run(
     request: DecodeRequest<'_>,
     payload: &[u8],
@@ -66,7 +66,7 @@ pub fn run(
     let mut rejects = Rejects::new();
     let mut builder = BatchBuilder::new(config.limits.fields_max);
     if captured.is_none() && request.topic.is_some() && request.template.is_some() {
-        rejects.push(0, reasons::TOPIC_MISMATCH, "the topic does not fit the template");
+        rejects.push(0, reasons::TOPIC_MISMATCH, "the topic does not match the template");
     } else {
         let Captured { sensor_id, field, tags } = captured.unwrap_or_default();
         let (limits, line, ts_unit) = (&config.limits, &config.line, unit.or(decoder.ts_unit_usual()));
@@ -76,7 +76,8 @@ pub fn run(
     show(&builder.finish(), &rejects, out)
 }
 
-/// A message of Sparkplug B by itself: a birth shows all, data with aliases say that they need one.
+/// Decodes a single Sparkplug B message. A birth yields everything; data with aliases is rejected because its birth is
+/// unknown.
 fn run_sparkplug(
     topic: Option<&str>,
     payload: &[u8],
@@ -113,7 +114,7 @@ fn reading_line(batch: &ReadingBatch, reading: &ReadingRef<'_>) -> String {
     let text = |t: &str| serde_json::Value::from(t).to_string();
     let mut line = format!("{{\"sensor_id\":{}", text(reading.sensor_id()));
     if !reading.receipt_time {
-        // Beyond the years that RFC 3339 can write, the number says it.
+        // A time outside of the years of RFC 3339 is printed as a number.
         let ts = time::to_rfc3339(reading.ts_ms).map_or_else(|| reading.ts_ms.to_string(), |ts| text(&ts));
         line += &format!(",\"ts\":{ts}");
     }
@@ -158,7 +159,7 @@ mod tests {
             [
                 r#"{"sensor_id":"S\"1","ts":"1970-01-01T00:00:00.000Z","values":{"b":1,"a":2.0,"c":true,"d":"x"},"tags":{"y":"n","z":"1"}}"#,
                 r#"{"sensor_id":"S2","values":{"v":1},"tags":{}}"#,
-                r#"{"reject":{"detail":"no sensor_id, and no topic that gives one","index":2,"reason":"missing_sensor_id"}}"#,
+                r#"{"reject":{"detail":"neither the payload nor the topic has a sensor_id","index":2,"reason":"missing_sensor_id"}}"#,
             ]
         );
         for line in lines {
@@ -211,7 +212,7 @@ mod tests {
             run(request, b"1", &mut out, &Config::default(), 0).unwrap_err().to_string()
         };
         let unknown = error("yaml", None);
-        assert!(unknown.starts_with("there is no format `yaml`; there are json, ndjson"), "{unknown}");
+        assert!(unknown.starts_with("unknown format `yaml`; expected one of json, ndjson"), "{unknown}");
         assert!(error("zigbe2mqtt", None).contains("did you mean `zigbee2mqtt`?"));
         assert!(error("json", Some("a#")).contains("`#`"));
     }
@@ -240,6 +241,6 @@ mod tests {
         };
         assert!(shown(Some("ms")).unwrap().contains("10:59:59.000Z"));
         assert!(shown(Some("s")).unwrap().contains("too_far_ahead"));
-        assert!(shown(Some("h")).unwrap_err().contains("s, ms, us and ns"));
+        assert!(shown(Some("h")).unwrap_err().contains("s, ms, us or ns"));
     }
 }

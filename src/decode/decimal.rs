@@ -1,12 +1,12 @@
-//! Decimals as sensors send them, without the library.
+//! Fast conversion of the decimals that sensors usually send; other numbers use the standard library.
 
-/// Integers below this are doubles without loss.
+/// Integers below this convert to a double without loss.
 const EXACT_MAX: u64 = 1 << 53;
-/// Powers of ten that are doubles without loss, as far as 18 digits need them.
+/// Powers of ten that convert to a double without loss, for up to 18 digits.
 const POWERS: [f64; 19] =
     [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18];
 
-/// The same as integers.
+/// The same powers as integers.
 pub(super) const POWERS_OF_TEN: [u64; 19] = {
     let mut powers = [1; 19];
     let mut i = 1;
@@ -17,8 +17,8 @@ pub(super) const POWERS_OF_TEN: [u64; 19] = {
     powers
 };
 
-/// The double next to `digits` with a point before the last `decimals` of them: digits and power of ten are exact, so that
-/// one division gives it. `None` where they are not; that is for the library.
+/// The double nearest to `digits` with a decimal point before the last `decimals` of them. Digits and power of ten are
+/// exact, so that one division rounds correctly. `None` if they are not exact; then use the library.
 pub(super) fn exact(digits: u64, decimals: usize) -> Option<f64> {
     let power = POWERS.get(decimals).filter(|_| digits < EXACT_MAX)?;
     // A division takes as long as reading the digits.

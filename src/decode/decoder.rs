@@ -1,7 +1,7 @@
-//! What `format = "NAME"` names: a built-in format (or a mapping), looked up once and then called without a name.
+//! Resolves `format = "NAME"` to a decoder: a built-in format or a mapping. The name is looked up only once.
 //!
-//! [`Formats`] holds all that there are; a subscription, a hook's route or the command `decode` takes its [`Decoder`]
-//! out of it at the start, a request by its query.
+//! [`Formats`] holds all formats. A subscription, a hook's route and the command `decode` look up their [`Decoder`] at
+//! startup, an HTTP request by its query.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::{Context, Format, Rejects, TsUnit, otlp};
 use crate::config::{Decoding, Otlp, mapping, nearest};
 use crate::model::BatchBuilder;
 
-/// How payloads of one format are decoded. Cheap to clone.
+/// Decodes payloads of one format. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Decoder(Kind);
 
@@ -29,8 +29,8 @@ impl From<Format> for Decoder {
 }
 
 impl Decoder {
-    /// Reads a payload as [`super::decode`] does. The `topic` is the whole topic of an MQTT message, `None` over HTTP:
-    /// mappings have templates of their own, built-in formats know only what `cx` took out of it.
+    /// Decodes a payload like [`super::decode`]. `topic` is the whole topic of an MQTT message, `None` over HTTP. Only
+    /// mappings use it, for their own templates; built-in formats use the values that the caller captured into `cx`.
     pub fn decode(
         &self,
         payload: &[u8],
@@ -46,7 +46,7 @@ impl Decoder {
         }
     }
 
-    /// The unit of numbers as time where nobody has said another; `None`: by magnitude.
+    /// The default unit of numeric times; `None`: by magnitude.
     pub fn ts_unit_usual(&self) -> Option<TsUnit> {
         match &self.0 {
             Kind::BuiltIn(format) => format.ts_unit_usual(),
@@ -55,7 +55,7 @@ impl Decoder {
         }
     }
 
-    /// The templates to try on a topic where nobody has given one, for the command `decode`.
+    /// The templates that the command `decode` tries on a topic if no template is given.
     pub(super) fn usual_templates(&self) -> &'static [&'static str] {
         match &self.0 {
             Kind::BuiltIn(Format::Scalar) => &["+/{sensor_id}/{field}", "{sensor_id}/{field}"],
@@ -67,44 +67,44 @@ impl Decoder {
     }
 }
 
-/// A format that nobody has made.
+/// No format has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no format `{name}`; {near}there are {choices}")]
+#[error("unknown format `{name}`; {near}expected one of {choices}")]
 pub struct UnknownFormat {
     name: String,
     near: String,
     choices: String,
 }
 
-/// All formats by name: the built-in ones, the shipped profiles, and those of the configuration, which count before a
-/// profile of the same name.
+/// All formats by name: the built-in ones, the built-in mappings, and those of the configuration. The configuration's
+/// replace built-in mappings of the same name.
 #[derive(Debug, Clone)]
 pub struct Formats {
     otlp: Arc<Otlp>,
     mapped: Arc<BTreeMap<String, Arc<Mapper>>>,
 }
 
-/// OpenTelemetry's metrics, which have settings of their own.
+/// OpenTelemetry metrics; they depend on `[otlp]`.
 const OTLP: [(&str, otlp::Encoding); 2] = [("otlp", otlp::Encoding::Protobuf), ("otlp-json", otlp::Encoding::Json)];
 
 impl Formats {
     /// The formats of a configuration.
     pub fn new(decoding: &Decoding) -> Formats {
-        // The configured ones come last and so replace the others.
+        // The configured ones come last, so that they replace the others.
         let all = mapping::shipped().iter().chain(&decoding.formats);
         let mapped = all.map(|spec| (spec.name.clone(), Arc::new(Mapper::new(spec.clone())))).collect();
         Formats { otlp: Arc::new(decoding.otlp.clone()), mapped: Arc::new(mapped) }
     }
 
-    /// The decoder of OpenTelemetry's metrics.
+    /// The decoder of OpenTelemetry metrics.
     pub fn otlp(&self, encoding: otlp::Encoding) -> Decoder {
         Decoder(Kind::Otlp(encoding, self.otlp.clone()))
     }
 
-    /// The decoder of a name.
+    /// Looks up a decoder by name.
     ///
     /// # Errors
-    /// There is none; the error lists those that there are.
+    /// No format has this name; the error lists the known ones.
     pub fn get(&self, name: &str) -> Result<Decoder, UnknownFormat> {
         if let Ok(format) = name.parse::<Format>() {
             return Ok(format.into());

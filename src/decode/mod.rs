@@ -1,16 +1,16 @@
-//! Bytes to readings and rejects. Pure: no IO, no clock (the time of receipt is handed in), and one bad reading never
-//! fails its batch.
+//! Decodes bytes into readings and rejects. Pure: no IO, no clock (the caller passes the time of receipt). One bad
+//! reading never fails its batch.
 //!
-//! `json`, `scalar`, `line`, `binary` (CBOR, MessagePack) and `senml` are built-in formats, [`sparkplug`] is one that needs
-//! a memory of its own, [`otlp`] reads the metrics of OpenTelemetry, `mapping` is what a configuration describes, and
-//! [`Decoder`] is any of them by name; `reading` is one reading in the native shape, `token` one of its members, `template`
-//! the fast way for readings that look alike, `time` and `names` the rules for times and names, `quota`
-//! the most readings of a payload, `decimal` plain numbers, `split` finds where a
-//! broken element ends. [`topic`] takes a topic apart, [`reasons`] is the closed list of what can be wrong, [`cli`] the
-//! command `decode`.
+//! - Built-in formats: `json`, `scalar`, `line`, `binary` (CBOR, MessagePack) and `senml`; [`sparkplug`], which keeps
+//!   state; [`otlp`] for OpenTelemetry metrics. `mapping` applies the formats of the configuration. [`Decoder`] is any
+//!   of them by name.
+//! - Parts that they share: `reading` decodes one reading in the native format, `token` one of its members, `template`
+//!   is the fast path for similar readings, `time` and `names` hold the rules for times and names, `quota` limits the
+//!   readings of a payload, `decimal` parses plain numbers, `split` finds the end of a broken element.
+//! - [`topic`] parses topics, [`reasons`] is the closed list of reject reasons, [`cli`] is the command `decode`.
 //!
-//! Invariants: every element of a payload becomes one reading or one reject with its index; the readings that `out` held
-//! before stay as they are; the work is linear in the payload, and so is what is kept of it (see [`Rejects`]).
+//! Invariants: every element of a payload becomes one reading or one reject with its index. Readings already in `out`
+//! stay unchanged. Time and memory are linear in the payload; kept rejects are limited (see [`Rejects`]).
 
 mod binary;
 pub mod cli;
@@ -46,48 +46,48 @@ pub use topic::{Captured, TopicError, TopicTemplate, filter_matches};
 use crate::config::{Limits, Line};
 use crate::model::BatchBuilder;
 
-/// How to read a payload, the setting `format`.
+/// How a payload is encoded: the setting `format`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// The native shape: object, array of objects, or objects one after another.
+    /// The native format: an object, an array of objects, or concatenated objects.
     Json,
-    /// The native shape, one object a line; a bad line costs only itself.
+    /// The native format, one object per line; a bad line rejects only itself.
     Ndjson,
     /// One bare value; sensor and field come from the topic.
     Scalar,
-    /// InfluxDB's line protocol; a bad line costs only itself.
+    /// InfluxDB line protocol; a bad line rejects only itself.
     Line,
-    /// The native shape in CBOR (RFC 8949): object, array of objects, or objects one after another (RFC 8742).
+    /// The native format in CBOR (RFC 8949): an object, an array of objects, or concatenated objects (RFC 8742).
     Cbor,
-    /// The native shape in MessagePack: object, array of objects, or objects one after another.
+    /// The native format in MessagePack: an object, an array of objects, or concatenated objects.
     MessagePack,
-    /// SenML (RFC 8428) in JSON; a bad record costs only itself, unless others depend on it.
+    /// SenML (RFC 8428) in JSON; a bad record rejects only itself, unless others depend on it.
     Senml,
     /// SenML in CBOR.
     SenmlCbor,
 }
 
 impl Format {
-    /// The name of each, as settings have it.
+    /// The names as settings use them.
     pub const NAMES: &[&str] = &["json", "ndjson", "scalar", "line", "cbor", "msgpack", "senml", "senml-cbor"];
 
-    /// The unit of numbers as time where nobody has said another; `None`: by magnitude.
+    /// The default unit of numeric times; `None`: by magnitude.
     pub fn ts_unit_usual(self) -> Option<TsUnit> {
         match self {
-            // What the line protocol itself says.
+            // The default of the line protocol itself.
             Format::Line => Some(TsUnit::Ns),
             Format::Json | Format::Ndjson | Format::Scalar | Format::Cbor | Format::MessagePack => None,
-            // SenML says itself that times are seconds, and nothing else counts.
+            // SenML defines times in seconds; no setting changes that.
             Format::Senml | Format::SenmlCbor => None,
         }
     }
 }
 
-const CHOICES: &str = "json, ndjson, scalar, line, cbor, msgpack, senml and senml-cbor";
+const CHOICES: &str = "json, ndjson, scalar, line, cbor, msgpack, senml or senml-cbor";
 
-/// A name that a setting cannot have, and those that it can.
+/// An unknown name in a setting. The message lists the valid ones.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` is no {what}; there are {choices}")]
+#[error("unknown {what} `{name}`; expected one of {choices}")]
 pub struct UnknownName {
     name: String,
     what: &'static str,
@@ -112,7 +112,7 @@ impl FromStr for Format {
     }
 }
 
-/// Unit of a number that stands for a time. Minutes and hours have no name here: only InfluxDB's v1 interface has them.
+/// Unit of a numeric time. Minutes and hours have no name here: only InfluxDB's v1 interface uses them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TsUnit {
     /// Seconds.
@@ -138,37 +138,38 @@ impl FromStr for TsUnit {
             "ms" => Ok(TsUnit::Ms),
             "us" => Ok(TsUnit::Us),
             "ns" => Ok(TsUnit::Ns),
-            _ => Err(UnknownName { name: name.to_owned(), what: "unit of time", choices: "s, ms, us and ns" }),
+            _ => Err(UnknownName { name: name.to_owned(), what: "unit of time", choices: "s, ms, us or ns" }),
         }
     }
 }
 
-/// What is known about a payload beside its bytes.
+/// Information about a payload besides its bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
-    /// The limits that hold.
+    /// The limits to apply.
     pub limits: &'a Limits,
-    /// How the line protocol is read.
+    /// Settings of the line protocol.
     pub line: &'a Line,
-    /// When it was received, in milliseconds since 1970.
+    /// Time of receipt, in milliseconds since 1970.
     pub received_at_ms: i64,
-    /// Unit of numbers as time; `None`: by magnitude (see also [`Format::ts_unit_usual`]). A member `ts_unit` of the
-    /// reading wins.
+    /// Unit of numeric times; `None`: by magnitude (see also [`Format::ts_unit_usual`]). A member `ts_unit` of the
+    /// reading overrides it.
     pub ts_unit: Option<TsUnit>,
-    /// From the topic: used where the payload names no sensor.
+    /// From the topic: the sensor id if the payload names none.
     pub sensor_id: Option<&'a str>,
     /// From the topic: the field of a scalar.
     pub field: Option<&'a str>,
-    /// From the topic: tags, beside those of the payload (which win). No name twice, and names as they are stored:
-    /// [`TopicTemplate`] gives such ones.
+    /// From the topic: tags in addition to those of the payload (which override them). Names must be unique and already
+    /// in their stored form; [`TopicTemplate`] guarantees both.
     pub tags: &'a [(&'a str, &'a str)],
 }
 
-/// Reads a payload: appends its readings to `out` and its rejects to `rejects`.
+/// Decodes a payload. Appends its readings to `out` and its rejects to `rejects`.
 ///
-/// A well-formed payload without readings (`[]`) gives neither. `out` may hold readings of other messages; send it on
-/// before its names run out ([`BatchBuilder::names_len`] beyond half of [`crate::model::batch::NAMES_MAX`] is a good
-/// time), or a message with very many field names takes the room of the next one's.
+/// A well-formed payload without readings (`[]`) yields neither. `out` may already hold readings of other messages.
+/// Send it on before its space for names runs out, for example when [`BatchBuilder::names_len`] exceeds half of
+/// [`crate::model::batch::NAMES_MAX`]. Otherwise a message with very many field names leaves no space for those of the
+/// next one.
 pub fn decode(format: Format, payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
     match format {
         Format::Json => json::decode(payload, cx, out, rejects),

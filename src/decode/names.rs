@@ -1,5 +1,5 @@
-//! Names of fields and tags, and the checks that every decoder makes: what MongoDB cannot hold, or what would collide
-//! with the documents' own keys, is renamed; what is too long is refused.
+//! Names of fields and tags, and checks that all decoders share. Names that MongoDB cannot store, or that would collide
+//! with the documents' own keys, are renamed. Names, ids and texts that are too long are rejected.
 
 use std::borrow::Cow;
 
@@ -11,14 +11,14 @@ use crate::model::BatchBuilder;
 use crate::model::batch::BuildError;
 use crate::model::fields::BucketFieldsFull;
 
-/// Most tags a reading can have, whatever `limits.tags_max` says: they are gathered on the stack.
+/// Most tags of a reading, independent of `limits.tags_max`: they are collected on the stack.
 pub(super) const TAGS_MAX: usize = 64;
-/// A record holds the length of a name and of all tags in these (see `model::batch`).
+/// A record stores the lengths of a name and of all tags in 8 and 16 bit (see `model::batch`).
 const NAME_MAX_BYTES: usize = 255;
 const TAGS_MAX_BYTES: usize = 65_535;
 
-/// The name under which a field or tag is stored: `.`, NUL and a leading `$` become `_`, the empty name becomes `_`, and
-/// `ts`, `meta` and `_id`, which the documents use themselves, get a leading `_`. `None`: as it is.
+/// The stored name of a field or tag: `.`, NUL and a leading `$` become `_`, the empty name becomes `_`, and `ts`,
+/// `meta` and `_id`, which the documents use, get a leading `_`. `None`: the name stays as it is.
 fn renamed(raw: &str) -> Option<String> {
     let reserved = |name: &str| matches!(name, "ts" | "meta" | "_id");
     let bad_char = raw.bytes().any(|b| b == b'.' || b == 0) || raw.starts_with('$');
@@ -29,25 +29,25 @@ fn renamed(raw: &str) -> Option<String> {
     if name.is_empty() || name.starts_with('$') {
         name.replace_range(..name.len().min(1), "_");
     }
-    // After the characters, since `$id` has just become `_id`.
+    // After replacing characters, because `$id` has become `_id`.
     if reserved(&name) {
         name.insert(0, '_');
     }
     Some(name)
 }
 
-/// The stored name of a field or tag; allocates only where it differs.
+/// The stored name of a field or tag; allocates only if it differs.
 pub(super) fn name<'n>(raw: &'n str, limits: &Limits) -> Result<Cow<'n, str>, Fault> {
     let name = renamed(raw).map_or(Cow::Borrowed(raw), Cow::Owned);
     let max = limits.name_max_bytes.min(NAME_MAX_BYTES);
     if name.len() > max {
-        let detail = format!("the name {} has {} bytes, {max} are allowed", excerpt(raw), name.len());
+        let detail = format!("the name {} has {} bytes; at most {max} are allowed", excerpt(raw), name.len());
         return Err(Fault::new(reasons::NAME_TOO_LONG, detail));
     }
     Ok(name)
 }
 
-/// The same of a name that is kept: it is borrowed as it was, unless it is stored under another.
+/// The same for an owned or longer-lived name, which is returned unchanged unless it must be renamed.
 pub(super) fn stored<'n>(raw: Cow<'n, str>, limits: &Limits) -> Result<Cow<'n, str>, Fault> {
     let renamed = match name(&raw, limits)? {
         Cow::Owned(name) => Some(name),
@@ -56,7 +56,7 @@ pub(super) fn stored<'n>(raw: Cow<'n, str>, limits: &Limits) -> Result<Cow<'n, s
     Ok(renamed.map_or(raw, Cow::Owned))
 }
 
-/// Adds a tag to those of a reading in the native shape, under the name that it is stored with.
+/// Adds a tag of a reading in the native format, under its stored name.
 pub(super) fn add_tag<'n>(
     tags: &mut Vec<(Cow<'n, str>, Cow<'n, str>)>,
     key: Cow<'n, str>,
@@ -66,7 +66,7 @@ pub(super) fn add_tag<'n>(
     check_text(&key, &text, limits)?;
     let key = stored(key, limits)?;
     if tags.iter().any(|(k, _)| *k == key) {
-        return Err(Fault::new(reasons::DUPLICATE_KEY, format!("the tag {} comes twice", excerpt(&key))));
+        return Err(Fault::new(reasons::DUPLICATE_KEY, format!("duplicate tag {}", excerpt(&key))));
     }
     let max = limits.tags_max.min(TAGS_MAX);
     if tags.len() >= max {
@@ -76,35 +76,35 @@ pub(super) fn add_tag<'n>(
     Ok(())
 }
 
-/// A text that is a value or a tag's value.
+/// Checks the length of a text value or of a tag's value.
 pub(super) fn check_text(name: &str, text: &str, limits: &Limits) -> Result<(), Fault> {
     if text.len() <= limits.string_max_bytes {
         return Ok(());
     }
     let max = limits.string_max_bytes;
-    let detail = format!("{} has {} bytes, {max} are allowed", excerpt(name), text.len());
+    let detail = format!("{} has {} bytes; at most {max} are allowed", excerpt(name), text.len());
     Err(Fault::new(reasons::STRING_TOO_LONG, detail))
 }
 
-/// A sensor id.
+/// Checks a sensor id.
 pub(super) fn check_sensor_id(id: &str, limits: &Limits) -> Result<(), Fault> {
     if id.is_empty() {
         return Err(Fault::new(reasons::EMPTY_SENSOR_ID, "sensor_id is empty"));
     }
     if id.len() > limits.sensor_id_max_bytes {
         let max = limits.sensor_id_max_bytes;
-        let detail = format!("the sensor id {} has {} bytes, {max} are allowed", excerpt(id), id.len());
+        let detail = format!("the sensor id {} has {} bytes; at most {max} are allowed", excerpt(id), id.len());
         return Err(Fault::new(reasons::SENSOR_ID_TOO_LONG, detail));
     }
     if id.bytes().any(|b| b == 0) {
-        let detail = format!("the sensor id {} holds a NUL", excerpt(id));
+        let detail = format!("the sensor id {} contains a NUL", excerpt(id));
         return Err(Fault::new(reasons::SENSOR_ID_HAS_NUL, detail));
     }
     Ok(())
 }
 
-/// Commits the reading at hand with its tags, sorted as the batch wants them: the payload's `own` (their names stored ones
-/// already, no name twice), and those of the topic that it does not name itself.
+/// Commits the current reading with its tags, sorted as the batch requires: the payload's `own` tags (with unique
+/// stored names), and tags of the topic that the payload does not have.
 pub(super) fn commit(
     out: &mut BatchBuilder,
     sensor_id: &str,
@@ -113,7 +113,7 @@ pub(super) fn commit(
     cx: &Context<'_>,
 ) -> Result<(), Fault> {
     let mut commit = |tags: &[(&str, &str)]| out.commit(sensor_id, ts_ms, receipt_time, tags);
-    // On the stack; mostly few, and clearing room for the most there can be takes as long as parsing a field.
+    // On the stack. Most readings have few tags, and clearing the largest array takes as long as parsing a field.
     let committed = match own.len() + cx.tags.len() {
         0 => commit(&[]),
         1..=8 => commit(gather(own, cx, &mut [("", ""); 8])?),
@@ -123,13 +123,13 @@ pub(super) fn commit(
         BuildError::BucketFieldsFull(BucketFieldsFull { used, new, max }) => {
             let (id, new_names) = (excerpt(sensor_id), if new == 1 { "name" } else { "names" });
             let detail = format!(
-                "sensor {id} has used {used} different field names in this reading's bucket, and this reading brings {new} \
-                 new {new_names}; limits.bucket_fields_max = {max} are allowed. Ids and times that change belong into \
+                "sensor {id} has {used} distinct field names in this reading's bucket, and this reading adds {new} \
+                 {new_names}; at most limits.bucket_fields_max = {max} are allowed. Put ids and times that change into \
                  sensor_id, ts, tags or values, not into field names"
             );
             Fault::new(reasons::BUCKET_FIELDS, detail)
         }
-        // The values were added one by one.
+        // Values are added one by one, so these errors were reported there.
         BuildError::DuplicateField | BuildError::TooManyFields | BuildError::TooManyNames => {
             Fault::new(reasons::TOO_MANY_FIELDS, "too many values")
         }
@@ -160,7 +160,7 @@ fn gather<'l, 't>(
         bytes += 3 + key.len() + value.len();
     }
     if bytes > TAGS_MAX_BYTES {
-        let detail = format!("the tags take {bytes} bytes together, {TAGS_MAX_BYTES} are allowed");
+        let detail = format!("the tags have {bytes} bytes in total; at most {TAGS_MAX_BYTES} are allowed");
         return Err(Fault::new(reasons::TAGS_TOO_LONG, detail));
     }
     list[..len].sort_unstable();
@@ -171,7 +171,7 @@ pub(super) fn too_many_tags(max: usize) -> Fault {
     Fault::new(reasons::TOO_MANY_TAGS, format!("more than {max} tags"))
 }
 
-/// A text for a detail: quoted, at most 40 characters of it, control characters escaped.
+/// A text for a detail: quoted, cut after 40 characters, with control characters escaped.
 pub(super) fn excerpt(text: &str) -> String {
     let mut chars = text.chars();
     let head: String = chars.by_ref().take(40).flat_map(char::escape_debug).collect();

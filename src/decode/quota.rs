@@ -1,10 +1,10 @@
-//! How many readings one payload may have (`limits.batch_max_readings`), and what came beyond it.
+//! Limits the readings of one payload (`limits.batch_max_readings`) and counts those beyond the limit.
 
 use super::reasons;
 use super::rejects::Rejects;
 use crate::config::Limits;
 
-/// Counts the readings of a payload, and those that there was no room for.
+/// Counts the readings of a payload, and the elements beyond the limit.
 #[derive(Debug)]
 pub(super) struct Quota {
     max: usize,
@@ -18,7 +18,7 @@ impl Quota {
         Quota { max: limits.batch_max_readings, taken: 0, beyond: 0, beyond_from: 0 }
     }
 
-    /// Whether there is no room for the element at `index`; it is counted then.
+    /// Whether the element at `index` is beyond the limit; if so, counts it.
     pub(super) fn refuses(&mut self, index: usize) -> bool {
         let refuses = self.is_used_up();
         if refuses {
@@ -27,12 +27,12 @@ impl Quota {
         refuses
     }
 
-    /// Whether there is no room for one more.
+    /// Whether the limit is reached.
     pub(super) fn is_used_up(&self) -> bool {
         self.taken >= self.max
     }
 
-    /// Counts the element at `index`, which there is no room for.
+    /// Counts the element at `index` as beyond the limit.
     pub(super) fn refuse(&mut self, index: usize) {
         if self.beyond == 0 {
             self.beyond_from = index;
@@ -40,18 +40,18 @@ impl Quota {
         self.beyond += 1;
     }
 
-    /// An element became a reading.
+    /// Counts an element that became a reading.
     pub(super) fn took(&mut self) {
         self.taken += 1;
     }
 
-    /// How many elements there was no room for.
+    /// The number of elements beyond the limit.
     pub(super) fn beyond(&self) -> usize {
         self.beyond
     }
 
-    /// Rejects those that there was no room for, all at once. `detail` says it, of their number, the place of the first,
-    /// and the most there may be.
+    /// Rejects all elements beyond the limit with one entry. `detail` formats its text from their number, the index of
+    /// the first, and the limit.
     pub(super) fn close_with(&self, rejects: &mut Rejects, detail: impl FnOnce(usize, usize, usize) -> String) {
         if self.beyond > 0 {
             let detail = detail(self.beyond, self.beyond_from, self.max);
@@ -59,10 +59,10 @@ impl Quota {
         }
     }
 
-    /// The same in the usual words; `what`: the elements' name.
+    /// The same with the usual text; `what` names the elements.
     pub(super) fn close(&self, what: &str, rejects: &mut Rejects) {
         self.close_with(rejects, |n, _, max| {
-            format!("{n} {what}, from this one on, are beyond the {max} that one payload may have")
+            format!("{n} {what}, starting with this one, exceed the limit of {max} in one payload")
         });
     }
 }

@@ -1,9 +1,10 @@
-//! One reading in the native shape, from the parser's events straight into the batch.
+//! Decodes one reading in the native format, from parser events directly into the batch.
 //!
-//! The life of one: [`ReadingDecoder::attempt`] parses it, its values go to the builder as they come and the rest waits
-//! in [`Parts`] (in JSON the sensor may come last); [`ReadingDecoder::finish`] commits it, or says why not. A reading that
-//! is JSON but wrong is read to its end all the same, its first fault remembered: only wrong JSON ends a parse.
-//! Nothing is allocated for a good reading; the vectors are reused, and text is borrowed unless it has escapes.
+//! Life of a reading: [`ReadingDecoder::attempt`] parses it. Values go to the builder immediately; everything else
+//! waits in [`Parts`], because in JSON the sensor may come last. [`ReadingDecoder::finish`] commits it or returns the
+//! reason against it. A reading that is valid JSON but wrong is still read to its end, and its first fault is kept:
+//! only invalid JSON ends a parse. A good reading allocates nothing: vectors are reused, and text is borrowed unless it
+//! has escapes.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,35 +20,35 @@ use super::{Context, TsUnit, reasons, template, time};
 use crate::model::batch::BuildError;
 use crate::model::{BatchBuilder, ValueRef};
 
-/// Most keys in a reading, used or not: they are compared with each other, so their number must be small. Twice the
-/// most values, and more than any gateway was seen to send.
+/// Most keys in a reading, used or not. Keys are compared with each other, so the number must be small. It is twice the
+/// most values, and more than any known gateway sends.
 const KEYS_MAX: usize = 512;
 
-/// What is known of the reading being parsed.
+/// The parsed parts of the current reading, except its values and tags.
 #[derive(Default)]
 struct Parts<'de> {
     sensor_id: Option<Token<'de>>,
     ts: Option<Token<'de>>,
     ts_unit: Option<TsUnit>,
-    /// There is an object `values`; other members are no values then.
+    /// Whether there is an object `values`; then other members are not values.
     has_values: bool,
     fault: Option<Fault>,
-    /// A fault of a member that only counts where there is no `values`, which may still come.
+    /// A fault in a member that is a value only if there is no `values`, which may still follow.
     loose_fault: Option<Fault>,
 }
 
-/// Decodes readings one after another into a builder.
+/// Decodes consecutive readings into a builder.
 pub(super) struct ReadingDecoder<'a, 'de> {
     cx: &'a Context<'a>,
     out: &'a mut BatchBuilder,
     parts: Parts<'de>,
     tags: Vec<(Cow<'de, str>, Cow<'de, str>)>,
-    /// The keys of the objects that are open, with their hashes.
+    /// The keys of the open objects, with their hashes.
     keys: Vec<(u64, Cow<'de, str>)>,
     exact: bool,
 }
 
-/// The objects that a reading is made of.
+/// The objects of a reading.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Reading,
@@ -60,10 +61,10 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         ReadingDecoder { cx, out, parts: Parts::default(), tags: Vec::new(), keys: Vec::new(), exact: false }
     }
 
-    /// Parses the reading at the start of `bytes` and gives how many bytes it took. Nothing is committed yet.
+    /// Parses the reading at the start of `bytes` and returns the number of bytes read. Commits nothing.
     ///
     /// # Errors
-    /// What is wrong with the JSON; or, unless `exact`, that a number must be read the exact way (see [`super::token`]).
+    /// The fault in the JSON; or, unless `exact`, that a number must be parsed the exact way (see [`super::token`]).
     pub(super) fn attempt(&mut self, bytes: &'de [u8], exact: bool) -> serde_json::Result<usize> {
         self.out.begin();
         self.parts = Parts::default();
@@ -75,8 +76,8 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         Ok(parser.into_iter::<IgnoredAny>().byte_offset())
     }
 
-    /// Commits what [`ReadingDecoder::attempt`] parsed. `topic_counts` is false for a reading whose beginning was
-    /// guessed: it must name its sensor itself.
+    /// Commits the reading that [`ReadingDecoder::attempt`] parsed. `topic_counts` is false if the start of the reading
+    /// was guessed: then the reading itself must name its sensor.
     pub(super) fn finish(&mut self, topic_counts: bool) -> Result<(), Fault> {
         let result = self.commit(topic_counts);
         if result.is_err() {
@@ -98,26 +99,29 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
             None | Some(Token::Null) => match self.cx.sensor_id.filter(|_| topic_counts) {
                 Some(id) => id,
                 None => {
-                    return Err(Fault::new(reasons::MISSING_SENSOR_ID, "no sensor_id, and no topic that gives one"));
+                    return Err(Fault::new(
+                        reasons::MISSING_SENSOR_ID,
+                        "neither the payload nor the topic has a sensor_id",
+                    ));
                 }
             },
             Some(_) => return Err(Fault::new(reasons::SENSOR_ID_NOT_TEXT, "sensor_id must be a string")),
         };
         names::check_sensor_id(sensor_id, self.cx.limits)?;
         if self.out.value_count() == 0 {
-            return Err(Fault::new(reasons::NO_VALUES, "no value that is not null"));
+            return Err(Fault::new(reasons::NO_VALUES, "the reading has no value other than null"));
         }
         let (ts_ms, receipt_time) = time::resolve(parts.ts.as_ref(), parts.ts_unit, self.cx)?;
         names::commit(self.out, sensor_id, (ts_ms, receipt_time), &self.tags, self.cx)
     }
 
-    /// Begins a reading that has a shape which is known: see [`super::template`]. Its values follow with
-    /// [`ReadingDecoder::next_value`], and it is committed with [`ReadingDecoder::commit_like`].
+    /// Begins a reading with a known field schema: see [`super::template`]. Add its values with
+    /// [`ReadingDecoder::next_value`] and commit it with [`ReadingDecoder::commit_like`].
     pub(super) fn begin_like(&mut self, schema: u32) {
         self.out.begin_like(schema);
     }
 
-    /// Adds the value of the next field; `None` where it is not surely a good one.
+    /// Adds the value of the next field; `None` if the value needs the full checks.
     pub(super) fn next_value(&mut self, value: Simple<'de>) -> Option<()> {
         let value = match value {
             Simple::Int(v) => ValueRef::Int(v),
@@ -129,8 +133,8 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         fits.then(|| self.out.next_value(value))
     }
 
-    /// Commits a reading whose values were added one by one; of its tags (see [`template::keyed`]) `tags` holds the texts.
-    /// `false` (and nothing committed) where it is not surely a good one.
+    /// Commits a reading whose values were added one by one. `tags` holds the texts of its tags (see
+    /// [`template::keyed`]). Returns `false`, and commits nothing, if the reading needs the full checks.
     pub(super) fn commit_like<'t>(
         &mut self,
         sensor_id: &str,
@@ -147,17 +151,17 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         self.out.commit(sensor_id, ts_ms, receipt_time, tags).is_ok()
     }
 
-    /// The shape of the reading that was committed last.
+    /// The field schema of the last committed reading.
     pub(super) fn committed_shape(&self) -> u32 {
         self.out.committed_shape()
     }
 
-    /// Whether the last attempt was the exact one, which does not check how deep a skipped member is.
+    /// Whether the last attempt was the exact one, which does not check the depth of skipped members.
     pub(super) fn was_exact(&self) -> bool {
         self.exact
     }
 
-    /// Whether the reading is known to be rejected; the rest of it need not be looked at.
+    /// Whether the reading is already known to be rejected, so that the rest need not be checked.
     fn failed(&self) -> bool {
         self.parts.fault.is_some()
     }
@@ -166,12 +170,12 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         self.parts.fault.get_or_insert(fault);
     }
 
-    /// Remembers a key of the object whose keys begin at `from`; false where it is there already.
+    /// Records a key of the object whose keys start at `from`. Returns false if the reading is now rejected.
     fn remember(&mut self, from: usize, key: Cow<'de, str>) -> bool {
         let hash = xxh3_64(key.as_bytes());
         let twice = self.keys[from..].iter().any(|(h, k)| *h == hash && *k == key);
         if twice {
-            self.fail(Fault::new(reasons::DUPLICATE_KEY, format!("the key {} comes twice", excerpt(&key))));
+            self.fail(Fault::new(reasons::DUPLICATE_KEY, format!("duplicate key {}", excerpt(&key))));
         } else if self.keys.len() >= KEYS_MAX {
             self.fail(Fault::new(reasons::TOO_MANY_FIELDS, format!("more than {KEYS_MAX} keys")));
         } else {
@@ -180,7 +184,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         !self.failed()
     }
 
-    /// Reads the value of the key that was remembered last.
+    /// Reads the value of the last recorded key.
     fn member<A: MapAccess<'de>>(&mut self, part: Part, map: &mut A) -> Result<(), A::Error> {
         let token = TokenSeed { exact: self.exact };
         let key = self.keys.last().map_or("", |(_, key)| key);
@@ -216,7 +220,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         Ok(())
     }
 
-    /// Adds a value under the key that was remembered last.
+    /// Adds a value under the last recorded key.
     fn value(&mut self, token: &Token<'de>) -> Result<(), Fault> {
         let limits = self.cx.limits;
         let key = self.keys.last().map_or("", |(_, key)| key);
@@ -235,17 +239,17 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         add_value(self.out, &name, value, limits.fields_max)
     }
 
-    /// Adds a tag under the key that was remembered last.
+    /// Adds a tag under the last recorded key.
     fn tag(&mut self, token: Token<'de>) -> Result<(), Fault> {
         let key = self.keys.last().map_or(Cow::Borrowed(""), |(_, key)| key.clone());
         let text = match token {
             Token::Null => return Ok(()),
             Token::Bool(v) => Cow::Borrowed(if v { "true" } else { "false" }),
             Token::Int(v) => Cow::Owned(v.to_string()),
-            // With its point, so that 1 and 1.0 stay apart.
+            // Formatted with its decimal point, so that 1 and 1.0 differ.
             Token::Double(v) => Cow::Owned(format!("{v:?}")),
             Token::Str(v) => v,
-            // A number no more, so it has no range: serial numbers are longer than 64 bits.
+            // As a text it has no range: serial numbers can be longer than 64 bits.
             Token::BigInt(literal) => Cow::Borrowed(literal),
             Token::NotFinite(_) | Token::Nested(_) => return Err(unusable(&key, &token)),
         };
@@ -265,14 +269,14 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
 
     fn not_an_object(&mut self, part: Part, what: &str) {
         self.fail(match part {
-            Part::Reading => Fault::new(reasons::NOT_AN_OBJECT, format!("a reading must be an object, this is {what}")),
+            Part::Reading => Fault::new(reasons::NOT_AN_OBJECT, format!("a reading must be an object, not {what}")),
             Part::Values => Fault::new(reasons::WRONG_TYPE, format!("`values` must be an object, not {what}")),
             Part::Tags => Fault::new(reasons::WRONG_TYPE, format!("`tags` must be an object, not {what}")),
         });
     }
 }
 
-/// Adds a value to the builder's current reading, at most `fields_max`.
+/// Adds a value to the builder's current reading, up to `fields_max`.
 pub(super) fn add_value(
     out: &mut BatchBuilder,
     name: &str,
@@ -285,14 +289,14 @@ pub(super) fn add_value(
     }
     out.value(name, value).map_err(|e| match e {
         BuildError::DuplicateField => {
-            Fault::new(reasons::DUPLICATE_KEY, format!("two fields are stored as {}", excerpt(name)))
+            Fault::new(reasons::DUPLICATE_KEY, format!("two fields have the same stored name {}", excerpt(name)))
         }
         BuildError::TooManyFields => too_many(),
         BuildError::TooManyNames => {
-            let detail = format!("no room for {}: too many distinct field names in one batch", excerpt(name));
+            let detail = format!("cannot store {}: too many distinct field names in one batch", excerpt(name));
             Fault::new(reasons::TOO_MANY_FIELD_NAMES, detail)
         }
-        // Only of a whole reading.
+        // Returned only when a whole reading is committed.
         BuildError::BucketFieldsFull(_) => too_many(),
     })
 }
@@ -301,18 +305,18 @@ fn unusable(key: &str, token: &Token<'_>) -> Fault {
     let key = excerpt(key);
     match token {
         Token::BigInt(v) => {
-            let detail = format!("{key}: {} is beyond 64 bit signed integers", excerpt(v));
+            let detail = format!("{key}: {} exceeds a signed 64-bit integer", excerpt(v));
             Fault::new(reasons::INTEGER_OUT_OF_RANGE, detail)
         }
-        Token::Nested(what) => Fault::new(reasons::NESTED_VALUE, format!("{key} is an {what}, not a value")),
+        Token::Nested(what) => Fault::new(reasons::NESTED_VALUE, format!("{key} is an {what}; expected a value")),
         Token::NotFinite(v) => {
-            Fault::new(reasons::NOT_FINITE, format!("{key}: {} is beyond the range of a double", excerpt(v)))
+            Fault::new(reasons::NOT_FINITE, format!("{key}: {} exceeds the range of a double", excerpt(v)))
         }
         _ => Fault::new(reasons::WRONG_TYPE, format!("{key} is not a value")),
     }
 }
 
-/// Reads one of the objects.
+/// Parses one of the objects.
 struct PartSeed<'x, 'a, 'de> {
     decoder: &'x mut ReadingDecoder<'a, 'de>,
     part: Part,
@@ -343,7 +347,7 @@ impl<'de> Visitor<'de> for PartSeed<'_, '_, 'de> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let PartSeed { decoder, part } = self;
         if part == Part::Values {
-            // What came before was no value after all.
+            // Members before `values` are not values after all.
             decoder.out.begin();
             decoder.parts.has_values = true;
         }
@@ -365,7 +369,7 @@ impl<'de> Visitor<'de> for PartSeed<'_, '_, 'de> {
     }
 
     fn visit_unit<E: Error>(self) -> Result<(), E> {
-        // Null `values` or `tags` are as if absent.
+        // A null `values` or `tags` counts as absent.
         if self.part == Part::Reading { self.scalar("null") } else { Ok(()) }
     }
 

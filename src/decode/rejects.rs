@@ -1,24 +1,24 @@
-//! What was not taken. Every reject counts; only the first [`KEPT_MAX`] are kept with their text, so that a hostile
-//! body of eight million broken bytes costs counting and not a gigabyte of sentences.
+//! Rejected readings and messages. Every reject is counted; only the first [`KEPT_MAX`] are kept with their text. So a
+//! hostile body of eight million broken bytes costs counting, and not a gigabyte of text.
 
 use std::borrow::Cow;
 
-/// Rejects that are kept with index and detail; the rest is counted by reason. A gateway's batch of a thousand readings
-/// still gets an answer to each.
+/// Rejects that are kept with index and detail; the others are only counted by reason. A gateway's batch of a thousand
+/// readings still gets an answer for each.
 pub const KEPT_MAX: usize = 1000;
 
-/// A reading or message that is not taken, and why.
+/// A rejected reading or message, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reject {
-    /// Its place in the payload, from 0: element of the array, line, or 0 for a single one.
+    /// Position in the payload, from 0: array element or line; 0 for a single reading.
     pub index: usize,
     /// One of [`super::reasons`]: a metric label and part of the HTTP answer.
     pub reason: &'static str,
-    /// What is wrong and where, for a person.
+    /// The problem and its place, for people.
     pub detail: String,
 }
 
-/// Why a reading cannot be taken, before it is known which one it is.
+/// Why a reading is rejected, before its index is known.
 #[derive(Debug, Clone)]
 pub(super) struct Fault {
     pub(super) reason: &'static str,
@@ -31,7 +31,7 @@ impl Fault {
     }
 }
 
-/// The rejects of one payload, or of several: [`Rejects::clear`] makes it as new and keeps its memory.
+/// The rejects of one or several payloads. [`Rejects::clear`] empties it and keeps its memory.
 #[derive(Debug, Clone, Default)]
 pub struct Rejects {
     list: Vec<Reject>,
@@ -41,47 +41,47 @@ pub struct Rejects {
 }
 
 impl Rejects {
-    /// None yet.
+    /// Creates an empty list.
     pub fn new() -> Rejects {
         Rejects::default()
     }
 
-    /// How many readings were rejected; may be more than [`Rejects::list`] holds.
+    /// The number of rejected readings; may exceed the length of [`Rejects::list`].
     pub fn total(&self) -> usize {
         self.total
     }
 
-    /// Whether there is none.
+    /// Whether nothing was rejected.
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }
 
-    /// The first [`KEPT_MAX`] of them, in the order they were found.
+    /// The first [`KEPT_MAX`] rejects, in the order in which they were found.
     pub fn list(&self) -> &[Reject] {
         &self.list
     }
 
-    /// How many for each reason, complete.
+    /// The count for each reason, including rejects that are not kept.
     pub fn by_reason(&self) -> &[(&'static str, usize)] {
         &self.by_reason
     }
 
-    /// What the sender should know although it is no reject.
+    /// A remark for the sender that is not a reject.
     pub fn remarked(&self) -> Option<&'static str> {
         self.remark
     }
 
-    /// Notes what the sender should know; the last one counts.
+    /// Sets the remark for the sender; the last one replaces earlier ones.
     pub(super) fn remark(&mut self, text: &'static str) {
         self.remark = Some(text);
     }
 
-    /// Adds one.
+    /// Adds one reject.
     pub fn push(&mut self, index: usize, reason: &'static str, detail: impl Into<Cow<'static, str>>) {
         self.push_many(index, 1, reason, detail);
     }
 
-    /// Adds `count` readings with one entry: the ones from `index` on.
+    /// Adds one entry for `count` readings, starting at `index`.
     pub fn push_many(
         &mut self,
         index: usize,
@@ -99,7 +99,7 @@ impl Rejects {
         }
     }
 
-    /// Forgets all.
+    /// Removes all rejects and the remark.
     pub fn clear(&mut self) {
         self.list.clear();
         self.by_reason.clear();
@@ -107,7 +107,7 @@ impl Rejects {
         self.remark = None;
     }
 
-    /// Whether the next one is only counted, so that its detail need not be made.
+    /// Whether the next reject is only counted, so that its detail need not be formatted.
     pub(super) fn is_full(&self) -> bool {
         self.list.len() >= KEPT_MAX
     }

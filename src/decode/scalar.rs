@@ -1,9 +1,9 @@
-//! One bare value; the sensor and the field come from the topic, and the time is that of receipt.
+//! One bare value. Sensor and field come from the topic; the time is the time of receipt.
 //!
-//! Written by people and small devices, so a number may look as they write it: `+5`, `.5`, `007`. But what is not clearly
-//! a number is a text: `21,5` must not become 215, nor `1_000` a thousand. A text in quotes is a JSON string, and a number
-//! in it is a number. What says that there is no value ([`is_no_value`], null) gives neither a reading nor a reject: a
-//! sensor that has gone says so again and again, and nothing is wrong with the message.
+//! People and small devices write these payloads, so numbers may be written as `+5`, `.5` or `007`. A payload that is
+//! not clearly a number is a text: `21,5` must not become 215, nor `1_000` a thousand. A text in quotes is a JSON
+//! string, and a number in it is a number. A payload that means "no value" ([`is_no_value`], null) yields neither a
+//! reading nor a reject: an absent sensor sends it repeatedly, and the message is not wrong.
 
 use std::borrow::Cow;
 
@@ -27,10 +27,12 @@ pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, r
     }
 }
 
-/// Whether there was a value.
+/// Returns whether there was a value.
 fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<bool, Fault> {
     let limits = cx.limits;
-    let missing = |reason, what| Fault::new(reason, format!("the topic template has no {what}; a scalar names none"));
+    let missing = |reason, what| {
+        Fault::new(reason, format!("the topic template has no {what}, and a scalar payload cannot name it"))
+    };
     let token = value(payload)?;
     let value = match &token {
         Token::Bool(v) => ValueRef::Bool(*v),
@@ -51,18 +53,18 @@ fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<b
     Ok(true)
 }
 
-/// Whether a text says that there is no value, in any case: what ESPHome, Home Assistant and printf write for none.
+/// Whether a text means "no value", in any case: the words that ESPHome, Home Assistant and printf write.
 pub(super) fn is_no_value(text: &str) -> bool {
     const WORDS: [&str; 8] = ["nan", "+nan", "-nan", "null", "none", "unavailable", "unknown", "undefined"];
     text.len() <= 11 && WORDS.iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
-/// A bare value; null where it says that there is none.
+/// Parses a bare value; null if it means "no value".
 pub(super) fn value(payload: &[u8]) -> Result<Token<'_>, Fault> {
     let text = std::str::from_utf8(payload)
         .map_err(|e| Fault::new(reasons::INVALID_UTF8, format!("not UTF-8 at byte {}", e.valid_up_to())))?;
     let text = text.trim();
-    // C programs send a text with the NUL that ends it.
+    // C programs send a text with its terminating NUL.
     let text = text.strip_suffix('\0').unwrap_or(text).trim();
     if text.is_empty() {
         return Err(Fault::new(reasons::EMPTY_PAYLOAD, "the payload is empty"));
@@ -74,19 +76,19 @@ pub(super) fn value(payload: &[u8]) -> Result<Token<'_>, Fault> {
     }
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     if ["inf", "infinity"].iter().any(|word| unsigned.eq_ignore_ascii_case(word)) {
-        return Err(Fault::new(reasons::NOT_FINITE, format!("{} is no value", names::excerpt(text))));
+        return Err(Fault::new(reasons::NOT_FINITE, format!("{} is not a value", names::excerpt(text))));
     }
     match text {
         "true" => Ok(Token::Bool(true)),
         "false" => Ok(Token::Bool(false)),
-        // Four bytes of a C struct can be UTF-8 by chance; which ones they are must not be guessed.
-        _ if text.contains('\0') => Err(Fault::new(reasons::BINARY_PAYLOAD, "the payload holds NUL bytes")),
+        // Four bytes of a C struct can be valid UTF-8 by chance; the format of binary data must not be guessed.
+        _ if text.contains('\0') => Err(Fault::new(reasons::BINARY_PAYLOAD, "the payload contains NUL bytes")),
         _ => match quoted(text) {
             Some(inner) => Ok(match number(inner.trim()) {
                 Ok(Some(Token::Int(v))) => Token::Int(v),
                 Ok(Some(Token::Double(v))) => Token::Double(v),
                 _ if inner.trim().is_empty() || is_no_value(inner.trim()) => Token::Null,
-                // A number too large stays the text that it is.
+                // A number that is too large stays a text.
                 _ => Token::Str(Cow::Owned(inner)),
             }),
             None => Ok(Token::Str(Cow::Borrowed(text))),
@@ -94,7 +96,7 @@ pub(super) fn value(payload: &[u8]) -> Result<Token<'_>, Fault> {
     }
 }
 
-/// The number that a text is, or nothing where it is none.
+/// Parses a number; `None` if the text is not one.
 fn number(text: &str) -> Result<Option<Token<'_>>, Fault> {
     if !is_number(text) {
         return Ok(None);
@@ -102,17 +104,17 @@ fn number(text: &str) -> Result<Option<Token<'_>>, Fault> {
     match Token::number(text) {
         Some(token @ (Token::Int(_) | Token::Double(_))) => Ok(Some(token)),
         Some(Token::BigInt(_)) => {
-            let detail = format!("{} is beyond 64 bit signed integers", names::excerpt(text));
+            let detail = format!("{} exceeds a signed 64-bit integer", names::excerpt(text));
             Err(Fault::new(reasons::INTEGER_OUT_OF_RANGE, detail))
         }
         _ => {
-            let detail = format!("{} is beyond the range of a double", names::excerpt(text));
+            let detail = format!("{} exceeds the range of a double", names::excerpt(text));
             Err(Fault::new(reasons::NOT_FINITE, detail))
         }
     }
 }
 
-/// What a JSON string holds.
+/// The content of a JSON string.
 fn quoted(text: &str) -> Option<String> {
     text.starts_with('"').then(|| serde_json::from_str(text).ok()).flatten()
 }

@@ -1,33 +1,33 @@
-//! Where a broken element ends, so that what follows it can be read. Looks at structure only: strings, brackets, commas.
+//! Finds the end of a broken element, so that the following elements can be read. It parses structure only: strings,
+//! brackets, commas.
 //!
-//! Wherever a boundary is guessed (an element that was cut short and never closed), the guess is marked: the reading
-//! after it must name its own sensor, since it could also be a fragment of a larger one, and must then not be taken for a
-//! reading of the topic's sensor.
+//! A guessed boundary (after an element that was cut and never closed) is marked. The reading after it must name its
+//! own sensor: it could be a fragment of a larger reading, which must not be stored under the topic's sensor.
 
-/// Deepest nesting within an element: what serde_json allows too, so that both agree.
+/// Deepest nesting within an element; the same limit as serde_json's.
 pub(super) const DEPTH_MAX: usize = 127;
 
-/// What stands around the element.
+/// The context of the element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Within {
-    /// An array: elements end at `,` or the array's `]`.
+    /// In an array: elements end at `,` or at the array's `]`.
     Array,
-    /// Nothing: objects one after another.
+    /// In a stream of concatenated objects.
     Stream,
 }
 
-/// The reach of an element.
+/// The extent of an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extent {
-    /// One behind its last byte.
+    /// The offset after its last byte.
     pub(super) end: usize,
-    /// How deep its brackets are nested.
+    /// The depth of its nested brackets.
     pub(super) depth: usize,
-    /// It was not closed; `end` is where the next one seems to begin.
+    /// Whether it was not closed; then `end` is where the next one seems to start.
     pub(super) guessed: bool,
 }
 
-/// The open brackets. The kind of those deeper than a word has bits is not kept; nothing that deep is ever accepted.
+/// The open brackets. The kinds of the 128 outermost ones are stored; deeper elements are rejected anyway.
 #[derive(Default)]
 struct Open {
     depth: usize,
@@ -44,7 +44,7 @@ impl Open {
         self.depth += 1;
     }
 
-    /// Closes the innermost bracket of this kind and all within it; false where none is open.
+    /// Closes the innermost bracket of this kind and all inside it; false if none is open.
     fn pop(&mut self, array: bool) -> bool {
         if self.depth > 128 {
             self.depth -= 1;
@@ -64,11 +64,11 @@ impl Open {
     }
 }
 
-/// Finds the end of the element that begins at the first byte. One pass; never looks behind the end it finds.
+/// Finds the end of the element that starts at the first byte. One pass, which never reads past that end.
 pub(super) fn extent(bytes: &[u8], within: Within) -> Extent {
     let mut open = Open::default();
     let (mut at, mut depth) = (0, 0);
-    // The last byte of meaning, and whether a line ended since.
+    // The last byte that is not white space, and whether a line ended since.
     let (mut before, mut new_line) = (b' ', false);
     while let Some(&b) = bytes.get(at) {
         match b {
@@ -78,7 +78,8 @@ pub(super) fn extent(bytes: &[u8], within: Within) -> Extent {
                 continue;
             }
             b'{' | b'[' => {
-                // In an object a bracket can only follow a colon. Here the one before was cut short, and this begins the next.
+                // In an object a bracket can only follow a colon. So the element before it was cut, and the next one
+                // starts here.
                 let separated = new_line || (within == Within::Array && before == b',');
                 if b == b'{' && open.in_object() && before != b':' && separated {
                     return Extent { end: at, depth, guessed: true };
@@ -107,7 +108,8 @@ pub(super) fn extent(bytes: &[u8], within: Within) -> Extent {
     Extent { end: bytes.len(), depth, guessed: open.depth > 0 }
 }
 
-/// One behind the closing quote. A line's end closes the string too: JSON allows none in it, so the quote is missing.
+/// The offset after the closing quote. The end of a line also closes the string: JSON strings contain no line ends, so
+/// the quote is missing.
 fn string_end(bytes: &[u8], mut at: usize) -> usize {
     while let Some(&b) = bytes.get(at) {
         match b {
@@ -120,9 +122,9 @@ fn string_end(bytes: &[u8], mut at: usize) -> usize {
     bytes.len()
 }
 
-/// The other way an element is cut short, within a string: then its last quote is the next element's first one
-/// (`{"id":"a` and `{"id":"b"}` give `{"id":"a,{"id":"b"}`), and the parser fails right behind `,{"`. Where that is so,
-/// gives the place of that `{`.
+/// Handles the other kind of cut, inside a string. Then the string's closing quote is really the next element's first
+/// quote (`{"id":"a` and `{"id":"b"}` give `{"id":"a,{"id":"b"}`), and the parser fails right after `,{"`. In this case
+/// returns the offset of that `{`.
 pub(super) fn cut_within_string(bytes: &[u8], error_at: usize, within: Within) -> Option<usize> {
     let head = bytes.get(..error_at)?.strip_suffix(b"\"")?;
     let head = head.trim_ascii_end().strip_suffix(b"{")?;
@@ -131,7 +133,7 @@ pub(super) fn cut_within_string(bytes: &[u8], error_at: usize, within: Within) -
     (!head.is_empty() && (separated || within == Within::Stream)).then_some(head.len())
 }
 
-/// How far white space reaches from `at`.
+/// The offset of the first byte from `at` on that is not white space.
 pub(super) fn skip_space(bytes: &[u8], mut at: usize) -> usize {
     while matches!(bytes.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
         at += 1;

@@ -1,34 +1,34 @@
-//! Templates: what readings that were decoded looked like, for those of the same payload that look like them.
+//! Templates: the fast path for readings that have the same layout as an earlier one of the payload.
 //!
-//! What a gateway sends is written by a program: line after line has the same keys in the same order, and only ids,
-//! times and values differ. A *template* holds the literal parts of a reading and, between them, the slots. The next reading
-//! is compared with it, part by part, and its values go straight into the batch under the same shape: no key is parsed,
-//! looked up or checked again, which takes a quarter of the time.
+//! A program writes what a gateway sends: line after line has the same keys in the same order, and only ids, times and
+//! values differ. A *template* holds the literal parts of a reading and the slots between them. The next reading is
+//! compared with it, part by part, and its values go directly into the batch under the same field schema. No key is
+//! parsed, looked up or checked again, which takes a quarter of the time.
 //!
-//! Where anything differs (another key, an escape, white space elsewhere, a value that is not simply written) the reading
-//! is not of this template, and is decoded as any other. So a template never decides that a reading is wrong, and what it takes
-//! is exactly what the decoder would have made of it: `tests/pure/decode_props.rs` compares the two.
+//! If anything differs (another key, an escape, other white space, a value in an unusual notation), the template does
+//! not match, and the reading is decoded in full. So a template never rejects a reading, and what it accepts is exactly
+//! the decoder's result: `tests/pure/decode_props.rs` compares the two.
 //!
-//! A gateway with two kinds of devices sends two kinds of lines, often in turns: a few templates are kept, and each remembers
-//! which one came after it. Payloads whose readings never look alike are soon left alone.
+//! A gateway with two kinds of devices sends two kinds of lines, often alternating. So a few templates are kept, and
+//! each remembers which one followed it. A payload whose readings keep differing is soon decoded without comparing.
 
 use crate::config::Limits;
 
-/// Templates kept of one payload.
+/// Templates kept for one payload.
 const TEMPLATES_MAX: usize = 4;
-/// Misses in a row after which a payload's readings are not compared any more.
+/// Consecutive misses after which the readings of a payload are no longer compared.
 const MISSES_MAX: u32 = 32;
-/// Slots of a template; readings with more are decoded as any other.
+/// Slots of a template; readings with more are decoded in full.
 const SLOTS_MAX: usize = 64;
-/// Tags of a template, likewise.
+/// Tags of a template; readings with more are decoded in full.
 pub(super) const TAGS_MAX: usize = 8;
 
-/// The literal parts of a reading and what stands between them.
+/// The literal parts of a reading and the slots between them.
 #[derive(Debug)]
 pub(super) struct Parts<S> {
-    /// One behind the other.
+    /// All literal parts, concatenated.
     literals: Vec<u8>,
-    /// Where each part ends in `literals`, and the slot behind it.
+    /// The end of each part in `literals`, and the slot after it.
     slots: Vec<(u32, S)>,
 }
 
@@ -39,24 +39,24 @@ impl<S> Default for Parts<S> {
 }
 
 impl<S> Parts<S> {
-    /// Adds a literal part and the slot behind it; `None` where there are too many.
+    /// Adds a literal part and the slot after it; `None` if there are too many.
     pub(super) fn push(&mut self, literal: &[u8], slot: S) -> Option<()> {
         self.literals.extend_from_slice(literal);
         self.slots.push((self.literals.len() as u32, slot));
         (self.slots.len() <= SLOTS_MAX).then_some(())
     }
 
-    /// How many slots there are so far.
+    /// The number of slots so far.
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// The slots.
+    /// The slots, in order.
     pub(super) fn slots_mut(&mut self) -> impl Iterator<Item = &mut S> {
         self.slots.iter_mut().map(|(_, slot)| slot)
     }
 
-    /// Each literal part with the slot behind it.
+    /// Each literal part with the slot after it.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &S)> {
         let mut from = 0;
         self.slots.iter().map(move |(to, slot)| {
@@ -67,11 +67,11 @@ impl<S> Parts<S> {
     }
 }
 
-/// The longest text of a tag, whatever `limits.string_max_bytes` says: so all of them together are never too long.
+/// The longest text of a tag, independent of `limits.string_max_bytes`. It keeps the sum of all tags within its limit.
 const TAG_TEXT_BYTES_MAX: usize = 4096;
 
-/// The tags of a reading as they are stored: `tags` holds the texts, in the order of `keys`. `None` where one is not surely
-/// short enough.
+/// The stored tags of a reading: fills in the keys next to the texts in `tags`, which are in the order of `keys`.
+/// `None` if a text may be too long.
 pub(super) fn keyed<'l, 't>(
     tags: &'l mut [(&'t str, &'t str)],
     keys: &'t [Box<str>],
@@ -87,8 +87,8 @@ pub(super) fn keyed<'l, 't>(
     Some(tags)
 }
 
-/// Where `literal`, which should stand at `at`, ends. The parts are some ten bytes long: comparing them by words takes less
-/// than calling memcmp for each.
+/// The end of `literal` in `bytes` if it is found at `at`. The parts have about ten bytes: comparing them by words is
+/// faster than calling memcmp for each.
 #[inline]
 pub(super) fn behind(bytes: &[u8], at: usize, literal: &[u8]) -> Option<usize> {
     let end = at + literal.len();
@@ -113,11 +113,11 @@ pub(super) fn behind(bytes: &[u8], at: usize, literal: &[u8]) -> Option<usize> {
 /// The templates of one payload.
 #[derive(Debug)]
 pub(super) struct Templates<M> {
-    /// Each with the one that came after it the last time.
+    /// Each template with the index of the one that followed it the last time.
     templates: Vec<(M, usize)>,
-    /// That of the reading before.
+    /// The template of the previous reading.
     last: usize,
-    /// Which is given up for the next new one.
+    /// The template to replace next.
     oldest: usize,
     misses: u32,
 }
@@ -129,7 +129,7 @@ impl<M> Default for Templates<M> {
 }
 
 impl<M> Templates<M> {
-    /// What `fill` makes of the first template that fits, the likely one first.
+    /// Returns the result of `fill` for the first template that matches. Tries the likely one first.
     pub(super) fn find<T>(&mut self, mut fill: impl FnMut(&M) -> Option<T>) -> Option<T> {
         if self.misses >= MISSES_MAX {
             return None;
@@ -147,17 +147,17 @@ impl<M> Templates<M> {
         None
     }
 
-    /// Whether another template may pay.
+    /// Whether learning another template is worthwhile.
     pub(super) fn learns(&self) -> bool {
         self.misses < MISSES_MAX
     }
 
-    /// No more of this payload is compared.
+    /// Stops comparing readings of this payload.
     pub(super) fn give_up(&mut self) {
         self.misses = MISSES_MAX;
     }
 
-    /// Keeps what a reading looked like, where that could be said.
+    /// Keeps the template of a reading; `None` if the reading has none.
     pub(super) fn learn(&mut self, template: Option<M>) {
         let Some(template) = template else {
             self.misses += 1;

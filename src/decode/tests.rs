@@ -1,4 +1,4 @@
-//! Bad input, and what it gets; and the good input beside it.
+//! Bad input and its rejects, and good input next to it.
 
 use std::time::{Duration, Instant};
 
@@ -8,24 +8,24 @@ use crate::model::{Reading, ReadingBatch, Value};
 /// 2024-03-01T11:00:00Z
 pub(super) const NOW: i64 = 1_709_290_800_000;
 
-/// The defaults.
+/// The default limits.
 pub(super) fn limits() -> Limits {
     crate::config::Config::default().limits
 }
 
-/// The defaults.
+/// The default settings of line protocol.
 pub(super) fn line() -> Line {
     crate::config::Config::default().line
 }
 
-/// A message that tells nothing by itself.
+/// A context without a topic, unit or tags.
 pub(super) fn bare<'a>(limits: &'a Limits, line: &'a Line) -> Context<'a> {
     Context { limits, line, received_at_ms: NOW, ts_unit: None, sensor_id: None, field: None, tags: &[] }
 }
 
 fn run_with(format: Format, payload: &[u8], cx: &Context<'_>) -> (Vec<Reading>, Rejects) {
     let mut out = BatchBuilder::new(cx.limits.fields_max);
-    // Readings of another message stay as they are, and do not count.
+    // Readings of another message in the batch stay unchanged, and do not count.
     out.value("other", crate::model::ValueRef::Int(1)).unwrap();
     out.commit("other", 1, false, &[]).unwrap();
     let mut rejects = Rejects::new();
@@ -98,7 +98,7 @@ fn without_values_the_other_scalars_are_the_values() {
     );
     assert_eq!(reading.values.keys().collect::<Vec<_>>(), ["n", "temp"]);
     assert_eq!(reading.ts_ms, NOW);
-    // Beside `values`, before it or after, they are none, and their faults do not count.
+    // Next to `values`, before it or after, other members are not values, and their faults do not count.
     let long = "x".repeat(2000);
     let text = format!(
         r#"{{"temp":1,"text":"{long}","big":99999999999999999999,"sensor_id":"S1","values":{{"a":1}},"z":1e999}}"#
@@ -150,13 +150,13 @@ fn numbers_keep_their_kind_and_their_value() {
         for wrapped in [format!(r#"{{"v":{literal}}}"#), format!(r#"{{"a":-0, "v" : {literal} }}"#)] {
             assert_eq!(only_reject(format!(r#"{{"sensor_id":"S1","values":{wrapped}}}"#)), reason, "{wrapped}");
         }
-        // As a neighbour, it costs only itself.
+        // Next to good readings, it rejects only itself.
         let array =
             format!(r#"[{{"sensor_id":"a","v":1}},{{"sensor_id":"x","v":{literal}}},{{"sensor_id":"b","v":2}}]"#);
         let (readings, rejects) = json(array);
         assert_eq!((ids(&readings), &rejects[..]), (vec!["a", "b"], &[(1, reason)][..]), "{literal}");
     }
-    // A tag is a text: a long serial number stays what it is.
+    // A tag is a text: a long serial number is stored unchanged.
     let reading = only_reading(r#"{"sensor_id":"S1","v":1,"tags":{"serial":123456789012345678901234567890}}"#);
     assert_eq!(reading.tags["serial"], "123456789012345678901234567890");
 }
@@ -281,7 +281,7 @@ fn what_the_topic_gives() {
     assert!(readings.iter().all(|r| r.ts_ms == NOW && r.tags["floor"] == "2"));
     assert_eq!((readings[0].tags["site"].as_str(), readings[1].tags["site"].as_str()), ("north", "south"));
     assert_eq!(rejects.list()[0].reason, reasons::EMPTY_SENSOR_ID);
-    // A reading whose beginning is a guess could be a fragment: the topic's sensor is not it.
+    // A reading with a guessed start could be a fragment, so it does not get the topic's sensor.
     let (readings, rejects) = run_with(Format::Json, br#"[{"v":1,{"inner":2},{"v":3}]"#, &cx);
     assert_eq!(readings.iter().map(|r| &r.values["v"]).collect::<Vec<_>>(), [&Value::Int(3)]);
     let reasons: Vec<_> = rejects.list().iter().map(|r| r.reason).collect();
@@ -342,7 +342,7 @@ fn good_neighbours_are_kept() {
         assert_eq!((ids(&readings), &rejects[..]), (vec!["a", "b", "c"], &expected[..]), "{array}");
         let (readings, rejects) = run(Format::Ndjson, [a, bad, b, bad, c].join("\n"));
         assert_eq!((ids(&readings), &rejects[..]), (vec!["a", "b", "c"], &expected[..]), "{bad}");
-        // At the end too, where the array's own bracket may be missing with it.
+        // Also at the end, where the array's own bracket may be missing.
         for end in ["]", ""] {
             let (readings, rejects) = json(format!("[{a},{b},{bad}{end}"));
             assert_eq!((ids(&readings), rejects[0]), (vec!["a", "b"], (2, reason)), "{bad}{end}");
@@ -387,7 +387,7 @@ fn more_readings_than_allowed_are_counted() {
 fn too_many_field_names_in_a_batch_reject_the_reading() {
     let items: Vec<String> = (0..5000).map(|i| format!(r#"{{"sensor_id":"S","f{i}":1}}"#)).collect();
     let (readings, rejects) = json(format!("[{}]", items.join(",")));
-    // One name is that of the reading that was there before.
+    // One name belongs to the reading that was in the batch before.
     assert_eq!(readings.len(), crate::model::batch::NAMES_MAX - 1);
     assert_eq!(rejects[0], (readings.len(), reasons::TOO_MANY_FIELD_NAMES));
 }
@@ -410,7 +410,7 @@ fn deep_nesting_is_refused_wherever_it_stands() {
     let maps = |n: usize| "{\"a\":".repeat(n) + "1" + &"}".repeat(n);
     let reading = |inner: String| format!(r#"{{"sensor_id":"S1","v":1,"x":{inner}}}"#);
     assert_eq!(only_reading(reading(nest(126))).values.len(), 1);
-    // As part of an array, and read the exact way, the same depth is allowed.
+    // The same depth is allowed in an array, and when parsed the exact way.
     assert_eq!(only_reading(format!("[{}]", reading(nest(126)))).values.len(), 1);
     assert_eq!(only_reading(format!("[{}]", reading(nest(126)).replace(":1,", ":-0,"))).values.len(), 1);
     for n in [127, 128, 129, 100_000] {
@@ -432,7 +432,7 @@ fn deep_nesting_is_refused_wherever_it_stands() {
     assert_eq!((ids(&readings), &rejects[..]), (vec!["a", "b"], &[(1, reasons::TOO_DEEP)][..]));
 }
 
-/// Two megabytes of whatever is worst for this code; quadratic work on them would take minutes, it takes a second.
+/// Two megabytes of the worst case for this code. Quadratic work would take minutes; linear work takes a second.
 #[test]
 fn hostile_payloads_take_linear_time() {
     const BYTES: usize = 2 << 20;
@@ -478,12 +478,12 @@ fn formats_and_units_have_names() {
     assert_eq!("us".parse(), Ok(TsUnit::Us));
     assert_eq!(
         "JSON".parse::<Format>().unwrap_err().to_string(),
-        "`JSON` is no format; there are json, ndjson, scalar, line, cbor, msgpack, senml and senml-cbor"
+        "unknown format `JSON`; expected one of json, ndjson, scalar, line, cbor, msgpack, senml or senml-cbor"
     );
     assert!("h".parse::<TsUnit>().is_err());
 }
 
-/// A builder that takes `max` names of each sensor and bucket.
+/// A builder that accepts `max` names of each sensor and bucket.
 fn counting(max: usize) -> BatchBuilder {
     let mut out = BatchBuilder::new(64);
     out.guard(crate::model::FieldLimiter::new(crate::model::Span::HOUR).guard(max, NOW));

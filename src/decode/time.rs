@@ -1,20 +1,19 @@
-//! When a reading was measured, in milliseconds since 1970. What is finer is cut off towards the past, before 1970 too.
+//! The time of a reading, in milliseconds since 1970. Finer parts are cut towards the past, also before 1970.
 //!
-//! RFC 3339 with what is written for it in the field: a space or lower case instead of `T` and `Z`, a comma before the
-//! fraction, no seconds, offsets as `+02:00`, `+0200` and `+02`. A time without an offset belongs to the zone that is set, and without
-//! one it is nobody's time and refused. Numbers are seconds, milliseconds, microseconds or nanoseconds, as `ts_unit` says
-//! or by magnitude: each unit covers the years up to 5138 and, in the other direction, nothing that the unit before it
-//! would cover after March 1973.
+//! Accepts RFC 3339 and variants found in the field: a space or lower case instead of `T` and `Z`, a comma before the
+//! fraction, no seconds, offsets as `+02:00`, `+0200` and `+02`. A time without an offset is in the configured zone;
+//! without a zone it is rejected. Numbers are seconds, milliseconds, microseconds or nanoseconds, according to `ts_unit`
+//! or by magnitude: each unit covers times up to the year 5138, and all but seconds only times after March 1973.
 //!
-//! **A local time that comes twice**, when clocks go back, is taken as the first of the two; one that is skipped, when
-//! they go forward, is counted with the offset before the change (RFC 5545 §3.3.5): always the same, so that a message
-//! that is sent again is the same reading.
+//! **A local time that occurs twice**, when clocks are set back, is read as the first of the two. A skipped one, when
+//! clocks are set forward, is read with the offset before the change (RFC 5545 §3.3.5). The result is always the same,
+//! so that a repeated message is the same reading.
 //!
-//! **A clock that is not set** says a time before `limits.unset_before`: seconds since the start of the device (1970), GPS's
-//! beginning (1980), year 1. Such a time, an empty text and a word such as `unknown` are no time, and the time of receipt
-//! counts. Not so in the line protocol and OTLP, which are written by agents with a clock, and where a time in 1970 is a wrong
-//! `precision`; nor for a number whose unit is said and which would be a good time in another one: those are refused, or
-//! kept where `limits.past` reaches so far.
+//! **An unset clock** reports a time before `limits.unset_before`: seconds since the device started (1970), the GPS
+//! epoch (1980), year 1. Such a time, an empty text and a word such as `unknown` count as no time, and the time of
+//! receipt is used. There are two exceptions. Line protocol and OTLP come from agents with a clock, and there a time in
+//! 1970 means a wrong `precision`. And a number with an explicit unit may be a valid time in another unit. Both are
+//! rejected, or kept if `limits.past` reaches that far.
 
 use chrono::{Datelike, NaiveDate, Offset, TimeDelta, TimeZone};
 use chrono_tz::Tz;
@@ -29,14 +28,14 @@ const MS_PER_DAY: i64 = 86_400_000;
 /// 0001-01-01T00:00:00Z
 const YEAR_1_MS: i128 = -62_135_596_800_000;
 
-/// The time of a reading, and whether it is that of its receipt, which counts where there is none.
+/// The time of a reading, and whether it is the time of receipt, which is used if there is no other.
 pub(super) fn resolve(ts: Option<&Token<'_>>, unit: Option<TsUnit>, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
     let ms = ts.map(|token| of_token(token, unit, None, cx)).transpose()?.flatten();
     Ok(ms.map_or((cx.received_at_ms, true), |ms| (ms, false)))
 }
 
-/// The time that a token says; `None` where it is none: null, an empty text, a clock not set. The `zone` counts before
-/// `limits.zone` for a text without an offset.
+/// The time in a token; `None` if there is none: null, an empty text, an unset clock. For a text without an offset,
+/// `zone` overrides `limits.zone`.
 pub(super) fn of_token(
     token: &Token<'_>,
     unit: Option<TsUnit>,
@@ -71,13 +70,14 @@ pub(super) fn of_token(
     Ok((!receipt).then_some(ms))
 }
 
-/// A local time in a zone, both in milliseconds since 1970; see the module for those that come twice or not at all.
+/// Converts a local time in a zone to UTC, both in milliseconds since 1970. The module describes times that occur twice
+/// or never.
 fn in_zone(local_ms: i64, zone: Tz) -> Option<i64> {
     let local = chrono::DateTime::from_timestamp_millis(local_ms)?.naive_utc();
     if let Some(time) = zone.from_local_datetime(&local).earliest() {
         return Some(time.timestamp_millis());
     }
-    // Skipped: the offset before the change. The largest there was skipped a day (Samoa, 2011).
+    // Skipped: use the offset before the change. The largest gap ever was a day (Samoa, 2011).
     let before = (1..=25).find_map(|hours| {
         let earlier = local.checked_sub_signed(TimeDelta::hours(hours))?;
         zone.from_local_datetime(&earlier).latest()
@@ -85,30 +85,30 @@ fn in_zone(local_ms: i64, zone: Tz) -> Option<i64> {
     Some(local_ms - i64::from(before.offset().fix().local_minus_utc()) * 1000)
 }
 
-/// The unit that a member `ts_unit` names.
+/// Parses the unit in a member `ts_unit`.
 pub(super) fn unit(name: &str) -> Result<TsUnit, Fault> {
     name.parse().map_err(|_| {
-        let detail = format!("ts_unit {} is none of s, ms, us, ns", excerpt(name));
+        let detail = format!("unknown ts_unit {}; expected one of s, ms, us, ns", excerpt(name));
         Fault::new(reasons::BAD_TIMESTAMP, detail)
     })
 }
 
-/// The fault of a member `ts_unit` that is no text.
+/// The fault of a member `ts_unit` that is not a text.
 pub(super) fn no_unit() -> Fault {
     Fault::new(reasons::BAD_TIMESTAMP, "ts_unit must be one of s, ms, us, ns")
 }
 
-/// The time at the end of a line of the line protocol. By magnitude, where no unit is set, as InfluxDB 3 does: below 5e9
-/// seconds, below 5e12 milliseconds, below 5e15 microseconds, else nanoseconds.
+/// Parses the time at the end of a line of line protocol. Without a unit it goes by magnitude, as in InfluxDB 3: below
+/// 5e9 seconds, below 5e12 milliseconds, below 5e15 microseconds, else nanoseconds.
 pub(super) fn of_line(literal: &str, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
     let v: i64 = literal.parse().map_err(|_| {
-        let detail = format!("the time {} is no 64 bit integer", excerpt(literal));
+        let detail = format!("the time {} is not a 64-bit integer", excerpt(literal));
         Fault::new(reasons::BAD_TIMESTAMP, detail)
     })?;
     of_line_number(v, cx)
 }
 
-/// The same, once it is known to be one.
+/// The same for a parsed integer.
 pub(super) fn of_line_number(v: i64, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
     let by_magnitude = || match v.unsigned_abs() {
         v if v < 5_000_000_000 => TsUnit::S,
@@ -117,39 +117,42 @@ pub(super) fn of_line_number(v: i64, cx: &Context<'_>) -> Result<(i64, bool), Fa
         _ => TsUnit::Ns,
     };
     let ms = match cx.ts_unit.unwrap_or_else(by_magnitude) {
-        // The usual one, without a division of 128 bits.
+        // The common unit, without a 128-bit division.
         TsUnit::Ns => i128::from(v.div_euclid(1_000_000)),
         unit => integer_ms(i128::from(v), Some(unit)),
     };
     accepted(ms, cx)
 }
 
-/// A time in nanoseconds since 1970, which OpenTelemetry's agents say as the line protocol's do.
+/// Checks a time in nanoseconds since 1970 from an OpenTelemetry agent, like a time in line protocol.
 pub(super) fn of_unix_nanos(ns: u64, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
     accepted(i128::from(ns / 1_000_000), cx)
 }
 
-/// A time of a device: that of receipt where its clock is not set, else within the window.
+/// Checks a device's time: the time of receipt if its clock is unset, else the time if it is within the window.
 fn in_window(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
-    // No clock begins before the year 1; what says so is no time at all.
+    // No clock starts before the year 1; an earlier time is an error.
     if ms >= YEAR_1_MS && ms < i128::from(cx.limits.unset_before_ms) {
         return Ok((cx.received_at_ms, true));
     }
     accepted(ms, cx)
 }
 
-/// A time that is meant, within the window.
+/// Checks that an intended time is within the window.
 pub(super) fn accepted(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
     let received = i128::from(cx.received_at_ms);
     let past = cx.limits.past.as_millis() as i128;
     let future = cx.limits.future.as_millis() as i128;
     if ms < received - past {
-        return Err(Fault::new(reasons::TOO_OLD, format!("ts is {}, before limits.past", spoken(ms))));
+        return Err(Fault::new(reasons::TOO_OLD, format!("ts is {}, older than limits.past allows", spoken(ms))));
     }
     if ms > received + future {
-        return Err(Fault::new(reasons::TOO_FAR_AHEAD, format!("ts is {}, beyond limits.future", spoken(ms))));
+        return Err(Fault::new(
+            reasons::TOO_FAR_AHEAD,
+            format!("ts is {}, further ahead than limits.future allows", spoken(ms)),
+        ));
     }
-    // A window can be set wider than an i64 can say.
+    // The window can be configured wider than the range of an i64.
     i64::try_from(ms).map(|ms| (ms, false)).map_err(|_| {
         let reason = if ms < 0 { reasons::TOO_OLD } else { reasons::TOO_FAR_AHEAD };
         Fault::new(reason, format!("ts is {ms} ms from 1970"))
@@ -161,14 +164,14 @@ fn spoken(ms: i128) -> String {
     time.unwrap_or_else(|| format!("{ms} ms from 1970"))
 }
 
-/// RFC 3339 with milliseconds and `Z`; `None` beyond the years that can be written.
+/// RFC 3339 with milliseconds and `Z`; `None` outside of the years 0 to 9999.
 pub(super) fn to_rfc3339(ms: i64) -> Option<String> {
     let time = chrono::DateTime::from_timestamp_millis(ms)?;
     (0..=9999).contains(&time.year()).then(|| time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true))
 }
 
 fn no_zone(text: &str) -> Fault {
-    let detail = format!("ts {} has no offset, and no zone is set for it (limits.zone)", excerpt(text));
+    let detail = format!("ts {} has no offset; send one, or set limits.zone", excerpt(text));
     Fault::new(reasons::BAD_TIMESTAMP, detail)
 }
 
@@ -177,14 +180,15 @@ fn bad(ts: Option<&Token<'_>>) -> Fault {
         Some(Token::Str(text)) => {
             format!("ts {} is neither RFC 3339 nor a number", excerpt(text))
         }
-        Some(Token::BigInt(text) | Token::NotFinite(text)) => format!("ts {} is no time", excerpt(text)),
-        Some(Token::Nested(what)) => format!("ts is an {what}; it must be a string or a number"),
+        Some(Token::BigInt(text) | Token::NotFinite(text)) => format!("ts {} is not a time", excerpt(text)),
+        Some(Token::Nested(what)) => format!("ts is an {what}; expected a string or a number"),
         _ => "ts must be a string or a number".to_owned(),
     };
     Fault::new(reasons::BAD_TIMESTAMP, detail)
 }
 
-/// Whether a text is a decimal number: `[+-] digits [. digits] [e [+-] digits]`, digits on one side of the point enough.
+/// Whether a text is a decimal number: `[+-] digits [. digits] [e [+-] digits]`, with digits on at least one side of
+/// the point.
 pub(super) fn is_number(text: &str) -> bool {
     let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -218,8 +222,9 @@ fn integer_ms(v: i128, unit: Option<TsUnit>) -> i128 {
 }
 
 fn double_ms(v: f64, unit: Option<TsUnit>) -> i128 {
-    // 1709210096.789 is not a double; the one next to it may lie below. Rounded to the microsecond it is what was
-    // written, since seconds of our time have doubles a quarter of a microsecond apart; only then it is cut.
+    // 1709210096.789 is not exactly a double, and the nearest double may be below it. Rounding to the microsecond
+    // restores the literal, because doubles of present-day seconds are a quarter of a microsecond apart. Only then it
+    // is cut.
     let micros = match unit.unwrap_or_else(|| by_magnitude(v.abs())) {
         TsUnit::S => (v * 1e6).round(),
         TsUnit::Ms => (v * 1e3).round(),
@@ -228,7 +233,7 @@ fn double_ms(v: f64, unit: Option<TsUnit>) -> i128 {
         TsUnit::Minute => (v * 60e6).round(),
         TsUnit::Hour => (v * 3600e6).round(),
     };
-    // The cast saturates, far outside every window.
+    // The cast saturates, far outside of every window.
     (micros as i128).div_euclid(1000)
 }
 
@@ -241,15 +246,16 @@ fn by_magnitude(abs: f64) -> TsUnit {
     }
 }
 
-/// A time as it was written.
+/// A time as written.
 struct Parsed {
-    /// As if it were UTC.
+    /// The local time, as if it were UTC.
     local_ms: i64,
-    /// East of Greenwich; `None`: not said.
+    /// East of Greenwich; `None` if there is no offset.
     offset_minutes: Option<i64>,
 }
 
-/// `2024-03-01T10:00:00.123Z` and the variants named above; `None` for anything else, days that do not exist included.
+/// Parses `2024-03-01T10:00:00.123Z` and the variants in the module header; `None` for anything else, including
+/// nonexistent days.
 fn parse(text: &str) -> Option<Parsed> {
     let mut rest = Text(text.as_bytes());
     let year = rest.number(4)?;
@@ -270,15 +276,15 @@ fn parse(text: &str) -> Option<Parsed> {
     }
     let days = NaiveDate::from_ymd_opt(i32::try_from(year).ok()?, month, day)?.to_epoch_days();
     let whole_ms = i64::from(days) * MS_PER_DAY + i64::from(hour * 3600 + minute * 60 + second) * 1000;
-    // Without an offset it cannot be known whether this is a minute with a leap second.
+    // Without an offset it is unknown whether this minute has a leap second.
     if second == 60 && !offset_minutes.is_some_and(|minutes| after_leap_second(whole_ms - minutes * 60_000)) {
         return None;
     }
-    // A fraction counts forwards before 1970 too, so adding it to the whole seconds is flooring.
+    // A fraction counts forward, also before 1970, so adding it to the whole seconds rounds down.
     Some(Parsed { local_ms: whole_ms + fraction_ms, offset_minutes })
 }
 
-/// Leap seconds stand at the end of June or December (RFC 3339 §5.7); like POSIX they are counted as the second after.
+/// Leap seconds occur at the end of June or December (RFC 3339 §5.7). As in POSIX, they count as the following second.
 fn after_leap_second(ms: i64) -> bool {
     let days = ms.div_euclid(MS_PER_DAY);
     let date = i32::try_from(days).ok().and_then(NaiveDate::from_epoch_days);
@@ -305,7 +311,7 @@ impl Text<'_> {
         Some(head.iter().fold(0, |n, b| n * 10 + u32::from(b - b'0')))
     }
 
-    /// At least one digit; those after the third are cut off.
+    /// At least one digit; digits after the third are cut.
     fn fraction_ms(&mut self) -> Option<i64> {
         let n = self.0.iter().take_while(|b| b.is_ascii_digit()).count();
         let (digits, rest) = self.0.split_at(n);

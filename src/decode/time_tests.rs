@@ -1,4 +1,4 @@
-//! Times: what is understood and as what.
+//! Times: accepted notations and their results.
 
 use std::borrow::Cow;
 
@@ -126,7 +126,7 @@ fn numbers_by_unit_and_by_magnitude() {
     ] {
         assert_eq!(resolved(Token::Double(v), unit), Ok(ms), "{v} {unit:?}");
     }
-    // Every millisecond written as a decimal fraction of seconds is that millisecond.
+    // Every millisecond written as a decimal fraction of seconds yields that millisecond.
     for ms in (T..T + 2000).chain(-2000..2000) {
         let text = format!("{}{}.{:03}", if ms < 0 { "-" } else { "" }, ms.abs() / 1000, ms.abs() % 1000);
         assert_eq!(resolved(Token::Double(text.parse().unwrap()), None), Ok(ms), "{text}");
@@ -151,7 +151,7 @@ fn far_away_is_refused_and_never_wraps() {
     for token in [Token::Double(f64::MIN), Token::BigInt("-99999999999999999999999"), Token::Double(-1e20)] {
         assert_eq!(resolved(token, Some(TsUnit::S)), Err(reasons::TOO_OLD));
     }
-    // 40 digits are beyond even the arithmetic.
+    // 40 digits overflow even the 128-bit arithmetic.
     let long = "9".repeat(40);
     assert_eq!(resolved(Token::BigInt(&long), None), Err(reasons::BAD_TIMESTAMP));
 }
@@ -190,7 +190,7 @@ fn a_time_without_offset_belongs_to_the_zone_that_is_set() {
         ("2024-07-29 12:34:56.5", Tz::Europe__Berlin, "2024-07-29T10:34:56.5Z"),
         ("2024-02-29T12:34:56Z", Tz::Europe__Berlin, "2024-02-29T12:34:56Z"),
         ("2024-02-29T12:34:56", Tz::Asia__Kolkata, "2024-02-29T07:04:56Z"),
-        // Twice: the first. Skipped: with the offset before.
+        // Occurs twice: the first. Skipped: with the offset before.
         ("2024-10-27T02:30:00", Tz::Europe__Berlin, "2024-10-27T00:30:00Z"),
         ("2024-10-27T03:00:00", Tz::Europe__Berlin, "2024-10-27T02:00:00Z"),
         ("2024-03-31T02:30:00", Tz::Europe__Berlin, "2024-03-31T01:30:00Z"),
@@ -200,8 +200,8 @@ fn a_time_without_offset_belongs_to_the_zone_that_is_set() {
         assert_eq!(local(text, Some(zone), None).unwrap(), Some(utc(same)), "{text}");
         assert_eq!(local(text, None, Some(zone)).unwrap(), Some(utc(same)), "{text}");
     }
-    assert_eq!(local("2024-02-29T12:34:56", Some(Tz::UTC), berlin).unwrap(), Some(T), "the nearer zone counts");
-    assert!(local("2024-12-31T23:59:60", berlin, None).is_err(), "whose leap second?");
+    assert_eq!(local("2024-02-29T12:34:56", Some(Tz::UTC), berlin).unwrap(), Some(T), "the more specific zone applies");
+    assert!(local("2024-12-31T23:59:60", berlin, None).is_err(), "a leap second needs an offset");
 }
 
 #[test]
@@ -228,10 +228,10 @@ fn a_clock_that_is_not_set_says_no_time() {
     ] {
         assert_eq!(wide(&limits, token.clone()), Ok((T, true)), "{token:?}");
     }
-    assert_eq!(wide(&limits, Token::Int(978_307_200)), Err(reasons::TOO_OLD), "set, but too old");
+    assert_eq!(wide(&limits, Token::Int(978_307_200)), Err(reasons::TOO_OLD), "a set clock, but too old");
     limits.past = std::time::Duration::from_secs(60 * 60 * 24 * 365 * 100);
     assert_eq!(wide(&limits, Token::Int(978_307_200)), Ok((978_307_200_000, false)));
-    assert_eq!(wide(&limits, Token::Int(978_307_199)), Ok((T, true)), "however wide the window is");
+    assert_eq!(wide(&limits, Token::Int(978_307_199)), Ok((T, true)), "for any width of the window");
     let in_unit = |v, unit| {
         let cx = Context { received_at_ms: T, ..bare(&limits, &line) };
         resolve(Some(&Token::Int(v)), Some(unit), &cx).map_err(|fault| fault.reason)
@@ -243,7 +243,7 @@ fn a_clock_that_is_not_set_says_no_time() {
         "seconds, as somebody wrote the wrong unit"
     );
     limits.unset_before_ms = i64::MIN;
-    assert_eq!(wide(&limits, Token::Int(0)), Ok((0, false)), "unless the setting says so");
+    assert_eq!(wide(&limits, Token::Int(0)), Ok((0, false)), "unless the setting allows it");
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn the_line_protocol_keeps_old_times_that_the_window_allows() {
         let cx = Context { received_at_ms: T, ..bare(limits, &line) };
         of_line(literal, &cx).map_err(|fault| fault.reason)
     };
-    assert_eq!(at(&limits, "1"), Err(reasons::TOO_OLD), "rather a wrong precision than no clock");
+    assert_eq!(at(&limits, "1"), Err(reasons::TOO_OLD), "a wrong precision is more likely than an unset clock");
     assert_eq!(at(&limits, "1000000000"), Err(reasons::TOO_OLD));
     limits.past = std::time::Duration::from_secs(60 * 60 * 24 * 365 * 100);
     assert_eq!(at(&limits, "1"), Ok((1000, false)));

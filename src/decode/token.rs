@@ -1,9 +1,9 @@
-//! One JSON member, reduced to what a reading can use. Borrowed from the payload wherever there is no escape.
+//! One JSON member, reduced to the forms that a reading can use. Borrows from the payload unless there is an escape.
 //!
-//! Numbers are the difficulty: serde_json gives an integer beyond 64 bits as a double, refuses `1e999` as if the syntax
-//! were wrong, and gives `-0` as a double. So there are two ways to read a token. The fast way takes what serde_json says
-//! and fails where that may not be what was written. The exact way, only used on an element that failed the fast one,
-//! looks at the literal itself.
+//! Numbers need care: serde_json returns an integer beyond 64 bits as a double, reports `1e999` as a syntax error, and
+//! returns `-0` as a double. So there are two ways to parse a token. The fast way uses the result of serde_json and
+//! fails if it may differ from the literal. The exact way parses the literal itself; it is used only for an element for
+//! which the fast way failed.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// A scalar, or the name of what it is instead.
+/// A scalar, or the kind of another value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Token<'de> {
     Null,
@@ -20,16 +20,16 @@ pub(super) enum Token<'de> {
     Int(i64),
     Double(f64),
     Str(Cow<'de, str>),
-    /// An integer literal beyond 64 bit signed.
+    /// An integer literal beyond signed 64 bit.
     BigInt(&'de str),
     /// A literal beyond the range of a double.
     NotFinite(&'de str),
-    /// An object or array; skipped.
+    /// An object or array, which is skipped.
     Nested(&'static str),
 }
 
 impl Token<'_> {
-    /// The token of a number literal, as JSON writes it (also with a leading `+`, `.` or zeros, for scalars).
+    /// Parses a number literal as JSON writes it (for scalars also with a leading `+`, `.` or zeros).
     pub(super) fn number(literal: &str) -> Option<Token<'_>> {
         if literal.bytes().any(|b| matches!(b, b'.' | b'e' | b'E')) {
             let v: f64 = literal.parse().ok()?;
@@ -39,7 +39,7 @@ impl Token<'_> {
     }
 }
 
-/// Reads a [`Token`].
+/// Parses a [`Token`].
 #[derive(Clone, Copy)]
 pub(super) struct TokenSeed {
     pub(super) exact: bool,
@@ -55,7 +55,7 @@ impl<'de> DeserializeSeed<'de> for TokenSeed {
         let raw = <&'de RawValue>::deserialize(deserializer)?.get();
         match raw.as_bytes().first() {
             Some(b'-' | b'0'..=b'9') => Token::number(raw).ok_or_else(|| D::Error::custom("invalid number")),
-            // How deep it is has been checked before the exact way was taken; its contents do not matter.
+            // Its depth is not checked here; the caller does that (`ReadingDecoder::was_exact`).
             Some(b'{') => Ok(Token::Nested("object")),
             Some(b'[') => Ok(Token::Nested("array")),
             _ => serde_json::Deserializer::from_str(raw).deserialize_any(TokenVisitor).map_err(D::Error::custom),
@@ -90,7 +90,7 @@ impl<'de> Visitor<'de> for TokenVisitor {
 
     fn visit_f64<E: Error>(self, v: f64) -> Result<Token<'de>, E> {
         const TWO_POW_63: f64 = 9_223_372_036_854_775_808.0;
-        // Beyond 2^63 it may have been an integer literal; minus zero may have been `-0`, which is an integer.
+        // Beyond 2^63 the literal may have been an integer; minus zero may have been `-0`, which is an integer.
         let doubtful = v.abs() >= TWO_POW_63 || (v == 0.0 && v.is_sign_negative());
         if doubtful { Err(E::custom("the literal decides")) } else { Ok(Token::Double(v)) }
     }
@@ -114,8 +114,8 @@ impl<'de> Visitor<'de> for TokenVisitor {
     }
 }
 
-/// Skips a value, unlike [`IgnoredAny`] through `deserialize_any`: that way serde_json's limit of depth holds, and text
-/// that is not UTF-8 is seen.
+/// Skips a value with `deserialize_any`, unlike [`IgnoredAny`]. So serde_json's depth limit applies, and invalid UTF-8
+/// is detected.
 pub(super) struct Skip;
 
 impl<'de> DeserializeSeed<'de> for Skip {
@@ -170,7 +170,7 @@ impl<'de> Visitor<'de> for Skip {
     }
 }
 
-/// Reads a key.
+/// Parses a key.
 pub(super) struct KeySeed;
 
 impl<'de> DeserializeSeed<'de> for KeySeed {

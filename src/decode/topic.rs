@@ -1,12 +1,12 @@
-//! Topics: what a template reads out of one, and whether a filter matches it (MQTT 5.0 §4.7, §4.8.2).
+//! Topics: capturing values with a template, and matching filters (MQTT 5.0 §4.7, §4.8.2).
 
-/// A subscription's template, such as `sensors/{sensor_id}/{field}`. A level is a literal, `+` (anything, not kept), or a
-/// name in braces: `sensor_id` and `field` have their meaning, any other becomes a tag. A last `#` takes the rest; one
-/// name may take several levels instead, at least one: `{sensor_id#}`.
+/// A subscription's template, such as `sensors/{sensor_id}/{field}`. A level is a literal, `+` (matches any level,
+/// captures nothing), or a name in braces: `sensor_id` and `field` have their meaning, any other becomes a tag. A final
+/// `#` matches the remaining levels. Instead, one name may take several levels, at least one: `{sensor_id#}`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicTemplate {
     levels: Vec<Level>,
-    /// Ends with `#`.
+    /// Whether it ends with `#`.
     open: bool,
     /// The level that takes several.
     many: Option<usize>,
@@ -21,55 +21,55 @@ enum Level {
     Tag(Box<str>),
 }
 
-/// Why a template is none.
+/// Why a template is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopicError {
     /// An empty template.
     #[error("the topic template is empty")]
     Empty,
-    /// `#` elsewhere than alone at the end.
+    /// `#` is not alone at the end.
     #[error("`#` can only be the last level of a topic template")]
     HashNotLast,
     /// A level that mixes a literal with `+`, `#` or braces.
     #[error("the level `{0}` must be a literal, `+`, or one name in braces such as `{{sensor_id}}`")]
     MixedLevel(String),
-    /// A name that cannot be a tag's.
-    #[error("`{{{0}}}` is no name: it must have 1 to 64 bytes of letters, digits, `_` and `-`")]
+    /// A name that is not valid for a tag.
+    #[error("`{{{0}}}` is not a valid name: use 1 to 64 letters, digits, `_` and `-`")]
     BadName(String),
     /// `ts`, `meta` and `_id` are keys of the documents.
-    #[error("`{{{0}}}` is a name that the documents use themselves; take another one")]
+    #[error("`{{{0}}}` is reserved: the stored documents use this name; choose another one")]
     ReservedName(String),
     /// The same name on two levels.
-    #[error("`{{{0}}}` stands on two levels")]
+    #[error("`{{{0}}}` occurs on two levels")]
     DuplicateName(String),
-    /// Two levels that stand for several.
-    #[error("only one level can stand for several: one name with # in its braces, or # at the end")]
+    /// Two parts that match several levels.
+    #[error("only one part can match several levels: one name with # in its braces, or # at the end")]
     SeveralTwice,
-    /// More names than a reading has tags.
+    /// More names than [`NAMES_MAX`].
     #[error("a topic template can have at most {max} names", max = NAMES_MAX)]
     TooManyNames,
 }
 
-/// Most tags of a template; fewer than a reading can have, so that the payload's find room.
+/// Most tags of a template. It is below the limit on a reading's tags, so that tags of the payload fit as well.
 const NAMES_MAX: usize = 16;
 const NAME_MAX_BYTES: usize = 64;
 
-/// What a template read out of a topic.
+/// The values that a template captured from a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Captured<'a> {
     /// The level of `{sensor_id}`; may be empty, which the decoder rejects.
     pub sensor_id: Option<&'a str>,
     /// The level of `{field}`.
     pub field: Option<&'a str>,
-    /// Name and level of the others, no name twice; as [`super::Context::tags`] wants them.
+    /// Name and level of the other names, each name once; ready for [`super::Context::tags`].
     pub tags: Vec<(&'a str, &'a str)>,
 }
 
 impl TopicTemplate {
-    /// Reads a template.
+    /// Parses a template.
     ///
     /// # Errors
-    /// What is wrong with it, for the person who wrote it.
+    /// The mistake, for the author of the template.
     pub fn parse(text: &str) -> Result<TopicTemplate, TopicError> {
         if text.is_empty() {
             return Err(TopicError::Empty);
@@ -99,20 +99,20 @@ impl TopicTemplate {
         Ok(TopicTemplate { levels, open, many })
     }
 
-    /// Whether it names the sensor; without, only payloads that do can be read.
+    /// Whether it names the sensor. Otherwise only payloads that name it can be decoded.
     pub fn has_sensor_id(&self) -> bool {
         self.levels.contains(&Level::SensorId)
     }
 
-    /// Whether it names the field, as scalars need.
+    /// Whether it names the field, which scalars need.
     pub fn has_field(&self) -> bool {
         self.levels.contains(&Level::Field)
     }
 
-    /// Takes a topic apart; `None` where it does not fit. Allocates only where there are tags.
+    /// Matches a topic and captures its values; `None` if it does not match. Allocates only if there are tags.
     pub fn capture<'a>(&'a self, topic: &'a str) -> Option<Captured<'a>> {
         let mut captured = Captured::default();
-        // How many levels more than its own the one takes that can take several.
+        // The number of additional levels for the name that may take several.
         let extra = match self.many {
             Some(_) => (topic.split('/').count()).checked_sub(self.levels.len())?,
             None => 0,
@@ -133,7 +133,7 @@ impl TopicTemplate {
     }
 }
 
-/// Takes the next level and `more` behind it off a topic.
+/// Splits the next level, and `more` levels after it, off a topic.
 fn next_levels<'a>(rest: &mut Option<&'a str>, more: usize) -> Option<&'a str> {
     let topic = rest.take()?;
     match topic.match_indices('/').nth(more) {
@@ -172,7 +172,7 @@ impl Level {
     }
 }
 
-/// Whether a subscription's filter matches a topic. Of `$share/group/filter` only the filter counts (MQTT 5.0 §4.8.2).
+/// Whether a subscription's filter matches a topic. For `$share/group/filter` only the filter counts (MQTT 5.0 §4.8.2).
 pub fn filter_matches(filter: &str, topic: &str) -> bool {
     let filter = match filter.strip_prefix("$share/") {
         Some(shared) => match shared.split_once('/') {
@@ -181,14 +181,14 @@ pub fn filter_matches(filter: &str, topic: &str) -> bool {
         },
         None => filter,
     };
-    // MQTT-4.7.2-1: a wildcard at the start does not match the server's own topics.
+    // MQTT-4.7.2-1: a wildcard at the start does not match topics that begin with `$`.
     if topic.is_empty() || (topic.starts_with('$') && filter.starts_with(['+', '#'])) {
         return false;
     }
     let mut levels = topic.split('/');
     for part in filter.split('/') {
         if part == "#" {
-            // Also where nothing is left: `a/#` matches `a`.
+            // Also if no level is left: `a/#` matches `a`.
             return true;
         }
         match levels.next() {

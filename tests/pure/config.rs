@@ -246,7 +246,7 @@ fn mistakes_in_the_environment_are_told_by_variable() {
         ("HOURBUCKET_HTTP__ENABLED", "yes", &["http.enabled", "HOURBUCKET_HTTP__ENABLED", "true or false"]),
         ("HOURBUCKET_MQTT__URL", "mqtt://x", &["is a list", "HOURBUCKET_MQTT__0__"]),
         ("HOURBUCKET_MQTT__2__URL", "mqtt://x", &["the next is 1"]),
-        ("HOURBUCKET_HTTP__LISTEN__X", "1", &["`listen` is a text, no section"]),
+        ("HOURBUCKET_HTTP__LISTEN__X", "1", &["`listen` is a text, not a section"]),
         ("HOURBUCKET_STORE__URI_FILE", "/no/such", &["store.uri", "/no/such cannot be read"]),
         ("HOURBUCKET___URI", "x", &["is missing"]),
         ("HOURBUCKET_STORE__", "x", &["is missing"]),
@@ -397,9 +397,9 @@ fn what_cannot_work_together_is_refused() {
             "retention = \"365d\"",
             "retention = \"364d\"",
             "store.retention",
-            "limits.past accepts readings that are 365d old",
+            "limits.past accepts readings up to 365d old",
         ),
-        ("past = \"365d\"", "past = \"366d\"", "store.retention", "make store.retention at least limits.past"),
+        ("past = \"365d\"", "past = \"366d\"", "store.retention", "increase store.retention to at least limits.past"),
         ("{sensor_id}/{field}", "{sensor_id}/temp", topic, "no {field}"),
         ("{sensor_id}/{field}", "{id}/{field}", topic, "no {sensor_id}"),
         ("sensors/{sensor_id}", "sensor/{sensor_id}", topic, "level 1"),
@@ -431,7 +431,7 @@ fn what_cannot_work_together_is_refused() {
     let subscription = &DESIGN[DESIGN.find("[[mqtt.sub").unwrap()..];
     one_problem(&place, &format!("{DESIGN}{subscription}"), "mqtt[0].subscriptions[1].filter", "twice");
     one_problem(&place, &DESIGN.replace(subscription, ""), "mqtt[0]", "subscriptions");
-    one_problem(&place, "[http]\nenabled = false", "http.enabled", "no reading");
+    one_problem(&place, "[http]\nenabled = false", "http.enabled", "no input is configured");
     let two = DESIGN.replace("sensors/{sensor_id}/{field}", "sensor/{sensor_id}/x");
     assert_eq!(place.bad(&two, &[]).len(), 2, "the second problem of a key is told too");
     one_problem(&place, "[mqtt]\nurl = \"mqtt://x\"", "mqtt", "[[mqtt]]");
@@ -551,7 +551,7 @@ fn what_works_but_is_hardly_meant_is_a_warning() {
     let warnings = |from: &str, to: &str| place.good(&DESIGN.replacen(from, to, 1), &[]).warnings();
     assert_eq!(warnings("x", "x"), Vec::<String>::new());
     let [qos] = &warnings("qos = 1", "qos = 2")[..] else { panic!("one warning") };
-    assert!(qos.starts_with("mqtt[0].subscriptions[0].qos = 2 is taken as 1"), "{qos}");
+    assert!(qos.starts_with("mqtt[0].subscriptions[0].qos = 2 is treated as 1"), "{qos}");
     let shared = ("\"sensors/+/+\"", "\"$share/g/sensors/+/+\"\nretained = \"always\"");
     let [retained] = &warnings(shared.0, shared.1)[..] else { panic!("one warning") };
     assert!(retained.contains("no effect"), "{retained}");
@@ -576,7 +576,7 @@ fn devices_that_connect_here_need_what_a_port_needs() {
     assert_eq!((good.listen.mqtt.listen.to_string().as_str(), good.warnings().len()), ("127.0.0.1:1883", 0));
     place.good(&format!("http.enabled = false\n{}", direct("")), &[]);
     let plain = place.good(&direct("listen = \"0.0.0.0:1883\"\ntokens_file = \"tokens.toml\""), &[]);
-    assert!(plain.warnings()[0].contains("in clear"));
+    assert!(plain.warnings()[0].contains("unencrypted"));
     for (text, key, part) in [
         (direct("listen = \"0.0.0.0:1883\""), "listen.mqtt.listen", "anyone could write"),
         (direct("listen = \"127.0.0.1:8080\""), "listen.mqtt.listen", "the same address"),
@@ -586,7 +586,7 @@ fn devices_that_connect_here_need_what_a_port_needs() {
         (direct("window = 0"), "listen.mqtt.window", "1 to 65535"),
         (direct("").replace("a/+", "$share/g/a/+"), "listen.mqtt.topics[0].filter", "nothing is shared"),
         (direct("").replace("format", "qos = 1\nformat"), "listen.mqtt.topics[0].qos", "no such key"),
-        ("[listen.mqtt]\nenabled = true\n".to_owned(), "listen.mqtt.enabled", "nothing that a device sends"),
+        ("[listen.mqtt]\nenabled = true\n".to_owned(), "listen.mqtt.enabled", "no topics are configured"),
     ] {
         one_problem(&place, &text, key, part);
     }
@@ -641,7 +641,7 @@ fn a_port_for_https_needs_what_it_needs() {
         (format!("{outside}{tls}{ca}"), false),
     ] {
         let warnings = place.good(&text, &[]).warnings();
-        assert_eq!(warnings.iter().any(|warning| warning.contains("in clear")), in_clear, "{text}: {warnings:?}");
+        assert_eq!(warnings.iter().any(|warning| warning.contains("unencrypted")), in_clear, "{text}: {warnings:?}");
     }
     for (text, key, part) in [
         (format!("{outside}{tls}"), "http.listen", "anyone could write"),

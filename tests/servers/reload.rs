@@ -276,7 +276,7 @@ fn brokers_and_devices_that_stay_connected_are_read_by_the_new_mapping() {
     let (store, _) = rig.settings.split_once("[[mqtt]]").unwrap();
     rig.write(store);
     let (result, detail) = rig.reload();
-    assert!(result == "invalid" && detail.contains("formats.own is gone"), "{detail}");
+    assert!(result == "invalid" && detail.contains("formats.own was removed"), "{detail}");
     both(3);
     let found = stored::readings(&Mongod::shared().uri(), &database);
     let of = |name: &str| found.keys().filter(|stored| stored.0 == name).map(|(.., n)| *n).collect::<Vec<_>>();

@@ -1,32 +1,35 @@
-//! `[formats.NAME]`: the language that says where in a vendor's JSON the readings are. Parsed here once, with everything
-//! that can be wrong told by its key; `decode::mapping` applies it.
+//! `[formats.NAME]`: the language that describes where a vendor's JSON holds readings. It is parsed here once, and
+//! every problem is reported with its key. `decode::mapping` applies it.
 //!
-//! **A message** is one JSON document: an object, an element of a top-level array, one of several documents one after
-//! another; or a payload that is no JSON (`21.5`, `ON`), which counts as one scalar. The **rules** of a format are tried in
-//! order on each message, and the first that fits says what becomes of it: its `topic` must fit (a rule with a topic never
-//! fits where no topic is known, as over HTTP), and all of `when` must hold. A message that no rule fits is rejected, so that
-//! a wrong mapping is seen; what is known to carry no readings gets a rule with `skip = true`. Keys that stand in
-//! `[formats.NAME]` itself hold for every rule that has not the same key, and without `rules` they are the only rule.
+//! **A message** is one JSON document: an object, an element of a top-level array, or one of several concatenated
+//! documents. A payload that is not JSON (`21.5`, `ON`) counts as one scalar. The **rules** of a format are tried in
+//! order on each message, and the first match decides. A rule matches if its `topic` matches (a rule with a topic never
+//! matches if the topic is unknown, as over HTTP) and all conditions in `when` are true. A message that no rule matches
+//! is rejected, so that a wrong mapping is noticed. For messages that are known to carry no readings, write a rule with
+//! `skip = true`. Keys in `[formats.NAME]` itself apply to every rule that does not set them. Without `rules` they are
+//! the only rule.
 //!
-//! A rule splits the message into **records** (`each`; else the message is the one record) and leaves out those for which
-//! `where` does not hold. Each record gives one reading:
+//! A rule splits the message into **records** (`each`; by default the message is the only record) and skips those for
+//! which `where` is false. Each record yields one reading:
 //!
-//! - `id`, `time` and `tags` are *sources*: a place, or a text with `{name}` and `{/place}` in it, or a list of which the
-//!   first counts that is there.
-//! - `values` is a place, a list of places (the first that is there), or a table of names and places. An object or array
-//!   found there is flattened: the names of its members joined by `separator`, elements of arrays as `[0]`. A text that
-//!   holds a JSON object, plain or in base64, counts as that object. A scalar is one value, named by `field`.
-//!   Where the record itself is the values, what `id`, `time` and `tags` take is none of them.
-//! - `include` and `exclude` are globs over these names; `fields` renames, scales and converts what they match.
+//! - `id`, `time` and `tags` are *sources*: a place, or a text with `{name}` and `{/place}` in it, or a list of these,
+//!   of which the first one present is used.
+//! - `values` is a place, a list of places (the first one present is used), or a table of names and places. An object
+//!   or array at the place is flattened: the names of its members are joined by `separator`, elements of arrays are
+//!   written as `[0]`. A text that holds a JSON object, plain or in base64, counts as that object. A scalar is one
+//!   value, named by `field`. If the record itself holds the values, members used by `id`, `time` and `tags` are not
+//!   values.
+//! - `include` and `exclude` are globs over these names; `fields` renames, scales and converts the values that it
+//!   matches.
 //!
-//! **A place** is a JSON Pointer (RFC 6901) from the record, or with `$` before it from the message; `*` as a step is the
-//! first member. In `each`, `*` is every member and `{name}` too, which keeps the member's key: `/data/tags/{sensor_id}`.
-//! **Names in braces** are those of the topic template, of `each` and of the subscription's template; `sensor_id` and
-//! `field` have their meaning, the others become tags.
+//! **A place** is a JSON Pointer (RFC 6901) from the record, or with a leading `$` from the message. The step `*` is
+//! the first member. In `each`, both `*` and `{name}` are every member, and `{name}` also captures the member's key:
+//! `/data/tags/{sensor_id}`. **Names in braces** come from the topic template, from `each` and from the subscription's
+//! template. `sensor_id` and `field` have their meaning; the others become tags.
 //!
-//! **Non-values** never become a value: null, the words nan, null, none, unavailable, unknown and undefined, and what
-//! `none` lists. A record in which no value is left is no reading and no error; one in which the place of the values is
-//! missing is an error.
+//! **Non-values** never become values: null, the words nan, null, none, unavailable, unknown and undefined, and the
+//! entries of `none`. A record in which no value is left is neither a reading nor an error. A record without the place
+//! of the values is an error.
 
 mod place;
 pub(super) mod profiles;
@@ -41,7 +44,8 @@ use chrono_tz::Tz;
 pub use place::{Each, EachStep, Filter, Glob, Piece, Place, Source, Step};
 pub(super) use read::{read, zone};
 
-/// Formats in one configuration, rules in a format, and entries in any list of a rule: config, not data, so generous.
+/// Limits on formats in a configuration, rules in a format, and entries in any list of a rule. They are generous
+/// because operators, not senders, write them.
 const FORMATS_MAX: usize = 256;
 const RULES_MAX: usize = 64;
 const LIST_MAX: usize = 256;
@@ -49,81 +53,81 @@ const LIST_MAX: usize = 256;
 /// `[formats.NAME]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapping {
-    /// Its name.
+    /// The `NAME`.
     pub name: String,
-    /// In the order in which they are tried; at least one.
+    /// In the order in which they are tried; never empty.
     pub rules: Vec<Rule>,
-    /// As TOML, for the dump.
+    /// The format as TOML, for the dump.
     pub(super) text: String,
 }
 
-/// One rule; see the module.
+/// One rule; the module describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// `topic`: templates, one of which must fit; empty: any message.
+    /// `topic`: templates, one of which must match; empty: any message.
     pub topics: Vec<String>,
-    /// `when`: what must hold of the message.
+    /// `when`: conditions on the message.
     pub when: Vec<Condition>,
     /// `skip`: the message carries no readings.
     pub skip: bool,
-    /// `each`: where the records are, the first that is there; empty: the message is one.
+    /// `each`: paths to the records, of which the first one present is used; empty: the message is the record.
     pub each: Vec<Each>,
-    /// `where`: what must hold of a record, or it is left out.
+    /// `where`: conditions on a record; other records are skipped.
     pub filter: Vec<Condition>,
-    /// `id`: of the sensor; empty: what the templates call `sensor_id`.
+    /// `id`: of the sensor; empty: the `sensor_id` of the templates.
     pub id: Vec<Source>,
-    /// `time`, the first that is one.
+    /// `time`: the first that is a time is used.
     pub time: Vec<TimeSource>,
-    /// `zone` of times that say none; absent: that of the subscription, or of `limits.zone`.
+    /// `zone` for times without one; absent: the zone of the subscription, or of `limits.zone`.
     pub zone: Option<Tz>,
-    /// `time_unreadable`: a time that cannot be understood, or has no zone, refuses the reading (the default), or gives
-    /// it the time of receipt.
+    /// `time_unreadable`: whether a time that cannot be parsed, or has no zone, rejects the reading (the default).
+    /// Otherwise the reading gets the time of receipt.
     pub unreadable_refuses: bool,
     /// `values`
     pub values: Values,
-    /// `field`: the name of a value that has none of its own.
+    /// `field`: the name of a value without a name.
     pub field: Vec<Source>,
-    /// `prefix` of every value's name; nothing where it is not there.
+    /// `prefix` of every value's name; empty if the source is not present.
     pub prefix: Option<Source>,
     /// `separator` between the parts of a name.
     pub separator: String,
-    /// `level_separator`: what stands for `/` where a name in braces takes several levels of a topic.
+    /// `level_separator`: replaces `/` if a name in braces takes several levels of a topic.
     pub level_separator: String,
     /// `include`; empty: all.
     pub include: Vec<Glob>,
     /// `exclude`
     pub exclude: Vec<Glob>,
-    /// `texts`: what becomes of values that are texts.
+    /// `texts`: how values that are texts are treated.
     pub texts: Texts,
-    /// `none`: more non-values.
+    /// `none`: further non-values.
     pub none: Vec<Scalar>,
-    /// `tags`: name and source; the name `*` stands for objects whose scalar members all become tags.
+    /// `tags`: name and source. The name `*` takes objects and makes all of their scalar members tags.
     pub tags: Vec<(String, Vec<Source>)>,
-    /// `fields`, the first that matches.
+    /// `fields`: the first match applies.
     pub fields: Vec<FieldRule>,
-    /// The names of what `id`, `time` and `tags` take out of a record, which are no values of it too.
+    /// Names of the members that `id`, `time` and `tags` use, which are therefore not values.
     pub used: Vec<String>,
 }
 
 /// `values`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Values {
-    /// The first of these that is there.
+    /// The first of these that is present.
     At(Vec<Place>),
-    /// Each name from the first of its places that is there.
+    /// Each name from the first of its places that is present.
     Named(Vec<(String, Vec<Place>)>),
 }
 
 /// A candidate for the time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimeSource {
-    /// Where it is.
+    /// Where the time is.
     pub source: Source,
     /// The unit of a number; `None`: `time_unit`, or by magnitude.
     pub unit: Option<TimeUnit>,
 }
 
-/// Unit of a number that stands for a time.
+/// Unit of a numeric time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeUnit {
     /// Seconds.
@@ -136,22 +140,22 @@ pub enum TimeUnit {
     Ns,
 }
 
-/// What must hold of the first of these places that is there (a null counts as not there).
+/// A condition on the first of these places that is present (null counts as absent).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     /// `at`
     pub at: Vec<Place>,
-    /// `there`: whether anything is.
+    /// `there`: whether anything must be present.
     pub there: Option<bool>,
-    /// `is`: one of these.
+    /// `is`: the value must be one of these.
     pub is: Vec<Scalar>,
-    /// `not`: none of these (it need not be there).
+    /// `not`: the value must be none of these (and may be absent).
     pub not: Vec<Scalar>,
-    /// `kind`: one of these.
+    /// `kind`: the value must be of one of these kinds.
     pub kinds: Vec<Kind>,
 }
 
-/// What a JSON value is.
+/// The kind of a JSON value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `{}`
@@ -160,28 +164,28 @@ pub enum Kind {
     Array,
     /// `""`
     Text,
-    /// A number.
+    /// A JSON number.
     Number,
-    /// true or false.
+    /// `true` or `false`.
     Bool,
     /// Any of the last three.
     Scalar,
 }
 
-/// A text, number or truth value as it stands in the configuration.
+/// A text, number or boolean of the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scalar {
     /// A text.
     Text(String),
     /// A whole number.
     Int(i64),
-    /// A number with a fraction.
+    /// A number with a fraction or exponent.
     Fraction(Fraction),
     /// true or false.
     Bool(bool),
 }
 
-/// A finite number of the configuration; equal where the bits are.
+/// A finite number of the configuration. Equality compares bits.
 #[derive(Debug, Clone, Copy)]
 pub struct Fraction(pub f64);
 
@@ -193,25 +197,25 @@ impl PartialEq for Fraction {
 
 impl Eq for Fraction {}
 
-/// What becomes of values that are texts and that no entry of `fields` converts.
+/// How values that are texts are treated if no entry of `fields` converts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Texts {
-    /// They stay.
+    /// Keep them.
     Keep,
-    /// Those that are numbers become numbers, the others stay.
+    /// Turn numeric texts into numbers and keep the others.
     Numbers,
-    /// They are left out, but for those that are numbers, which become numbers.
+    /// Turn numeric texts into numbers and drop the others.
     OnlyNumbers,
-    /// They are left out.
+    /// Drop them.
     Drop,
 }
 
-/// What `type` makes of a value; one that it cannot convert is no value.
+/// The target of `type`. A value that cannot be converted is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Type {
-    /// A number, also out of a text; true is 1.
+    /// A number, also from a text; true is 1.
     Number,
-    /// true or false, also out of on/off, true/false, yes/no, open/closed, 1/0.
+    /// A boolean, also from on/off, true/false, yes/no, open/closed, 1/0.
     Bool,
     /// A text.
     Text,
@@ -220,21 +224,21 @@ pub enum Type {
 /// An entry of `fields`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldRule {
-    /// `match`: the flattened names.
+    /// `match`: globs over the flattened names.
     pub matches: Vec<Glob>,
-    /// `rename`; a `*` in it is what the one `*` of the glob has matched.
+    /// `rename`; a `*` in it is what the one `*` of the glob matched.
     pub rename: Option<String>,
     /// `type`
     pub kind: Option<Type>,
-    /// `words`: texts that stand for other values.
+    /// `words`: texts that mean other values.
     pub words: Vec<(String, Scalar)>,
-    /// `none`: more non-values of these fields.
+    /// `none`: further non-values of these fields.
     pub none: Vec<Scalar>,
-    /// `scale`: the number is multiplied by it.
+    /// `scale`: factor for the number.
     pub scale: Option<Fraction>,
-    /// `offset`: and this is added.
+    /// `offset`: added after scaling.
     pub offset: Option<Fraction>,
-    /// `tag`: it is a tag and no value.
+    /// `tag`: makes it a tag instead of a value.
     pub tag: bool,
 }
 
@@ -244,7 +248,7 @@ impl Mapping {
         self.rules.iter().any(|rule| !rule.topics.is_empty())
     }
 
-    /// Whether no rule says whose the readings are, so that somebody else must.
+    /// Whether no rule names the sensor, so that the subscription must.
     pub(super) fn never_names_a_sensor(&self) -> bool {
         let names = |rule: &Rule| {
             let in_topic =
@@ -255,23 +259,23 @@ impl Mapping {
         !self.rules.iter().any(|rule| !rule.skip && names(rule))
     }
 
-    /// Rules whose id is the same text for every message: all devices would be one sensor. Counted from 0.
+    /// Rules (counted from 0) whose id is the same text for every message, so that all devices would be one sensor.
     pub(super) fn constant_ids(&self) -> impl Iterator<Item = usize> {
         let constant = |rule: &Rule| !rule.skip && rule.id.iter().any(Source::is_constant);
         self.rules.iter().enumerate().filter(move |(_, rule)| constant(rule)).map(|(i, _)| i)
     }
 }
 
-/// The mapping of a name: the configuration's own, or the shipped profile.
+/// Looks up a mapping by name: first in the configuration, then among the built-in ones.
 pub fn find(formats: &[Arc<Mapping>], name: &str) -> Option<Arc<Mapping>> {
     formats.iter().chain(profiles::all()).find(|mapping| mapping.name == name).cloned()
 }
 
-/// The formats in a text, and what is wrong with it; for tests of other modules.
+/// Parses the formats in a text, for tests of other modules. Also returns the problems found.
 #[cfg(test)]
 pub(crate) use profiles::parse as parse_formats;
 
-/// The shipped profiles, in the order of their names.
+/// The built-in mappings, sorted by name.
 pub fn shipped() -> &'static [Arc<Mapping>] {
     profiles::all()
 }

@@ -1,59 +1,61 @@
-//! Places in a payload, sources made of them, and globs over names: from text to what cannot be wrong any more.
+//! Places in a payload, sources made of them, and globs over names: parsed from text into types that are always valid.
 
-/// Longer ones are a mistake.
+/// A longer text is a mistake.
 const TEXT_MAX_BYTES: usize = 4096;
 
 /// A step of a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// This member; in an array the element of that number.
+    /// The member with this key; in an array the element with this number.
     Key {
-        /// As it stands in the JSON.
+        /// The key as written in the JSON.
         key: Box<str>,
-        /// The same as a number, where it is one.
+        /// The key as a number, if it is one.
         index: Option<usize>,
     },
     /// `*`: the first member or element.
     First,
 }
 
-/// A JSON Pointer (RFC 6901): `/rx/0/rssi` from the record, `$/gw_mac` from the message; `` and `$` are these themselves.
+/// A JSON Pointer (RFC 6901): `/rx/0/rssi` from the record, `$/gw_mac` from the message. `` is the record, `$` the
+/// message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// From the message, not from the record.
+    /// Starts at the message instead of the record.
     pub from_message: bool,
-    /// The way.
+    /// The path to follow.
     pub steps: Vec<Step>,
 }
 
 /// A step of `each`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EachStep {
-    /// This member alone.
+    /// This member.
     One(Step),
-    /// Every member or element; its key, or number, is known by the name.
+    /// Every member or element. The name, if any, captures its key or number.
     All(Option<Box<str>>),
 }
 
-/// Where the records are.
+/// Path to the records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Each(pub Vec<EachStep>);
 
-/// What is done to a text in a source.
+/// Conversion of a text in a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filter {
     /// `lower`
     Lower,
     /// `upper`
     Upper,
-    /// `eui`: eight bytes, as 16 hex digits (with `-` or `:` between them or not) or as base64, to lower-case hex.
+    /// `eui`: eight bytes, as 16 hex digits (optionally with `-` or `:` between them) or as base64, converted to
+    /// lower-case hex.
     Eui,
 }
 
-/// A part of a source that is made of several.
+/// A part of a composed source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
-    /// As it stands.
+    /// Literal text.
     Text(Box<str>),
     /// `{name}`
     Name(Box<str>, Option<Filter>),
@@ -61,12 +63,12 @@ pub enum Piece {
     Place(Place, Option<Filter>),
 }
 
-/// Where a text comes from: a place, or pieces put together, which are there only if all of them are.
+/// Where a text comes from. A composed source is present only if all of its pieces are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// The scalar at a place.
     Place(Place),
-    /// Put together.
+    /// The concatenation of these pieces.
     ChunkedBuffer(Vec<Piece>),
 }
 
@@ -77,7 +79,7 @@ impl Step {
         }
         // RFC 6901 §3: `~` only in `~0` and `~1`; §4: `~1` is replaced before `~0`.
         if text.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1'])) {
-            return Err(format!("`{text}`: ~ stands only in ~0 (for ~) and ~1 (for /)"));
+            return Err(format!("`{text}`: use ~ only in ~0 (for ~) and ~1 (for /)"));
         }
         let key = text.replace("~1", "/").replace("~0", "~");
         let is_number = key.bytes().all(|b| b.is_ascii_digit()) && (key == "0" || !key.starts_with('0'));
@@ -87,7 +89,7 @@ impl Step {
 }
 
 impl Place {
-    /// Reads a place.
+    /// Parses a place.
     pub(super) fn parse(text: &str) -> Result<Place, String> {
         let (from_message, rest) = text.strip_prefix('$').map_or((false, text), |rest| (true, rest));
         if text.len() > TEXT_MAX_BYTES {
@@ -105,7 +107,7 @@ impl Place {
 }
 
 impl Place {
-    /// The name that a value there has once its record is flattened; nothing where that is not known.
+    /// The name of a value at this place after flattening its record; `None` if it depends on the record.
     pub(super) fn name(&self, separator: &str) -> Option<String> {
         let mut name = String::new();
         for step in &self.steps {
@@ -123,7 +125,7 @@ impl Place {
 }
 
 impl Each {
-    /// Reads where the records are.
+    /// Parses the path to the records.
     pub(super) fn parse(text: &str) -> Result<Each, String> {
         if text.len() > TEXT_MAX_BYTES {
             return Err(format!("longer than {TEXT_MAX_BYTES} bytes"));
@@ -140,7 +142,7 @@ impl Each {
                 Some(_) => return Err(format!("`{part}`: {NAME_RULE}")),
                 None if part == "*" => EachStep::All(None),
                 None if part.contains(['{', '}']) => {
-                    return Err(format!("`{part}`: a name in braces takes a whole step"));
+                    return Err(format!("`{part}`: a name in braces must be a whole step"));
                 }
                 None => EachStep::One(Step::parse(part)?),
             });
@@ -148,7 +150,7 @@ impl Each {
         Ok(Each(steps))
     }
 
-    /// The names that it gives.
+    /// The names that it captures.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|step| match step {
             EachStep::All(Some(name)) => Some(&**name),
@@ -157,7 +159,7 @@ impl Each {
     }
 }
 
-const NAME_RULE: &str = "a name has 1 to 64 letters, digits, _ and -, and is none of ts, meta, _id";
+const NAME_RULE: &str = "a name must have 1 to 64 letters, digits, _ and -, and be none of ts, meta, _id";
 
 fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
@@ -166,7 +168,7 @@ fn is_name(name: &str) -> bool {
 }
 
 impl Source {
-    /// Reads a source.
+    /// Parses a source.
     pub(super) fn parse(text: &str) -> Result<Source, String> {
         if text.starts_with('/') || text.is_empty() || text == "$" || text.starts_with("$/") {
             return Place::parse(text).map(Source::Place);
@@ -198,14 +200,14 @@ impl Source {
         Ok(Source::ChunkedBuffer(pieces))
     }
 
-    /// Whether it is the same for every message.
+    /// Whether the text is the same for every message.
     pub fn is_constant(&self) -> bool {
         matches!(self, Source::ChunkedBuffer(pieces) if pieces.iter().all(|piece| matches!(piece, Piece::Text(_))))
     }
 }
 
 impl Piece {
-    /// The place in it.
+    /// The place in this piece, if any.
     pub(super) fn place(&self) -> Option<&Place> {
         if let Piece::Place(place, _) = self { Some(place) } else { None }
     }
@@ -216,7 +218,7 @@ impl Piece {
             Some((what, "lower")) => (what, Some(Filter::Lower)),
             Some((what, "upper")) => (what, Some(Filter::Upper)),
             Some((what, "eui")) => (what, Some(Filter::Eui)),
-            Some((_, other)) => return Err(format!("`|{other}` is none of |lower, |upper and |eui")),
+            Some((_, other)) => return Err(format!("unknown filter `|{other}`; expected |lower, |upper or |eui")),
         };
         if what.starts_with(['/', '$']) {
             return Ok(Piece::Place(Place::parse(what)?, filter));
@@ -225,15 +227,15 @@ impl Piece {
     }
 }
 
-/// A pattern over names: `*` is any text, `?` one character, everything else itself.
+/// A pattern over names: `*` matches any text, `?` one character, everything else itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Glob(Box<str>);
 
 impl Glob {
-    /// Reads a glob.
+    /// Parses a glob.
     pub(super) fn parse(text: &str) -> Result<Glob, String> {
         if text.is_empty() || text.len() > 255 {
-            return Err("a glob has 1 to 255 bytes".to_owned());
+            return Err("a glob must have 1 to 255 bytes".to_owned());
         }
         if text.bytes().filter(|b| *b == b'*').count() > 8 {
             return Err(format!("`{text}` has more than 8 *"));
@@ -241,12 +243,13 @@ impl Glob {
         Ok(Glob(text.into()))
     }
 
-    /// Whether it has exactly one `*` and no `?`, so that what it matches can be named.
+    /// Whether it has exactly one `*` and no `?`, so that [`Glob::star`] is unambiguous.
     pub(super) fn has_one_star(&self) -> bool {
         self.0.matches(['*', '?']).eq(["*"])
     }
 
-    /// Whether a name fits. At most 8 `*`, and after each only the last is tried again: linear in the name times the glob.
+    /// Whether a name matches. At most 8 `*`, and only the last one is retried: time is linear in the name times the
+    /// glob.
     pub fn matches(&self, name: &str) -> bool {
         let (mut glob, mut text) = (&*self.0, name);
         let mut retry: Option<(&str, &str)> = None;
@@ -281,7 +284,7 @@ impl Glob {
         }
     }
 
-    /// What the one `*` matches in a name that fits.
+    /// The text that the one `*` matches, in a name that matches.
     pub fn star<'n>(&self, name: &'n str) -> &'n str {
         let (head, tail) = self.0.split_once('*').unwrap_or((&self.0, ""));
         name.get(head.len()..name.len().saturating_sub(tail.len())).unwrap_or("")

@@ -1,5 +1,5 @@
-//! The profiles of `config/profiles/`, built in so that `format = "zigbee2mqtt"` works without copying anything. Their
-//! text is read as any configuration is, once a process and only where somebody asks for a mapping.
+//! The mappings of `config/profiles/`, built in so that `format = "zigbee2mqtt"` works without copying a file. Their
+//! text is parsed like any configuration, once per process, when a mapping is first requested.
 
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
@@ -8,7 +8,7 @@ use super::super::reader::{Report, Section};
 use super::super::tree;
 use super::{Mapping, read};
 
-/// Name and text of each, in the order of the names.
+/// Name and text of each, sorted by name.
 macro_rules! profiles {
     ($($name:literal),* $(,)?) => {
         pub(super) const PROFILES: &[(&str, &str)] =
@@ -31,19 +31,19 @@ profiles![
     "zigbee2mqtt",
 ];
 
-/// All of them.
+/// All built-in mappings, parsed.
 pub(super) fn all() -> &'static [Arc<Mapping>] {
     static ALL: LazyLock<Vec<Arc<Mapping>>> =
         LazyLock::new(|| PROFILES.iter().flat_map(|(name, text)| parse(name, text).0).collect());
     &ALL
 }
 
-/// Their names.
+/// Their names, sorted.
 pub(in super::super) fn names() -> impl Iterator<Item = &'static str> {
     PROFILES.iter().map(|(name, _)| *name)
 }
 
-/// The formats in a text, and what is wrong with it.
+/// Parses the formats in a text. Also returns the problems found.
 pub(crate) fn parse(name: &str, text: &str) -> (Vec<Arc<Mapping>>, Vec<String>) {
     let mut report = Report::default();
     let entries = match tree::parse(&Rc::from(name), text) {

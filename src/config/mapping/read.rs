@@ -1,4 +1,4 @@
-//! Reads `[formats.NAME]`: its own keys first, which hold for every rule, then the rules.
+//! Reads `[formats.NAME]`: first its own keys, which apply to every rule, then the rules.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use super::{
     TimeUnit, Type, Values,
 };
 
-/// The names of the built-in formats, which no mapping may have.
+/// The names of the built-in formats, which a mapping cannot use.
 pub(in super::super) const BUILT_IN: &[&str] = crate::config::mqtt::FORMATS;
 
-/// The keys of a rule, as far as they are set.
+/// The keys of a rule; `None` if not set.
 #[derive(Clone, Default)]
 struct Keys {
     topics: Option<Vec<String>>,
@@ -46,7 +46,7 @@ struct Keys {
 pub(in super::super) fn read(root: &mut Section<'_>) -> Vec<Arc<Mapping>> {
     let found = root.named("formats");
     if found.len() > FORMATS_MAX {
-        root.report.bad("formats", Bad::new(format!("more than {FORMATS_MAX} formats"), "remove those not in use"));
+        root.report.bad("formats", Bad::new(format!("more than {FORMATS_MAX} formats"), "remove unused ones"));
         return Vec::new();
     }
     found.into_iter().map(|(name, path, entries)| Arc::new(mapping(&name, path, entries, root.report))).collect()
@@ -55,10 +55,10 @@ pub(in super::super) fn read(root: &mut Section<'_>) -> Vec<Arc<Mapping>> {
 fn mapping(name: &str, path: String, entries: Entries, report: &mut Report) -> Mapping {
     let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
     if name.is_empty() || name.len() > 64 || !name.bytes().all(good) {
-        let advice = "give it 1 to 64 letters, digits, _ and -";
-        report.bad(&path, Bad::new(format!("`{name}` is no name of a format"), advice));
+        let advice = "use 1 to 64 letters, digits, _ and -";
+        report.bad(&path, Bad::new(format!("`{name}` is not a valid name of a format"), advice));
     } else if BUILT_IN.contains(&name) {
-        report.bad(&path, Bad::new(format!("`{name}` is a built-in format"), "give it another name"));
+        report.bad(&path, Bad::new(format!("`{name}` is a built-in format"), "choose another name"));
     }
     let text = dump(&path, &entries);
     let mut s = Section::new(path.clone(), entries, report);
@@ -66,7 +66,7 @@ fn mapping(name: &str, path: String, entries: Entries, report: &mut Report) -> M
     let found = s.sections("rules");
     if found.len() > RULES_MAX {
         let key = s.key("rules");
-        s.report.bad(&key, Bad::new(format!("more than {RULES_MAX} rules"), "make several formats of them"));
+        s.report.bad(&key, Bad::new(format!("more than {RULES_MAX} rules"), "split them into several formats"));
     }
     let mut rules = Vec::with_capacity(found.len().max(1));
     let mut takes_all: Option<usize> = None;
@@ -77,8 +77,9 @@ fn mapping(name: &str, path: String, entries: Entries, report: &mut Report) -> M
         section.end();
         check(&path, &rule, s.report);
         if let Some(first) = takes_all {
-            let what = format!("never reached: rule {first} before it has no topic and no condition");
-            s.report.impossible(&[&path], what, "put it before that one");
+            let what =
+                format!("never reached: rule {first} matches every message, because it has no topic and no condition");
+            s.report.impossible(&[&path], what, "move it before that rule");
         }
         if rule.topics.is_empty() && rule.when.is_empty() {
             takes_all.get_or_insert(i);
@@ -95,7 +96,7 @@ fn mapping(name: &str, path: String, entries: Entries, report: &mut Report) -> M
 }
 
 impl Keys {
-    /// These, and where one is not set that of `base`.
+    /// These keys; a key that is not set is taken from `base`.
     fn over(self, base: &Keys) -> Keys {
         let base = base.clone();
         Keys {
@@ -153,7 +154,7 @@ impl Keys {
     }
 }
 
-/// The flattened names of the places in `id`, `time` and `tags`, as far as they are within the record.
+/// The flattened names of the places in `id`, `time` and `tags` that are inside the record.
 fn used(rule: &Rule) -> Vec<String> {
     let times = rule.time.iter().map(|time| &time.source);
     let tags = rule.tags.iter().filter(|(name, _)| name != "*").flat_map(|(_, sources)| sources);
@@ -171,7 +172,7 @@ fn used(rule: &Rule) -> Vec<String> {
     names
 }
 
-/// What does not go together within a rule.
+/// Reports impossible combinations within a rule.
 fn check(path: &str, rule: &Rule, report: &mut Report) {
     let key = |name: &str| format!("{path}.{name}");
     let from_message = |place: &Place| place.from_message;
@@ -181,13 +182,13 @@ fn check(path: &str, rule: &Rule, report: &mut Report) {
     {
         report.impossible(
             &[&key("values")],
-            "a place that begins with $ is the same for every record, and the values belong to each",
-            "write a place from the record, that begins with /, or a table of names and places",
+            "a place that begins with $ is the same for every record, but each record has its own values",
+            "write a place inside the record, which begins with /, or a table of names and places",
         );
     }
 }
 
-/// The keys that `[formats.NAME]` and its rules have in common.
+/// The keys that `[formats.NAME]` and its rules share.
 fn keys(s: &mut Section<'_>) -> Keys {
     Keys {
         topics: s.parse("topic", topics),
@@ -214,7 +215,7 @@ fn keys(s: &mut Section<'_>) -> Keys {
     }
 }
 
-const SOURCE: &str = "write a place such as \"/device/id\" (from the message with $ before it), or a text with {name} or \
+const SOURCE: &str = "write a place such as \"/device/id\" (or \"$/device/id\" from the message), or a text with {name} or \
                       {/place} in it";
 const PLACE: &str = "write a place such as \"/data/0\", or a list of them";
 const EACH: &str = "write where the records are, such as \"/history/*\" or \"/tags/{sensor_id}\"";
@@ -234,19 +235,22 @@ fn flag(node: &Node) -> Result<bool, Bad> {
     node.flag().ok_or_else(|| wrong(node, "write true or false"))
 }
 
-/// The nodes of a list, or the one that stands there alone.
+/// The nodes of a list; a single node counts as a list of one.
 fn items<'n>(node: &'n Node, advice: &str) -> Result<Vec<&'n Node>, Bad> {
     let items = match &node.value {
         Raw::List(items) => items.iter().collect(),
         _ => vec![node],
     };
     if items.is_empty() || items.len() > LIST_MAX {
-        return Err(Bad::new(format!("a list of {} entries", items.len()), format!("{advice} (1 to {LIST_MAX})")));
+        return Err(Bad::new(
+            format!("found a list of {} entries", items.len()),
+            format!("{advice} (1 to {LIST_MAX})"),
+        ));
     }
     Ok(items)
 }
 
-/// A text or a list of texts, each read.
+/// Parses a text or a list of texts.
 fn parsed<T>(node: &Node, advice: &str, parse: fn(&str) -> Result<T, String>) -> Result<Vec<T>, Bad> {
     let read = |item: &Node| parse(text(item, advice)?).map_err(|what| Bad::new(what, advice));
     items(node, advice)?.into_iter().map(read).collect()
@@ -273,7 +277,7 @@ fn sources(node: &Node) -> Result<Vec<Source>, Bad> {
 
 fn ids(node: &Node) -> Result<Vec<Source>, Bad> {
     parsed(node, SOURCE, |text| match Source::parse(text)? {
-        Source::Place(place) if place.steps.is_empty() => Err("the whole is no id".to_owned()),
+        Source::Place(place) if place.steps.is_empty() => Err("the whole record or message is no id".to_owned()),
         source => Ok(source),
     })
 }
@@ -297,7 +301,7 @@ fn time_unit(node: &Node) -> Result<TimeUnit, Bad> {
     choice(node, &[("s", TimeUnit::S), ("ms", TimeUnit::Ms), ("us", TimeUnit::Us), ("ns", TimeUnit::Ns)])
 }
 
-/// A zone of the IANA database.
+/// A time zone by IANA name.
 pub(in super::super) fn zone(node: &Node) -> Result<Tz, Bad> {
     let advice = "write a zone of the IANA database, such as \"Europe/Berlin\" or \"UTC\"";
     text(node, advice)?.parse().map_err(|_| wrong(node, advice))
@@ -312,7 +316,7 @@ fn separator(node: &Node) -> Result<String, Bad> {
 fn values(node: &Node) -> Result<Values, Bad> {
     let Raw::Table(entries) = &node.value else { return parsed(node, PLACE, Place::parse).map(Values::At) };
     if entries.is_empty() || entries.len() > LIST_MAX {
-        return Err(Bad::new(format!("a table of {} names", entries.len()), format!("write 1 to {LIST_MAX}")));
+        return Err(Bad::new(format!("found a table of {} names", entries.len()), format!("write 1 to {LIST_MAX}")));
     }
     let read = |(name, node): (&String, &Node)| Ok((name.clone(), parsed(node, PLACE, Place::parse)?));
     entries.iter().map(read).collect::<Result<_, Bad>>().map(Values::Named)
@@ -327,7 +331,7 @@ fn tags(node: &Node) -> Result<Vec<(String, Vec<Source>)>, Bad> {
     let read = |(name, node): (&String, &Node)| {
         let found = sources(node)?;
         if name == "*" && !found.iter().all(|source| matches!(source, Source::Place(_))) {
-            return Err(Bad::new("`*` takes places only", advice));
+            return Err(Bad::new("`*` accepts places only", advice));
         }
         Ok((name.clone(), found))
     };
@@ -380,10 +384,10 @@ fn condition(node: &Node) -> Result<Condition, Bad> {
     table.end()?;
     let says = condition.there.is_some() || !condition.kinds.is_empty();
     if !says && condition.is.is_empty() && condition.not.is_empty() {
-        return Err(Bad::new("a condition without there, is, not or kind", CONDITION));
+        return Err(Bad::new("the condition is without there, is, not and kind", CONDITION));
     }
     if condition.there == Some(false) && (!condition.is.is_empty() || !condition.kinds.is_empty()) {
-        return Err(Bad::new("what is not there has no value and no kind", CONDITION));
+        return Err(Bad::new("a place that is not there has no value and no kind", CONDITION));
     }
     Ok(condition)
 }
@@ -408,10 +412,13 @@ fn field(node: &Node) -> Result<FieldRule, Bad> {
     };
     table.end()?;
     if rule.rename.as_ref().is_some_and(|to| to.contains('*')) && !rule.matches.iter().all(Glob::has_one_star) {
-        return Err(Bad::new("a * in `rename` stands for the one * of `match`", FIELDS));
+        return Err(Bad::new(
+            "a * in `rename` refers to the one * of `match`, which must have exactly one and no ?",
+            FIELDS,
+        ));
     }
     if rule.scale.is_some_and(|scale| scale.0 == 0.0) {
-        return Err(Bad::new("with a `scale` of 0 every value is the same", "leave the field out with `exclude`"));
+        return Err(Bad::new("a `scale` of 0 means that every value is the same", "use `exclude` to drop the field"));
     }
     Ok(rule)
 }
@@ -426,7 +433,7 @@ fn words(node: &Node) -> Result<Vec<(String, Scalar)>, Bad> {
     entries.iter().map(read).collect()
 }
 
-/// An inline table whose keys are taken one by one.
+/// An inline table whose keys are read one by one.
 struct Table<'n> {
     entries: &'n Entries,
     taken: Vec<&'static str>,
@@ -446,16 +453,16 @@ impl<'n> Table<'n> {
         self.entries.get(key)
     }
 
-    /// To be called when every key has been asked for.
+    /// Reports unknown keys. Call it after every key has been read.
     fn end(self) -> Result<(), Bad> {
         match self.entries.keys().find(|key| !self.taken.contains(&key.as_str())) {
-            Some(key) => Err(Bad::new(format!("`{key}` is no key of it"), self.advice)),
+            Some(key) => Err(Bad::new(format!("unknown key `{key}`"), self.advice)),
             None => Ok(()),
         }
     }
 }
 
-/// A format as TOML again, rules as sections.
+/// Formats a mapping as TOML, with rules as sections.
 fn dump(path: &str, entries: &Entries) -> String {
     let mut text = format!("[{path}]\n");
     let (rules, keys): (Vec<_>, Vec<_>) = entries.iter().partition(|(key, _)| *key == "rules");

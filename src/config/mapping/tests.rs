@@ -1,9 +1,9 @@
-//! The language: what is refused and with which key, and what the pieces mean.
+//! Tests of the mapping language: what it refuses, with which key, and the meaning of its parts.
 
 use super::profiles::{all, names, parse};
 use super::*;
 
-/// What is wrong with a text, each with its key.
+/// The problems of a text, each with its key.
 fn problems(text: &str) -> Vec<String> {
     parse("test", text).1
 }
@@ -60,7 +60,7 @@ fn what_cannot_work_is_refused_with_its_key() {
         ("each = \"/a\"\nvalues = \"$/b\"", "values", "same for every record"),
         ("each = \"$/a/*\"", "each", "does not begin with /"),
         ("each = \"/{ts}\"", "each", "none of ts"),
-        ("topic = \"a/#/b\"", "topic", "alone in the last"),
+        ("topic = \"a/#/b\"", "topic", "the whole last level"),
         ("topic = \"{a#}/{b#}\"", "topic", "several"),
         ("when = [{ at = \"/a\" }]", "when", "without there"),
         ("when = [{ is = [1] }]", "when", "`at` is missing"),
@@ -94,7 +94,7 @@ fn all_mistakes_are_told_at_once_those_of_rules_too() {
     let found = problems(text);
     let has = |part: &str| assert!(found.iter().any(|problem| problem.contains(part)), "{part}: {found:#?}");
     has("`json` is a built-in format");
-    has("`a b` is no name");
+    has("`a b` is not a valid name");
     has("formats.c.rules[0].id");
     has("formats.c.rules[1].time");
     has("never reached: rule 0");

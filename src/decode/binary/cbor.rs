@@ -1,11 +1,11 @@
-//! CBOR (RFC 8949), head by head.
+//! Reads CBOR (RFC 8949), one head at a time.
 
 use super::{Bytes, Head, Malformed, Source};
 use crate::decode::reasons;
 
 const BREAK: u8 = 0xff;
 
-/// Reads CBOR.
+/// A reader of CBOR.
 #[derive(Debug)]
 pub(in crate::decode) struct Cbor<'de>(Bytes<'de>);
 
@@ -14,7 +14,7 @@ impl<'de> Cbor<'de> {
         Cbor(Bytes { bytes, at: 0 })
     }
 
-    /// The number that stands with a head; `None` for one that is not given.
+    /// The argument of a head; `None` for an indefinite length.
     fn argument(&mut self, info: u8) -> Result<Option<u64>, Malformed> {
         let bytes = &mut self.0;
         Ok(Some(match info {
@@ -34,7 +34,9 @@ impl<'de> Cbor<'de> {
             20 => Head::Bool(false),
             21 => Head::Bool(true),
             22 | 23 => Head::Null,
-            24 if bytes.array::<1>()?[0] < 32 => return Err(bytes.malformed("a simple value written too long")),
+            24 if bytes.array::<1>()?[0] < 32 => {
+                return Err(bytes.malformed("a simple value in a longer encoding than allowed"));
+            }
             0..=19 | 24 => Head::Other("an unassigned simple value"),
             25 => Head::Double(half(u16::from_be_bytes(bytes.array()?))),
             26 => Head::Double(f64::from(f32::from_be_bytes(bytes.array()?))),
@@ -65,7 +67,7 @@ impl<'de> Source<'de> for Cbor<'de> {
             (4, n) => Head::Array(n),
             (5, n) => Head::Map(n),
             (6, Some(n)) => Head::Tag(n),
-            _ => return Err(self.0.malformed("an integer or tag without its number")),
+            _ => return Err(self.0.malformed("an integer or tag without its argument")),
         })
     }
 
@@ -84,7 +86,7 @@ impl<'de> Source<'de> for Cbor<'de> {
     }
 }
 
-/// A number of 16 bits: sign, 5 bits of exponent, 10 of mantissa (RFC 8949 appendix D).
+/// A 16-bit number: sign, 5 bits of exponent, 10 of mantissa (RFC 8949 appendix D).
 fn half(bits: u16) -> f64 {
     let exponent = i32::from(bits >> 10 & 31);
     let mantissa = f64::from(bits & 0x3ff);
@@ -108,7 +110,7 @@ mod tests {
         Ok(head)
     }
 
-    /// Examples of RFC 8949, appendix A.
+    /// Examples from RFC 8949, appendix A.
     #[test]
     fn heads_as_the_standard_has_them() {
         for (bytes, head) in [

@@ -1,17 +1,17 @@
-//! Values made of heads: tags applied, pieces put together, and whatever is no single value passed over to its end.
+//! Builds values from heads: applies tags, joins chunks, and skips values that are not scalars.
 
 use std::borrow::Cow;
 
 use super::{Head, Malformed, SKIP_DEPTH_MAX, Source};
 use crate::decode::TsUnit;
 
-/// The tags that mean something here (RFC 8949 §3.4). Of any other the value counts as if it were not there.
+/// The tags with a meaning here (RFC 8949 §3.4). Other tags are ignored and their value is used.
 const TAG_EPOCH: u64 = 1;
 const TAG_BIGNUM: u64 = 2;
 const TAG_NEGATIVE_BIGNUM: u64 = 3;
 const TAG_DECIMAL: u64 = 4;
 
-/// A value, or what stands in its place.
+/// A value, or the kind of value found instead.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::decode) enum Item<'de> {
     Null,
@@ -24,15 +24,15 @@ pub(in crate::decode) enum Item<'de> {
     /// A text that is not UTF-8.
     BadText,
     Bytes(Cow<'de, [u8]>),
-    /// A number that says itself that it is a time, and in which unit.
+    /// A number that carries the information that it is a time, and its unit.
     Time(Time),
-    /// An array or map, its name, and how deep it is: passed over.
+    /// A skipped array or map, with its name and depth.
     Nested(&'static str, usize),
-    /// Something else, with its name.
+    /// Another kind of value, with its name.
     Other(&'static str),
 }
 
-/// A time by its own word.
+/// A time that carries its unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::decode) enum Time {
     /// CBOR's tag 1: seconds since 1970.
@@ -43,7 +43,7 @@ pub(in crate::decode) enum Time {
 }
 
 impl Time {
-    /// The unit that it is in.
+    /// The unit of the number.
     pub(in crate::decode) fn unit(self) -> TsUnit {
         match self {
             Time::Seconds(_) | Time::SecondsDouble(_) => TsUnit::S,
@@ -53,7 +53,7 @@ impl Time {
 }
 
 impl Item<'_> {
-    /// What it is, with its article, for a person.
+    /// The kind with its article, for messages.
     pub(in crate::decode) fn name(&self) -> &'static str {
         match self {
             Item::Null => "null",
@@ -68,14 +68,14 @@ impl Item<'_> {
     }
 }
 
-/// Reads values off a source.
+/// Reads values from a source.
 #[derive(Debug)]
 pub(in crate::decode) struct Items<'de, S> {
     source: S,
-    /// What is open while something is passed over: how many values are left, `None` up to a break.
+    /// The open containers while skipping: the number of values left in each; `None`: up to a break.
     open: Vec<Option<u64>>,
     payload: std::marker::PhantomData<&'de [u8]>,
-    /// The tag that the last head had before it.
+    /// The tag before the last head.
     tag: Option<u64>,
 }
 
@@ -96,20 +96,20 @@ impl<'de, S: Source<'de>> Items<'de, S> {
         Malformed { at: self.source.at(), what }
     }
 
-    /// The next head that is no tag. Of several tags the innermost with a meaning counts.
+    /// The next head that is not a tag. Of several tags, the innermost one with a meaning applies.
     pub(in crate::decode) fn head(&mut self) -> Result<Head<'de>, Malformed> {
         self.tag = None;
         loop {
             match self.source.head()? {
                 Head::Tag(tag @ TAG_EPOCH..=TAG_DECIMAL) => self.tag = Some(tag),
                 Head::Tag(_) => {}
-                Head::Break => return Err(self.malformed("a break where a value should stand")),
+                Head::Break => return Err(self.malformed("expected a value, found a break")),
                 head => return Ok(head),
             }
         }
     }
 
-    /// Whether an array or map that has `left` values has another one; counts it.
+    /// Whether an array or map with `left` values has another one; decrements `left`.
     pub(in crate::decode) fn more(&mut self, left: &mut Option<u64>) -> Result<bool, Malformed> {
         match left {
             None => Ok(!self.source.eat_break()),
@@ -121,13 +121,13 @@ impl<'de, S: Source<'de>> Items<'de, S> {
         }
     }
 
-    /// The next value, whole.
+    /// The next complete value.
     pub(in crate::decode) fn item(&mut self) -> Result<Item<'de>, Malformed> {
         let head = self.head()?;
         self.finish(head)
     }
 
-    /// The value that begins with the head just read.
+    /// The value that starts with the given head, the last one read.
     pub(in crate::decode) fn finish(&mut self, head: Head<'de>) -> Result<Item<'de>, Malformed> {
         let tag = self.tag.take();
         if let (Some(TAG_DECIMAL), Head::Array(Some(2))) = (tag, head) {
@@ -155,17 +155,17 @@ impl<'de, S: Source<'de>> Items<'de, S> {
             Head::Map(len) => Item::Nested("an object", self.pass_over(doubled(len))?),
             Head::Time(nanos) => Item::Time(Time::Nanos(nanos)),
             Head::Other(what) => Item::Other(what),
-            Head::Tag(_) | Head::Break => return Err(self.malformed("a tag or break where a value should stand")),
+            Head::Tag(_) | Head::Break => return Err(self.malformed("expected a value, found a tag or break")),
         })
     }
 
-    /// A text or bytes in pieces, each of which must be whole and of the same kind (RFC 8949 §3.2.3).
+    /// A text or bytes in chunks. Each chunk must be complete and of the same type (RFC 8949 §3.2.3).
     fn pieces(&mut self, text: bool) -> Result<Item<'de>, Malformed> {
         let mut whole = Vec::new();
         while !self.source.eat_break() {
             match (self.source.head()?, text) {
                 (Head::Text(piece), true) | (Head::Bytes(piece), false) => whole.extend_from_slice(piece),
-                _ => return Err(self.malformed("a piece of a text or of bytes that is of another kind")),
+                _ => return Err(self.malformed("a chunk of a text or of bytes has another type")),
             }
         }
         Ok(match text {
@@ -174,7 +174,7 @@ impl<'de, S: Source<'de>> Items<'de, S> {
         })
     }
 
-    /// Reads what is left of an array or map to its end, and gives how many levels it has.
+    /// Skips the rest of an array or map. Returns the number of its levels.
     fn pass_over(&mut self, len: Option<u64>) -> Result<usize, Malformed> {
         self.open.clear();
         self.open.push(len);
@@ -198,19 +198,20 @@ impl<'de, S: Source<'de>> Items<'de, S> {
                 Head::Array(len) => self.open.push(len),
                 Head::Map(len) => self.open.push(doubled(len)),
                 Head::ChunkedBuffer { text } => drop(self.pieces(text)?),
-                Head::Break => return Err(self.malformed("a break where a value should stand")),
+                Head::Break => return Err(self.malformed("expected a value, found a break")),
                 _ => {}
             }
             depth = depth.max(self.open.len());
             if depth > SKIP_DEPTH_MAX {
-                return Err(self.malformed("nested too deep to find its end"));
+                return Err(self.malformed("nested too deeply to find its end"));
             }
         }
         Ok(depth)
     }
 }
 
-/// A map's pairs as values. A length that cannot be true runs into the end of the payload either way.
+/// The number of values in a map with this number of pairs. An impossible length hits the end of the payload in any
+/// case.
 fn doubled(len: Option<u64>) -> Option<u64> {
     len.map(|n| n.saturating_mul(2))
 }

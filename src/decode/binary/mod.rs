@@ -1,14 +1,14 @@
-//! The native shape in CBOR (RFC 8949) and MessagePack: one object, an array of them, or objects one after another (a
-//! CBOR sequence, RFC 8742; MessagePack values are strung together the same way).
+//! The native format in CBOR (RFC 8949) and MessagePack: one object, an array of objects, or concatenated objects (a
+//! CBOR sequence, RFC 8742; MessagePack values are concatenated in the same way).
 //!
-//! `cbor` and `msgpack` read one head after another (what a value is, its length, or the value itself where it is small),
-//! `item` makes values of heads, `native` makes a reading of an object, and here is the walk over a payload. The readers
-//! are our own, some hundred lines each: the libraries that would do give owned trees without a limit (ciborium, rmpv), or
-//! a serde interface that hides what counts here (integers beyond 64 bits, tags, bytes, where the input was wrong).
+//! `cbor` and `msgpack` read heads (type and length of a value, or a small value itself), `item` builds values from
+//! heads, `native` builds a reading from an object, and this module walks over a payload. The readers are written here,
+//! some hundred lines each. The available libraries return owned trees without a limit (ciborium, rmpv), or a serde
+//! interface that hides details needed here (integers beyond 64 bits, tags, bytes, error positions).
 //!
-//! Both formats say how long everything is, so a reading that is wrong is passed over exactly and costs only itself. What
-//! is not well-formed has no known end: it and what follows it is one reject. Nothing recurses; what is skipped is at most
-//! [`SKIP_DEPTH_MAX`] levels deep, and nothing is allocated by a length that the payload only claims.
+//! Both formats declare the length of every value, so a wrong reading is skipped exactly and rejects only itself.
+//! Malformed data has no known end: it and the rest of the payload are one reject. Nothing recurses. Skipped values may
+//! be at most [`SKIP_DEPTH_MAX`] levels deep, and no allocation trusts a length that the payload claims.
 
 mod cbor;
 mod item;
@@ -26,35 +26,35 @@ use super::rejects::{Fault, Rejects};
 use super::{Context, reasons};
 use crate::model::BatchBuilder;
 
-/// Levels that are walked through to find the end of something that is not wanted; beyond them the payload is given up.
+/// Levels to walk through in search of the end of a skipped value; deeper payloads are malformed.
 const SKIP_DEPTH_MAX: usize = 65_536;
 
-/// What stands at one place of a payload.
+/// The head of a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Head<'de> {
     /// Null, nil, undefined.
     Null,
     Bool(bool),
-    /// CBOR has integers of 65 bits, sign included.
+    /// CBOR has integers of 65 bits, including the sign.
     Int(i128),
     Double(f64),
-    /// A text; whether it is UTF-8 is not yet known.
+    /// A text that is not yet checked for UTF-8.
     Text(&'de [u8]),
     Bytes(&'de [u8]),
-    /// A text or bytes in pieces, which follow up to a break.
+    /// A text or bytes in chunks, which follow up to a break.
     ChunkedBuffer {
         text: bool,
     },
-    /// How many values follow; `None`: up to a break.
+    /// The number of values that follow; `None`: up to a break.
     Array(Option<u64>),
-    /// How many pairs follow; `None`: up to a break.
+    /// The number of pairs that follow; `None`: up to a break.
     Map(Option<u64>),
-    /// Says what the next value means.
+    /// Defines the meaning of the next value.
     Tag(u64),
     Break,
-    /// MessagePack's time, in nanoseconds since 1970.
+    /// MessagePack's timestamp, in nanoseconds since 1970.
     Time(i128),
-    /// A value that is none for us, with its name.
+    /// A value of an unsupported type, with its name.
     Other(&'static str),
 }
 
@@ -65,23 +65,23 @@ pub(super) struct Malformed {
     pub(super) what: &'static str,
 }
 
-/// Bytes in one of the formats.
+/// Reads heads in one of the formats.
 pub(super) trait Source<'de> {
-    /// The name of the format, and the reason for what is not in it.
+    /// The name of the format, and the reason of rejects for malformed payloads.
     const NAME: &'static str;
     const REASON: &'static str;
 
-    /// The next head.
+    /// Reads the next head.
     fn head(&mut self) -> Result<Head<'de>, Malformed>;
-    /// Passes over a break, where one is next.
+    /// Skips a break, if one is next.
     fn eat_break(&mut self) -> bool;
-    /// How many bytes are read.
+    /// The number of bytes read.
     fn at(&self) -> usize;
-    /// Whether all are.
+    /// Whether all bytes are read.
     fn is_at_end(&self) -> bool;
 }
 
-/// A run of bytes that is read from its front; the errors say where.
+/// Bytes that are read from the front; errors have the offset.
 #[derive(Debug)]
 struct Bytes<'de> {
     bytes: &'de [u8],
@@ -96,14 +96,14 @@ impl<'de> Bytes<'de> {
     fn take(&mut self, n: u64) -> Result<&'de [u8], Malformed> {
         let rest = &self.bytes[self.at..];
         let taken = usize::try_from(n).ok().and_then(|n| rest.get(..n));
-        let taken = taken.ok_or_else(|| self.malformed("the payload ends within a value"))?;
+        let taken = taken.ok_or_else(|| self.malformed("the payload ends inside a value"))?;
         self.at += taken.len();
         Ok(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let taken = self.bytes[self.at..].first_chunk::<N>().copied();
-        let taken = taken.ok_or_else(|| self.malformed("the payload ends within a value"))?;
+        let taken = taken.ok_or_else(|| self.malformed("the payload ends inside a value"))?;
         self.at += N;
         Ok(taken)
     }
@@ -113,12 +113,12 @@ impl<'de> Bytes<'de> {
     }
 }
 
-/// Reads a payload in CBOR.
+/// Decodes a payload in CBOR.
 pub(super) fn decode_cbor(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
     Walk::new(Cbor::new(payload), cx, out, rejects).run();
 }
 
-/// Reads a payload in MessagePack.
+/// Decodes a payload in MessagePack.
 pub(super) fn decode_msgpack(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
     Walk::new(MessagePack::new(payload), cx, out, rejects).run();
 }
@@ -129,7 +129,7 @@ struct Walk<'a, 'de, S> {
     decoder: ReadingDecoder<'a, 'de>,
     rejects: &'a mut Rejects,
     quota: Quota,
-    /// The next element's place.
+    /// The next element's index.
     index: usize,
 }
 
@@ -143,7 +143,8 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
     fn run(mut self) {
         if let Err(e) = self.payload() {
             self.decoder.abort();
-            let detail = format!("no {} at byte {}: {}; nothing from here on is read", S::NAME, e.at, e.what);
+            let detail =
+                format!("invalid {} at byte {}: {}; the rest of the payload is skipped", S::NAME, e.at, e.what);
             self.rejects.push(self.index, S::REASON, detail);
         }
         self.quota.close("readings", self.rejects);
@@ -174,7 +175,7 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
         }
     }
 
-    /// What follows the first object. Whatever stands between two objects is one reject.
+    /// Reads the values after the first object. Any other values between two objects are one reject.
     fn sequence(&mut self) -> Result<(), Malformed> {
         let mut stray_from = None;
         while !self.items.is_at_end() {
@@ -209,11 +210,11 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
     }
 
     fn stray(&mut self, from: usize, end: usize) {
-        let detail = format!("{} bytes of something else at byte {from}", end - from);
+        let detail = format!("{} bytes of other data at byte {from}", end - from);
         self.reject(Fault::new(reasons::TRAILING_DATA, detail));
     }
 
-    /// One element of an array.
+    /// Reads one element of an array.
     fn element(&mut self) -> Result<(), Malformed> {
         match self.items.head()? {
             Head::Map(len) => self.object(len),
@@ -248,5 +249,5 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
 }
 
 fn not_an_object(what: &str) -> Fault {
-    Fault::new(reasons::NOT_AN_OBJECT, format!("a reading must be an object (a map), this is {what}"))
+    Fault::new(reasons::NOT_AN_OBJECT, format!("a reading must be an object (a map), not {what}"))
 }

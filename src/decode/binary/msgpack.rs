@@ -1,4 +1,4 @@
-//! MessagePack, head by head (<https://github.com/msgpack/msgpack/blob/master/spec.md>).
+//! Reads MessagePack, one head at a time (<https://github.com/msgpack/msgpack/blob/master/spec.md>).
 
 use super::{Bytes, Head, Malformed, Source};
 use crate::decode::reasons;
@@ -6,7 +6,7 @@ use crate::decode::reasons;
 /// The extension type of timestamps.
 const TIMESTAMP: i8 = -1;
 
-/// Reads MessagePack.
+/// A reader of MessagePack.
 #[derive(Debug)]
 pub(super) struct MessagePack<'de>(Bytes<'de>);
 
@@ -48,7 +48,7 @@ impl<'de> Source<'de> for MessagePack<'de> {
             0x90..=0x9f => Head::Array(Some(low(15))),
             0xa0..=0xbf => Head::Text(self.0.take(low(31))?),
             0xc0 => Head::Null,
-            0xc1 => return Err(self.0.malformed("the byte c1, which nothing begins with")),
+            0xc1 => return Err(self.0.malformed("the byte c1, which is never used")),
             0xc2 => Head::Bool(false),
             0xc3 => Head::Bool(true),
             0xc4 => {
@@ -119,7 +119,7 @@ impl<'de> Source<'de> for MessagePack<'de> {
     }
 }
 
-/// Nanoseconds since 1970 of one of the three lengths that a timestamp has.
+/// Nanoseconds since 1970 from one of the three lengths of a timestamp.
 fn timestamp(bytes: &[u8]) -> Option<i128> {
     let (seconds, nanos) = match bytes.len() {
         4 => (i128::from(u32::from_be_bytes(*bytes.first_chunk()?)), 0),

@@ -1,5 +1,5 @@
-//! One reading in the native shape, from the values of a map into the batch: the rules of `super::super::reading`, for
-//! values that need no parsing. That JSON and these formats agree is held by a property test (`tests/pure/decode_props.rs`).
+//! Builds one reading in the native format from the values of a map, by the rules of `super::super::reading`, for
+//! values that need no parsing. A property test checks that JSON and these formats agree (`tests/pure/decode_props.rs`).
 
 use std::borrow::Cow;
 
@@ -17,20 +17,20 @@ use crate::model::{BatchBuilder, ValueRef};
 /// Most keys in a reading, as in JSON.
 const KEYS_MAX: usize = 512;
 
-/// What is known of the reading at hand.
+/// The parts of the current reading, except its values and tags.
 #[derive(Default)]
 struct Parts<'de> {
     sensor_id: Option<Item<'de>>,
     ts: Option<Item<'de>>,
     ts_unit: Option<TsUnit>,
-    /// There is an object `values`; other members are no values then.
+    /// Whether there is an object `values`; then other members are not values.
     has_values: bool,
     fault: Option<Fault>,
-    /// A fault of a member that only counts where there is no `values`, which may still come.
+    /// A fault in a member that is a value only if there is no `values`, which may still follow.
     loose_fault: Option<Fault>,
 }
 
-/// The objects that a reading is made of.
+/// The objects of a reading.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Reading,
@@ -38,13 +38,13 @@ enum Part {
     Tags,
 }
 
-/// Decodes readings one after another into a builder.
+/// Decodes consecutive readings into a builder.
 pub(super) struct ReadingDecoder<'a, 'de> {
     cx: &'a Context<'a>,
     out: &'a mut BatchBuilder,
     parts: Parts<'de>,
     tags: Vec<(Cow<'de, str>, Cow<'de, str>)>,
-    /// The keys of the objects that are open, with their hashes.
+    /// The keys of the open objects, with their hashes.
     keys: Vec<(u64, Cow<'de, str>)>,
 }
 
@@ -53,10 +53,10 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         ReadingDecoder { cx, out, parts: Parts::default(), tags: Vec::new(), keys: Vec::new() }
     }
 
-    /// Reads a map to its end. Nothing is committed yet.
+    /// Reads a map to its end. Commits nothing.
     ///
     /// # Errors
-    /// It is not well-formed; what is only wrong is remembered.
+    /// The map is not well-formed. Other faults are kept for [`ReadingDecoder::finish`].
     pub(super) fn read<S: Source<'de>>(
         &mut self,
         items: &mut Items<'de, S>,
@@ -69,12 +69,12 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         self.object(items, len, Part::Reading)
     }
 
-    /// Drops what was read of a reading.
+    /// Drops the values of the current reading.
     pub(super) fn abort(&mut self) {
         self.out.abort();
     }
 
-    /// Commits what [`ReadingDecoder::read`] read.
+    /// Commits the reading that [`ReadingDecoder::read`] read.
     pub(super) fn finish(&mut self) -> Result<(), Fault> {
         let result = self.commit();
         if result.is_err() {
@@ -94,10 +94,9 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         let sensor_id: &str = match &parts.sensor_id {
             Some(Item::Text(id)) => id,
             Some(Item::BadText) => return Err(not_utf8("sensor_id")),
-            None | Some(Item::Null) => self
-                .cx
-                .sensor_id
-                .ok_or_else(|| Fault::new(reasons::MISSING_SENSOR_ID, "no sensor_id, and no topic that gives one"))?,
+            None | Some(Item::Null) => self.cx.sensor_id.ok_or_else(|| {
+                Fault::new(reasons::MISSING_SENSOR_ID, "neither the payload nor the topic has a sensor_id")
+            })?,
             Some(other) => {
                 let detail = format!("sensor_id must be a text, not {}", other.name());
                 return Err(Fault::new(reasons::SENSOR_ID_NOT_TEXT, detail));
@@ -105,7 +104,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         };
         names::check_sensor_id(sensor_id, self.cx.limits)?;
         if self.out.value_count() == 0 {
-            return Err(Fault::new(reasons::NO_VALUES, "no value that is not null"));
+            return Err(Fault::new(reasons::NO_VALUES, "the reading has no value other than null"));
         }
         let (ts_ms, receipt_time) = resolve(parts.ts.as_ref(), parts.ts_unit, self.cx)?;
         let out = &mut *self.out;
@@ -116,11 +115,11 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         self.parts.fault.get_or_insert(fault);
     }
 
-    /// Remembers a key of the object whose keys begin at `from`; false where the rest need not be looked at.
+    /// Records a key of the object whose keys start at `from`. Returns false if the reading is now rejected.
     fn remember(&mut self, from: usize, key: Cow<'de, str>) -> bool {
         let hash = xxh3_64(key.as_bytes());
         if self.keys[from..].iter().any(|(h, k)| *h == hash && *k == key) {
-            self.fail(Fault::new(reasons::DUPLICATE_KEY, format!("the key {} comes twice", excerpt(&key))));
+            self.fail(Fault::new(reasons::DUPLICATE_KEY, format!("duplicate key {}", excerpt(&key))));
         } else if self.keys.len() >= KEYS_MAX {
             self.fail(Fault::new(reasons::TOO_MANY_FIELDS, format!("more than {KEYS_MAX} keys")));
         } else {
@@ -136,7 +135,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         part: Part,
     ) -> Result<(), Malformed> {
         if part == Part::Values {
-            // What came before was no value after all.
+            // Members before `values` are not values after all.
             self.out.begin();
             self.parts.has_values = true;
         }
@@ -169,7 +168,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
                     if let Item::Nested(_, depth) = item
                         && level + depth > DEPTH_MAX
                     {
-                        let detail = format!("nested {} levels deep, {DEPTH_MAX} are allowed", level + depth);
+                        let detail = format!("nested {} levels deep; at most {DEPTH_MAX} are allowed", level + depth);
                         self.fail(Fault::new(reasons::TOO_DEEP, detail));
                     } else if wanted {
                         self.member(part, inner, item);
@@ -181,13 +180,13 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         Ok(())
     }
 
-    /// Takes the value of the key that was remembered last; `inner`: an object should stand here.
+    /// Uses the value of the last recorded key. With `inner`, the value must be an object.
     fn member(&mut self, part: Part, inner: Option<Part>, item: Item<'de>) {
         let key = self.keys.last().map_or(Cow::Borrowed(""), |(_, key)| key.clone());
         let result = match (part, &*key) {
             (Part::Values, key) => self.value(key, &item),
             (Part::Tags, _) => self.tag(key, item),
-            // Null `values` or `tags` are as if absent.
+            // A null `values` or `tags` counts as absent.
             (Part::Reading, key) if inner.is_some() => match item {
                 Item::Null => Ok(()),
                 _ => {
@@ -229,7 +228,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
                 names::check_text(key, v, limits)?;
                 ValueRef::Str(v)
             }
-            // A value that is a time is kept as a person, and JSON, would write it.
+            // A value that is a time is stored as text, as it would be in JSON.
             Item::Time(Time::Nanos(v)) => {
                 spoken = spoken_time(*v).ok_or_else(|| unusable(key, item))?;
                 ValueRef::Str(&spoken)
@@ -244,7 +243,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         let text = match item {
             Item::Null => return Ok(()),
             Item::Bool(v) => Cow::Borrowed(if v { "true" } else { "false" }),
-            // A number no more, so it has no range.
+            // As a text it has no range.
             Item::Int(v) | Item::Time(Time::Seconds(v)) => Cow::Owned(v.to_string()),
             Item::Double(v) | Item::Time(Time::SecondsDouble(v)) => Cow::Owned(format!("{:?}", finite(&key, v)?)),
             Item::Text(v) => v,
@@ -266,7 +265,7 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
     }
 }
 
-/// The time of a reading. One that says its unit itself is in that unit, whatever else is said.
+/// The time of a reading. A time that carries its unit is in that unit, regardless of `ts_unit`.
 fn resolve(ts: Option<&Item<'_>>, unit: Option<TsUnit>, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
     let number = |v: i128, unit| match i64::try_from(v) {
         Ok(v) => time::resolve(Some(&Token::Int(v)), unit, cx),
@@ -296,20 +295,20 @@ fn resolve(ts: Option<&Item<'_>>, unit: Option<TsUnit>, cx: &Context<'_>) -> Res
     }
 }
 
-/// RFC 3339, to the millisecond.
+/// Formats as RFC 3339, to the millisecond.
 fn spoken_time(nanos: i128) -> Option<String> {
     i64::try_from(nanos.div_euclid(1_000_000)).ok().and_then(time::to_rfc3339)
 }
 
 fn in_range(key: &str, v: i128) -> Result<i64, Fault> {
     i64::try_from(v).map_err(|_| {
-        let detail = format!("{}: {v} is beyond 64 bit signed integers", excerpt(key));
+        let detail = format!("{}: {v} exceeds a signed 64-bit integer", excerpt(key));
         Fault::new(reasons::INTEGER_OUT_OF_RANGE, detail)
     })
 }
 
 fn finite(key: &str, v: f64) -> Result<f64, Fault> {
-    let not_finite = || Fault::new(reasons::NOT_FINITE, format!("{}: {v} is no finite number", excerpt(key)));
+    let not_finite = || Fault::new(reasons::NOT_FINITE, format!("{}: {v} is not a finite number", excerpt(key)));
     v.is_finite().then_some(v).ok_or_else(not_finite)
 }
 
@@ -320,10 +319,10 @@ fn not_utf8(what: &str) -> Fault {
 fn unusable(key: &str, item: &Item<'_>) -> Fault {
     match item {
         Item::HugeInt => {
-            let detail = format!("{}: an integer beyond 64 bit signed integers", excerpt(key));
+            let detail = format!("{}: the integer exceeds a signed 64-bit integer", excerpt(key));
             Fault::new(reasons::INTEGER_OUT_OF_RANGE, detail)
         }
         Item::BadText => not_utf8(&excerpt(key)),
-        _ => Fault::new(reasons::NESTED_VALUE, format!("{} is {}, not a value", excerpt(key), item.name())),
+        _ => Fault::new(reasons::NESTED_VALUE, format!("{} is {}; expected a value", excerpt(key), item.name())),
     }
 }

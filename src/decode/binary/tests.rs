@@ -1,4 +1,4 @@
-//! The native shape in CBOR and MessagePack: what only these formats can say, and what must not be believed.
+//! The native format in CBOR and MessagePack: features that only these formats have, and hostile input.
 
 use crate::decode::tests::{NOW, bare, limits, line};
 use crate::decode::{Format, Rejects, decode, reasons};
@@ -57,7 +57,7 @@ fn values_that_only_cbor_can_say() {
     assert_eq!(only_value(&[0xfa, 0x41, 0xac, 0, 0]), Ok(Value::Double(21.5)));
     assert_eq!(only_value(&[0x39, 0x03, 0xe7]), Ok(Value::Int(-1000)));
     assert_eq!(only_value(&[0xc1, 0x1a, 0x65, 0xe1, 0xb0, 0xa0]), Ok(Value::Int(0x65e1_b0a0)), "a tagged number");
-    // Integers beyond i64, as such and as bignums; bignums that fit are integers.
+    // Integers beyond i64, plain and as bignums; bignums that fit are integers.
     let biggest = [0x1b, 0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
     assert_eq!(only_value(&biggest), Ok(Value::Int(i64::MAX)));
     let beyond = [0x1b, 0x80, 0, 0, 0, 0, 0, 0, 0];
@@ -74,7 +74,7 @@ fn values_that_only_cbor_can_say() {
     assert_eq!(only_value(&[0xc4, 0x82, 0x21, 0xc2, 0x42, 0x6a, 0xb3]), Ok(Value::Double(273.15)));
     assert_eq!(only_value(&[0xc4, 0x82, 0x19, 0x03, 0xe8, 0x01]), Err(reasons::NOT_FINITE));
     assert_eq!(only_value(&[0xc4, 0x81, 0x01]), Err(reasons::NESTED_VALUE));
-    // A text in pieces, and tags that say nothing here.
+    // A text in chunks, and tags without a meaning here.
     let pieces = [&[0x7f][..], &text("a"), &text(""), &text("b"), &[0xff]].concat();
     assert_eq!(only_value(&pieces), Ok(Value::Str("ab".into())));
     assert_eq!(only_value(&[&[0xd8, 0x20][..], &text("x")].concat()), Ok(Value::Str("x".into())));
@@ -110,14 +110,14 @@ fn times_that_say_their_unit_themselves() {
     assert_eq!(ts(&tag(1, &as_int)), Ok((NOW, false)));
     assert_eq!(ts(&tag(1, &as_double)), Ok((NOW - 250, false)));
     assert_eq!(ts(&tag(0, &[&[0x74][..], b"2024-03-01T11:00:00Z"].concat())), Ok((NOW, false)));
-    // Small numbers are seconds by their tag, not by magnitude: 1970 is a clock not set.
+    // Small numbers are seconds because of their tag, not by magnitude: 1970 counts as an unset clock.
     assert_eq!(ts(&tag(1, &[0])), Ok((NOW, true)));
     assert_eq!(ts(&tag(1, &[0x1a, 0x40, 0, 0, 0])), Err(reasons::TOO_OLD));
     assert_eq!(ts(&tag(1, &[0xf9, 0x7e, 0])), Err(reasons::BAD_TIMESTAMP));
     assert_eq!(ts(&[0x41, 1]), Err(reasons::BAD_TIMESTAMP));
     assert_eq!(ts(&[0xf5]), Err(reasons::BAD_TIMESTAMP));
     assert_eq!(ts(&[0xf6]), Ok((NOW, true)));
-    // The tag counts more than `ts_unit`.
+    // The tag overrides `ts_unit`.
     let unit = map(&[("sensor_id", text("S1")), ("ts_unit", text("ms")), ("ts", tag(1, &as_int)), ("v", vec![1])]);
     assert_eq!(cbor(&unit).0[0].ts_ms, NOW);
     let unit = map(&[("sensor_id", text("S1")), ("ts_unit", text("ms")), ("ts", as_int), ("v", vec![1])]);
@@ -149,10 +149,10 @@ fn an_object_an_array_or_objects_one_after_another() {
     assert_eq!(cbor(&good).0.len(), 1);
     let (readings, rejects) = cbor(&[&[0x84][..], &good, &bad, &[0x07], &good].concat());
     assert_eq!((readings.len(), rejects), (2, vec![(1, reasons::NO_VALUES), (2, reasons::NOT_AN_OBJECT)]));
-    // Of unknown length, and behind the tag that says "this is CBOR".
+    // Of indefinite length, and after the tag that marks CBOR.
     let open = [&[0xd9, 0xd9, 0xf7, 0x9f][..], &good, &good, &[0xff]].concat();
     assert_eq!(cbor(&open).0.len(), 2);
-    // A sequence; what is between its objects is one reject, such as the zeros of a buffer of fixed size.
+    // A sequence. Other data between its objects is one reject, such as the zeros of a buffer of fixed size.
     let (readings, rejects) = cbor(&[&good[..], &good, &[0; 20], &good, &[0; 5]].concat());
     assert_eq!((readings.len(), rejects), (3, vec![(2, reasons::TRAILING_DATA), (4, reasons::TRAILING_DATA)]));
     let (readings, rejects) = cbor(&[&[0x81][..], &good, &good].concat());
@@ -197,10 +197,10 @@ fn the_rules_of_the_native_shape() {
     ] {
         assert_eq!(one(&pairs), (vec![], vec![(0, reason)]), "{pairs:x?}");
     }
-    // A key that is no text.
+    // A key that is not a text.
     let numbered = [&[0xa2][..], &text("sensor_id"), &text("S1"), &[0x01, 0x01]].concat();
     assert_eq!(cbor(&numbered).1, [(0, reasons::WRONG_TYPE)]);
-    // Beside `values`, before it or after, the others are none, and their faults do not count.
+    // Next to `values`, before it or after, other members are not values, and their faults do not count.
     let (readings, rejects) =
         one(&[("a", vec![0xf9, 0x7e, 0]), id.clone(), ("values", map(&[("v", vec![1])])), ("b", vec![0x41, 0])]);
     assert_eq!((readings[0].values.len(), rejects.len()), (1, 0));
@@ -219,7 +219,7 @@ fn what_is_deep_or_claims_to_be_long_costs_little() {
     assert_eq!((readings.len(), rejects), (2, vec![(1, reasons::TOO_DEEP), (2, reasons::TOO_DEEP)]));
     let (readings, rejects) = cbor(&[&good[..], &within(100_000), &good].concat());
     assert_eq!((readings.len(), rejects), (1, vec![(1, reasons::INVALID_CBOR)]));
-    // Lengths that nothing stands behind.
+    // Lengths beyond the end of the payload.
     let claims = [0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff];
     assert_eq!(cbor(&claims).1, [(0, reasons::INVALID_CBOR)]);
     assert_eq!(only_value(&[&[0xbb][..], &claims[1..]].concat()), Err(reasons::INVALID_CBOR));

@@ -1,9 +1,9 @@
-//! The native shape: one object, an array of them, or objects one after another (NDJSON or just glued).
+//! The native format in JSON: one object, an array of objects, or concatenated objects (NDJSON or without separators).
 //!
-//! The array is walked here and serde_json reads one element at a time from where the walk stands, so there is one pass,
-//! nothing is ever taken back, and an element that is broken costs itself: it is read again the exact way (see
-//! [`super::token`]), and where it is no JSON at all [`super::split`] finds where the next one begins. Every byte is
-//! looked at a fixed number of times, whatever the payload.
+//! This module walks the array, and serde_json parses one element at a time at the current position. So there is one
+//! pass, and committed readings are never undone. A broken element rejects only itself: it is parsed again the exact
+//! way (see [`super::token`]). If it is not JSON at all, [`super::split`] finds the start of the next one. Every byte
+//! is read a bounded number of times, for any payload.
 
 pub(super) mod template;
 
@@ -20,7 +20,7 @@ use super::split::{self, DEPTH_MAX, Within, skip_space};
 use super::{Context, reasons};
 use crate::model::BatchBuilder;
 
-/// Object, array, or objects one after another.
+/// Decodes an object, an array, or concatenated objects.
 pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
     let bytes = bare(payload);
     let mut walk = Walk::new(bytes, cx, out, rejects);
@@ -28,13 +28,13 @@ pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, r
         None => walk.rejects.push(0, reasons::EMPTY_PAYLOAD, "the payload is empty"),
         Some(b'[') => walk.array(),
         Some(b'{') => walk.stream(),
-        // Neither; the element's own reject says what it is instead.
+        // Neither; the reject of the element names what was found.
         Some(_) => walk.line(0, bytes.len()),
     }
     walk.close();
 }
 
-/// One object a line.
+/// Decodes one object per line.
 pub(super) fn decode_lines(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
     let bytes = bare(payload);
     let mut walk = Walk::new(bytes, cx, out, rejects);
@@ -53,19 +53,19 @@ pub(super) fn decode_lines(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuil
     walk.close();
 }
 
-/// Without the byte order mark that some editors write, the NUL that some C programs send, and white space.
+/// Strips the byte order mark that some editors write, the NUL that some C programs send, and white space.
 fn bare(payload: &[u8]) -> &[u8] {
     let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes).trim_ascii_end();
     &bytes[skip_space(bytes, 0)..]
 }
 
-/// How an element ended.
+/// Where an element ended, and how.
 struct Ended {
     at: usize,
-    /// The next one's beginning is a guess.
+    /// Whether the start of the next element is a guess.
     guessed: bool,
-    /// It was no JSON.
+    /// Whether the element was not JSON.
     broken: bool,
 }
 
@@ -73,11 +73,11 @@ struct Ended {
 struct Walk<'a, 'de> {
     bytes: &'de [u8],
     decoder: ReadingDecoder<'a, 'de>,
-    /// What the readings look like; `None` where they get more than they say themselves.
+    /// Templates of earlier readings; `None` if the context adds tags to each reading.
     templates: Option<Templates<'de>>,
     rejects: &'a mut Rejects,
     quota: Quota,
-    /// The next element's place.
+    /// The next element's index.
     index: usize,
 }
 
@@ -101,7 +101,7 @@ impl<'a, 'de> Walk<'a, 'de> {
         let mut guessed = false;
         loop {
             if at == self.bytes.len() {
-                self.reject(reasons::INVALID_JSON, "the array ends after a comma, where a reading should follow");
+                self.reject(reasons::INVALID_JSON, "the array ends after a comma; expected a reading");
                 return;
             }
             let ended = self.element(at, Within::Array, guessed);
@@ -110,10 +110,10 @@ impl<'a, 'de> Walk<'a, 'de> {
             match self.bytes.get(at) {
                 Some(b',') => at = skip_space(self.bytes, at + 1),
                 Some(b']') => return self.trailing(at + 1),
-                // Only a forgotten comma, or the guessed beginning of the next element.
+                // A missing comma, or the guessed start of the next element.
                 Some(_) => {}
                 None => {
-                    // Where the last element is broken too, one reject says it all.
+                    // If the last element is broken too, its reject is enough.
                     if !ended.broken {
                         self.reject(reasons::INVALID_JSON, "the array is not closed; more readings may be missing");
                     }
@@ -149,13 +149,13 @@ impl<'a, 'de> Walk<'a, 'de> {
         self.reject_with(reasons::TRAILING_DATA, || format!("unexpected data at byte {at}: {}", near(text, 0)));
     }
 
-    /// Rejects what stands at the present place.
+    /// Rejects the element at the current index.
     fn reject(&mut self, reason: &'static str, detail: impl Into<Cow<'static, str>>) {
         self.rejects.push(self.index, reason, detail);
         self.index += 1;
     }
 
-    /// The same, with a detail that is made only where it is kept.
+    /// The same, with a detail that is formatted only if it is kept.
     fn reject_with(&mut self, reason: &'static str, detail: impl FnOnce() -> String) {
         let detail = if self.rejects.is_full() { String::new() } else { detail() };
         self.reject(reason, detail);
@@ -166,7 +166,7 @@ impl<'a, 'de> Walk<'a, 'de> {
         match self.decoder.finish(!guessed) {
             Ok(()) => {
                 self.quota.took();
-                // Of the last one nothing needs to be known.
+                // No reading follows the last one, so nothing is learned from it.
                 let more = element.end < self.bytes.len();
                 if let Some(templates) = self.templates.as_mut().filter(|_| more) {
                     templates.learn(element, self.decoder.committed_shape());
@@ -177,7 +177,7 @@ impl<'a, 'de> Walk<'a, 'de> {
         self.index += 1;
     }
 
-    /// Takes the reading at `at` where it looks like one before it and may end where it does.
+    /// Accepts the reading at `at` if it matches the template of an earlier one and may end where it does.
     fn take_like(&mut self, at: usize, ends: impl Fn(usize) -> bool) -> Option<usize> {
         let used = self.templates.as_mut()?.take(at, &mut self.decoder, ends)?;
         self.quota.took();
@@ -195,7 +195,7 @@ impl<'a, 'de> Walk<'a, 'de> {
         self.quota.close("readings", self.rejects);
     }
 
-    /// One line, which must be one reading.
+    /// Decodes one line, which must be one reading.
     fn line(&mut self, at: usize, end: usize) {
         if self.is_full() {
             return;
@@ -216,7 +216,7 @@ impl<'a, 'de> Walk<'a, 'de> {
         }
     }
 
-    /// One element of an array or stream, at `at`.
+    /// Decodes one element of an array or stream, at `at`.
     fn element(&mut self, at: usize, within: Within, guessed: bool) -> Ended {
         let bytes = self.bytes;
         let rest = &bytes[at..];
@@ -225,7 +225,7 @@ impl<'a, 'de> Walk<'a, 'de> {
             return Ended { at: at + extent.end, guessed: extent.guessed, broken: false };
         }
         if let Some(b',' | b']') = rest.first() {
-            self.reject(reasons::INVALID_JSON, "nothing between two commas, or after the last one");
+            self.reject(reasons::INVALID_JSON, "expected a reading between two commas, or after the last comma");
             return Ended { at, guessed: false, broken: true };
         }
         if !guessed && let Some(n) = self.take_like(at, |n| ends_well(&rest[n..], within)) {
@@ -259,29 +259,31 @@ impl<'a, 'de> Walk<'a, 'de> {
         Ended { at: at + extent.end, guessed: extent.guessed, broken: true }
     }
 
-    /// Rejects an element that was cut short within a string after `n` bytes.
+    /// Rejects an element that was cut inside a string, after `n` bytes.
     fn cut(&mut self, at: usize, n: usize, error: &serde_json::Error) -> Ended {
         self.broken(&self.bytes[at..at + n], n, Some(error), 0);
         Ended { at: at + n, guessed: true, broken: true }
     }
 
-    /// Whether what was just parsed is not too deep. The parser has seen to that, unless it skipped the exact way.
+    /// Whether the last parsed element is not too deep. The parser checks this, unless it skipped members the exact
+    /// way.
     fn depth_allowed(&self, element: &[u8]) -> bool {
         !self.decoder.was_exact() || split::extent(element, Within::Stream).depth <= DEPTH_MAX
     }
 
-    /// Rejects what is no JSON, with the reason that says most about it. Without an error, the reading itself was whole.
+    /// Rejects an element that is not JSON, with the most specific reason. Without an error, the reading itself was
+    /// complete.
     fn broken(&mut self, chunk: &[u8], error_at: usize, error: Option<&serde_json::Error>, depth: usize) {
         if depth > DEPTH_MAX {
-            let detail = || format!("nested {depth} levels deep, {DEPTH_MAX} are allowed");
+            let detail = || format!("nested {depth} levels deep; at most {DEPTH_MAX} are allowed");
             return self.reject_with(reasons::TOO_DEEP, detail);
         }
         if let Err(e) = std::str::from_utf8(chunk) {
-            let detail = || format!("not UTF-8 at byte {} of it", e.valid_up_to());
+            let detail = || format!("not UTF-8 at byte {} of the reading", e.valid_up_to());
             return self.reject_with(reasons::INVALID_UTF8, detail);
         }
         if let Some(word) = not_finite(chunk, error_at) {
-            let detail = || format!("{word} is no number in JSON (byte {error_at}: {})", near(chunk, error_at));
+            let detail = || format!("{word} is not a number in JSON (byte {error_at}: {})", near(chunk, error_at));
             return self.reject_with(reasons::NOT_FINITE, detail);
         }
         self.reject_with(reasons::INVALID_JSON, || {
@@ -291,44 +293,45 @@ impl<'a, 'de> Walk<'a, 'de> {
     }
 }
 
-/// Whether an element may end before `rest`. In an array also before the next object: a forgotten comma changes nothing.
+/// Whether an element may end before `rest`. In an array it may also end before the next object: a missing comma is
+/// tolerated.
 fn ends_well(rest: &[u8], within: Within) -> bool {
     match rest.get(skip_space(rest, 0)) {
         None | Some(b'{') => true,
         Some(b',' | b']') => within == Within::Array,
-        // The stream says itself what is wrong with what follows; the object is whole.
+        // The stream reports what follows; the object itself is complete.
         Some(_) => within == Within::Stream,
     }
 }
 
-/// Whether a second attempt, the exact way, may do better: not where the payload just ends.
+/// Whether a second attempt, the exact way, can succeed; it cannot if the payload is truncated.
 fn may_be_exact(error: &serde_json::Error) -> bool {
     !error.is_eof()
 }
 
-/// Where in `bytes` the parser failed.
+/// The offset in `bytes` at which the parser failed.
 fn offset(bytes: &[u8], error: &serde_json::Error) -> usize {
     let line = match error.line().saturating_sub(1) {
         0 => 0,
         lines => bytes.iter().enumerate().filter(|(_, b)| **b == b'\n').nth(lines - 1).map_or(0, |(i, _)| i + 1),
     };
-    // The column counts from 1.
+    // Columns count from 1.
     (line + error.column().saturating_sub(1)).min(bytes.len())
 }
 
-/// What the parser says, without its line and column, which count from the element and not from the payload.
+/// The parser's message without line and column, which count from the element and not from the payload.
 fn text(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split(" at line ").next().unwrap_or_default().to_owned()
 }
 
-/// The bytes around a place, for a person.
+/// The bytes around an offset, for people.
 fn near(bytes: &[u8], at: usize) -> String {
     let part = &bytes[at.saturating_sub(12).min(bytes.len())..bytes.len().min(at + 28)];
     super::names::excerpt(&String::from_utf8_lossy(part))
 }
 
-/// The word NaN or Infinity where the parser failed: by far the most frequent reason for it.
+/// The word NaN or Infinity if the parser failed there: by far the most frequent cause.
 fn not_finite(bytes: &[u8], error_at: usize) -> Option<&'static str> {
     let is_word = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'+');
     let head = bytes.get(..error_at)?;

@@ -1,4 +1,4 @@
-//! Templates of readings in JSON: see [`crate::decode::template`].
+//! Templates of JSON readings: see [`crate::decode::template`].
 
 use std::ops::Range;
 
@@ -8,22 +8,22 @@ use crate::decode::split::skip_space;
 use crate::decode::template::{self, Parts, TAGS_MAX};
 use crate::decode::token::Token;
 
-/// What stands between two literal parts.
+/// The variable part between two literal parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Slot {
-    /// A string, the sensor.
+    /// The sensor id, a string.
     Sensor,
-    /// A string or a number.
+    /// The time, a string or a number.
     Time,
-    /// A string; its place among the tags as they are stored, sorted by key.
+    /// A tag, a string; with its index among the stored tags, which are sorted by key.
     Tag(u8),
-    /// A number, a string or a boolean.
+    /// A value: a number, a string or a boolean.
     Value,
-    /// Behind the last part.
+    /// After the last literal part.
     End,
 }
 
-/// What one reading looked like.
+/// The layout of one reading.
 #[derive(Debug)]
 struct Template {
     parts: Parts<Slot>,
@@ -35,7 +35,7 @@ struct Template {
 #[derive(Debug)]
 pub(super) struct Templates<'de> {
     payload: &'de [u8],
-    /// The payload as text, once there is a template; then nothing of it has to be checked again.
+    /// The payload as text, set with the first template, so that UTF-8 is checked only once.
     text: &'de str,
     templates: template::Templates<Template>,
 }
@@ -45,8 +45,8 @@ impl<'de> Templates<'de> {
         Templates { payload, text: "", templates: template::Templates::default() }
     }
 
-    /// Takes the reading at `at` if it is like one before it and may end where it does, and commits it; gives how many
-    /// bytes it took. `None`, and nothing committed, where it has to be decoded.
+    /// Commits the reading at `at` if it matches a template and may end where it does. Returns its length in bytes.
+    /// Returns `None`, and commits nothing, if the reading must be decoded in full.
     pub(super) fn take(
         &mut self,
         at: usize,
@@ -57,7 +57,7 @@ impl<'de> Templates<'de> {
         self.templates.find(|template| template.fill(text, decoder, &ends))
     }
 
-    /// Learns what the reading in `place` looks like, which was just decoded and committed with this shape.
+    /// Learns the layout of the reading in `place`, which was just decoded and committed under this field schema.
     pub(super) fn learn(&mut self, place: Range<usize>, schema: u32) {
         if !self.templates.learns() {
             return;
@@ -104,7 +104,7 @@ impl Template {
     }
 }
 
-/// A token as programs write it.
+/// A token in its usual notation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::decode) enum Simple<'de> {
     Int(i64),
@@ -113,7 +113,7 @@ pub(in crate::decode) enum Simple<'de> {
     Str(&'de str),
 }
 
-/// The token at `at` and where it ends; `None` for one that is not simply written (or is none).
+/// The token at `at` and its end; `None` if it is not in the usual notation (or not a token).
 fn token(text: &str, at: usize) -> Option<(Simple<'_>, usize)> {
     let rest = text.as_bytes().get(at..)?;
     match rest.first()? {
@@ -129,8 +129,8 @@ fn token(text: &str, at: usize) -> Option<(Simple<'_>, usize)> {
     }
 }
 
-/// What stands in a text as it is: neither its end, nor an escape, nor a control character. (What is not ASCII does too,
-/// and has been checked with the whole payload.)
+/// Bytes that stand for themselves in a string: not the closing quote, an escape or a control character. (Non-ASCII
+/// bytes qualify, because UTF-8 is checked for the whole payload.)
 const PLAIN: [bool; 256] = {
     let mut plain = [true; 256];
     let mut control = 0;
@@ -143,8 +143,8 @@ const PLAIN: [bool; 256] = {
     plain
 };
 
-/// A number of at most 18 digits without an exponent, and how long it is. Where it has a point it is one that
-/// [`decimal::exact`] knows.
+/// A number of at most 18 digits without an exponent, and its length. A number with a decimal point must be exact in
+/// [`decimal::exact`].
 fn number(bytes: &[u8]) -> Option<(Simple<'_>, usize)> {
     let negative = bytes[0] == b'-';
     let begin = usize::from(negative);
@@ -159,7 +159,7 @@ fn number(bytes: &[u8]) -> Option<(Simple<'_>, usize)> {
     }
     let next = bytes.get(at);
     if next != Some(&b'.') {
-        // An exponent follows, or a minus zero, which the literal decides; or it goes on as no number does.
+        // Not the end: an exponent or other characters follow. A minus zero is left to the exact way.
         let ends = matches!(next, Some(b',' | b'}' | b' '));
         let value = digits as i64;
         return (ends && !(negative && digits == 0))
@@ -180,11 +180,11 @@ fn number(bytes: &[u8]) -> Option<(Simple<'_>, usize)> {
     Some((Simple::Double(if negative { -value } else { value }), at))
 }
 
-/// Takes a reading apart that is known to be right.
+/// Parses the layout of a reading that is known to be valid.
 struct Scan<'b> {
     text: &'b str,
     at: usize,
-    /// Where the literal part at hand begins.
+    /// Start of the current literal part.
     from: usize,
     template: Template,
     sensor: bool,
@@ -201,7 +201,7 @@ impl<'b> Scan<'b> {
 
     fn template(mut self) -> Option<Template> {
         self.object(Self::member)?;
-        // Beside `values` other members do not count; and the topic's sensor is not known here.
+        // With `values`, other members do not count; and the sensor of the topic is unknown here.
         if (self.values && self.loose) || !self.sensor || self.tags.len() > TAGS_MAX {
             return None;
         }
@@ -229,7 +229,7 @@ impl<'b> Scan<'b> {
                 self.object(|scan, _| scan.slot(Slot::Value))
             }
             "tags" => self.object(|scan, key| {
-                // One that is stored under another name is not sorted in here.
+                // A renamed key would sort differently.
                 let plain = !key.is_empty() && !key.contains(['.', '$']) && !matches!(key, "ts" | "meta" | "_id");
                 scan.tags.push((key.into(), scan.template.parts.len()));
                 scan.slot(Slot::Tag(0)).filter(|()| plain)
@@ -315,6 +315,6 @@ mod tests {
         {
             assert_eq!(parsed(text), None, "{text}");
         }
-        assert_eq!(parsed("9007199254740993.5,"), None, "its digits are no double");
+        assert_eq!(parsed("9007199254740993.5,"), None, "its digits do not fit a double exactly");
     }
 }

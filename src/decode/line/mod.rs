@@ -1,15 +1,17 @@
-//! InfluxDB's line protocol: `measurement[,tag=value…] field=value[,field=value…] [time]`, one reading a line.
+//! InfluxDB line protocol: `measurement[,tag=value…] field=value[,field=value…] [time]`, one reading per line.
 //!
-//! The sensor is the value of the tag that `line.sensor_id_tag` names, which is then no tag; without it, the topic's
-//! sensor; without that, the series itself: measurement and sorted tags as `cpu,cpu=cpu0,host=a`, with `\` before each
-//! `,`, `=` and `\` of a name, so that no two series can become one sensor. The other tags are tags.
+//! The sensor is the value of the tag that `line.sensor_id_tag` names; this tag is then not stored as a tag. If it is
+//! missing, the sensor comes from the topic. Otherwise the sensor is the series itself: measurement and sorted tags as
+//! in `cpu,cpu=cpu0,host=a`, with `\` before each `,`, `=` and `\` of a name, so that two series never become one
+//! sensor. The other tags are tags.
 //!
-//! A line that is well-formed is read in one pass; its names and texts are borrowed from the payload unless they hold
-//! escapes, so nothing is allocated for it. A line that is not costs itself alone: `scan::line_end` says where it ends,
-//! which is a question only where a text in quotes goes over several lines.
+//! A well-formed line is decoded in one pass. Its names and texts are borrowed from the payload unless they contain
+//! escapes, so it allocates nothing. A malformed line rejects only itself: `scan::line_end` finds its end, which is not
+//! obvious only if a quoted text spans several lines.
 //!
-//! What InfluxDB refuses is refused: a tag without a value, a line without a field. What it takes on one of its ways is
-//! taken: texts with line breaks, exponents without a sign, `=` in a tag's value, carriage returns, a byte order mark.
+//! The decoder rejects what InfluxDB rejects: a tag without a value, a line without a field. It accepts what any of
+//! InfluxDB's parsers accepts: texts with line breaks, exponents without a sign, `=` in a tag's value, carriage
+//! returns, a byte order mark.
 
 mod scan;
 mod template;
@@ -28,7 +30,7 @@ use super::template::Templates;
 use super::{Context, reasons, time};
 use crate::model::{BatchBuilder, ValueRef};
 
-/// Characters that a name in a sensor's id has a `\` before.
+/// Characters that are escaped with `\` in a sensor's id.
 const ID_ESCAPED: [char; 3] = ['\\', ',', '='];
 
 pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
@@ -40,21 +42,22 @@ pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, r
     }
 }
 
-/// The physical line of a payload that a reject's index names, without its end and at most `chars_max` characters of it.
+/// The physical lines of a payload that the indexes of rejects name, without line ends, each cut after `chars_max`
+/// characters.
 pub fn quote_lines(payload: &[u8], indexes: impl Iterator<Item = usize>, chars_max: usize) -> Vec<String> {
     let mut lines = payload.split(|b| *b == b'\n').enumerate();
     let mut quoted = Vec::new();
     for index in indexes {
         let line = lines.by_ref().find(|(i, _)| *i == index).map_or(&b""[..], |(_, line)| line);
-        // No character has more than four bytes; the rest of a long line need not be looked at.
+        // A character has at most four bytes, so the rest of a long line is not needed.
         let head = &line[..line.len().min(chars_max.saturating_mul(4))];
         quoted.push(String::from_utf8_lossy(head.trim_ascii_end()).chars().take(chars_max).collect());
     }
     quoted
 }
 
-/// The text with a `?` for every byte that is no UTF-8, so that each line stands where it stood, and only those that hold
-/// such a byte are lost.
+/// The text with a `?` for every byte that is not UTF-8. All lines keep their positions, and only lines with such bytes
+/// are rejected.
 fn patched(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -68,8 +71,8 @@ fn bad(detail: impl Into<Cow<'static, str>>) -> Fault {
     Fault::new(reasons::INVALID_LINE, detail)
 }
 
-/// Which line of the payload a place is in, from 0; counted on from the last one that was asked for, since most payloads
-/// have no line to speak of.
+/// Converts offsets to line numbers, from 0. Counting continues from the previous call, because most payloads have no
+/// line to report.
 #[derive(Debug, Default)]
 struct LineNumbers {
     at: usize,
@@ -87,18 +90,18 @@ impl LineNumbers {
 /// A walk over the lines of a payload.
 struct Walk<'a, 't> {
     text: &'t str,
-    /// The payload, where it is not UTF-8 throughout.
+    /// The original payload, if it is not valid UTF-8.
     original: Option<&'t [u8]>,
     cx: &'a Context<'a>,
     out: &'a mut BatchBuilder,
-    /// Of the line at hand, like what follows; kept for their memory.
+    /// Data of the current line, like the next two; kept to reuse their memory.
     tags: Vec<(Cow<'t, str>, Cow<'t, str>)>,
     sensor: Option<Cow<'t, str>>,
     measurement: Cow<'t, str>,
-    /// Where a sensor's id, and a field's name with its prefix, are put together.
+    /// Buffers for composing a sensor's id, and a field's name with its prefix.
     id: String,
     name: String,
-    /// What the lines look like, and where in the one at hand what a template leaves open stands.
+    /// The templates of earlier lines, and the positions of the variable parts in the current line.
     templates: Templates<Template>,
     slots: Vec<(Slot, usize, usize)>,
 }
@@ -120,7 +123,7 @@ impl<'a, 't> Walk<'a, 't> {
             templates,
             slots,
         };
-        // Those that get more tags than they have, or that must be looked at for bytes that are no text, are not compared.
+        // Lines that get more tags from the context, or that must be checked for invalid UTF-8, do not use templates.
         if original.is_some() || !cx.tags.is_empty() {
             walk.templates.give_up();
         }
@@ -159,11 +162,11 @@ impl<'a, 't> Walk<'a, 't> {
             at = end + 1;
         }
         quota.close_with(rejects, |n, from, max| {
-            format!("line {}: {n} lines, from this one on, are beyond the {max} of one payload", from + 1)
+            format!("line {}: {n} lines, starting with this one, exceed the limit of {max} in one payload", from + 1)
         });
     }
 
-    /// Takes the line at `begin` and gives its end, the place of its line break or of the end of the payload.
+    /// Decodes the line at `begin`. Returns its end: the offset of its line break or the end of the payload.
     fn reading(&mut self, begin: usize) -> Result<usize, Fault> {
         let (text, cx, out, id) = (self.text, self.cx, &mut *self.out, &mut self.id);
         if let Some(end) = self.templates.find(|template| template.fill(text, begin, cx, out, id)) {
@@ -179,7 +182,8 @@ impl<'a, 't> Walk<'a, 't> {
         if self.original.is_some_and(|bytes| std::str::from_utf8(&bytes[begin..end]).is_err()) {
             return Err(Fault::new(reasons::INVALID_UTF8, "the line is not UTF-8"));
         }
-        // Of the last one nothing needs to be known. The commit puts the tags into another order.
+        // No line follows the last one, so nothing is learned from it. The keys are copied because the commit sorts the
+        // tags.
         let learns = self.templates.learns() && end < self.text.len();
         let keys = if learns { self.tags.iter().map(|(key, _)| key.clone()).collect() } else { Vec::new() };
         self.commit(ts_ms, receipt_time)?;
@@ -189,7 +193,7 @@ impl<'a, 't> Walk<'a, 't> {
         Ok(end)
     }
 
-    /// Keeps what the line at `begin` looked like, which was just committed and has these tags.
+    /// Keeps the template of the line at `begin`, which was just committed and has these tags.
     fn learn(&mut self, begin: usize, keys: Vec<Cow<'t, str>>) {
         let limits = self.cx.limits;
         let stored = |raw: Cow<'t, str>| Some((raw.clone(), names::stored(raw, limits).ok()?));
@@ -209,7 +213,7 @@ impl<'a, 't> Walk<'a, 't> {
         self.templates.learn(template);
     }
 
-    /// Measurement and tags; gives the place behind them.
+    /// Parses measurement and tags; returns the offset after them.
     fn series(&mut self, at: usize) -> Result<usize, Fault> {
         let (text, bytes) = (self.text, self.text.as_bytes());
         let word = Word::read(text, at, &MEASUREMENT);
@@ -222,7 +226,7 @@ impl<'a, 't> Walk<'a, 't> {
         while bytes.get(at) == Some(&b',') {
             let key = Word::read(text, at + 1, &TAG_KEY);
             if bytes.get(key.end) != Some(&b'=') || key.raw.is_empty() {
-                let detail = format!("behind {} a tag should follow, as name=value", excerpt(&text[word.start..at]));
+                let detail = format!("after {} a tag is expected, as name=value", excerpt(&text[word.start..at]));
                 return Err(bad(detail));
             }
             let value = Word::read(text, key.end + 1, &TAG_VALUE);
@@ -246,24 +250,25 @@ impl<'a, 't> Walk<'a, 't> {
         Ok(at)
     }
 
-    /// The fields, into the builder; gives the place behind them.
+    /// Parses the fields into the builder; returns the offset after them.
     fn fields(&mut self, at: usize) -> Result<usize, Fault> {
         let (text, bytes, limits) = (self.text, self.text.as_bytes(), self.cx.limits);
         let mut at = scan::skip_blank(bytes, at);
         if matches!(bytes.get(at), None | Some(b'\n')) {
-            return Err(bad(format!("no field behind {}", excerpt(&self.measurement))));
+            return Err(bad(format!("no field after {}", excerpt(&self.measurement))));
         }
         loop {
             let key = Word::read(text, at, &FIELD_KEY);
             if bytes.get(key.end) != Some(&b'=') || key.raw.is_empty() {
-                return Err(bad(format!("{} is no field; it should be name=value", excerpt(scan::rest(text, at)))));
+                return Err(bad(format!("{} is not a field; expected name=value", excerpt(scan::rest(text, at)))));
             }
             let key_end = key.end;
             let key = key.text(&FIELD_KEY);
             let owned;
             let (value, end) = if bytes.get(key_end + 1) == Some(&b'"') {
-                let (content, end) = scan::quoted(text, key_end + 1)
-                    .ok_or_else(|| bad(format!("the text of {} is not closed, or goes on behind", excerpt(&key))))?;
+                let (content, end) = scan::quoted(text, key_end + 1).ok_or_else(|| {
+                    bad(format!("the text of {} is not closed, or followed by other characters", excerpt(&key)))
+                })?;
                 names::check_text(&key, &content, limits)?;
                 owned = content;
                 (ValueRef::Str(&owned), end)
@@ -287,7 +292,7 @@ impl<'a, 't> Walk<'a, 't> {
         }
     }
 
-    /// The time, whether it is that of receipt, and the end of the line.
+    /// Parses the time. Returns it, whether it is the time of receipt, and the end of the line.
     fn time(&mut self, at: usize) -> Result<(i64, bool, usize), Fault> {
         let bytes = self.text.as_bytes();
         let begin = scan::skip_blank(bytes, at);
@@ -301,7 +306,7 @@ impl<'a, 't> Walk<'a, 't> {
         if matches!(bytes.get(end), None | Some(b'\n')) {
             return Ok((ts_ms, receipt_time, end));
         }
-        Err(bad(format!("unexpected {} behind the time", excerpt(scan::rest(self.text, end)))))
+        Err(bad(format!("unexpected {} after the time", excerpt(scan::rest(self.text, end)))))
     }
 
     fn commit(&mut self, ts_ms: i64, receipt_time: bool) -> Result<(), Fault> {
@@ -317,7 +322,7 @@ impl<'a, 't> Walk<'a, 't> {
         };
         names::check_sensor_id(id, limits).map_err(|fault| match fault.reason {
             reasons::SENSOR_ID_TOO_LONG if self.sensor.is_none() && cx.sensor_id.is_none() => {
-                let detail = format!("{}; line.sensor_id_tag can name a tag to use instead", fault.detail);
+                let detail = format!("{}; set line.sensor_id_tag to use a tag instead", fault.detail);
                 Fault::new(fault.reason, detail)
             }
             _ => fault,
@@ -332,7 +337,7 @@ impl<'a, 't> Walk<'a, 't> {
     }
 }
 
-/// A series as a sensor's id.
+/// Writes a series as a sensor's id.
 pub(super) fn write_id(id: &mut String, measurement: &str, tags: &[(Cow<'_, str>, Cow<'_, str>)]) {
     id.clear();
     push_escaped(id, measurement);
@@ -344,7 +349,7 @@ pub(super) fn write_id(id: &mut String, measurement: &str, tags: &[(Cow<'_, str>
     }
 }
 
-/// Adds a name to a sensor's id.
+/// Appends a name to a sensor's id.
 fn push_escaped(id: &mut String, text: &str) {
     if !text.contains(ID_ESCAPED) {
         return id.push_str(text);
@@ -357,7 +362,7 @@ fn push_escaped(id: &mut String, text: &str) {
     }
 }
 
-/// Senders that follow InfluxDB's advice sort their tags, so that mostly one look is enough.
+/// Senders that follow InfluxDB's advice sort their tags, so one comparison per tag is usually enough.
 fn unique(tags: &[(Cow<'_, str>, Cow<'_, str>)]) -> Result<(), Fault> {
     if tags.is_sorted_by(|(a, _), (b, _)| a < b) {
         return Ok(());
@@ -367,17 +372,17 @@ fn unique(tags: &[(Cow<'_, str>, Cow<'_, str>)]) -> Result<(), Fault> {
 }
 
 fn twice(key: &str) -> Fault {
-    Fault::new(reasons::DUPLICATE_KEY, format!("the tag {} comes twice", excerpt(key)))
+    Fault::new(reasons::DUPLICATE_KEY, format!("duplicate tag {}", excerpt(key)))
 }
 
 fn unusable(reason: &'static str, key: &str, literal: &str) -> Fault {
     let (key, literal) = (excerpt(key), excerpt(literal));
     let detail = match reason {
         reasons::INTEGER_OUT_OF_RANGE => {
-            format!("{key}: {literal} is beyond 64 bit signed integers, the largest that MongoDB has")
+            format!("{key}: {literal} exceeds a signed 64-bit integer, the largest that MongoDB has")
         }
-        reasons::NOT_FINITE => format!("{key}: {literal} is no finite number"),
-        _ => format!("{key}: {literal} is neither a number, a boolean nor a text in quotes"),
+        reasons::NOT_FINITE => format!("{key}: {literal} is not a finite number"),
+        _ => format!("{key}: {literal} is neither a number, a boolean nor a quoted text"),
     };
     Fault::new(reason, detail)
 }

@@ -1,7 +1,7 @@
-//! The words of the line protocol: where each ends, what its escapes mean, what its numbers are.
+//! The tokens of line protocol: their ends, escapes and numbers.
 //!
-//! A backslash escapes only what would otherwise end the word; before anything else it is itself. In a text in quotes it
-//! escapes the quote and itself. A line break ends everything but a text in quotes.
+//! A backslash escapes only characters that would otherwise end the word; before any other character it is literal. In
+//! a quoted text it escapes the quote and itself. A line break ends everything except a quoted text.
 
 use std::borrow::Cow;
 
@@ -10,9 +10,9 @@ use memchr::memchr_iter;
 use crate::decode::{decimal, reasons};
 use crate::model::ValueRef;
 
-/// What ends a word, and what a backslash can take that from (or could elsewhere in the line).
+/// The characters that end a word, and those that a backslash escapes.
 pub(super) struct Kind {
-    /// By byte, what it is: one look for each byte of a payload.
+    /// The class of each byte, so that every byte of a payload needs one lookup.
     classes: [Class; 256],
     escapes: &'static [u8],
 }
@@ -40,7 +40,7 @@ pub(super) static TAG_KEY: Kind = kind(b",= \n", b",= ");
 pub(super) static TAG_VALUE: Kind = kind(b", \n", b",= ");
 pub(super) static FIELD_KEY: Kind = kind(b",= \n", b",= ");
 
-/// A word as it stands in the text.
+/// A word as written.
 pub(super) struct Word<'t> {
     pub(super) start: usize,
     pub(super) end: usize,
@@ -49,7 +49,7 @@ pub(super) struct Word<'t> {
 }
 
 impl<'t> Word<'t> {
-    /// The word at `start`; empty where one that ends it stands there.
+    /// The word at `start`; empty if it ends immediately.
     pub(super) fn read(text: &'t str, start: usize, kind: &Kind) -> Word<'t> {
         let bytes = text.as_bytes();
         let (mut end, mut has_escapes) = (start, false);
@@ -67,13 +67,13 @@ impl<'t> Word<'t> {
         Word { start, end, raw: &text[start..end], has_escapes }
     }
 
-    /// What it says.
+    /// The text with escapes resolved.
     pub(super) fn text(&self, kind: &Kind) -> Cow<'t, str> {
         if self.has_escapes { Cow::Owned(unescaped(self.raw, kind.escapes)) } else { Cow::Borrowed(self.raw) }
     }
 }
 
-/// Without the backslashes that escape; each stands before a single byte of ASCII.
+/// Removes escaping backslashes; each is followed by one ASCII byte.
 fn unescaped(raw: &str, escapes: &[u8]) -> String {
     let mut text = String::with_capacity(raw.len());
     let mut rest = raw;
@@ -90,8 +90,8 @@ fn unescaped(raw: &str, escapes: &[u8]) -> String {
     text
 }
 
-/// The text in quotes that begins at `open`, the place of its quote, and the place behind it; `None` where it is not closed
-/// or something stands right behind it.
+/// The quoted text whose opening quote is at `open`, and the offset after it; `None` if it is not closed or another
+/// character follows immediately.
 pub(super) fn quoted(text: &str, open: usize) -> Option<(Cow<'_, str>, usize)> {
     let (close, has_escapes) = closing_quote(text.as_bytes(), open)?;
     let raw = &text[open + 1..close];
@@ -117,7 +117,7 @@ fn ends_value(next: Option<&u8>) -> bool {
     matches!(next, None | Some(b',' | b' ' | b'\t' | b'\r' | b'\n'))
 }
 
-/// A value or time that is not in quotes, and the place behind it.
+/// An unquoted value or time, and the offset after it.
 pub(super) fn bare(text: &str, at: usize) -> (&str, usize) {
     let bytes = text.as_bytes();
     let mut end = at;
@@ -127,14 +127,14 @@ pub(super) fn bare(text: &str, at: usize) -> (&str, usize) {
     (&text[at..end], end)
 }
 
-/// Where the word at `start` ends, if there is no backslash in it.
+/// The end of the word at `start`, if it contains no backslash.
 pub(super) fn plain_word(bytes: &[u8], start: usize, kind: &Kind) -> Option<usize> {
     let rest = bytes.get(start..)?;
     let n = rest.iter().position(|b| kind.classes[usize::from(*b)] != Class::Plain).unwrap_or(rest.len());
     (rest.get(n) != Some(&b'\\')).then_some(start + n)
 }
 
-/// The digits at `at` as a number, and where they end: up to 19 of them, which no 64 bits are too few for.
+/// The digits at `at` as a number, and their end: at most 19 digits, which always fit 64 bits.
 fn digits(bytes: &[u8], at: usize) -> (u64, usize) {
     let (mut n, mut end) = (0u64, at);
     while let Some(digit) = bytes.get(end).map(|b| b.wrapping_sub(b'0')).filter(|d| *d < 10) {
@@ -147,14 +147,15 @@ fn digits(bytes: &[u8], at: usize) -> (u64, usize) {
     (n, end)
 }
 
-/// The integer at `at`, as programs write a time, and where it ends; `None` for what is written in another way.
+/// The integer at `at` in the usual notation of a time, and its end; `None` for any other notation.
 pub(super) fn integer(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
     let (n, end) = digits(bytes, at);
     let whole = end > at && ends_value(bytes.get(end));
     whole.then(|| i64::try_from(n).ok()).flatten().map(|n| (n, end))
 }
 
-/// The number at `at` as programs write it, and where it ends, in one pass: what [`value`] makes of it. `None` for all else.
+/// The number at `at` in its usual notation, and its end, in one pass. The result equals that of [`value`]; `None` for
+/// any other notation.
 pub(super) fn simple(bytes: &[u8], at: usize) -> Option<(ValueRef<'static>, usize)> {
     let negative = bytes.get(at) == Some(&b'-');
     let begin = at + usize::from(negative);
@@ -172,7 +173,7 @@ pub(super) fn simple(bytes: &[u8], at: usize) -> Option<(ValueRef<'static>, usiz
             if next == Some(&b'.') {
                 let (fraction, fraction_end) = digits(bytes, point + 1);
                 (end, decimals) = (fraction_end, fraction_end - (point + 1));
-                // Nineteen digits in all are no exact double, but must not overflow before that is known.
+                // Nineteen digits in total are never an exact double, and could overflow below.
                 if point - begin + decimals > 18 {
                     return None;
                 }
@@ -185,7 +186,7 @@ pub(super) fn simple(bytes: &[u8], at: usize) -> Option<(ValueRef<'static>, usiz
     ends_value(bytes.get(end)).then_some((value, end))
 }
 
-/// The value of a literal, or the reason why it has none.
+/// Parses a literal; the error is the reject's reason.
 pub(super) fn value(literal: &str) -> Result<ValueRef<'static>, &'static str> {
     match literal.as_bytes().last() {
         Some(b'0'..=b'9' | b'.') => {
@@ -195,20 +196,20 @@ pub(super) fn value(literal: &str) -> Result<ValueRef<'static>, &'static str> {
             let v: f64 = literal.parse().map_err(|_| reasons::INVALID_LINE)?;
             if v.is_finite() { Ok(ValueRef::Double(v)) } else { Err(reasons::NOT_FINITE) }
         }
-        // Unsigned ones are stored as what they fit into: there is no other 64 bit integer in BSON.
+        // Unsigned integers are stored as signed ones, because BSON has no other 64-bit integer.
         Some(b'i' | b'u') => suffixed(literal),
         _ => word(literal),
     }
 }
 
-/// A decimal of up to fifteen digits, as sensors send them. Anything else is for the library.
+/// A decimal of up to fifteen digits, as most sensors send. The library parses all others.
 fn short_decimal(literal: &[u8]) -> Option<f64> {
     const DIGITS_MAX: usize = 15;
     let (digits, negative) = match literal.split_first()? {
         (b'-', rest) => (rest, true),
         _ => (literal, false),
     };
-    // The point is one more byte.
+    // One more byte for the decimal point.
     if digits.len() > DIGITS_MAX + 1 || !digits.first()?.is_ascii_digit() {
         return None;
     }
@@ -221,7 +222,7 @@ fn short_decimal(literal: &[u8]) -> Option<f64> {
         }
     }
     let decimals = point.map_or(0, |point| digits.len() - 1 - point);
-    // Without a point there may be sixteen digits, which a double does not hold any more.
+    // Without a decimal point there could be sixteen digits, which may not fit a double.
     if point.is_none() && digits.len() > DIGITS_MAX {
         return None;
     }
@@ -252,7 +253,8 @@ fn word(literal: &str) -> Result<ValueRef<'static>, &'static str> {
     Err(if not_finite { reasons::NOT_FINITE } else { reasons::INVALID_LINE })
 }
 
-/// How far blanks reach from `at`; a carriage return is one, since it stands before a line break.
+/// The offset of the first byte from `at` on that is not a blank. A carriage return is a blank, because it precedes a
+/// line break.
 pub(super) fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
     while matches!(bytes.get(at), Some(b' ' | b'\t' | b'\r')) {
         at += 1;
@@ -260,24 +262,24 @@ pub(super) fn skip_blank(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// The next line break, or the end.
+/// The offset of the next line break, or the end.
 pub(super) fn newline(bytes: &[u8], at: usize) -> usize {
     bytes[at..].iter().position(|b| *b == b'\n').map_or(bytes.len(), |n| at + n)
 }
 
-/// How many line breaks there are.
+/// The number of line breaks.
 pub(super) fn newlines(bytes: &[u8]) -> usize {
     memchr_iter(b'\n', bytes).count()
 }
 
-/// What is left of the line, for a message.
+/// The rest of the line, for a message.
 pub(super) fn rest(text: &str, at: usize) -> &str {
     text[at..newline(text.as_bytes(), at)].trim_end()
 }
 
-/// The end of a line that is broken. Behind `="` a text begins, and its line breaks belong to it; unless it is not
-/// closed as it should be, for then it is the quote that is broken, and what stands behind the line break is a line of its
-/// own. Linear over all lines of a payload: a quote behind `=` also closes whatever text began before it.
+/// The end of a malformed line. A text starts after `="`, and its line breaks belong to it. But if the text is not
+/// properly closed, the quote itself is the error, and the next line break ends the line. Linear over all lines of a
+/// payload, because a quote after `=` also closes any text that started before it.
 pub(super) fn line_end(bytes: &[u8], begin: usize) -> usize {
     let mut at = begin;
     while let Some(&b) = bytes.get(at) {

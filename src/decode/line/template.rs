@@ -9,35 +9,35 @@ use crate::decode::template::{Parts, TAGS_MAX, behind, keyed};
 use crate::decode::{Context, names, time};
 use crate::model::{BatchBuilder, ValueRef};
 
-/// What stands between two literal parts.
+/// The variable part between two literal parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// The tag that names the sensor.
+    /// The value of the tag that names the sensor.
     Sensor,
-    /// A tag: its place among those of the line, or among the stored ones, sorted by key.
+    /// The value of a tag, with its index in the line, or among the stored tags, which are sorted by key.
     Tag(u8),
     /// A field's value.
     Value,
     /// The time.
     Time,
-    /// Behind the last part.
+    /// After the last literal part.
     End,
 }
 
-/// Where the sensor's id comes from.
+/// The source of the sensor's id.
 #[derive(Debug)]
 enum Id {
     Tag,
     Topic,
-    /// Measurement and tags: the text before each tag's value (unescaped slots hold nothing that ends a word), by the tags'
-    /// order in the id, with their place among the stored ones.
+    /// Measurement and tags: the text before each tag's value, in the order of the id, and the tag's index among the
+    /// stored ones. (Values in slots are unescaped, so they contain no character that ends a word.)
     Series {
         begin: String,
         tags: Vec<(String, u8)>,
     },
 }
 
-/// What one line looked like.
+/// The layout of one line.
 #[derive(Debug)]
 pub(super) struct Template {
     parts: Parts<Slot>,
@@ -46,8 +46,7 @@ pub(super) struct Template {
     schema: u32,
 }
 
-/// What a line said, as it was decoded: `slots` by place, tags with their index in `tags`, which are as they stand there
-/// with their stored names.
+/// A decoded line, the source of a template. `slots` are in order of position; a tag's slot holds its index in `keys`.
 pub(super) struct Line<'l, 't> {
     pub(super) text: &'t str,
     pub(super) begin: usize,
@@ -61,7 +60,7 @@ pub(super) struct Line<'l, 't> {
 }
 
 impl Template {
-    /// The template of a line that was just committed; `None` where it is too large for one.
+    /// The template of a line that was just committed; `None` if the line is too large.
     pub(super) fn of(line: &Line<'_, '_>) -> Option<Template> {
         if line.keys.len() > TAGS_MAX {
             return None;
@@ -99,7 +98,7 @@ impl Template {
         Some(Template { parts, tag_keys, id, schema: line.schema })
     }
 
-    /// Commits the line at `begin` if it is like this one, and gives its end; `series` is room for an id.
+    /// Commits the line at `begin` if it matches this template, and returns its end. `series` is a buffer for an id.
     pub(super) fn fill(
         &self,
         text: &str,
@@ -154,13 +153,13 @@ impl Template {
     }
 }
 
-/// A tag's value without escapes.
+/// A tag's value, if it has no escapes.
 fn tag_value(text: &str, at: usize) -> Option<(&str, usize)> {
     let end = scan::plain_word(text.as_bytes(), at, &TAG_VALUE)?;
     text.get(at..end).filter(|value| !value.is_empty()).map(|value| (value, end))
 }
 
-/// A field's value, as far as it is borrowed.
+/// A field's value, if it can be borrowed.
 fn value<'t>(text: &'t str, at: usize, limits: &Limits) -> Option<(ValueRef<'t>, usize)> {
     if text.as_bytes().get(at) != Some(&b'"') {
         if let Some(simple) = scan::simple(text.as_bytes(), at) {

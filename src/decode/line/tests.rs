@@ -1,4 +1,4 @@
-//! The syntax, line by line, and what bad lines cost.
+//! The syntax, line by line, and the rejects of bad lines.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -289,7 +289,7 @@ fn bad_lines_and_what_they_get() {
     for (line, reason) in table {
         let (readings, rejects) = run(&line);
         assert_eq!((readings.len(), &rejects[..]), (0, &[(0, reason)][..]), "{line}");
-        // It costs neither its neighbours nor their numbers.
+        // It does not affect its neighbours or their line numbers.
         let (readings, rejects) = run(format!("a v=1 1\r\n\n{line}\nb v=1,s=\"2\n3\" 2\r\n{line}\nc v=3"));
         let ids: Vec<&str> = readings.iter().map(|r| r.sensor_id.as_str()).collect();
         assert_eq!((ids, &rejects[..]), (vec!["a", "b", "c"], &[(2, reason), (5, reason)][..]), "{line}");
@@ -298,11 +298,11 @@ fn bad_lines_and_what_they_get() {
 
 #[test]
 fn text_over_several_lines_belongs_to_its_line_even_where_that_is_bad() {
-    // What stands in the text must not become a reading of its own.
+    // The content of the text must not become a separate reading.
     let (readings, rejects) = run("log bad=x,msg=\"one\ncpu v=1 1\ntwo\",n=2 5\nb v=1");
     assert_eq!((readings.len(), readings[0].sensor_id.as_str()), (1, "b"));
     assert_eq!(rejects, [(0, reasons::INVALID_LINE)]);
-    // A quote that is not closed costs its line, not the next one.
+    // An unclosed quote rejects its line, but not the next one.
     let (readings, rejects) = run("a v=\"x\nb s=\"y\"\nc v=\"z");
     assert_eq!((readings.len(), readings[0].sensor_id.as_str()), (1, "b"));
     assert_eq!(rejects, [(0, reasons::INVALID_LINE), (2, reasons::INVALID_LINE)]);
@@ -333,7 +333,7 @@ fn lines_are_quoted_by_their_number() {
     assert_eq!(quote_lines("üüüü".as_bytes(), [0].into_iter(), 3), ["üüü"]);
 }
 
-/// Two megabytes of whatever is worst for this code; quadratic work on them would take minutes, it takes a second.
+/// Two megabytes of the worst case for this code. Quadratic work would take minutes; linear work takes a second.
 #[test]
 fn hostile_payloads_take_linear_time() {
     let fill = |piece: &str| piece.repeat((2 << 20) / piece.len());

@@ -1,5 +1,6 @@
-//! The messages in a payload: an object, the elements of an array, documents one after another, or a payload that is no
-//! JSON and counts as one scalar. The array is walked here, so that only one element is held as a tree at a time.
+//! Finds the messages in a payload: an object, the elements of an array, concatenated documents, or a payload that is
+//! not JSON and counts as one scalar. This module walks the array, so that only one element is in memory as a tree at a
+//! time.
 
 use std::fmt;
 
@@ -15,20 +16,20 @@ use crate::decode::scalar;
 use crate::decode::split::{self, Within, skip_space};
 use crate::decode::token::Token;
 
-/// Members and elements of one message, those of all levels together: a tree of them is many times larger than its text.
+/// Limit on members and elements of one message, on all levels together: their tree is many times larger than the text.
 pub(super) const MEMBERS_MAX: usize = 500_000;
 const TOO_MANY: &str = "more than 500000 members in one message";
 
-/// Hands over each message, or what is wrong where one should be.
+/// Passes each message to `take`, or the fault found in its place.
 pub(super) fn read(payload: &[u8], mut take: impl FnMut(Result<Value, Fault>)) {
-    // A byte order mark, and the NUL that ends a C program's text.
+    // Strips a byte order mark, and the NUL that ends a text in C.
     let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes).trim_ascii_end();
     let at = skip_space(bytes, 0);
     match bytes.get(at) {
         Some(b'[') => array(bytes, at + 1, &mut take),
         Some(b'{') => stream(bytes, at, &mut take),
-        // Nothing for a word such as `nan`: there is no value, and nothing wrong.
+        // No message for a word such as `nan`: it means "no value", which is not a fault.
         Some(_) => match scalar::value(bytes) {
             Ok(Token::Null) => {}
             Ok(token) => take(Ok(of_token(&token))),
@@ -38,13 +39,13 @@ pub(super) fn read(payload: &[u8], mut take: impl FnMut(Result<Value, Fault>)) {
     }
 }
 
-/// The object that a text holds, plain or in base64, where it holds one: some clouds send JSON within JSON.
+/// The object in a text, plain or in base64, if there is one: some clouds send JSON inside JSON.
 pub(super) fn within(text: &str) -> Option<Value> {
     let text = text.trim();
     if text.starts_with('{') {
         return object(text.as_bytes());
     }
-    // `{"` and `{` with white space behind it, in base64.
+    // The base64 of `{"`, and of `{` followed by white space.
     if text.starts_with("ey") || text.starts_with("ew") {
         return object(&STANDARD.decode(text).ok()?);
     }
@@ -69,7 +70,7 @@ fn array(bytes: &[u8], at: usize, take: &mut impl FnMut(Result<Value, Fault>)) {
             Some(b',') => at = skip_space(bytes, at + 1),
             Some(b']') => return trailing(bytes, at + 1, take),
             _ => {
-                let what = "the array is not closed or a comma is missing; what follows is not read";
+                let what = "the array is not closed or a comma is missing; the rest of the payload is skipped";
                 return take(Err(Fault::new(reasons::INVALID_JSON, what)));
             }
         }
@@ -94,7 +95,7 @@ fn trailing(bytes: &[u8], at: usize, take: &mut impl FnMut(Result<Value, Fault>)
     }
 }
 
-/// Reads the element at `at` and gives where it ends; `None` where that cannot be known.
+/// Parses the element at `at` and returns its end; `None` if the end is unknown.
 fn element(bytes: &[u8], at: usize, within: Within, take: &mut impl FnMut(Result<Value, Fault>)) -> Option<usize> {
     let rest = &bytes[at..];
     let mut parser = serde_json::Deserializer::from_slice(rest);
@@ -111,16 +112,19 @@ fn element(bytes: &[u8], at: usize, within: Within, take: &mut impl FnMut(Result
     }
 }
 
-/// What is wrong with an element.
+/// The fault of an element.
 fn fault(element: &[u8], error: &serde_json::Error, depth: usize) -> Fault {
     if depth > split::DEPTH_MAX {
-        return Fault::new(reasons::TOO_DEEP, format!("nested {depth} levels deep, {} are allowed", split::DEPTH_MAX));
+        return Fault::new(
+            reasons::TOO_DEEP,
+            format!("nested {depth} levels deep; at most {} are allowed", split::DEPTH_MAX),
+        );
     }
     if let Err(e) = std::str::from_utf8(element) {
-        return Fault::new(reasons::INVALID_UTF8, format!("not UTF-8 at byte {} of it", e.valid_up_to()));
+        return Fault::new(reasons::INVALID_UTF8, format!("not UTF-8 at byte {} of the message", e.valid_up_to()));
     }
     let text = error.to_string();
-    // Line and column count from the element and not from the payload.
+    // Remove line and column, which count from the element and not from the payload.
     let text = text.split(" at line ").next().unwrap_or_default();
     if text == TOO_MANY {
         return Fault::new(reasons::TOO_MANY_FIELDS, TOO_MANY);
@@ -133,7 +137,7 @@ fn fault(element: &[u8], error: &serde_json::Error, depth: usize) -> Fault {
     Fault::new(reason, format!("{text} at byte {at}: {}", near(element, at)))
 }
 
-/// The bytes around a place, for a person.
+/// The bytes around an offset, for people.
 fn near(bytes: &[u8], at: usize) -> String {
     let part = &bytes[at.saturating_sub(12).min(bytes.len())..bytes.len().min(at + 28)];
     excerpt(&String::from_utf8_lossy(part))
@@ -149,8 +153,8 @@ fn of_token(token: &Token<'_>) -> Value {
     }
 }
 
-/// Builds a tree, counting its members. Integers beyond 64 bit signed become doubles; of a key that comes twice the last
-/// counts, as in most parsers that the devices' makers have tried.
+/// Builds a tree and counts its members. Integers beyond signed 64 bit become doubles. For a duplicate key the last one
+/// counts, as in most parsers that device makers test with.
 struct Tree<'l> {
     left: &'l mut usize,
 }

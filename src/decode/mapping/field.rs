@@ -1,4 +1,4 @@
-//! One member to one value: its name, whether it counts, and what the rules for fields make of it.
+//! Converts one member to one value: its name, whether it is included, and the rules for fields.
 
 use std::borrow::Cow;
 
@@ -16,18 +16,18 @@ use crate::decode::token::Token;
 use crate::decode::{Context, reasons};
 use crate::model::{BatchBuilder, ValueRef};
 
-/// Takes the values of one reading.
+/// Collects the values of one reading.
 pub(super) struct Fields<'x, 'c, 'm, 't> {
     pub(super) rule: &'x Rule,
     pub(super) cx: &'x Context<'c>,
     pub(super) out: &'x mut BatchBuilder,
     pub(super) tags: &'t mut Tags<'m>,
-    /// The record itself is flattened, and what `id`, `time` and `tags` take of it with it.
+    /// Whether the record itself is flattened, including the members that `id`, `time` and `tags` use.
     pub(super) is_whole: bool,
 }
 
 impl Fields<'_, '_, '_, '_> {
-    /// Adds a value, and of an object or array all that are in it, under names that begin with `name`.
+    /// Adds a value, or all values inside an object or array, under names that begin with `name`.
     pub(super) fn flatten(&mut self, name: &str, value: &Value) -> Result<(), Fault> {
         let mut path = name.to_owned();
         self.below(&mut path, value)
@@ -38,7 +38,7 @@ impl Fields<'_, '_, '_, '_> {
         match value {
             Value::Object(members) => {
                 for (key, value) in members {
-                    // An empty key adds nothing to the name: Tasmota's meters put all their values under one.
+                    // An empty key adds nothing to the name: Tasmota's meters put all their values under an empty key.
                     if !path.is_empty() && !key.is_empty() {
                         path.push_str(&self.rule.separator);
                     }
@@ -112,7 +112,7 @@ impl Fields<'_, '_, '_, '_> {
     }
 }
 
-/// The value as it will be stored, not yet scaled; `None`: it is none.
+/// The value to store, before scaling; `None` if it is dropped.
 fn converted<'v>(value: &'v Value, field: Option<&'v FieldRule>, texts: Texts) -> Option<Token<'v>> {
     let token = match value {
         Value::String(text) => {
@@ -146,7 +146,7 @@ fn converted<'v>(value: &'v Value, field: Option<&'v FieldRule>, texts: Texts) -
     }
 }
 
-/// The number that a text is.
+/// Parses a number.
 fn number(text: &str) -> Option<Token<'static>> {
     if !is_number(text) {
         return None;
@@ -158,12 +158,12 @@ fn number(text: &str) -> Option<Token<'static>> {
     }
 }
 
-/// Whether a text of digits is rather a code than a number: `0042` is not 42.
+/// Whether a text of digits is a code instead of a number: `0042` is not 42.
 fn is_code(text: &str) -> bool {
     text.len() > 1 && text.starts_with('0') && text.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// What a value says as true or false.
+/// Converts a value to a boolean.
 fn truth(token: &Token<'_>) -> Option<bool> {
     match token {
         Token::Bool(flag) => Some(*flag),
@@ -180,7 +180,7 @@ fn truth(token: &Token<'_>) -> Option<bool> {
     }
 }
 
-/// `scale` and `offset`. A scale such as 0.1 is a division by 10, which gives the decimals that were meant.
+/// Applies `scale` and `offset`. A scale such as 0.1 becomes a division by 10, which yields the intended decimals.
 fn scaled(n: f64, field: &FieldRule, name: &str) -> Result<f64, Fault> {
     let scale = field.scale.map_or(1.0, |scale| scale.0);
     let divisor = (1.0 / scale).round();
@@ -189,6 +189,6 @@ fn scaled(n: f64, field: &FieldRule, name: &str) -> Result<f64, Fault> {
     if sum.is_finite() {
         return Ok(sum);
     }
-    let detail = format!("{} is beyond the range of a double once it is scaled", excerpt(name));
+    let detail = format!("{} exceeds the range of a double after scaling", excerpt(name));
     Err(Fault::new(reasons::NOT_FINITE, detail))
 }

@@ -1,12 +1,12 @@
-//! Applies `[formats.NAME]` to payloads; the language and its rules stand in [`crate::config::mapping`].
+//! Applies `[formats.NAME]` to payloads; [`crate::config::mapping`] describes the language and its rules.
 //!
-//! `document` finds the messages in a payload, `place` looks things up in one, `record` makes a reading of a record and
-//! `field` a value of a member. Everything is parsed at the start: a message costs its own parse into a tree and a look at
-//! what the rule names, and nothing is looked up by the format's name.
+//! `document` finds the messages in a payload, `place` looks up values in a message, `record` builds a reading from a
+//! record, and `field` a value from a member. Mappings are parsed at startup: a message costs parsing it into a tree
+//! and looking up the places that the rule names, and no lookup by the format's name.
 //!
 //! Limits: a message has at most [`document::MEMBERS_MAX`] members and 127 levels, a payload at most
-//! `limits.batch_max_readings` readings, and each reading the limits of every other one. A fault in a record costs that
-//! record; one in the JSON costs the message, and the following ones only where it cannot be seen where they begin.
+//! `limits.batch_max_readings` readings, and each reading has the usual limits. A fault in a record rejects that
+//! record. A fault in the JSON rejects the message, and also the following ones if their start cannot be found.
 
 mod document;
 mod field;
@@ -38,7 +38,7 @@ pub(super) struct Mapper {
 
 impl Mapper {
     pub(super) fn new(spec: Arc<Mapping>) -> Mapper {
-        // The configuration has refused those that are none.
+        // The configuration has already refused invalid templates.
         let templates = |rule: &Rule| rule.topics.iter().filter_map(|text| TopicTemplate::parse(text).ok()).collect();
         Mapper { topics: spec.rules.iter().map(templates).collect(), spec }
     }
@@ -47,12 +47,12 @@ impl Mapper {
         &self.spec.name
     }
 
-    /// Whether the format takes what it needs to know from the topic itself.
+    /// Whether the format reads topics itself.
     pub(super) fn has_topics(&self) -> bool {
         self.spec.has_topics()
     }
 
-    /// Reads a payload.
+    /// Decodes a payload.
     pub(super) fn decode(
         &self,
         payload: &[u8],
@@ -70,19 +70,19 @@ impl Mapper {
     }
 }
 
-/// The work on one payload.
+/// The state of decoding one payload.
 struct Run<'a, 'c> {
     mapper: &'a Mapper,
     topic: Option<&'a str>,
     cx: &'a Context<'c>,
     out: &'a mut BatchBuilder,
     rejects: &'a mut Rejects,
-    /// The next record's place, for rejects.
+    /// The next record's index, for rejects.
     index: usize,
     quota: Quota,
 }
 
-/// A rule and the message that it fits.
+/// A rule and the message that it matches.
 #[derive(Clone, Copy)]
 struct Case<'r, 'm> {
     rule: &'r Rule,
@@ -113,8 +113,8 @@ impl Run<'_, '_> {
         }
         let name = mapper.name();
         let needs_topic = self.topic.is_none() && mapper.has_topics();
-        let hint = if needs_topic { "; some need the topic, and there is none" } else { "" };
-        self.reject(Fault::new(reasons::NO_RULE, format!("no rule of the format {name} fits this message{hint}")));
+        let hint = if needs_topic { "; some rules need the topic, which is missing" } else { "" };
+        self.reject(Fault::new(reasons::NO_RULE, format!("no rule of the format {name} matches this message{hint}")));
     }
 
     fn records<'m>(&mut self, case: Case<'_, 'm>, mut names: Names<'m>) {
@@ -123,13 +123,13 @@ impl Run<'_, '_> {
             return self.record(case, &names, message);
         }
         let Some(each) = rule.each.iter().find(|each| is_there(each, message)) else {
-            let what = "no records: nothing is at the place that `each` says";
+            let what = "no records: nothing found at the place in `each`";
             return self.reject(Fault::new(reasons::NO_VALUES, what));
         };
         self.walk(case, &each.0, message, &mut names);
     }
 
-    /// Goes down to the records; as deep as `each` has steps.
+    /// Descends to the records; as deep as `each` has steps.
     fn walk<'m>(&mut self, case: Case<'_, 'm>, steps: &[EachStep], value: &'m Value, names: &mut Names<'m>) {
         let Some((step, rest)) = steps.split_first() else {
             return self.record(case, names, value);
@@ -149,7 +149,7 @@ impl Run<'_, '_> {
             }
             (EachStep::All(name), Value::Array(elements)) => {
                 for (i, value) in elements.iter().enumerate() {
-                    // The number is only made where somebody wants it.
+                    // Formatted only if it is captured.
                     let key = if name.is_some() { Cow::Owned(i.to_string()) } else { Cow::Borrowed("") };
                     names.push(name.as_deref(), key);
                     self.walk(case, rest, value, names);
@@ -192,7 +192,7 @@ impl Run<'_, '_> {
     }
 }
 
-/// Whether the records of this candidate are there: something at the place, or up to the first `*` a container.
+/// Whether the records of this candidate are present: a value at the place, or a container at the first `*`.
 fn is_there(each: &Each, message: &Value) -> bool {
     let mut value = message;
     for step in &each.0 {

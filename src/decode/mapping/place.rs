@@ -1,4 +1,4 @@
-//! Looks things up: places, names and what is put together of them, and whether a condition holds.
+//! Looks up places and names, composes sources, and evaluates conditions.
 
 use std::borrow::Cow;
 
@@ -11,11 +11,11 @@ use crate::decode::Context;
 use crate::decode::token::Token;
 use crate::decode::topic::Captured;
 
-/// Longer texts are no part of an id or a tag: `limits.string_max_bytes` is at most this, and a text of the whole message
+/// Longer texts are not used in ids and tags: `limits.string_max_bytes` is at most this, and a long text of the message
 /// must not be copied for each of its records.
 const TEXT_MAX_BYTES: usize = 16_384;
 
-/// One step down.
+/// Follows one step.
 pub(super) fn step<'v>(step: &Step, value: &'v Value) -> Option<&'v Value> {
     match (step, value) {
         (Step::Key { key, .. }, Value::Object(members)) => members.get(&**key),
@@ -26,13 +26,13 @@ pub(super) fn step<'v>(step: &Step, value: &'v Value) -> Option<&'v Value> {
     }
 }
 
-/// What is at a place; null is as if absent.
+/// The value at a place; null counts as absent.
 pub(super) fn find<'v>(place: &Place, record: &'v Value, message: &'v Value) -> Option<&'v Value> {
     let from = if place.from_message { message } else { record };
     place.steps.iter().try_fold(from, |value, s| step(s, value)).filter(|value| !value.is_null())
 }
 
-/// Whether a condition holds.
+/// Whether a condition is true.
 pub(super) fn holds(condition: &Condition, record: &Value, message: &Value) -> bool {
     let found = condition.at.iter().find_map(|place| find(place, record, message));
     if condition.there.is_some_and(|there| there != found.is_some()) {
@@ -59,7 +59,7 @@ fn is_kind(kind: Kind, value: &Value) -> bool {
     }
 }
 
-/// Whether a value is the one that the configuration says; 1 and 1.0 are the same.
+/// Whether a value equals the one in the configuration; 1 and 1.0 are equal.
 pub(super) fn equal(scalar: &Scalar, value: &Value) -> bool {
     match scalar {
         Scalar::Text(text) => value.as_str() == Some(text),
@@ -69,12 +69,12 @@ pub(super) fn equal(scalar: &Scalar, value: &Value) -> bool {
     }
 }
 
-/// What the names in braces stand for: the keys that `each` has gone through, then what the subscription's template
-/// says, then the rule's own.
+/// The values of the names in braces. Looked up first among the keys that `each` captured, then in the subscription's
+/// template, then in the rule's own.
 pub(super) struct Names<'m> {
     sensor_id: Option<&'m str>,
     field: Option<&'m str>,
-    /// Of the rule's template, with its level separator.
+    /// From the rule's template, with its level separator applied.
     topic: Vec<(&'m str, Cow<'m, str>)>,
     keys: Vec<(String, Cow<'m, str>)>,
 }
@@ -85,7 +85,7 @@ impl<'m> Names<'m> {
         if let Some(captured) = captured {
             let joined = |text: &'m str| match separator {
                 "/" => Cow::Borrowed(text),
-                // Only a name that takes several levels has a `/` in it.
+                // Only a name that takes several levels contains a `/`.
                 _ if text.contains('/') => Cow::Owned(text.replace('/', separator)),
                 _ => Cow::Borrowed(text),
             };
@@ -96,14 +96,14 @@ impl<'m> Names<'m> {
         Names { sensor_id: cx.sensor_id, field: cx.field, topic, keys: Vec::new() }
     }
 
-    /// A key that `each` goes through.
+    /// Adds a key on the path that `each` follows.
     pub(super) fn push(&mut self, name: Option<&str>, key: Cow<'m, str>) {
         if let Some(name) = name {
             self.keys.push((name.to_owned(), key));
         }
     }
 
-    /// Back from it.
+    /// Removes the last key on the path.
     pub(super) fn pop(&mut self, name: Option<&str>) {
         if name.is_some() {
             self.keys.pop();
@@ -121,7 +121,7 @@ impl<'m> Names<'m> {
         key.or_else(subscribed).or_else(of_topic)
     }
 
-    /// Those that become tags: all but the sensor's id and the field.
+    /// The names that become tags: all except the sensor's id and the field.
     pub(super) fn tags(&self) -> impl Iterator<Item = (&str, &str)> {
         let keys = self.keys.iter().rev().map(|(name, text)| (name.as_str(), &**text));
         let topic = self.topic.iter().map(|(name, text)| (*name, &**text));
@@ -129,7 +129,7 @@ impl<'m> Names<'m> {
     }
 }
 
-/// A record and what is around it.
+/// A record and its context.
 #[derive(Clone, Copy)]
 pub(super) struct Around<'x, 'm> {
     pub(super) names: &'x Names<'m>,
@@ -139,7 +139,7 @@ pub(super) struct Around<'x, 'm> {
 }
 
 impl<'x, 'm> Around<'x, 'm> {
-    /// The first source that is there and not empty, as text.
+    /// The first source that is present and not empty, as text.
     pub(super) fn text(self, sources: &'x [Source]) -> Option<Cow<'x, str>>
     where
         'm: 'x,
@@ -147,7 +147,7 @@ impl<'x, 'm> Around<'x, 'm> {
         sources.iter().find_map(|source| self.source(source)).filter(|text| text.len() <= TEXT_MAX_BYTES)
     }
 
-    /// What a source says, as text.
+    /// The value of a source, as text.
     pub(super) fn source(self, source: &'x Source) -> Option<Cow<'x, str>>
     where
         'm: 'x,
@@ -188,7 +188,7 @@ impl<'x, 'm> Around<'x, 'm> {
         }
     }
 
-    /// What a source says, for a time: numbers stay numbers.
+    /// The value of a source, for a time: numbers stay numbers.
     pub(super) fn token(self, source: &'x Source) -> Option<Token<'x>>
     where
         'm: 'x,
@@ -207,7 +207,7 @@ impl<'x, 'm> Around<'x, 'm> {
     }
 }
 
-/// A scalar as text; nothing for null, objects and arrays.
+/// A scalar as text; `None` for null, objects and arrays.
 pub(super) fn scalar_text(value: &Value) -> Option<Cow<'_, str>> {
     match value {
         Value::String(text) => Some(Cow::Borrowed(text)),
@@ -217,7 +217,8 @@ pub(super) fn scalar_text(value: &Value) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The eight bytes of an EUI-64 as lower-case hex: from hex, with `-` or `:` between the bytes or not, or from base64.
+/// The eight bytes of an EUI-64 as lower-case hex: from hex, optionally with `-` or `:` between the bytes, or from
+/// base64.
 fn eui(text: &str) -> Option<String> {
     let hex: String = text.chars().filter(|c| !matches!(c, '-' | ':')).collect();
     if hex.len() == 16 && hex.bytes().all(|b| b.is_ascii_hexdigit()) {

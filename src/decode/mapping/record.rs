@@ -1,5 +1,5 @@
-//! One record to one reading: its values first, since a record without any is no reading whatever else is wrong with it,
-//! then the sensor, the time and the tags.
+//! Builds one reading from one record: first its values, because a record without any is not a reading, whatever other
+//! faults it has; then the sensor, the time and the tags.
 
 use std::borrow::Cow;
 
@@ -15,10 +15,10 @@ use crate::decode::rejects::Fault;
 use crate::decode::{Context, TsUnit, reasons, time};
 use crate::model::BatchBuilder;
 
-/// Members of an object of labels that are looked at for tags; few are more than a reading may have.
+/// Limit on the members of an object that become tags. It leaves some more than a reading may have.
 const LABELS_MAX: usize = 256;
 
-/// The tags of a reading, names as they are stored, no name twice: who comes first stays.
+/// The tags of a reading, under their stored names. For a duplicate name the first one is kept.
 pub(super) struct Tags<'m> {
     list: Vec<(Cow<'m, str>, Cow<'m, str>)>,
 }
@@ -39,7 +39,7 @@ impl<'m> Tags<'m> {
     }
 }
 
-/// Reads a record into the builder's current reading and commits it; false where no value is left.
+/// Decodes a record into the builder's current reading and commits it; false if no value is left.
 pub(super) fn read<'m>(
     case: Case<'_, 'm>,
     names: &Names<'m>,
@@ -60,7 +60,8 @@ pub(super) fn read<'m>(
         sources => around.text(sources),
     };
     let sensor_id = sensor_id.ok_or_else(|| {
-        let what = if rule.id.is_empty() { "no template names the sensor" } else { "nothing is where `id` says" };
+        let what =
+            if rule.id.is_empty() { "no template names the sensor" } else { "nothing found at the place in `id`" };
         Fault::new(reasons::MISSING_SENSOR_ID, what)
     })?;
     names::check_sensor_id(&sensor_id, cx.limits)?;
@@ -74,10 +75,10 @@ pub(super) fn read<'m>(
 fn values(rule: &Rule, around: Around<'_, '_>, mut fields: Fields<'_, '_, '_, '_>) -> Result<(), Fault> {
     let prefix = rule.prefix.as_ref().and_then(|source| around.source(source)).unwrap_or_default();
     let at = |place| Some((place, find(place, around.record, around.message)?));
-    let missing = || Fault::new(reasons::NO_VALUES, "nothing is where `values` says");
+    let missing = || Fault::new(reasons::NO_VALUES, "nothing found at the place in `values`");
     match &rule.values {
         Values::At(places) => {
-            // A place that is there with null in it says that there is no value, which is no error.
+            // A null at the place means "no value", which is not an error.
             let is_null = || places.iter().any(|place| is_null(place, around));
             let Some((place, value)) = places.iter().find_map(at) else {
                 return if is_null() { Ok(()) } else { Err(missing()) };
@@ -97,7 +98,7 @@ fn values(rule: &Rule, around: Around<'_, '_>, mut fields: Fields<'_, '_, '_, '_
             for (name, places) in list {
                 let found = places.iter().find_map(|place| {
                     let value = find(place, around.record, around.message)?;
-                    // Those of the message are looked at for every record, so nothing large is taken from there.
+                    // Values of the message are read for every record, so large ones are not copied from it.
                     (!place.from_message || scalar_text(value).is_some()).then_some(value)
                 });
                 any |= found.is_some() || places.iter().any(|place| is_null(place, around));
@@ -115,7 +116,7 @@ fn is_null(place: &Place, around: Around<'_, '_>) -> bool {
     place.steps.iter().try_fold(from, |value, step| super::place::step(step, value)).is_some_and(Value::is_null)
 }
 
-/// A value that has no name of its own.
+/// A value without a name.
 fn scalar(
     rule: &Rule,
     around: Around<'_, '_>,
@@ -124,20 +125,20 @@ fn scalar(
     fields: &mut Fields<'_, '_, '_, '_>,
 ) -> Result<(), Fault> {
     let name = around.text(&rule.field).ok_or_else(|| {
-        let what = "a value without a name: no template has {field}, and nothing is where `field` says";
+        let what = "a value without a name: no template has {field}, and nothing found at the place in `field`";
         Fault::new(reasons::MISSING_FIELD, what)
     })?;
     fields.flatten(&rule.joined(prefix, &name), value)
 }
 
 impl Rule {
-    /// Two parts of a name, with the separator where both are there.
+    /// Joins two parts of a name, with the separator if both are present.
     pub(super) fn joined<'n>(&self, prefix: &str, name: &'n str) -> Cow<'n, str> {
         if prefix.is_empty() { Cow::Borrowed(name) } else { format!("{prefix}{}{name}", self.separator).into() }
     }
 }
 
-/// The time: the first candidate that says one. One that cannot be understood counts only where none does.
+/// The time: the first candidate that is a time. An unreadable one counts only if there is no other.
 fn when(rule: &Rule, around: Around<'_, '_>) -> Result<(i64, bool), Fault> {
     let cx = around.cx;
     let mut unreadable = None;
@@ -164,7 +165,7 @@ fn when(rule: &Rule, around: Around<'_, '_>) -> Result<(i64, bool), Fault> {
     }
 }
 
-/// Adds the tags: those of the rule, then those that the templates and `each` name.
+/// Adds the tags: those of the rule, then the names captured by templates and `each`.
 fn labels(rule: &Rule, around: Around<'_, '_>, tags: &mut Tags<'_>) -> Result<(), Fault> {
     let cx = around.cx;
     for (name, sources) in rule.tags.iter().filter(|(name, _)| name != "*") {
@@ -176,7 +177,7 @@ fn labels(rule: &Rule, around: Around<'_, '_>, tags: &mut Tags<'_>) -> Result<()
         let Source::Place(place) = source else { continue };
         let Some(Value::Object(members)) = find(place, around.record, around.message) else { continue };
         if members.len() > LABELS_MAX {
-            let detail = format!("{} members where {} has tags", members.len(), excerpt("*"));
+            let detail = format!("{} members in the object of the tags {}", members.len(), excerpt("*"));
             return Err(Fault::new(reasons::TOO_MANY_TAGS, detail));
         }
         for (name, value) in members {

@@ -1,11 +1,11 @@
-//! What a mapping makes of payloads: each key of the language, and what becomes of what is wrong.
+//! Applying mappings: each key of the language, and the rejects.
 
 use super::*;
 use crate::config::mapping::parse_formats;
 use crate::decode::tests::{NOW, bare, limits, line};
 use crate::model::{Reading, Value};
 
-/// What a payload becomes by a text of `[formats.x]`: readings and rejects.
+/// Decodes a payload with the text of `[formats.x]`: readings and rejects.
 fn run(text: &str, topic: Option<&str>, payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, &'static str)>) {
     let mut limits = limits();
     limits.batch_max_readings = 50;
@@ -24,7 +24,7 @@ fn run(text: &str, topic: Option<&str>, payload: impl AsRef<[u8]>) -> (Vec<Readi
     (out.finish().to_readings(), rejects.collect())
 }
 
-/// The readings as `id@time{name=value ...}[tag=text ...]`, the time in seconds, `now` for that of receipt.
+/// The readings as `id@time{name=value ...}[tag=text ...]`, with the time in seconds, or `now` for the time of receipt.
 fn shown(text: &str, topic: Option<&str>, payload: &str) -> Vec<String> {
     let (readings, rejects) = run(text, topic, payload);
     assert_eq!(rejects, [], "{payload}");
@@ -71,8 +71,12 @@ fn what_is_used_for_id_time_and_tags_is_no_value_of_the_whole() {
     let payload = r#"{"m":{"id":"S","v":1},"n":2,"t":1709290000,"u":5,"place":["north","x"],"w":3}"#;
     assert_eq!(shown(text, None, payload), [r#"S-2@1709290000{m_v=1 place[1]="x" w=3}[site=north]"#]);
     let include = text.to_owned() + "include = [\"n\", \"w\"]\n";
-    assert_eq!(shown(&include, None, payload), ["S-2@1709290000{n=2 w=3}[site=north]"], "unless it is asked for");
-    assert_eq!(shown(PLAIN, None, r#"{"id":"S","v":{"id":1,"t":2}}"#), ["S@now{id=1 t=2}"], "another one of that name");
+    assert_eq!(shown(&include, None, payload), ["S-2@1709290000{n=2 w=3}[site=north]"], "unless `include` names it");
+    assert_eq!(
+        shown(PLAIN, None, r#"{"id":"S","v":{"id":1,"t":2}}"#),
+        ["S@now{id=1 t=2}"],
+        "another member of that name"
+    );
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! `ExportMetricsServiceRequest` in JSON (OTLP specification, "JSON Protobuf Encoding"): lowerCamelCase names, unknown
-//! ones ignored, integers of 64 bits as text or number, `null` as absent.
+//! members ignored, 64-bit integers as text or number, `null` as absent.
 //!
-//! Each level is cut out as a piece of text first and looked into afterwards, since what belongs to all parts of a message
-//! (the resource, the metric's name) may stand behind them. The text is passed over some eight times so, and no tree of it
-//! is ever built.
+//! Each level is first cut out as raw text and then parsed, because data that concerns all parts of a message (the
+//! resource, the metric's name) may come after them. So the text is scanned about eight times, and no tree of it is
+//! ever built.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,7 +19,7 @@ type Raw<'d> = Option<&'d RawValue>;
 #[derive(serde::Deserialize)]
 struct Text<'d>(#[serde(borrow)] Cow<'d, str>);
 
-/// An object with some members cut out.
+/// An object with some members as raw text.
 macro_rules! objects {
     ($($name:ident { $($member:ident: $key:literal),* })*) => {$(
         #[derive(Default, serde::Deserialize)]
@@ -53,7 +53,7 @@ pub(super) fn read(payload: &str, points: &mut Points<'_>) -> Result<(), Error> 
     each(request.resource_metrics, &mut |raw| {
         let metrics: ResourceMetrics<'_> = object(Some(raw))?;
         if metrics.before_0_15.is_some() {
-            let what = "instrumentationLibraryMetrics is the shape of before OTLP 0.15; update the sender";
+            let what = "instrumentationLibraryMetrics is the format used before OTLP 0.15; update the sender";
             return Err(Error::custom(what));
         }
         let (resource, mut attributes) = (object::<Resource<'_>>(metrics.resource)?, Attributes::default());
@@ -98,7 +98,7 @@ fn read_point(raw: &RawValue) -> Result<Point<'_>, Error> {
         point.value = Some(Number::Double(double(raw)?));
     }
     if let Some(raw) = present(data.int) {
-        let int = unquoted(raw)?.parse().map_err(|_| Error::custom("asInt is no integer of 64 bits"))?;
+        let int = unquoted(raw)?.parse().map_err(|_| Error::custom("asInt is not a 64-bit integer"))?;
         point.value = Some(Number::Int(int));
     }
     read_attributes(data.attributes, &mut point.attributes)?;
@@ -126,12 +126,12 @@ fn present(raw: Raw<'_>) -> Raw<'_> {
     raw.filter(|raw| raw.get() != "null")
 }
 
-/// An absent one is empty. (A struct would also be read from an array.)
+/// Parses an object; an absent one is empty. (Checks for `{`, because serde would also parse a struct from an array.)
 fn object<'d, T: Deserialize<'d> + Default>(raw: Raw<'d>) -> Result<T, Error> {
     match present(raw) {
         None => Ok(T::default()),
         Some(raw) if raw.get().starts_with('{') => serde_json::from_str(raw.get()),
-        Some(_) => Err(Error::custom("an object should stand here")),
+        Some(_) => Err(Error::custom("expected an object")),
     }
 }
 
@@ -142,22 +142,22 @@ fn text(raw: Raw<'_>) -> Result<Cow<'_, str>, Error> {
     }
 }
 
-/// A number, which may be written as a text.
+/// The literal of a number, which may be written as a text.
 fn unquoted(raw: &RawValue) -> Result<Cow<'_, str>, Error> {
     if raw.get().starts_with('"') { text(Some(raw)) } else { Ok(Cow::Borrowed(raw.get())) }
 }
 
-/// Zero where it is absent. JavaScript's senders write times as numbers that are no integers to them.
+/// Zero if absent. Senders in JavaScript write times as numbers with a fraction or exponent.
 fn unsigned(raw: Raw<'_>) -> Result<u64, Error> {
     let Some(raw) = present(raw) else { return Ok(0) };
     let literal = unquoted(raw)?;
     let rounded = || literal.parse::<f64>().ok().filter(|v| (0.0..1.8e19).contains(v)).map(|v| v as u64);
-    literal.parse().ok().or_else(rounded).ok_or_else(|| Error::custom("a time or flags that are no integer of 64 bits"))
+    literal.parse().ok().or_else(rounded).ok_or_else(|| Error::custom("time or flags are not a 64-bit integer"))
 }
 
 /// A number, or one of the texts `NaN`, `Infinity` and `-Infinity`.
 fn double(raw: &RawValue) -> Result<f64, Error> {
-    unquoted(raw)?.parse().map_err(|_| Error::custom("a double that is no number"))
+    unquoted(raw)?.parse().map_err(|_| Error::custom("a double is not a number"))
 }
 
 /// Calls `f` with each element; an absent array has none.

@@ -1,15 +1,15 @@
-//! Metrics of OpenTelemetry (OTLP), in protobuf or JSON: gauges and sums become readings, one for each data point.
+//! OpenTelemetry metrics (OTLP), in protobuf or JSON: gauges and sums become readings, one for each data point.
 //!
-//! - field: the metric's name (`system.memory.usage` as `system_memory_usage`: names have no points), its value an integer
-//!   or a double. Whether a sum is monotonic, and its temporality, are not kept.
-//! - time: `timeUnixNano`; 0 is none, so the time of receipt.
-//! - sensor: the first of `otlp.sensor_id_attributes` that the point or its resource has; else the topic's, else
-//!   `otlp.sensor_id_default`. With `otlp.point_attributes = "sensor_id"` the point's attributes follow it.
-//! - tags: the attributes of the point and of its resource, texts, numbers and booleans.
-//! - a point with the flag for no recorded value is none. Points of histograms and summaries are rejected, each.
+//! - field: the metric's name (`system.memory.usage` becomes `system_memory_usage`: names contain no dots), its value
+//!   an integer or a double. Monotonicity and temporality of sums are not stored.
+//! - time: `timeUnixNano`; 0 means none, so the time of receipt is used.
+//! - sensor: the first of `otlp.sensor_id_attributes` that the point or its resource has; else the topic's; else
+//!   `otlp.sensor_id_default`. With `otlp.point_attributes = "sensor_id"` the point's attributes are appended.
+//! - tags: the attributes of the point and of its resource, if they are texts, numbers or booleans.
+//! - A point with the flag for no recorded value is skipped. Every point of histograms and summaries is rejected.
 //!
-//! `wire` is protobuf as such, `proto` and `json` read the two encodings, `points` makes readings. What is not
-//! well-formed is rejected whole, as the specification has it, and gives no reading.
+//! `wire` reads the protobuf wire format, `proto` and `json` read the two encodings, `points` builds readings. A
+//! malformed payload is rejected as a whole, as the specification requires, and yields no reading.
 
 mod json;
 mod points;
@@ -24,10 +24,10 @@ use super::{Context, reasons};
 use crate::config::Otlp;
 use crate::model::BatchBuilder;
 
-/// Characters of a parser's message, which may quote what it has met.
+/// The longest part of a parser's message to keep, because it may quote the payload.
 const MESSAGE_CHARS_MAX: usize = 200;
 
-/// How a request is written.
+/// The encoding of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// `application/x-protobuf`
@@ -36,8 +36,8 @@ pub enum Encoding {
     Json,
 }
 
-/// Reads an `ExportMetricsServiceRequest`. An empty one, and one of unknown members alone, gives neither readings nor
-/// rejects.
+/// Decodes an `ExportMetricsServiceRequest`. An empty one, or one with only unknown members, yields neither readings
+/// nor rejects.
 pub(super) fn decode(
     encoding: Encoding,
     payload: &[u8],
@@ -50,9 +50,9 @@ pub(super) fn decode(
     let mut points = Points::new(otlp, cx, out, rejects);
     let malformed = match (encoding, std::str::from_utf8(payload)) {
         (Encoding::Protobuf, _) => proto::read(payload, &mut points)
-            .map_err(|e| (reasons::INVALID_PROTOBUF, format!("no ExportMetricsServiceRequest: {}", e.0))),
+            .map_err(|e| (reasons::INVALID_PROTOBUF, format!("not an ExportMetricsServiceRequest: {}", e.0))),
         (Encoding::Json, Ok(text)) => json::read(text, &mut points)
-            .map_err(|e| (reasons::INVALID_JSON, format!("no ExportMetricsServiceRequest: {}", message(&e)))),
+            .map_err(|e| (reasons::INVALID_JSON, format!("not an ExportMetricsServiceRequest: {}", message(&e)))),
         (Encoding::Json, Err(_)) => Err((reasons::INVALID_UTF8, "the body is not UTF-8".to_owned())),
     };
     match malformed {

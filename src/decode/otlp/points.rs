@@ -1,4 +1,4 @@
-//! Data points to readings: one reading each, its field named after the metric.
+//! Builds one reading from each data point, with a field named after the metric.
 
 use std::borrow::Cow;
 
@@ -9,15 +9,15 @@ use super::super::{Context, line, reasons, time};
 use crate::config::{Otlp, PointAttributes};
 use crate::model::{BatchBuilder, ValueRef};
 
-/// Attributes of one list that are looked at. Those beyond could be no tags anyway.
+/// Attributes to read from one list. Further ones could not be tags anyway.
 const ATTRIBUTES_MAX: usize = 128;
 
-/// `DataPointFlags.NO_RECORDED_VALUE_MASK`: the series has ended, and there is no value.
+/// `DataPointFlags.NO_RECORDED_VALUE_MASK`: the series has ended, and the point has no value.
 const NO_RECORDED_VALUE: u64 = 1;
 
-/// Told where two points could not be told apart.
-const INDISTINCT: &str = "points of one metric and time differ in their attributes alone, which are tags here, so they \
-                          are readings of one sensor that cannot be told apart; to make each a sensor of its own set \
+/// The remark for the sender if points are indistinguishable.
+const INDISTINCT: &str = "points of one metric and time differ only in their attributes, which are tags here, so they \
+                          are indistinguishable readings of one sensor; to make each series a sensor, set \
                           otlp.point_attributes = \"sensor_id\"";
 
 /// The value of a point.
@@ -30,18 +30,18 @@ pub(super) enum Number {
 /// `NumberDataPoint`.
 #[derive(Debug, Default)]
 pub(super) struct Point<'d> {
-    /// 0: not known.
+    /// 0 if unknown.
     pub(super) time_ns: u64,
     pub(super) value: Option<Number>,
     pub(super) flags: u64,
     pub(super) attributes: Attributes<'d>,
 }
 
-/// Attributes whose values can be texts, in their order.
+/// Attributes whose values can be texts, in order.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Attributes<'d> {
     list: Vec<(Cow<'d, str>, Cow<'d, str>)>,
-    /// There were more.
+    /// Whether there were more.
     beyond: bool,
 }
 
@@ -60,19 +60,19 @@ impl<'d> Attributes<'d> {
     }
 }
 
-/// Where points go.
+/// The readings built so far.
 pub(super) struct Points<'a> {
     otlp: &'a Otlp,
     cx: &'a Context<'a>,
     out: &'a mut BatchBuilder,
     rejects: &'a mut Rejects,
-    /// Points so far.
+    /// Number of points so far.
     index: usize,
-    /// Readings so far, and those that were too many.
+    /// Number of readings so far, and of points beyond the limit.
     readings: usize,
     beyond: usize,
     metric: String,
-    /// Sensor, time and hash of attributes of the metric's last point.
+    /// The current sensor id, and time and sensor id of the metric's last point.
     id: String,
     last: Option<(i64, String)>,
 }
@@ -88,14 +88,14 @@ impl<'a> Points<'a> {
         Points { otlp, cx, out, rejects, index: 0, readings: 0, beyond: 0, metric, id, last }
     }
 
-    /// The metric that the points from here on belong to.
+    /// Sets the metric of the following points.
     pub(super) fn metric(&mut self, name: &str) {
         self.metric.clear();
         self.metric.push_str(name);
         self.last = None;
     }
 
-    /// Takes a point of a gauge or sum.
+    /// Adds a point of a gauge or sum.
     pub(super) fn take(&mut self, resource: &Attributes<'_>, point: &Point<'_>) {
         let index = self.index;
         self.index += 1;
@@ -116,27 +116,27 @@ impl<'a> Points<'a> {
         }
     }
 
-    /// Points of a metric that is no number: they count as rejected.
+    /// Rejects the points of a metric that is not a number.
     pub(super) fn unsupported(&mut self, what: &'static str, points: usize) {
         if points > 0 {
-            let detail = format!("{} is {what}; gauges and sums are stored", excerpt(&self.metric));
+            let detail = format!("{} is {what}; only gauges and sums are supported", excerpt(&self.metric));
             self.rejects.push_many(self.index, points, reasons::UNSUPPORTED_METRIC, detail);
             self.index += points;
         }
     }
 
-    /// A point that is none.
+    /// Rejects a malformed point.
     pub(super) fn unreadable(&mut self, error: &serde_json::Error) {
         let detail = format!("a point of {}: {}", excerpt(&self.metric), super::message(error));
         self.rejects.push(self.index, reasons::INVALID_JSON, detail);
         self.index += 1;
     }
 
-    /// Says what must be said at the end.
+    /// Rejects the points beyond the limit.
     pub(super) fn finish(self) {
         if self.beyond > 0 {
             let max = self.cx.limits.batch_max_readings;
-            let detail = format!("{} points are beyond the {max} of one request", self.beyond);
+            let detail = format!("{} points exceed the limit of {max} in one request", self.beyond);
             self.rejects.push_many(max, self.beyond, reasons::TOO_MANY_READINGS, detail);
         }
     }
@@ -150,7 +150,7 @@ impl<'a> Points<'a> {
             Some(Number::Int(v)) => ValueRef::Int(v),
             Some(Number::Double(v)) if v.is_finite() => ValueRef::Double(v),
             Some(Number::Double(v)) => {
-                let detail = format!("{} is {v}, which is no finite number", excerpt(&self.metric));
+                let detail = format!("{} is {v}, which is not a finite number", excerpt(&self.metric));
                 return Err(Fault::new(reasons::NOT_FINITE, detail));
             }
             None => {
@@ -177,7 +177,7 @@ impl<'a> Points<'a> {
         let Some(id) = named.map(|(_, id)| id).or(self.cx.sensor_id).or(default) else {
             let keys = keys().map(String::as_str).collect::<Vec<_>>().join(", ");
             let detail =
-                format!("none of otlp.sensor_id_attributes ({keys}) is there, and otlp.sensor_id_default is empty");
+                format!("none of otlp.sensor_id_attributes ({keys}) is present, and otlp.sensor_id_default is empty");
             return Err(Fault::new(reasons::MISSING_SENSOR_ID, detail));
         };
         self.id.clear();
@@ -194,7 +194,7 @@ impl<'a> Points<'a> {
         names::check_sensor_id(&self.id, self.cx.limits)
     }
 
-    /// Remarks points that cannot be told apart once they are readings.
+    /// Sets a remark if points become indistinguishable readings.
     fn compare(&mut self, ts_ms: i64, own: &Attributes<'_>) {
         if own.list.is_empty() || self.otlp.point_attributes == PointAttributes::SensorId {
             return;
@@ -208,8 +208,8 @@ impl<'a> Points<'a> {
     }
 }
 
-/// The point's attributes, then the resource's, as far as they can be tags: what is too long for one, or one too many,
-/// is left out, since the value counts for more. Of two with one name the first stays.
+/// The point's attributes, then the resource's, as far as they can be tags. Attributes that are too long, or too many,
+/// are dropped, because the value matters more. Of two with the same name the first is kept.
 fn tags<'t>(
     own: &'t Attributes<'_>,
     resource: &'t Attributes<'_>,

@@ -1,8 +1,8 @@
-//! `ExportMetricsServiceRequest` in protobuf; the numbers of fields are those of opentelemetry-proto 1.x,
+//! `ExportMetricsServiceRequest` in protobuf. Field numbers are those of opentelemetry-proto 1.x,
 //! `collector/metrics/v1`, `metrics/v1`, `resource/v1` and `common/v1`.
 //!
-//! A message may have its fields in any order, so what belongs to all parts of it (the resource, the metric's name) is
-//! looked for first, in a walk of its own.
+//! Fields of a message can have any order. So data that concerns all parts (the resource, the metric's name) is read
+//! first, in a separate pass.
 
 use super::points::{Attributes, Number, Point, Points};
 use super::wire::{Field, Fields, Malformed};
@@ -22,8 +22,9 @@ fn read_resource(bytes: &[u8], points: &mut Points<'_>) -> Result<(), Malformed>
     for field in Fields(bytes) {
         match field? {
             (1, message) => attributes(message.bytes()?, 1, &mut resource)?,
-            // `instrumentation_library_metrics`, gone since 0.15: a sender of that age would be told that all is well.
-            (1000, _) => return Err(Malformed("metrics in the shape of before OTLP 0.15; update the sender")),
+            // `instrumentation_library_metrics` was removed in 0.15. Without this check an older sender would get a
+            // success answer.
+            (1000, _) => return Err(Malformed("metrics in the format used before OTLP 0.15; update the sender")),
             _ => {}
         }
     }
@@ -84,7 +85,7 @@ fn read_point(bytes: &[u8]) -> Result<Point<'_>, Malformed> {
     Ok(point)
 }
 
-/// The attributes of a message that has them in the field `number`.
+/// Reads the attributes of a message, which are in the field `number`.
 fn attributes<'d>(bytes: &'d [u8], number: u64, into: &mut Attributes<'d>) -> Result<(), Malformed> {
     for field in Fields(bytes) {
         let (n, pair) = field?;
@@ -113,7 +114,7 @@ fn attribute<'d>(pair: &'d [u8], into: &mut Attributes<'d>) -> Result<(), Malfor
         Some((2, Field::Varint(v))) => into.add(key, if v == 0 { "false" } else { "true" }),
         Some((3, Field::Varint(v))) => into.add(key, v.cast_signed().to_string()),
         Some((4, Field::Fixed64(v))) => into.add(key, f64::from_bits(v).to_string()),
-        // An array, a map, bytes, or nothing: no tag can hold it.
+        // An array, a map, bytes, or nothing: these cannot be tags.
         _ => {}
     }
     Ok(())

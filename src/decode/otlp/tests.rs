@@ -1,4 +1,4 @@
-//! Requests as senders write them, in both encodings, and such as they should not.
+//! Requests as senders write them, in both encodings, and malformed ones.
 
 use super::*;
 use crate::config::{Config, PointAttributes};
@@ -47,7 +47,7 @@ fn gauge(name: &str, points: &str) -> String {
     format!("{{\"name\":\"{name}\",\"gauge\":{{\"dataPoints\":[{points}]}}}}")
 }
 
-/// Bytes of a protobuf field that has a length.
+/// Bytes of a length-delimited protobuf field.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut all = vec![number << 3 | 2];
     let mut len = bytes.len();
@@ -68,7 +68,7 @@ fn pair(key: &str, any: &[u8]) -> Vec<u8> {
     [field(1, key.as_bytes()), field(2, any)].concat()
 }
 
-/// The same as [`in_json`]; the resource stands behind its metrics and the name behind its data, as they may.
+/// The same as [`in_json`], with the resource after its metrics and the name after its data, which is allowed.
 fn in_protobuf() -> Vec<u8> {
     let text = |text: &str| field(1, text.as_bytes());
     let resource = field(1, &pair("host.name", &text("edge-7")));
@@ -206,7 +206,10 @@ fn one_bad_point_costs_only_itself() {
 
     let long = "v".repeat(2000);
     let (readings, rejects) = json(&request(&attribute("cmd", &long), &gauge("m", r#"{"asInt":1}"#)));
-    assert!(rejects.is_empty() && readings[0].tags.is_empty(), "what is no tag costs no reading: {rejects:?}");
+    assert!(
+        rejects.is_empty() && readings[0].tags.is_empty(),
+        "an attribute that cannot be a tag rejects no reading: {rejects:?}"
+    );
     let (readings, rejects) =
         json(&request("", &[gauge("", r#"{"asInt":1}"#), gauge("m", &[r#"{"asInt":1}"#; 7].join(","))].join(",")));
     assert_eq!((readings.len(), reasons_of(&rejects)), (5, vec![(0, "missing_field"), (5, "too_many_readings")]));

@@ -1,14 +1,14 @@
-//! Protobuf's wire format (protobuf.dev, "Encoding"), field by field. Nothing is allocated, and nothing is believed: a
-//! length is compared with what is there.
+//! Reads the protobuf wire format (protobuf.dev, "Encoding"), field by field. It allocates nothing, and checks every
+//! length against the remaining bytes.
 //!
-//! By hand, since the structures that a generated decoder builds take some fifty times the bytes of a hostile body (an
-//! empty message is two bytes), and a walk needs none of them.
+//! It is written by hand because the structures of a generated decoder take about fifty times the bytes of a hostile
+//! body (an empty message has two bytes), and a single pass needs none of them.
 
 /// A message that is not well-formed, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::decode) struct Malformed(pub(in crate::decode) &'static str);
 
-/// The value of a field, as far as the wire knows it.
+/// The value of a field, as the wire format defines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::decode) enum Field<'d> {
     Varint(u64),
@@ -22,7 +22,7 @@ impl<'d> Field<'d> {
     pub(in crate::decode) fn bytes(self) -> Result<&'d [u8], Malformed> {
         match self {
             Field::Bytes(bytes) => Ok(bytes),
-            _ => Err(Malformed("a number where a message or text should stand")),
+            _ => Err(Malformed("expected a message or text, found a number")),
         }
     }
 
@@ -33,24 +33,24 @@ impl<'d> Field<'d> {
     pub(in crate::decode) fn fixed64(self) -> Result<u64, Malformed> {
         match self {
             Field::Fixed64(v) => Ok(v),
-            _ => Err(Malformed("something else where a number of 64 bits should stand")),
+            _ => Err(Malformed("expected a 64-bit number, found another type")),
         }
     }
 
     pub(in crate::decode) fn varint(self) -> Result<u64, Malformed> {
         match self {
             Field::Varint(v) => Ok(v),
-            _ => Err(Malformed("something else where a varint should stand")),
+            _ => Err(Malformed("expected a varint, found another type")),
         }
     }
 }
 
-/// The fields of a message, in their order.
+/// The fields of a message, in order.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::decode) struct Fields<'d>(pub(in crate::decode) &'d [u8]);
 
 impl<'d> Fields<'d> {
-    /// Number and value of the next field.
+    /// Reads number and value of the next field.
     fn field(&mut self) -> Result<(u64, Field<'d>), Malformed> {
         let tag = self.varint()?;
         let field = match tag & 7 {
@@ -61,7 +61,7 @@ impl<'d> Fields<'d> {
                 Field::Bytes(self.take(usize::try_from(len).unwrap_or(usize::MAX))?)
             }
             5 => Field::Fixed32(u32::from_le_bytes(self.array()?)),
-            _ => return Err(Malformed("a group or an unknown kind of field")),
+            _ => return Err(Malformed("a group or a field of unknown type")),
         };
         match tag >> 3 {
             0 => Err(Malformed("a field with the number 0")),
@@ -70,18 +70,18 @@ impl<'d> Fields<'d> {
     }
 
     fn take(&mut self, len: usize) -> Result<&'d [u8], Malformed> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or(Malformed("it ends within a field"))?;
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(Malformed("it ends inside a field"))?;
         self.0 = rest;
         Ok(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(Malformed("it ends within a number"))?;
+        let (taken, rest) = self.0.split_first_chunk().ok_or(Malformed("it ends inside a number"))?;
         self.0 = rest;
         Ok(*taken)
     }
 
-    /// At most ten bytes; of the tenth one bit counts.
+    /// At most ten bytes; only one bit of the tenth counts.
     fn varint(&mut self) -> Result<u64, Malformed> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
@@ -98,7 +98,7 @@ impl<'d> Fields<'d> {
 impl<'d> Iterator for Fields<'d> {
     type Item = Result<(u64, Field<'d>), Malformed>;
 
-    /// After an error there is nothing more.
+    /// Ends after the first error.
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
             return None;

@@ -13,7 +13,7 @@ pub(in crate::decode) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut Batc
     }
     let mut walk = Walk { items: Items::new(Cbor::new(payload)), pack: Pack::new(cx, out, rejects) };
     if let Err(e) = walk.payload() {
-        let detail = format!("no CBOR at byte {}: {}; nothing from here on is read", e.at, e.what);
+        let detail = format!("invalid CBOR at byte {}: {}; the rest of the payload is skipped", e.at, e.what);
         walk.pack.reject(Fault::new(reasons::INVALID_CBOR, detail));
     }
     walk.pack.finish();
@@ -50,7 +50,7 @@ impl Walk<'_, '_> {
                 }
                 other => {
                     let what = self.items.finish(other)?.name();
-                    let detail = format!("a record must be an object (a map), this is {what}");
+                    let detail = format!("a record must be an object (a map), not {what}");
                     record.fail(Fault::new(reasons::NOT_AN_OBJECT, detail));
                 }
             }

@@ -1,5 +1,5 @@
-//! A pack in JSON. The array is walked here and serde_json reads one record at a time, as in `super::super::json`; the
-//! members of a record are taken as their raw text, so that a number is what was written.
+//! A pack in JSON. This module walks the array, and serde_json parses one record at a time, as in `super::super::json`.
+//! Members of a record are taken as raw text, so that numbers keep their literals.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::decode::{Context, reasons};
 use crate::model::BatchBuilder;
 
 pub(in crate::decode) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
-    // As the native JSON: a byte order mark, white space, and the NUL that some C programs send, mean nothing.
+    // As in native JSON, skip a byte order mark, white space, and the NUL that some C programs send.
     let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes).trim_ascii();
     match bytes.first() {
@@ -36,7 +36,7 @@ pub(in crate::decode) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut Batc
 struct Walk<'a, 'de> {
     bytes: &'de [u8],
     pack: Pack<'a, 'de>,
-    /// The record at hand.
+    /// The current record.
     record: Record<'de>,
 }
 
@@ -48,17 +48,17 @@ impl<'de> Walk<'_, 'de> {
         }
         loop {
             if at == self.bytes.len() {
-                return self.reject("the array ends where a record should follow");
+                return self.reject("the array ends; expected a record");
             }
             let (end, broken) = self.element(at);
             at = skip_space(self.bytes, end);
             match self.bytes.get(at) {
                 Some(b',') => at = skip_space(self.bytes, at + 1),
                 Some(b']') => return self.trailing(at + 1),
-                // Only a forgotten comma, or the guessed beginning of the next record.
+                // A missing comma, or the guessed start of the next record.
                 Some(_) => {}
                 None => {
-                    // Where the last record is broken too, one reject says it all.
+                    // If the last record is broken too, its reject is enough.
                     if !broken {
                         self.reject("the array is not closed; more records may be missing");
                     }
@@ -68,7 +68,7 @@ impl<'de> Walk<'_, 'de> {
         }
     }
 
-    /// One record; gives its end, and whether it was no JSON.
+    /// Parses one record. Returns its end, and whether it was not JSON.
     fn element(&mut self, at: usize) -> (usize, bool) {
         let rest = &self.bytes[at..];
         self.record.clear();
@@ -83,7 +83,7 @@ impl<'de> Walk<'_, 'de> {
             }
             result => {
                 let extent = split::extent(rest, Within::Array);
-                // At least one byte, so that the walk goes on behind two commas.
+                // At least one byte, so that the walk makes progress after two commas.
                 let end = extent.end.max(usize::from(!matches!(rest.first(), Some(b',' | b']'))));
                 if extent.guessed || may_have_bases(&rest[..end]) {
                     self.pack.lose_bases();
@@ -94,15 +94,15 @@ impl<'de> Walk<'_, 'de> {
         }
     }
 
-    /// Rejects what is no JSON.
+    /// Rejects a record that is not JSON.
     fn broken(&mut self, chunk: &[u8], error: Option<serde_json::Error>, depth: usize) {
         let fault = if depth > DEPTH_MAX {
-            Fault::new(reasons::TOO_DEEP, format!("nested {depth} levels deep, {DEPTH_MAX} are allowed"))
+            Fault::new(reasons::TOO_DEEP, format!("nested {depth} levels deep; at most {DEPTH_MAX} are allowed"))
         } else if let Err(e) = std::str::from_utf8(chunk) {
-            Fault::new(reasons::INVALID_UTF8, format!("not UTF-8 at byte {} of it", e.valid_up_to()))
+            Fault::new(reasons::INVALID_UTF8, format!("not UTF-8 at byte {} of the record", e.valid_up_to()))
         } else {
             let what = error.map_or_else(|| "unexpected data after the record".to_owned(), |e| e.to_string());
-            // serde_json counts from the record.
+            // Remove serde_json's position, which counts from the record.
             let what = what.split(" at line ").next().unwrap_or_default().to_owned();
             Fault::new(reasons::INVALID_JSON, format!("{what}: {}", excerpt(&String::from_utf8_lossy(chunk))))
         };
@@ -121,16 +121,16 @@ impl<'de> Walk<'_, 'de> {
     }
 }
 
-/// Whether what could not be read may have been or held a base field; with escapes one can be written in many ways.
+/// Whether unreadable bytes may have held a base field. With escapes a base field can be written in many ways.
 fn may_have_bases(chunk: &[u8]) -> bool {
     chunk.contains(&b'\\') || chunk.windows(2).any(|pair| pair == b"\"b")
 }
 
-/// A member's key, borrowed where it has no escapes.
+/// A member's key, borrowed if it has no escapes.
 #[derive(Deserialize)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// What a member's text says.
+/// The value of a member's raw text.
 fn item(raw: &str) -> Item<'_> {
     match raw.as_bytes() {
         [b'{', ..] => Item::Nested("an object", 1),
@@ -138,7 +138,7 @@ fn item(raw: &str) -> Item<'_> {
         [b'n', ..] => Item::Null,
         [b't', ..] => Item::Bool(true),
         [b'f', ..] => Item::Bool(false),
-        // Without escapes the text is what stands between the quotes; the parser has seen to its end and to its bytes.
+        // Without escapes the text is the part between the quotes; the parser has checked its end and its bytes.
         [b'"', text @ .., b'"'] if !text.contains(&b'\\') => Item::Text(Cow::Borrowed(&raw[1..raw.len() - 1])),
         [b'"', ..] => serde_json::from_str::<String>(raw).map_or(Item::BadText, |text| Item::Text(text.into())),
         _ => match Token::number(raw) {
@@ -150,12 +150,12 @@ fn item(raw: &str) -> Item<'_> {
     }
 }
 
-/// Reads a record.
+/// Parses a record.
 struct RecordSeed<'x, 'de>(&'x mut Record<'de>);
 
 impl RecordSeed<'_, '_> {
     fn not_an_object<E: Error>(self, what: &str) -> Result<(), E> {
-        self.0.fail(Fault::new(reasons::NOT_AN_OBJECT, format!("a record must be an object, this is {what}")));
+        self.0.fail(Fault::new(reasons::NOT_AN_OBJECT, format!("a record must be an object, not {what}")));
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
-//! Records resolved against their bases, gathered, and put together to readings at the end of the pack: only then it is
-//! known that nothing in it forbids to use it, and which names come with several units.
+//! Resolves records against their bases, collects them, and builds readings at the end of the pack. Only then it is
+//! known that nothing forbids processing the pack, and which names have several units.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,21 +17,21 @@ use crate::decode::token::Token;
 use crate::decode::{Context, TsUnit, reasons, time};
 use crate::model::{BatchBuilder, Number, ValueRef};
 
-/// The newest version of SenML that is understood, and the one where none is said (RFC 8428 §4.4).
+/// The newest supported version of SenML, which is also the default (RFC 8428 §4.4).
 const VERSION: i128 = 10;
-/// Times below it are relative to now (§4.5.3), in microseconds.
+/// Times below this are relative to now (§4.5.3), in microseconds.
 const RELATIVE_BELOW_US: i128 = (1 << 28) * 1_000_000;
 
-/// A base field as it holds now.
+/// The current value of a base field.
 #[derive(Debug)]
 enum Base<T> {
     Is(T),
-    /// It was wrong in the record with this index.
+    /// The record with this index had an invalid value.
     Lost(usize),
 }
 
 impl<T> Base<T> {
-    /// What was given in the record with this index; the first fault is kept.
+    /// Converts the value of the record with this index; the first fault is kept.
     fn of(given: Result<T, Fault>, index: usize, first: &mut Option<Fault>) -> Base<T> {
         match given {
             Ok(value) => Base::Is(value),
@@ -46,7 +46,7 @@ impl<T> Base<T> {
         match self {
             Base::Is(value) => Ok(value),
             Base::Lost(index) => {
-                let detail = format!("it depends on `{}`, which is wrong in record {index}", label.name());
+                let detail = format!("it depends on `{}`, which is invalid in record {index}", label.name());
                 Err(bad(detail))
             }
         }
@@ -61,7 +61,7 @@ enum Value<'de> {
     Text(Cow<'de, str>),
 }
 
-/// A record with its bases applied.
+/// A record with bases applied.
 #[derive(Debug)]
 struct Resolved<'de> {
     index: usize,
@@ -71,11 +71,11 @@ struct Resolved<'de> {
     unit: Option<Cow<'de, str>>,
     value: Option<Value<'de>>,
     sum: Option<Number>,
-    /// Its name comes with several units.
+    /// Whether its name has several units.
     by_unit: bool,
 }
 
-/// A pack being read.
+/// A pack that is being read.
 pub(super) struct Pack<'a, 'de> {
     cx: &'a Context<'a>,
     out: &'a mut BatchBuilder,
@@ -88,9 +88,9 @@ pub(super) struct Pack<'a, 'de> {
     base_value: Base<Option<Number>>,
     base_sum: Base<Option<Number>>,
     records: Vec<Resolved<'de>>,
-    /// The next record's place.
+    /// The next record's index.
     index: usize,
-    /// Why nothing of the pack can be used, and how many records said so themselves.
+    /// Why the pack is rejected as a whole, and the number of records that require it.
     refused: Option<Fault>,
     refusing: usize,
     quota: Quota,
@@ -116,13 +116,14 @@ impl<'a, 'de> Pack<'a, 'de> {
         }
     }
 
-    /// Rejects what stands at the present place.
+    /// Rejects the record at the current index.
     pub(super) fn reject(&mut self, fault: Fault) {
         self.rejects.fault(self.index, fault);
         self.index += 1;
     }
 
-    /// The record at the present place, which is about to be rejected, may have had base fields that nobody could read.
+    /// Marks all bases as lost: the record at the current index, which is about to be rejected, may have had unreadable
+    /// base fields.
     pub(super) fn lose_bases(&mut self) {
         self.base_name = Base::Lost(self.index);
         self.base_time_us = Base::Lost(self.index);
@@ -131,7 +132,7 @@ impl<'a, 'de> Pack<'a, 'de> {
         self.base_sum = Base::Lost(self.index);
     }
 
-    /// Takes the next record.
+    /// Adds the next record.
     pub(super) fn take(&mut self, record: &mut Record<'de>) {
         if let Err(fault) = understood(record) {
             self.refused.get_or_insert(fault);
@@ -163,7 +164,7 @@ impl<'a, 'de> Pack<'a, 'de> {
         }
     }
 
-    /// Ends the pack: its readings go out.
+    /// Ends the pack and commits its readings.
     pub(super) fn finish(mut self) {
         if let Some(fault) = self.refused {
             let n = self.records.len() + self.refusing + self.quota.beyond();
@@ -174,7 +175,7 @@ impl<'a, 'de> Pack<'a, 'de> {
         self.quota.close("records", self.rejects);
     }
 
-    /// The bases that a record gives hold from it on, whatever else is wrong with it.
+    /// Applies the record's base fields. They are in force from this record on, even if the record has other faults.
     fn take_bases(&mut self, record: &mut Record<'de>) -> Result<(), Fault> {
         let mut first = None;
         let lost = self.index;
@@ -214,7 +215,7 @@ impl<'a, 'de> Pack<'a, 'de> {
         Ok(Resolved { index: self.index, name, ts_ms, receipt_time, unit, value, sum, by_unit: false })
     }
 
-    /// The record's value and sum, with their bases (§4.5.4). A base alone makes no value: nothing was measured.
+    /// The record's value and sum, with their bases added (§4.5.4). A base alone is not a value: nothing was measured.
     fn values(&self, record: &mut Record<'de>) -> Result<(Option<Value<'de>>, Option<Number>), Fault> {
         let given = Label::VALUES.into_iter().filter(|label| record.has(*label));
         if given.count() > 1 {
@@ -251,7 +252,7 @@ impl<'a, 'de> Pack<'a, 'de> {
             None => None,
         };
         if value.is_none() && sum.is_none() {
-            return Err(Fault::new(reasons::NO_VALUES, "none of v, vs, vb, vd and s"));
+            return Err(Fault::new(reasons::NO_VALUES, "the record has none of v, vs, vb, vd and s"));
         }
         Ok((value, sum))
     }
@@ -265,7 +266,10 @@ impl<'a, 'de> Pack<'a, 'de> {
             (base, own) => Cow::Owned([base, own].concat()),
         };
         if name.is_empty() && self.cx.sensor_id.is_none() {
-            return Err(Fault::new(reasons::MISSING_SENSOR_ID, "neither bn nor n, and no topic that gives a sensor"));
+            return Err(Fault::new(
+                reasons::MISSING_SENSOR_ID,
+                "the record has neither bn nor n, and the topic names no sensor",
+            ));
         }
         if !name.is_empty() {
             check_name(&name)?;
@@ -290,7 +294,7 @@ impl<'a, 'de> Pack<'a, 'de> {
         }
     }
 
-    /// Puts the records together: those of one sensor and time, in the order of the first of each.
+    /// Builds readings from records with the same sensor and time, in the order of their first records.
     fn commit(&mut self) {
         let mut records = std::mem::take(&mut self.records);
         mark_units(&mut records);
@@ -309,7 +313,8 @@ impl<'a, 'de> Pack<'a, 'de> {
         }
     }
 
-    /// Records of one sensor and time: one reading, or several where a field comes twice or there are too many.
+    /// Commits records of one sensor and time as one reading, or as several if a field occurs twice or there are too
+    /// many.
     fn group(&mut self, group: &[Resolved<'de>]) {
         self.out.begin();
         let mut reading: Vec<&Resolved<'de>> = Vec::new();
@@ -344,7 +349,7 @@ impl<'a, 'de> Pack<'a, 'de> {
         self.reading(&reading);
     }
 
-    /// The fields of a record, under the names by which they are stored.
+    /// The fields of a record, under their stored names.
     fn fields<'r>(&self, record: &'r Resolved<'de>) -> Result<Vec<(String, ValueRef<'r>)>, Fault> {
         let limits = self.cx.limits;
         let unit = record.unit.as_deref().filter(|_| record.by_unit);
@@ -380,7 +385,7 @@ impl<'a, 'de> Pack<'a, 'de> {
         Ok(fields)
     }
 
-    /// What of a record's name says which field it is.
+    /// The part of a record's name that names the field.
     fn own_name<'r>(&self, record: &'r Resolved<'de>) -> &'r str {
         let base = self.first_name.as_deref().unwrap_or_default();
         match self.cx.sensor_id {
@@ -393,7 +398,7 @@ impl<'a, 'de> Pack<'a, 'de> {
     fn reading(&mut self, records: &[&Resolved<'de>]) {
         let Some(first) = records.first() else { return };
         let sensor_id = self.cx.sensor_id.unwrap_or(&first.name);
-        // A unit says something about the sensor only where all its values are of one quantity.
+        // A unit describes the sensor only if all its values are of one quantity.
         let unit = records.iter().filter(|r| !r.by_unit && self.own_name(r).is_empty()).find_map(|r| r.unit.clone());
         let tags: Vec<(Cow<'_, str>, Cow<'_, str>)> = unit.map(|unit| (Cow::Borrowed("u"), unit)).into_iter().collect();
         let out = &mut *self.out;
@@ -412,7 +417,7 @@ fn reject_all(rejects: &mut Rejects, records: &[&Resolved<'_>], fault: &Fault) {
     }
 }
 
-/// Marks the records whose name comes with several units: they cannot share the field `value`.
+/// Marks the records whose name has several units: they cannot share the field `value`.
 fn mark_units(records: &mut [Resolved<'_>]) {
     let mut units: HashMap<&str, (&str, bool)> = HashMap::new();
     for record in records.iter() {
@@ -430,26 +435,29 @@ fn mark_units(records: &mut [Resolved<'_>]) {
     }
 }
 
-/// Whether nothing in a record forbids to use the pack (§4.4).
+/// Checks that nothing in a record forbids processing the pack (§4.4).
 fn understood(record: &mut Record<'_>) -> Result<(), Fault> {
     if let Some(label) = record.mandatory() {
-        let detail = format!("the pack must not be used by whom does not understand the label {label}");
+        let detail = format!("the pack requires support for the unknown label {label}");
         return Err(bad(detail));
     }
     match record.version() {
         None | Some(Item::Int(1..=VERSION)) => Ok(()),
-        Some(Item::Int(v)) => Err(bad(format!("bver is {v}; versions 1 to {VERSION} are understood"))),
+        Some(Item::Int(v)) => Err(bad(format!("bver is {v}; versions 1 to {VERSION} are supported"))),
         Some(other) => Err(bad(format!("bver must be a positive integer, not {}", other.name()))),
     }
 }
 
-/// §4.5.1: `A-Z`, `a-z`, `0-9` and `-:./_`, the first one alphanumeric.
+/// §4.5.1: `A-Z`, `a-z`, `0-9` and `-:./_`, starting with an alphanumeric character.
 fn check_name(name: &str) -> Result<(), Fault> {
     let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b':' | b'.' | b'/' | b'_');
     if name.bytes().all(good) && name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric) {
         return Ok(());
     }
-    Err(bad(format!("the name {} must begin with a letter or digit and hold only those and -:./_", excerpt(name))))
+    Err(bad(format!(
+        "the name {} must begin with a letter or digit and contain only letters, digits and -:./_",
+        excerpt(name)
+    )))
 }
 
 fn bad(detail: impl Into<Cow<'static, str>>) -> Fault {
@@ -473,7 +481,7 @@ fn text<'de>(label: Label, item: Item<'de>) -> Result<Cow<'de, str>, Fault> {
 
 fn number(label: Label, item: &Item<'_>) -> Result<Number, Fault> {
     let out_of_range = || {
-        let detail = format!("`{}` is beyond 64 bit signed integers", label.name());
+        let detail = format!("`{}` exceeds a signed 64-bit integer", label.name());
         Fault::new(reasons::INTEGER_OUT_OF_RANGE, detail)
     };
     match item {
@@ -485,17 +493,17 @@ fn number(label: Label, item: &Item<'_>) -> Result<Number, Fault> {
 }
 
 fn finite(label: Label, v: Number) -> Result<Number, Fault> {
-    let not_finite = || Fault::new(reasons::NOT_FINITE, format!("`{}` is no finite number", label.name()));
+    let not_finite = || Fault::new(reasons::NOT_FINITE, format!("`{}` is not a finite number", label.name()));
     v.as_f64().is_finite().then_some(v).ok_or_else(not_finite)
 }
 
-/// A time in seconds as microseconds: a double of today's seconds is good for a quarter of one.
+/// A time in seconds, converted to microseconds: a double of today's seconds has a resolution of a quarter of one.
 fn micros(label: Label, item: &Item<'_>) -> Result<i128, Fault> {
     match item {
         Item::Int(v) => Ok(v.saturating_mul(1_000_000)),
         Item::Double(v) if v.is_finite() => Ok((v * 1e6).round() as i128),
         Item::Double(_) | Item::HugeInt => {
-            Err(Fault::new(reasons::BAD_TIMESTAMP, format!("`{}` is no time", label.name())))
+            Err(Fault::new(reasons::BAD_TIMESTAMP, format!("`{}` is not a time", label.name())))
         }
         other => Err(wrong(label, "a number of seconds", other)),
     }

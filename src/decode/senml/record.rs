@@ -1,11 +1,11 @@
-//! One record as it is written: its known fields, and what is wrong with it before anything is resolved.
+//! One record as written: its known fields, and faults found before bases are resolved.
 
 use crate::decode::binary::Item;
 use crate::decode::names::excerpt;
 use crate::decode::reasons;
 use crate::decode::rejects::Fault;
 
-/// The fields that mean something here (RFC 8428 §4.3). Links and all others are passed over.
+/// The fields that are used (RFC 8428 §4.3). Links and all others are skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Label {
     BaseVersion,
@@ -27,7 +27,7 @@ pub(super) enum Label {
 
 use Label::*;
 
-/// Each with its names in JSON and CBOR.
+/// Each label with its names in JSON and CBOR.
 const LABELS: [(Label, &str, i128); 15] = [
     (BaseVersion, "bver", -1),
     (BaseName, "bn", -2),
@@ -47,39 +47,39 @@ const LABELS: [(Label, &str, i128); 15] = [
 ];
 
 impl Label {
-    /// The base fields, which hold for what follows.
+    /// The base fields, which also apply to following records.
     pub(super) const BASES: [Label; 5] = [BaseName, BaseTime, BaseUnit, BaseValue, BaseSum];
-    /// The values, of which a record has one.
+    /// The values, of which a record has at most one.
     pub(super) const VALUES: [Label; 4] = [Value, StringValue, BoolValue, DataValue];
 
-    /// Its name in JSON, for messages.
+    /// The name in JSON, for messages.
     pub(super) fn name(self) -> &'static str {
         LABELS[self as usize].1
     }
 }
 
-/// A record's fields. One is reused for the next record.
+/// A record's fields; reused for the next record.
 #[derive(Debug, Default)]
 pub(super) struct Record<'de> {
     fields: [Option<Item<'de>>; LABELS.len()],
-    /// The first thing that is wrong with it.
+    /// The first fault.
     fault: Option<Fault>,
-    /// An unknown label that must be understood.
+    /// An unknown label that requires support.
     mandatory: Option<String>,
 }
 
 impl<'de> Record<'de> {
-    /// Makes it as new.
+    /// Resets the record for the next one.
     pub(super) fn clear(&mut self) {
         *self = Record::default();
     }
 
-    /// Says what is wrong with it; the first word counts.
+    /// Sets the fault; only the first one is kept.
     pub(super) fn fail(&mut self, fault: Fault) {
         self.fault.get_or_insert(fault);
     }
 
-    /// Adds a field by its text label.
+    /// Adds a field by its label.
     pub(super) fn put(&mut self, label: &str, item: Item<'de>) {
         match LABELS.iter().find(|(_, name, _)| *name == label) {
             Some((label, _, _)) => self.put_known(*label, item),
@@ -98,40 +98,40 @@ impl<'de> Record<'de> {
     fn put_known(&mut self, label: Label, item: Item<'de>) {
         let field = &mut self.fields[label as usize];
         if field.is_some() {
-            // Neither of the two can be believed; of a base field what follows has to know that.
+            // Neither value is reliable. Following records that depend on a base field must see that.
             *field = Some(Item::Other("given twice"));
-            self.fail(Fault::new(reasons::DUPLICATE_KEY, format!("`{}` comes twice", label.name())));
+            self.fail(Fault::new(reasons::DUPLICATE_KEY, format!("duplicate `{}`", label.name())));
         } else if item != Item::Null {
             *field = Some(item);
         }
     }
 
-    /// Takes a field out.
+    /// Removes and returns a field.
     pub(super) fn take(&mut self, label: Label) -> Option<Item<'de>> {
         self.fields[label as usize].take()
     }
 
-    /// Whether it has a field.
+    /// Whether the record has this field.
     pub(super) fn has(&self, label: Label) -> bool {
         self.fields[label as usize].is_some()
     }
 
-    /// What is wrong with it, if anything is known to be.
+    /// Removes and returns the fault, if any.
     pub(super) fn take_fault(&mut self) -> Option<Fault> {
         self.fault.take()
     }
 
-    /// The unknown label that must be understood.
+    /// The unknown label that requires support.
     pub(super) fn mandatory(&self) -> Option<&str> {
         self.mandatory.as_deref()
     }
 
-    /// The version of SenML that it names.
+    /// The version of SenML in the record.
     pub(super) fn version(&self) -> Option<&Item<'de>> {
         self.fields[BaseVersion as usize].as_ref()
     }
 
-    /// Whether it only gives base fields: not a measurement, and nothing is wrong with that.
+    /// Whether it has only base fields. Such a record is valid, but not a measurement.
     pub(super) fn is_only_bases(&self) -> bool {
         let some_base = Label::BASES.iter().any(|base| self.has(*base)) || self.has(BaseVersion);
         some_base && LABELS.iter().filter(|(_, _, n)| *n >= 0).all(|(label, _, _)| !self.has(*label))

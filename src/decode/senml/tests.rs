@@ -1,4 +1,4 @@
-//! Packs as they are sent, and what becomes of them.
+//! Packs as senders write them, and their readings and rejects.
 
 use crate::decode::tests::{NOW, bare, limits, line};
 use crate::decode::{Context, Format, Rejects, decode, reasons};
@@ -23,7 +23,7 @@ fn cbor(payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, &'static str)>)
     run_with(Format::SenmlCbor, payload.as_ref(), &bare(&limits, &line))
 }
 
-/// Sensor, time from now in milliseconds (`None`: that of receipt), and the values.
+/// Sensor, time from now in milliseconds (`None`: time of receipt), and the values.
 type Short = (String, Option<i64>, Vec<(String, Value)>);
 
 fn short(readings: &[Reading]) -> Vec<Short> {
@@ -83,7 +83,7 @@ fn times_below_two_to_the_28_are_relative_to_the_receipt() {
         (r#"[{"n":"a","t":268435455,"v":1}]"#, reasons::TOO_FAR_AHEAD),
         (r#"[{"n":"a","t":1000000000,"v":1}]"#, reasons::TOO_OLD),
         (r#"[{"n":"a","t":-1e12,"v":1}]"#, reasons::TOO_OLD),
-        // Relative, so no clock that is not set.
+        // Relative, so it does not count as an unset clock.
         (r#"[{"n":"a","t":-1000000000,"v":1}]"#, reasons::TOO_OLD),
         (r#"[{"n":"a","t":1e300,"v":1}]"#, reasons::TOO_FAR_AHEAD),
         (r#"[{"n":"a","t":1e999,"v":1}]"#, reasons::BAD_TIMESTAMP),
@@ -92,7 +92,7 @@ fn times_below_two_to_the_28_are_relative_to_the_receipt() {
     ] {
         assert_eq!(senml(pack), (vec![], vec![(0, reason)]), "{pack}");
     }
-    // 1978: absolute, and a clock not set.
+    // 1978: absolute, so it counts as an unset clock.
     let (readings, rejects) = senml(r#"[{"n":"a","t":268435456,"v":1}]"#);
     assert_eq!((readings[0].receipt_time, rejects.len()), (true, 0));
 }
@@ -184,9 +184,9 @@ fn what_depends_on_a_bad_base_is_not_guessed() {
         ("A:a C:c".into(), vec![1, 2])
     );
     assert_eq!(ids(&format!(r#"[{ok},{{"bn":"x","bn":"y","v":1}},{bad}]"#)), ("A:a".into(), vec![1, 2]));
-    // A record whose own fault leaves its bases readable costs only itself.
+    // A record with another fault, but readable bases, rejects only itself.
     assert_eq!(ids(r#"[{"bn":"B:","n":"a","v":"x"},{"n":"b","v":1}]"#), ("B:b".into(), vec![0]));
-    // Only those that depend on it.
+    // Only the records that depend on it.
     assert_eq!(ids(r#"[{"n":"a","bv":"x","v":1},{"n":"b","v":1},{"n":"c","vb":true}]"#), ("c".into(), vec![0, 1]));
     assert_eq!(ids(r#"[{"n":"a","bu":1,"v":1},{"n":"b","v":1},{"n":"c","u":"V","v":1}]"#), ("c".into(), vec![0, 1]));
     assert_eq!(
@@ -194,7 +194,7 @@ fn what_depends_on_a_bad_base_is_not_guessed() {
         ("c".into(), vec![0, 1])
     );
     assert_eq!(ids(r#"[{"n":"a","bs":"x","v":1},{"n":"b","s":1},{"n":"c","v":1}]"#), ("c".into(), vec![0, 1]));
-    // What is no JSON may have had a base, unless one sees that it had none.
+    // A record that is not JSON may have had a base, unless its bytes exclude that.
     assert_eq!(ids(&format!(r#"[{ok},{{"n":"x","v":NaN}},{bad}]"#)), ("A:a A:b".into(), vec![1]));
     assert_eq!(ids(&format!(r#"[{ok},{{"bn":"x","v":NaN}},{bad}]"#)), ("A:a".into(), vec![1, 2]));
     assert_eq!(ids(&format!(r#"[{ok},{{"\u0062n":"x","v":NaN}},{bad}]"#)), ("A:a".into(), vec![1, 2]));
@@ -204,7 +204,7 @@ fn what_depends_on_a_bad_base_is_not_guessed() {
 
 #[test]
 fn records_of_one_sensor_and_time_are_one_reading() {
-    // The example of RFC 8428 §5.1.4: one name for everything, only the unit tells them apart.
+    // The example of RFC 8428 §5.1.4: one name for everything, only the units differ.
     let (readings, rejects) = senml(
         r#"[{"bn":"urn:dev:1","bt":1709290700,"bu":"%RH","v":20.5,"t":0},{"v":24.3,"u":"lon","t":0},
             {"v":60.1,"u":"lat","t":0},{"v":98,"u":"%EL","t":30},{"n":":x","v":1,"t":30}]"#,
@@ -220,7 +220,8 @@ fn records_of_one_sensor_and_time_are_one_reading() {
         ]
     );
     assert!(readings[0].tags.is_empty() && readings[2].tags["u"] == "%RH");
-    // One field twice: both are kept, equal ones too; what is equal with a time of its own is one for the store.
+    // A duplicate field: both values are kept, also if they are equal. The store deduplicates equal readings that have
+    // a time.
     let (readings, _) = senml(r#"[{"n":"a","v":1},{"n":"b","v":9},{"n":"a","v":1},{"n":"a","s":2}]"#);
     let ids: Vec<_> = readings.iter().map(|r| (r.sensor_id.as_str(), r.values.len())).collect();
     assert_eq!(ids, [("a", 1), ("a", 2), ("b", 1)]);
@@ -241,7 +242,7 @@ fn where_the_topic_names_the_sensor_the_name_is_the_field() {
         ("hum", Value::Int(60)),
         ("hum_sum", Value::Int(5)),
         ("temp", Value::Double(22.5)),
-        // Another base name than the first is part of the field: it is another device's.
+        // A base name other than the first is part of the field, because it belongs to another device.
         ("urn:dev:2:temp", Value::Int(1)),
         ("value", Value::Int(7)),
     ];
@@ -250,7 +251,7 @@ fn where_the_topic_names_the_sensor_the_name_is_the_field() {
         [expected("gw1", Some(-100_000), &first), expected("gw1", Some(-99_000), &[("urn:dev:2:temp", Value::Int(2))])]
     );
     assert_eq!(readings[0].tags.keys().collect::<Vec<_>>(), ["site"]);
-    // Several units under one name, and no name at all.
+    // Several units under one name, and without a name.
     let pack = br#"[{"n":"x","u":"lat","v":1},{"n":"x","u":"lon","v":2,"s":3},{"u":"V","v":4}]"#;
     let (readings, rejects) = run_with(Format::Senml, pack, &cx);
     assert_eq!((readings.len(), rejects.len()), (1, 0));
@@ -306,7 +307,7 @@ fn cbor_has_numbers_for_labels_and_bytes_for_data() {
         cbor([0x82, 0xa2, 0x00, 0x61, b'a', 0x02, 0xc4, 0x82, 0x21, 0x19, 0x6a, 0xb3, 0xa1, 0xf5, 0x01]);
     assert_eq!(short(&readings)[0].2, [("value".to_owned(), Value::Double(273.15))]);
     assert_eq!(rejects, [(1, reasons::WRONG_TYPE)]);
-    // Of unknown length, with something behind it, cut short, and no pack at all.
+    // Of indefinite length, with trailing data, truncated, and not a pack at all.
     let record = [0xa2, 0x00, 0x61, b'a', 0x02, 0x01];
     assert_eq!(cbor([&[0x9f][..], &record, &[0xff]].concat()).0.len(), 1);
     assert_eq!(cbor([&[0x81][..], &record, &[0x00]].concat()).1, [(1, reasons::TRAILING_DATA)]);
@@ -314,7 +315,7 @@ fn cbor_has_numbers_for_labels_and_bytes_for_data() {
     assert_eq!((readings.len(), rejects), (1, vec![(1, reasons::NOT_AN_OBJECT), (2, reasons::INVALID_CBOR)]));
     assert_eq!(cbor(record).1, [(0, reasons::INVALID_SENML)]);
     assert_eq!(cbor([]).1, [(0, reasons::EMPTY_PAYLOAD)]);
-    // -1: 11, and a text label that must be understood.
+    // -1: 11, and a text label that requires support.
     assert_eq!(cbor([0x81, 0xa3, 0x20, 0x0b, 0x00, 0x61, b'a', 0x02, 0x01]).1, [(0, reasons::INVALID_SENML)]);
     assert_eq!(cbor([0x81, 0xa2, 0x62, b'x', b'_', 0x01, 0x02, 0x01]).1, [(0, reasons::INVALID_SENML)]);
 }

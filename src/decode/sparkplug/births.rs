@@ -1,21 +1,21 @@
-//! What births have defined: for each node and device the names and types of its metrics, found by alias and by name.
-//! Sorted lists and no maps: they are made once a birth, and there may be very many of them.
+//! The definitions in births: for each node and device the names and types of its metrics, found by alias and by name.
+//! They are sorted lists instead of maps, because they are built once per birth and there may be very many of them.
 
-/// Metrics of one birth that are remembered.
+/// Metrics kept for one birth.
 pub(super) const METRICS_MAX: usize = 65_536;
 
-/// What a metric is.
+/// The definition of a metric.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Definition {
     pub(super) name: Box<str>,
     pub(super) datatype: Option<u64>,
 }
 
-/// What an alias stands for.
+/// The result of looking up an alias.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Alias<'b> {
     Metric(&'b Definition),
-    /// The birth gave it to two names: nothing can be said.
+    /// The birth assigned it to two names, so it is useless.
     Ambiguous,
 }
 
@@ -24,12 +24,12 @@ pub(super) enum Alias<'b> {
 pub(super) struct Births {
     /// Sorted by name.
     definitions: Box<[Definition]>,
-    /// Alias and place in `definitions`, `None` for an ambiguous one; sorted.
+    /// Aliases with their index in `definitions`, `None` for ambiguous ones; sorted.
     aliases: Box<[(u64, Option<u32>)]>,
 }
 
 impl Births {
-    /// Definitions with their aliases. Of a name twice, the last counts.
+    /// Builds the definitions with their aliases. For a duplicate name the last definition counts.
     pub(super) fn new(mut metrics: Vec<(Definition, Option<u64>)>) -> Births {
         metrics.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
         let mut aliases: Vec<(u64, Option<u32>)> = Vec::new();
@@ -53,19 +53,19 @@ impl Births {
         Births { definitions: definitions.into(), aliases: aliases.into() }
     }
 
-    /// What an alias stands for, if the birth gave it.
+    /// Looks up an alias, if the birth assigned it.
     pub(super) fn alias(&self, alias: u64) -> Option<Alias<'_>> {
         let found = self.aliases.binary_search_by_key(&alias, |(alias, _)| *alias).ok()?;
         Some(self.aliases[found].1.map_or(Alias::Ambiguous, |i| Alias::Metric(&self.definitions[i as usize])))
     }
 
-    /// The type of a metric, if the birth gave it.
+    /// The type of a metric, if the birth defined it.
     pub(super) fn datatype(&self, name: &str) -> Option<u64> {
         let found = self.definitions.binary_search_by(|d| (*d.name).cmp(name)).ok()?;
         self.definitions[found].datatype
     }
 
-    /// Memory, nearly.
+    /// Approximate memory in bytes.
     pub(super) fn bytes(&self) -> usize {
         let names: usize = self.definitions.iter().map(|d| d.name.len() + size_of::<Definition>()).sum();
         names + size_of_val(&*self.aliases)

@@ -1,5 +1,5 @@
-//! A payload and its metrics as they are written (`sparkplug_b.proto` of the specification, version 3.0, §6.4), and what
-//! value a metric has once its type is known.
+//! A payload and its metrics as written (`sparkplug_b.proto` of the specification, version 3.0, §6.4), and the
+//! conversion of a value once its type is known.
 
 use super::protobuf::{Fields, Malformed, Wire, put_bytes, put_varint};
 use crate::decode::names::excerpt;
@@ -13,12 +13,12 @@ pub(super) struct Payload<'a> {
     /// Milliseconds since 1970.
     pub(super) timestamp: Option<u64>,
     pub(super) seq: Option<u64>,
-    /// Not yet read: one that is wrong costs itself.
+    /// Unparsed, so that a malformed metric rejects only itself.
     pub(super) metrics: Vec<&'a [u8]>,
 }
 
 impl<'a> Payload<'a> {
-    /// Reads a message.
+    /// Parses a message.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Payload<'a>, Malformed> {
         let mut payload = Payload::default();
         let mut fields = Fields::new(bytes);
@@ -34,7 +34,7 @@ impl<'a> Payload<'a> {
     }
 }
 
-/// A value as it is written; which number it stands for is told by the metric's type.
+/// A value as written; the metric's type determines the number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Raw<'a> {
     /// `int_value` and `long_value`.
@@ -43,7 +43,7 @@ pub(super) enum Raw<'a> {
     Double(f64),
     Bool(bool),
     Text(&'a [u8]),
-    /// Bytes, a DataSet, a TopicTemplate or an extension, with its name.
+    /// Bytes, a DataSet, a Template or an extension, with its name.
     Other(&'static str),
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Metric<'a> {
 }
 
 impl<'a> Metric<'a> {
-    /// Reads a metric.
+    /// Parses a metric.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Metric<'a>, Malformed> {
         let mut metric = Metric::default();
         let mut fields = Fields::new(bytes);
@@ -90,19 +90,19 @@ impl<'a> Metric<'a> {
         Ok(metric)
     }
 
-    /// Its name, where it has one.
+    /// The name, if there is one.
     pub(super) fn name(&self) -> Result<Option<&'a str>, Fault> {
         let utf8 = |bytes| std::str::from_utf8(bytes);
         let name = self.name.filter(|name| !name.is_empty()).map(utf8).transpose();
         name.map_err(|_| Fault::new(reasons::INVALID_UTF8, "the metric's name is not UTF-8"))
     }
 
-    /// The value as it is written; `None`: there is none, which is not 0.
+    /// The value as written; `None` means no value, which is different from 0.
     pub(super) fn raw(&self) -> Option<Raw<'a>> {
         self.value.filter(|_| !self.is_null)
     }
 
-    /// The whole number in it, as it is written.
+    /// The whole number as written, if the value is one.
     pub(super) fn whole(&self) -> Option<u64> {
         match self.raw()? {
             Raw::Int(v) | Raw::Long(v) => Some(v),
@@ -110,7 +110,7 @@ impl<'a> Metric<'a> {
         }
     }
 
-    /// The quality that is not good, in words (§6.4.9): the number that comes with it was not measured.
+    /// The quality if it is not good (§6.4.9); then the number was not measured.
     pub(super) fn bad_quality(&self) -> Option<&'static str> {
         match self.quality? {
             0 => Some("bad"),
@@ -120,13 +120,14 @@ impl<'a> Metric<'a> {
     }
 }
 
-/// A Float as a double: the one of the shortest decimal that is this Float, 12.3 and not 12.300000190734863. A metric of
-/// this type has no more digits, so nothing is lost, and what is stored is what the node shows.
+/// Converts a Float to the double with the shortest decimal that rounds to this Float: 12.3 instead of
+/// 12.300000190734863. A metric of this type has no more digits, so nothing is lost, and the stored value is the one
+/// that the node displays.
 fn widened(v: f32) -> f64 {
     format!("{v:e}").parse().unwrap_or(f64::from(v))
 }
 
-/// The payload that asks a node for its births (§6.4.22): the metric `Node Control/Rebirth`, a boolean, true.
+/// The payload that requests births from a node (§6.4.22): the metric `Node Control/Rebirth`, a boolean, true.
 pub(super) fn rebirth(now_ms: i64) -> Vec<u8> {
     let now = u64::try_from(now_ms).unwrap_or_default();
     let (mut metric, mut payload) = (Vec::new(), Vec::new());
@@ -139,10 +140,10 @@ pub(super) fn rebirth(now_ms: i64) -> Vec<u8> {
     payload
 }
 
-/// The property `Quality` of a property set, where it has one.
+/// The property `Quality` of a property set, if present.
 fn quality(set: &[u8]) -> Result<Option<u64>, Malformed> {
     let (mut keys, mut values) = (Fields::new(set), Fields::new(set));
-    // Keys and values are two lists, each in its order.
+    // Keys and values are two lists in the same order.
     let mut at = 0;
     loop {
         match keys.next()? {
@@ -170,15 +171,15 @@ fn quality(set: &[u8]) -> Result<Option<u64>, Malformed> {
     }
 }
 
-/// Why a value is none.
+/// Why there is no value.
 #[derive(Debug)]
 pub(super) enum NoValue {
-    /// The number can be two, and only a birth tells which.
+    /// The number is ambiguous; only a birth defines its type.
     UnknownType,
     Fault(Fault),
 }
 
-/// The types of whole numbers (§6.4.16): their bits, and whether they have a sign.
+/// The types of whole numbers (§6.4.16): their bits, and whether they are signed.
 fn integer(datatype: Option<u64>) -> Option<(u32, bool)> {
     Some(match datatype? {
         1 => (8, true),
@@ -196,24 +197,24 @@ fn integer(datatype: Option<u64>) -> Option<(u32, bool)> {
 
 const BOOLEAN: u64 = 11;
 
-/// What a value stands for.
+/// Converts a value according to its type.
 pub(super) fn value<'a>(name: &str, raw: Raw<'a>, datatype: Option<u64>) -> Result<ValueRef<'a>, NoValue> {
     let out_of_range = |v: u64| {
-        let detail = format!("{}: {v} is beyond the range of its type, or 64 bit signed integers", excerpt(name));
+        let detail = format!("{}: {v} exceeds the range of its type, or a signed 64-bit integer", excerpt(name));
         NoValue::Fault(Fault::new(reasons::INTEGER_OUT_OF_RANGE, detail))
     };
     match raw {
         Raw::Bool(v) => Ok(ValueRef::Bool(v)),
         Raw::Double(v) if v.is_finite() => Ok(ValueRef::Double(v)),
         Raw::Double(v) => {
-            let detail = format!("{}: {v} is no finite number", excerpt(name));
+            let detail = format!("{}: {v} is not a finite number", excerpt(name));
             Err(NoValue::Fault(Fault::new(reasons::NOT_FINITE, detail)))
         }
         Raw::Text(bytes) => std::str::from_utf8(bytes)
             .map(ValueRef::Str)
             .map_err(|_| NoValue::Fault(Fault::new(reasons::INVALID_UTF8, format!("{} is not UTF-8", excerpt(name))))),
         Raw::Other(what) => {
-            let detail = format!("{} is {what}, which is not stored", excerpt(name));
+            let detail = format!("{} is {what}; this type is not supported", excerpt(name));
             Err(NoValue::Fault(Fault::new(reasons::UNSUPPORTED_TYPE, detail)))
         }
         Raw::Int(v) | Raw::Long(v) if datatype == Some(BOOLEAN) => Ok(ValueRef::Bool(v != 0)),
@@ -225,7 +226,7 @@ pub(super) fn value<'a>(name: &str, raw: Raw<'a>, datatype: Option<u64>) -> Resu
                     i64::try_from(v).map(ValueRef::Int).map_err(|_| out_of_range(v))
                 }
                 Some(_) => Err(out_of_range(v)),
-                // Below the sign's bit every type says the same.
+                // Below the sign bit all types agree.
                 None if v >> (width - 1) == 0 => Ok(ValueRef::Int(v as i64)),
                 None => Err(NoValue::UnknownType),
             }
@@ -233,8 +234,8 @@ pub(super) fn value<'a>(name: &str, raw: Raw<'a>, datatype: Option<u64>) -> Resu
     }
 }
 
-/// A number with a sign. Negative ones are two's complement in an unsigned field; some senders use the bits of the type
-/// for it, some those of the field.
+/// Decodes a signed number. Negative numbers are two's complement in an unsigned field; some senders use the width of
+/// the type, others the width of the field.
 fn signed(v: u64, bits: u32) -> Option<i64> {
     [bits, 32, 64].into_iter().find_map(|field| {
         let shift = 64 - field;

@@ -1,26 +1,28 @@
 //! Sparkplug B (Eclipse Sparkplug 3.0): metrics of edge nodes and their devices, on topics `spBv1.0/…`.
 //!
-//! The sensor is `group/node`, or `group/node/device`; the metric's name is the field. Metrics of one message and one time
-//! are one reading; a metric's own time counts before that of the message. The values in births are readings too. What is
-//! null or transient is not stored, nor what belongs to the protocol (`bdSeq`, `Node Control/…`, `Device Control/…`,
-//! `_types_/…`); bytes, arrays, DataSets, Templates and values of bad or stale quality are rejected.
+//! The sensor is `group/node`, or `group/node/device`; the field is the metric's name. Metrics of one message with the
+//! same time form one reading; a metric's own time overrides that of the message. The values in births are readings
+//! too. Null and transient values are not stored, nor are metrics of the protocol itself (`bdSeq`, `Node Control/…`,
+//! `Device Control/…`, `_types_/…`). Bytes, arrays, DataSets, Templates and values of bad or stale quality are
+//! rejected.
 //!
-//! **State.** Data messages name a metric by an alias, and whether a number has a sign they do not say: both stand in the
-//! birth that came before. So what births define is remembered for each node and each of its devices, [`BYTES_MAX`] in
-//! all; a birth that finds no room is rejected as such (its readings are taken). An alias is looked for in the device's
-//! birth, then in its node's. An NBIRTH makes an end of all its node had, devices included (§6.4.20); so does the NDEATH
-//! with the same `bdSeq`, since the next birth may have other aliases, and it may be lost: births are sent with QoS 0.
+//! **State.** A data message names metrics by alias, and does not declare whether a number is signed: both are in the
+//! preceding birth. So the definitions in births are kept for each node and each of its devices, up to [`BYTES_MAX`] in
+//! total. A birth beyond that limit is rejected (its readings are accepted). An alias is looked up first in the
+//! device's birth, then in its node's. An NBIRTH clears all definitions of its node, including devices (§6.4.20). So
+//! does an NDEATH with the same `bdSeq`, because the next birth may assign other aliases, and may be lost: births are
+//! sent with QoS 0.
 //!
-//! **Never guessed.** A metric whose alias is not known, or whose number could have a sign or not, is rejected; as the
-//! dead letter of its message it can be looked at, though without the birth not be replayed. And a rebirth is asked for
-//! ([`Rebirth`]): also where `seq` has a gap, since what is missing may have been a birth. A repeated `seq` is a message
-//! that came again. After a start nothing is known, and so every node that uses aliases is asked once; at most once in
-//! [`REBIRTH_EVERY_MS`] for each.
+//! **No guessing.** A metric with an unknown alias, or with a number of unknown signedness, is rejected. Its message
+//! becomes a dead letter for inspection, although it cannot be replayed without the birth. The service then requests a
+//! rebirth ([`Rebirth`]); it also does so after a gap in `seq`, because the missing message may have been a birth. A
+//! repeated `seq` is a repeated message. After a start no births are known, so every node that uses aliases gets one
+//! request; each node gets at most one per [`REBIRTH_EVERY_MS`].
 //!
-//! **Connections.** When the broker has not kept the session, births may have been missed: [`Sparkplug::forget`]. When it
-//! has, what was not acknowledged comes again, with numbers that lie behind: [`Sparkplug::reconnected`].
+//! **Connections.** If the broker did not keep the session, births may have been missed: [`Sparkplug::forget`]. If it
+//! did, it repeats unacknowledged messages, with older sequence numbers: [`Sparkplug::reconnected`].
 //!
-//! The messages of a node must all come here, in their order: shared subscriptions cannot be used.
+//! All messages of a node must arrive here, in order: shared subscriptions cannot be used.
 
 mod births;
 mod metric;
@@ -41,40 +43,40 @@ use super::rejects::{Fault, Rejects};
 use super::{Context, reasons};
 use crate::model::BatchBuilder;
 
-/// The name of the format in settings. It is none of [`super::Format`]: those read a payload by itself.
+/// The name of the format in settings. It is not a [`super::Format`], because those decode each payload independently.
 pub const NAME: &str = "sparkplug";
-/// Memory for what births define.
+/// Memory limit for the definitions in births.
 pub const BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Nodes and devices that are remembered. A node is also remembered for when it was last asked for a rebirth; beyond the
-/// limit those that only are so are forgotten, and nodes that are not known are not asked.
+/// Limit on nodes and devices in memory. A node entry also records the last rebirth request. Beyond the limit, entries
+/// that only record a request are removed, and unknown nodes get no request.
 pub const NODES_MAX: usize = 100_000;
-/// How long a node is left alone after it was asked for a rebirth.
+/// The shortest time between two rebirth requests to a node.
 pub const REBIRTH_EVERY_MS: i64 = 60_000;
 
-/// What comes before the sensor's names for metrics that are no measurements.
+/// Prefixes of metrics that are not measurements.
 const PROTOCOL: [&str; 3] = ["Node Control/", "Device Control/", "_types_/"];
 const BD_SEQ: &str = "bdSeq";
 
-/// A command to a node: to send its births again.
+/// A command to a node to send its births again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rebirth {
     /// `spBv1.0/group/NCMD/node`.
     pub topic: String,
     /// The metric `Node Control/Rebirth` = true.
     pub payload: Vec<u8>,
-    /// Why, for the log.
+    /// The reason, for the log.
     pub why: &'static str,
 }
 
-/// What is known of all nodes.
+/// The definitions of all nodes.
 #[derive(Debug, Default)]
 pub struct Sparkplug {
     nodes: HashMap<Box<str>, Node>,
-    /// Of all births.
+    /// Total size of all births.
     bytes: usize,
-    /// How many devices all nodes have.
+    /// Number of devices of all nodes.
     devices: usize,
-    /// Counts connections.
+    /// Connection counter.
     connection: u32,
 }
 
@@ -83,7 +85,7 @@ pub struct Sparkplug {
 struct Node {
     own: Births,
     devices: HashMap<Box<str>, Births>,
-    /// The last number.
+    /// The last sequence number.
     seq: Option<u8>,
     bd_seq: Option<u64>,
     asked_ms: Option<i64>,
@@ -100,22 +102,23 @@ impl Node {
         self.seq.is_none() && self.bytes() == 0
     }
 
-    /// Takes the number of a message; whether some before it are missing.
+    /// Records the sequence number of a message. Returns whether earlier messages are missing.
     fn misses_some(&mut self, seq: Option<u64>, connection: u32) -> bool {
         let is_first = std::mem::replace(&mut self.connection, connection) != connection;
-        // A message without a number, or with one that there is none, says nothing about others.
+        // A message without a valid number gives no information about others.
         let Some(seq) = seq.and_then(|seq| u8::try_from(seq).ok()) else { return false };
         let Some(last) = self.seq.replace(seq) else { return false };
         match seq.wrapping_sub(last.wrapping_add(1)) {
-            // In order; or the last one again.
+            // In order, or the last message repeated.
             0 | 255 => false,
-            // Behind, and the first of a connection: what was not acknowledged comes again.
+            // An older number. On the first message of a connection this is normal: unacknowledged messages are
+            // repeated.
             128.. => !is_first,
             _ => true,
         }
     }
 
-    /// What a metric of a data message is.
+    /// The definition of an alias in a data message.
     fn definition(&self, device: Option<&str>, alias: u64) -> Option<Alias<'_>> {
         let device = device.and_then(|device| self.devices.get(device)?.alias(alias));
         device.or_else(|| self.own.alias(alias))
@@ -130,23 +133,24 @@ impl Node {
 }
 
 impl Sparkplug {
-    /// Nothing is known.
+    /// Creates an empty state.
     pub fn new() -> Sparkplug {
         Sparkplug::default()
     }
 
-    /// Forgets all: births may have been missed.
+    /// Removes all definitions, because births may have been missed.
     pub fn forget(&mut self) {
         *self = Sparkplug { connection: self.connection, ..Sparkplug::default() };
     }
 
-    /// A new connection begins; what was not acknowledged on the last one comes again.
+    /// Marks the start of a new connection, on which unacknowledged messages of the last one are repeated.
     pub fn reconnected(&mut self) {
         self.connection = self.connection.wrapping_add(1);
     }
 
-    /// Reads a message: appends its readings to `out` and its rejects, each with the place of its metric, to `rejects`.
-    /// Sensor and field of the context do not count. A message that comes again changes nothing.
+    /// Decodes a message: appends its readings to `out` and its rejects, each with the index of its metric, to
+    /// `rejects`. Ignores sensor and field of the context. A repeated message changes nothing. Returns a rebirth
+    /// request to send, if any.
     pub fn decode(
         &mut self,
         topic: &str,
@@ -157,7 +161,7 @@ impl Sparkplug {
     ) -> Option<Rebirth> {
         let address = match Address::parse(topic) {
             Ok(Some(address)) => address,
-            // The state of a host, and commands to nodes.
+            // Host state and commands to nodes.
             Ok(None) => return None,
             Err(detail) => {
                 rejects.push(0, reasons::TOPIC_MISMATCH, detail);
@@ -167,7 +171,7 @@ impl Sparkplug {
         let payload = match Payload::read(payload) {
             Ok(payload) => payload,
             Err(e) => {
-                rejects.push(0, reasons::INVALID_SPARKPLUG, format!("the payload is no Sparkplug message: {}", e.0));
+                rejects.push(0, reasons::INVALID_SPARKPLUG, format!("the payload is not a Sparkplug message: {}", e.0));
                 return None;
             }
         };
@@ -191,7 +195,7 @@ impl Sparkplug {
                         Ok(()) => {}
                         Err(NoValue::Fault(fault)) => gathered.reject(index, fault),
                         Err(NoValue::UnknownType) => {
-                            ask = ask.or(Some("a birth of the node is not known"));
+                            ask = ask.or(Some("a birth of the node is unknown"));
                         }
                     }
                 }
@@ -206,7 +210,7 @@ impl Sparkplug {
                     Some(device) => self.device_birth(&node, device, births, payload.seq),
                 };
                 if !kept || payload.metrics.len() > METRICS_MAX {
-                    let detail = "no room for what this birth defines: its aliases are not known";
+                    let detail = "the memory limit for births is reached, so the aliases of this birth stay unknown";
                     rejects.push(payload.metrics.len(), reasons::TOO_MANY_METRICS, detail);
                 }
             }
@@ -258,14 +262,14 @@ impl Sparkplug {
     fn node_death(&mut self, id: &str, payload: &Payload<'_>) {
         let Some(node) = self.nodes.get(id) else { return };
         let asked_ms = node.asked_ms;
-        // A death of an older session, which the broker noticed late, does not end this one.
+        // A death of an older session, which the broker detected late, does not end this one.
         if let (Some(ours), Some(theirs)) = (node.bd_seq, bd_seq(payload))
             && ours != theirs
         {
             return;
         }
         self.remove(id);
-        // That it was asked is not forgotten: a node in trouble is not asked again and again.
+        // The last request is kept, so that a node with problems does not get repeated requests.
         self.nodes.insert(id.into(), Node { asked_ms, connection: self.connection, ..Node::default() });
     }
 
@@ -276,7 +280,7 @@ impl Sparkplug {
         }
     }
 
-    /// Whether there is room for another node or device with so many bytes; makes some where that is easy.
+    /// Whether another node or device with this size fits. Frees entries if that is cheap.
     fn has_room(&mut self, bytes: usize) -> bool {
         if self.nodes.len() + self.devices + 2 > NODES_MAX {
             self.nodes.retain(|_, node| !node.is_unknown());
@@ -292,7 +296,7 @@ impl Sparkplug {
             self.nodes.insert(id.into(), Node { connection: self.connection, ..Node::default() });
         }
         let node = self.nodes.get_mut(id)?;
-        // A clock that was set back must not keep it from being asked for as long.
+        // If the clock was set back, the interval must not be extended.
         if node.asked_ms.is_some_and(|asked| (asked..asked + REBIRTH_EVERY_MS).contains(&now_ms)) {
             return None;
         }
@@ -301,29 +305,29 @@ impl Sparkplug {
     }
 }
 
-/// Whether a name belongs to the protocol and not to a measurement.
+/// Whether a name belongs to the protocol instead of a measurement.
 fn is_protocol(name: &str) -> bool {
     name == BD_SEQ || PROTOCOL.iter().any(|prefix| name.starts_with(prefix))
 }
 
 fn malformed(e: protobuf::Malformed) -> Fault {
-    Fault::new(reasons::INVALID_SPARKPLUG, format!("the metric cannot be read: {}", e.0))
+    Fault::new(reasons::INVALID_SPARKPLUG, format!("the metric is malformed: {}", e.0))
 }
 
-/// The session's number in a death.
+/// The session number in a death.
 fn bd_seq(payload: &Payload<'_>) -> Option<u64> {
     let metrics = payload.metrics.iter().filter_map(|bytes| Metric::read(bytes).ok());
     metrics.filter(|metric| metric.name().is_ok_and(|name| name == Some(BD_SEQ))).find_map(|metric| metric.whole())
 }
 
-/// Reads a birth: its values, what it defines, and the session's number.
+/// Decodes a birth: its values, its definitions, and the session number.
 fn birth<'a>(payload: &Payload<'a>, gathered: &mut Gathered<'_, 'a>) -> (Births, Option<u64>) {
     let (mut definitions, mut bd_seq) = (Vec::new(), None);
     for (index, bytes) in gathered.limited(&payload.metrics) {
         let result = (|| {
             let metric = Metric::read(bytes).map_err(malformed)?;
             let Some(name) = metric.name()? else {
-                return Err(Fault::new(reasons::INVALID_SPARKPLUG, "a metric of a birth has no name"));
+                return Err(Fault::new(reasons::INVALID_SPARKPLUG, "a metric in a birth has no name"));
             };
             if name == BD_SEQ {
                 bd_seq = metric.whole();
@@ -348,7 +352,7 @@ fn birth<'a>(payload: &Payload<'a>, gathered: &mut Gathered<'_, 'a>) -> (Births,
     (Births::new(definitions), bd_seq)
 }
 
-/// Reads a metric of a data message. Where a birth is missing for it, it is rejected and `UnknownType` is the answer.
+/// Decodes a metric of a data message. If its birth is missing, rejects it and returns `UnknownType`.
 fn data<'a>(
     bytes: &'a [u8],
     node: Option<&'a Node>,
@@ -362,18 +366,18 @@ fn data<'a>(
         (None, Some(alias)) => match node.and_then(|node| node.definition(device, alias)) {
             Some(Alias::Metric(definition)) => (&*definition.name, definition.datatype),
             Some(Alias::Ambiguous) => {
-                let detail = format!("the birth gave the alias {alias} to several metrics");
+                let detail = format!("the birth assigned the alias {alias} to several metrics");
                 return Err(NoValue::Fault(Fault::new(reasons::UNKNOWN_METRIC, detail)));
             }
             None if metric.raw().is_none() || metric.is_transient => return Ok(()),
             None => {
-                let detail = format!("no birth is known that defines the alias {alias}; a rebirth is asked for");
+                let detail = format!("no known birth defines the alias {alias}; requesting a rebirth");
                 gathered.reject(index, Fault::new(reasons::UNKNOWN_METRIC, detail));
                 return Err(NoValue::UnknownType);
             }
         },
         (None, None) => {
-            let detail = "a metric without name and alias";
+            let detail = "the metric has neither a name nor an alias";
             return Err(NoValue::Fault(Fault::new(reasons::INVALID_SPARKPLUG, detail)));
         }
     };
@@ -388,6 +392,6 @@ fn data<'a>(
 }
 
 fn unknown_type(name: &str) -> Fault {
-    let detail = format!("{}: the number may be negative, and no birth is known that tells its type", excerpt(name));
+    let detail = format!("{}: the number may be negative, and no known birth defines its type", excerpt(name));
     Fault::new(reasons::UNKNOWN_METRIC, detail)
 }

@@ -1,13 +1,13 @@
-//! Protocol Buffers as they are on the wire: one field after another, borrowed from the payload.
+//! Reads the Protocol Buffers wire format: consecutive fields, borrowed from the payload.
 //!
-//! Our own, since a generated type would be all or nothing: with it a metric whose name is not UTF-8 would cost its whole
-//! message, and every name would be copied.
+//! It is written by hand because a generated type would be all or nothing: a metric whose name is not UTF-8 would
+//! reject its whole message, and every name would be copied.
 
-/// Bytes that are no Protocol Buffers message.
+/// Bytes that are not a Protocol Buffers message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Malformed(pub(super) &'static str);
 
-/// A field's value as the wire has it.
+/// A field's value on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wire<'a> {
     Varint(u64),
@@ -16,7 +16,7 @@ pub(super) enum Wire<'a> {
     Bytes(&'a [u8]),
 }
 
-/// The fields of a message, in the order in which they are written.
+/// The fields of a message, in order.
 #[derive(Debug, Clone)]
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
@@ -27,7 +27,7 @@ impl<'a> Fields<'a> {
         Fields { rest: bytes }
     }
 
-    /// The next field, its number and value; `None` at the end.
+    /// The number and value of the next field; `None` at the end.
     pub(super) fn next(&mut self) -> Result<Option<(u64, Wire<'a>)>, Malformed> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -39,12 +39,12 @@ impl<'a> Fields<'a> {
             2 => {
                 let n = self.varint()?;
                 let taken = usize::try_from(n).ok().and_then(|n| self.rest.split_at_checked(n));
-                let (taken, rest) = taken.ok_or(Malformed("it ends within a field"))?;
+                let (taken, rest) = taken.ok_or(Malformed("it ends inside a field"))?;
                 self.rest = rest;
                 Wire::Bytes(taken)
             }
             5 => Wire::Fixed32(u32::from_le_bytes(self.array()?)),
-            _ => return Err(Malformed("a field of a kind that Sparkplug does not have")),
+            _ => return Err(Malformed("a field with a wire type that Sparkplug does not use")),
         };
         match key >> 3 {
             0 => Err(Malformed("a field with the number 0")),
@@ -53,17 +53,17 @@ impl<'a> Fields<'a> {
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(Malformed("it ends within a field"))?;
+        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(Malformed("it ends inside a field"))?;
         self.rest = rest;
         Ok(*taken)
     }
 
-    /// At most ten bytes of seven bits.
+    /// At most ten bytes of seven bits each.
     fn varint(&mut self) -> Result<u64, Malformed> {
         let mut value = 0u64;
         for shift in (0..70).step_by(7) {
             let [byte] = self.array()?;
-            // Of the tenth byte one bit is left; what is beyond it is cut off, as other readers do.
+            // The tenth byte contributes one bit; its other bits are dropped, as in other readers.
             value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
             if byte < 0x80 {
                 return Ok(value);

@@ -1,4 +1,4 @@
-//! Values of one message, put together to readings by their times.
+//! Groups the values of one message into readings by time.
 
 use std::borrow::Cow;
 
@@ -34,11 +34,11 @@ impl<'r, 'a> Gathered<'r, 'a> {
         Gathered { cx, timestamp, rejects, fields: Vec::new() }
     }
 
-    /// The metrics that may be read, each with its place; those beyond the limit are rejected.
+    /// The metrics within the limit, each with its index; those beyond it are rejected.
     pub(super) fn limited<'m>(&mut self, metrics: &[&'m [u8]]) -> Vec<(usize, &'m [u8])> {
         let max = self.cx.limits.batch_max_readings;
         if let Some(n) = metrics.len().checked_sub(max).filter(|n| *n > 0) {
-            let detail = format!("{n} metrics, from this one on, are beyond the {max} that one payload may have");
+            let detail = format!("{n} metrics, starting with this one, exceed the limit of {max} in one payload");
             self.rejects.push_many(max, n, reasons::TOO_MANY_READINGS, detail);
         }
         metrics.iter().copied().enumerate().take(max).collect()
@@ -49,7 +49,7 @@ impl<'r, 'a> Gathered<'r, 'a> {
         self.rejects.fault(index, fault);
     }
 
-    /// Takes a metric's value, where it has one.
+    /// Adds a metric's value, if it has one.
     pub(super) fn take(
         &mut self,
         index: usize,
@@ -73,7 +73,7 @@ impl<'r, 'a> Gathered<'r, 'a> {
         Ok(())
     }
 
-    /// A metric's own time, else that of the message, else that of receipt. 0 is what is sent for none.
+    /// The metric's own time, else that of the message, else the time of receipt. Senders write 0 for no time.
     fn time(&self, metric: &Metric<'_>) -> Result<(i64, bool), Fault> {
         let given = [metric.timestamp, self.timestamp].into_iter().flatten().find(|ms| *ms != 0);
         match given.map(|ms| (ms, i64::try_from(ms))) {
@@ -83,8 +83,8 @@ impl<'r, 'a> Gathered<'r, 'a> {
         }
     }
 
-    /// Makes the readings of a sensor: those of one time are one, or several where a name comes twice or there are too
-    /// many for one.
+    /// Commits the readings of a sensor. Values with the same time form one reading, or several if a name occurs twice
+    /// or there are too many.
     pub(super) fn commit(mut self, sensor_id: &str, out: &mut BatchBuilder) {
         if let Err(fault) = names::check_sensor_id(sensor_id, self.cx.limits) {
             self.fields.iter().for_each(|field| self.rejects.fault(field.index, fault.clone()));
@@ -100,7 +100,7 @@ impl<'r, 'a> Gathered<'r, 'a> {
         }
     }
 
-    /// One reading of the first fields of a time; gives how many it took.
+    /// Commits one reading from the first of these fields. Returns the number of fields used.
     fn reading(&mut self, sensor_id: &str, fields: &[Field<'a>], out: &mut BatchBuilder) -> usize {
         out.begin();
         let mut taken = 0;
@@ -113,7 +113,7 @@ impl<'r, 'a> Gathered<'r, 'a> {
             if goes_on {
                 break;
             }
-            // No room for the name; the field is lost, those before it are not.
+            // The batch has no space for the name. This field is rejected; those before it are committed.
             self.rejects.fault(field.index, fault);
             if taken == 0 {
                 return 1;

@@ -9,7 +9,7 @@ const INT32: u64 = 3;
 const INT64: u64 = 4;
 const DOUBLE: u64 = 10;
 
-/// A metric being written.
+/// A metric to write.
 #[derive(Clone, Default)]
 struct M(Vec<u8>);
 
@@ -23,7 +23,7 @@ impl M {
     }
 
     fn bytes(mut self, number: u8, value: &[u8]) -> M {
-        // Numbers above 15 have keys of two bytes.
+        // Field numbers above 15 have keys of two bytes.
         if number > 15 {
             self.0.extend([(number << 3 | 2) | 0x80, number >> 4, value.len() as u8]);
             self.0.extend(value);
@@ -61,7 +61,8 @@ fn payload(seq: Option<u64>, metrics: &[M]) -> Vec<u8> {
     bytes
 }
 
-/// What a message became: each reading as sensor, time from now and values; the reasons; why a rebirth was asked for.
+/// The result of a message: each reading as sensor, time from now and values; the reasons of rejects; the reason of a
+/// rebirth request.
 type Decoded = (Vec<(String, i64, Vec<(String, Value)>)>, Vec<(usize, &'static str)>, bool);
 
 struct Rig {
@@ -128,18 +129,18 @@ fn births_give_names_and_types_to_what_follows() {
     assert_eq!(rig.send("DBIRTH D", 1, &device), one("G/N/D", "temp", Value::Int(-5)));
     assert_eq!(rig.send("NDATA", 2, &[M::alias(2).varint(10, 0xffff_fff0)]), one("G/N", "level", Value::Int(-16)));
     assert_eq!(rig.send("DDATA D", 3, &[M::alias(3).varint(10, 0xffff_fff0)]), one("G/N/D", "temp", Value::Int(-16)));
-    // Of the node's birth where the device's has none; by name the type is known too.
+    // From the node's birth if the device's birth has no such alias; a name also identifies the type.
     assert_eq!(rig.send("DDATA D", 4, &[M::alias(1).double(1.0)]), one("G/N/D", "temp", Value::Double(1.0)));
     assert_eq!(
         rig.send("NDATA", 5, &[M::named("level").varint(10, u32::MAX.into())]),
         one("G/N", "level", Value::Int(-1))
     );
-    // Its own type counts before the birth's.
+    // A metric's own type overrides the birth's.
     assert_eq!(
         rig.send("NDATA", 6, &[M::alias(2).is(7).varint(10, u32::MAX.into())]),
         one("G/N", "level", Value::Int(u32::MAX.into()))
     );
-    // A device that uses its node's numbers for itself is believed.
+    // A device may reuse its node's aliases.
     rig.send("DBIRTH E", 7, &[M::named("x").varint(2, 1).is(DOUBLE).double(0.5)]);
     assert_eq!(rig.send("DDATA E", 8, &[M::alias(1).double(1.0)]), one("G/N/E", "x", Value::Double(1.0)));
     assert_eq!(rig.send("NDATA", 9, &[M::alias(1).double(1.0)]), one("G/N", "temp", Value::Double(1.0)));
@@ -156,10 +157,10 @@ fn without_a_birth_nothing_is_guessed_and_a_rebirth_is_asked_for() {
     assert_eq!(rig.send("NDATA", 6, &[M::alias(1).double(1.0)]), unknown(false));
     rig.now_ms += 1;
     assert_eq!(rig.send("NDATA", 7, &[M::named("v").varint(10, 1 << 31)]), unknown(true));
-    // A clock that was set back does not silence it.
+    // A clock that was set back does not suppress requests.
     rig.now_ms -= 10_000_000;
     assert!(rig.send("DDATA D", 8, &[M::alias(1).double(1.0)]).2);
-    // What says its name, and its type by itself, needs no birth.
+    // A metric with its name, and an unambiguous type, needs no birth.
     rig.now_ms = NOW;
     assert_eq!(rig.send("DDATA D", 9, &[M::named("v").double(1.0)]), one("G/N/D", "v", Value::Double(1.0)));
     assert_eq!(rig.send("NDATA", 10, &[M::named("v").varint(10, 7)]), one("G/N", "v", Value::Int(7)));
@@ -192,11 +193,11 @@ fn numbers_wrap_repeat_and_have_gaps() {
     for seq in [255, 0, 0, 1] {
         assert_eq!(rig.send("NDATA", seq, &data), good, "{seq}");
     }
-    // The value is good, and what is missing may have been a birth.
+    // The value is good, but the missing message may have been a birth.
     let (readings, rejects, asked) = rig.send("NDATA", 5, &data);
     assert_eq!((readings, rejects, asked), (good.0.clone(), vec![], true));
     assert_eq!(rig.send("NDATA", 6, &data), good);
-    // Devices count with their node, a death too.
+    // Devices share the sequence of their node, including deaths.
     rig.now_ms += REBIRTH_EVERY_MS;
     rig.send("DBIRTH D", 7, &[M::named("x").varint(2, 3).is(DOUBLE).double(0.5)]);
     assert_eq!(rig.send("DDEATH D", 8, &[]), nothing());
@@ -204,7 +205,7 @@ fn numbers_wrap_repeat_and_have_gaps() {
     assert_eq!(rig.send("DDATA D", 10, &[M::alias(3).double(1.0)]), unknown(true));
     rig.now_ms += REBIRTH_EVERY_MS;
     assert!(rig.send("DDEATH D", 12, &[]).2);
-    // On a new connection what was not acknowledged comes again; a gap is one there too.
+    // On a new connection unacknowledged messages are repeated; a gap is a gap there too.
     rig.now_ms += REBIRTH_EVERY_MS;
     rig.state.reconnected();
     for seq in [10, 11, 12, 13] {
@@ -214,7 +215,7 @@ fn numbers_wrap_repeat_and_have_gaps() {
     rig.now_ms += REBIRTH_EVERY_MS;
     rig.state.reconnected();
     assert!(rig.send("NDATA", 12, &data).2);
-    // Without numbers nothing is missing.
+    // Without sequence numbers there are no gaps.
     rig.now_ms += REBIRTH_EVERY_MS;
     assert_eq!(rig.send("NDATA", None, &data), good);
     assert_eq!(rig.send("NDATA", 700, &data), good);
@@ -227,7 +228,7 @@ fn a_birth_or_death_makes_an_end_of_what_was() {
     let device = [M::named("x").varint(2, 3).is(DOUBLE).double(0.5)];
     rig.send("NBIRTH", 0, &birth_metrics());
     rig.send("DBIRTH D", 1, &device);
-    // The death of a session before this one came late.
+    // The death of an earlier session arrives late.
     assert_eq!(rig.send("NDEATH", None, &[M::named("bdSeq").varint(11, 6)]), nothing());
     assert_eq!(rig.send("NDATA", 2, &data), one("G/N", "temp", Value::Double(1.0)));
     rig.send("NBIRTH", 0, &[M::named("hum").varint(2, 1).is(DOUBLE).double(60.0)]);
@@ -260,7 +261,7 @@ fn times_of_metrics_and_of_the_message() {
     let seen: Vec<_> = readings.iter().map(names).collect();
     assert_eq!(seen, [(-86_400_000, "ad".into()), (-5, "b".into()), (0, "bc".into()), (0, "b".into())]);
     assert_eq!(rejects, [(5, reasons::TOO_OLD)]);
-    // No time at all: that of receipt. The topic's tags are the sensor's.
+    // No time at all: the time of receipt is used. The topic's tags apply to the sensor.
     let mut bare = vec![];
     put_bytes(2, &M::named("a").double(1.0).0, &mut bare);
     let (readings, _, _) = rig.run("spBv1.0/G/NDATA/N", &bare);
@@ -343,7 +344,7 @@ fn a_birth_that_finds_no_room_says_so_and_its_values_count() {
     let (readings, rejects, _) = rig.send("NBIRTH", 0, &birth_metrics());
     assert_eq!((readings.len(), rejects), (1, vec![(4, reasons::TOO_MANY_METRICS)]));
     assert_eq!(rig.state.bytes, BYTES_MAX);
-    // Nodes of which nothing is known make room for others.
+    // Nodes without definitions are removed to free space.
     let mut rig = Rig::new();
     for i in 0..NODES_MAX {
         rig.state.nodes.insert(i.to_string().into(), Node { asked_ms: Some(NOW), ..Node::default() });

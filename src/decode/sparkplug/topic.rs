@@ -1,19 +1,19 @@
-//! Topics of Sparkplug B: `spBv1.0/group/type/node`, with the device behind it for what is about one (§4).
+//! Topics of Sparkplug B: `spBv1.0/group/type/node`, followed by the device for messages of a device (§4).
 
 const NAMESPACE: &str = "spBv1.0";
 
-/// What a message is.
+/// The type of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     NodeBirth,
     NodeDeath,
     DeviceBirth,
     DeviceDeath,
-    /// Of a node, or of a device.
+    /// From a node, or from a device.
     Data,
 }
 
-/// Whom a message is about.
+/// The type and the origin of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Address<'t> {
     pub(super) kind: Kind,
@@ -23,10 +23,10 @@ pub(super) struct Address<'t> {
 }
 
 impl<'t> Address<'t> {
-    /// Takes a topic apart; `None` for what is not about measurements.
+    /// Parses a topic; `None` if it carries no measurements.
     ///
     /// # Errors
-    /// It is no topic of Sparkplug B, in words.
+    /// Why it is not a topic of Sparkplug B.
     pub(super) fn parse(topic: &'t str) -> Result<Option<Address<'t>>, String> {
         let wrong = || format!("the topic is not {NAMESPACE}/group/type/node or {NAMESPACE}/group/type/node/device");
         let mut levels = topic.split('/');
@@ -47,7 +47,7 @@ impl<'t> Address<'t> {
             ("NDEATH", None) => Kind::NodeDeath,
             ("DBIRTH", Some(_)) => Kind::DeviceBirth,
             ("DDEATH", Some(_)) => Kind::DeviceDeath,
-            // Some nodes write NDATA for their devices too.
+            // Some nodes use NDATA for their devices too.
             ("NDATA", _) | ("DDATA", Some(_)) => Kind::Data,
             ("NCMD" | "DCMD", _) => return Ok(None),
             _ => return Err(wrong()),
@@ -55,7 +55,7 @@ impl<'t> Address<'t> {
         Ok(Some(Address { kind, group, node, device }))
     }
 
-    /// `group/node`. No level can hold a `/`, so it is one node only.
+    /// `group/node`. Levels contain no `/`, so the result is unique.
     pub(super) fn node_id(&self) -> String {
         [self.group, "/", self.node].concat()
     }
@@ -68,7 +68,7 @@ impl<'t> Address<'t> {
         }
     }
 
-    /// Where the node takes commands.
+    /// The topic for commands to the node.
     pub(super) fn command_topic(&self) -> String {
         [NAMESPACE, "/", self.group, "/NCMD/", self.node].concat()
     }

@@ -54,7 +54,7 @@ async fn taken_points_are_200_and_rejected_ones_are_told() {
     let (answer, readings) = rig.delivered(protobuf(PROTOBUF)).await;
     assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/x-protobuf")));
     assert_eq!((readings[0].sensor_id.as_str(), &readings[0].values["t"]), ("s", &Value::Double(1.5)));
-    let told = b"`q` is a summary; gauges and sums are stored";
+    let told = b"`q` is a summary; only gauges and sums are supported";
     let message = [&[0x12, told.len() as u8][..], told].concat();
     let partial = [&[0x0a, message.len() as u8 + 2, 0x08, 1][..], &message].concat();
     assert_eq!(answer.body, partial);

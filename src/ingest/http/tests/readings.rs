@@ -43,7 +43,7 @@ async fn the_query_can_name_any_format() {
     let answer = post(uplink).to("/v1/readings?format=chirpstack").send(rig.addr).await;
     let message = answer.json()["error"]["detail"].as_str().unwrap_or_default().to_owned();
     assert_eq!(answer.status, 400);
-    assert!(message.contains("there is no format `chirpstack`") && message.contains("chirpstack-v4"), "{message}");
+    assert!(message.contains("unknown format `chirpstack`") && message.contains("chirpstack-v4"), "{message}");
 }
 
 #[tokio::test]
