@@ -294,7 +294,7 @@ fn check_looks_at_the_certificates() {
         ([FIRST[0], SECOND[1]], "cannot be used together"),
         ([&turned, FIRST[1]], "must be the first in its file"),
         ([&chained, FIRST[1]], "certificate 1 was not issued by certificate 2"),
-        (["nonsense", FIRST[1]], "holds no usable certificate"),
+        (["nonsense", FIRST[1]], "contains no usable certificate"),
     ] {
         put(dir.path(), [cert, key]);
         let text = "[http.tls]\ncert_file = \"server.pem\"\nkey_file = \"server.key\"\n[store]\nuri = \"mongodb://127.0.0.1:9\"\n\

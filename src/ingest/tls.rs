@@ -33,7 +33,7 @@ pub enum TlsError {
         error: std::io::Error,
     },
     /// A file is not PEM, or does not contain the expected item.
-    #[error("{path} holds no usable {what} in PEM form")]
+    #[error("{path} contains no usable {what} in PEM format")]
     Pem {
         /// The file.
         path: PathBuf,

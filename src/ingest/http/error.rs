@@ -2,7 +2,7 @@
 //!
 //! A refusal means that nothing of the request is in the pipeline. The exceptions are [`IngestError::AckTimeout`] and
 //! [`IngestError::NotDelivered`], which come after the hand-over: the readings may still be stored. When the sender
-//! sends them again, they are recognised as duplicates, unless they have no timestamp of their own.
+//! sends them again, they are recognised as duplicates, unless they have no timestamp.
 //!
 //! The text says what is wrong, where, and what to do. It never contains a secret.
 

@@ -97,7 +97,7 @@ pub(super) async fn decode(
     decode_within(shared, received, options, shared.cfg.body_max_bytes).await
 }
 
-/// Like [`decode`], for a body of at most `bytes_max` bytes after decompression.
+/// Like [`decode()`], for a body of at most `bytes_max` bytes after decompression.
 pub(super) async fn decode_within(
     shared: &Shared,
     received: ReceivedBody,

@@ -47,7 +47,7 @@ impl Secured {
     async fn shake_hands(&self, mut stream: TcpStream) -> Result<TlsStream, Failed> {
         let mut first = [0];
         if stream.peek(&mut first).await.is_ok_and(|n| n == 1) && first[0].is_ascii_alphabetic() {
-            // HTTP methods start with a letter; a TLS handshake record starts with 22.
+            // HTTP methods start with an alphabetic byte; a TLS handshake record starts with 22.
             let _ = tokio::time::timeout(PLAIN_TIMEOUT, refuse_plain(&mut stream)).await;
             return Err(Failed("plain_http"));
         }

@@ -35,7 +35,6 @@ enum State {
     Failed,
 }
 
-/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct AckTracker<T> {
     /// Counts connections.

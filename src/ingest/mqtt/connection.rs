@@ -46,7 +46,6 @@ pub(super) enum CloseReason {
     Blocked,
 }
 
-/// See the module's documentation.
 pub(super) struct Connection<'a> {
     broker: &'a mut Broker,
     sender: Sender,

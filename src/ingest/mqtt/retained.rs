@@ -20,7 +20,6 @@ pub(in crate::ingest) struct Note {
     payload: u64,
 }
 
-/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Accepted {
     places: Vec<Note>,

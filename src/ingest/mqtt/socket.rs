@@ -60,7 +60,6 @@ impl<S: AsyncRead + Unpin> Handle<S> {
     }
 }
 
-/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Coalescing<S> {
     /// `None` only in `drop`.

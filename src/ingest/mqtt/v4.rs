@@ -1,4 +1,4 @@
-//! MQTT 3.1.1 behind the interface of [`super::link`].
+//! The MQTT 3.1.1 implementation of [`super::link`].
 
 use rumqttc_v4::mqttbytes::v4::{ConnAck, LastWill, PubAck, PubRec, SubscribeReasonCode};
 use rumqttc_v4::{
@@ -14,8 +14,7 @@ use super::target::{Scheme, SetupError, Target, dial};
 use crate::config::Mqtt;
 
 /// The largest packet that MQTT allows. rumqttc closes the connection at a larger packet than set here, and the broker
-/// would send it again for ever. So packets of any size are read, and one over `packet_max_bytes` becomes a dead
-/// letter.
+/// would send it again for ever. So this sets no limit: a packet over `packet_max_bytes` becomes a dead letter.
 const PACKET_BYTES_MAX: usize = 268_435_455 + 5;
 
 /// Creates client and event loop of a new connection.

@@ -1,4 +1,4 @@
-//! MQTT 5 behind the interface of [`super::link`].
+//! The MQTT 5 implementation of [`super::link`].
 
 use std::time::Duration;
 

@@ -33,7 +33,6 @@ pub(super) struct Sample {
     pub(super) speak: bool,
 }
 
-/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Window {
     size: usize,

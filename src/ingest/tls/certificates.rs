@@ -189,7 +189,6 @@ pub struct TlsStatus {
 /// Called at each check of the files, every few seconds.
 pub type OnTls = Arc<dyn Fn(TlsStatus) + Send + Sync>;
 
-/// See the module's documentation.
 #[derive(Clone)]
 pub(crate) struct Certificates(Arc<Inner>);
 
@@ -333,7 +332,7 @@ impl Certificates {
         self.0.clock.now().wall_ms / 1000
     }
 
-    // Each update replaces whole values, so a lock poisoned by a panic is safe to use.
+    // Each update replaces whole values, so the lock stays usable after a panic.
     fn read(&self) -> RwLockReadGuard<'_, State> {
         self.0.state.read().unwrap_or_else(PoisonError::into_inner)
     }

@@ -135,8 +135,8 @@ async fn read(
     Ok(answer::hook(accepted, &rejects, kept))
 }
 
-/// AWS asks for confirmation that its rule may post here: a URL that has to be opened once. An operator must do that: a
-/// service must not fetch URLs from a sender's message. The URL is as good as a password, so it is not logged. It is
+/// AWS requests a confirmation that its rule may post here: a URL that has to be opened once. An operator must do that:
+/// a service must not fetch URLs from a sender's message. The URL is as good as a password, so it is not logged. It is
 /// kept as a dead letter, and the log says how to find it.
 async fn confirmation(shared: &Shared, target: &Target, received: ReceivedBody) -> Result<Response, IngestError> {
     let now_ms = shared.clock.now().wall_ms;

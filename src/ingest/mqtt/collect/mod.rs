@@ -130,7 +130,6 @@ pub(in crate::ingest) struct CollectedBatch {
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::ingest) struct NoRoom;
 
-/// See the module's documentation.
 #[derive(Debug)]
 pub(in crate::ingest) struct Collector {
     routes: Vec<Route>,
