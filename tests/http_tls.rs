@@ -235,7 +235,7 @@ async fn what_is_no_handshake_is_told_or_closed_in_time() {
     let long = format!("POST /v1/readings HTTP/1.1\r\nhost: t\r\ncontent-length: 50000\r\n\r\n{}", "x".repeat(50_000));
     for (addr, request) in [(rig.http, long.as_str()), (rig.admin, "GET /readyz HTTP/1.1\r\nhost: t\r\n\r\n")] {
         let answer = raw(addr, request.as_bytes()).await;
-        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("write https://"), "{answer}");
+        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("use https://"), "{answer}");
     }
     // Nothing, the begin of a record, and a record that is none: closed within the time for a head.
     for bytes in [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00", b"\x00\x01\x02"] {
