@@ -27,27 +27,27 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("cannot read {path}: {error}")]
     Read {
-        /// The file.
+        /// Path of the PEM file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         error: std::io::Error,
     },
     /// A file is not PEM, or does not contain the expected item.
     #[error("{path} contains no usable {what} in PEM format")]
     Pem {
-        /// The file.
+        /// Path of the PEM file.
         path: PathBuf,
         /// The expected item: certificate, CA certificate or private key.
         what: &'static str,
     },
     /// Certificate and key do not belong together, or are of a kind that rustls does not support.
-    #[error("{cert} and {key} cannot be used together: {error} (the server certificate must be the first in its file)")]
+    #[error("{cert} and {key} cannot be used together: {error} (the key's certificate must be the first in its file)")]
     Identity {
-        /// The certificate's file.
+        /// Path of the certificate file.
         cert: PathBuf,
-        /// The key's file.
+        /// Path of the key file.
         key: PathBuf,
-        /// Why.
+        /// The underlying error.
         error: rustls::Error,
     },
     /// The system's root certificates cannot be loaded.
