@@ -1,5 +1,6 @@
-//! Ingest: one folder a protocol. Each receives bytes, has them decoded, hands the readings through admission
-//! ([`crate::admission`]) and answers the sender once their acknowledgement is in. Ingest knows protocols, not buckets.
+//! Ingest: one folder per protocol. Each receives bytes, decodes them, submits the readings through admission
+//! ([`crate::admission`]) and answers the sender once the readings are acknowledged. Ingest handles protocols, not
+//! buckets.
 
 pub mod http;
 pub mod listen;
@@ -18,21 +19,21 @@ use crate::admission::Admission;
 use crate::config::{AckMode, Decoding, Live};
 use crate::model::Clock;
 
-/// What a way in is given beside its own settings.
+/// What every protocol needs in addition to its own settings.
 #[derive(Clone)]
 pub struct IngestDeps {
-    /// What decoding depends on.
+    /// Settings of the decoders; replaced when the configuration is reloaded.
     pub decoding: Live<Decoding>,
-    /// What an acknowledgement waits for, to name it where that is slow.
+    /// What an acknowledgement waits for. Named in warnings about slow acknowledgements.
     pub ack: AckMode,
-    /// The next stage.
+    /// Accepts ingest batches for the next stage.
     pub admission: Admission,
-    /// The time.
+    /// Wall clock and monotonic clock.
     pub clock: Arc<dyn Clock>,
-    /// Told how the certificates of a port stand.
+    /// Receives the certificate status of a port.
     pub on_tls: OnTls,
-    /// Cancelled: take no more, and see that what was taken is acknowledged.
+    /// When cancelled: accept no more messages, and wait until accepted ones are acknowledged.
     pub stop: CancellationToken,
-    /// Cancelled: end, whatever is left.
+    /// When cancelled: end immediately, even if messages are unacknowledged.
     pub drained: CancellationToken,
 }

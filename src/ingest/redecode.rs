@@ -1,8 +1,12 @@
-//! Dead letters read again with the settings of today, for `dead-letters replay`. Pure.
+//! Decodes dead letters with the current settings, for `hourbucket dead-letters replay`. Pure.
 //!
-//! How a dead letter is read follows from where it came from: `mqtt` and `mqtt_direct` as its topic's subscription says, `http` as the URL of its
-//! hook says, `store` as the lines of JSON that the service made of readings which the store refused. Times are judged as
-//! of the dead letter's receipt, which is also the time of readings that have none of their own.
+//! The source of a dead letter decides how it is decoded:
+//! - `mqtt` and `mqtt_direct`: by the subscription of its topic.
+//! - `http`: by the URL of its hook.
+//! - `store`: as the lines of JSON that the service wrote for readings that the store refused.
+//!
+//! Times are checked relative to the dead letter's receipt time, which is also the time of readings without a
+//! timestamp.
 
 use std::sync::Arc;
 
@@ -13,25 +17,25 @@ use crate::config::{Config, Decoding, Mqtt, Subscription};
 use crate::decode::{self, Context, Format, Rejects};
 use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
 
-/// What a dead letter is today.
+/// The result of decoding a dead letter.
 #[derive(Debug)]
 pub struct Redecoded {
-    /// Its readings.
+    /// The readings that the current settings accept.
     pub batch: ReadingBatch,
-    /// How many readings of it, or messages, are still rejected.
+    /// Number of readings, or messages, that are still rejected.
     pub rejected: u64,
-    /// Reason and detail of the first of those.
+    /// Reason and detail of the first reject.
     pub why: Option<(String, String)>,
 }
 
 impl Redecoded {
-    /// A dead letter of which nothing can be taken.
+    /// A dead letter without any accepted reading.
     pub(super) fn rejected(reason: &str, detail: impl Into<String>) -> Redecoded {
         let batch = BatchBuilder::new(1).finish();
         Redecoded { batch, rejected: 1, why: Some((reason.to_owned(), detail.into())) }
     }
 
-    /// Why the first one is rejected that is.
+    /// Reason of the first reject; `None` if nothing is rejected.
     pub fn reason(&self) -> Option<&str> {
         self.why.as_ref().map(|(reason, _)| reason.as_str())
     }
@@ -42,7 +46,7 @@ impl Redecoded {
     }
 }
 
-/// Reads dead letters again.
+/// Decodes dead letters by the subscriptions, formats and limits of one configuration.
 #[derive(Debug)]
 pub struct Redecoder {
     subscriptions: Subscriptions,
@@ -51,10 +55,10 @@ pub struct Redecoder {
 }
 
 impl Redecoder {
-    /// A reader by these settings.
+    /// Creates a redecoder from a configuration.
     ///
     /// # Errors
-    /// A subscription cannot be used.
+    /// A subscription's topic template cannot be parsed.
     pub fn new(config: &Config) -> Result<Redecoder, SetupError> {
         Redecoder::of(&config.mqtt, &config.listen.mqtt.topics, Arc::new(config.decoding()))
     }
@@ -68,16 +72,19 @@ impl Redecoder {
         Ok(Redecoder { subscriptions, hooks, decoding })
     }
 
-    /// What the dead letter is by these settings.
+    /// Decodes a dead letter. One whose payload was truncated is always rejected.
     pub fn read(&mut self, dead_letter: &DeadLetter) -> Redecoded {
         if !dead_letter.is_whole() {
-            return Redecoded::rejected(&dead_letter.reason, "only the begin of the payload was kept");
+            return Redecoded::rejected(&dead_letter.reason, "only the beginning of the payload was kept");
         }
         match dead_letter.source.as_str() {
             "mqtt" | "mqtt_direct" => self.subscriptions.read(dead_letter),
             "http" => self.hooks.read(dead_letter, &self.decoding),
             "store" => self.lines(dead_letter),
-            other => Redecoded::rejected(&dead_letter.reason, format!("nothing is known of the source `{other}`")),
+            other => {
+                let detail = format!("unknown source `{other}`; expected mqtt, mqtt_direct, http or store");
+                Redecoded::rejected(&dead_letter.reason, detail)
+            }
         }
     }
 

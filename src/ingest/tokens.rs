@@ -1,6 +1,6 @@
-//! Tokens: who may send, over HTTP (`http/tokens`) and MQTT (`listen/connect`).
+//! Tokens: which senders may send, over HTTP (`http/tokens`) and MQTT (`listen/connect`).
 //!
-//! A token is written `id.secret`. The file holds the id, which is public, and the SHA-256 of the secret:
+//! A token has the form `id.secret`. The file contains the id, which is public, and the SHA-256 of the secret:
 //!
 //! ```toml
 //! [[tokens]]
@@ -8,9 +8,9 @@
 //! sha256 = "…64 hexadecimal digits…"
 //! ```
 //!
-//! A plain hash is enough because a secret is long and random, not chosen by a person: nothing can be guessed from it,
-//! so a slow password hash would only slow every request down. The hashes are compared in constant time, and an unknown
-//! id costs the same as a wrong secret. The secret, and whatever stands in the file, never appears in an error or a log.
+//! A plain hash is enough, because a secret is long and random, not chosen by a person: it cannot be guessed from the
+//! hash, and a slow password hash would only slow down every request. The hashes are compared in constant time, and an
+//! unknown id takes as long as a wrong secret. Secrets and the content of the file never appear in an error or a log.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -18,22 +18,22 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// Longest id of a token.
+/// Maximum length of a token id.
 pub const TOKEN_ID_MAX_BYTES: usize = 64;
 
 type Hash = [u8; 32];
 
-/// Compared with where the id is unknown; the outcome is not used.
+/// Compared with if the id is unknown; the result is not used.
 const NO_HASH: Hash = [0; 32];
 
-/// The tokens that are accepted.
+/// The accepted tokens, by id and by hash.
 pub struct Tokens {
     by_id: HashMap<Box<str>, Hash>,
-    /// Whose secret has this hash; `None`: that of several.
+    /// The id whose secret has this hash; `None` if several ids share it.
     by_hash: HashMap<Hash, Option<Box<str>>>,
 }
 
-/// Why a file of tokens is not usable. An entry is named by its place, from 1, and its id where it has one.
+/// Why a tokens file is not usable. An entry is named by its position, from 1, and its id if it has one.
 #[derive(Debug, thiserror::Error)]
 pub enum TokensError {
     /// The file cannot be read.
@@ -41,53 +41,53 @@ pub enum TokensError {
     Read {
         /// The setting that names the file.
         key: &'static str,
-        /// Which file.
+        /// Path of the tokens file.
         path: PathBuf,
-        /// Why.
+        /// The I/O error.
         source: std::io::Error,
     },
-    /// The file is not TOML. The parser's message is left out: it quotes the file.
+    /// The file is not TOML. The parser's message is omitted, because it quotes the file.
     #[error("{key}: {} is not valid TOML near line {line}", path.display())]
     Syntax {
         /// The setting that names the file.
         key: &'static str,
-        /// Which file.
+        /// Path of the tokens file.
         path: PathBuf,
-        /// Where, from 1.
+        /// Line number, from 1.
         line: usize,
     },
-    /// A key at the top that is not known.
-    #[error("{key}: {} has a key that is not known; only [[tokens]] tables are", path.display())]
+    /// An unknown top-level key.
+    #[error("{key}: {} has an unknown key; expected only [[tokens]] tables", path.display())]
     UnknownKey {
         /// The setting that names the file.
         key: &'static str,
-        /// Which file.
+        /// Path of the tokens file.
         path: PathBuf,
     },
-    /// No entry: nobody could send, which is hardly meant.
-    #[error("{key}: {} has no [[tokens]] table, so nobody could send anything", path.display())]
+    /// No entry: no sender could authenticate, which is hardly intended.
+    #[error("{key}: {} has no [[tokens]] table, so no sender could authenticate; add one", path.display())]
     Empty {
         /// The setting that names the file.
         key: &'static str,
-        /// Which file.
+        /// Path of the tokens file.
         path: PathBuf,
     },
-    /// An entry is wrong.
+    /// An entry is not valid.
     #[error("{key}: {}: entry {entry}: {problem}", path.display())]
     Entry {
         /// The setting that names the file.
         key: &'static str,
-        /// Which file.
+        /// Path of the tokens file.
         path: PathBuf,
-        /// Which entry: its place from 1, with the id where it has a valid one.
+        /// The entry: its position from 1, with its id if that is valid.
         entry: String,
-        /// What is wrong with it.
+        /// The rule that the entry breaks.
         problem: &'static str,
     },
 }
 
-/// The SHA-256 of a secret as the file wants it: 64 lower-case hexadecimal digits. The secret should be at least 32
-/// random characters; the sender uses `id.secret`.
+/// The SHA-256 of a secret as the file expects it: 64 lower-case hexadecimal digits. The secret should be at least 32
+/// random characters. The sender uses `id.secret`.
 pub fn hash_secret(secret: &str) -> String {
     Sha256::digest(secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -96,7 +96,7 @@ impl Tokens {
     /// Reads and checks the file; `key` is the setting that names it.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// The file cannot be read, or an entry is not valid; the error names the entry.
     pub fn load(key: &'static str, path: &Path) -> Result<Tokens, TokensError> {
         let text =
             std::fs::read_to_string(path).map_err(|source| TokensError::Read { key, path: path.to_owned(), source })?;
@@ -137,18 +137,18 @@ impl Tokens {
         Ok(Tokens { by_id, by_hash })
     }
 
-    /// How many.
+    /// Number of tokens.
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
 
-    /// Whether there is none (never true of a file that was loaded).
+    /// Never true of a loaded file: a file without tokens is refused.
     pub fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
 
-    /// Whose token this is: `id.secret`, or a secret alone where the devices' were made elsewhere and have no id. (What is
-    /// looked up is a hash, so the time it takes tells nothing of the secrets.)
+    /// The id of a token's owner. The token is `id.secret`, or a secret alone for devices whose tokens were issued
+    /// elsewhere and have no id. (The lookup key is a hash, so its duration reveals nothing about the secrets.)
     pub(super) fn owner(&self, token: &str) -> Option<&str> {
         if let Some((id, _)) = token.split_once('.').filter(|(id, secret)| self.matches(id, secret)) {
             return self.by_id.get_key_value(id).map(|(id, _)| &**id);
@@ -157,7 +157,7 @@ impl Tokens {
         self.by_hash.get(&hash)?.as_deref()
     }
 
-    /// Whether there is a token of this id with this secret. Takes the same time whatever is wrong.
+    /// Whether a token with this id and this secret exists. Takes the same time whether id or secret is wrong.
     pub(super) fn matches(&self, id: &str, secret: &str) -> bool {
         let known = self.by_id.get(id);
         let given: Hash = Sha256::digest(secret.as_bytes()).into();
@@ -180,13 +180,13 @@ fn valid_id(id: &str) -> bool {
 fn parse_entry(entry: &toml::Value) -> Result<(&str, Hash), &'static str> {
     let entry = entry.as_table().ok_or("is not a table")?;
     if entry.keys().any(|key| key != "id" && key != "sha256") {
-        return Err("has a key that is not known; known are id and sha256 (never the secret itself)");
+        return Err("has an unknown key; expected only id and sha256 (never the secret itself)");
     }
-    let id = entry.get("id").ok_or("has no id")?.as_str().ok_or("id must be a text")?;
+    let id = entry.get("id").ok_or("has no id")?.as_str().ok_or("id must be a string")?;
     if !valid_id(id) {
         return Err("id must be 1 to 64 letters, digits, - or _");
     }
-    let hex = entry.get("sha256").ok_or("has no sha256")?.as_str().ok_or("sha256 must be a text")?;
+    let hex = entry.get("sha256").ok_or("has no sha256")?.as_str().ok_or("sha256 must be a string")?;
     let hash = parse_hash(hex).ok_or("sha256 must be 64 hexadecimal digits, the SHA-256 of the secret")?;
     Ok((id, hash))
 }
@@ -226,15 +226,15 @@ mod tests {
         for (text, problem) in [
             ("", "has no [[tokens]] table"),
             ("tokens = \"gw1.hunter2\"", "has no [[tokens]] table"),
-            ("token = []", "not known"),
+            ("token = []", "unknown key"),
             ("[[tokens]]\nid = \"gw1\"\nsha256 = hunter2", "near line 3"),
             ("[[tokens]]\nsha256 = \"hunter2\"", "entry 1: has no id"),
             ("[[tokens]]\nid = \"a.hunter2\"", "entry 1: id must be 1 to 64"),
             ("[[tokens]]\nid = \"gw1\"", "entry 1 (gw1): has no sha256"),
             ("[[tokens]]\nid = \"gw1\"\nsha256 = \"hunter2\"", "entry 1 (gw1): sha256 must be 64"),
-            ("[[tokens]]\nid = \"gw1\"\nsecret = \"hunter2\"", "entry 1 (gw1): has a key that is not known"),
+            ("[[tokens]]\nid = \"gw1\"\nsecret = \"hunter2\"", "entry 1 (gw1): has an unknown key"),
             (&format!("{0}{0}", file("gw1", "hunter2")), "entry 2 (gw1): another entry has the same id"),
-            (&format!("[[tokens]]\nid = 5\nsha256 = \"{hash}\""), "entry 1: id must be a text"),
+            (&format!("[[tokens]]\nid = 5\nsha256 = \"{hash}\""), "entry 1: id must be a string"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(problem) && error.contains("t.toml"), "{error}");

@@ -158,7 +158,7 @@ async fn certificates_are_replaced_under_load_and_no_connection_is_dropped() {
     std::fs::write(dir.path().join("server.key"), FIRST[1]).unwrap();
     rig.wait_tls("the problem is told", |report| {
         let problem = report["tls"][0]["problem"].as_str().unwrap_or_default();
-        problem.contains("server.key") && problem.contains("stay in force") && report["ready"] == true
+        problem.contains("server.key") && problem.contains("stay in use") && report["ready"] == true
     })
     .await;
     assert!(rig.get("/metrics").await.contains("hourbucket_tls_files_ok{port=\"http\"} 0"));
@@ -230,7 +230,7 @@ async fn what_is_no_handshake_is_told_or_closed_in_time() {
     let long = format!("POST /v1/readings HTTP/1.1\r\nhost: t\r\ncontent-length: 50000\r\n\r\n{}", "x".repeat(50_000));
     for (addr, request) in [(rig.http, long.as_str()), (rig.admin, "GET /readyz HTTP/1.1\r\nhost: t\r\n\r\n")] {
         let answer = raw(addr, request.as_bytes()).await;
-        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("write https://"), "{answer}");
+        assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("use https://"), "{answer}");
     }
     // Nothing, the begin of a record, and a record that is none: closed within the time for a head.
     for bytes in [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00", b"\x00\x01\x02"] {
@@ -269,7 +269,7 @@ async fn an_expired_certificate_is_shown_and_said() {
     let refused = Https::connect(rig.http, &trust(include_str!("../support/mqtt_tls/expired/ca.pem"))).await;
     assert!(refused.err().unwrap().to_string().contains("expired"));
     rig.wait_tls("it is said", |report| {
-        report["tls"][0]["problem"].as_str().is_some_and(|problem| problem.contains("has expired on 2020-02-01"))
+        report["tls"][0]["problem"].as_str().is_some_and(|problem| problem.contains("expired on 2020-02-01"))
             && report["tls"][0]["not_after"] == "2020-02-01T00:00:00.000Z"
             && report["reasons"].to_string().contains("tls http: ")
     })
@@ -285,11 +285,11 @@ fn check_looks_at_the_certificates() {
     let turned = format!("{CA}{}", FIRST[0]);
     for ([cert, key], says) in [
         ([&whole, FIRST[1]], "ok       http tls       TLS until 2126-10-28"),
-        (EXPIRED, "has expired on 2020-02-01"),
+        (EXPIRED, "expired on 2020-02-01"),
         ([FIRST[0], SECOND[1]], "cannot be used together"),
         ([&turned, FIRST[1]], "must be the first in its file"),
-        ([&chained, FIRST[1]], "certificate 1 was not made by certificate 2"),
-        (["nonsense", FIRST[1]], "holds no usable certificate"),
+        ([&chained, FIRST[1]], "certificate 1 was not issued by certificate 2"),
+        (["nonsense", FIRST[1]], "contains no usable certificate"),
     ] {
         put(dir.path(), [cert, key]);
         let text = "[http.tls]\ncert_file = \"server.pem\"\nkey_file = \"server.key\"\n[store]\nuri = \"mongodb://127.0.0.1:9\"\n\

@@ -145,7 +145,7 @@ async fn certificates_of_our_own_are_shown_and_read_again() {
         broker.restart();
         ingest.until(|status| status.is_ready()).await;
         let problem = ingest.status.borrow().problem.clone().unwrap();
-        assert!(problem.contains("client.key") && problem.contains("what was read before is used"), "{problem}");
+        assert!(problem.contains("client.key") && problem.contains("the previous content is used"), "{problem}");
         assert!(!problem.contains("half of it"), "{problem}");
         publish_sensors(broker.port(), ["S".to_owned()]).await;
         deliver(ingest.ingest_batches(1).await);

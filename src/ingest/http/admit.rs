@@ -1,5 +1,5 @@
-//! What every request passes: it is observed whatever becomes of it, and on a route it is let in or refused before its
-//! body is looked at.
+//! Middleware for every request: records metrics whatever the outcome, and on a route admits or refuses the request
+//! before its body is read.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -24,32 +24,33 @@ use crate::decode::Formats;
 use crate::model::Clock;
 use crate::telemetry::metrics;
 
-/// The label `route` of a request that no route takes.
+/// The label `route` of a request that matches no route.
 const UNMATCHED: &str = "unmatched";
 
-/// The status in the metrics of a request whose sender left before the answer (nginx's 499; nobody receives it).
+/// The status in the metrics if the sender disconnected before the answer (nginx's 499). It is never sent.
 const SENDER_LEFT: u16 = 499;
 
-/// How often a closed admission is tried again.
+/// How often a closed admission is checked again.
 const DOOR_EVERY: Duration = Duration::from_millis(50);
 
-/// What all requests share.
+/// State shared by all requests.
 pub(super) struct Shared {
     pub(super) cfg: config::Http,
     pub(super) decoding: Arc<config::Decoding>,
-    /// Those that a request can name.
+    /// The formats that a request can name.
     pub(super) formats: Formats,
     pub(super) admission: Admission,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) tokens: Option<Arc<Tokens>>,
-    /// A permit for each request being worked on, `http.concurrency_max` in all.
+    /// One permit per running request, `http.concurrency_max` in total.
     pub(super) running: Arc<Semaphore>,
     pub(super) bodies: BodyBudget,
     pub(super) stopping: Arc<AtomicBool>,
 }
 
 impl Shared {
-    /// Lets a request in, at no more cost than one hash: `check` looks for a token where there must be one.
+    /// Admits a request at the cost of at most one hash. `check` verifies the token; it is called only if tokens are
+    /// configured.
     pub(super) fn admit(
         &self,
         check: impl FnOnce(&Tokens) -> Result<(), IngestError>,
@@ -60,25 +61,25 @@ impl Shared {
         if let Some(tokens) = &self.tokens {
             check(tokens)?;
         }
-        // A closed admission is seen again at the hand-over; seen here, it saves reading and decoding the body.
+        // The hand-over checks admission again; checking here saves reading and decoding the body.
         self.admission.check()?;
         self.running.clone().try_acquire_owned().map_err(|_| IngestError::Concurrency)
     }
 
-    /// Whether the sender may send, where there are tokens.
+    /// Checks the sender's token. Always succeeds if no tokens are configured.
     pub(super) fn may_send(&self, check: impl FnOnce(&Tokens) -> Result<(), IngestError>) -> Result<(), IngestError> {
         self.tokens.as_deref().map_or(Ok(()), check)
     }
 
-    /// Whom a request is from, to be shown: the id of its token, else the path.
+    /// The sender of a request for display: the id of its token, else the path.
     pub(super) fn sender(&self, parts: &Parts) -> String {
         let id = self.tokens.as_ref().and_then(|tokens| tokens.sender(&parts.headers));
         id.unwrap_or_else(|| parts.uri.path().to_owned())
     }
 
-    /// As [`Shared::admit`], once [`Shared::may_send`] was asked, for senders that send only once: waits up to
-    /// `patience` while there is no room. Permits that come back go to those who wait, so those who try again by
-    /// themselves, and do not wait here, come second.
+    /// Like [`Shared::admit`] but without the token check (call [`Shared::may_send`] first), for senders that send only
+    /// once: waits up to `patience` for room. Returned permits go to waiting requests first, so requests of senders
+    /// that retry by themselves, and do not wait here, come second.
     pub(super) async fn admit_patiently(&self, patience: Duration) -> Result<OwnedSemaphorePermit, IngestError> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(IngestError::Admission(AdmissionError::Stopping));
@@ -103,7 +104,7 @@ pub(super) fn asks_before_sending(headers: &HeaderMap) -> bool {
     headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
-/// Around the routes: tokens, open admission, concurrency. The permit is held until the answer is made.
+/// Middleware of the routes: tokens, open admission, concurrency. Holds the permit until the answer is made.
 pub(super) async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     match shared.admit(|tokens| tokens.check(request.headers())) {
         Ok(_permit) => next.run(request).await,
@@ -111,19 +112,19 @@ pub(super) async fn admit(State(shared): State<Arc<Shared>>, request: Request, n
     }
 }
 
-/// Answers a request whose body nobody reads.
+/// Answers a request whose body is discarded.
 pub(super) async fn refuse(request: Request, error: IngestError) -> Response {
     drained(request).await;
     error.into_response()
 }
 
-/// Throws a request's body away.
+/// Discards a request's body.
 pub(super) async fn drained(request: Request) {
     let asked = asks_before_sending(request.headers());
     drain(request.into_body(), asked).await;
 }
 
-/// Around everything: counts the request, and makes a panic an answer instead of a broken connection.
+/// Outermost middleware: counts the request, and turns a panic into an answer instead of a broken connection.
 pub(super) async fn observe(request: Request, next: Next) -> Response {
     let matched = request.extensions().get::<MatchedPath>();
     let route =
@@ -132,7 +133,7 @@ pub(super) async fn observe(request: Request, next: Next) -> Response {
     let response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,
         Err(_) => {
-            tracing::error!(route = seen.route, "a request panicked; this is a bug, please report it");
+            tracing::error!(route = seen.route, "request handler panicked; this is a bug, please report it");
             IngestError::Internal.into_response()
         }
     };
@@ -140,11 +141,11 @@ pub(super) async fn observe(request: Request, next: Next) -> Response {
     response
 }
 
-/// Counts the request when dropped, also where the sender left and the handler went with it.
+/// Counts the request when dropped, also if the sender disconnected and the handler was dropped.
 struct RequestGuard {
     route: &'static str,
     status: u16,
-    /// Finer than the milliseconds of [`Clock`], for the histogram only; nothing is decided by it.
+    /// Finer than the milliseconds of [`Clock`]. For the histogram only; no decision depends on it.
     since: Instant,
 }
 
@@ -154,13 +155,13 @@ impl Drop for RequestGuard {
     }
 }
 
-/// For paths that no route has.
+/// For paths that match no route.
 pub(super) async fn not_found(request: Request) -> Response {
     let path = request.uri().path().to_owned();
     refuse(request, IngestError::NotFound { path }).await
 }
 
-/// For methods that a route does not have; axum adds the header Allow.
+/// For methods that a route does not support; axum adds the header Allow.
 pub(super) async fn method_not_allowed(request: Request) -> Response {
     let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
     refuse(request, IngestError::Method { method, path }).await

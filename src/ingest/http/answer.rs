@@ -1,4 +1,4 @@
-//! The answer to readings: how many were taken, how many not, and why.
+//! The answer to readings: how many were accepted and rejected, and why.
 
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
@@ -22,22 +22,22 @@ struct Error<'a> {
     detail: &'a str,
 }
 
-/// 200 where something was accepted, otherwise 400. `errors` lists what the decoder kept
-/// ([`crate::decode::KEPT_MAX`]), so that each reading of a usual batch gets its answer; `rejected` counts all.
+/// 200 if any reading was accepted, otherwise 400. `errors` lists the rejects that the decoder kept
+/// ([`crate::decode::KEPT_MAX`]), enough for each reading of a usual batch; `rejected` counts all.
 ///
-/// A body without a reading in it (`[]`, an empty NDJSON) is 400 as well, with `rejected` 0 and the error `no_readings`:
-/// 2xx says that readings are safe, and a sender that believes it sent some should not be told so.
+/// A body without any reading (`[]`, an empty NDJSON) is 400 as well, with `rejected` 0 and the error `no_readings`.
+/// 2xx means that readings are safe, and a sender that believes it sent some must not get it.
 pub(super) fn readings(accepted: usize, rejects: &Rejects) -> Response {
     let mut errors = errors(rejects);
     if accepted == 0 && rejects.is_empty() {
-        errors.push(Error { index: 0, reason: "no_readings", detail: "the body holds no reading" });
+        errors.push(Error { index: 0, reason: "no_readings", detail: "the body contains no readings" });
     }
     let status = if accepted > 0 { StatusCode::OK } else { StatusCode::BAD_REQUEST };
     json(status, &Answer { accepted, rejected: rejects.total(), errors })
 }
 
-/// The answer to a hook: 2xx in any case, since nobody would send again; 202 where nothing was taken and the body is kept
-/// as a dead letter.
+/// The answer to a hook. Always 2xx, because no hook sender retries. 202 if no reading was accepted and the body is
+/// kept as a dead letter.
 pub(super) fn hook(accepted: usize, rejects: &Rejects, kept: bool) -> Response {
     let status = if accepted == 0 && kept { StatusCode::ACCEPTED } else { StatusCode::OK };
     json(status, &Answer { accepted, rejected: rejects.total(), errors: errors(rejects) })
@@ -49,7 +49,7 @@ fn errors(rejects: &Rejects) -> Vec<Error<'_>> {
 
 /// A response with a JSON body.
 pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    // Texts and numbers under fixed names: this cannot fail, and if it did, the status would still be right.
+    // Texts and numbers under fixed names: this cannot fail. If it did, the status would still be right.
     let bytes = serde_json::to_vec(body).unwrap_or_default();
     let mut response = Response::new(Body::from(bytes));
     *response.status_mut() = status;

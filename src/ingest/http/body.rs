@@ -1,11 +1,11 @@
-//! Reading a request's body within its limits: size, time, and the memory of all bodies together.
+//! Reads a request's body within its limits: size, time, and the memory of all bodies together.
 //!
-//! `http.body_max_bytes` limits one body and `http.concurrency_max` their number, but the product of both is gigabytes.
-//! So all bodies being worked on share a [`BodyBudget`]; one that finds it used up is refused (429) rather than made to wait
-//! while it holds memory itself.
+//! `http.body_max_bytes` limits one body and `http.concurrency_max` their number, but their product is gigabytes. So
+//! all bodies in progress share a [`BodyBudget`]. A body that exceeds the remaining budget is refused (429); it does
+//! not wait, because it would hold memory meanwhile.
 //!
-//! A refused body is still read to its end, within limits ([`drain`]): a server that answers and closes while the
-//! sender is writing makes the kernel throw the answer away (RST), and the sender sees a broken pipe in place of "413".
+//! A refused body is still read to its end, within limits ([`drain`]). If a server answers and closes while the sender
+//! is writing, the kernel discards the answer (RST), and the sender sees a broken pipe instead of "413".
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::IngestError;
 
-/// Memory for all bodies being worked on, unless four of the largest size need more.
+/// Memory for all bodies in progress; larger if four bodies of the largest size need more.
 const BUDGET_BYTES: u64 = 128 << 20;
-/// Room is made for a body of this length at once; a longer one grows as it arrives.
+/// Upper limit of the initial allocation for a body; a longer body grows as it arrives.
 const EXPECTED_BYTES_MAX: u64 = 512 << 10;
 /// The budget is counted in KiB, so that a semaphore's permits suffice on every platform.
 const UNIT_BYTES: u64 = 1024;
 
-/// How much of a refused body is read and thrown away, and for how long.
+/// How much of a refused body is read and discarded, and for how long.
 const DRAIN_BYTES_MAX: u64 = 16 << 20;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -31,7 +31,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub(super) struct BodyBudget(Arc<Semaphore>);
 
-/// A part of the budget, given back when dropped.
+/// A part of the budget, returned when dropped.
 #[derive(Debug)]
 pub(super) struct BodyPermit {
     budget: BodyBudget,
@@ -39,7 +39,7 @@ pub(super) struct BodyPermit {
 }
 
 impl ReceivedBody {
-    /// What is no body, but is read as one.
+    /// Bytes that did not arrive as a body but are decoded like one.
     pub(super) fn of(bytes: Vec<u8>, budget: &BodyBudget) -> Result<ReceivedBody, IngestError> {
         let mut held = budget.hold();
         held.grow_to(bytes.len() as u64)?;
@@ -59,7 +59,7 @@ impl BodyBudget {
 }
 
 impl BodyPermit {
-    /// Takes what is missing to `bytes` from the budget.
+    /// Acquires from the budget until the permit covers `bytes`.
     pub(super) fn grow_to(&mut self, bytes: u64) -> Result<(), IngestError> {
         let held = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits) as u64;
         let missing = bytes.div_ceil(UNIT_BYTES).saturating_sub(held);
@@ -76,15 +76,14 @@ impl BodyPermit {
     }
 }
 
-/// A body that has arrived, and the memory it takes.
+/// A body that has arrived, and its part of the budget.
 #[derive(Debug)]
 pub(super) struct ReceivedBody {
     pub(super) bytes: Vec<u8>,
     pub(super) held: BodyPermit,
 }
 
-/// Reads the body. `asked` says that the sender waits for "100 Continue", so that a body which is too large need not
-/// be sent at all.
+/// Reads the body. `asked`: the sender waits for "100 Continue", so it need not send a body that is too large.
 pub(super) async fn receive(
     body: Body,
     asked: bool,
@@ -96,7 +95,7 @@ pub(super) async fn receive(
         drain(body, asked).await;
         return Err(IngestError::TooLarge { limit: bytes_max });
     }
-    // What a sender says, as far as it costs nothing to believe it.
+    // The announced length, up to a size that is cheap to allocate even if no body follows.
     let expected = body.size_hint().lower().min(EXPECTED_BYTES_MAX) as usize;
     let mut stream = body.into_data_stream();
     let collected = tokio::time::timeout(timeout, collect(&mut stream, expected, bytes_max, budget)).await;
@@ -129,7 +128,7 @@ async fn collect(
     Ok(received)
 }
 
-/// Reads the body of a refused request and throws it away, unless the sender has not begun to send it.
+/// Reads and discards the body of a refused request, unless the sender waits for "100 Continue".
 pub(super) async fn drain(body: Body, asked: bool) {
     if !asked {
         drain_stream(&mut body.into_data_stream()).await;
@@ -146,7 +145,7 @@ async fn drain_stream(stream: &mut BodyDataStream) {
             }
         }
     };
-    // A sender that is slow or has more loses the connection, and with it perhaps the answer.
+    // A sender that is slow or sends more loses the connection, and perhaps the answer.
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, all).await;
 }
 

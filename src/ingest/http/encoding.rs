@@ -1,8 +1,8 @@
-//! Content-Encoding: which it is, and decompression that stops at a limit. Pure.
+//! Content-Encoding: its name, and decompression that stops at a limit. Pure.
 //!
-//! A body that would grow beyond the limit is given up as soon as it does, so a bomb costs the limit in memory and no
-//! more. What does not decompress to its end, or has something behind it, is refused whole: a truncated body must not
-//! pass for a short one.
+//! Decompression stops as soon as the output exceeds the limit, so a decompression bomb costs the limit in memory and
+//! no more. A body that is truncated, or has trailing bytes, is refused as a whole: a truncated body must not pass for
+//! a short one.
 
 use std::borrow::Cow;
 use std::io::{self, Read};
@@ -13,10 +13,11 @@ use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 
 use super::error::IngestError;
 
-/// The accepted names, for messages.
+/// The accepted names, for error messages.
 pub(super) const ENCODINGS: [&str; 4] = ["gzip", "zstd", "deflate", "identity"];
 
-/// Largest zstd window, 8 MiB: what RFC 9659 §3 asks of every sender, and what a frame may make us allocate.
+/// Largest zstd window, 8 MiB: RFC 9659 §3 limits senders to it. It limits how much memory a frame can make the decoder
+/// allocate.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
 /// How a body is compressed.
@@ -36,15 +37,15 @@ pub(super) enum DecompressError {
 }
 
 impl Encoding {
-    /// The one encoding that the headers name. Several, chained, are refused: nobody needs them, and each more would
-    /// multiply what a bomb can do.
+    /// The one encoding that the headers name. Chains of encodings are refused: no sender needs them, and each step
+    /// would multiply the effect of a decompression bomb.
     pub(super) fn of(headers: &HeaderMap) -> Result<Encoding, IngestError> {
         let mut values = headers.get_all(CONTENT_ENCODING).iter();
         let Some(first) = values.next() else { return Ok(Encoding::Identity) };
         let name = first.to_str().unwrap_or("?").trim();
         let encoding = match name.to_ascii_lowercase().as_str() {
             "" | "identity" => Some(Encoding::Identity),
-            // RFC 9110 §8.4.1.3: x-gzip is the same.
+            // RFC 9110 §8.4.1.3: x-gzip is equivalent to gzip.
             "gzip" | "x-gzip" => Some(Encoding::Gzip),
             "zstd" => Some(Encoding::Zstd),
             "deflate" => Some(Encoding::Deflate),
@@ -77,7 +78,7 @@ impl Encoding {
             Encoding::Zstd => {
                 let mut decoder = zstd::Decoder::with_buffer(body).map_err(DecompressError::Corrupt)?;
                 decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(DecompressError::Corrupt)?;
-                // Goes on from frame to frame until the input ends, so that nothing can be left.
+                // Continues from frame to frame until the input ends, so no bytes can be left.
                 read_all(decoder, limit).map(|(out, _)| out)
             }
             Encoding::Deflate => inflate_deflate(body, limit),
@@ -86,8 +87,8 @@ impl Encoding {
     }
 }
 
-/// `deflate` is the zlib format (RFC 9110 §8.4.1.2), but some senders leave its wrapper out, and nearly every server
-/// takes both. The few raw streams whose first bytes look like a zlib header fail as such and are read again.
+/// `deflate` is the zlib format (RFC 9110 §8.4.1.2), but some senders omit its wrapper, and nearly every server accepts
+/// both. A few raw streams start with bytes that look like a zlib header; they fail as zlib and are read again as raw.
 fn inflate_deflate(body: &[u8], limit: u64) -> Result<Vec<u8>, DecompressError> {
     let raw = || whole(read_all(DeflateDecoder::new(body), limit)?, |d| d.into_inner());
     // RFC 1950 §2.2: method 8, and both bytes as one number divisible by 31.
@@ -104,7 +105,7 @@ fn inflate_deflate(body: &[u8], limit: u64) -> Result<Vec<u8>, DecompressError> 
 
 fn read_all<R: Read>(reader: R, limit: u64) -> Result<(Vec<u8>, R), DecompressError> {
     let mut out = Vec::new();
-    // One byte more than allowed tells a body that is too large from one that fits exactly.
+    // One byte more than allowed distinguishes a body that is too large from one that fits exactly.
     let mut reader = reader.take(limit.saturating_add(1));
     reader.read_to_end(&mut out).map_err(DecompressError::Corrupt)?;
     if out.len() as u64 > limit {
@@ -116,7 +117,7 @@ fn read_all<R: Read>(reader: R, limit: u64) -> Result<(Vec<u8>, R), DecompressEr
 fn whole<'a, R>((out, reader): (Vec<u8>, R), rest: impl FnOnce(R) -> &'a [u8]) -> Result<Vec<u8>, DecompressError> {
     match rest(reader) {
         [] => Ok(out),
-        _ => Err(DecompressError::Corrupt(io::Error::other("something stands behind its end"))),
+        _ => Err(DecompressError::Corrupt(io::Error::other("trailing bytes after the end of the compressed data"))),
     }
 }
 

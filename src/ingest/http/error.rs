@@ -1,10 +1,10 @@
-//! Every way in which a request is turned down: one variant a decision, one exhaustive match to a status.
+//! Every reason for which a request is refused: one variant per decision, one exhaustive match to a status.
 //!
-//! A refusal means that nothing of the request is in the pipeline, except for [`IngestError::AckTimeout`] and
-//! [`IngestError::NotDelivered`], which come after the hand-over: what was handed over may yet be stored, and the copy that
-//! the sender sends again is recognised as a duplicate, except for readings that have no timestamp of their own.
+//! A refusal means that nothing of the request is in the pipeline. The exceptions are [`IngestError::AckTimeout`] and
+//! [`IngestError::NotDelivered`], which come after the hand-over: the readings may still be stored. When the sender
+//! sends them again, they are recognised as duplicates, unless they have no timestamp.
 //!
-//! The text says what is wrong, where, and what to do; it never holds a secret.
+//! The text says what is wrong, where, and what to do. It never contains a secret.
 
 use axum::http::header::{ACCEPT_ENCODING, CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -15,34 +15,31 @@ use super::encoding::ENCODINGS;
 use super::media;
 use crate::admission::AdmissionError;
 
-/// Why a request is turned down.
+/// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum IngestError {
-    #[error(
-        "this service takes readings only with a token: send the header `Authorization: Bearer <id>.<secret>` \
-         (or `Token` in place of `Bearer`)"
-    )]
+    #[error("token required: send the header `Authorization: Bearer <id>.<secret>` (or `Token` in place of `Bearer`)")]
     NoToken,
-    #[error("the header Authorization is not of the form `Bearer <id>.<secret>` (or `Token` in place of `Bearer`)")]
+    #[error("malformed Authorization header; expected `Bearer <id>.<secret>` (or `Token` in place of `Bearer`)")]
     MalformedToken,
-    #[error("the token is not valid: its id is not in the file of tokens, or its secret is another one")]
+    #[error("token rejected: its id is not in the tokens file, or its secret does not match")]
     WrongToken,
-    #[error("there is nothing at {path}; readings go to POST {}", super::WRITE_ROUTES.join(" or POST "))]
+    #[error("no such path: {path}; send readings to POST {}", super::WRITE_ROUTES.join(" or POST "))]
     NotFound { path: String },
-    #[error("{detail}; the path is /v1/hooks/FORMAT")]
+    #[error("{detail}; expected the path /v1/hooks/FORMAT")]
     NoFormat { detail: String },
-    #[error("Content-Type {given:?} is not supported here; accepted are application/x-protobuf and application/json")]
+    #[error("unsupported Content-Type {given:?}; expected application/x-protobuf or application/json")]
     NotOtlp { given: String },
-    #[error("{method} is not possible at {path}; the header Allow lists what is")]
+    #[error("method {method} is not allowed at {path}; the header Allow lists the allowed methods")]
     Method { method: String, path: String },
-    #[error("the query of the URL is not understood: {detail}; {known}")]
+    #[error("invalid URL query: {detail}; {known}")]
     Query { detail: String, known: &'static str },
-    #[error("this service takes readings and answers no queries but CREATE DATABASE, which does nothing; ask MongoDB")]
+    #[error("query not supported; query MongoDB instead (here CREATE DATABASE does nothing, SHOW DATABASES is empty)")]
     NoQueries,
-    #[error("Content-Type {given:?} is not supported; accepted are {}; without the header the body is read as JSON",
+    #[error("unsupported Content-Type {given:?}; expected one of {}; without the header the body is read as JSON",
         media::names().collect::<Vec<_>>().join(", "))]
     MediaType { given: String },
-    #[error("Content-Encoding {given:?} is not supported; accepted is one of {}", ENCODINGS.join(", "))]
+    #[error("unsupported Content-Encoding {given:?}; expected one of {}", ENCODINGS.join(", "))]
     Encoding { given: String },
     #[error("the body is larger than {limit} bytes as sent; send the readings in several requests")]
     TooLarge { limit: u64 },
@@ -52,28 +49,26 @@ pub(super) enum IngestError {
     Corrupt { encoding: &'static str, detail: String },
     #[error("the body did not arrive within {seconds} s")]
     BodyTimeout { seconds: f64 },
-    #[error("the body broke off: {detail}")]
+    #[error("the body ended early: {detail}")]
     BodyBroken { detail: String },
-    #[error("too many requests are being worked on; try again later")]
+    #[error("too many concurrent requests; try again later")]
     Concurrency,
-    #[error("the bodies being worked on take all the memory set aside for them; try again later")]
+    #[error("memory budget for request bodies used up; try again later")]
     Memory,
     #[error(transparent)]
     Admission(#[from] AdmissionError),
-    #[error(
-        "the readings are not stored yet after {seconds} s; send them again, those with a timestamp are stored once"
-    )]
+    #[error("no acknowledgement within {seconds} s; send the readings again, those with a timestamp are stored once")]
     AckTimeout { seconds: f64 },
-    #[error("the readings could not be stored; send them again, those with a timestamp are stored once")]
+    #[error("the readings were not stored; send them again, those with a timestamp are stored once")]
     NotDelivered,
     #[error(
-        "the request met a fault in the service, whose log says more; sent again, readings with a timestamp are stored once"
+        "internal error; see the log of the service; send the readings again, those with a timestamp are stored once"
     )]
     Internal,
 }
 
-/// Seconds until the sender should try again. Queues move within a second; a full journal waits for the store; a
-/// service that stops is replaced within seconds; one that has failed waits for a person or a supervisor.
+/// Seconds until the sender should try again. Queues drain within a second. A full journal waits for the store. A
+/// service that stops is replaced within seconds. A service that has failed waits for an operator or a supervisor.
 pub(super) const RETRY_BUSY_S: u64 = 1;
 const RETRY_FULL_S: u64 = 10;
 const RETRY_STOPPING_S: u64 = 5;
@@ -102,7 +97,7 @@ impl IngestError {
         }
     }
 
-    /// A name of a fixed set, for programs.
+    /// The machine-readable reason; the set is fixed.
     pub(super) fn reason(&self) -> &'static str {
         match self {
             IngestError::NoToken => "no_token",
@@ -141,10 +136,10 @@ impl IngestError {
         }
     }
 
-    /// Retry-After and the like.
+    /// Adds Retry-After, WWW-Authenticate, Accept-Encoding or Connection.
     pub(super) fn add_headers(&self, headers: &mut HeaderMap) {
         if let Some(base) = self.retry_after_s() {
-            // Spread over twice the time: senders that were refused together should not come back together.
+            // Random, up to twice the base: senders that were refused together should not return together.
             headers.insert(RETRY_AFTER, HeaderValue::from(base + fastrand::u64(0..=base)));
         }
         match self {
@@ -155,11 +150,11 @@ impl IngestError {
                 let value = "Bearer realm=\"hourbucket\", error=\"invalid_token\"";
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(value));
             }
-            // RFC 9110 §15.5.16: says which encodings would do.
+            // RFC 9110 §15.5.16: lists the accepted encodings.
             IngestError::Encoding { .. } => {
                 headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, zstd, deflate"));
             }
-            // The rest of the body may still be on its way, or the next server is elsewhere.
+            // The rest of the body may still arrive on this connection, or the next server has another address.
             IngestError::BodyTimeout { .. } | IngestError::Admission(AdmissionError::Stopping) => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }

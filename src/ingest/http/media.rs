@@ -6,7 +6,7 @@ use axum::http::header::CONTENT_TYPE;
 use super::error::IngestError;
 use crate::decode::Format;
 
-/// What is accepted. A new format is one line here.
+/// The accepted media types. A new format is one line here.
 const MEDIA_TYPES: [(&str, Format); 10] = [
     ("application/json", Format::Json),
     ("application/x-ndjson", Format::Ndjson),
@@ -20,13 +20,13 @@ const MEDIA_TYPES: [(&str, Format); 10] = [
     ("application/x-msgpack", Format::MessagePack),
 ];
 
-/// The accepted names, for messages.
+/// The accepted names, for error messages.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     MEDIA_TYPES.iter().map(|(name, _)| *name)
 }
 
-/// The format that Content-Type names; JSON without it. Parameters (`charset=utf-8`) change nothing: the decoder takes
-/// UTF-8 only and says so where it meets something else.
+/// The format that Content-Type names; JSON if the header is missing. Parameters (`charset=utf-8`) are ignored: the
+/// decoder accepts UTF-8 only and rejects anything else with a reason.
 pub(super) fn format_of(headers: &HeaderMap) -> Result<Format, IngestError> {
     let Some(given) = headers.get(CONTENT_TYPE) else { return Ok(Format::Json) };
     let essence = given.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();

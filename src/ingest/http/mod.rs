@@ -1,20 +1,26 @@
 //! Readings over HTTP: the port that gateways post to.
 //!
-//! A request passes, in this order: `admit` (observed, token, open admission, concurrency), the route's handler
-//! (`readings`, `hooks`, `otlp`, `thingsboard`, `influx`: headers and query), `body` within its limits, and `pipeline`: `encoding`, decode, admission
-//! ([`crate::admission`]), and the wait for its acknowledgement. Every refusal is one variant of `IngestError` with its status.
+//! A request passes these steps, in this order:
+//! - `admit`: metrics, token, open admission, concurrency limit.
+//! - The route's handler (`readings`, `hooks`, `otlp`, `thingsboard`, `influx`): headers and query.
+//! - `body`: reads the body within its limits.
+//! - `pipeline`: decompression (`encoding`), decoding, admission ([`crate::admission`]), and the wait for the
+//!   acknowledgement.
+//!
+//! Every refusal is one variant of `IngestError` with its status.
 //!
 //! Invariants:
 //! - 2xx is sent only after every accepted reading of the request was acknowledged as delivered.
-//! - A refused request left nothing in the pipeline, except where the refusal came after the hand-over (no
-//!   acknowledgement); that is safe to send again, since readings with a timestamp are stored once.
-//! - A request costs at most `http.body_max_bytes` twice (and a zstd window of at most 8 MiB while it is decompressed),
-//!   and the bodies of all together at most the budget of `body`; the time of each step is limited.
+//! - A refused request leaves nothing in the pipeline, unless the refusal came after the hand-over (no
+//!   acknowledgement). It is safe to send such a request again, because readings with a timestamp are stored once.
+//! - A request uses at most twice `http.body_max_bytes` (and a zstd window of at most 8 MiB while it is decompressed).
+//!   All bodies together use at most the budget of `body`. Each step has a time limit.
 //!
-//! Stopping has two steps, so that senders get an answer as long as possible. The app first closes admission
-//! ([`crate::admission::AdmissionControl::stop`]): new requests get 503 while those already handed over get their acknowledgement.
-//! Cancelling the token given to [`HttpIngest::serve`] then ends the port: running requests are given the rest of the
-//! deadline, new ones still get 503, and the socket closes when none is left.
+//! Shutdown has two steps, so that senders get an answer for as long as possible. First the app closes admission
+//! ([`crate::admission::AdmissionControl::stop`]): new requests get 503, while requests that are already handed over
+//! get their acknowledgement. Then the token given to [`HttpIngest::serve`] is cancelled, which closes the port:
+//! running requests get the rest of the deadline, new ones still get 503, and the socket closes when no request is
+//! left.
 
 mod admit;
 pub(crate) mod answer;
@@ -62,7 +68,7 @@ pub use self::server::BindError;
 
 const READINGS: &str = "/v1/readings";
 
-/// Every route, as in the label `route` of the metrics and in the description of the API.
+/// Every route, as in the metrics label `route` and in the API description.
 pub const ROUTES: [&str; 10] = [
     READINGS,
     hooks::HOOKS,
@@ -76,7 +82,7 @@ pub const ROUTES: [&str; 10] = [
     influx::HEALTH,
 ];
 
-/// Those that take readings, for messages.
+/// The routes that accept readings, for error messages.
 const WRITE_ROUTES: [&str; 7] = [
     READINGS,
     hooks::HOOKS,
@@ -87,31 +93,31 @@ const WRITE_ROUTES: [&str; 7] = [
     influx::WRITE_V3,
 ];
 
-/// How long connections may take, once the last request is answered, to carry the answers away.
+/// How long connections may take to send the last answers after the last request is done.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// Why the port cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    /// The file of tokens is not usable.
+    /// The tokens file is not usable.
     #[error(transparent)]
     Tokens(#[from] TokensError),
-    /// Readings would be taken from anybody who can reach the machine.
+    /// The port would accept readings from any host that can reach the machine.
     #[error(
-        "http.listen: {0} is not a loopback address and there are no tokens; set http.tokens_file, listen on 127.0.0.1, \
-         ask for certificates of clients (http.tls.client_ca_file), or set http.allow_anonymous = true to take readings \
-         from anybody"
+        "http.listen: {0} is not a loopback address and no tokens are configured; set http.tokens_file, listen on \
+         127.0.0.1, require client certificates (http.tls.client_ca_file), or set http.allow_anonymous = true to \
+         accept readings from any sender"
     )]
     Anonymous(SocketAddr),
     /// The certificates are not usable.
     #[error("http.tls: {0}")]
     Tls(#[from] TlsError),
-    /// The address is taken or not ours.
+    /// The address is in use, or is not an address of this machine.
     #[error(transparent)]
     Bind(#[from] BindError),
 }
 
-/// The port, open but not served yet.
+/// The port: open, but not served yet.
 pub struct HttpIngest {
     listener: TcpListener,
     addr: SocketAddr,
@@ -120,7 +126,7 @@ pub struct HttpIngest {
     certificates: Option<Certificates>,
 }
 
-/// Where settings, tokens and certificates of a port that is served are replaced.
+/// Replaces settings, tokens and certificates of a port that is being served.
 pub(crate) struct Renewal {
     shared: Arc<Shared>,
     routes: watch::Sender<Router>,
@@ -128,11 +134,11 @@ pub(crate) struct Renewal {
 }
 
 impl Renewal {
-    /// From the next request on, these hold. Those in work keep what they began with. How many requests are worked on at
-    /// once, and how long a head may take, stay as they are.
+    /// Applies the settings from the next request on. Running requests keep the settings they started with. The number
+    /// of concurrent requests and the time limit for a head do not change.
     pub(crate) fn put(&mut self, cfg: &config::Http, decoding: Arc<config::Decoding>, tokens: Option<Arc<Tokens>>) {
         let before = &self.shared;
-        // Bodies in work hold parts of the budget that they were counted in.
+        // Running requests hold permits of the budget that they were counted in.
         let is_same = before.cfg.body_max_bytes == cfg.body_max_bytes;
         let bodies = if is_same { before.bodies.clone() } else { BodyBudget::new(cfg.body_max_bytes) };
         let shared = Shared {
@@ -147,30 +153,30 @@ impl Renewal {
             stopping: before.stopping.clone(),
         };
         self.shared = Arc::new(shared);
-        // Requests in work hold the ones before.
+        // Running requests hold the previous routes.
         drop(self.routes.send_replace(router(self.shared.clone())));
     }
 }
 
-/// The tokens of the port, where there are any.
+/// Loads the tokens of the port; `None` if none are configured.
 ///
 /// # Errors
-/// What is wrong with their file.
+/// The file cannot be read or is not valid.
 pub(crate) fn tokens(cfg: &config::Http) -> Result<Option<Arc<Tokens>>, TokensError> {
     let path = cfg.tokens_file.as_deref();
     path.map(|path| Tokens::load("http.tokens_file", path).map(Arc::new)).transpose()
 }
 
-/// Whether the certificates of a port can be used; until when, in a few words. `None`: the port is plain. `now_s`: seconds
-/// since 1970.
+/// Checks the certificates of a port; returns a short text with their expiry. `None`: the port has no TLS. `now_s`:
+/// seconds since 1970.
 ///
 /// # Errors
-/// What is wrong with them.
+/// A certificate or key cannot be used.
 pub fn check_tls(tls: &config::Tls, now_s: i64) -> Option<Result<String, String>> {
     Files::of_http(tls).map(|files| files.check(now_s))
 }
 
-/// Reads the certificates of a port, where it has any.
+/// Reads the certificates of a port; `None` if the port has no TLS.
 pub(crate) async fn open_tls(
     port: &'static str,
     tls: &config::Tls,
@@ -187,7 +193,7 @@ impl HttpIngest {
     /// Reads the tokens and opens the port. Connections wait in the kernel until [`HttpIngest::serve`].
     ///
     /// # Errors
-    /// The tokens or the address cannot be used; nothing is open then.
+    /// The tokens or the address cannot be used. Nothing is open then.
     pub async fn bind(
         cfg: &config::Http,
         decoding: Arc<config::Decoding>,
@@ -211,12 +217,12 @@ impl HttpIngest {
         Ok(HttpIngest { listener, addr, shared, routes, certificates })
     }
 
-    /// The address in use; differs from the setting where that says port 0.
+    /// The bound address; differs from the setting if the setting has port 0.
     pub fn local_addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// One of these must come with each request; `None`: none is asked for.
+    /// Each request must carry one of these tokens. `None`: no token is required.
     pub(crate) fn tokens(&self) -> Option<Arc<Tokens>> {
         self.shared.tokens.clone()
     }
@@ -226,16 +232,16 @@ impl HttpIngest {
         Renewal { shared, routes, certificates: self.certificates.clone() }
     }
 
-    /// Serves until `shutdown` is cancelled, then answers the running requests for at most `deadline`, then closes the
-    /// connections whatever is left. Only requests whose readings are not acknowledged yet can be left, and their
-    /// senders send again.
+    /// Serves until `shutdown` is cancelled, then completes running requests for at most `deadline`, then closes all
+    /// connections. Requests can be left unanswered only if their readings are not acknowledged yet; their senders send
+    /// again.
     ///
     /// # Errors
     /// The socket failed.
     pub async fn serve(self, shutdown: CancellationToken, deadline: Duration) -> std::io::Result<()> {
         let HttpIngest { listener, addr, shared, routes, certificates } = self;
         let (tokens, tls) = (shared.tokens.as_deref().map(Tokens::len), certificates.is_some());
-        tracing::info!(%addr, tokens, tls, "taking readings over HTTP");
+        tracing::info!(%addr, tokens, tls, "HTTP ingest listening");
         if let Some(certificates) = certificates.clone() {
             tokio::spawn(certificates.watch(shutdown.clone()));
         }
@@ -245,12 +251,12 @@ impl HttpIngest {
         let stop = async {
             shutdown.cancelled().await;
             shared.stopping.store(true, Ordering::Release);
-            // All permits back means that no request is being worked on; new ones take none.
+            // All permits are available only when no request is running; new ones do not acquire any.
             let all = u32::try_from(shared.cfg.concurrency_max).unwrap_or(u32::MAX);
             let idle = tokio::time::timeout(deadline, shared.running.acquire_many(all)).await;
             if idle.is_err() {
                 let running = shared.cfg.concurrency_max - shared.running.available_permits();
-                tracing::warn!(running, "requests were not done within the deadline; their senders will send again");
+                tracing::warn!(running, "requests not completed by the deadline; their senders send again");
             }
             handle.graceful_shutdown(Some(LAST_ANSWERS));
         };

@@ -1,9 +1,9 @@
-//! `POST /v1/metrics`: OpenTelemetry's metrics (OTLP/HTTP, opentelemetry.io/docs/specs/otlp/#otlphttp).
+//! `POST /v1/metrics`: OpenTelemetry metrics (OTLP/HTTP, opentelemetry.io/docs/specs/otlp/#otlphttp).
 //!
-//! The answers are the specification's: 200 with an empty `ExportMetricsServiceResponse`, or one that tells how many data
-//! points were rejected and why; 400 with a `google.rpc.Status` for a body that is no request at all, which the sender
-//! drops; 429 and 503 with Retry-After, which it sends again, and nothing else, so a body that came too slowly is 503
-//! here. Each in the encoding of the request.
+//! The answers follow the specification, in the encoding of the request:
+//! - 200 with an empty `ExportMetricsServiceResponse`, or with the number of rejected data points and the reasons.
+//! - 400 with a `google.rpc.Status` for a body that is not a valid request; the sender drops it.
+//! - 429 and 503 with Retry-After; the sender retries only these, so a body that arrived too slowly is 503 here.
 
 use std::sync::Arc;
 
@@ -27,17 +27,17 @@ use crate::decode::{Rejects, reasons};
 
 pub(super) const METRICS: &str = "/v1/metrics";
 
-/// Rejects that an answer tells of; the others are counted.
+/// Rejects that an answer describes; the others are only counted.
 const TOLD_MAX: usize = 3;
 
-/// What says that a body is no request.
+/// Reasons which mean that a body is not a valid request.
 const MALFORMED: [&str; 3] = [reasons::INVALID_PROTOBUF, reasons::INVALID_JSON, reasons::INVALID_UTF8];
 
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     Router::new().route(METRICS, post(take).route_layer(from_fn_with_state(shared.clone(), admit)))
 }
 
-/// Around the route, as [`super::admit::admit`]; exporters write `Basic` as well as `Bearer`.
+/// Middleware like [`super::admit::admit`]; exporters send `Basic` as well as `Bearer`.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     match shared.admit(|tokens| tokens.check_influx(request.headers())) {
         Ok(_permit) => next.run(request).await,
@@ -60,7 +60,7 @@ async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     }
 }
 
-/// Nothing is read that does not say what it is.
+/// `None` if Content-Type is missing or unknown: such a body is not read.
 fn encoding_of(headers: &HeaderMap) -> Option<Encoding> {
     let essence = headers.get(CONTENT_TYPE)?.to_str().ok()?.split(';').next()?.trim();
     match essence.to_ascii_lowercase().as_str() {
@@ -70,7 +70,7 @@ fn encoding_of(headers: &HeaderMap) -> Option<Encoding> {
     }
 }
 
-/// What became of the points.
+/// The result for the data points.
 struct Accepted {
     accepted: usize,
     rejects: Rejects,
@@ -103,7 +103,7 @@ fn answer(encoding: Encoding, taken: &Accepted) -> Response {
     if *accepted == 0 && is_malformed {
         return status(encoding, StatusCode::BAD_REQUEST, &told(rejects));
     }
-    // With nothing rejected it is a warning (opentelemetry-proto, ExportMetricsPartialSuccess).
+    // If no point was rejected, the message is a warning (opentelemetry-proto, ExportMetricsPartialSuccess).
     let message = rejects.remarked().map(str::to_owned).filter(|_| rejects.is_empty());
     let message = message.unwrap_or_else(|| told(rejects));
     if rejects.is_empty() && message.is_empty() {
@@ -135,7 +135,7 @@ fn refuse(encoding: Encoding, error: &IngestError) -> Response {
     response
 }
 
-/// A `google.rpc.Status`; its codes are those of gRPC.
+/// A `google.rpc.Status`, with gRPC status codes.
 fn status(encoding: Encoding, code: StatusCode, message: &str) -> Response {
     let grpc = match code {
         StatusCode::UNAUTHORIZED => 16,
@@ -162,19 +162,19 @@ fn response(encoding: Encoding, code: StatusCode, body: Vec<u8>) -> Response {
     response
 }
 
-/// The first rejects, in one line of text.
+/// The first rejects, as one line of text.
 fn told(rejects: &Rejects) -> String {
     let told: Vec<&str> = rejects.list().iter().take(TOLD_MAX).map(|reject| reject.detail.as_str()).collect();
     let more = if rejects.list().len() > told.len() { "; and others" } else { "" };
     format!("{}{more}", told.join("; "))
 }
 
-/// A protobuf field with a length.
+/// A length-delimited protobuf field.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2][..], &varint(bytes.len() as u64), bytes].concat()
 }
 
-/// A protobuf field with a number.
+/// A varint protobuf field.
 fn number(field: u8, value: u64) -> Vec<u8> {
     [&[field << 3][..], &varint(value)].concat()
 }

@@ -1,8 +1,8 @@
-//! The way of a body's readings, the same for every route: received, decoded, counted, handed over, waited for.
+//! The request pipeline, the same for every route: receive the body, decode it, count, hand over, wait for the
+//! acknowledgement.
 //!
-//! The sender may leave at any point: before the hand-over nothing was taken, and after it the readings go their way all
-//! the same. Between the hand-over and its counting nothing waits, so `accepted` counts what was handed over and nothing
-//! else.
+//! The sender may disconnect at any point. Before the hand-over, nothing was accepted; after it, the readings continue
+//! through the pipeline. `accepted` counts delivered batches, whether or not the sender is still connected.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,14 +22,14 @@ use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::rejected;
 
-/// Bodies up to this size, decompressed, are decoded where the request is; at some 200 MB/s that is about a
-/// millisecond in which the thread does nothing else. Larger ones go to a thread of their own.
+/// Bodies up to this size, decompressed, are decoded in the request's task. At some 200 MB/s that blocks the thread for
+/// about a millisecond. Larger bodies are decoded on a blocking thread.
 const INLINE_BYTES_MAX: u64 = 256 << 10;
 
-/// Characters of a line that is quoted in an answer.
+/// Characters of a line that an answer quotes.
 const QUOTED_CHARS_MAX: usize = 200;
 
-/// What the request says about its body.
+/// How to decode a body, from headers and URL.
 #[derive(Debug, Clone)]
 pub(super) struct DecodeOptions {
     pub(super) decoder: Decoder,
@@ -37,36 +37,37 @@ pub(super) struct DecodeOptions {
     pub(super) ts_unit: Option<TsUnit>,
     /// The answer quotes the lines of rejects.
     pub(super) quoting: bool,
-    /// What the URL says beside that; most routes say nothing.
+    /// Defaults from the URL; empty for most routes.
     pub(super) origin: Origin,
 }
 
-/// Where the readings of a body are from, as far as the request says it outside of the body.
+/// The origin of a body's readings, as far as the request gives it outside of the body.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Origin {
-    /// In place of an MQTT topic, for mappings.
+    /// Used in place of an MQTT topic, for mappings.
     pub(super) topic: Option<String>,
-    /// Where the body names no sensor.
+    /// Used if the body names no sensor.
     pub(super) sensor_id: Option<String>,
     /// The field of a bare value.
     pub(super) field: Option<String>,
-    /// A body of which something is rejected comes back, decompressed.
+    /// If anything is rejected, the body is returned, decompressed.
     pub(super) keeping: bool,
 }
 
-/// What became of a body.
+/// The result of decoding a body.
 pub(super) struct DecodedBody {
     pub(super) batch: ReadingBatch,
     pub(super) rejects: Rejects,
-    /// The lines of the rejects that are kept, where they were asked for.
+    /// The lines of the kept rejects; empty unless requested ([`DecodeOptions::quoting`]).
     pub(super) quoted: Vec<String>,
-    /// When it was received, in milliseconds since 1970.
+    /// Time of receipt, in milliseconds since 1970.
     pub(super) received_at_ms: i64,
     /// See [`Origin::keeping`].
     pub(super) kept: Option<Vec<u8>>,
 }
 
-/// The body of a request, once its head is understood; a body that nobody wants is let pass, so that its sender reads why.
+/// Receives the body of a request if its head was valid (`understood`). Otherwise drains the body, so that its sender
+/// reads the error.
 pub(super) async fn arrive<T>(
     shared: &Shared,
     parts: &Parts,
@@ -86,8 +87,8 @@ pub(super) async fn arrive<T>(
     Ok((understood, received))
 }
 
-/// Decodes a body that has arrived, here or, if it is large, in a thread for such work. What it holds of the budget of all
-/// bodies comes back, to be dropped when its readings count elsewhere.
+/// Decodes a body that has arrived: inline, or on a blocking thread if it is large. Also returns the body's part of the
+/// budget, to be dropped when its readings are counted elsewhere.
 pub(super) async fn decode(
     shared: &Shared,
     received: ReceivedBody,
@@ -96,7 +97,7 @@ pub(super) async fn decode(
     decode_within(shared, received, options, shared.cfg.body_max_bytes).await
 }
 
-/// The same for a body that may have `bytes_max` bytes decompressed.
+/// Like [`decode()`], for a body of at most `bytes_max` bytes after decompression.
 pub(super) async fn decode_within(
     shared: &Shared,
     received: ReceivedBody,
@@ -110,7 +111,7 @@ pub(super) async fn decode_within(
     work.run(received.held).await
 }
 
-/// A body and all that it takes to decode it.
+/// A body and everything that its decoding needs.
 struct DecodeJob {
     body: Vec<u8>,
     options: DecodeOptions,
@@ -121,8 +122,8 @@ struct DecodeJob {
 }
 
 impl DecodeJob {
-    /// Decodes here if the body is small, and also small once it is decompressed; otherwise in a thread for such work.
-    /// What the body holds of the budget goes there with it: where the sender leaves, the work goes on to its end.
+    /// Decodes inline if the body is small, also after decompression; otherwise on a blocking thread. The budget permit
+    /// moves to that thread: if the sender disconnects, the work still runs to its end.
     async fn run(self, mut held: BodyPermit) -> Result<(DecodedBody, BodyPermit), IngestError> {
         let (bytes, encoding, bytes_max) = (self.body.len() as u64, self.options.encoding, self.bytes_max);
         let inflated_max = |limit: u64| if encoding == Encoding::Identity { 0 } else { limit };
@@ -137,7 +138,7 @@ impl DecodeJob {
         held.grow_to(bytes + inflated_max(bytes_max))?;
         let done = tokio::task::spawn_blocking(move || (self.decode(self.bytes_max), held)).await;
         let (decoded, held) = done.map_err(|e| {
-            tracing::error!("decoding a body panicked: {e}");
+            tracing::error!(error = %e, "decoding a body panicked; this is a bug, please report it");
             IngestError::Internal
         })?;
         decoded.map(|decoded| (decoded, held)).map_err(|e| refuse(e, encoding, bytes_max))
@@ -176,7 +177,7 @@ fn refuse(error: DecompressError, encoding: Encoding, limit: u64) -> IngestError
     }
 }
 
-/// Counts what arrived, once for the whole body; `sender` names whom rejects are told of.
+/// Counts what arrived, once for the whole body. `sender` names the sender in the report of rejects.
 pub(super) fn count(batch: &ReadingBatch, rejects: &Rejects, sender: impl FnOnce() -> String, at_ms: i64) {
     metrics::received(Source::Http, (batch.len() + rejects.total()) as u64);
     for (reason, n) in rejects.by_reason() {
@@ -192,12 +193,12 @@ pub(super) fn count(batch: &ReadingBatch, rejects: &Rejects, sender: impl FnOnce
     }
 }
 
-/// Hands the readings over, all or none, and waits until they are safe. Nothing to do for none.
+/// Hands the readings over, all or none, and waits until they are acknowledged. Does nothing for an empty batch.
 pub(super) async fn deliver(shared: &Shared, batch: ReadingBatch, held: BodyPermit) -> Result<(), IngestError> {
     deliver_with(shared, batch, vec![], held, shared.cfg.queue_timeout).await
 }
 
-/// The same with dead letters, and with more patience where admission is narrow.
+/// Like [`deliver`], with dead letters, and waits up to `patience` for room at admission.
 pub(super) async fn deliver_with(
     shared: &Shared,
     batch: ReadingBatch,
@@ -209,7 +210,7 @@ pub(super) async fn deliver_with(
         return Ok(());
     }
     let wait = hand_over(shared, batch, dead, patience).await?;
-    // From here on the readings count against the next stage's memory, not against that of the bodies.
+    // From here on the readings count against the next stage's memory, not against the budget of bodies.
     drop(held);
     acknowledged(shared, wait).await
 }
@@ -220,8 +221,9 @@ async fn hand_over(
     dead: Vec<DeadLetter>,
     patience: Duration,
 ) -> Result<AckWaiter, IngestError> {
-    // Counted with the outcome and not by this request, which may be gone by then: at rest what is accepted must be what is
-    // stored, whether its sender has waited or not, and what the journal had no room for is neither.
+    // Counted with the outcome, not by this request, which may have been dropped by then. At rest, the accepted count
+    // must equal the stored count, whether or not the sender has waited. Readings that the journal had no room for
+    // count as neither.
     let readings = batch.len() as u64;
     let since = Instant::now();
     let (ack, wait) = Ack::observed(move |outcome| {
@@ -248,7 +250,7 @@ async fn acknowledged(shared: &Shared, wait: AckWaiter) -> Result<(), IngestErro
     }
 }
 
-/// One request in the gauge of those that wait, for as long as it lives; also where the sender leaves.
+/// Counts one request in the gauge of waiting requests until dropped, also if the sender disconnects.
 struct Pending;
 
 impl Pending {

@@ -1,7 +1,8 @@
-//! `POST /v1/readings`: the native shape, or with `format=NAME` any other.
+//! `POST /v1/readings`: the native format, or any other with `format=NAME`.
 //!
-//! The life of a request: headers and query are understood, the body arrives, is decompressed and decoded, its readings
-//! go through admission in one ingest batch, and the answer waits for their acknowledgement (all from the body on: `pipeline`).
+//! The life of a request: headers and query are parsed, the body arrives, is decompressed and decoded, its readings
+//! pass admission in one ingest batch, and the answer waits for their acknowledgement. `pipeline` does everything from
+//! the body on.
 
 use std::sync::Arc;
 
@@ -34,7 +35,7 @@ async fn take(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, In
     Ok(answer::readings(accepted, &rejects))
 }
 
-/// A parameter that is not known is refused: a misspelled `ts_unit` would move every reading to another time.
+/// Unknown parameters are refused: a misspelled `ts_unit` would move every reading to another time.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Params {
@@ -42,10 +43,10 @@ struct Params {
     format: Option<String>,
 }
 
-/// What headers and query say about the body. A format that is named counts, whatever Content-Type says.
+/// Reads headers and query. A format in the query overrides Content-Type.
 fn decode_options(shared: &Shared, parts: &Parts) -> Result<DecodeOptions, IngestError> {
     let query = Query::<Params>::try_from_uri(&parts.uri);
-    let known = "known are ts_unit, one of s, ms, us, ns, and format";
+    let known = "expected ts_unit (one of s, ms, us, ns) or format";
     let error = |detail| IngestError::Query { detail, known };
     let Query(params) = query.map_err(|e| error(e.body_text()))?;
     let ts_unit = params.ts_unit.map(|name| name.parse()).transpose();

@@ -1,8 +1,8 @@
-//! TLS on a port for HTTP, before the first byte of a request.
+//! TLS on an HTTP port, before the first byte of a request.
 //!
-//! A connection has `header_timeout` for its handshake, and counts among the port's connections from its first moment on.
-//! The part of a handshake that costs something is done for at most [`HANDSHAKES_MAX`] at a time; the others wait for
-//! their turn within the same time. Who speaks plain HTTP is told so.
+//! A connection has `header_timeout` for its handshake, and counts toward the port's connection limit from its start.
+//! At most [`HANDSHAKES_MAX`] handshakes run their expensive part concurrently; the others wait within the same time
+//! limit. A client that speaks plain HTTP gets an error answer in plain HTTP.
 
 use std::io;
 use std::pin::Pin;
@@ -18,19 +18,19 @@ use super::server::{Counted, Limited};
 use crate::ingest::tls::{Certificates, TlsStream};
 use crate::telemetry::metrics;
 
-/// Handshakes at a time. A core does some thousands a second, so a storm of reconnects is through in seconds, and these
-/// hold a few megabytes.
+/// Concurrent handshakes. A core does some thousands a second, so a storm of reconnects is over in seconds, and these
+/// use a few megabytes.
 const HANDSHAKES_MAX: usize = 512;
 
-/// How much of a plain request is read and thrown away, and for how long: else the kernel throws the answer away.
+/// How much of a plain request is read and discarded, and for how long. Otherwise the kernel discards the answer.
 const PLAIN_BYTES_MAX: usize = 64 << 10;
 const PLAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a plain request gets.
+/// The answer to a plain HTTP request.
 const PLAIN_BODY: &str =
-    r#"{"error":{"reason":"tls_required","detail":"this port speaks HTTPS: write https:// in place of http://"}}"#;
+    r#"{"error":{"reason":"tls_required","detail":"this port requires TLS; use https:// instead of http://"}}"#;
 
-/// Accepts connections and shakes hands.
+/// Accepts connections and performs the TLS handshake.
 #[derive(Clone)]
 pub(super) struct Secured {
     limited: Limited,
@@ -47,18 +47,18 @@ impl Secured {
     async fn shake_hands(&self, mut stream: TcpStream) -> Result<TlsStream, Failed> {
         let mut first = [0];
         if stream.peek(&mut first).await.is_ok_and(|n| n == 1) && first[0].is_ascii_alphabetic() {
-            // The methods of HTTP are dead letters; a record of TLS begins with 22.
+            // HTTP methods start with an alphabetic byte; a TLS handshake record starts with 22.
             let _ = tokio::time::timeout(PLAIN_TIMEOUT, refuse_plain(&mut stream)).await;
             return Err(Failed("plain_http"));
         }
         self.certificates.accept(stream, self.handshakes.acquire()).await.map_err(|error| {
-            tracing::debug!("no TLS: {error}");
+            tracing::debug!(%error, "TLS handshake failed");
             Failed("failed")
         })
     }
 }
 
-/// The label of a handshake that did not come about.
+/// The metrics label of a failed handshake.
 struct Failed(&'static str);
 
 impl<S: Send + 'static> Accept<TcpStream, S> for Secured {
@@ -79,7 +79,7 @@ impl<S: Send + 'static> Accept<TcpStream, S> for Secured {
                 }
                 Err(Failed(label)) => {
                     metrics::tls_handshake(port, label);
-                    // Seen by nobody: the connection is closed.
+                    // This error is not shown: the connection is closed.
                     Err(io::Error::other(label))
                 }
             }
@@ -87,13 +87,13 @@ impl<S: Send + 'static> Accept<TcpStream, S> for Secured {
     }
 }
 
-/// Says what is wrong in plain HTTP.
+/// Sends the error in plain HTTP.
 async fn refuse_plain(stream: &mut TcpStream) -> io::Result<()> {
     let head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: ";
     stream.write_all(format!("{head}{}\r\n\r\n{PLAIN_BODY}", PLAIN_BODY.len()).as_bytes()).await?;
     stream.shutdown().await?;
     let mut left = vec![0; PLAIN_BYTES_MAX];
-    // Until the sender has closed its side too, or has sent too much.
+    // Until the sender closes its side, or has sent too much.
     let mut read = 0;
     while read < PLAIN_BYTES_MAX {
         match stream.read(&mut left).await? {

@@ -1,7 +1,7 @@
-//! The listening socket, the HTTP/1 settings and the routes, which may be replaced, that both ports share.
+//! The listening socket, the HTTP/1 settings and the replaceable routes, shared by both HTTP ports.
 //!
-//! HTTP/1 only: a server that also waits for HTTP/2's preface reads the first bytes of a connection without a timeout,
-//! which a slow client could hold open for ever, and no common sender needs HTTP/2. With TLS the client is told so (ALPN).
+//! HTTP/1 only. A server that also supports HTTP/2 waits for its preface without a timeout, so a slow client could hold
+//! the connection open for ever; and no common sender needs HTTP/2. With TLS, ALPN announces HTTP/1.1 to the client.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -24,33 +24,33 @@ use tower::{Service, service_fn};
 use super::secure::Secured;
 use crate::ingest::tls::Certificates;
 
-/// Most connections of one port, idle ones too; one more is closed at once. Each may hold a read buffer.
+/// Maximum connections of one port, idle ones included; one more is closed immediately. Each may hold a read buffer.
 const CONNECTIONS_MAX: usize = 8192;
 
-/// Largest head of a request, and the most that is read ahead of a body (hyper's default is 400 KiB). With
-/// [`CONNECTIONS_MAX`] that is 512 MiB at the very worst.
+/// Largest head of a request, and the maximum that is read ahead of a body (hyper's default is 400 KiB). With
+/// [`CONNECTIONS_MAX`] that is at most 512 MiB.
 const READ_BUFFER_BYTES_MAX: usize = 64 << 10;
 
 /// Why a port cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: cannot listen on {addr}: {source}")]
 pub struct BindError {
-    /// The setting that names the address.
+    /// The setting that gives the address.
     pub key: &'static str,
-    /// The address.
+    /// The configured address.
     pub addr: SocketAddr,
-    /// Why.
+    /// The error of the socket call.
     pub source: io::Error,
 }
 
-/// Opens the port; `key` is the setting that names it.
+/// Opens the port; `key` is the setting that gives its address.
 pub(crate) async fn bind(addr: SocketAddr, key: &'static str) -> Result<TcpListener, BindError> {
     TcpListener::bind(addr).await.map_err(|source| BindError { key, addr, source })
 }
 
-/// Serves until `handle` says to stop and the last connection has ended. A connection on which no whole head arrives
-/// within `header_timeout`, the first or another, is closed; a handshake has that time too. A request is answered by the
-/// routes as they are when it arrives.
+/// Serves until `handle` requests a shutdown and the last connection has ended. A connection that does not deliver a
+/// complete head within `header_timeout`, for the first or a later request, is closed; a handshake has the same limit.
+/// A request is handled by the routes that are current when it arrives.
 pub(crate) async fn serve(
     listener: TcpListener,
     routes: watch::Receiver<Router>,
@@ -79,7 +79,7 @@ where
     A: Accept<TcpStream, Current, Service = Counted<Current>, Future: Send> + Clone + Send + Sync + 'static,
     A::Stream: AsyncRead + AsyncWrite + Unpin + Send,
 {
-    // In this order: `acceptor` forgets (axum-server 0.8) that HTTP/1 alone was asked for.
+    // The order matters: `acceptor` resets `http1_only` (axum-server 0.8).
     let mut server = Server::<SocketAddr>::from_listener(listener).acceptor(acceptor).http1_only();
     let mut http1 = server.http_builder().http1();
     http1.timer(TokioTimer::new()).header_read_timeout(header_timeout).max_buf_size(READ_BUFFER_BYTES_MAX);
@@ -87,7 +87,7 @@ where
     server.handle(handle).serve(connection).await
 }
 
-/// The routes as they are: a request keeps those that it began with.
+/// The current routes. A request keeps the routes that it started with.
 #[derive(Debug, Clone)]
 pub(super) struct Current(watch::Receiver<Router>);
 
@@ -110,7 +110,7 @@ where
     }
 }
 
-/// Accepts connections up to a number.
+/// Accepts connections up to a limit.
 #[derive(Debug, Clone)]
 pub(super) struct Limited(Arc<Semaphore>);
 
@@ -122,14 +122,14 @@ impl<S> Accept<TcpStream, S> for Limited {
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
         let permit = self.0.clone().try_acquire_owned().map_err(io::Error::other);
         ready(permit.and_then(|permit| {
-            // Small answers must not wait for the acknowledgement of the one before.
+            // Small answers must not wait for the TCP acknowledgement of the previous one.
             stream.set_nodelay(true)?;
             Ok((stream, Counted { service, _permit: Arc::new(permit) }))
         }))
     }
 }
 
-/// The service of one connection; the permit goes with the last of its clones.
+/// The service of one connection; dropping its last clone releases the permit.
 #[derive(Debug, Clone)]
 pub(super) struct Counted<S> {
     service: S,

@@ -1,11 +1,11 @@
-//! `POST /api/v1/{token}/telemetry`: ThingsBoard's device interface.
+//! `POST /api/v1/{token}/telemetry`: ThingsBoard's device API.
 //!
-//! The token in the URL is the credential and says who the device is: the sensor is the one whose entry in
-//! `http.tokens_file` has that token, as `id.secret` or, for devices that have theirs from ThingsBoard, as the secret alone.
-//! Where no tokens are asked for, the token itself is the sensor. The body is read by the mapping `thingsboard-telemetry`; as
-//! it is shipped nothing in a body names a sensor, so that a device can only speak for itself.
+//! The token in the URL is the credential and identifies the device: the sensor is the id of the entry in
+//! `http.tokens_file` with that token. The token is `id.secret`, or the secret alone for devices whose token was issued
+//! by ThingsBoard. If no tokens are configured, the token itself is the sensor id. The mapping `thingsboard-telemetry`
+//! decodes the body. As shipped, it takes no sensor id from the body, so a device can only send its own readings.
 //!
-//! The answers are ThingsBoard's: 200 without a body, 400, 401. Beside them 429 and 503, as everywhere here.
+//! The answers are ThingsBoard's: 200 without a body, 400, 401. In addition 429 and 503, as on the other routes.
 
 use std::sync::Arc;
 
@@ -26,18 +26,18 @@ use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
 
 pub(super) const TELEMETRY: &str = "/api/v1/{token}/telemetry";
 
-/// The mapping, which a configuration can replace by its own of that name.
+/// The mapping; a configuration can replace it with its own of that name.
 const PROFILE: &str = "thingsboard-telemetry";
 
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     Router::new().route(TELEMETRY, post(take).route_layer(from_fn_with_state(shared.clone(), admit)))
 }
 
-/// The sensor that the request is from.
+/// The sensor that sent the request.
 #[derive(Debug, Clone)]
 struct Device(String);
 
-/// Around the route, as [`super::admit::admit`]; the token is taken from the path.
+/// Middleware like [`super::admit::admit`]; takes the token from the path.
 async fn admit(
     State(shared): State<Arc<Shared>>,
     Path(token): Path<String>,
@@ -63,7 +63,7 @@ async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let device = parts.extensions.remove::<Device>();
     match device {
         Some(Device(device)) => taken(&shared, &parts, body, device).await.unwrap_or_else(IntoResponse::into_response),
-        // `admit` has put it there.
+        // `admit` always inserts it.
         None => IngestError::Internal.into_response(),
     }
 }
@@ -81,7 +81,7 @@ async fn taken(shared: &Shared, parts: &Parts, body: Body, device: String) -> Re
     pipeline::count(&batch, &rejects, || device, received_at_ms);
     let accepted = batch.len();
     pipeline::deliver(shared, batch, held).await?;
-    // An empty object or list is nothing to say, and no error.
+    // An empty object or list contains no readings and is not an error.
     let is_fine = accepted > 0 || rejects.is_empty();
     Ok(if is_fine { Response::new(Body::empty()) } else { answer::readings(0, &rejects) })
 }

@@ -1,4 +1,4 @@
-//! The token of a request: where it stands and in which form. [`Tokens`] knows whether it is good.
+//! Where a request carries its token, and in which form. [`Tokens`] verifies it.
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
@@ -10,7 +10,7 @@ use super::error::IngestError;
 pub use crate::ingest::tokens::{TOKEN_ID_MAX_BYTES, Tokens, TokensError, hash_secret};
 
 impl Tokens {
-    /// Looks at the header `Authorization`.
+    /// Verifies the token in the header `Authorization`.
     pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), IngestError> {
         let (scheme, token) = authorization(headers)?;
         if !scheme.eq_ignore_ascii_case("bearer") && !scheme.eq_ignore_ascii_case("token") {
@@ -19,20 +19,20 @@ impl Tokens {
         self.check_text(token)
     }
 
-    /// The id of a good token in the header `Authorization`.
+    /// The id of a valid token in the header `Authorization`.
     pub(super) fn sender(&self, headers: &HeaderMap) -> Option<String> {
         let (_, token) = authorization(headers).ok()?;
         let (id, secret) = token.split_once('.')?;
         self.matches(id, secret).then(|| id.to_owned())
     }
 
-    /// The answer (401) to a request of the other port whose header `Authorization` is not good.
+    /// The answer (401) to a request on the admin port if its header `Authorization` is not valid.
     pub(crate) fn refuse(&self, headers: &HeaderMap) -> Option<Response> {
         self.check(headers).err().map(IntoResponse::into_response)
     }
 
-    /// The same for clients of InfluxDB: `Basic` too, with the token as password of any user, and `Token user:token`, as
-    /// they write user and password of version 1 for version 2.
+    /// Like [`Tokens::check`], for InfluxDB clients: also accepts `Basic`, with the token as password of any user, and
+    /// `Token user:token`, with which version 2 clients send a user name and password of version 1.
     pub(super) fn check_influx(&self, headers: &HeaderMap) -> Result<(), IngestError> {
         let (scheme, token) = authorization(headers)?;
         let decoded;
@@ -41,7 +41,7 @@ impl Tokens {
             decoded = String::from_utf8(bytes).map_err(|_| IngestError::MalformedToken)?;
             decoded.split_once(':').ok_or(IngestError::MalformedToken)?.1
         } else if scheme.eq_ignore_ascii_case("token") {
-            // A secret may hold a colon; the id before it ends at the first point.
+            // A secret may contain a colon. The id before it ends at the first dot.
             token.split_once(':').filter(|(user, _)| !user.contains('.')).map_or(token, |(_, token)| token)
         } else {
             return self.check(headers);
@@ -49,8 +49,8 @@ impl Tokens {
         self.check_text(token)
     }
 
-    /// The same for webhooks, many of which cannot set `Authorization`: the token may also stand in the query, or in the
-    /// header `X-Api-Key`.
+    /// Like [`Tokens::check_influx`], for webhooks, many of which cannot set `Authorization`: also accepts the token in
+    /// the query or in the header `X-Api-Key`.
     pub(super) fn check_hook(&self, headers: &HeaderMap, in_query: Option<&str>) -> Result<(), IngestError> {
         match in_query.map(Ok).or_else(|| headers.get("x-api-key").map(|value| value.to_str())) {
             Some(token) => self.check_text(token.map_err(|_| IngestError::MalformedToken)?),
@@ -58,7 +58,7 @@ impl Tokens {
         }
     }
 
-    /// Looks at a token, `id.secret`.
+    /// Verifies a token of the form `id.secret`.
     pub(super) fn check_text(&self, token: &str) -> Result<(), IngestError> {
         let (id, secret) = token.split_once('.').ok_or(IngestError::MalformedToken)?;
         if id.is_empty() || secret.is_empty() {
@@ -68,7 +68,7 @@ impl Tokens {
     }
 }
 
-/// Scheme and rest of the one header `Authorization`.
+/// Scheme and rest of the only `Authorization` header; several are malformed.
 fn authorization(headers: &HeaderMap) -> Result<(&str, &str), IngestError> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().ok_or(IngestError::NoToken)?;
@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// A file of tokens with these ids and secrets.
+    /// A tokens file with these ids and secrets.
     fn load(tokens: &[(&str, &str)]) -> Tokens {
         let entry =
             |(id, secret): &(&str, &str)| format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n", hash_secret(secret));

@@ -1,13 +1,14 @@
-//! Gathers the messages of many connections into ingest batches, so that ten thousand devices with a reading each do not make
-//! ten thousand entries in the journal.
+//! Collects the messages of many connections into ingest batches, so that ten thousand devices with a reading each do
+//! not make ten thousand entries in the journal.
 //!
-//! A gatherer is one task; each device belongs to one of a few, by its name, so its messages stay in order. It hands over an ingest batch
-//! when it is full, when fewer than two are on their way (one in work and one behind it keep the next stage busy), or when
-//! its first message has waited for [`LINGER`]. So a quiet service answers at once, and a busy one has large ingest batches.
+//! A batcher is one task. A hash of its client id assigns each device to one batcher, so its messages stay in order. A
+//! batcher hands over an ingest batch when it is full, when fewer than two are in flight (one in progress and one
+//! queued keep the next stage busy), or when its first message has waited for [`LINGER`]. So an idle service answers
+//! immediately, and a busy one makes large ingest batches.
 //!
-//! Full: the submit task waits for the next stage, then the gatherer takes nothing more, then its queue is full and the
-//! connections stop reading. Nothing is dropped. Where the next stage is closed for good, what is gathered is not
-//! delivered, and its connections end.
+//! Full: the submit task waits for the next stage, then the batcher stops taking messages, then its queue is full and
+//! the connections stop reading. Nothing is dropped. If the next stage is closed for good, the collected messages are
+//! not delivered, and their connections end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,22 +28,22 @@ use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::rejected;
 
-/// Messages that may wait for a gatherer; their bytes are bounded over all of them ([`super::BYTES_MAX`]).
+/// Messages that may wait for a batcher. Their bytes are bounded over all batchers ([`super::BYTES_MAX`]).
 pub(super) const QUEUE_MAX: usize = 1024;
-/// IngestReceiver that may wait for the next stage, of 256 KiB each.
+/// Ingest batches that may wait for the next stage, of 256 KiB each.
 const BATCHES_MAX: usize = 4;
-/// The longest that a message waits for others.
+/// The longest time that a message waits for others.
 const LINGER: Duration = Duration::from_millis(5);
 
-/// Where the words on a connection's messages go.
+/// Receives the outcomes of a connection's messages.
 pub(super) type AckSender = mpsc::UnboundedSender<AckResult>;
 
-/// A message on its way to a gatherer.
+/// A message on its way to a batcher.
 pub(super) struct Incoming {
     pub(super) message: Message,
-    /// Whom to tell, and the message's number there; `None`: QoS 0.
+    /// The receiver of the outcome, and the message's number there; `None`: QoS 0.
     pub(super) from: Option<(AckSender, u64)>,
-    /// Of the bytes that may wait; given back when the message is gathered.
+    /// Part of the bytes that may wait; returned when the message is added to a batch.
     pub(super) permit: OwnedSemaphorePermit,
 }
 
@@ -53,29 +54,28 @@ struct Run {
     count: u64,
 }
 
-/// What became of an ingest batch.
+/// The outcome of an ingest batch.
 type BatchOutcome = (Vec<Run>, AckOutcome);
 
-/// See the module's documentation.
 pub(super) struct Batcher {
     collector: Collector,
     decoding: Live<Decoding>,
     clock: Arc<dyn Clock>,
     incoming: mpsc::Receiver<Incoming>,
-    /// The ingest batch at hand.
+    /// The current ingest batch.
     runs: Vec<Run>,
     since: Option<Instant>,
-    /// Does not fit into the ingest batch at hand.
+    /// A message that does not fit into the current ingest batch.
     held: Option<Incoming>,
-    /// Handed over and not settled.
+    /// Number of ingest batches handed over and not settled.
     on_their_way: usize,
-    /// One word an ingest batch; ingest batches are bounded by the queue and the intake.
+    /// One outcome per ingest batch; ingest batches are bounded by the queue and by admission.
     settled_tx: mpsc::UnboundedSender<BatchOutcome>,
     settled: mpsc::UnboundedReceiver<BatchOutcome>,
 }
 
 impl Batcher {
-    /// A gatherer, and where messages go in.
+    /// A batcher, and the sender for its messages.
     pub(super) fn new(
         collector: Collector,
         decoding: Live<Decoding>,
@@ -98,7 +98,7 @@ impl Batcher {
         (tx, batcher)
     }
 
-    /// Runs until every connection is gone and everything of theirs is settled.
+    /// Runs until every connection has ended and all of their messages are settled.
     pub(super) async fn run(mut self, admission: Admission) {
         let taken = Arc::new(Notify::new());
         let (queue, ingest_batches) = mpsc::channel(BATCHES_MAX);
@@ -136,7 +136,7 @@ impl Batcher {
     }
 
     fn take(&mut self, incoming: Incoming) {
-        // An ingest batch is decoded by the settings that it began with.
+        // An ingest batch is decoded with the settings it started with.
         if self.collector.is_empty()
             && let Some(decoding) = self.decoding.changed()
         {
@@ -147,7 +147,7 @@ impl Batcher {
             return;
         }
         self.since.get_or_insert_with(Instant::now);
-        // Counted in the ingest batch from now on.
+        // Its bytes count in the ingest batch from now on.
         let Incoming { from, permit, .. } = incoming;
         drop(permit);
         let Some((acks, number)) = from else { return };
@@ -171,7 +171,7 @@ impl Batcher {
                 // The next stage is closed for good: dropped, so not delivered.
                 Err(mpsc::error::TrySendError::Closed(())) => drop(self.ingest_batch()),
             }
-            // Nothing is gathered now, so it fits.
+            // The current batch is empty now, so the message fits.
             match self.held.take() {
                 Some(held) => self.take(held),
                 None => return,
@@ -195,7 +195,7 @@ impl Batcher {
                 metrics::acknowledged(Source::MqttDirect, since.elapsed().as_secs_f64());
                 rejected.0.iter().for_each(|(reason, n)| metrics::rejected(Source::MqttDirect, reason, *n));
             }
-            // The gatherer has ended: nobody is left to be told.
+            // If the batcher has ended, no receiver is left.
             let _ = settled.send((runs, outcome));
         });
         IngestBatch::new(batch, dead, ack)
@@ -205,7 +205,7 @@ impl Batcher {
         self.on_their_way -= 1;
         metrics::acks_pending_change(Source::MqttDirect, -(messages(&runs) as i64));
         for run in runs {
-            // The connection is gone; its device sends what was not acknowledged again.
+            // If the connection has ended, its device sends unacknowledged messages again.
             let _ = run.acks.send(AckResult { first: run.first, count: run.count, outcome });
         }
     }

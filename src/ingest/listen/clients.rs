@@ -1,6 +1,7 @@
-//! Who is connected: a second connection of the same client ends the first (MQTT-3.1.4-3).
+//! Connected clients: a second connection of the same client closes the first (MQTT-3.1.4-3).
 //!
-//! A client is a token and a client id together, so that no device can throw out another one's by taking its name.
+//! A client is identified by token and client id together, so that no device can disconnect another one by using its
+//! name.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,21 +10,21 @@ use tokio_util::sync::CancellationToken;
 
 type Key = (String, String);
 
-/// One entry a connection, so bounded by their number.
+/// One entry per connection, so bounded by their number.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Clients(Arc<Mutex<HashMap<Key, CancellationToken>>>);
 
-/// The place of a connection; given up when it is dropped.
+/// The entry of a connection; removed when dropped.
 #[derive(Debug)]
 pub(super) struct Registration {
     clients: Clients,
     key: Key,
-    /// Cancelled when another connection has taken the place.
+    /// Cancelled when another connection of the same client replaces this one.
     pub(super) taken_over: CancellationToken,
 }
 
 impl Clients {
-    /// Takes the place of a client, from another connection where there is one.
+    /// Registers a connection of a client, and cancels its previous connection if there is one.
     pub(super) fn enter(&self, token: &str, id: &str) -> Registration {
         let (key, taken_over) = ((token.to_owned(), id.to_owned()), CancellationToken::new());
         let before = self.lock(|clients| clients.insert(key.clone(), taken_over.clone()));
@@ -33,7 +34,7 @@ impl Clients {
         Registration { clients: self.clone(), key, taken_over }
     }
 
-    // Each entry is whole in itself, whatever a thread that panicked was at.
+    // Each entry is valid by itself, so the lock stays usable after a panic.
     fn lock<T>(&self, work: impl FnOnce(&mut HashMap<Key, CancellationToken>) -> T) -> T {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -41,7 +42,7 @@ impl Clients {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // Where it was taken over the entry is the other's.
+        // After a takeover the entry belongs to the other connection.
         if !self.taken_over.is_cancelled() {
             self.clients.lock(|clients| clients.remove(&self.key));
         }
@@ -58,9 +59,9 @@ mod tests {
         let (first, other) = (clients.enter("t", "a"), clients.enter("u", "a"));
         let second = clients.enter("t", "a");
         assert!(first.taken_over.is_cancelled() && !second.taken_over.is_cancelled());
-        assert!(!other.taken_over.is_cancelled(), "another token's device of the same name");
+        assert!(!other.taken_over.is_cancelled(), "another token's device with the same name");
         drop(first);
-        assert_eq!(clients.lock(|c| c.len()), 2, "the place is the second's");
+        assert_eq!(clients.lock(|c| c.len()), 2, "the entry is the second's");
         drop((second, other));
         assert_eq!(clients.lock(|c| c.len()), 0);
     }

@@ -1,5 +1,5 @@
-//! Packets of MQTT 3.1.1 and 5 alike, as far as a device that only publishes has them. The bytes are taken apart and put
-//! together by rumqttc's codecs; what a packet means is said here and in [`super::connection`].
+//! The packets of MQTT 3.1.1 and 5 in common types, as far as a publishing device uses them. rumqttc's codecs parse and
+//! write the bytes; this module and [`super::connection`] define what a packet means.
 
 use bytes::{Bytes, BytesMut};
 use rumqttc_v4::mqttbytes as m4;
@@ -15,7 +15,7 @@ pub(super) enum Version {
     V5,
 }
 
-/// A message as it came.
+/// A parsed PUBLISH.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Publish {
     pub(super) topic: Bytes,
@@ -26,13 +26,13 @@ pub(super) struct Publish {
     pub(super) id: u16,
     pub(super) has_alias: bool,
     pub(super) properties: Vec<(String, String)>,
-    /// Bytes in memory that topic and payload hold: their own, or those of the packet that they are parts of.
+    /// Bytes in memory that topic and payload hold: their own, or those of the packet whose parts they are.
     pub(super) held_bytes: usize,
-    /// It was skipped, and topic and payload are what was kept of them.
+    /// Set if the message was skipped; topic and payload are then the kept parts.
     pub(super) oversize: Option<Oversize>,
 }
 
-/// What a message was that was too large.
+/// The original sizes of a skipped message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Oversize {
     pub(super) packet_bytes: usize,
@@ -41,48 +41,48 @@ pub(super) struct Oversize {
 }
 
 impl Publish {
-    /// What it takes in memory beside itself.
+    /// Memory in addition to the struct itself.
     pub(super) fn memory_bytes(&self) -> usize {
         let texts: usize = self.properties.iter().map(|(name, value)| name.capacity() + value.capacity()).sum();
         self.held_bytes + texts + self.properties.capacity() * size_of::<(String, String)>()
     }
 }
 
-/// What a device can send after CONNECT.
+/// A packet that a device can send after CONNECT.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Packet {
     Publish(Publish),
     /// Second step of QoS 2.
     PubRel(u16),
-    /// Its packet id, and how many filters.
+    /// Packet id and number of filters.
     Subscribe(u16, usize),
     Unsubscribe(u16, usize),
     Ping,
     Disconnect,
-    /// Something that only a server sends, or that is out of place.
+    /// A packet that only a server may send, or that is not allowed at this point.
     Unexpected,
 }
 
-/// What is sent to a device.
+/// A packet that is sent to a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reply {
     PubAck(u16),
     PubRec(u16),
     PubComp(u16),
-    /// To a PUBREL without its PUBLISH. MQTT 3.1.1 has no word for that.
+    /// For a PUBREL without its PUBLISH. MQTT 3.1.1 has no code for that.
     PubCompUnknown(u16),
-    /// To each of so many filters: no.
+    /// Packet id, and the number of filters that are all refused.
     SubAck(u16, usize),
     UnsubAck(u16, usize),
     Pong,
 }
 
-/// Bytes that are no packet, or one that is too large.
+/// Malformed bytes, or a packet that is too large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ProtocolError(pub(super) Reason);
 
-/// The next packet, if it is there whole; bytes that are used are taken off `buf`. How large it may be was seen before
-/// ([`super::frames`]).
+/// Parses the next packet if it has arrived completely; removes used bytes from `buf`. [`super::frames`] has checked
+/// its size before.
 pub(super) fn read(version: Version, buf: &mut BytesMut) -> Result<Option<Packet>, ProtocolError> {
     match version {
         Version::V4 => match m4::v4::Packet::read(buf, usize::MAX) {
@@ -147,7 +147,8 @@ fn of_v5(packet: m5::v5::Packet) -> Packet {
 
 /// Appends a reply.
 pub(super) fn write(version: Version, reply: Reply, out: &mut BytesMut) {
-    // The codecs refuse what is too long or has a packet id of 0; a reply is neither, since what it answers was read.
+    // The codecs refuse packets that are too long or have packet id 0. A reply is neither, because it answers a packet
+    // that was parsed.
     match version {
         Version::V4 => {
             let _ = to_v4(reply).write(out, usize::MAX);
@@ -158,8 +159,8 @@ pub(super) fn write(version: Version, reply: Reply, out: &mut BytesMut) {
     }
 }
 
-/// Appends DISCONNECT with a Reason String, if the packet has at most `bytes_max` with it (MQTT-3.14.2-3), else without. MQTT
-/// 3.1.1 has no such packet from a server: nothing is written.
+/// Appends DISCONNECT with a Reason String if the packet then has at most `bytes_max` bytes (MQTT-3.14.2-3), else
+/// without. With MQTT 3.1.1 a server cannot send this packet: nothing is written.
 pub(super) fn write_disconnect(
     version: Version,
     reason: Reason,
@@ -226,7 +227,7 @@ mod tests {
 
     const VERSIONS: [Version; 2] = [Version::V4, Version::V5];
 
-    /// The bytes of whole packets: of each kind one.
+    /// The bytes of complete packets, one of each kind.
     fn samples(version: Version) -> Vec<Vec<u8>> {
         let publish: &[&[u8]] = match version {
             Version::V4 => &[b"\x32\x07\x00\x01a\x00\x01hi", b"\x30\x05\x00\x01ahi"],
@@ -288,7 +289,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(3000))]
-        /// Whatever comes, it is a packet, a part of one or a fault: no panic, and no loop without progress.
+        /// Any bytes are a packet, a part of one or an error: no panic, and no loop without progress.
         #[test]
         fn any_bytes_end(
             which in any::<prop::sample::Index>(),

@@ -1,4 +1,5 @@
-//! CONNECT and its answer: who is there, whether they may send, and on what terms. Pure but for the hash of a secret.
+//! CONNECT and its answer: who connects, whether they may send, and with which parameters. Pure except for the hash of
+//! a secret.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,43 +12,43 @@ use super::codec::Version;
 use crate::config::ListenMqtt;
 use crate::ingest::tokens::Tokens;
 
-/// The largest CONNECT that is read: ids and secrets are short, and nobody is known yet.
+/// The largest CONNECT that is read: ids and secrets are short, and the device is not authenticated yet.
 const CONNECT_BYTES_MAX: u32 = 16 * 1024;
 /// The longest client id.
 const CLIENT_ID_MAX_BYTES: usize = 256;
-/// What follows a `.` in a password may be the secret of a token, unless it is shorter than this.
+/// The part after a `.` in a password is treated as a token's secret, unless it is shorter than this.
 const SECRET_MIN_BYTES: usize = 4;
-/// What is shown instead of a client id that holds a secret.
+/// Shown instead of a client id that contains a secret.
 const HIDDEN_ID: &str = "(holds a secret)";
 
-/// What a device asks for.
+/// A parsed CONNECT.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ConnectRequest {
     pub(super) version: Version,
     client_id: String,
-    /// Zero: none.
+    /// Seconds; zero: none.
     keep_alive: u16,
     clean: bool,
     user: Option<String>,
     password: Option<Vec<u8>>,
-    /// MQTT 5's other way to identify oneself, which is not offered.
+    /// MQTT 5: it requests enhanced authentication, which is not offered.
     has_method: bool,
-    /// MQTT 5: it would like its session to be kept, of which there is nothing.
+    /// MQTT 5: it requests a session that outlives the connection; sessions are not kept.
     wants_session: bool,
-    /// MQTT 5: it takes reasons in words (Request Problem Information).
+    /// MQTT 5: it accepts Reason Strings (Request Problem Information).
     wants_words: bool,
-    /// MQTT 5: the largest packet that it takes.
+    /// MQTT 5: the largest packet that it accepts.
     packet_bytes_max: Option<u32>,
 }
 
 impl ConnectRequest {
-    /// Its client id as it may be shown: a device can have put its secret into it.
+    /// The client id for display: a device may have put its secret into it.
     pub(super) fn shown_id(&self) -> &str {
         let password = self.password.as_deref().and_then(|bytes| std::str::from_utf8(bytes).ok());
         // Without a password the user name may be the whole token.
         let user = self.user.as_deref().filter(|_| password.is_none());
         let is_held = |secret: &str| !secret.is_empty() && self.client_id.contains(secret);
-        // Where it is `id.secret`, the second half is the secret as well.
+        // If it is `id.secret`, the second half is the secret as well.
         let is_secret = [password, user].into_iter().flatten().any(|whole| {
             let half = whole.split_once('.').map(|(_, secret)| secret).filter(|half| half.len() >= SECRET_MIN_BYTES);
             is_held(whole) || half.is_some_and(is_held)
@@ -56,40 +57,40 @@ impl ConnectRequest {
     }
 }
 
-/// A device that was let in.
+/// An admitted device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Client {
     pub(super) version: Version,
-    /// The id of its token, empty without tokens.
+    /// The id of its token; empty if no tokens are configured.
     pub(super) token: String,
-    /// As it named itself, or as it was named.
+    /// Its client id, or the assigned one.
     pub(super) id: String,
-    /// It is cut off when it is silent for longer.
+    /// The connection is closed after a longer silence.
     pub(super) silence_max: Duration,
-    /// `id` as it may be shown.
+    /// `id` for display.
     pub(super) shown: String,
-    /// Where it comes from.
+    /// Its address.
     pub(super) peer: SocketAddr,
-    /// It takes reasons in words.
+    /// It accepts Reason Strings.
     pub(super) wants_words: bool,
-    /// The largest packet that it takes.
+    /// The largest packet that it accepts.
     pub(super) packet_bytes_max: usize,
 }
 
-/// Why it is not let in; the answer, where there is one, is sent before the connection is closed.
+/// Why a device is refused. The answer, if there is one, is sent before the connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ConnectError {
-    #[error("not MQTT")]
+    #[error("the first packet is not a valid MQTT CONNECT")]
     NotMqtt,
-    #[error("a version of MQTT other than 3.1.1 and 5")]
+    #[error("unsupported MQTT version; expected 3.1.1 or 5")]
     Version,
-    #[error("a client id that is empty or too long")]
+    #[error("the client id is empty or longer than 256 bytes")]
     ClientId,
-    #[error("no user name and password")]
+    #[error("user name and password required")]
     NoCredentials,
-    #[error("a wrong user name or password")]
+    #[error("wrong user name or password")]
     WrongCredentials,
-    #[error("an authentication method")]
+    #[error("MQTT 5 authentication methods are not supported; use user name and password")]
     Method,
 }
 
@@ -107,7 +108,7 @@ impl ConnectError {
     }
 }
 
-/// The protocol level of a CONNECT, once its first bytes are there: fixed header, name, level (MQTT 3.1.1 §3.1.2).
+/// The protocol level of a CONNECT, once its first bytes have arrived: fixed header, name, level (MQTT 3.1.1 §3.1.2).
 fn level(bytes: &[u8]) -> Result<Option<u8>, ConnectError> {
     if bytes.first().is_some_and(|first| *first != 0x10) {
         return Err(ConnectError::NotMqtt);
@@ -126,7 +127,7 @@ fn level(bytes: &[u8]) -> Result<Option<u8>, ConnectError> {
     }
 }
 
-/// Reads CONNECT, if it is there whole.
+/// Parses CONNECT if it has arrived completely.
 pub(super) fn read(buf: &mut BytesMut) -> Result<Option<ConnectRequest>, ConnectError> {
     match level(buf)? {
         None => Ok(None),
@@ -188,8 +189,8 @@ fn hello_v5(connect: m5::v5::Connect, auth: m5::v5::ConnectAuth) -> ConnectReque
     }
 }
 
-/// The id of the token that user name and password are: its id and its secret, or `id.secret` as password of any user, or
-/// as user name where a device has one field alone.
+/// The id of the token in user name and password. Accepted forms: id and secret; `id.secret` as password of any user;
+/// `id.secret` as user name, for devices with a single field.
 fn token(request: &ConnectRequest, tokens: &Tokens) -> Result<String, ConnectError> {
     let text = |bytes: &Option<Vec<u8>>| bytes.as_deref().and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
     let password = text(&request.password);
@@ -210,7 +211,7 @@ fn token(request: &ConnectRequest, tokens: &Tokens) -> Result<String, ConnectErr
     }
 }
 
-/// Whether a device is let in, and what it is answered; `name` is for one that has none of its own.
+/// Admits or refuses a device, and makes the answer. `name` creates a client id for a device that sends none.
 pub(super) fn admit(
     request: &ConnectRequest,
     tokens: Option<&Tokens>,
@@ -221,7 +222,7 @@ pub(super) fn admit(
     if request.has_method {
         return Err(ConnectError::Method);
     }
-    // MQTT-3.1.3-8: with 3.1.1 a device without a name cannot ask for a session.
+    // MQTT-3.1.3-8: with 3.1.1 a device without a client id cannot request a session.
     let is_nameless = request.client_id.is_empty() && request.version == Version::V4 && !request.clean;
     if is_nameless || request.client_id.len() > CLIENT_ID_MAX_BYTES {
         return Err(ConnectError::ClientId);
@@ -231,7 +232,7 @@ pub(super) fn admit(
     let keep_alive_max = u16::try_from(settings.keep_alive_max.as_secs()).unwrap_or(u16::MAX);
     let keep_alive = if request.keep_alive == 0 { keep_alive_max } else { request.keep_alive.min(keep_alive_max) };
     let mut out = BytesMut::new();
-    // As in `codec::write`: nothing in it can be refused.
+    // As in `codec::write`: the codec cannot refuse this packet.
     match request.version {
         Version::V4 => {
             let _ = m4::v4::ConnAck::new(m4::v4::ConnectReturnCode::Success, false).write(&mut out);
@@ -291,7 +292,7 @@ fn no_properties() -> m5::v5::ConnAckProperties {
     }
 }
 
-/// The answer to one that is not let in; empty where it speaks something else. `version` is `None` where it is not known.
+/// The answer to a refused device; empty if it does not speak MQTT. `version` is `None` if it is unknown.
 pub(super) fn refuse(version: Option<Version>, error: ConnectError) -> BytesMut {
     use m4::v4::ConnectReturnCode as C4;
     use m5::v5::ConnectReturnCode as C5;
@@ -349,7 +350,7 @@ mod tests {
             request.shown_id().to_owned()
         };
         assert_eq!(shown("pump-1", Some("d1"), Some("geheim.1")), "pump-1");
-        assert_eq!(shown("d1", Some("d1"), Some("geheim")), "d1", "the id of a token is no secret");
+        assert_eq!(shown("d1", Some("d1"), Some("geheim")), "d1", "the id of a token is not a secret");
         assert_eq!(shown("pump-geheim", Some("d1"), Some("geheim")), HIDDEN_ID);
         assert_eq!(shown("geheim", Some("any"), Some("d1.geheim")), HIDDEN_ID);
         assert_eq!(shown("d1.geheim", Some("d1.geheim"), None), HIDDEN_ID);

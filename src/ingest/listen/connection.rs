@@ -1,8 +1,8 @@
-//! One connection after CONNECT: reads packets, passes messages to its gatherer, acknowledges what is safe.
+//! One connection after CONNECT: reads packets, passes messages to its batcher, acknowledges safe messages.
 //!
-//! It waits for one message at a time: one that finds no room (its window is full, or too much waits in all) is held, and
-//! nothing more is read meanwhile; so TCP stops the device, and nothing is dropped. What can be said goes out all the same.
-//! The same holds for a large packet that finds no room to be gathered in.
+//! It handles one message at a time. A message without room (the window or the total budget is full) is held, and
+//! nothing more is read meanwhile. So TCP slows the device down, and nothing is dropped. Acknowledgements are still
+//! sent. The same applies to a large packet without room in its budget.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,42 +26,42 @@ use crate::config::ListenMqtt;
 use crate::decode::reasons::{NO_SUBSCRIPTION, PAYLOAD_TOO_LARGE, TOPIC_TOO_LONG};
 use crate::ingest::mqtt::link::{AdmissionError, Message};
 
-/// How much is read at once. Small, since most devices send little and thousands are connected.
+/// Bytes per read. Small, because most devices send little and thousands are connected.
 const READ_BYTES: usize = 2048;
-/// Replies that may be gathered before they are sent.
+/// Bytes of replies that may be buffered before they are sent.
 const OUT_BYTES_MAX: usize = 16 * 1024;
-/// A device that does not take its acknowledgements for so long is gone.
+/// A device that does not read its acknowledgements for this long is disconnected.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long the end of a connection may take.
+/// Time limit for closing a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// What a message takes beside its bytes: its place in a gatherer's queue, and with the connection and the ingest batch what is
-/// known of it until it is acknowledged.
+/// Memory of a message in addition to its bytes: its entry in a batcher's queue, and its state in the connection and
+/// the ingest batch until it is acknowledged.
 const MESSAGE_BYTES: usize = size_of::<Incoming>() + 128;
-/// How long a large packet may take from its first bytes to its last: so long, and a second for so many bytes. A slower
-/// device would hold room that others wait for.
+/// Time limit for a large packet, from its first byte to its last: this time, plus a second for each
+/// [`LARGE_BYTES_PER_SECOND_MIN`] bytes. A slower device would hold room that others wait for.
 const LARGE_GRACE: Duration = Duration::from_secs(30);
 const LARGE_BYTES_PER_SECOND_MIN: u64 = 2048;
 
 /// Why a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CloseReason {
-    /// The device said so.
+    /// The device sent DISCONNECT.
     Left,
-    /// The device was gone.
+    /// The network connection broke.
     Lost,
     /// The device was silent for too long.
     Silent,
-    /// The device does not take what is sent to it.
+    /// The device does not read what is sent to it.
     Stuck,
     /// The same client has connected again.
     TakenOver,
     /// The service is stopping.
     Stopped,
-    /// A message could not be taken over; the device has to send it again.
+    /// A message was not delivered; the device has to send it again.
     NotDelivered,
-    /// A large packet does not come to its end.
+    /// A large packet did not arrive completely in time.
     Slow,
-    /// The device does what it must not.
+    /// The device violated the protocol.
     ProtocolError(Reason),
 }
 
@@ -84,7 +84,7 @@ impl CloseReason {
         }
     }
 
-    /// What MQTT 5 tells the device.
+    /// The reason code for MQTT 5.
     fn reason(self) -> Option<Reason> {
         match self {
             CloseReason::Left | CloseReason::Lost | CloseReason::Stuck => None,
@@ -97,37 +97,35 @@ impl CloseReason {
         }
     }
 
-    /// Why we end it, for the log and for the device; `None` where the device has.
+    /// Why this side closes it, for the log and the device; `None` if the device did.
     fn acks(self, settings: &ListenMqtt) -> Option<String> {
         let ListenMqtt { packet_max_bytes, window, .. } = settings;
         Some(match self {
             CloseReason::Left | CloseReason::Lost => return None,
-            CloseReason::Silent => "nothing was heard for one and a half times the keep-alive".into(),
+            CloseReason::Silent => "no packet received for one and a half times the keep-alive".into(),
             CloseReason::Stuck => "the device does not read what is sent to it".into(),
             CloseReason::TakenOver => "the same client has connected again".into(),
             CloseReason::Stopped => "the service is stopping".into(),
-            CloseReason::NotDelivered => "a message could not be taken over; send it again".into(),
-            CloseReason::Slow => "a large packet has not come within its time".into(),
+            CloseReason::NotDelivered => "a message was not delivered; send it again".into(),
+            CloseReason::Slow => "a large packet did not arrive completely in time".into(),
             CloseReason::ProtocolError(Reason::PacketTooLarge) => {
-                format!("a packet other than PUBLISH is over packet_max_bytes = {packet_max_bytes}")
+                format!("a packet other than PUBLISH exceeds packet_max_bytes = {packet_max_bytes}")
             }
             CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded) => {
                 format!("more than {window} messages wait for their acknowledgement (receive maximum)")
             }
-            CloseReason::ProtocolError(Reason::MalformedPacket) => {
-                "a packet is against the rules of MQTT (malformed)".into()
-            }
+            CloseReason::ProtocolError(Reason::MalformedPacket) => "malformed MQTT packet".into(),
             CloseReason::ProtocolError(Reason::TopicAliasInvalid) => {
-                "a topic alias or an empty topic; no aliases are offered".into()
+                "topic alias or empty topic; topic aliases are not supported".into()
             }
-            CloseReason::ProtocolError(_) => "a packet that a device must not send here".into(),
+            CloseReason::ProtocolError(_) => "a packet that a device must not send at this point".into(),
         })
     }
 }
 
-/// A large packet that is being gathered or skipped.
+/// A large packet that is being buffered or skipped.
 struct OversizePacket {
-    /// Its room; none where it is skipped and nothing of it is kept.
+    /// Its part of the budget; none if it is skipped and nothing of it is kept.
     permit: Option<OwnedSemaphorePermit>,
     until: Instant,
 }
@@ -137,11 +135,10 @@ struct Held {
     publish: Publish,
     /// Why it is not decoded.
     refused: Option<AdmissionError>,
-    /// The room that it was gathered in, given back when it is counted with the others.
+    /// The budget that it was buffered in; returned when its bytes are counted as a waiting message.
     _gathered: Option<OwnedSemaphorePermit>,
 }
 
-/// See the module's documentation.
 pub(super) struct Connection<S> {
     stream: S,
     shared: Arc<Shared>,
@@ -154,19 +151,19 @@ pub(super) struct Connection<S> {
     exchanges: Exchanges,
     acks: AckSender,
     settled: mpsc::UnboundedReceiver<AckResult>,
-    /// Was read and finds no room yet.
+    /// A message that was read and has no room yet.
     held: Option<Held>,
-    /// So many bytes are to be gathered and find no room yet.
+    /// The size of a packet that has no room yet.
     wanted: Option<usize>,
-    /// The packet at hand is large.
+    /// Set while the current packet is large.
     large: Option<OversizePacket>,
     stopping: bool,
-    /// When something was last read.
+    /// When bytes were last read.
     heard: Instant,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// A connection whose CONNACK stands in `out`; what follows CONNECT may stand in `buf`.
+    /// A connection whose CONNACK is in `out`; `buf` may contain bytes after CONNECT.
     pub(super) fn new(
         stream: S,
         shared: Arc<Shared>,
@@ -201,7 +198,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Serves it to its end.
+    /// Serves the connection until it ends.
     pub(super) async fn serve(mut self, place: Registration) -> CloseReason {
         let end = match self.run(&place.taken_over).await {
             Ok(never) => match never {},
@@ -211,7 +208,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if let Some(acks) = &acks {
             self.shared.logs.disconnected(&self.client, end.label(), acks);
         }
-        // What became safe until now is still said, but not to a device that has left.
+        // Messages that are safe by now are still acknowledged, unless the device has left.
         if !matches!(end, CloseReason::Left | CloseReason::Lost | CloseReason::Stuck) {
             self.say_goodbye(end, acks).await;
         }
@@ -242,7 +239,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 () = shared.deps.drained.cancelled() => return Err(CloseReason::Stopped),
                 () = shared.deps.stop.cancelled(), if !self.stopping => {
                     self.stopping = true;
-                    // Not taken, so it is not acknowledged.
+                    // Not accepted, so not acknowledged.
                     (self.held, self.wanted) = (None, None);
                 }
                 room = room(self.batcher.clone(), &shared, &self.held), if has_window => {
@@ -263,7 +260,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     Ok(0) | Err(_) => return Err(CloseReason::Lost),
                     Ok(_) => self.heard = Instant::now(),
                 },
-                // While nothing is read, nobody can be heard.
+                // While nothing is read, silence cannot be detected.
                 () = tokio::time::sleep_until(silence), if may_read => return Err(CloseReason::Silent),
                 () = tokio::time::sleep_until(late), if may_read && self.large.is_some() => return Err(CloseReason::Slow),
             }
@@ -273,7 +270,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Everything that is there, until a message or a packet finds no room.
+    /// Handles all available packets, until a message or a packet has no room.
     fn read_packets(&mut self) -> Result<(), CloseReason> {
         let fault = |fault: ProtocolError| CloseReason::ProtocolError(fault.0);
         while self.held.is_none() && self.wanted.is_none() && !self.stopping && self.out.len() < OUT_BYTES_MAX {
@@ -295,14 +292,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(())
     }
 
-    /// A large packet has room, or needs none.
+    /// Starts to buffer a large packet.
     fn gather(&mut self, bytes: usize, permit: Option<OwnedSemaphorePermit>) {
         self.frames.gather(bytes);
         self.large = Some(OversizePacket { permit, until: large_until(bytes) });
     }
 
-    /// Skips a message that is too large. It does not wait for room to keep a part of it: the device's other messages wait
-    /// behind it.
+    /// Skips a message that is too large. It does not wait for room to keep a part of it, because the device's other
+    /// messages wait after it.
     fn skip(&mut self, bytes: usize) -> Result<(), ProtocolError> {
         let permit = self.shared.large.clone().try_acquire_many_owned(large_weight(Some(frames::KEPT_BYTES))).ok();
         self.frames.skip(&mut self.buf, if permit.is_some() { frames::KEPT_BYTES } else { 0 })?;
@@ -326,7 +323,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     fn publish(&mut self, publish: Publish, gathered: Option<OwnedSemaphorePermit>) -> Result<(), CloseReason> {
         if publish.has_alias || publish.topic.is_empty() {
-            // None were offered (MQTT 5 §3.3.2.3.4), and without one a topic has at least a character.
+            // None were offered (MQTT 5 §3.3.2.3.4), and without an alias a topic has at least one character.
             return Err(CloseReason::ProtocolError(Reason::TopicAliasInvalid));
         }
         let topic =
@@ -341,7 +338,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
             }
         }
-        // MQTT 5 §3.3.4: what was taken and what waits for PUBREL may not be more than was offered.
+        // MQTT 5 §3.3.4: accepted messages and those that wait for PUBREL together must not exceed the receive maximum.
         let is_beyond = self.inflight.len() + self.exchanges.recorded() >= usize::from(self.shared.settings.window);
         if publish.qos > 0 && self.client.version == Version::V5 && is_beyond {
             return Err(CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded));
@@ -350,7 +347,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if let Some(AdmissionError { reason, detail, .. }) = &refused {
             self.shared.logs.unwanted(&self.client, topic, reason, detail);
         } else if !self.shared.is_wanted(topic) {
-            self.shared.logs.unwanted(&self.client, topic, NO_SUBSCRIPTION, "no [[listen.mqtt.topics]] has this topic");
+            self.shared.logs.unwanted(&self.client, topic, NO_SUBSCRIPTION, "no [[listen.mqtt.topics]] matches");
         }
         self.held = Some(Held { publish, refused, _gathered: gathered });
         self.pass_on_at_once();
@@ -371,7 +368,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Whether one more may be in flight. (A device that speaks MQTT 5 has kept to it, or is gone.)
+    /// Whether one more message may be in flight. (A device with MQTT 5 has respected the limit, or is disconnected.)
     fn has_window(&self, publish: &Publish) -> bool {
         publish.qos == 0 || self.inflight.len() < usize::from(self.shared.settings.window)
     }
@@ -390,7 +387,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Says what is safe, and sees whether that was the last.
+    /// Acknowledges safe messages, and checks whether the connection must end.
     fn acknowledge(&mut self) -> Result<(), CloseReason> {
         while let Some(reply) = self.inflight.release() {
             if let Reply::PubRec(id) = reply {
@@ -431,7 +428,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Sends what is still to be said and closes, without breaking off what the device has not read yet.
+    /// Sends the remaining replies and DISCONNECT, and closes without cutting off bytes that the device has not read
+    /// yet.
     async fn say_goodbye(mut self, end: CloseReason, acks: Option<String>) {
         if let Some(reason) = end.reason() {
             let acks = acks.filter(|_| self.client.wants_words);
@@ -441,7 +439,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let goodbye = async {
             self.flush().await?;
             self.stream.shutdown().await.map_err(|_| CloseReason::Lost)?;
-            // To close while bytes are unread would reset the connection, and with it what was just sent.
+            // Closing with unread bytes would reset the connection and lose what was just sent.
             let mut scrap = [0; 1024];
             while self.stream.read(&mut scrap).await.is_ok_and(|n| n > 0) {}
             Ok::<(), CloseReason>(())
@@ -450,7 +448,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// Room for a message, waited for; `None` where the gatherer is gone.
+/// Waits for room for a message; `None` if the batcher has ended.
 async fn room(
     batcher: mpsc::Sender<Incoming>,
     shared: &Shared,
@@ -461,14 +459,14 @@ async fn room(
     Some((batcher.reserve_owned().await.ok()?, permit))
 }
 
-/// What a message takes of the bytes that may wait.
+/// The part of the waiting-bytes budget that a message uses.
 fn weight(held: &Held) -> u32 {
     let detail = held.refused.as_ref().map_or(0, |refused| refused.detail.capacity());
     let bytes = held.publish.memory_bytes() + detail + MESSAGE_BYTES;
     u32::try_from(bytes.min(super::BYTES_MAX)).unwrap_or(u32::MAX)
 }
 
-/// What a large packet takes of the bytes for all of them.
+/// The part of the large-packet budget that a packet uses.
 fn large_weight(bytes: Option<usize>) -> u32 {
     u32::try_from(bytes.unwrap_or_default().min(super::LARGE_BYTES_MAX)).unwrap_or(u32::MAX)
 }
@@ -477,26 +475,26 @@ fn large_until(bytes: usize) -> Instant {
     Instant::now() + LARGE_GRACE + Duration::from_secs(bytes as u64 / LARGE_BYTES_PER_SECOND_MIN)
 }
 
-/// Why a message is not to be decoded, whatever its topic.
+/// Why a message is not decoded, whatever its topic.
 fn error(publish: &Publish, topic: &str, settings: &ListenMqtt) -> Option<AdmissionError> {
     let ListenMqtt { topic_max_bytes, packet_max_bytes, .. } = settings;
     let payload_bytes = publish.oversize.map_or(publish.payload.len(), |oversize| oversize.payload_bytes);
     if let Some(oversize) = publish.oversize {
         let mut detail =
-            format!("a packet of {} bytes is over packet_max_bytes = {packet_max_bytes}", oversize.packet_bytes);
+            format!("a packet of {} bytes exceeds packet_max_bytes = {packet_max_bytes}", oversize.packet_bytes);
         if topic.len() < oversize.topic_bytes {
-            detail += &format!(", and of its topic of {} bytes {} are kept", oversize.topic_bytes, topic.len());
+            detail += &format!("; of its topic of {} bytes, {} are kept", oversize.topic_bytes, topic.len());
         }
         return Some(AdmissionError { reason: PAYLOAD_TOO_LARGE, detail, payload_bytes });
     }
     let is_long = topic.len() > *topic_max_bytes;
     is_long.then(|| {
-        let detail = format!("a topic of {} bytes is over topic_max_bytes = {topic_max_bytes}", topic.len());
+        let detail = format!("a topic of {} bytes exceeds topic_max_bytes = {topic_max_bytes}", topic.len());
         AdmissionError { reason: TOPIC_TOO_LONG, detail, payload_bytes }
     })
 }
 
-/// What a message is answered when it is safe.
+/// The reply to a message once it is safe.
 fn receipt(publish: &Publish) -> Option<Reply> {
     match publish.qos {
         0 => None,
@@ -507,13 +505,13 @@ fn receipt(publish: &Publish) -> Option<Reply> {
 
 #[cfg(test)]
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Bytes come, and everything is done that needs no waiting.
+    /// Adds received bytes and handles them without waiting.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<(), CloseReason> {
         self.buf.extend_from_slice(bytes);
         self.read_packets()
     }
 
-    /// Whether it would read.
+    /// Whether it would read more bytes.
     pub(super) fn reads(&self) -> bool {
         self.held.is_none() && self.wanted.is_none()
     }
@@ -526,7 +524,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.buf.capacity()
     }
 
-    /// All that was taken is safe.
+    /// Delivers all accepted messages.
     pub(super) fn deliver_all(&mut self) {
         self.settle(AckResult { first: 0, count: 1000, outcome: crate::ack::AckOutcome::Delivered });
         assert_eq!(self.acknowledge(), Ok(()));

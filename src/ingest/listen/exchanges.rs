@@ -1,24 +1,23 @@
-//! The packet ids of one connection that are in an exchange of QoS 2 (MQTT 3.1.1 §4.3.3, MQTT 5 §4.3.3), from PUBLISH to
-//! PUBREL. Pure.
+//! The packet ids of one connection that are in an exchange of QoS 2 (MQTT 3.1.1 §4.3.3, MQTT 5 §4.3.3), from PUBLISH
+//! to PUBREL. Pure.
 //!
-//! A PUBLISH with an id that is in an exchange is the same message again: it is not taken a second time. Memory: a bit for
-//! each id in two sets, so 16 KiB once a device has used QoS 2, however many ids it leaves open.
+//! A PUBLISH with an id that is in an exchange is the same message again, and is not accepted a second time. Memory:
+//! one bit per id in two sets, so 16 KiB once a device has used QoS 2, however many ids it leaves open.
 
 /// A set of packet ids.
 type Ids = Box<[u64; 1024]>;
 
-/// What a PUBLISH of QoS 2 is.
+/// Classification of a PUBLISH of QoS 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// A message.
+    /// A new message.
     First,
-    /// One that is being made safe: its PUBREC will come.
+    /// A repeat of a message in flight; its PUBREC will follow.
     Again,
-    /// One whose PUBREC was said, to be said again.
+    /// A repeat of a message whose PUBREC was sent; send it again.
     AgainRecorded,
 }
 
-/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Exchanges {
     /// From PUBLISH to PUBREL.
@@ -38,7 +37,7 @@ fn set(ids: &mut Option<Ids>, id: u16, on: bool) {
 }
 
 impl Exchanges {
-    /// PUBLISH.
+    /// Records a PUBLISH.
     pub(super) fn publish(&mut self, id: u16) -> Sent {
         match (has(&self.open, id), has(&self.recorded, id)) {
             (_, true) => Sent::AgainRecorded,
@@ -50,7 +49,7 @@ impl Exchanges {
         }
     }
 
-    /// PUBREC was said.
+    /// Records that PUBREC was sent.
     pub(super) fn record(&mut self, id: u16) {
         if has(&self.open, id) && !has(&self.recorded, id) {
             set(&mut self.recorded, id, true);
@@ -58,7 +57,7 @@ impl Exchanges {
         }
     }
 
-    /// PUBREL; whether it ends an exchange.
+    /// Records a PUBREL; returns whether it ends an exchange.
     pub(super) fn release(&mut self, id: u16) -> bool {
         let is_known = has(&self.recorded, id);
         if is_known {
@@ -69,7 +68,7 @@ impl Exchanges {
         is_known
     }
 
-    /// How many wait for their PUBREL.
+    /// Number of exchanges that wait for PUBREL.
     pub(super) fn recorded(&self) -> usize {
         self.recorded_len
     }
@@ -89,7 +88,7 @@ mod tests {
         fn an_id_is_one_message_until_it_is_released(
             steps in prop::collection::vec((0..3u8, prop_oneof![0..4u16, 63..66u16, Just(65_535)]), 0..60)
         ) {
-            // A naive observer: whether PUBREC was said.
+            // Naive model: whether PUBREC was sent.
             let (mut exchanges, mut model) = (Exchanges::default(), HashMap::<u16, bool>::new());
             for (step, id) in steps {
                 match step {

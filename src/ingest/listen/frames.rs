@@ -1,20 +1,19 @@
-//! The bytes of a connection, cut into packets in bounded memory. Pure.
+//! Splits the bytes of a connection into packets in bounded memory. Pure.
 //!
 //! ```text
-//!             ┌─ at most SMALL_BYTES ──────────> gathered in the buffer, read
-//! fixed head ─┼─ at most packet_max_bytes ─────> the caller finds room for it (`OversizePacket`), gathered, read
-//!             ├─ more, PUBLISH ────────────────> skipped as it comes (`Oversize`); a part of it becomes a message
-//!             └─ more, anything else ──────────> fault 0x95
+//!             ┌─ at most SMALL_BYTES ──────────> buffered, parsed
+//! fixed head ─┼─ at most packet_max_bytes ─────> the caller reserves room (`OversizePacket`), buffered, parsed
+//!             ├─ more, PUBLISH ────────────────> skipped as it arrives (`Oversize`); a part of it becomes a message
+//!             └─ more, any other packet ───────> error 0x95
 //! ```
 //!
-//! The memory of a connection between packets is therefore small, whatever was sent before: a large packet takes the
-//! buffer that it was gathered in with it, and a small one is copied out of it. What a message holds is
-//! [`Publish::memory_bytes`]. User properties that no rule asks for are dropped here, so they take memory only while their
-//! packet is read.
+//! So the memory of a connection between packets is small, whatever was sent before: a large packet takes over the
+//! buffer that it arrived in, and a small one is copied out of it. [`Publish::memory_bytes`] is the memory that a
+//! message holds. User properties that no rule needs are dropped here, so they use memory only while their packet is
+//! parsed.
 //!
-//! MQTT allows a receiver to read and throw away what it does not want, and its sender waits for an acknowledgement, which
-//! it can get. A connection that ended instead would come back with the same message, and no message behind it would ever
-//! pass.
+//! MQTT allows a receiver to read and discard a message that it does not want, and to acknowledge it. If the connection
+//! were closed instead, the device would reconnect with the same message, and no message after it would ever arrive.
 
 use std::sync::Arc;
 
@@ -23,47 +22,45 @@ use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 
 use super::codec::{self, Packet, ProtocolError, Publish, Version};
 
-/// A packet of at most so many bytes is gathered without asking for room; more bytes than this (and what is read at once)
-/// a connection does not hold by itself.
+/// A packet of at most this size is buffered without reserving room. A connection holds at most this many bytes (and
+/// one read) by itself.
 pub(super) const SMALL_BYTES: usize = 4096;
-/// Bytes of the payload that are kept of a message which is skipped.
+/// Payload bytes that are kept of a skipped message.
 pub(super) const KEPT_BYTES: usize = 16 * 1024;
-/// The first four bits of PUBLISH.
+/// The packet type of PUBLISH (first four bits).
 const PUBLISH: u8 = 3;
 
-/// What a connection may send.
+/// Limits of incoming packets.
 #[derive(Debug, Clone)]
 pub(super) struct Limits {
-    /// A packet with its fixed head; a PUBLISH above it is skipped.
+    /// Maximum packet size including the fixed head; a larger PUBLISH is skipped.
     pub(super) packet_bytes_max: usize,
-    /// A topic of a message that is skipped is kept up to here.
+    /// Bytes that are kept of a skipped message's topic.
     pub(super) topic_bytes_max: usize,
-    /// The names of the user properties that a rule asks for.
+    /// The user properties that a rule needs.
     pub(super) user_properties: Arc<[String]>,
 }
 
-/// What there is.
+/// The result of parsing the available bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Nothing before there are more bytes.
+    /// More bytes are needed.
     More,
-    /// A packet begins that takes so many bytes: to be answered by [`Frames::gather`].
+    /// A packet of this size begins; continue with [`Frames::gather`].
     OversizePacket(usize),
-    /// A message begins that has so many bytes, more than are allowed: to be answered by [`Frames::skip`].
+    /// A PUBLISH of this size begins, above the limit; continue with [`Frames::skip`].
     Oversize(usize),
-    /// A packet.
     Packet(Packet),
 }
 
 #[derive(Debug)]
 enum State {
     Between,
-    /// So many bytes at the begin of the buffer are a packet.
+    /// The first bytes of the buffer, of this number, are a packet.
     Gathering(usize),
     Skipping(Box<Skip>),
 }
 
-/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Frames {
     version: Version,
@@ -75,9 +72,9 @@ pub(super) struct Frames {
 #[derive(Debug, Clone, Copy)]
 struct Head {
     first: u8,
-    /// Of the head itself.
+    /// Size of the head itself.
     bytes: usize,
-    /// What follows it.
+    /// Size of the rest of the packet.
     rest: usize,
 }
 
@@ -97,12 +94,12 @@ impl Head {
 }
 
 impl Frames {
-    /// Nothing has come yet.
+    /// The state before the first byte.
     pub(super) fn new(version: Version, limits: Limits) -> Frames {
         Frames { version, limits, state: State::Between }
     }
 
-    /// Goes on with what there is; bytes that are used are taken off `buf`.
+    /// Parses the next packet; removes used bytes from `buf`.
     pub(super) fn next(&mut self, buf: &mut BytesMut) -> Result<Next, ProtocolError> {
         if let State::Between = self.state {
             let Some(head) = Head::read(buf)? else { return Ok(Next::More) };
@@ -131,12 +128,12 @@ impl Frames {
         }
     }
 
-    /// The answer to [`Next::OversizePacket`]: there is room for it.
+    /// Continues after [`Next::OversizePacket`]: room is reserved.
     pub(super) fn gather(&mut self, bytes: usize) {
         self.state = State::Gathering(bytes);
     }
 
-    /// The answer to [`Next::Oversize`]: so many bytes of its payload are to be kept.
+    /// Continues after [`Next::Oversize`]; keeps at most `kept_bytes_max` bytes of the payload.
     pub(super) fn skip(&mut self, buf: &mut BytesMut, kept_bytes_max: usize) -> Result<(), ProtocolError> {
         let Some(head) = Head::read(buf)? else { return Ok(()) };
         self.state = State::Skipping(Box::new(Skip::new(self.version, head, &self.limits, kept_bytes_max)?));
@@ -144,7 +141,7 @@ impl Frames {
         Ok(())
     }
 
-    /// How many bytes the packet at hand misses, where that is known.
+    /// Missing bytes of the current packet, if known.
     pub(super) fn missing(&self, buf: &BytesMut) -> usize {
         match self.state {
             State::Gathering(bytes) => bytes.saturating_sub(buf.len()),
@@ -155,13 +152,13 @@ impl Frames {
     fn packet(&self, buf: &mut BytesMut, bytes: usize) -> Result<Packet, ProtocolError> {
         let mut whole = buf.split_to(bytes);
         if bytes > SMALL_BYTES {
-            // The buffer is the packet's now; a few bytes may follow in it.
+            // The packet takes over the buffer; a few bytes may follow in it.
             *buf = BytesMut::from(&buf[..]);
         }
         let payload_bytes = (self.version == Version::V5).then(|| payload_bytes_v5(&whole));
-        // It is whole, so to ask for more is to say that it lies about its lengths.
+        // The packet is complete, so if the codec needs more, its inner lengths are wrong.
         match codec::read(self.version, &mut whole)?.ok_or(ProtocolError(Reason::MalformedPacket))? {
-            // rumqttc lets the last property run over the end of the properties, into the payload.
+            // rumqttc allows the last property to extend beyond the properties, into the payload.
             Packet::Publish(publish) if payload_bytes.is_some_and(|bytes| bytes != Some(publish.payload.len())) => {
                 Err(ProtocolError(Reason::MalformedPacket))
             }
@@ -170,12 +167,12 @@ impl Frames {
         }
     }
 
-    /// Leaves nothing of a message in memory that is not needed, and nothing that is not counted.
+    /// Reduces a message to the memory that it needs, and counts it.
     fn compact(&self, mut publish: Publish, packet_bytes: usize) -> Publish {
         let mut wanted: Vec<(String, String)> = vec![];
         for (name, value) in publish.properties.drain(..) {
             let is_wanted = self.limits.user_properties.contains(&name) && !value.is_empty();
-            // Of equal names the first counts.
+            // Of equal names the first is used.
             if is_wanted && wanted.iter().all(|(there, _)| *there != name) {
                 wanted.push((name, value));
             }
@@ -194,7 +191,7 @@ impl Frames {
     }
 }
 
-/// How many bytes the payload of a whole PUBLISH of MQTT 5 has, by the lengths of what stands before it.
+/// The payload size of a complete MQTT 5 PUBLISH, by the lengths of the preceding parts.
 fn payload_bytes_v5(packet: &[u8]) -> Option<usize> {
     let head = Head::read(packet).ok()??;
     let (length, rest) = packet.get(head.bytes..)?.split_first_chunk::<2>()?;
@@ -205,26 +202,26 @@ fn payload_bytes_v5(packet: &[u8]) -> Option<usize> {
     rest.len().checked_sub(end + 1 + properties)
 }
 
-/// What of a skipped message comes next.
+/// The part of a skipped message that arrives next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     TopicLength,
     Topic(usize),
     Id,
-    /// Its value so far, and how far the next seven bits are shifted.
+    /// The value so far, and the shift of the next seven bits.
     PropertiesLength(usize, u32),
     Properties(usize),
     Payload,
 }
 
-/// A message that is too large, as it goes by.
+/// A PUBLISH that is being skipped.
 #[derive(Debug)]
 struct Skip {
     version: Version,
     qos: u8,
     id: u16,
     packet_bytes: usize,
-    /// Bytes of the packet that were not seen yet.
+    /// Bytes of the packet that have not arrived yet.
     left: usize,
     part: Part,
     topic: Vec<u8>,
@@ -257,7 +254,7 @@ impl Skip {
         })
     }
 
-    /// Takes everything that is there; the message when that was the last of it.
+    /// Consumes the available bytes; returns the message after the last one.
     fn feed(&mut self, buf: &mut BytesMut) -> Result<Option<Publish>, ProtocolError> {
         loop {
             self.part = match self.part {
@@ -321,12 +318,12 @@ impl Skip {
         }
     }
 
-    /// A length that the packet gives, if it has so many bytes.
+    /// Checks a length field: returns it if the packet has that many bytes left.
     fn within(&self, bytes: usize) -> Result<usize, ProtocolError> {
         if bytes <= self.left { Ok(bytes) } else { Err(ProtocolError(Reason::MalformedPacket)) }
     }
 
-    /// Up to so many bytes.
+    /// Removes up to `most` bytes from the buffer.
     fn take(&mut self, buf: &mut BytesMut, most: usize) -> BytesMut {
         let bytes = buf.split_to(most.min(buf.len()));
         self.left -= bytes.len();
@@ -342,10 +339,10 @@ impl Skip {
         Ok(Some(u16::from_be_bytes([bytes[0], bytes[1]])))
     }
 
-    /// The rules for a topic's name (MQTT §4.7 and §1.5.3 of 3.1.1), as far as it was kept.
+    /// The rules for a topic name (MQTT §4.7 and §1.5.3 of 3.1.1), for the part that was kept.
     fn check_topic(&mut self) -> Result<(), ProtocolError> {
         if self.topic_bytes == 0 {
-            // Only an alias can stand for it, and none is offered.
+            // Only a topic alias could replace it, and none is offered.
             let is_v5 = self.version == Version::V5;
             return Err(ProtocolError(if is_v5 { Reason::TopicAliasInvalid } else { Reason::MalformedPacket }));
         }

@@ -1,4 +1,4 @@
-//! Packets in any cut, of any size: the same ones come out, and little stays in memory.
+//! Packets split anywhere, of any size: the same packets are parsed, and little stays in memory.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -10,7 +10,7 @@ fn limits(packet_bytes_max: usize) -> Limits {
     Limits { packet_bytes_max, topic_bytes_max: 64, user_properties: Arc::from(["site".to_owned(), "rack".to_owned()]) }
 }
 
-/// A packet's bytes: fixed head and rest.
+/// The bytes of a packet: fixed head and rest.
 fn packet(first: u8, rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![first];
     let mut n = rest.len();
@@ -44,7 +44,7 @@ fn publish(version: Version, qos: u8, topic: &str, properties: &[(&str, &str)], 
     packet(0x30 | qos << 1, &rest)
 }
 
-/// Everything that comes out of these pieces, and the fault at their end.
+/// All packets parsed from these pieces, and the error at their end.
 fn read(version: Version, limits: Limits, pieces: &[&[u8]]) -> (Vec<Packet>, Option<ProtocolError>) {
     let (mut frames, mut buf, mut packets) = (Frames::new(version, limits.clone()), BytesMut::new(), vec![]);
     for piece in pieces {
@@ -68,7 +68,7 @@ fn read(version: Version, limits: Limits, pieces: &[&[u8]]) -> (Vec<Packet>, Opt
             }
         }
         match &frames.state {
-            State::Skipping(_) => assert!(buf.len() < 2, "what is skipped is not kept"),
+            State::Skipping(_) => assert!(buf.len() < 2, "skipped bytes are not kept"),
             State::Between => assert!(buf.len() < 5, "only a part of a fixed head is kept"),
             State::Gathering(bytes) => assert_eq!(frames.missing(&buf), bytes - buf.len()),
         }
@@ -108,7 +108,7 @@ proptest! {
 
 #[test]
 fn what_a_message_holds_is_counted_and_no_more_than_it_needs() {
-    // Fifty thousand empty properties: 5 bytes each as they came, 48 in memory.
+    // Fifty thousand empty properties: 5 bytes each as sent, 48 in memory.
     let empty = vec![("", ""); 50_000];
     let many: Vec<(&str, &str)> = [("site", ""), ("site", "north"), ("site", "south"), ("other", "x")].repeat(1000);
     for (properties, payload, kept) in
@@ -119,17 +119,17 @@ fn what_a_message_holds_is_counted_and_no_more_than_it_needs() {
         assert_eq!(fault, None);
         let Packet::Publish(publish) = &packets[0] else { panic!("{packets:?}") };
         assert_eq!((publish.properties.len(), publish.payload.len()), (kept, payload));
-        assert_eq!(publish.properties.capacity(), kept, "no room stays for those that were dropped");
+        assert_eq!(publish.properties.capacity(), kept, "no capacity is left for the dropped ones");
         let own = publish.topic.len() + payload + kept * (size_of::<(String, String)>() + 2);
         assert!(publish.memory_bytes() >= own, "{} of {own}", publish.memory_bytes());
-        // A large payload holds the packet that it came in, a small one nothing but itself.
+        // A large payload holds the packet that it arrived in, a small one only its own bytes.
         let most = if payload > SMALL_BYTES { bytes.len() + 200 } else { own + 20 };
         assert!(publish.memory_bytes() <= most, "{} of {most}", publish.memory_bytes());
         assert_eq!(publish.topic.is_unique(), payload <= SMALL_BYTES);
     }
     let (packets, _) = read(Version::V5, limits(1 << 20), &[&publish(Version::V5, 1, "a", &many, b"")]);
     let Packet::Publish(publish) = &packets[0] else { panic!("{packets:?}") };
-    assert_eq!(publish.properties, [("site".to_owned(), "north".to_owned())], "the first that says something");
+    assert_eq!(publish.properties, [("site".to_owned(), "north".to_owned())], "the first that is not empty");
 }
 
 #[test]
@@ -139,10 +139,10 @@ fn a_large_packet_leaves_no_large_buffer_behind() {
     stream.extend([0xc0, 0]);
     let (mut frames, mut buf) = (Frames::new(Version::V4, limits(1 << 20)), BytesMut::from(&stream[..]));
     assert_eq!(frames.next(&mut buf), Ok(Next::OversizePacket(large)));
-    assert_eq!(frames.next(&mut buf), Ok(Next::OversizePacket(large)), "not before there is room");
+    assert_eq!(frames.next(&mut buf), Ok(Next::OversizePacket(large)), "not before room is reserved");
     frames.gather(large);
     assert!(matches!(frames.next(&mut buf), Ok(Next::Packet(Packet::Publish(_)))));
-    // The packet is gone, so its memory would be taken again if the buffer still had a part of it.
+    // The packet is dropped, so its memory would be kept only if the buffer still held a part of it.
     buf.reserve(SMALL_BYTES);
     assert!(buf.capacity() < 3 * SMALL_BYTES, "{}", buf.capacity());
     assert_eq!(frames.next(&mut buf), Ok(Next::Packet(Packet::Ping)));
@@ -159,7 +159,7 @@ fn a_message_that_is_too_large_is_known_by_its_first_bytes() {
         let Packet::Publish(publish) = &packets[0] else { panic!("{packets:?}") };
         assert_eq!((publish.qos, publish.id, publish.has_alias), (2, 7, false));
         assert_eq!(&publish.payload[..], &payload[..KEPT_BYTES]);
-        // 64 bytes may be kept, and no character in part.
+        // 64 bytes may be kept, and no partial character.
         assert_eq!(std::str::from_utf8(&publish.topic), Ok("ü".repeat(32).as_str()));
         let oversize = publish.oversize.unwrap();
         assert_eq!(
@@ -177,10 +177,10 @@ fn lengths_that_lie_are_faults() {
         // Only PUBLISH is skipped.
         (Version::V4, 0x82, long(&[]), Reason::PacketTooLarge),
         (Version::V5, 0x10, long(&[]), Reason::PacketTooLarge),
-        // No QoS 3, and none that is sent again with QoS 0.
+        // No QoS 3, and no dup flag with QoS 0.
         (Version::V4, 0x36, long(&text("a")), Reason::MalformedPacket),
         (Version::V4, 0x38, long(&text("a")), Reason::MalformedPacket),
-        // A topic longer than the packet, one that is empty, with a wildcard, with NUL, and none.
+        // A topic longer than the packet, an empty one, one with a wildcard, one with NUL, and none.
         (Version::V4, 0x30, long(&[0xff, 0xff]), Reason::MalformedPacket),
         (Version::V4, 0x30, long(&text("")), Reason::MalformedPacket),
         (Version::V5, 0x30, long(&text("")), Reason::TopicAliasInvalid),
@@ -196,7 +196,7 @@ fn lengths_that_lie_are_faults() {
         let bytes = packet(first, &rest);
         assert_eq!(read(version, limits(8_000), &[&bytes]).1, Some(ProtocolError(reason)), "{:x?}", &bytes[..12]);
     }
-    // A property that runs over the end of the properties, which takes the begin of the payload for its own.
+    // A property that extends beyond the properties, into the payload.
     let overrun = packet(0x30, &[&text("a")[..], &[5, 0x26, 0, 0, 0, 2], b"21.5"].concat());
     assert_eq!(read(Version::V5, limits(8_000), &[&overrun]).1, Some(ProtocolError(Reason::MalformedPacket)));
     assert_eq!(

@@ -1,14 +1,14 @@
 //! The messages of one connection that wait for their acknowledgement. Pure.
 //!
-//! They are acknowledged in the order in which they came (MQTT-4.6.0-2), however their ingest batches are settled. One that was
-//! not delivered is not passed: what came before it is acknowledged, then the connection ends and the device sends the
-//! rest again. Bounded by the window, which its owner holds to.
+//! They are acknowledged in order of receipt (MQTT-4.6.0-2), in whatever order their ingest batches are settled.
+//! Messages after one that was not delivered are not acknowledged: the messages before it are, then the connection ends
+//! and the device sends the rest again. Bounded by the window, which the owner enforces.
 
 use std::collections::VecDeque;
 
 use crate::ack::AckOutcome;
 
-/// What became of `count` messages, the first of which is number `first`.
+/// The outcome of `count` messages, starting with number `first`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AckResult {
     pub(super) first: u64,
@@ -16,10 +16,9 @@ pub(super) struct AckResult {
     pub(super) outcome: AckOutcome,
 }
 
-/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct InFlight<T> {
-    /// The number of the first that waits.
+    /// The number of the first waiting message.
     first: u64,
     waiting: VecDeque<(T, Option<AckOutcome>)>,
 }
@@ -31,13 +30,13 @@ impl<T> Default for InFlight<T> {
 }
 
 impl<T> InFlight<T> {
-    /// A message was taken; gives its number.
+    /// Adds an accepted message and returns its number.
     pub(super) fn push(&mut self, receipt: T) -> u64 {
         self.waiting.push_back((receipt, None));
         self.first + self.waiting.len() as u64 - 1
     }
 
-    /// What became of some of them; the first word on each counts.
+    /// Records the outcome of some messages; the first outcome of each counts.
     pub(super) fn settle(&mut self, result: AckResult) {
         for number in result.first..result.first.saturating_add(result.count) {
             let at = number.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
@@ -48,19 +47,19 @@ impl<T> InFlight<T> {
         }
     }
 
-    /// The next to acknowledge, each once.
+    /// The next message to acknowledge; each is returned once.
     pub(super) fn release(&mut self) -> Option<T> {
         self.waiting.front().filter(|(_, outcome)| *outcome == Some(AckOutcome::Delivered))?;
         self.first += 1;
         self.waiting.pop_front().map(|(receipt, _)| receipt)
     }
 
-    /// Whether nothing more will be released.
+    /// Whether no more messages will be released.
     pub(super) fn is_blocked(&self) -> bool {
         self.waiting.front().is_some_and(|(_, outcome)| *outcome == Some(AckOutcome::NotDelivered))
     }
 
-    /// How many wait.
+    /// Number of waiting messages.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
@@ -91,7 +90,7 @@ mod tests {
         #[test]
         fn what_is_released_is_the_longest_delivered_beginning(steps in prop::collection::vec(step(), 0..100)) {
             let mut inflight = InFlight::default();
-            // A naive observer: the outcome of every message ever.
+            // Naive model: the outcome of every message ever.
             let mut all: Vec<Option<AckOutcome>> = vec![];
             let mut released = 0;
             for step in steps {

@@ -1,8 +1,8 @@
-//! What the log says of devices: who was disconnected, whose messages were not taken as readings, who was not let in.
+//! Rate-limited log lines about devices: closed connections, messages kept as dead letters, refused connections.
 //!
-//! A device can repeat a mistake thousands of times a second, so each kind has a few lines a minute ([`LINES_MAX`]), and
-//! then one line with the number of those that were left out. A client is named by its id, the id of its token and its
-//! address; the secret of a token is never written, even where a device has put it into its client id.
+//! A device can repeat a mistake thousands of times a second. So each kind gets a few lines a minute ([`LINES_MAX`]),
+//! and then one line with the number of suppressed lines. A client is named by its id, the id of its token and its
+//! address. The secret of a token is never written, even if a device has put it into its client id.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,14 +11,14 @@ use std::time::Duration;
 use super::connect::Client;
 use crate::model::Clock;
 
-/// Lines of a kind within [`LOG_EVERY`].
+/// Lines of one kind within [`LOG_EVERY`].
 const LINES_MAX: u32 = 10;
-/// For how long lines are counted.
+/// The period over which lines are counted.
 pub(super) const LOG_EVERY: Duration = Duration::from_secs(60);
-/// Characters of a topic that are written.
+/// Characters of a topic that are logged.
 const TOPIC_CHARS_MAX: usize = 200;
 
-/// A few lines within a time, and how many there would have been more. Pure.
+/// Allows a few lines per period, and counts the suppressed ones. Pure.
 #[derive(Debug, Default)]
 struct Quota {
     since_ms: Option<u64>,
@@ -27,14 +27,14 @@ struct Quota {
 }
 
 impl Quota {
-    /// Ends the time if it is over; how many lines were left out in it, if any were.
+    /// Ends the period if it is over; returns the number of suppressed lines, if any.
     fn end(&mut self, now_ms: u64) -> Option<u64> {
         self.since_ms.filter(|since| now_ms.saturating_sub(*since) >= LOG_EVERY.as_millis() as u64)?;
         let suppressed = std::mem::take(self).suppressed;
         (suppressed > 0).then_some(suppressed)
     }
 
-    /// Whether a line may be written now; to be asked after [`Quota::end`].
+    /// Whether a line may be written now; call after [`Quota::end`].
     fn allows(&mut self, now_ms: u64) -> bool {
         self.since_ms.get_or_insert(now_ms);
         let allows = self.lines < LINES_MAX;
@@ -47,7 +47,7 @@ impl Quota {
     }
 }
 
-/// A kind of line.
+/// One kind of log line.
 struct Kind {
     name: &'static str,
     quota: Mutex<Quota>,
@@ -61,7 +61,7 @@ impl Kind {
     /// Writes a line, or counts it.
     fn line(&self, now_ms: u64, write: impl FnOnce()) {
         self.end(now_ms);
-        // Two numbers and a time: whole in themselves, whatever a thread that panicked was at.
+        // Two numbers and a time, each valid by itself, so the lock stays usable after a panic.
         if self.quota.lock().unwrap_or_else(PoisonError::into_inner).allows(now_ms) {
             write();
         }
@@ -70,16 +70,11 @@ impl Kind {
     fn end(&self, now_ms: u64) {
         let suppressed = self.quota.lock().unwrap_or_else(PoisonError::into_inner).end(now_ms);
         if let Some(suppressed) = suppressed {
-            tracing::warn!(
-                suppressed,
-                kind = self.name,
-                "listen.mqtt: more of these within the last minute, of which nothing more is said"
-            );
+            tracing::warn!(suppressed, kind = self.name, "MQTT device log lines suppressed within the last minute");
         }
     }
 }
 
-/// See the module's documentation.
 pub(super) struct LimitedLog {
     clock: Arc<dyn Clock>,
     disconnects: Kind,
@@ -89,44 +84,43 @@ pub(super) struct LimitedLog {
 
 impl LimitedLog {
     pub(super) fn new(clock: Arc<dyn Clock>) -> LimitedLog {
-        let [disconnects, unwanted, strangers] =
-            ["device disconnected", "message not taken as readings", "device not let in"].map(Kind::new);
+        let [disconnects, unwanted, strangers] = ["disconnects", "dead letters", "refused connections"].map(Kind::new);
         LimitedLog { clock, disconnects, unwanted, strangers }
     }
 
-    /// A connection that we ended.
+    /// Logs a connection that this side closed.
     pub(super) fn disconnected(&self, client: &Client, reason: &'static str, acks: &str) {
         let Client { shown, token, peer, .. } = client;
         self.disconnects.line(self.now_ms(), || {
-            tracing::warn!(client = shown, token, %peer, reason, "listen.mqtt: device disconnected: {acks}");
+            tracing::warn!(client = shown, token, %peer, reason, detail = acks, "MQTT device disconnected");
         });
     }
 
-    /// A message that becomes a dead letter for its topic or its size.
+    /// Logs a message that becomes a dead letter because of its topic or its size.
     pub(super) fn unwanted(&self, client: &Client, topic: &str, reason: &'static str, detail: &str) {
         let Client { shown, token, peer, .. } = client;
         self.unwanted.line(self.now_ms(), || {
             let topic: String = topic.chars().take(TOPIC_CHARS_MAX).collect();
             tracing::warn!(
-                client = shown, token, %peer, topic, reason,
-                "listen.mqtt: a message is kept as a dead letter: {detail}"
+                client = shown, token, %peer, topic, reason, detail,
+                "MQTT message kept as a dead letter"
             );
         });
     }
 
-    /// A connection that did not get as far as CONNACK; the client's id, where it has named itself.
+    /// Logs a connection that was refused before CONNACK. `client`: its client id, if CONNECT was read.
     pub(super) fn turned_away(&self, peer: SocketAddr, client: Option<&str>, reason: &'static str, acks: &str) {
         self.strangers.line(self.now_ms(), || {
-            tracing::warn!(client, %peer, reason, "listen.mqtt: device not let in: {acks}");
+            tracing::warn!(client, %peer, reason, detail = acks, "MQTT device refused");
         });
     }
 
-    /// Says how many lines were left out, where the time of their kind is over.
+    /// Logs the number of suppressed lines of each kind whose period is over.
     pub(super) fn end(&self) {
         self.end_all(self.now_ms());
     }
 
-    /// The same of all kinds, since nothing more will be said.
+    /// Logs the number of suppressed lines of all kinds, at the end.
     pub(super) fn close(&self) {
         self.end_all(u64::MAX);
     }
@@ -156,8 +150,8 @@ mod tests {
         assert_eq!((lines, told), (20, 5990));
         assert_eq!(quota.end(119_990), None, "not yet");
         assert_eq!(quota.end(120_000), Some(3990));
-        assert_eq!(quota.end(500_000), None, "said once");
+        assert_eq!(quota.end(500_000), None, "logged once");
         assert!(quota.allows(500_000));
-        assert_eq!(quota.end(600_000), None, "none was left out");
+        assert_eq!(quota.end(600_000), None, "none was suppressed");
     }
 }

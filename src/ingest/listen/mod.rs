@@ -1,57 +1,61 @@
-//! MQTT without a broker: devices connect to hourbucket itself, and the PUBACK that a device gets means that its reading is
-//! durable.
+//! MQTT without a broker: devices connect to hourbucket itself, and the PUBACK that a device receives means that its
+//! reading is durable.
 //!
-//! Constraints: a PUBACK only after the message is safe (`ingest.ack`), in order of receipt; nothing is dropped, a device
-//! that sends faster than its readings can be taken is read more slowly; ten thousand devices that send a reading now and
-//! then cost little memory and few journal entries.
+//! Constraints:
+//! - A PUBACK is sent only after the message is safe (`ingest.ack`), in order of receipt.
+//! - Nothing is dropped: a device that sends faster than its readings can be accepted is read more slowly.
+//! - Ten thousand devices that send a reading now and then cost little memory and few journal entries.
 //!
-//! The way of a message:
+//! The life of a message:
 //!
 //! ```text
-//! device ─codec─> connection ─Incoming─> gatherer ─ingest batch─> submit task ─> Admission ─> … durable
-//!                   │  inflight: in order                                        │
-//! device <──PUBACK──┴────── AckResult ───── gatherer <──── the ingest batch's Ack ────┘
+//! device ─codec─> connection ─Incoming─> batcher ─ingest batch─> submit task ─> Admission ─> … durable
+//!                   │  inflight: in order                                       │
+//! device <──PUBACK──┴────── AckResult ────── batcher <──── the ingest batch's Ack ───┘
 //! ```
 //!
-//! - Here: the port, its certificates, who may connect, and one task for each connection.
-//! - `connect` is CONNECT and its answer, `clients` who is connected, `connection` the rest of a connection's life,
-//!   `inflight` what waits for its acknowledgement, `exchanges` the ids of QoS 2.
-//! - `frames` cuts the bytes into packets in bounded memory, `codec` knows the packets of MQTT 3.1.1 and 5.
-//! - `gather` brings the messages of many connections together. `logs` is what is said of devices.
+//! - This module: the port, its certificates, access control, and one task per connection.
+//! - `connect` handles CONNECT and its answer, `clients` tracks who is connected, `connection` is the rest of a
+//!   connection's life, `inflight` holds messages that wait for their acknowledgement, `exchanges` the ids of QoS 2.
+//! - `frames` splits the bytes into packets in bounded memory, `codec` parses the packets of MQTT 3.1.1 and 5.
+//! - `batcher` combines the messages of many connections. `log_limit` writes rate-limited log lines about devices.
 //!
-//! What a device can do: publish with QoS 0, 1 and 2 (PUBREC when the message is safe, PUBCOMP to PUBREL). Exchanges of
-//! QoS 2 are known within a connection; a message that comes again on another is stored once like any duplicate.
-//! Subscriptions are refused (SUBACK 0x80, 0x87). The retain flag and wills are of no meaning, since there is no
-//! subscriber: both are accepted, and a will is never published; that a device has gone quiet is seen in its readings.
-//! Sessions are not kept (session present is 0; MQTT 5 is told a session expiry of 0): a device that publishes has no need
-//! of one, it sends again what was not acknowledged. Topic aliases are not offered.
+//! What a device can do: publish with QoS 0, 1 and 2 (PUBREC when the message is safe, PUBCOMP after PUBREL). Exchanges
+//! of QoS 2 are tracked within a connection; a message that is sent again on another connection is stored once like any
+//! duplicate. Subscriptions are refused (SUBACK 0x80, 0x87). Retain flag and wills have no effect, because there is no
+//! subscriber: both are accepted, and a will is never published. A device that has stopped sending is noticed by its
+//! missing readings. Sessions are not kept (session present is 0; MQTT 5 gets a session expiry of 0). A device that
+//! only publishes needs none: it sends unacknowledged messages again. Topic aliases are not offered.
 //!
-//! What cannot be a reading becomes a dead letter before it is acknowledged, like everything on its way through the
-//! gatherer: a topic that no `[[listen.mqtt.topics]]` wants (`no_subscription`) or that is too long, and a PUBLISH above
-//! `packet_max_bytes`, which is skipped as it comes, with the first bytes of its payload. So no message is lost after its
-//! PUBACK, and none can keep those behind it from being sent. A line in the log names the device.
+//! A message that cannot become a reading becomes a dead letter before it is acknowledged: one that cannot be decoded,
+//! one whose topic matches no `[[listen.mqtt.topics]]` (`no_subscription`) or is too long, and a PUBLISH above
+//! `packet_max_bytes`, which is skipped as it arrives and kept with the first bytes of its payload. So no message is
+//! lost after its PUBACK, and none can block the messages after it. A log line names the device.
 //!
-//! The same client (token and client id) a second time: the first connection is ended (0x8E), its messages that are on
-//! their way are stored; those that were not acknowledged come again from the device, and are stored once where they have
-//! a time of their own.
+//! The same client (token and client id) a second time: the first connection is closed (0x8E), and its messages in
+//! flight are stored. The device sends unacknowledged ones again; they are stored once if they have their own
+//! timestamp.
 //!
-//! Limits: connections (one more is closed), time for TLS and CONNECT, silence (one and a half keep-alives), bytes of a
-//! packet and a topic, messages in flight a connection (receive maximum: MQTT 5 ends the connection of a device that
-//! exceeds it with 0x93, MQTT 3.1.1 is read no further), the gatherers' queues, and the bytes of all messages:
+//! Limits: connections (one more is closed), time for TLS and CONNECT, silence (one and a half keep-alives), size of a
+//! packet and a topic, messages in flight per connection (receive maximum: MQTT 5 closes the connection of a device
+//! that exceeds it with 0x93, MQTT 3.1.1 is read no further), the batchers' queues, and the bytes of all messages:
 //!
-//! - up to `frames::SMALL_BYTES` of a packet are a connection's own;
-//! - larger packets share `LARGE_BYTES_MAX` while they are gathered, and have a time to be there, so that a few slow
-//!   devices cannot hold it for ever (small packets never wait for it);
-//! - messages that wait for a gatherer share `BYTES_MAX`, by what they take in memory.
+//! - up to `frames::SMALL_BYTES` of a packet belong to the connection;
+//! - larger packets share `LARGE_BYTES_MAX` while they arrive, and have a time limit, so that a few slow devices cannot
+//!   hold it for ever (small packets never wait for it);
+//! - messages that wait for a batcher share `BYTES_MAX`, by their size in memory.
 //!
-//! A connection that is not read because of these is not cut off for its silence meanwhile.
+//! A connection that is not read because of these limits is not closed for its silence meanwhile.
 //!
-//! A connection that we end: MQTT 5 is told why, with a Reason String where the device takes one; a line in the log names
-//! the device (a few a minute, then their number), and it is counted by reason.
+//! When this side closes a connection, MQTT 5 gets the reason, with a Reason String if the device accepts one. A log
+//! line names the device (a few lines a minute, then the number of suppressed lines), and the close is counted by
+//! reason.
 //!
-//! Not delivered (the next stage has failed or is closing): what came before is acknowledged, then the connection ends.
+//! Not delivered (the next stage has failed or is closing): the messages before it are acknowledged, then the
+//! connection is closed.
 //!
-//! Shutdown: after `stop` nothing more is read, what was taken is acknowledged when it is safe, then DISCONNECT (0x8B).
+//! Shutdown: after `stop` nothing more is read, accepted messages are acknowledged when they are safe, then DISCONNECT
+//! (0x8B) is sent.
 
 mod batcher;
 mod clients;
@@ -88,15 +92,14 @@ use crate::telemetry::metrics::Source;
 
 /// The setting that names the file of tokens.
 const TOKENS_KEY: &str = "listen.mqtt.tokens_file";
-/// Bytes of messages that may wait for the gatherers, over all connections.
+/// Bytes of messages that may wait for the batchers, over all connections.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Bytes of large packets that are being gathered or have no room yet, over all connections. One that is larger than this
-/// passes alone.
+/// Bytes of large packets that are arriving, over all connections. A packet that is larger than this passes alone.
 const LARGE_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Batchers; more of them make smaller ingest batches.
+/// Maximum number of batchers; more of them make smaller ingest batches.
 const GATHERERS_MAX: usize = 4;
 
-/// What all connections share.
+/// State shared by all connections.
 struct Shared {
     settings: ListenMqtt,
     deps: IngestDeps,
@@ -106,7 +109,7 @@ struct Shared {
     bytes: Arc<Semaphore>,
     /// [`LARGE_BYTES_MAX`].
     large: Arc<Semaphore>,
-    /// The names of the user properties that some topic makes tags of.
+    /// The user properties that any topic's configuration turns into tags.
     user_properties: Arc<[String]>,
     logs: LimitedLog,
 }
@@ -134,7 +137,7 @@ impl Shared {
     }
 }
 
-/// The port, open but not served yet.
+/// The port: open, but not served yet.
 pub struct MqttListener {
     port: Port,
     shared: Arc<Shared>,
@@ -142,7 +145,7 @@ pub struct MqttListener {
     tokens: Setter<Option<Tokens>>,
 }
 
-/// Where tokens and certificates of a port that is served are replaced.
+/// Replaces tokens and certificates of a port that is being served.
 pub(crate) struct Renewal {
     pub(crate) tokens: Setter<Option<Tokens>>,
     pub(crate) certificates: Option<Certificates>,
@@ -173,7 +176,7 @@ impl MqttListener {
         Ok(MqttListener { port, shared: Arc::new(shared), batchers, tokens: setter })
     }
 
-    /// The address in use; differs from the setting where that says port 0.
+    /// The bound address; differs from the setting if the setting has port 0.
     pub fn local_addr(&self) -> SocketAddr {
         self.port.local_addr()
     }
@@ -182,8 +185,8 @@ impl MqttListener {
         Renewal { tokens: self.tokens.clone(), certificates: self.port.certificates().cloned() }
     }
 
-    /// Serves until `stop`, then until what was taken is acknowledged, or until `drained`. A gatherer that panics makes this
-    /// task panic.
+    /// Serves until `stop`, then until all accepted messages are acknowledged, or until `drained`. If a batcher panics,
+    /// this task panics.
     pub fn spawn(self) -> JoinHandle<()> {
         tokio::spawn(async move {
             let MqttListener { port, shared, batchers, .. } = self;
@@ -195,7 +198,8 @@ impl MqttListener {
             let batchers: Batchers = batchers.collect();
             let drained = shared.deps.drained.clone();
             let logging = shared.clone();
-            // It ends with `stop`; then only the connections hold the gatherers, and those end when the last one has.
+            // `serve` ends with `stop`. Then only the connections hold the batchers, which end when the last connection
+            // has ended.
             let served = async {
                 port.serve(shared, batchers, &connections).await;
                 connections.close();
@@ -209,12 +213,12 @@ impl MqttListener {
                 () = tell_what_was_left_out(&logging) => {}
             }
             logging.logs.close();
-            tracing::info!("MQTT of devices stopped");
+            tracing::info!("MQTT listener stopped");
         })
     }
 }
 
-/// Says from time to time how many lines the log was spared; never ends.
+/// Logs the number of suppressed log lines from time to time; never ends.
 async fn tell_what_was_left_out(shared: &Shared) {
     loop {
         tokio::time::sleep(log_limit::LOG_EVERY / 4).await;
@@ -222,7 +226,7 @@ async fn tell_what_was_left_out(shared: &Shared) {
     }
 }
 
-/// Waits for all of them.
+/// Waits for all tasks; passes a panic on.
 async fn ended(tasks: &mut JoinSet<()>) {
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended
@@ -233,18 +237,18 @@ async fn ended(tasks: &mut JoinSet<()>) {
     }
 }
 
-/// The tokens of the port, where there are any.
+/// Loads the tokens of the port; `None` if none are configured.
 ///
 /// # Errors
-/// What is wrong with their file.
+/// The file cannot be read or is not valid.
 pub(crate) fn tokens(settings: &ListenMqtt) -> Result<Option<Tokens>, TokensError> {
     settings.tokens_file.as_deref().map(|path| Tokens::load(TOKENS_KEY, path)).transpose()
 }
 
-/// Whether tokens and certificates can be used; what they are, in a few words. `now_s`: seconds since 1970.
+/// Checks tokens and certificates; returns a short summary. `now_s`: seconds since 1970.
 ///
 /// # Errors
-/// What is wrong with them.
+/// The tokens file or a certificate cannot be used.
 pub fn check(settings: &ListenMqtt, now_s: i64) -> Result<String, String> {
     let tokens = tokens(settings).map_err(|error| error.to_string())?;
     let tokens = tokens.map_or_else(|| "no tokens".to_owned(), |tokens| format!("{} tokens", tokens.len()));

@@ -1,4 +1,4 @@
-//! The port: accepts connections up to their number, with TLS where there are certificates, and brings each to its
+//! The port: accepts connections up to the limit, with TLS if certificates are configured, and handles each until its
 //! CONNACK.
 
 use std::net::SocketAddr;
@@ -23,42 +23,41 @@ use crate::ingest::tls::{Certificates, Files, TlsError};
 use crate::ingest::tokens::{Tokens, TokensError};
 use crate::telemetry::metrics;
 
-/// After an error of the port itself (no file handle left, mostly).
+/// Pause after an error of the port itself (usually no file descriptor left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Open files that the process needs beside the connections: journal, store, HTTP.
+/// Open files that the process needs in addition to the connections: journal, store, HTTP.
 const FILES_BESIDE: u64 = 1024;
-/// How much is read at once before CONNECT is whole.
+/// Bytes per read until CONNECT is complete.
 const READ_BYTES: usize = 1024;
 
 /// Why the port cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The file of tokens is not usable.
+    /// The tokens file is not usable.
     #[error(transparent)]
     Tokens(#[from] TokensError),
     /// The certificates are not usable.
     #[error("listen.mqtt: {0}")]
     Tls(#[from] TlsError),
-    /// A topic template cannot be read.
+    /// A topic template cannot be parsed.
     #[error("listen.mqtt.topics: {0}")]
     Topics(#[from] SetupError),
-    /// Readings would be taken from anybody who can reach the machine.
+    /// The port would accept readings from any host that can reach the machine.
     #[error("listen.mqtt.listen: {0} is not a loopback address and there are no tokens; set listen.mqtt.tokens_file")]
     Anonymous(SocketAddr),
-    /// The address is taken or not ours.
+    /// The address is in use, or is not an address of this machine.
     #[error("listen.mqtt.listen: cannot listen on {addr}: {source}")]
     Bind {
-        /// The address.
+        /// The configured address.
         addr: SocketAddr,
-        /// Why.
+        /// The error of the socket call.
         source: std::io::Error,
     },
 }
 
-/// The ways in to all of them.
+/// The senders to all batchers.
 pub(super) type Batchers = Arc<[mpsc::Sender<Incoming>]>;
 
-/// See the module's documentation.
 pub(super) struct Port {
     listener: TcpListener,
     addr: SocketAddr,
@@ -66,7 +65,7 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// Opens it.
+    /// Opens the port. Without tokens, client certificates or `allow_anonymous` the address must be a loopback address.
     pub(super) async fn open(settings: &ListenMqtt, deps: &IngestDeps, has_tokens: bool) -> Result<Port, ListenError> {
         let is_guarded = has_tokens || settings.client_ca_file.is_some() || settings.allow_anonymous;
         if !is_guarded && !settings.listen.ip().to_canonical().is_loopback() {
@@ -96,7 +95,7 @@ impl Port {
     pub(super) async fn serve(self, shared: Arc<Shared>, batchers: Batchers, tasks: &TaskTracker) {
         let tokens = shared.tokens.now().as_ref().as_ref().map(Tokens::len);
         let is_tls = self.certificates.is_some();
-        tracing::info!(addr = %self.addr, tokens, tls = is_tls, "taking readings over MQTT from devices");
+        tracing::info!(addr = %self.addr, tokens, tls = is_tls, "MQTT listener ready for devices");
         let places = Arc::new(Semaphore::new(shared.settings.connections_max));
         if let Some(certificates) = self.certificates.clone() {
             tasks.spawn(certificates.watch(shared.deps.stop.clone()));
@@ -111,21 +110,21 @@ impl Port {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     metrics::mqtt_direct_connect("failed");
-                    tracing::warn!("listen.mqtt: a connection cannot be accepted: {error}");
+                    tracing::warn!(%error, "cannot accept an MQTT connection; retrying");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
             let Ok(place) = places.clone().try_acquire_owned() else {
                 metrics::mqtt_direct_connect("too_many");
-                shared.logs.turned_away(peer, None, "too_many", "as many are connected as listen.mqtt.connections_max");
+                shared.logs.turned_away(peer, None, "too_many", "listen.mqtt.connections_max reached");
                 continue;
             };
             let batchers = batchers.clone();
             let (shared, certificates) = (shared.clone(), self.certificates.clone());
             tasks.spawn(async move {
                 welcome(stream, peer, certificates, shared, &batchers, n).await;
-                // With the last of these the gatherers end.
+                // Batchers end when the last of these senders is dropped.
                 drop(batchers);
                 drop(place);
             });
@@ -137,7 +136,7 @@ fn bind_error(addr: SocketAddr, source: std::io::Error) -> ListenError {
     ListenError::Bind { addr, source }
 }
 
-/// Raises the soft limit on open files as far as it is allowed and needed, and says where that is too low.
+/// Raises the soft limit on open files as far as needed and allowed, and warns if that is too low.
 fn allow_files(needed: u64) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let now = getrlimit(Resource::Nofile);
@@ -156,7 +155,7 @@ fn allow_files(needed: u64) {
     }
 }
 
-/// TLS where it is spoken, then CONNECT, within the time for both.
+/// TLS if configured, then CONNECT, within one time limit for both.
 async fn welcome(
     stream: TcpStream,
     peer: SocketAddr,
@@ -165,7 +164,8 @@ async fn welcome(
     batchers: &[mpsc::Sender<Incoming>],
     n: u64,
 ) {
-    // PUBACKs are small and must not wait for one another; an error means that the device is gone, which a read will say.
+    // PUBACKs are small and must not wait for one another. An error means that the device has disconnected; the next
+    // read reports that.
     let _ = stream.set_nodelay(true);
     let deadline = tokio::time::Instant::now() + shared.settings.connect_timeout;
     let Some(certificates) = certificates else { return connected(stream, peer, shared, batchers, n, deadline).await };
@@ -173,13 +173,13 @@ async fn welcome(
         Ok(Ok(stream)) => connected(Box::new(stream), peer, shared, batchers, n, deadline).await,
         Ok(Err(error)) => {
             metrics::mqtt_direct_connect("tls");
-            shared.logs.turned_away(peer, None, "tls", &format!("no TLS: {error}"));
+            shared.logs.turned_away(peer, None, "tls", &format!("TLS handshake failed: {error}"));
         }
         Err(_) => late(&shared, peer),
     }
 }
 
-/// It took too long.
+/// TLS or CONNECT took too long.
 fn late(shared: &Shared, peer: SocketAddr) {
     metrics::mqtt_direct_connect("timeout");
     shared.logs.turned_away(peer, None, "timeout", "no CONNECT within listen.mqtt.connect_timeout");
@@ -205,7 +205,7 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
         None => return metrics::mqtt_direct_connect("lost"),
         Some(Err(error)) => Err((None, error)),
         Some(Ok(request)) => {
-            // Drawn, so that the names of two instances and of two runs differ.
+            // Random, so that the ids of two instances or two runs differ.
             let name = || format!("hourbucket-{n}-{:08x}", fastrand::u32(..));
             connect::admit(&request, shared.tokens.now().as_ref().as_ref(), &shared.settings, peer, name)
                 .map_err(|error| (Some(request), error))
@@ -229,14 +229,14 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
     metrics::mqtt_direct_connect("accepted");
     let place = shared.clients.enter(&client.token, &client.id);
     let _counted = Counted::new();
-    // By its name, so that what a device sends on one connection and the next goes the same way, in order.
+    // By client id, so that messages of a device on successive connections use the same batcher and stay in order.
     let at = xxh3_64(client.id.as_bytes()) as usize % batchers.len();
     let batcher = batchers[at].clone();
     let end = Connection::new(stream, shared, client, batcher, buf, out).serve(place).await;
     metrics::mqtt_direct_disconnect(end.label());
 }
 
-/// Reads until CONNECT is whole; `None` where the device is gone.
+/// Reads until CONNECT is complete; `None` if the device has disconnected.
 async fn request<S: AsyncRead + Unpin>(
     stream: &mut S,
     buf: &mut BytesMut,
@@ -254,7 +254,7 @@ async fn request<S: AsyncRead + Unpin>(
     }
 }
 
-/// A connection in the gauge.
+/// Counts one connection in the gauge until dropped.
 struct Counted;
 
 impl Counted {

@@ -1,5 +1,5 @@
-//! Hostile streams while the next stage takes nothing (the journal is full): what is held stays within its budgets, and
-//! what is counted is what is held.
+//! Hostile streams while the next stage accepts nothing (the journal is full): the held memory stays within its
+//! budgets, and the counted memory equals the held memory.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -51,7 +51,7 @@ fn shared(settings: &ListenMqtt) -> Arc<Shared> {
     Arc::new(Shared::new(settings, deps, Live::fixed(None)))
 }
 
-/// A connection whose gatherer takes nothing.
+/// A connection whose batcher accepts nothing.
 fn connection(shared: &Arc<Shared>, version: Version, tx: &mpsc::Sender<Incoming>) -> Connection<DuplexStream> {
     let client = Client {
         version,
@@ -71,7 +71,7 @@ fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u16).to_be_bytes(), text.as_bytes()].concat()
 }
 
-/// PUBLISH with so many empty user properties and one that is wanted.
+/// A PUBLISH with this number of empty user properties and one that is wanted.
 fn publish(version: Version, topic: &str, qos: u8, id: u16, properties: usize, payload: usize) -> Vec<u8> {
     let mut rest = text(topic);
     if qos > 0 {
@@ -97,7 +97,7 @@ fn publish(version: Version, topic: &str, qos: u8, id: u16, properties: usize, p
     bytes
 }
 
-/// Sends until nothing more is taken; how it ended and how many bytes were sent.
+/// Sends until nothing more is accepted; returns how it ended and how many bytes were sent.
 fn flood(
     connection: &mut Connection<DuplexStream>,
     mut bytes: impl FnMut(u16) -> Vec<u8>,
@@ -113,10 +113,10 @@ fn flood(
             return (None, sent);
         }
     }
-    panic!("{sent} bytes were taken, and there is no end");
+    panic!("{sent} bytes were accepted without an end");
 }
 
-/// What the messages in a gatherer's queue take in memory, and that each has as much of the budget.
+/// Memory of the messages in a batcher's queue; asserts that each holds as much of the budget.
 fn held_bytes(incoming: &mut mpsc::Receiver<Incoming>) -> usize {
     let mut all = 0;
     while let Ok(Incoming { message, permit, .. }) = incoming.try_recv() {
@@ -155,15 +155,15 @@ fn a_connection_takes_no_more_than_its_window_and_its_budget() {
                         assert!(held < 100 * 60_000, "{what}: {held}");
                     }
                     drop(connection);
-                    assert_eq!(shared.bytes.available_permits(), BYTES_MAX, "{what}: all is given back");
-                    assert_eq!(shared.large.available_permits(), LARGE_BYTES_MAX, "{what}: all is given back");
+                    assert_eq!(shared.bytes.available_permits(), BYTES_MAX, "{what}: all is returned");
+                    assert_eq!(shared.large.available_permits(), LARGE_BYTES_MAX, "{what}: all is returned");
                 }
             }
         }
     }
 }
 
-/// Many connections with large packets, whole ones and ones that never end: they share two budgets.
+/// Many connections with large packets, complete ones and ones that never end: they share two budgets.
 #[test]
 fn all_connections_together_keep_to_the_budgets() {
     let shared = shared(&settings(100));
@@ -176,13 +176,13 @@ fn all_connections_together_keep_to_the_budgets() {
     }
     let (waiting, gathering) = (shared.bytes.available_permits(), shared.large.available_permits());
     assert!(waiting < 100_000 && gathering < 100_000, "both are used up: {waiting}, {gathering} left");
-    // Of those whose packet never ends, only as many go on reading as have room for it.
+    // Of the connections whose packet never ends, only as many continue to read as have room for it.
     let waiting = connections.iter().skip(1).step_by(2).filter(|connection| !connection.reads()).count();
     assert!(waiting > 500, "{waiting} wait");
-    // A connection that finds no room holds no more than the kernel gave it at once.
+    // A connection without room holds no more than the kernel gave it in one read.
     let held: usize = connections.iter().filter(|c| !c.reads()).map(Connection::buffered).sum();
     assert!(connections.iter().filter(|c| !c.reads()).count() > 1000 && held <= 3000 * 60_100, "{held}");
-    // A small message passes, since it needs no room to be gathered in; and what is too large is skipped.
+    // A small message passes, because it needs no room; and an oversize one is skipped.
     let mut small = connection(&shared, Version::V4, &tx);
     assert_eq!(small.receive(&publish(Version::V4, "s/a", 1, 7, 0, 10)), Ok(()));
     assert!(held_bytes(&mut rx) <= BYTES_MAX);
@@ -190,7 +190,7 @@ fn all_connections_together_keep_to_the_budgets() {
     assert_eq!((shared.bytes.available_permits(), shared.large.available_permits()), (BYTES_MAX, LARGE_BYTES_MAX));
 }
 
-/// The ids of QoS 2 that a device never releases.
+/// QoS 2 ids that a device never releases.
 #[test]
 fn exchanges_that_never_end_take_no_more_than_the_receive_maximum() {
     let shared = shared(&settings(100));

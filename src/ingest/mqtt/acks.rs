@@ -1,18 +1,21 @@
-//! The ack ledger: which messages of a broker's connection wait for their PUBACK, and which may have it now.
+//! The ack ledger: which messages of a broker's connection wait for their PUBACK, and which may be acknowledged now.
 //!
-//! Constraints: PUBACKs go out in the order in which the messages came (MQTT-4.6.0-2); a packet id says which message is
-//! meant only within one connection, so an id of an older connection must never be acknowledged on a new one (the broker
-//! may have given it to another message, which would be lost); a message that was not delivered must not be passed.
+//! Constraints:
+//! - PUBACKs are sent in the order of receipt (MQTT-4.6.0-2).
+//! - A packet id identifies a message only within one connection. An id of an older connection must never be
+//!   acknowledged on a new one: the broker may have given it to another message, which would be lost.
+//! - Messages after one that was not delivered must not be acknowledged.
 //!
 //! The life of a message: [`receive`](AckTracker::receive), then its group (the messages of one ingest batch) is
-//! [`close`](AckTracker::close)d, then [`settle`](AckTracker::settle)d in whatever order ingest batches are delivered, then
-//! [`release`](AckTracker::release) gives its id once every message before it is delivered.
+//! [`close`](AckTracker::close)d, then [`settle`](AckTracker::settle)d in whatever order ingest batches are delivered,
+//! then [`release`](AckTracker::release) returns its id once every message before it is delivered.
 //!
-//! Not delivered, or [`refuse`](AckTracker::refuse)d since there was no room: the ids before it are still released, then the
-//! ledger is [`blocked`](AckTracker::blocked) and the connection must end, so that the broker sends the rest again.
-//! Reconnected: everything is forgotten; what a later [`settle`](AckTracker::settle) of an older group says changes nothing.
+//! Not delivered, or [`refuse`](AckTracker::refuse)d because the queue was full: the ids before it are still released.
+//! Then the ledger is [`blocked`](AckTracker::blocked) and the connection must end, so that the broker sends the rest
+//! again.
+//! Reconnected: all state is discarded. A later [`settle`](AckTracker::settle) of an older group has no effect.
 //!
-//! Bounded by the protocol: a packet id has 16 bits and is not used again before its PUBACK, so at most 65,535 wait.
+//! Bounded by the protocol: a packet id has 16 bits and is not reused before its PUBACK, so at most 65,535 wait.
 
 use std::collections::VecDeque;
 
@@ -32,20 +35,19 @@ enum State {
     Failed,
 }
 
-/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct AckTracker<T> {
     /// Counts connections.
     epoch: u64,
     /// The receipts that wait (packet ids), in order: those of `groups`, then `open` more.
     ids: VecDeque<T>,
-    /// Messages in each closed group, and what became of it.
+    /// Number of messages in each closed group, and its state.
     groups: VecDeque<(usize, State)>,
     /// The number of the group at the front of `groups`.
     front: u64,
     /// Messages received since the last group was closed.
     open: usize,
-    /// A message was received and not taken.
+    /// A message was received and refused.
     refused: bool,
 }
 
@@ -56,26 +58,26 @@ impl<T> Default for AckTracker<T> {
 }
 
 impl<T> AckTracker<T> {
-    /// A new connection: forgets all that waited.
+    /// Starts a new connection: discards all waiting messages.
     pub(super) fn reconnect(&mut self) {
         *self = AckTracker { epoch: self.epoch + 1, ..AckTracker::default() };
     }
 
-    /// A message was received and taken into the open group.
+    /// Adds a received message to the open group.
     pub(super) fn receive(&mut self, id: T) {
-        debug_assert!(!self.refused, "a message taken behind one that was not");
+        debug_assert!(!self.refused, "a message accepted after a refused one");
         self.ids.push_back(id);
         self.open += 1;
     }
 
-    /// Closes the open group: its messages are on their way together. It may have none (all were QoS 0).
+    /// Closes the open group: its messages form one ingest batch. It may be empty (all were QoS 0).
     pub(super) fn close(&mut self) -> Group {
         self.groups.push_back((std::mem::take(&mut self.open), State::Waiting));
         Group { epoch: self.epoch, number: self.front + self.groups.len() as u64 - 1 }
     }
 
-    /// A message was received and not taken: neither it nor any after it is acknowledged on this connection, and from
-    /// here on every message of it must be refused.
+    /// Records a refused message. Neither it nor any message after it is acknowledged on this connection, and every
+    /// further message of the connection must be refused.
     pub(super) fn refuse(&mut self) {
         self.refused = true;
     }
@@ -85,7 +87,7 @@ impl<T> AckTracker<T> {
         self.refused
     }
 
-    /// What became of a group; of an older connection's, nothing.
+    /// Records the outcome of a group. Groups of older connections are ignored.
     pub(super) fn settle(&mut self, group: Group, outcome: AckOutcome) {
         if group.epoch != self.epoch {
             return;
@@ -93,14 +95,14 @@ impl<T> AckTracker<T> {
         let at = group.number.checked_sub(self.front).and_then(|at| usize::try_from(at).ok());
         if let Some((len, state @ State::Waiting)) = at.and_then(|at| self.groups.get_mut(at)) {
             *state = match outcome {
-                // Where no sender waits, nothing is sent again, so there is nothing to wait for.
+                // If no sender waits (QoS 0), nothing is sent again, so there is nothing to wait for.
                 AckOutcome::NotDelivered if *len > 0 => State::Failed,
                 _ => State::Delivered,
             };
         }
     }
 
-    /// The ids to acknowledge now, in order; each is given once.
+    /// The ids to acknowledge now, in order; each is returned once.
     pub(super) fn release(&mut self) -> impl Iterator<Item = T> + '_ {
         let mut n = 0;
         while let Some(&(len, State::Delivered)) = self.groups.front() {
@@ -111,7 +113,7 @@ impl<T> AckTracker<T> {
         self.ids.drain(..n)
     }
 
-    /// Whether nothing more will be released on this connection, although messages wait for it.
+    /// Whether no more ids will be released on this connection although messages wait for it.
     pub(super) fn blocked(&self) -> bool {
         match self.groups.front() {
             Some((_, state)) => *state == State::Failed,
@@ -119,17 +121,17 @@ impl<T> AckTracker<T> {
         }
     }
 
-    /// Whether nothing is on its way.
+    /// Whether no group is open or in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.groups.is_empty() && self.open == 0
     }
 
-    /// The one that has waited longest for its PUBACK.
+    /// The message that has waited longest for its PUBACK.
     pub(super) fn oldest(&self) -> Option<&T> {
         self.ids.front()
     }
 
-    /// How many taken messages wait for their PUBACK.
+    /// Number of accepted messages that wait for their PUBACK.
     pub(super) fn pending(&self) -> usize {
         self.ids.len()
     }
@@ -145,7 +147,7 @@ mod tests {
     enum Step {
         Receive,
         Close,
-        /// Settles one of all groups ever closed, of whatever connection.
+        /// Settles one of all groups ever closed, of any connection.
         Settle(prop::sample::Index, bool),
         Refuse,
         Reconnect,
@@ -161,7 +163,7 @@ mod tests {
         ]
     }
 
-    /// One message, as a naive observer remembers it.
+    /// One message, as the naive model remembers it.
     #[derive(Debug, Clone, Copy)]
     struct Message {
         id: u16,
@@ -170,7 +172,7 @@ mod tests {
         acked: bool,
     }
 
-    /// Remembers everything for ever and looks through all of it.
+    /// Naive model: keeps everything and scans all of it.
     #[derive(Default)]
     struct Model {
         epoch: usize,
@@ -181,7 +183,7 @@ mod tests {
     }
 
     impl Model {
-        /// The groups of this connection up to and with one of them: whether all are settled.
+        /// Whether all groups of this connection up to and including `last` are settled.
         fn settled_to(&self, last: usize) -> bool {
             self.groups[..=last].iter().all(|(epoch, _, outcome)| *epoch != self.epoch || outcome.is_some())
         }
@@ -223,7 +225,7 @@ mod tests {
             match step {
                 Step::Receive if self.refused => {}
                 Step::Receive => {
-                    // Ids come again soon, as a broker's do.
+                    // Ids are reused soon, as by a broker.
                     self.next_id = self.next_id % 7 + 1;
                     ack_tracker.receive(self.next_id);
                     self.messages.push(Message { id: self.next_id, epoch: self.epoch, group: None, acked: false });
@@ -238,7 +240,7 @@ mod tests {
                     let at = index.index(self.groups.len());
                     let outcome = if *ok { AckOutcome::Delivered } else { AckOutcome::NotDelivered };
                     ack_tracker.settle(self.groups[at].1, outcome);
-                    // The first word counts.
+                    // The first outcome counts.
                     self.groups[at].2.get_or_insert(outcome);
                 }
                 Step::Settle(..) => {}
@@ -268,7 +270,7 @@ mod tests {
                 prop_assert_eq!(ack_tracker.pending(), model.waiting().count());
                 prop_assert_eq!(ack_tracker.blocked(), model.blocked());
             }
-            // Everything delivered in the end is acknowledged in the end.
+            // Everything delivered is acknowledged eventually.
             model.apply(&mut ack_tracker, &Step::Reconnect);
             for _ in 0..20 {
                 model.apply(&mut ack_tracker, &Step::Receive);

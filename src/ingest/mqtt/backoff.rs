@@ -1,25 +1,25 @@
-//! How long to wait before the next try to connect.
+//! The wait before the next connection attempt.
 
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Doubles from 100 ms to 30 s, each with up to half taken off at random, so that many instances do not come back at once.
+/// Doubles from 100 ms to 30 s. Each wait is shortened by a random part of up to half, so that many instances do not
+/// reconnect together.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     tries: u32,
 }
 
 impl Backoff {
-    /// The next wait.
     pub(super) fn wait(&mut self) -> Duration {
         let whole = FIRST.saturating_mul(1 << self.tries.min(16)).min(LONGEST);
         self.tries += 1;
         whole.mul_f64(1.0 - fastrand::f64() / 2.0)
     }
 
-    /// The connection was of use: begin anew.
+    /// Starts again from 100 ms, after a useful connection.
     pub(super) fn reset(&mut self) {
         self.tries = 0;
     }

@@ -1,4 +1,4 @@
-//! A broker's poll task: connect, receive, hand over, acknowledge, and all of it again.
+//! A broker's poll task: connects, receives, hands over, acknowledges, and reconnects.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,40 +26,40 @@ use crate::ingest::IngestDeps;
 use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
 
-/// How a broker is doing, for readiness.
+/// Connection status of a broker, for readiness.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerStatus {
-    /// Host and port.
+    /// `host:port`, as in the metrics label `broker`.
     pub broker: String,
     /// Whether the connection is open.
     pub connected: bool,
     /// Whether the broker has granted every subscription.
     pub subscribed: bool,
-    /// What is wrong, in words; also a subscription granted with a lower QoS than asked for.
+    /// Why the broker is not ready, or is degraded: also a subscription granted with a lower QoS than requested.
     pub problem: Option<String>,
 }
 
 impl BrokerStatus {
-    /// Whether messages of every subscription can come in.
+    /// Whether messages of every subscription can arrive.
     pub fn is_ready(&self) -> bool {
         self.connected && self.subscribed
     }
 }
 
-/// Called at every change, in the broker's task: it must be quick.
+/// Called at every change, in the broker's task. It must not block.
 pub type OnStatus = Arc<dyn Fn(BrokerStatus) + Send + Sync>;
 
 /// A message that waits for its PUBACK.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pending {
     pub(super) receipt: Receipt,
-    /// To be remembered once it is acknowledged.
+    /// Remembered once the message is acknowledged.
     pub(super) note: Option<Note>,
-    /// When it was received, on the monotonic clock.
+    /// Time of receipt on the monotonic clock.
     pub(super) since_ms: u64,
 }
 
-/// What a broker's connections share.
+/// State shared by the connections of a broker.
 pub(super) struct Broker {
     pub(super) config: Arc<Mqtt>,
     pub(super) name: String,
@@ -72,9 +72,10 @@ pub(super) struct Broker {
     pub(super) window: Window,
     pub(super) ack: AckMode,
     pub(super) admission: Admission,
-    /// Why what the files held before is used.
+    /// Why the previous content of the files is used.
     pub(super) file_problem: Option<String>,
-    /// One word for each ingest batch on its way, also of older connections; ingest batches are bounded by the queue and the intake.
+    /// One outcome per ingest batch in flight, also of older connections. Ingest batches are bounded by the queue and
+    /// by admission.
     pub(super) settled_tx: mpsc::UnboundedSender<(Group, AckOutcome)>,
     pub(super) settled: mpsc::UnboundedReceiver<(Group, AckOutcome)>,
     /// Connections opened so far.
@@ -82,14 +83,14 @@ pub(super) struct Broker {
     pub(super) status: BrokerStatus,
     on_status: OnStatus,
     target: Target,
-    /// What the last connection had from files.
+    /// Certificates and password of the last connection.
     material: Option<Credentials>,
     backoff: Backoff,
     pending_shown: i64,
 }
 
-/// Starts the tasks of one broker. They end after `stop`, when all that was taken is acknowledged, or at `drained` where
-/// that comes first.
+/// Starts the tasks of one broker. They end after `stop` when all accepted messages are acknowledged, or at `drained`
+/// if that comes first.
 ///
 /// # Errors
 /// The URL or a topic template cannot be used (the configuration's check should have found it).
@@ -103,7 +104,7 @@ pub fn spawn(config: Mqtt, deps: IngestDeps, on_status: OnStatus) -> Result<Join
     };
     let collector = Collector::new(&config.subscriptions, settings, decoding.now())?;
     let collector = collector.counting_fields(admission.fields().cloned());
-    // With 3.1.1 the broker's limit holds and it does not tell it; packet ids have 16 bits.
+    // With 3.1.1 the broker's limit applies and is not announced. Packet ids have 16 bits.
     let window = if config.protocol == MqttProtocol::V5 { config.window } else { u16::MAX };
     let name = target.label();
     let (settled_tx, settled) = mpsc::unbounded_channel();
@@ -139,7 +140,8 @@ impl Broker {
         self.report();
         metrics::mqtt_connected(&self.name, false);
         while !self.stop.is_cancelled() {
-            // A service that takes nothing more would only make the broker send the same again and again.
+            // If admission is closed for good, connecting would only make the broker send the same messages again and
+            // again.
             if !matches!(self.admission.check(), Err(AdmissionError::Stopping | AdmissionError::Broken)) {
                 let end = self.connection().await;
                 self.disconnected(&end);
@@ -150,17 +152,17 @@ impl Broker {
                 () = self.stop.cancelled() => {}
             }
         }
-        tracing::info!(broker = %self.name, "MQTT stopped");
+        tracing::info!(broker = %self.name, "MQTT client stopped");
     }
 
-    /// Opens a connection and serves it to its end.
+    /// Opens a connection and serves it until it ends.
     async fn connection(&mut self) -> CloseReason {
         let (sender, mut link) = match self.open().await {
             Ok(both) => both,
             Err(error) => return CloseReason::Setup(error),
         };
         self.ack_tracker.reconnect();
-        // What was gathered on the connection before comes again.
+        // Messages collected on the previous connection are sent again by the broker.
         drop(self.collector.finish());
         let taken = Arc::new(Notify::new());
         let (queue, ingest_batches) = mpsc::channel(submit::BATCHES_MAX);
@@ -178,13 +180,13 @@ impl Broker {
         end
     }
 
-    /// Both halves of a new connection, with what the files hold now.
+    /// Creates both halves of a new connection, with the current content of the files.
     async fn open(&mut self) -> Result<(link::Sender, link::Link), SetupError> {
         let (config, target, before) = (self.config.clone(), self.target.clone(), self.material.clone());
         let read = tokio::task::spawn_blocking(move || files::read(&config, &target, before.as_ref())).await;
         let (material, problem) = read.map_err(|error| SetupError::Options(error.to_string()))??;
         if let Some(problem) = problem.as_ref().filter(|_| self.file_problem != problem) {
-            tracing::warn!(broker = %self.name, "{problem}");
+            tracing::warn!(broker = %self.name, problem, "cannot read credential files; using their previous content");
         }
         self.file_problem = problem;
         let opened = link::open(&self.config, &self.target, &material);
@@ -196,11 +198,15 @@ impl Broker {
         let broker = &self.name;
         match end {
             CloseReason::Stopped => {}
-            CloseReason::Setup(error) => tracing::error!(%broker, %error, "MQTT cannot connect as configured"),
-            CloseReason::Lost(error) => tracing::warn!(%broker, %error, "no MQTT connection"),
+            CloseReason::Setup(error) => {
+                tracing::error!(%broker, %error, "MQTT connection cannot be configured")
+            }
+            CloseReason::Lost(error) => {
+                tracing::warn!(%broker, %error, "no MQTT connection; reconnecting")
+            }
             CloseReason::Blocked => tracing::warn!(
                 %broker,
-                "messages could not be taken over; connecting anew so that the broker sends them again"
+                "messages not accepted; reconnecting so that the broker sends them again"
             ),
         }
         metrics::mqtt_connected(broker, false);
@@ -211,12 +217,13 @@ impl Broker {
         self.report();
     }
 
-    /// Tells the status.
+    /// Publishes the status.
     pub(super) fn report(&self) {
         (self.on_status)(self.status.clone());
     }
 
-    /// Shows how many messages wait for their PUBACK. By difference, since other brokers add to the same gauge.
+    /// Updates the gauge of messages that wait for their PUBACK, by difference, because other brokers add to the same
+    /// gauge.
     pub(super) fn show_pending(&mut self) {
         let pending = self.ack_tracker.pending() as i64;
         if pending != self.pending_shown {
@@ -226,7 +233,7 @@ impl Broker {
     }
 }
 
-/// Polls once: what a future gives at once, if it does.
+/// Polls once: the output of a future if it is ready.
 pub(super) async fn now<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     std::future::poll_fn(|cx| {
         Poll::Ready(match future.as_mut().poll(cx) {

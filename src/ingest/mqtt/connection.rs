@@ -1,4 +1,4 @@
-//! One connection of a broker, from CONNACK to its end.
+//! One connection to a broker, from CONNACK to its end.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::model::Now;
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::rejected;
 
-/// A connection that lived this long, or acknowledged anything, was of use: the next back-off begins anew.
+/// A connection that lasted this long, or acknowledged anything, was useful: the backoff starts again.
 const USEFUL_AFTER: Duration = Duration::from_secs(30);
-/// How often rejected QoS 0 messages are logged.
+/// Interval of log lines about rejected QoS 0 messages.
 const LOG_EVERY: Duration = Duration::from_secs(60);
-/// How often the window is looked at where nothing happens.
+/// Interval of window samples while nothing happens.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Why a connection ended.
@@ -35,37 +35,36 @@ pub(super) enum CloseReason {
     /// The service is stopping.
     #[error("stopping")]
     Stopped,
-    /// It was never opened: something is configured wrongly.
+    /// It was never opened: the configuration is wrong.
     #[error(transparent)]
     Setup(SetupError),
-    /// The network, or the broker, ended it.
+    /// The network or the broker closed it.
     #[error(transparent)]
     Lost(LinkError),
-    /// A message was not delivered or there was no room for it: the broker has to send it again.
-    #[error("messages could not be taken over")]
+    /// A message was not delivered or the queue was full: the broker has to send it again.
+    #[error("messages not accepted; the broker sends them again")]
     Blocked,
 }
 
-/// See the module's documentation.
 pub(super) struct Connection<'a> {
     broker: &'a mut Broker,
     sender: Sender,
     queue: mpsc::Sender<IngestBatch>,
-    /// The submit task has taken an ingest batch off the queue.
+    /// Notified when the submit task takes an ingest batch off the queue.
     taken: Arc<Notify>,
     opened: Option<Instant>,
     acknowledged: bool,
     stopping: bool,
-    /// QoS 0 messages for which there was no room, not yet counted in the metrics.
+    /// QoS 0 messages rejected because the queue was full, not yet counted in the metrics.
     crowded_out: u64,
-    /// When such were last logged, and how many since.
+    /// When they were last logged, and how many since.
     logged: Option<Instant>,
     unlogged: u64,
     ticks: tokio::time::Interval,
 }
 
 impl<'a> Connection<'a> {
-    /// A connection that [`Connection::serve`] opens; `queue` is the submit task's.
+    /// A connection that [`Connection::serve`] opens; `queue` leads to the submit task.
     pub(super) fn new(
         broker: &'a mut Broker,
         sender: Sender,
@@ -87,12 +86,12 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Whether it was worth connecting.
+    /// Whether the connection was useful; resets the backoff.
     pub(super) fn was_useful(&self) -> bool {
         self.acknowledged || self.opened.is_some_and(|at| at.elapsed() >= USEFUL_AFTER)
     }
 
-    /// Serves the connection to its end.
+    /// Serves the connection until it ends.
     pub(super) async fn serve(&mut self, link: &mut Link) -> CloseReason {
         loop {
             let event = {
@@ -118,8 +117,9 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Nothing more is there at once: hands over what is gathered and waits for the next event, or whatever else is to
-    /// be done meanwhile. `next` is not dropped before it is ready (see [`super::link`]) unless the connection ends.
+    /// No event is immediately available: hands over the collected batch, and waits for the next event, settled
+    /// batches, the timer or shutdown. `next` is not dropped before it is ready (see [`super::link`]) unless the
+    /// connection ends.
     async fn idle(
         &mut self,
         mut next: Pin<&mut impl Future<Output = Result<Event, LinkError>>>,
@@ -154,7 +154,7 @@ impl<'a> Connection<'a> {
         metrics::mqtt_connected(&broker.name, true);
         tracing::info!(broker = %broker.name, session_present, "MQTT connected");
         broker.collector.connected(session_present);
-        // What is retained is sent again only where it is subscribed to again.
+        // The broker sends retained messages again only on a new SUBSCRIBE.
         let anew = broker.config.subscriptions.iter().any(|s| s.retained == Retained::Always);
         if !session_present || anew {
             broker.status.subscribed = false;
@@ -162,14 +162,14 @@ impl<'a> Connection<'a> {
         broker.status.connected = true;
         broker.status.problem = broker.file_problem.clone();
         if let Some(topic) = &broker.config.status_topic {
-            // It fails only where the link has ended, and then its next event says so.
+            // It fails only if the link has ended; then the link's next event is the error.
             let _ = self.sender.publish_status(topic, ONLINE);
         }
-        // Also where the session is present but not all that is configured now was granted by this process's
-        // SUBSCRIBE: the session may be of another configuration.
+        // Also if the session is present, but this process has not been granted all configured subscriptions: the
+        // session may belong to another configuration.
         if !broker.status.subscribed && self.sender.subscribe(&broker.config).is_err() {
-            broker.status.problem = Some("a subscription's filter is not a topic filter".into());
-            tracing::error!(broker = %broker.name, "a subscription's filter is not a topic filter; nothing is subscribed");
+            broker.status.problem = Some("a subscription's filter is not a valid topic filter".into());
+            tracing::error!(broker = %broker.name, "invalid topic filter; nothing is subscribed");
         }
         broker.report();
     }
@@ -183,11 +183,11 @@ impl<'a> Connection<'a> {
             match grant {
                 Grant::Qos(qos) if *qos >= wanted.qos_asked() => {}
                 Grant::Qos(qos) => {
-                    tracing::warn!(broker = %broker.name, filter, qos, "the broker grants a lower QoS; messages can be lost");
+                    tracing::warn!(broker = %broker.name, filter, qos, "lower QoS granted; messages can be lost");
                     problems.push(format!("{filter}: only QoS {qos} granted"));
                 }
                 Grant::Refused(reason) => {
-                    tracing::error!(broker = %broker.name, filter, reason, "the broker refuses a subscription");
+                    tracing::error!(broker = %broker.name, filter, reason, "subscription refused");
                     problems.push(format!("{filter}: {reason}"));
                     broker.status.subscribed = false;
                 }
@@ -197,7 +197,7 @@ impl<'a> Connection<'a> {
         broker.report();
     }
 
-    /// Takes a message, or does not where there is no room or the service is stopping.
+    /// Accepts a message, or refuses it if there is no room or the service is stopping.
     fn take(&mut self, message: Message) {
         let now = self.broker.clock.now();
         self.look(now);
@@ -221,7 +221,7 @@ impl<'a> Connection<'a> {
         };
         match (receipt, note) {
             (Some(receipt), note) => self.broker.ack_tracker.receive(Pending { receipt, note, since_ms: now.mono_ms }),
-            // Nobody waits for an acknowledgement.
+            // QoS 0: the broker waits for no acknowledgement.
             (None, Some(note)) => self.broker.collector.remember(note),
             (None, None) => {}
         }
@@ -230,18 +230,18 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Sends nodes of Sparkplug B the commands that their messages have called for.
+    /// Sends Sparkplug B nodes the rebirth commands that their messages require.
     fn ask_for_births(&mut self) {
         let broker = &mut *self.broker;
         for Rebirth { topic, payload, why } in broker.collector.rebirths() {
-            tracing::info!(broker = %broker.name, topic, "asking a node of Sparkplug B for a rebirth: {why}");
+            tracing::info!(broker = %broker.name, topic, why, "requesting a rebirth from a Sparkplug B node");
             metrics::sparkplug_rebirth(&broker.name);
-            // It fails only where the link has ended. What is not known then, is asked for on the next one.
+            // It fails only if the link has ended. A rebirth that is still missing is requested on the next connection.
             let _ = self.sender.publish_command(topic, payload);
         }
     }
 
-    /// Sees how the window stands, and says so where it stands badly.
+    /// Samples the window, updates its metrics, and logs the cause if messages wait too long.
     fn look(&mut self, now: Now) {
         let broker = &mut *self.broker;
         let oldest_ms = broker.ack_tracker.oldest().map(|pending| pending.since_ms);
@@ -250,23 +250,23 @@ impl<'a> Connection<'a> {
         if sample.speak {
             let cause = cause(broker.admission.check(), broker.ack, sample.oldest_seconds);
             let (unacked, oldest_seconds) = (sample.pending, sample.oldest_seconds);
-            tracing::warn!(broker = %broker.name, unacked, oldest_seconds, "messages wait for their acknowledgement: {cause}");
+            tracing::warn!(broker = %broker.name, unacked, oldest_seconds, cause, "acknowledgements are slow");
         }
     }
 
-    /// Leaves a message to the broker, which sends it again on the next connection.
+    /// Refuses a message; the broker sends it again on the next connection.
     fn refuse(&mut self) {
         let broker = &mut *self.broker;
         if !self.stopping && !broker.ack_tracker.is_refusing() {
-            tracing::warn!(broker = %broker.name, "more is waiting than fits; leaving messages to the broker meanwhile");
-            broker.status.problem = Some("more is waiting than fits; messages are left to the broker".into());
+            tracing::warn!(broker = %broker.name, "queue full; refusing messages until reconnected");
+            broker.status.problem = Some("queue full; messages are refused until reconnected".into());
             broker.report();
         }
         broker.ack_tracker.refuse();
     }
 
     fn gather(&mut self, message: &Message, now: Now) -> Option<Take> {
-        // An ingest batch is decoded by the settings that it began with.
+        // An ingest batch is decoded with the settings it started with.
         if self.broker.collector.is_empty()
             && let Some(decoding) = self.broker.decoding.changed()
         {
@@ -285,20 +285,20 @@ impl<'a> Connection<'a> {
         self.broker.collector.take(message, now.wall_ms).ok()
     }
 
-    /// Hands over what is gathered, unless the submit task is behind: then larger ingest batches are better.
+    /// Hands over the collected batch, unless the submit task is busy: then larger batches are better.
     fn hand_over_if_wanted(&mut self) {
-        // One in work and one behind it keep the submit task busy.
+        // One batch in progress and one queued keep the submit task busy.
         let is_behind = self.queue.capacity() + 2 <= BATCHES_MAX;
         if self.stopping || !is_behind || self.broker.collector.is_full() {
             self.hand_over();
         }
     }
 
-    /// Queues what is gathered as one ingest batch; keeps it where the queue is full.
+    /// Queues the collected messages as one ingest batch; keeps them if the queue is full.
     fn hand_over(&mut self) {
         let broker = &mut *self.broker;
         if broker.stop.is_cancelled() {
-            // Noticed here too, since under load there may be no idle moment.
+            // Checked here too, because under load there may be no idle moment.
             self.stopping = true;
         }
         if broker.collector.is_empty() {
@@ -320,14 +320,14 @@ impl<'a> Connection<'a> {
                 metrics::acknowledged(Source::Mqtt, since.elapsed().as_secs_f64());
                 rejected.0.iter().for_each(|(reason, n)| metrics::rejected(Source::Mqtt, reason, *n));
             }
-            // The broker's task has ended: nobody is left to be told.
+            // If the broker's task has ended, no receiver is left.
             let _ = settled.send((group, outcome));
         });
         slot.send(IngestBatch::new(gathered.batch, gathered.dead, ack));
         broker.show_pending();
     }
 
-    /// Acknowledges what has become safe, and sees whether the connection has come to its end.
+    /// Acknowledges messages that have become safe, and checks whether the connection must end.
     fn acknowledge(&mut self) -> Option<CloseReason> {
         let broker = &mut *self.broker;
         while let Ok((group, outcome)) = broker.settled.try_recv() {
@@ -335,7 +335,7 @@ impl<'a> Connection<'a> {
         }
         for Pending { receipt, note, .. } in broker.ack_tracker.release() {
             self.acknowledged = true;
-            // It fails only where the link has ended, and then its next event says so.
+            // It fails only if the link has ended; then the link's next event is the error.
             let _ = self.sender.ack(receipt);
             if let Some(note) = note {
                 broker.collector.remember(note);
@@ -365,13 +365,13 @@ impl<'a> Connection<'a> {
         self.unlogged += n;
         if self.logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
             let broker = &self.broker.name;
-            tracing::warn!(%broker, messages = self.unlogged, "QoS 0 messages rejected: more is waiting than fits");
+            tracing::warn!(%broker, messages = self.unlogged, "dropping QoS 0 messages: queue full");
             self.logged = Some(Instant::now());
             self.unlogged = 0;
         }
     }
 
-    /// Ends the connection, in good order where it is still there.
+    /// Ends the connection, with DISCONNECT if it is still open.
     pub(super) async fn close(mut self, link: Link, end: &CloseReason) {
         self.count_crowded_out();
         if self.opened.is_some() && matches!(end, CloseReason::Stopped | CloseReason::Blocked) {

@@ -1,13 +1,13 @@
-//! What a connection takes from files, certificates and the password: read again for each, so that what was renewed holds
-//! from the next connection on. What cannot be read then (a file half written, a key that does not fit yet) stays as it
-//! was at the last connection, and is said.
+//! Certificates and password from files, read again for each connection, so that renewed files apply from the next
+//! connection on. If a file cannot be read (half written, or a key that does not match yet), the content of the last
+//! connection is used and the problem is reported.
 
 use rumqttc_v5::TlsConfiguration;
 
 use super::target::{SetupError, Target};
 use crate::config::{Mqtt, Secret};
 
-/// What was read.
+/// The content of the files.
 #[derive(Debug, Clone)]
 pub(super) struct Credentials {
     /// `None`: the connection is not encrypted.
@@ -15,10 +15,10 @@ pub(super) struct Credentials {
     pub(super) password: Option<Secret>,
 }
 
-/// Reads the files; `before` is what the last connection had. Gives what to use, and what could not be read.
+/// Reads the files; `before` is the content at the last connection. Also returns what could not be read.
 ///
 /// # Errors
-/// There are no certificates yet, and they cannot be read.
+/// The certificates cannot be read, and there are no previous ones.
 pub(super) fn read(
     config: &Mqtt,
     target: &Target,
@@ -40,6 +40,6 @@ pub(super) fn read(
             before.map_or(&config.password, |before| &before.password).clone()
         }
     };
-    let problem = (!problems.is_empty()).then(|| format!("{}; what was read before is used", problems.join("; ")));
+    let problem = (!problems.is_empty()).then(|| format!("{}; the previous content is used", problems.join("; ")));
     Ok((Credentials { tls, password }, problem))
 }

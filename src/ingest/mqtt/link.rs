@@ -1,13 +1,14 @@
-//! One connection to a broker, MQTT 3.1.1 or 5 alike: [`Link`] yields what comes in, [`Sender`] queues what goes out.
+//! One connection to a broker, the same for MQTT 3.1.1 and 5: [`Link`] yields incoming events, [`Sender`] queues
+//! outgoing packets.
 //!
-//! Every connection has its own pair, made by [`open`] and dropped at its end. rumqttc could reconnect by itself, but its
-//! event loop keeps things over a reconnect that would be wrong here: events of the old connection that were not yet
-//! read (3.1.1), and requests, PUBACKs among them, that are queued between the error and the next connection. With a new
-//! pair there is no way in which a receipt of one connection could be acknowledged on another.
+//! Every connection has its own pair, created by [`open`] and dropped at its end. rumqttc could reconnect by itself,
+//! but its event loop keeps state over a reconnect that would be wrong here: events of the old connection that were not
+//! read yet (3.1.1), and requests, PUBACKs among them, that are queued between the error and the next connection. With
+//! a new pair, a receipt of one connection cannot be acknowledged on another.
 //!
-//! The two halves can be used at once: while [`Link::next`] waits, the sender takes acknowledgements. A future of
-//! [`Link::next`] must not be dropped before it is ready unless the connection is given up: rumqttc may have taken a
-//! PUBACK off its queue and not yet written it.
+//! The two halves can be used concurrently: while [`Link::next`] waits, the sender accepts acknowledgements. A future
+//! of [`Link::next`] must not be dropped before it is ready unless the connection is given up: rumqttc may have taken a
+//! PUBACK off its queue and not written it yet.
 
 use std::time::Duration;
 
@@ -20,74 +21,72 @@ use super::target::{SetupError, Target};
 use super::{v4, v5};
 use crate::config::{Mqtt, MqttProtocol};
 
-/// What is published of our own state, by hand or as last will.
+/// Our own status, published explicitly or as last will.
 pub(super) const ONLINE: &str = "online";
 pub(super) const OFFLINE: &str = "offline";
 
-/// Requests that may wait for rumqttc. Each receipt is acknowledged once and packet ids have 16 bits, so with a few
-/// more for SUBSCRIBE and DISCONNECT it is never full. Memory is taken only as far as it is used.
+/// Capacity of rumqttc's request queue. Each receipt is acknowledged once and packet ids have 16 bits, so with a few
+/// more for SUBSCRIBE and DISCONNECT it is never full. Memory is allocated only as needed.
 pub(super) const REQUESTS_MAX: usize = 65_535 + 16;
 
-/// Requests that rumqttc writes, and packets that it reads, before it turns to the other.
+/// Requests that rumqttc writes, and packets that it reads, before it switches to the other direction.
 pub(super) const REQUEST_BATCH: usize = 1024;
-/// The largest that rumqttc takes.
+/// The maximum that rumqttc allows.
 pub(super) const READ_BATCH: usize = 128;
 
-/// How long a connection may take to open, in seconds.
+/// Timeout to open a connection, in seconds.
 pub(super) const CONNECT_SECONDS: u64 = 10;
 
-/// How long a connection may take to close.
+/// Timeout to close a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What must be sent back for a message.
+/// The acknowledgement that a message requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::ingest) enum Receipt {
     /// QoS 1: PUBACK.
     PubAck(u16),
-    /// QoS 2, which is never asked for, but a session made by someone else may still hold such messages: PUBREC.
+    /// QoS 2: PUBREC. Never requested, but a session created by another client may still hold such messages.
     PubRec(u16),
 }
 
-/// A message as it came.
 #[derive(Debug, Default)]
 pub(in crate::ingest) struct Message {
-    /// The topic; the broker should have made sure that it is UTF-8.
+    /// The topic; the broker should have verified that it is UTF-8.
     pub(in crate::ingest) topic: Bytes,
-    /// The payload.
     pub(in crate::ingest) payload: Bytes,
     /// `None`: QoS 0.
     pub(in crate::ingest) receipt: Option<Receipt>,
-    /// It is sent because of a subscription: the broker had it retained.
+    /// The broker had it retained, and sends it because of a subscription.
     pub(in crate::ingest) is_retained: bool,
     /// It may have been sent before.
     pub(in crate::ingest) is_dup: bool,
     /// MQTT 5: the user properties.
     pub(in crate::ingest) properties: Vec<(String, String)>,
-    /// Whoever received it has found that it is not to be decoded: it becomes a dead letter.
+    /// Set if the receiver decided not to decode it: it becomes a dead letter.
     pub(in crate::ingest) refused: Option<AdmissionError>,
 }
 
 /// Why a message is not decoded.
 #[derive(Debug)]
 pub(in crate::ingest) struct AdmissionError {
-    /// Of [`crate::decode::reasons`].
+    /// One of [`crate::decode::reasons`].
     pub(in crate::ingest) reason: &'static str,
-    /// In words.
+    /// For a person.
     pub(in crate::ingest) detail: String,
-    /// Bytes of the payload as it was sent, of which the message may have the begin only.
+    /// Size of the payload as sent; the message may contain only its beginning.
     pub(in crate::ingest) payload_bytes: usize,
 }
 
 /// The broker's answer to one filter of a SUBSCRIBE.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Grant {
-    /// With this QoS at most.
+    /// Granted, with at most this QoS.
     Qos(u8),
-    /// Refused, and why.
+    /// Refused, with the broker's reason.
     Refused(String),
 }
 
-/// What comes in.
+/// An incoming event.
 #[derive(Debug)]
 pub(super) enum Event {
     /// The connection is open; whether the broker still has the session.
@@ -95,15 +94,14 @@ pub(super) enum Event {
         /// From CONNACK.
         session_present: bool,
     },
-    /// A message.
     Message(Message),
-    /// SUBACK: an answer to each filter, in the order of the subscriptions.
+    /// SUBACK: one answer per filter, in the order of the subscriptions.
     Subscribed(Vec<Grant>),
-    /// PUBACK: what was published of our own state has arrived.
+    /// PUBACK for our own status.
     Published,
 }
 
-/// Why a connection ended, in rumqttc's words.
+/// Why a connection ended, with rumqttc's text.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {
     /// MQTT 3.1.1.
@@ -114,7 +112,7 @@ pub(super) enum LinkError {
     V5(Box<rumqttc_v5::ConnectionError>),
 }
 
-/// The receiving half. It must be polled all the time: it also sends pings and what the sender queued.
+/// The receiving half. It must be polled continuously: it also sends pings and the sender's queued packets.
 pub(super) enum Link {
     /// MQTT 3.1.1.
     V4(Box<rumqttc_v4::EventLoop>),
@@ -126,7 +124,7 @@ impl Link {
     /// The next event; the first call opens the connection.
     ///
     /// # Errors
-    /// The connection is gone, and with it this link.
+    /// The connection has ended, and this link with it.
     pub(super) async fn next(&mut self) -> Result<Event, LinkError> {
         match self {
             Link::V4(events) => v4::next(events).await.map_err(|error| LinkError::V4(Box::new(error))),
@@ -140,12 +138,12 @@ enum Client {
     V5(rumqttc_v5::AsyncClient),
 }
 
-/// The connection has ended; its [`Link`] says why.
+/// The connection has ended; its [`Link`] returns the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection has ended")]
 pub(super) struct Disconnected;
 
-/// The sending half. Nothing here waits.
+/// The sending half. It never waits.
 pub(super) struct Sender {
     client: Client,
     socket: Handle<TcpStream>,
@@ -166,7 +164,7 @@ impl Sender {
     /// Subscribes to every filter, in one packet.
     ///
     /// # Errors
-    /// The connection has ended, or a filter is none (the configuration is checked at the start).
+    /// The connection has ended, or a filter is invalid (the configuration is checked at the start).
     pub(super) fn subscribe(&self, config: &Mqtt) -> Result<(), Disconnected> {
         match &self.client {
             Client::V4(client) => client.try_subscribe_many(v4::filters(config)).map_err(|_| Disconnected),
@@ -174,7 +172,7 @@ impl Sender {
         }
     }
 
-    /// Publishes our own state, retained.
+    /// Publishes our own status, retained.
     ///
     /// # Errors
     /// The connection has ended.
@@ -191,7 +189,7 @@ impl Sender {
         }
     }
 
-    /// Publishes a command, with QoS 0 as Sparkplug B wants it.
+    /// Publishes a command, with QoS 0 as Sparkplug B requires.
     ///
     /// # Errors
     /// The connection has ended.
@@ -206,11 +204,11 @@ impl Sender {
         }
     }
 
-    /// Ends the connection in good order: what was acknowledged before goes out, and where there is a `status` (a topic
-    /// and a state) to publish that, then DISCONNECT, and then it waits until the broker has read all of it and closes.
-    /// What still comes in is not taken; the broker keeps it.
+    /// Ends the connection in order: sends queued acknowledgements, publishes `status` (a topic and a state) if given,
+    /// sends DISCONNECT, and waits until the broker has read everything and closes. Messages that still arrive are not
+    /// accepted; the broker keeps them.
     pub(super) async fn close(self, mut link: Link, status: Option<(&str, &'static str)>) {
-        // DISCONNECT can overtake a publish that waits, so the broker's PUBACK is waited for first.
+        // DISCONNECT can overtake a queued publish, so this waits for the broker's PUBACK first.
         if let Some((topic, state)) = status
             && self.publish_status(topic, state).is_ok()
         {
@@ -230,15 +228,15 @@ impl Sender {
             socket.linger().await;
         };
         if tokio::time::timeout(CLOSE_TIMEOUT, close).await.is_err() {
-            tracing::debug!("the broker did not close the connection in time");
+            tracing::debug!("broker did not close the connection in time");
         }
     }
 }
 
-/// Makes both halves of a connection that [`Link::next`] opens.
+/// Creates both halves of a connection that [`Link::next`] opens.
 ///
 /// # Errors
-/// It cannot be opened as configured.
+/// The settings cannot be used.
 pub(super) fn open(config: &Mqtt, target: &Target, material: &Credentials) -> Result<(Sender, Link), SetupError> {
     let socket = Handle::default();
     let (client, link) = match config.protocol {

@@ -1,6 +1,6 @@
-//! Dead letters read again: as the subscription reads them that fits their topic today. A dead letter does not say which broker
-//! it came from, so those of all brokers are asked, in the order of the configuration; those of devices that connect to
-//! the service itself have topics of their own. Pure.
+//! Decodes dead letters of MQTT again, with the subscription that matches their topic now. A dead letter does not
+//! record its broker, so the subscriptions of all brokers are tried in the order of the configuration. Dead letters of
+//! devices that connect directly use the topics of `listen.mqtt`. Pure.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Subscriptions {
         decoding: &Arc<Decoding>,
     ) -> Result<Subscriptions, SetupError> {
         let collector = |subscriptions: &[Subscription]| {
-            // What was kept is no longer than what is taken today.
+            // No limit: a kept payload is not larger than an accepted one.
             let settings = Settings { source: "", payload_bytes_max: usize::MAX, status_topic: None };
             Collector::new(subscriptions, settings, decoding.clone())
         };
@@ -38,7 +38,8 @@ impl Subscriptions {
     pub(in crate::ingest) fn read(&mut self, dead_letter: &DeadLetter) -> Redecoded {
         let of_devices = dead_letter.source == Source::MqttDirect.label();
         let collectors: &mut [Collector] = if of_devices { &mut self.devices } else { &mut self.brokers };
-        let mut redecoded = Redecoded::rejected(reasons::NO_SUBSCRIPTION, "no configured subscription has this topic");
+        let mut redecoded =
+            Redecoded::rejected(reasons::NO_SUBSCRIPTION, "no configured subscription matches this topic");
         for collector in collectors {
             redecoded = take(collector, dead_letter);
             if redecoded.reason() != Some(reasons::NO_SUBSCRIPTION) {
@@ -51,11 +52,11 @@ impl Subscriptions {
 
 fn take(collector: &mut Collector, dead_letter: &DeadLetter) -> Redecoded {
     let (topic, payload) = (dead_letter.topic.clone().into(), dead_letter.payload.clone().into());
-    // Its user properties are not kept.
+    // Dead letters do not keep user properties.
     let message = Message { topic, payload, is_dup: true, ..Message::default() };
-    // It is alone in the collector, so there is room for it.
+    // The collector is empty, so there is room for it.
     let _ = collector.take(&message, dead_letter.received_at_ms);
-    // A dead letter is of another time: no node of Sparkplug B is asked because of it.
+    // A dead letter is old: it must not cause a rebirth command to a Sparkplug B node.
     collector.rebirths().for_each(drop);
     let gathered = collector.finish();
     let rejected = gathered.rejected.total();

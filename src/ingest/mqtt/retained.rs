@@ -1,11 +1,12 @@
-//! What is remembered of the messages taken, so that a retained message is taken once. Pure.
+//! Remembers accepted messages, so that each retained message is accepted once. Pure.
 //!
-//! Of each topic the newest message that was *acknowledged* is remembered (two hashes, not the text). A message that the
-//! broker sends because of a subscription, and not because it was published just now, is left out where it equals that.
-//! One that was taken but never acknowledged is not remembered, so its redelivery is taken.
+//! For each topic it remembers the newest *acknowledged* message (two hashes, not the text). If the broker sends a
+//! message because of a subscription, not because it was just published, and it equals the remembered one, it is
+//! skipped. A message that was accepted but never acknowledged is not remembered, so its redelivery is accepted.
 //!
-//! Bounded: 65,536 topics a broker, 1 MiB, had when the first is remembered. Where two topics fall on one place the older
-//! is forgotten; what is forgotten is taken once more, nothing is ever left out that was not taken.
+//! Bounded: 65,536 topics per broker, 1 MiB, allocated with the first entry. If two topics hash to the same slot, the
+//! older is evicted. A message of an evicted topic is accepted once more; no message is ever skipped that was not
+//! accepted before.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -13,18 +14,16 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const PLACES: usize = 65_536;
 
-/// A topic and its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::ingest) struct Note {
     topic: u64,
     payload: u64,
 }
 
-/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Accepted {
     places: Vec<Note>,
-    /// Drawn once, so that nobody can prepare messages that are taken for others.
+    /// Random per process, so that a sender cannot construct messages with colliding hashes.
     seed: u64,
 }
 
@@ -35,9 +34,9 @@ impl Default for Accepted {
 }
 
 impl Accepted {
-    /// What would be remembered of a message.
+    /// Hashes topic and payload of a message.
     pub(super) fn note(&self, topic: &[u8], payload: &[u8]) -> Note {
-        // 0 stands for an empty place.
+        // 0 marks an empty slot.
         let topic = xxh3_64_with_seed(topic, self.seed).max(1);
         Note { topic, payload: xxh3_64_with_seed(payload, self.seed) }
     }
@@ -46,12 +45,12 @@ impl Accepted {
         note.topic as usize % PLACES
     }
 
-    /// Whether it is the newest that was acknowledged on its topic.
+    /// Whether it equals the newest acknowledged message of its topic.
     pub(super) fn contains(&self, note: Note) -> bool {
         self.places.get(Accepted::place(note)) == Some(&note)
     }
 
-    /// It was acknowledged.
+    /// Records an acknowledged message.
     pub(super) fn remember(&mut self, note: Note) {
         if self.places.is_empty() {
             self.places.resize(PLACES, Note::default());

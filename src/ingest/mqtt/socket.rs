@@ -1,14 +1,15 @@
-//! The socket under rumqttc: sends many small packets in one system call, and outlives rumqttc by a moment.
+//! The socket below rumqttc: sends many small packets in one system call, and outlives rumqttc for a moment.
 //!
-//! rumqttc flushes after every PUBACK (its requests for control packets are taken one at a time), so a hundred thousand
-//! messages a second would be as many system calls of four bytes. Here a flush is only noted, and what was written goes
-//! out when rumqttc next asks for something to read. It does so as soon as it has nothing more to send, and it never
-//! waits for anything else meanwhile, so nothing is held back while anyone waits.
+//! rumqttc flushes after every PUBACK (it takes requests for control packets one at a time), so a hundred thousand
+//! messages a second would cost as many system calls of four bytes. Here a flush is only noted, and the written bytes
+//! are sent when rumqttc next reads. rumqttc reads as soon as it has nothing more to send, and never waits for anything
+//! else meanwhile, so no bytes are held back while a task waits.
 //!
-//! The one exception is the end: after DISCONNECT rumqttc does not read again, so [`Handle::flush_eagerly`] makes flushes
-//! real. And rumqttc drops the socket then, although the broker may not have read all of it: a new connection with the
-//! same client id would overtake the PUBACKs on the old one, and the broker would send their messages again. So the
-//! socket is handed back, and [`Handle::linger`] waits until the broker has closed it.
+//! The exception is the end of the connection: rumqttc does not read again after DISCONNECT, so
+//! [`Handle::flush_eagerly`] makes every flush take effect. rumqttc then drops the socket, although the broker may not
+//! have read all of it. A new connection with the same client id would overtake the PUBACKs on the old one, and the
+//! broker would send their messages again. So the socket is handed back, and [`Handle::linger`] waits until the broker
+//! has closed it.
 
 use std::io;
 use std::pin::Pin;
@@ -19,7 +20,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-/// Written bytes that may wait; more are sent before anything is added (4,096 PUBACKs).
+/// Written bytes that may wait; beyond this they are sent before more are added (4,096 PUBACKs).
 const WAITING_BYTES_MAX: usize = 16 * 1024;
 
 #[derive(Debug)]
@@ -28,7 +29,7 @@ struct Shared<S> {
     left: Mutex<Option<S>>,
 }
 
-/// The hold on a socket that is kept outside of rumqttc.
+/// Control of the socket from outside of rumqttc.
 #[derive(Debug)]
 pub(super) struct Handle<S>(Arc<Shared<S>>);
 
@@ -45,12 +46,12 @@ impl<S> Default for Handle<S> {
 }
 
 impl<S: AsyncRead + Unpin> Handle<S> {
-    /// From now on, every flush is real.
+    /// From now on every flush sends.
     pub(super) fn flush_eagerly(&self) {
         self.0.eager.store(true, Ordering::Release);
     }
 
-    /// When rumqttc has dropped the socket: reads what still comes until the broker closes it.
+    /// After rumqttc has dropped the socket: reads and discards until the broker closes it.
     pub(super) async fn linger(&self) {
         let left = self.0.left.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut socket) = left else { return };
@@ -59,10 +60,9 @@ impl<S: AsyncRead + Unpin> Handle<S> {
     }
 }
 
-/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Coalescing<S> {
-    /// Gone only in `drop`.
+    /// `None` only in `drop`.
     socket: Option<S>,
     waiting: BytesMut,
     handle: Handle<S>,
@@ -75,7 +75,6 @@ impl<S> Drop for Coalescing<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Coalescing<S> {
-    /// Wraps a socket.
     pub(super) fn new(socket: S, handle: Handle<S>) -> Coalescing<S> {
         Coalescing { socket: Some(socket), waiting: BytesMut::new(), handle }
     }
@@ -100,7 +99,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Coalescing<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Coalescing<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        // Where the peer takes no more for now, this task is woken when it does, and reads again then.
+        // If the peer accepts no more bytes now, this task is woken when it does, and reads then.
         if !this.waiting.is_empty()
             && let Poll::Ready(Err(error)) = this.poll_send(cx)
         {

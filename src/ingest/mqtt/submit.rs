@@ -1,7 +1,8 @@
-//! The second task of a connection: hands its ingest batches to the intake, in order, and waits where the intake does not take
-//! them, so that the first task never has to.
+//! The submit task of a connection: submits its ingest batches to admission, in order, and waits while admission is
+//! closed, so that the poll task never has to wait.
 //!
-//! It ends with its connection; ingest batches that still wait then are dropped, since the broker sends their messages again.
+//! It ends with its connection. Ingest batches that are still queued are dropped, because the broker sends their
+//! messages again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +11,15 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::admission::{Admission, AdmissionError, IngestBatch};
 
-/// IngestReceiver that may wait here. At 256 KiB each, 64 MiB a broker; at 512 messages each, more than the 65,535 messages
-/// that a broker may have un-acknowledged.
+/// Maximum queued ingest batches. At 256 KiB each, 64 MiB per broker; at 512 messages each, more than the 65,535
+/// messages that a broker may have unacknowledged.
 pub(super) const BATCHES_MAX: usize = 256;
 
-/// How often a closed admission is tried again.
+/// How often a closed admission is checked again.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Runs until the queue is closed or the intake is closed for good. Tells `taken` of each ingest batch taken off the queue.
+/// Runs until the queue is closed or admission is closed for good. Notifies `taken` of each ingest batch taken off the
+/// queue.
 pub(in crate::ingest) async fn submit(
     mut queue: mpsc::Receiver<IngestBatch>,
     admission: Admission,
@@ -25,14 +27,14 @@ pub(in crate::ingest) async fn submit(
 ) {
     while let Some(ingest_batch) = queue.recv().await {
         taken.notify_one();
-        // Asked before, since an ingest batch that `submit` refuses is gone.
+        // Checked before, because `submit` drops an ingest batch that it refuses.
         while let Err(AdmissionError::Busy | AdmissionError::Full) = admission.check() {
             tokio::time::sleep(RETRY).await;
         }
         match admission.submit(ingest_batch).await {
             Ok(()) => {}
-            // Admission was closed while the ingest batch waited in it. Its acknowledgement has said so, and the connection
-            // ends when all before it is acknowledged.
+            // Admission closed while the ingest batch waited. Its acknowledgement has reported that, and the connection
+            // ends when all messages before it are acknowledged.
             Err(AdmissionError::Busy | AdmissionError::Full) => {}
             Err(AdmissionError::Stopping | AdmissionError::Broken) => return,
         }

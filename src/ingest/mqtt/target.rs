@@ -1,4 +1,4 @@
-//! Where a broker is and how it is reached: the URL taken apart, TLS, and the socket.
+//! Address and transport of a broker: the parsed URL, TLS, and the socket.
 
 use std::io;
 
@@ -23,20 +23,20 @@ pub(super) enum Scheme {
     Wss,
 }
 
-/// A broker's URL, taken apart.
+/// A parsed broker URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
-    /// How to speak to it.
+    /// Transport and encryption.
     pub(super) scheme: Scheme,
     /// Name or address; an IPv6 address without its brackets.
     pub(super) host: String,
-    /// The port, by scheme where the URL has none.
+    /// The port; the scheme's default if the URL has none.
     pub(super) port: u16,
-    /// The URL as it was set.
+    /// The URL as configured.
     pub(super) url: String,
 }
 
-/// Why a broker cannot be spoken to as configured; a person has to change something.
+/// Why a broker connection is not possible as configured. An operator has to change the configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// The URL cannot be used.
@@ -47,24 +47,24 @@ pub enum SetupError {
     /// The certificates cannot be used.
     #[error("mqtt: {0}")]
     Tls(#[from] TlsError),
-    /// A subscription's topic template cannot be read.
+    /// A subscription's topic template cannot be parsed.
     #[error("mqtt.subscriptions.topic of {filter}: {error}")]
     TopicTemplate {
         /// The subscription's filter.
         filter: String,
-        /// What is wrong.
+        /// The syntax error of the template.
         error: TopicError,
     },
-    /// rumqttc does not take the options.
-    #[error("the MQTT client refuses the settings: {0}")]
+    /// rumqttc rejects the options.
+    #[error("the MQTT client library rejects the settings: {0}")]
     Options(String),
 }
 
 impl Target {
-    /// Takes a URL apart.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// It is none that a broker can have.
+    /// It is not a valid broker URL.
     pub(super) fn parse(url: &str) -> Result<Target, SetupError> {
         let bad = || SetupError::Url(url.to_owned());
         let (scheme, rest) = url.split_once("://").ok_or_else(bad)?;
@@ -78,8 +78,8 @@ impl Target {
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let is_plain = matches!(scheme, Scheme::Mqtt | Scheme::Mqtts);
         if authority.contains('@') {
-            // Not repeated: it holds a password.
-            return Err(SetupError::Url("it holds credentials; use mqtt.username and mqtt.password_file".into()));
+            // The URL is not repeated: it contains a password.
+            return Err(SetupError::Url("it contains credentials; use mqtt.username and mqtt.password_file".into()));
         }
         if is_plain && !matches!(path, "" | "/") {
             return Err(bad());
@@ -107,10 +107,10 @@ impl Target {
         }
     }
 
-    /// The TLS configuration, where the scheme has one. Reads files: it blocks for some milliseconds.
+    /// The TLS configuration, if the scheme uses TLS. Reads files, so it blocks for some milliseconds.
     ///
     /// # Errors
-    /// The certificates cannot be had.
+    /// The certificates cannot be loaded.
     pub(super) fn tls(&self, config: &Mqtt) -> Result<Option<TlsConfiguration>, TlsError> {
         if matches!(self.scheme, Scheme::Mqtt | Scheme::Ws) {
             return Ok(None);
@@ -122,10 +122,10 @@ impl Target {
     }
 }
 
-/// Opens the socket, tries every address of the name.
+/// Opens the socket; tries every address of the host name.
 pub(super) async fn dial(host: String, port: u16, handle: Handle<TcpStream>) -> io::Result<Coalescing<TcpStream>> {
     let socket = TcpStream::connect((host.as_str(), port)).await?;
-    // Writes are gathered already; Nagle's algorithm would add its delay to every PUBACK of a quiet connection.
+    // Writes are coalesced already; Nagle's algorithm would delay every PUBACK of a quiet connection.
     socket.set_nodelay(true)?;
     Ok(Coalescing::new(socket, handle))
 }

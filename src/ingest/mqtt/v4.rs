@@ -1,4 +1,4 @@
-//! MQTT 3.1.1 in terms of [`super::link`].
+//! The MQTT 3.1.1 implementation of [`super::link`].
 
 use rumqttc_v4::mqttbytes::v4::{ConnAck, LastWill, PubAck, PubRec, SubscribeReasonCode};
 use rumqttc_v4::{
@@ -13,11 +13,11 @@ use super::socket::Handle;
 use super::target::{Scheme, SetupError, Target, dial};
 use crate::config::Mqtt;
 
-/// The largest packet that MQTT has. rumqttc ends the connection at a larger one than set here, and the broker would
-/// send it again for ever; so any is read, and one over `packet_max_bytes` becomes a dead letter.
+/// The largest packet that MQTT allows. rumqttc closes the connection at a larger packet than set here, and the broker
+/// would send it again for ever. So this sets no limit: a packet over `packet_max_bytes` becomes a dead letter.
 const PACKET_BYTES_MAX: usize = 268_435_455 + 5;
 
-/// Client and event loop of a new connection.
+/// Creates client and event loop of a new connection.
 pub(super) fn open(
     config: &Mqtt,
     target: &Target,
@@ -46,7 +46,7 @@ pub(super) fn open(
         .set_max_request_batch(REQUEST_BATCH)
         .set_read_batch_size(READ_BATCH);
     options.try_set_clean_session(config.clean_start).map_err(|e| refused(&e))?;
-    // We publish nothing but our state; rumqttc walks through this many slots at every flush.
+    // Only our own status is published. rumqttc scans this many slots at every flush.
     options.try_set_inflight(1).map_err(|e| refused(&e))?;
     match (&config.username, &material.password) {
         (Some(user), Some(password)) => {
@@ -68,7 +68,7 @@ pub(super) fn open(
     Ok((client, events))
 }
 
-/// The next event that matters.
+/// The next relevant event.
 pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionError> {
     loop {
         let rumqttc_v4::Event::Incoming(packet) = events.poll().await? else { continue };
@@ -103,7 +103,7 @@ pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionErro
     }
 }
 
-/// The packet that acknowledges.
+/// The acknowledgement packet for a receipt.
 pub(super) fn ack(receipt: Receipt) -> ManualAck {
     match receipt {
         Receipt::PubAck(id) => ManualAck::PubAck(PubAck::new(id)),

@@ -1,4 +1,4 @@
-//! MQTT 5 in terms of [`super::link`].
+//! The MQTT 5 implementation of [`super::link`].
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::socket::Handle;
 use super::target::{Scheme, SetupError, Target, dial};
 use crate::config::{Mqtt, Retained, Subscription};
 
-/// Client and event loop of a new connection.
+/// Creates client and event loop of a new connection.
 pub(super) fn open(
     config: &Mqtt,
     target: &Target,
@@ -43,15 +43,15 @@ pub(super) fn open(
         .set_connect_timeout(Duration::from_secs(CONNECT_SECONDS))
         .set_clean_start(config.clean_start)
         .set_session_expiry_interval(Some(expiry_seconds))
-        // Topics come written out: an alias saves bytes that are cheap, and is state that can be wrong.
+        // No topic aliases: they save bytes that are cheap, and add state that can be wrong.
         .set_topic_alias_max(Some(0))
         .set_receive_maximum(Some(config.window.max(1)))
-        // No limit is told to the broker: it would drop a larger message without a word to anyone. Any is read, and one
-        // over `packet_max_bytes` becomes a dead letter.
+        // No maximum packet size is announced: the broker would silently drop a larger message. Packets of any size are
+        // read, and one over `packet_max_bytes` becomes a dead letter.
         .set_unlimited_incoming_packet_size()
-        // A new event loop knows no session; without this it would refuse the one that the broker kept.
+        // A new event loop has no session. Without this it would refuse the one that the broker kept.
         .set_broker_session_resume_policy(BrokerSessionResumePolicy::AllowBrokerOnly)
-        // We publish nothing but our state; rumqttc walks through this many slots at every flush, by default 65,535.
+        // Only our own status is published. rumqttc scans this many slots at every flush, by default 65,535.
         .set_outgoing_inflight_upper_limit(1)
         .set_ack_mode(AckMode::Manual)
         .set_max_request_batch(REQUEST_BATCH)
@@ -76,15 +76,15 @@ pub(super) fn open(
     AsyncClient::builder(options).capacity(REQUESTS_MAX).try_build().map_err(|e| refused(&e))
 }
 
-/// The next event that matters.
+/// The next relevant event.
 pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionError> {
     loop {
         let rumqttc_v5::Event::Incoming(packet) = events.poll().await? else { continue };
         match packet {
             Packet::ConnAck(ConnAck { session_present, .. }) => {
-                // With a session that only the broker knows, rumqttc refuses to subscribe: it fears for the packet ids
-                // of our own unfinished publishes, of which there are none. Forgetting the local session lifts that;
-                // nothing has been read on this connection yet, so nothing is lost.
+                // If only the broker has the session, rumqttc refuses to subscribe, to protect the packet ids of our
+                // own unfinished publishes, of which there are none. Resetting the local session lifts that. Nothing
+                // has been read on this connection yet, so nothing is lost.
                 if session_present {
                     events.reset_session_state();
                 }
@@ -119,7 +119,7 @@ pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionErro
     }
 }
 
-/// The packet that acknowledges.
+/// The acknowledgement packet for a receipt.
 pub(super) fn ack(receipt: Receipt) -> ManualAck {
     match receipt {
         Receipt::PubAck(id) => ManualAck::PubAck(PubAck::new(id, None)),
@@ -127,7 +127,7 @@ pub(super) fn ack(receipt: Receipt) -> ManualAck {
     }
 }
 
-/// The filters of all subscriptions, each with when its retained messages are wanted (MQTT 5 §3.8.3.1, Retain Handling).
+/// The filters of all subscriptions, each with its Retain Handling option (MQTT 5 §3.8.3.1).
 pub(super) fn filters(config: &Mqtt) -> Vec<SubscribeFilterInput> {
     let filter = |s: &Subscription| {
         let qos = if s.qos_asked() == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };

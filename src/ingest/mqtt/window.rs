@@ -1,46 +1,46 @@
-//! How the window of unacknowledged messages stands: how old the oldest is, for how long it has been full, and what the
-//! cause is where that lasts. Pure.
+//! Monitors the window of unacknowledged messages: the age of the oldest, how long the window has been full, and the
+//! cause if that lasts. Pure.
 //!
-//! A full window is where the broker stops sending, so throughput is the window by the time that an acknowledgement
-//! takes. Either that time is too long, for one of a few reasons that can be told apart here, or the window is too small.
+//! When the window is full the broker stops sending, so throughput is the window divided by the time of an
+//! acknowledgement. Either that time is too long, for one of a few reasons that can be distinguished here, or the
+//! window is too small.
 
 use crate::admission::AdmissionError;
 use crate::config::AckMode;
 
-/// How often a sample is given.
+/// Interval of samples.
 const SAMPLE_MS: u64 = 1000;
-/// An oldest message of this age is worth a line in the log; a full window is when it was so about half of the time.
+/// Thresholds for a log line: the age of the oldest message, and the share of recent time that the window was full.
 const OLD_SECONDS: f64 = 5.0;
 const FULL_SHARE: f64 = 0.5;
-/// What a sample weighs in the share of the time that the window was full.
+/// Weight of one sample in the moving average of the full share.
 const WEIGHT: f64 = 0.2;
-/// Acknowledgements that take less than this are not what is slow.
+/// Acknowledgements faster than this are not the cause.
 const QUICK_SECONDS: f64 = 1.0;
-/// How often it is said.
+/// Interval of log lines.
 const LOG_MS: u64 = 60_000;
 
-/// Since the sample before.
+/// Measurements since the previous sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sample {
-    /// Messages that wait for their acknowledgement.
+    /// Unacknowledged messages.
     pub(super) pending: usize,
     /// Age of the oldest of them.
     pub(super) oldest_seconds: f64,
     /// Whole seconds for which the window was full; fractions are carried into the next one.
     pub(super) full_seconds: u64,
-    /// It is time to say something: it stands badly, and nothing was said for a while.
+    /// A log line is due: a threshold is exceeded, and none was written for a while.
     pub(super) speak: bool,
 }
 
-/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Window {
     size: usize,
     full_since_ms: Option<u64>,
-    /// Not yet told.
+    /// Not yet part of a sample.
     full_ms: u64,
     sampled_ms: u64,
-    /// Share of the recent time that it was full, 0 to 1.
+    /// Share of recent time that the window was full, 0 to 1.
     share: f64,
     spoke_ms: Option<u64>,
 }
@@ -51,7 +51,8 @@ impl Window {
         Window { size, full_since_ms: None, full_ms: 0, sampled_ms: 0, share: 0.0, spoke_ms: None }
     }
 
-    /// How many messages wait and since when the oldest; to be called at changes, and once a second where there are none.
+    /// Records the number of waiting messages and the receipt time of the oldest. Call at changes, and once a second
+    /// without changes.
     pub(super) fn observe(&mut self, pending: usize, oldest_ms: Option<u64>, now_ms: u64) -> Option<Sample> {
         let is_full = pending >= self.size;
         if let Some(since) = self.full_since_ms.take() {
@@ -77,18 +78,18 @@ impl Window {
     }
 }
 
-/// Why messages wait, for a person.
+/// The cause of the wait, for the log.
 pub(super) fn cause(admission: Result<(), AdmissionError>, ack: AckMode, oldest_seconds: f64) -> &'static str {
     match (admission, ack) {
         (Err(AdmissionError::Full), _) => {
-            "the journal is full: the store does not keep up, or is away; make it faster, or journal.max_bytes larger"
+            "the journal is full: the store is too slow or unreachable; speed it up, or increase journal.max_bytes"
         }
         _ if oldest_seconds < QUICK_SECONDS => {
-            "the window is too small for the broker's rate: acknowledgements are quick; make mqtt.window larger (for \
+            "the window is too small for the broker's rate: acknowledgements are fast; increase mqtt.window (with \
              protocol = 4 the broker's own limit)"
         }
-        (_, AckMode::Stored) => "the store is slow, and ingest.ack = \"stored\" waits for it",
-        (_, AckMode::Journal) => "the disk of the journal is slow (see journal_sync_seconds), or the machine is busy",
+        (_, AckMode::Stored) => "the store is slow, and acknowledgements wait for it (ingest.ack = \"stored\")",
+        (_, AckMode::Journal) => "the journal's disk is slow (see journal_sync_seconds), or the machine is overloaded",
     }
 }
 

@@ -1,10 +1,10 @@
-//! The certificates of a port of ours: watched, read again when their files change or when somebody says so, and replaced
-//! between two handshakes. Connections stay as they are.
+//! The certificates of one of our ports: watched, read again when their files change or on request (reload), and
+//! replaced between two handshakes. Open connections are not affected.
 //!
-//! Where the new files cannot be used (one half written, a key that does not fit, a certificate cut short), those read
-//! before stay in force, and it is said: in the log once for each state of the files, in the metrics and in the status
-//! for as long as it is so. The same goes for a certificate that has expired: it is shown all the same, since a client
-//! that refuses it must be told so by TLS, not by a closed port.
+//! If the new files cannot be used (one half written, a key that does not match, a truncated certificate), the previous
+//! certificates stay in use. The problem is logged once per state of the files, and shown in the metrics and the status
+//! while it lasts. The same applies to an expired certificate: it is still presented, because a client that refuses it
+//! must learn that from TLS, not from a closed port.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,13 +27,13 @@ use crate::telemetry::metrics;
 /// A connection after its handshake.
 pub(crate) type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
 
-/// How often the files are looked at.
+/// How often the files are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// So long before its end a certificate is warned about.
+/// How long before its expiry a certificate causes a warning: 14 days.
 const WARN_BEFORE_S: i64 = 14 * 86_400;
 const DAY_S: i64 = 86_400;
 
-/// The files of a port, and how it speaks TLS.
+/// The TLS files and settings of a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Files {
     cert: PathBuf,
@@ -45,7 +45,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Those of a port for HTTP; `None`: it is plain.
+    /// For an HTTP port; `None`: no TLS.
     pub(crate) fn of_http(tls: &Tls) -> Option<Files> {
         Some(Files {
             cert: tls.cert_file.clone()?,
@@ -57,7 +57,7 @@ impl Files {
         })
     }
 
-    /// Those of the devices' port; `None`: it is plain.
+    /// For the devices' MQTT port; `None`: no TLS.
     pub(crate) fn of_devices(settings: &ListenMqtt) -> Option<Files> {
         Some(Files {
             cert: settings.cert_file.clone()?,
@@ -65,7 +65,7 @@ impl Files {
             client_ca: settings.client_ca_file.clone(),
             client_optional: false,
             only_13: false,
-            // Devices do not ask by ALPN, or ask for "mqtt" of a broker that may be anything.
+            // Devices do not use ALPN, or request "mqtt" whatever the broker.
             protocols: &[],
         })
     }
@@ -74,8 +74,8 @@ impl Files {
         [Some(&self.cert), Some(&self.key), self.client_ca.as_ref()].into_iter().flatten().map(PathBuf::as_path)
     }
 
-    /// How each of them looks. The time of the last change of a file's state moves with its rights too, and another file
-    /// under the same name (a link that is turned, as Kubernetes does it) has another number.
+    /// State of each file. ctime also changes with permissions. Another file under the same name (a replaced symlink,
+    /// as Kubernetes does it) has another inode.
     fn seen(&self) -> Seen {
         use std::os::unix::fs::MetadataExt as _;
         let look = |path: &Path| {
@@ -85,7 +85,7 @@ impl Files {
         self.paths().map(look).collect()
     }
 
-    /// Reads them; blocks for some milliseconds.
+    /// Reads the files; blocks for some milliseconds.
     pub(crate) fn read(self) -> Result<Loaded, TlsError> {
         let seen = self.seen();
         let speech = Speech {
@@ -100,7 +100,7 @@ impl Files {
         Ok(Loaded { files: self, seen, config: Arc::new(config), chain })
     }
 
-    /// Reads them and judges what they say, for `hourbucket check`: in a few words, or what is wrong.
+    /// Reads and checks the files, for `hourbucket check`: returns a short summary, or the problem.
     pub(crate) fn check(self, now_s: i64) -> Result<String, String> {
         let loaded = self.read().map_err(|error| error.to_string())?;
         let problems: Vec<String> = loaded.chain.problem(now_s).into_iter().chain(loaded.chain.disorder()).collect();
@@ -112,10 +112,10 @@ impl Files {
     }
 }
 
-/// How files looked.
+/// mtime, ctime and inode of each file; `None`: not readable.
 type Seen = Vec<Option<[i64; 5]>>;
 
-/// What was read, ready for use.
+/// A loaded TLS configuration.
 pub(crate) struct Loaded {
     files: Files,
     seen: Seen,
@@ -123,13 +123,13 @@ pub(crate) struct Loaded {
     chain: Chain,
 }
 
-/// What a chain of certificates says.
+/// Facts about a certificate chain.
 #[derive(Debug, Clone)]
 struct Chain {
     not_before_s: i64,
-    /// The first end of all of them.
+    /// The earliest expiry in the chain.
     not_after_s: i64,
-    /// The first that was not made by the one behind it, from 1.
+    /// Position, from 1, of the first certificate that was not issued by the next one.
     broken_at: Option<usize>,
 }
 
@@ -144,13 +144,13 @@ impl Chain {
         })
     }
 
-    /// Why clients will refuse it now.
+    /// Why clients will refuse the chain now.
     fn problem(&self, now_s: i64) -> Option<String> {
         if now_s > self.not_after_s {
-            return Some(format!("the certificate has expired on {}; renew it", day(self.not_after_s)));
+            return Some(format!("the certificate expired on {}; renew it", day(self.not_after_s)));
         }
         let early = now_s < self.not_before_s;
-        early.then(|| format!("the certificate is not good before {}; is the clock right?", day(self.not_before_s)))
+        early.then(|| format!("the certificate is not valid before {}; check the system clock", day(self.not_before_s)))
     }
 
     fn soon(&self, now_s: i64) -> Option<String> {
@@ -163,33 +163,32 @@ impl Chain {
     fn disorder(&self) -> Option<String> {
         let at = self.broken_at?;
         Some(format!(
-            "certificate {at} was not made by certificate {}, which follows it; the file must hold our own first, then the \
-             one that made it, and so on",
+            "certificate {at} was not issued by certificate {}, which follows it; order the file as: the server's own \
+             certificate first, then its issuer, and so on",
             at + 1
         ))
     }
 }
 
-/// A day as people write it.
+/// Formats a time as `YYYY-MM-DD`.
 fn day(at_s: i64) -> String {
     chrono::DateTime::from_timestamp(at_s, 0).map_or_else(|| at_s.to_string(), |at| at.format("%Y-%m-%d").to_string())
 }
 
-/// How the certificates of a port stand.
+/// Status of the certificates of a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsStatus {
-    /// The section of the settings: `http`, `admin` or `listen.mqtt`.
+    /// The section of the configuration: `http`, `admin` or `listen.mqtt`.
     pub port: &'static str,
-    /// Until when they are good, in seconds since 1970.
+    /// Expiry in seconds since 1970; the earliest of the chain.
     pub not_after_s: i64,
-    /// What is wrong.
+    /// Why the files or the certificates cannot be used, if so.
     pub problem: Option<String>,
 }
 
-/// Who is told.
+/// Called at each check of the files, every few seconds.
 pub type OnTls = Arc<dyn Fn(TlsStatus) + Send + Sync>;
 
-/// See the module's documentation.
 #[derive(Clone)]
 pub(crate) struct Certificates(Arc<Inner>);
 
@@ -202,14 +201,14 @@ struct Inner {
 
 struct State {
     loaded: Loaded,
-    /// How files looked that could not be used, and why.
+    /// State of the files that could not be used, and the error.
     failed: Option<(Seen, String)>,
-    /// What was logged of the certificate's end.
+    /// The last logged warning about expiry.
     said: Option<String>,
 }
 
 impl Certificates {
-    /// Reads the files.
+    /// Reads the files and starts with their certificates.
     pub(crate) async fn open(
         port: &'static str,
         files: Files,
@@ -225,25 +224,25 @@ impl Certificates {
         Ok(certificates)
     }
 
-    /// The section of the settings.
+    /// The section of the configuration.
     pub(crate) fn port(&self) -> &'static str {
         self.0.port
     }
 
-    /// What holds for the next handshake.
+    /// The configuration for the next handshake.
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
         self.read().loaded.config.clone()
     }
 
-    /// The handshake of a connection, without a limit of its own on time. `crypto` gives a place for the part that costs
-    /// something, once the client has said what it wants: who says nothing takes no place.
+    /// Performs the handshake of a connection, without a time limit. `crypto` resolves to a permit for the expensive
+    /// part. It is awaited only after the client's hello arrived, so silent clients hold no permit.
     pub(crate) async fn accept<P>(&self, stream: TcpStream, crypto: impl Future<Output = P>) -> io::Result<TlsStream> {
         let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
         let _place = crypto.await;
         hello.into_stream(self.config()).await
     }
 
-    /// Looks at the files every few seconds until `stop`.
+    /// Checks the files every few seconds until `stop`.
     pub(crate) async fn watch(self, stop: CancellationToken) {
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         loop {
@@ -254,7 +253,7 @@ impl Certificates {
         }
     }
 
-    /// Reads the files again where one has changed.
+    /// Reads the files again if one has changed.
     pub(crate) async fn look(&self) {
         let (files, before) = {
             let state = self.read();
@@ -262,13 +261,13 @@ impl Certificates {
             (state.loaded.files.clone(), before.clone())
         };
         let of_read = files.clone();
-        // Files may lie on a slow disk.
+        // The files may be on a slow disk.
         let read = tokio::task::spawn_blocking(move || {
             let seen = of_read.seen();
             (seen != before).then(|| (seen, of_read.read()))
         });
         let read = read.await.ok().flatten();
-        // Other files may have been put meanwhile.
+        // A reload may have set other files meanwhile.
         let is_ours = self.read().loaded.files == files;
         match read.filter(|_| is_ours) {
             Some((_, Ok(loaded))) => self.put(loaded),
@@ -277,7 +276,7 @@ impl Certificates {
         }
     }
 
-    /// Replaces what holds.
+    /// Replaces the certificates in use.
     pub(crate) fn put(&self, loaded: Loaded) {
         let mut state = self.write();
         (state.loaded, state.failed) = (loaded, None);
@@ -288,13 +287,13 @@ impl Certificates {
     fn loaded(&self) {
         let (port, now_s) = (self.0.port, self.now_s());
         let chain = self.read().loaded.chain.clone();
-        tracing::info!(port, until = day(chain.not_after_s), "certificates read");
+        tracing::info!(port, until = day(chain.not_after_s), "certificates loaded");
         if let Some(disorder) = chain.disorder() {
-            tracing::warn!("{port}: {disorder}");
+            tracing::warn!(port, problem = disorder, "certificate chain out of order");
         }
         let said = chain.problem(now_s).or_else(|| chain.soon(now_s));
         if let Some(said) = &said {
-            tracing::warn!("{port}: {said}");
+            tracing::warn!(port, problem = said, "certificate not valid now or expires soon");
         }
         self.write().said = said;
         metrics::tls_read(port, true);
@@ -303,24 +302,24 @@ impl Certificates {
 
     fn failed(&self, seen: Seen, error: &TlsError) {
         let port = self.0.port;
-        tracing::error!("{port}: {error}; the certificates read before stay in force");
+        tracing::error!(port, %error, "cannot load certificates; the previous ones stay in use");
         metrics::tls_read(port, false);
         self.write().failed = Some((seen, error.to_string()));
         self.report();
     }
 
-    /// Says how it stands, which changes with the time too.
+    /// Reports the status, which also changes with time.
     fn report(&self) {
         let (port, now_s) = (self.0.port, self.now_s());
         let state = self.read();
         let chain = state.loaded.chain.clone();
-        let failed = state.failed.as_ref().map(|(_, why)| format!("{why}; the certificates read before stay in force"));
+        let failed = state.failed.as_ref().map(|(_, why)| format!("{why}; the previous certificates stay in use"));
         drop(state);
         let expired = chain.problem(now_s);
         let news = expired.clone().or_else(|| chain.soon(now_s));
-        // The days count down in it: once a day.
+        // The text contains the days left, so it is logged once a day.
         if let Some(said) = news.filter(|news| self.read().said.as_ref() != Some(news)) {
-            tracing::warn!("{port}: {said}");
+            tracing::warn!(port, problem = said, "certificate not valid now or expires soon");
             self.write().said = Some(said);
         }
         metrics::tls(port, chain.not_after_s, failed.is_none());
@@ -333,7 +332,7 @@ impl Certificates {
         self.0.clock.now().wall_ms / 1000
     }
 
-    // Each state is whole in itself, whatever a thread that panicked was at.
+    // Each update replaces whole values, so the lock stays usable after a panic.
     fn read(&self) -> RwLockReadGuard<'_, State> {
         self.0.state.read().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! A connection to a port of this machine, whoever it says it is: for the probe, which sends no secret.
+//! TLS to a port of this machine without verification of the server's identity: for the probe, which sends no secret.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature,
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
-/// Takes every certificate whose key the other side has.
+/// Accepts any certificate whose private key the server proves to have.
 #[derive(Debug)]
 struct Anybody(CryptoProvider);
 
@@ -49,7 +49,7 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-/// TLS over a connection to a port of this machine.
+/// Performs the TLS handshake over a connection to a port of this machine.
 ///
 /// # Errors
 /// The handshake failed.

@@ -1,5 +1,6 @@
-//! TLS from PEM files, with one provider (ring) for all of it. Brokers' files are read for each connection; those of our
-//! own ports are watched ([`Certificates`]). Either way a renewed certificate holds from the next connection on.
+//! TLS from PEM files, with one provider (ring) throughout. The files for brokers are read for each connection; those
+//! of our own ports are watched ([`Certificates`]). Either way a renewed certificate applies from the next connection
+//! on.
 
 mod certificates;
 mod local;
@@ -20,44 +21,44 @@ pub(crate) use self::certificates::{Certificates, Files, Loaded, TlsStream};
 pub use self::certificates::{OnTls, TlsStatus};
 pub(crate) use self::local::connect_to_any;
 
-/// Why certificates cannot be used. Nothing of a key is ever shown.
+/// Why certificates cannot be used. The text never shows any part of a key.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
-    #[error("{path} cannot be read: {error}")]
+    #[error("cannot read {path}: {error}")]
     Read {
-        /// The file.
+        /// Path of the PEM file.
         path: PathBuf,
-        /// Why.
+        /// The underlying error.
         error: std::io::Error,
     },
-    /// A file is not PEM, or holds nothing of what it should.
-    #[error("{path} holds no usable {what} in PEM form")]
+    /// A file is not PEM, or does not contain the expected item.
+    #[error("{path} contains no usable {what} in PEM format")]
     Pem {
-        /// The file.
+        /// Path of the PEM file.
         path: PathBuf,
-        /// What it should hold.
+        /// The expected item: certificate, CA certificate or private key.
         what: &'static str,
     },
-    /// A certificate and a key that do not belong together, or a kind that rustls does not know.
-    #[error("{cert} and {key} cannot be used together: {error} (our own certificate must be the first in its file)")]
+    /// Certificate and key do not belong together, or are of a kind that rustls does not support.
+    #[error("{cert} and {key} cannot be used together: {error} (the key's certificate must be the first in its file)")]
     Identity {
-        /// The certificate's file.
+        /// Path of the certificate file.
         cert: PathBuf,
-        /// The key's file.
+        /// Path of the key file.
         key: PathBuf,
-        /// Why.
+        /// The underlying error.
         error: rustls::Error,
     },
-    /// The system's own certificates cannot be had.
-    #[error("the system's root certificates cannot be read: {0}; set ca_file")]
+    /// The system's root certificates cannot be loaded.
+    #[error("cannot load the system's root certificates: {0}; set ca_file")]
     Roots(String),
-    /// rustls refuses the settings as such.
+    /// rustls rejects the protocol versions or the crypto provider.
     #[error("TLS cannot be set up: {0}")]
     Setup(rustls::Error),
 }
 
-/// A certificate with its chain, and its key.
+/// The files of a certificate chain and its private key.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Identity<'a> {
     pub(super) cert: &'a Path,
@@ -100,14 +101,14 @@ fn system_roots() -> Result<RootCertStore, TlsError> {
     let found = rustls_native_certs::load_native_certs();
     let (added, _) = store.add_parsable_certificates(found.certs);
     if added == 0 {
-        let why = found.errors.first().map_or_else(|| "there are none".to_owned(), ToString::to_string);
+        let why = found.errors.first().map_or_else(|| "none found".to_owned(), ToString::to_string);
         return Err(TlsError::Roots(why));
     }
     Ok(store)
 }
 
-/// To speak to a server: whom to trust (`None`: the system's roots) and who we are. Reads files: it blocks for some
-/// milliseconds.
+/// Client configuration: the trusted roots (`None`: the system's) and our own certificate, if any. Reads files, so it
+/// blocks for some milliseconds.
 pub(super) fn client(ca: Option<&Path>, identity: Option<Identity<'_>>) -> Result<Arc<ClientConfig>, TlsError> {
     let roots = ca.map_or_else(system_roots, roots)?;
     let builder: ConfigBuilder<ClientConfig, WantsClientCert> =
@@ -125,24 +126,24 @@ pub(super) fn client(ca: Option<&Path>, identity: Option<Identity<'_>>) -> Resul
     Ok(Arc::new(config))
 }
 
-/// What a port of ours speaks.
+/// TLS settings of one of our ports.
 #[derive(Debug, Clone, Copy)]
 struct Speech<'a> {
     identity: Identity<'a>,
-    /// Whose certificates clients show; `None`: nobody is asked.
+    /// The CA of client certificates; `None`: none are requested.
     client_ca: Option<&'a Path>,
-    /// A client may show none.
+    /// A client may present none.
     client_optional: bool,
-    /// No TLS 1.2.
+    /// Disables TLS 1.2.
     only_13: bool,
-    /// What is spoken within, by ALPN; empty: not said.
+    /// The protocols offered by ALPN; empty: ALPN is not used.
     protocols: &'static [&'static [u8]],
 }
 
-/// Both versions, and 1.3 alone.
+/// TLS 1.3 comes first, so that a slice of one allows it alone.
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 
-/// To be spoken to. Reads files. Gives the chain too.
+/// Server configuration and certificate chain. Reads files.
 fn server(speech: Speech<'_>) -> Result<(ServerConfig, Vec<CertificateDer<'static>>), TlsError> {
     let provider = Arc::new(ring::default_provider());
     let versions = if speech.only_13 { &VERSIONS[..1] } else { &VERSIONS };

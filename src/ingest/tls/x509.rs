@@ -1,5 +1,5 @@
-//! What we want to know of a certificate beyond what rustls says: how long it is good, and whose it is. Reads the outer
-//! fields of X.509 (RFC 5280 §4.1) and nothing of their meaning; whether a certificate can be trusted is rustls's part.
+//! Certificate facts that rustls does not expose: validity and names. Parses the outer fields of X.509 (RFC 5280 §4.1)
+//! without interpreting them; rustls decides whether a certificate can be trusted.
 
 use chrono::NaiveDate;
 
@@ -7,21 +7,21 @@ const SEQUENCE: u8 = 0x30;
 const INTEGER: u8 = 0x02;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
-/// `[0]`, the version.
+/// Context tag `[0]`: the version.
 const VERSION: u8 = 0xa0;
 
-/// The outer fields of a certificate. Times in seconds since 1970, both inclusive.
+/// The outer fields of a certificate. Times are in seconds since 1970, both inclusive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Facts {
     pub(super) not_before_s: i64,
     pub(super) not_after_s: i64,
-    /// DER of the names.
+    /// DER of the name.
     pub(super) issuer: Vec<u8>,
     pub(super) subject: Vec<u8>,
 }
 
 impl Facts {
-    /// Reads a certificate; `None` where it is none.
+    /// Parses a certificate; `None` if it is malformed.
     pub(super) fn read(der: &[u8]) -> Option<Facts> {
         let mut certificate = Der(Der(der).take(SEQUENCE)?);
         let mut fields = Der(certificate.take(SEQUENCE)?);
@@ -29,7 +29,7 @@ impl Facts {
             fields.take(VERSION)?;
         }
         fields.take(INTEGER)?;
-        // The algorithm of the signature.
+        // The signature algorithm.
         fields.take(SEQUENCE)?;
         let issuer = fields.take(SEQUENCE)?.to_vec();
         let mut validity = Der(fields.take(SEQUENCE)?);
@@ -38,7 +38,7 @@ impl Facts {
     }
 }
 
-/// What is left of DER.
+/// The unread rest of a DER encoding.
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
@@ -48,7 +48,7 @@ impl<'a> Der<'a> {
         let (&length, rest) = rest.split_first()?;
         let (length, rest) = match length {
             0..=0x7f => (usize::from(length), rest),
-            // Long form: so many bytes of length. Four are 4 GiB.
+            // Long form: the low bits give the number of length bytes. Four allow 4 GiB.
             0x81..=0x84 => {
                 let (bytes, rest) = rest.split_at_checked(usize::from(length & 0x7f))?;
                 (bytes.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte)), rest)
@@ -99,7 +99,7 @@ mod tests {
         let server = Facts::read(&der(include_bytes!("../../../tests/support/mqtt_tls/server.pem"))).unwrap();
         let ca = Facts::read(&der(include_bytes!("../../../tests/support/mqtt_tls/ca.pem"))).unwrap();
         assert_eq!((server.not_before_s, server.not_after_s), (1_795_249_250, 4_948_849_250));
-        assert_eq!((&server.issuer, &ca.issuer), (&ca.subject, &ca.subject), "made by the CA, which made itself");
+        assert_eq!((&server.issuer, &ca.issuer), (&ca.subject, &ca.subject), "issued by the CA, which is self-signed");
         assert_ne!(server.subject, ca.subject);
     }
 

@@ -1,15 +1,16 @@
-//! `/v1/hooks/{format}`: where LoRaWAN servers, clouds and devices post to by themselves, each in its own format.
+//! `/v1/hooks/{format}`: LoRaWAN servers, clouds and devices post here, each in its own format.
 //!
-//! Most of these senders send once: ChirpStack logs an error and drops the uplink, The Things Stack tries once, a Shelly
-//! does not look at the answer. So
-//! - what is not understood is no error of the sender's: the body is kept whole as a dead letter, durable like readings, and
-//!   the answer is 2xx (202 where nothing of it was taken). With the mapping put right, `dead-letters replay` reads it.
-//! - under overload a hook waits for room ([`PATIENCE`]) where the other routes are told at once to try again, since their
-//!   senders do. 429 and 503 with Retry-After remain for those that can (Event Grid, AWS).
-//! - bodies have at most [`BODY_BYTES_MAX`] bytes, which is what a dead letter keeps.
+//! Most of these senders send once: ChirpStack logs an error and drops the uplink, The Things Stack tries once, a
+//! Shelly ignores the answer. Therefore:
+//! - A body that cannot be decoded is not answered with an error. The whole body is kept as a dead letter, durable like
+//!   readings, and the answer is 2xx (202 if no reading of it was accepted). After the mapping is corrected,
+//!   `hourbucket dead-letters replay` decodes it again.
+//! - Under overload a hook waits for room ([`PATIENCE`]). The other routes answer immediately with "try again", because
+//!   their senders do. 429 and 503 with Retry-After remain for senders that can retry (Event Grid, AWS).
+//! - A body has at most [`BODY_BYTES_MAX`] bytes, the limit of a dead letter's payload.
 //!
-//! A token may stand in the query; it is never part of what is kept. `handshake` answers what clouds ask first, `target` is
-//! what the URL says.
+//! The query may contain a token; it is never kept. `handshake` answers the handshakes of clouds, `target` parses the
+//! URL.
 
 mod handshake;
 mod target;
@@ -39,13 +40,13 @@ use crate::telemetry::metrics::Source;
 pub(in crate::ingest) use self::target::Hooks;
 
 pub(super) const HOOKS: &str = "/v1/hooks/{format}";
-/// AWS appends a slash.
+/// With the slash that AWS appends.
 const HOOKS_SLASH: &str = "/v1/hooks/{format}/";
 
-/// How long a hook waits for room; The Things Stack and ChirpStack wait some seconds for their answer.
+/// How long a hook waits for room. The Things Stack and ChirpStack wait some seconds for an answer.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// As sent, and decompressed.
+/// Limit of a body, both as sent and decompressed.
 const BODY_BYTES_MAX: u64 = DEAD_PAYLOAD_BYTES_MAX as u64;
 
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
@@ -56,7 +57,7 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     Router::new().route(HOOKS, methods()).route(HOOKS_SLASH, methods())
 }
 
-/// Around the routes, as [`super::admit::admit`], with more ways to show a token and more patience.
+/// Middleware like [`super::admit::admit`]: accepts a token in more places, and waits longer for room.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let token = target::token(request.uri());
     if let Err(error) = shared.may_send(|tokens| tokens.check_hook(request.headers(), token.as_deref())) {
@@ -76,7 +77,7 @@ async fn take(State(shared): State<Arc<Shared>>, Path(format): Path<String>, req
 async fn posted(shared: &Shared, format: &str, parts: &Parts, body: Body) -> Result<Response, IngestError> {
     let asked = asks_before_sending(&parts.headers);
     let understood = Encoding::of(&parts.headers).and_then(|encoding| {
-        // One that nobody knows is seen here, and not by the dead letters.
+        // An unknown format is refused here, so its bodies do not become dead letters.
         let target = Target::of(format, &parts.uri)?;
         target.decode_options(&shared.formats, encoding).map(|options| (target, options))
     });
@@ -98,9 +99,9 @@ async fn posted(shared: &Shared, format: &str, parts: &Parts, body: Body) -> Res
     }
 }
 
-/// `GET`: a Shelly's way to say its values, in the query.
+/// `GET`: a Shelly sends its values in the query.
 async fn take_query(State(shared): State<Arc<Shared>>, Path(format): Path<String>, request: Request) -> Response {
-    // axum asks here for HEAD as well, which must change nothing.
+    // axum routes HEAD here as well; it must not change anything.
     if request.method() != Method::GET {
         return StatusCode::OK.into_response();
     }
@@ -123,7 +124,7 @@ async fn read(
     let (decoded, held) = pipeline::decode_within(shared, received, options, BODY_BYTES_MAX).await?;
     let DecodedBody { batch, rejects, received_at_ms, kept, .. } = decoded;
     pipeline::count(&batch, &rejects, || target.written(), received_at_ms);
-    // The first says why, as for a message of MQTT. Of an empty body there is nothing to keep.
+    // The first reject gives the reason, as for an MQTT message. An empty body leaves nothing to keep.
     let first = rejects.list().first().zip(kept.filter(|body| !body.is_empty()));
     let dead_letter = first.map(|(reject, body)| {
         let topic = target.written();
@@ -134,16 +135,17 @@ async fn read(
     Ok(answer::hook(accepted, &rejects, kept))
 }
 
-/// AWS asks whether its rule may post here, by a URL that has to be opened once. That is for a person to do: to fetch
-/// URLs that somebody sends is no business of this service, and since the URL is as good as a password it stands in no log.
-/// It is kept as a dead letter, and the log says where.
+/// AWS requests a confirmation that its rule may post here: a URL that has to be opened once. An operator must do that:
+/// a service must not fetch URLs from a sender's message. The URL is as good as a password, so it is not logged. It is
+/// kept as a dead letter, and the log says how to find it.
 async fn confirmation(shared: &Shared, target: &Target, received: ReceivedBody) -> Result<Response, IngestError> {
     let now_ms = shared.clock.now().wall_ms;
-    let (reason, detail) = (handshake::CONFIRMATION, "open the payload's enableUrl to let AWS IoT post here");
+    let (reason, detail) = (handshake::CONFIRMATION, "open the payload's enableUrl to allow AWS IoT to post here");
     let dead_letter = DeadLetter::keep(now_ms, Source::Http.label(), target.written(), &received.bytes, reason, detail);
     pipeline::deliver_with(shared, Default::default(), vec![dead_letter], received.held, PATIENCE).await?;
     tracing::warn!(
-        "AWS IoT asks to confirm a destination: `hourbucket dead-letters list --reason {reason}` shows the enableUrl to open"
+        reason,
+        "AWS IoT destination needs confirmation; open the enableUrl in `hourbucket dead-letters list --reason <reason>`"
     );
     Ok(answer::hook(0, &Default::default(), true))
 }

@@ -1,7 +1,7 @@
-//! What the URL of a hook says: the format, and what the body cannot know.
+//! Parses the URL of a hook: the format, and what the body does not contain.
 //!
-//! `/v1/hooks/{format}?sensor_id=…&field=…&topic=…&ts_unit=…&token=…`; what else stands in the query is left alone (some
-//! senders add the kind of event), except for `GET`, where it is the values. Pure.
+//! `/v1/hooks/{format}?sensor_id=…&field=…&topic=…&ts_unit=…&token=…`. Other query parameters are ignored (some senders
+//! add the event type), except for `GET`: there they are the values. Pure.
 
 use axum::extract::Query;
 use axum::http::Uri;
@@ -16,13 +16,13 @@ use crate::model::{BatchBuilder, DeadLetter};
 
 const PREFIX: &str = "/v1/hooks/";
 
-/// What an `enableUrl`'s sender appends to a URL that has a query already.
+/// The suffix that the sender of an `enableUrl` appends to a URL that already has a query.
 const AWS_SUFFIX: &str = "/?confirmationToken=";
 
-/// The native shape, where a Shelly's `id` is the sensor.
+/// The native format; in it a Shelly's `id` is the sensor id.
 const NATIVE: &str = "json";
 
-/// What a URL says.
+/// A parsed URL.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Target {
     format: String,
@@ -30,7 +30,7 @@ pub(super) struct Target {
     field: Option<String>,
     topic: Option<String>,
     ts_unit: Option<TsUnit>,
-    /// What else is there, in its order.
+    /// The other query parameters, in order.
     values: Vec<(String, String)>,
 }
 
@@ -46,10 +46,10 @@ pub(super) fn token(uri: &Uri) -> Option<String> {
 
 impl Target {
     pub(super) fn of(format: &str, uri: &Uri) -> Result<Target, IngestError> {
-        let known = "known are sensor_id, field, topic, token, and ts_unit, one of s, ms, us, ns";
+        let known = "expected sensor_id, field, topic, token or ts_unit (one of s, ms, us, ns)";
         let error = |detail: String| IngestError::Query { detail, known };
         let mut target = Target { format: format.to_owned(), ..Target::default() };
-        for (key, value) in pairs(uri).ok_or_else(|| error("it is no form".to_owned()))? {
+        for (key, value) in pairs(uri).ok_or_else(|| error("not URL-encoded key=value pairs".to_owned()))? {
             match key.as_str() {
                 "token" => {}
                 "sensor_id" => target.sensor_id = Some(value),
@@ -62,7 +62,7 @@ impl Target {
         Ok(target)
     }
 
-    /// How a body that was sent there is read.
+    /// How a body sent to this URL is decoded.
     pub(super) fn decode_options(&self, formats: &Formats, encoding: Encoding) -> Result<DecodeOptions, IngestError> {
         let decoder = formats.get(&self.format).map_err(|e| IngestError::NoFormat { detail: e.to_string() })?;
         let ts_unit = self.ts_unit.or(decoder.ts_unit_usual());
@@ -77,12 +77,12 @@ impl Target {
         })
     }
 
-    /// A Shelly's name for itself.
+    /// The id that a Shelly sends of itself.
     fn id(&self) -> Option<&str> {
         self.values.iter().find(|(key, _)| key == "id").map(|(_, value)| value.as_str())
     }
 
-    /// The values of a `GET` as an object: numbers and booleans as such, the rest as texts.
+    /// The values of a `GET` as a JSON object: numbers and booleans as such, other values as strings.
     pub(super) fn values_as_json(&self) -> Vec<u8> {
         let text = |text: &str| serde_json::Value::from(text).to_string();
         let is_id = |key: &str| key == "id" && self.format == NATIVE;
@@ -94,7 +94,7 @@ impl Target {
         format!("{{{}}}", members.join(",")).into_bytes()
     }
 
-    /// The URL again, without token and values: the `topic` of a dead letter.
+    /// The URL without token and values: the `topic` of a dead letter.
     pub(super) fn written(&self) -> String {
         let unit = self.ts_unit.map(|unit| match unit {
             TsUnit::S => "s",
@@ -127,7 +127,7 @@ impl Target {
     }
 }
 
-/// For a URL's query; slashes and colons are read more easily as they are, and are allowed there.
+/// Percent-encodes text for a URL. Slashes and colons stay as they are: they are allowed there, and easier to read.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -141,7 +141,7 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// Reads the dead letters of hooks again.
+/// Redecodes the dead letters of hooks.
 #[derive(Debug)]
 pub(in crate::ingest) struct Hooks(Formats);
 
@@ -152,10 +152,10 @@ impl Hooks {
 
     pub(in crate::ingest) fn read(&self, dead_letter: &DeadLetter, decoding: &Decoding) -> Redecoded {
         if dead_letter.reason == reasons::DESTINATION_CONFIRMATION {
-            return Redecoded::rejected(&dead_letter.reason, "open its enableUrl, then purge it");
+            return Redecoded::rejected(&dead_letter.reason, "not a reading: open its enableUrl, then purge it");
         }
         let options = Target::read_back(&dead_letter.topic)
-            .ok_or_else(|| "its topic is no URL of a hook".to_owned())
+            .ok_or_else(|| "the topic of the dead letter is not the URL of a hook".to_owned())
             .and_then(|target| target.decode_options(&self.0, Encoding::Identity).map_err(|e| e.to_string()));
         let options = match options {
             Ok(options) => options,

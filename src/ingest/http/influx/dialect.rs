@@ -1,11 +1,15 @@
 //! The answers that clients of InfluxDB's three versions understand.
 //!
-//! What they do with a code (read in their sources): Telegraf's `outputs.influxdb`, which speaks to `/write`, counts
-//! everything but 204 as a failure, drops the batch on any 4xx, 401 and 429 too, and sends it again on 5xx; also it looks for
-//! words: `partial write` and `unable to parse` tell it that the rest was taken, `database not found` makes it create one.
-//! `outputs.influxdb_v2` splits a batch on 413, waits for Retry-After on 429 and 503, keeps the batch on 401 and 403, and
-//! drops it on other 4xx. The official clients retry 429 and 503 and give up on the others. So overload is 503 on `/write`
-//! and 429 elsewhere, and a body that came too slowly is never the 408 that would throw it away.
+//! How they react to a status (from their sources):
+//! - Telegraf's `outputs.influxdb`, which writes to `/write`, counts everything but 204 as a failure, drops the batch
+//!   on any 4xx (401 and 429 too), and sends it again on 5xx. It also searches the text: `partial write` and `unable to
+//!   parse` mean that the rest was accepted, `database not found` makes it create a database.
+//! - `outputs.influxdb_v2` splits a batch on 413, waits for Retry-After on 429 and 503, keeps the batch on 401 and 403,
+//!   and drops it on other 4xx.
+//! - The official clients retry 429 and 503 and give up on the others.
+//!
+//! So overload is 503 on `/write` and 429 elsewhere, and a body that arrived too slowly is never 408, which would drop
+//! it.
 
 use axum::body::Body;
 use axum::http::header::RETRY_AFTER;
@@ -19,15 +23,15 @@ use crate::decode::{Reject, Rejects};
 use crate::ingest::http::answer::json;
 use crate::ingest::http::error::{IngestError, RETRY_BUSY_S};
 
-/// The version of InfluxDB whose write interface this is, for clients that ask, and who answers in truth.
+/// The InfluxDB version whose write interface this is, for clients that query it, and the real product after it.
 const VERSION: &str = concat!("1.8.10+hourbucket.", env!("CARGO_PKG_VERSION"));
 const VERSION_HEADER: HeaderName = HeaderName::from_static("x-influxdb-version");
 const BUILD_HEADER: HeaderName = HeaderName::from_static("x-influxdb-build");
 
-/// Rejects that an error's text tells of; the others are counted.
+/// Rejects that an error text describes; the others are only counted.
 const TOLD_MAX: usize = 5;
 
-/// The version of InfluxDB that a client speaks to.
+/// The InfluxDB version of the client's write API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
     /// `/write`
@@ -38,7 +42,7 @@ pub(super) enum Dialect {
     V3,
 }
 
-/// A line that was not taken, as version 3 tells it.
+/// A rejected line, as version 3 reports it.
 #[derive(Debug, Serialize)]
 struct BadLine<'a> {
     original_line: &'a str,
@@ -46,14 +50,14 @@ struct BadLine<'a> {
     error_message: &'a str,
 }
 
-/// All is well, and there is nothing to say: exactly 204.
+/// Success: exactly 204, without a body.
 pub(super) fn done() -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     signed(response)
 }
 
-/// `/health`: whether readings are taken now.
+/// `/health`: whether admission is open.
 pub(super) fn health(admission: Result<(), AdmissionError>) -> Response {
     let (status, word, message) = match admission {
         Ok(()) => (StatusCode::OK, "pass", "ready for writes".to_owned()),
@@ -64,7 +68,7 @@ pub(super) fn health(admission: Result<(), AdmissionError>) -> Response {
     signed(json(status, &body))
 }
 
-/// An answer of version 1.
+/// A JSON answer to a version 1 client.
 pub(super) fn v1_json(status: StatusCode, body: &serde_json::Value) -> Response {
     signed(json(status, body))
 }
@@ -76,7 +80,7 @@ fn signed(mut response: Response) -> Response {
 }
 
 impl Dialect {
-    /// Nothing of the request was taken.
+    /// Refuses the whole request.
     pub(super) fn refuse(self, error: &IngestError) -> Response {
         let status = match (self, error.status()) {
             (Dialect::V1, StatusCode::TOO_MANY_REQUESTS) => StatusCode::SERVICE_UNAVAILABLE,
@@ -91,7 +95,7 @@ impl Dialect {
         response
     }
 
-    /// Some lines were not taken, perhaps none was.
+    /// Some lines were rejected, possibly all.
     pub(super) fn partly_taken(self, accepted: usize, rejects: &Rejects, quoted: &[String]) -> Response {
         if self == Dialect::V3 {
             let data: Vec<BadLine<'_>> = bad_lines(rejects, quoted).collect();
@@ -100,13 +104,13 @@ impl Dialect {
         }
         let (n, told) = (rejects.total(), told(rejects));
         let text = match accepted {
-            0 => format!("unable to parse: {told} (rejected: {n}, taken: none)"),
-            _ => format!("partial write: {told} (rejected: {n}, taken: {accepted})"),
+            0 => format!("unable to parse: {told} (rejected: {n}, accepted: none)"),
+            _ => format!("partial write: {told} (rejected: {n}, accepted: {accepted})"),
         };
         self.error(StatusCode::BAD_REQUEST, &text, rejects.list().first().map(|reject| reject.index + 1))
     }
 
-    /// A line was bad, and the sender wanted all of them taken or none (version 3 alone knows that).
+    /// A line was rejected, and the sender requested all or nothing (version 3 only).
     pub(super) fn nothing_taken(self, rejects: &Rejects, quoted: &[String]) -> Response {
         let first = bad_lines(rejects, quoted).next();
         let body = json!({ "error": "parsing failed for write_lp endpoint", "data": first });
@@ -123,7 +127,7 @@ impl Dialect {
     }
 }
 
-/// Version 2's word for a status.
+/// The error code of version 2 for a status.
 fn code(status: StatusCode) -> &'static str {
     match status {
         StatusCode::BAD_REQUEST => "invalid",
@@ -139,14 +143,14 @@ fn code(status: StatusCode) -> &'static str {
 fn bad_lines<'a>(rejects: &'a Rejects, quoted: &'a [String]) -> impl Iterator<Item = BadLine<'a>> {
     let bad_line = |(reject, line): (&'a Reject, &'a String)| {
         let line_number = reject.index + 1;
-        // The number stands in a field of its own.
+        // The line number has its own field.
         let detail = reject.detail.strip_prefix(&format!("line {line_number}: "));
         BadLine { original_line: line, line_number, error_message: detail.unwrap_or(&reject.detail) }
     };
     rejects.list().iter().zip(quoted).map(bad_line)
 }
 
-/// The first rejects, in one line of text.
+/// The first rejects, as one line of text.
 fn told(rejects: &Rejects) -> String {
     let told: Vec<&str> = rejects.list().iter().take(TOLD_MAX).map(|reject| reject.detail.as_str()).collect();
     let more = if rejects.total() > told.len() { "; and others" } else { "" };

@@ -1,10 +1,10 @@
-//! What senders of InfluxDB's line protocol expect of a server: the write routes of versions 1, 2 and 3, and the few
-//! others that their clients ask first.
+//! The endpoints that senders of InfluxDB's line protocol expect: the write routes of versions 1, 2 and 3, and the few
+//! others that their clients query first.
 //!
-//! A line is taken or refused by itself; 204 without a body says that all were taken, and that they are durable. Every
-//! other answer is chosen by what the clients do with it ([`dialect`]), since a wrong code makes them drop a batch that
-//! could be sent again, or send one for ever that never can be taken. Databases, buckets and organisations are not known
-//! here: the parameters that name them are accepted and mean nothing, like those of the content type.
+//! Each line is accepted or rejected by itself. 204 without a body means that all lines were accepted and are durable.
+//! Every other answer depends on how the clients react to it ([`dialect`]): a wrong code makes them drop a batch that
+//! could be sent again, or retry for ever a batch that can never be accepted. Databases, buckets and organisations do
+//! not exist here. The parameters that name them are accepted and ignored, and so is Content-Type.
 
 mod dialect;
 
@@ -36,7 +36,7 @@ pub(super) const QUERY: &str = "/query";
 pub(super) const PING: &str = "/ping";
 pub(super) const HEALTH: &str = "/health";
 
-/// The longest body of a query.
+/// Size limit of the body of a query.
 const QUERY_BYTES_MAX: u64 = 64 << 10;
 
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
@@ -54,7 +54,7 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
         .route(HEALTH, get(async |State(shared): State<Arc<Shared>>| dialect::health(shared.admission.check())))
 }
 
-/// Around the routes, as [`super::admit::admit`], with these clients' ways to show a token and to be refused.
+/// Middleware like [`super::admit::admit`], with the token locations and error bodies of these clients.
 async fn admit(State((shared, dialect)): State<(Arc<Shared>, Dialect)>, request: Request, next: Next) -> Response {
     let admitted = shared.admit(|tokens| {
         let in_query = dialect.token_in_query(request.uri());
@@ -88,27 +88,27 @@ async fn take(shared: &Shared, dialect: Dialect, parts: &Parts, body: Body) -> R
     Ok(answer(dialect, accepted, &decoded.rejects, &decoded.quoted))
 }
 
-/// A body without a line, or with comments only, is no error: some clients send one to see whether they may write.
+/// A body without lines, or with comments only, is not an error: some clients send one to test whether they may write.
 fn answer(dialect: Dialect, accepted: usize, rejects: &Rejects, quoted: &[String]) -> Response {
     if rejects.is_empty() { dialect::done() } else { dialect.partly_taken(accepted, rejects, quoted) }
 }
 
-/// The parameters that mean something here.
+/// The parameters that are not ignored.
 #[derive(Debug, Deserialize)]
 struct Params {
     precision: Option<String>,
     accept_partial: Option<bool>,
 }
 
-/// What headers and query say about the body, and whether a bad line refuses all.
+/// Reads headers and query. The flag is true if one bad line rejects the whole body.
 fn decode_options(dialect: Dialect, parts: &Parts) -> Result<(DecodeOptions, bool), IngestError> {
     let known = dialect.precisions();
     let query = Query::<Params>::try_from_uri(&parts.uri);
     let Query(params) = query.map_err(|e| IngestError::Query { detail: e.body_text(), known })?;
     let precision = params.precision.as_deref().unwrap_or_default();
     let ts_unit = dialect.ts_unit(precision).ok_or_else(|| {
-        // Not the text itself: where the parameters are mixed up it could be a secret.
-        IngestError::Query { detail: "the precision is not known".to_owned(), known }
+        // Does not repeat the value: if parameters are mixed up, it could be a secret.
+        IngestError::Query { detail: "unknown precision".to_owned(), known }
     })?;
     let all_or_nothing = dialect == Dialect::V3 && params.accept_partial == Some(false);
     let (encoding, quoting) = (Encoding::of(&parts.headers)?, dialect == Dialect::V3);
@@ -119,7 +119,7 @@ fn decode_options(dialect: Dialect, parts: &Parts) -> Result<(DecodeOptions, boo
 }
 
 impl Dialect {
-    /// The unit that a precision stands for, `None` within: by magnitude. `None`: there is no such precision.
+    /// The unit of a precision. `Some(None)`: by magnitude. `None`: unknown precision.
     fn ts_unit(self, precision: &str) -> Option<Option<TsUnit>> {
         let unit = match (self, precision) {
             (Dialect::V1 | Dialect::V2, "") => TsUnit::Ns,
@@ -140,12 +140,12 @@ impl Dialect {
             Dialect::V1 => "precision is one of n, ns, u, us, ms, s, m, h",
             Dialect::V2 => "precision is one of ns, us, ms, s",
             Dialect::V3 => {
-                "precision is one of auto, nanosecond, microsecond, millisecond, second, and accept_partial true or false"
+                "precision is one of auto, nanosecond, microsecond, millisecond, second; accept_partial is a boolean"
             }
         }
     }
 
-    /// The password in the query, which version 1 knows: a token.
+    /// The password in the query, which version 1 supports: a token.
     fn token_in_query(self, uri: &Uri) -> Option<String> {
         #[derive(Deserialize)]
         struct Credentials {
@@ -156,14 +156,14 @@ impl Dialect {
     }
 }
 
-/// `/query`: the statements that version 1's clients send before they write. Everything else is for MongoDB to answer.
+/// `/query`: the statements that version 1 clients send before they write. Other queries belong to MongoDB.
 async fn query(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let asked = asks_before_sending(&parts.headers);
     let received = receive(body, asked, QUERY_BYTES_MAX, shared.cfg.body_timeout, &shared.bodies).await;
     let statement = match received {
         Ok(received) => statement(&parts.uri).or_else(|| {
-            // A form is written like the query of a URL.
+            // A form body has the syntax of a URL query.
             statement(&format!("/?{}", String::from_utf8_lossy(&received.bytes)).parse().ok()?)
         }),
         Err(error) => return Dialect::V1.refuse(&error),

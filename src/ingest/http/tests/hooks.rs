@@ -1,5 +1,4 @@
-//! Hooks and ThingsBoard's route: 2xx for what is durable, understood or not, the tokens in all their places, and what
-//! clouds ask before they send.
+//! Hooks and ThingsBoard's route: 2xx for durable bodies, decoded or not; tokens in every place; handshakes of clouds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +14,12 @@ fn hook(target: &str, body: impl Into<Vec<u8>>) -> Request {
     post(body).to(&format!("/v1/hooks/{target}"))
 }
 
-/// Sends a request and delivers what comes through admission.
+/// Sends a request and delivers the next ingest batch.
 async fn kept(rig: &mut Rig, request: Request) -> (Answer, Vec<Reading>, Vec<DeadLetter>) {
     let addr = rig.addr;
     let answer = tokio::spawn(async move { request.send(addr).await });
     let ingest_batch =
-        tokio::time::timeout(super::rig::LONG, rig.ingest_batches.recv()).await.expect("a parcel").unwrap();
+        tokio::time::timeout(super::rig::LONG, rig.ingest_batches.recv()).await.expect("an ingest batch").unwrap();
     let (batch, dead, ack): (_, _, Ack) = ingest_batch.into_parts();
     ack.delivered();
     (answer.await.unwrap(), batch.to_readings(), dead)
@@ -45,7 +44,7 @@ async fn bodies_are_read_as_the_url_says() {
     assert_eq!((readings[0].values.len(), &readings[0].values["hum"]), (2, &Value::Int(53)));
     assert_eq!(get.method("HEAD").send(rig.addr).await.status, 200);
 
-    // Nothing to store is no error, and nothing to keep.
+    // Nothing to store is not an error, and leaves nothing to keep.
     for (body, rejected) in [("[]", 0), ("", 1)] {
         let answer = hook("json", body).send(rig.addr).await;
         assert_eq!((answer.status, &answer.json()["rejected"]), (200, &rejected.into()));
@@ -99,7 +98,7 @@ async fn a_hook_waits_for_room_where_others_are_told_to_come_again() {
     let (answer, readings, _) = kept(&mut rig, hook("json?sensor_id=S1", "{\"v\":1}")).await;
     assert_eq!((answer.status, readings.len()), (200, 1));
 
-    // Not for ever, and not at all where the service stops.
+    // Not for ever, and not at all if the service stops.
     rig.admission_control.full(true);
     let answer = hook("json?sensor_id=S1", "{\"v\":1}").send(rig.addr).await;
     assert_eq!((answer.status, answer.reason().as_str()), (429, "journal_full"));
@@ -190,7 +189,7 @@ async fn thingsboard_devices_speak_for_themselves() {
         assert_eq!(telemetry("secret", body).send(rig.addr).await.status, status, "{body}");
     }
     rig.nothing_came();
-    // To ThingsBoard it is a key like any other; the device stays who it is.
+    // To ThingsBoard it is a key like any other; the sensor id stays that of the token.
     let (_, readings) = rig.delivered(telemetry("secret", "{\"sensor_id\":\"other\",\"t\":1}")).await;
     assert_eq!(readings[0].sensor_id, "gw1");
 

@@ -1,5 +1,5 @@
-//! The line protocol's routes: exactly 204, errors as the clients read them, tokens in all their ways, and what the
-//! clients ask first.
+//! The line protocol's routes: exactly 204, errors in the clients' formats, tokens in every form, and the requests that
+//! clients send first.
 
 use serde_json::json;
 
@@ -121,7 +121,7 @@ async fn good_lines_are_kept_and_bad_ones_are_told_as_each_version_does() {
             1 => {
                 let text = json["error"].as_str().unwrap();
                 assert!(text.starts_with("partial write: line 3: no field"), "{text}");
-                assert!(text.contains("line 5: ") && text.contains("rejected: 2, taken: 2"), "{text}");
+                assert!(text.contains("line 5: ") && text.contains("rejected: 2, accepted: 2"), "{text}");
             }
             2 => {
                 assert_eq!((&json["code"], &json["line"]), (&json!("invalid"), &json!(3)));
@@ -146,7 +146,7 @@ async fn where_no_line_is_good_nothing_is_handed_over() {
     let answer = lines(WRITE_V1, &many).send(rig.addr).await;
     let text = answer.json()["error"].as_str().unwrap().to_owned();
     assert!(answer.status == 400 && text.starts_with("unable to parse: line 1: ") && text.len() < 1000, "{text}");
-    assert!(text.contains("; and others (rejected: 5000, taken: none)"), "{text}");
+    assert!(text.contains("; and others (rejected: 5000, accepted: none)"), "{text}");
     assert!(!text.contains("database not found"), "these words make Telegraf create one");
     let answer = lines(WRITE_V2, "bad").send(rig.addr).await;
     assert_eq!((answer.status, &answer.json()["line"]), (400, &json!(1)));
@@ -253,7 +253,7 @@ async fn tokens_come_in_every_way_that_these_clients_have() {
         assert_eq!(lines(target, "a v=1").send(rig.addr).await.status, 401, "{target}");
     }
     rig.nothing_came();
-    // What clients ask without a token.
+    // Requests that clients send without a token.
     for path in [PING, HEALTH] {
         assert!(post("").method("GET").to(path).send(rig.addr).await.status < 300);
     }

@@ -1,4 +1,4 @@
-//! Acknowledgements that come, fail or stay away; senders that leave; stopping; what is counted.
+//! Acknowledgements that arrive, fail or never arrive; senders that disconnect; shutdown; metrics.
 
 use std::time::Duration;
 
@@ -53,7 +53,8 @@ async fn a_sender_that_leaves_gives_back_its_place() {
     let (readings, ack) = rig.ingest_batch().await;
     assert_eq!(readings.len(), 1);
     drop(stream);
-    // What was handed over goes its way; the place is free again as soon as the server sees that the sender has left.
+    // Handed-over readings continue. The permit is free again as soon as the server notices that the sender has
+    // disconnected.
     let addr = rig.addr;
     let next = tokio::spawn(async move {
         loop {
@@ -77,7 +78,7 @@ async fn stopping_lets_running_requests_finish_and_refuses_new_ones() {
     let running = tokio::spawn(async move { post(S1).send(addr).await });
     let (_, ack) = rig.ingest_batch().await;
     rig.shutdown.cancel();
-    // The flag is set by a task; from then on new requests are refused while the running one is waited for.
+    // A task sets the flag. From then on new requests are refused while the running one is completed.
     let answer = loop {
         let probe = post("[]").send(addr).await;
         if probe.status != 400 {
@@ -93,7 +94,7 @@ async fn stopping_lets_running_requests_finish_and_refuses_new_ones() {
     tokio::time::timeout(LONG, rig.task).await.expect("the port stays open").unwrap().unwrap();
 }
 
-/// The value of a metric line that starts with `name` and holds every one of `labels`; 0 where there is none.
+/// The value of the metric line that starts with `name` and contains each of `labels`; 0 if there is none.
 fn metric(name: &str, labels: &[&str]) -> f64 {
     let text = metrics::render();
     let found = |line: &&str| line.starts_with(name) && labels.iter().all(|label| line.contains(label));
@@ -104,7 +105,7 @@ fn metric(name: &str, labels: &[&str]) -> f64 {
 async fn requests_and_readings_are_counted() {
     metrics::install().unwrap();
     let mut rig = Rig::new(|_| {}).await;
-    // Other tests of this process count too, so a rare reason and status are looked at, and the rest by "at least".
+    // Other tests of this process count too, so the test checks a rare reason and status, and the rest with "at least".
     let requests = |status: &str| metric("hourbucket_http_requests_total", &["route=\"/v1/readings\"", status]);
     let taken = || metric("hourbucket_readings_accepted_total", &["source=\"http\""]);
     let too_old = || metric("hourbucket_readings_rejected_total", &["source=\"http\"", "reason=\"too_old\""]);

@@ -1,4 +1,4 @@
-//! Limits of size, time, number and memory, and what is told where one is reached.
+//! Limits of size, time, number and memory, and the answer when one is reached.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ async fn the_body_limit_holds_to_the_byte_with_and_without_content_length() {
         assert_eq!((answer.status, answer.reason().as_str()), (413, "body_too_large"));
         assert!(answer.text.contains("300000 bytes as sent"), "{}", answer.text);
     }
-    // The whole of it is on its way when the answer is; it must arrive nevertheless.
+    // The whole body is on its way when the answer is sent; the answer must arrive nevertheless.
     let much = post(" ".repeat(10 << 20));
     for answer in [much.send(rig.addr).await, much.send_chunked(rig.addr).await] {
         assert_eq!(answer.status, 413);
@@ -51,7 +51,7 @@ async fn a_refused_body_leaves_the_connection_usable() {
 #[tokio::test]
 async fn a_slow_head_loses_its_connection() {
     let rig = Rig::new(|cfg| cfg.header_timeout = Duration::from_millis(100)).await;
-    // Nothing at all, what could become HTTP/2's preface, and half a head.
+    // No bytes, the beginning of HTTP/2's preface, and half a head.
     for begun in ["", "P", "POST /v1/readings HTTP/1.1\r\nhost: te"] {
         let mut stream = TcpStream::connect(rig.addr).await.unwrap();
         stream.write_all(begun.as_bytes()).await.unwrap();
@@ -123,7 +123,7 @@ async fn closed_admission_says_why() {
     rig.nothing_came();
 }
 
-/// Readings of `sensor`, each with one field of its own.
+/// Readings of `sensor`, each with a different field.
 fn with_fields(sensor: &str, from: usize, to: usize) -> String {
     let reading = |i| format!(r#"{{"sensor_id":"{sensor}","ts":"2024-03-01T10:00:00Z","values":{{"n{i}":1}}}}"#);
     format!("[{}]", (from..to).map(reading).collect::<Vec<_>>().join(","))
@@ -143,9 +143,9 @@ async fn a_sensor_that_brings_too_many_field_names_is_told_and_what_was_taken_st
         assert!(detail.contains("S1") && detail.contains("limits.bucket_fields_max = 1024"), "{detail}");
     }
     let (answer, _) = rig.delivered(post(with_fields("S1", 500, 600))).await;
-    assert_eq!(answer.status, 200, "the names that it has");
+    assert_eq!(answer.status, 200, "existing field names");
     let answer = post(with_fields("S1", 1024, 1026)).send(rig.addr).await;
-    assert_eq!((answer.status, &answer.json()["rejected"]), (400, &2.into()), "over many requests too");
+    assert_eq!((answer.status, &answer.json()["rejected"]), (400, &2.into()), "also over several requests");
     let (answer, readings) = rig.delivered(post(with_fields("S2", 1000, 1100))).await;
     assert_eq!((answer.status, readings.len()), (200, 100), "another sensor");
     let lines: String = (1020..1026).map(|i| format!("m,sensor_id=S1 n{i}=1i 1709287200000000000\n")).collect();

@@ -1,5 +1,5 @@
-//! The port on a real socket; the test plays the next stage behind admission, and speaks HTTP byte by byte, since that
-//! is what is tested.
+//! The port on a real socket. The test acts as the next stage after admission, and speaks HTTP byte by byte, because
+//! that is under test.
 
 mod encodings;
 mod hooks;

@@ -1,4 +1,4 @@
-//! OpenTelemetry's route: the answers that its exporters act on, in both encodings.
+//! OpenTelemetry's route: the answers that its exporters react to, in both encodings.
 
 use super::readings::tokens_file;
 use super::rig::{Answer, Request, Rig, post};

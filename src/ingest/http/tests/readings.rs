@@ -159,7 +159,7 @@ async fn unknown_paths_and_methods_are_told_as_json() {
     }
 }
 
-/// A file of tokens with `gw1.secret`.
+/// A tokens file with `gw1.secret`.
 pub(super) fn tokens_file(dir: &tempfile::TempDir) -> std::path::PathBuf {
     let path = dir.path().join("tokens.toml");
     let text = format!("[[tokens]]\nid = \"gw1\"\nsha256 = \"{}\"\n", hash_secret("secret"));

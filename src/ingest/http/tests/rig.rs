@@ -1,4 +1,4 @@
-//! A port on a socket of its own, a client, and the far side of admission.
+//! A port on its own socket, a client, and the receiving side of admission.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::config;
 use crate::ingest::http::{HttpError, HttpIngest};
 use crate::model::{FieldLimiter, Reading, Span, SystemClock};
 
-/// No test takes this long; one that hangs fails with a name instead.
+/// No test takes this long. A test that hangs fails with its name instead.
 pub(super) const LONG: Duration = Duration::from_secs(20);
 
 pub(super) fn http() -> config::Http {
@@ -40,7 +40,7 @@ pub(super) fn decoding() -> config::Decoding {
     config.decoding()
 }
 
-/// The port, and what is behind it.
+/// The port and the receiving end of admission.
 pub(super) struct Rig {
     pub(super) addr: SocketAddr,
     pub(super) admission_control: AdmissionControl,
@@ -50,7 +50,7 @@ pub(super) struct Rig {
     pub(super) task: JoinHandle<std::io::Result<()>>,
 }
 
-/// As many ingest batches as these may wait at admission.
+/// Number of ingest batches that may wait at admission.
 pub(super) const BATCHES_MAX: usize = 2;
 
 impl Rig {
@@ -72,20 +72,20 @@ impl Rig {
         Ok(Rig { addr, admission_control, admission, ingest_batches, shutdown, task })
     }
 
-    /// What comes through admission next.
+    /// The next ingest batch.
     pub(super) async fn ingest_batch(&mut self) -> (Vec<Reading>, Ack) {
         let ingest_batch =
-            tokio::time::timeout(LONG, self.ingest_batches.recv()).await.expect("no parcel came").unwrap();
+            tokio::time::timeout(LONG, self.ingest_batches.recv()).await.expect("no ingest batch arrived").unwrap();
         assert!(ingest_batch.dead.is_empty());
         let (batch, _, ack) = ingest_batch.into_parts();
         (batch.to_readings(), ack)
     }
 
     pub(super) fn nothing_came(&mut self) {
-        assert!(self.ingest_batches.try_recv().is_err(), "something went through the door");
+        assert!(self.ingest_batches.try_recv().is_err(), "an ingest batch passed admission");
     }
 
-    /// Sends a request and gives back the answer, while the next ingest batch, where one comes, is delivered.
+    /// Sends a request, delivers the next ingest batch, and returns the answer.
     pub(super) async fn delivered(&mut self, request: Request) -> (Answer, Vec<Reading>) {
         let addr = self.addr;
         let answer = tokio::spawn(async move { request.send(addr).await });
@@ -122,13 +122,13 @@ impl Request {
         self
     }
 
-    /// The head, without the length of the body and the empty line.
+    /// The head, without Content-Length and the empty line.
     pub(super) fn head(&self) -> String {
         let headers: String = self.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         format!("{} {} HTTP/1.1\r\nhost: test\r\n{headers}", self.method, self.target)
     }
 
-    /// With Content-Length, on a connection of its own.
+    /// Sends it with Content-Length, on a new connection.
     pub(super) async fn send(&self, addr: SocketAddr) -> Answer {
         let mut stream = TcpStream::connect(addr).await.unwrap();
         let head = format!("{}content-length: {}\r\n\r\n", self.head(), self.body.len());
@@ -136,7 +136,7 @@ impl Request {
         Answer::read(&mut stream).await.expect("no answer")
     }
 
-    /// In chunks, without Content-Length.
+    /// Sends it in chunks, without Content-Length.
     pub(super) async fn send_chunked(&self, addr: SocketAddr) -> Answer {
         let mut stream = TcpStream::connect(addr).await.unwrap();
         stream.write_all(format!("{}transfer-encoding: chunked\r\n\r\n", self.head()).as_bytes()).await.unwrap();
@@ -149,18 +149,17 @@ impl Request {
     }
 }
 
-/// An answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
     headers: Vec<(String, String)>,
     pub(super) body: Vec<u8>,
-    /// The same, as far as it is text.
+    /// The body as text, lossy.
     pub(super) text: String,
 }
 
 impl Answer {
-    /// The next answer on the connection; `None` where it ended.
+    /// The next answer on the connection; `None` if it ended.
     pub(super) async fn read(stream: &mut TcpStream) -> Option<Answer> {
         tokio::time::timeout(LONG, Answer::read_patiently(stream)).await.expect("no answer in time")
     }
@@ -192,7 +191,7 @@ impl Answer {
         serde_json::from_str(&self.text).unwrap_or_else(|e| panic!("{e} in {:?}", self.text))
     }
 
-    /// `error.reason`, after a look that the rest is there.
+    /// `error.reason`; asserts that `error.detail` is there.
     pub(super) fn reason(&self) -> String {
         let json = self.json();
         assert!(json["error"]["detail"].as_str().is_some_and(|d| d.len() > 10), "{json}");

@@ -1,5 +1,5 @@
-//! Messages to ingest batches: finds the subscription of each, decodes it, and gathers readings and dead letters until they are
-//! handed over. Pure: no IO, no clock, no metric.
+//! Turns messages into ingest batches: finds the subscription of each message, decodes it, and collects readings and
+//! dead letters until they are handed over. Pure: no IO, no clock, no metric.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use crate::decode::{self, Context, Decoder, Formats, Rejects, TsUnit, reasons, s
 use crate::model::batch::NAMES_MAX;
 use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 
-/// Messages in one ingest batch.
+/// Maximum messages in one ingest batch.
 pub(in crate::ingest) const MESSAGES_MAX: usize = 512;
-/// Bytes in one ingest batch; the message that passes it is the last.
+/// Bytes in one ingest batch; the message that exceeds it is the last.
 pub(in crate::ingest) const BATCH_BYTES_MAX: usize = 256 * 1024;
 
-/// A subscription, ready for use.
+/// A subscription with its parsed template and resolved decoder.
 #[derive(Debug)]
 struct Route {
     filter: String,
@@ -28,20 +28,20 @@ struct Route {
     template: TopicTemplate,
     how: PayloadDecoder,
     format_name: String,
-    /// The subscription's own, or the format's usual one.
+    /// The subscription's unit of times, or the usual one of the format.
     ts_unit: Option<TsUnit>,
     ts_unit_own: Option<TsUnit>,
     zone: Option<Tz>,
-    /// With the subscription's own zone, where it has one.
+    /// Limits with the subscription's time zone, if it has one.
     limits: Option<Limits>,
-    /// A shared subscription gets no retained messages at all (MQTT 5 §4.8.2), so there is nothing to remember.
+    /// A shared subscription receives no retained messages (MQTT 5 §4.8.2), so nothing has to be remembered.
     is_shared: bool,
     retained: Retained,
     user_property_tags: Vec<String>,
 }
 
 impl Route {
-    /// Makes ready what follows from the settings.
+    /// Updates the fields that depend on the decoder settings.
     fn renew(&mut self, formats: &Formats, decoding: &Decoding) {
         self.how = PayloadDecoder::of(&self.format_name, formats);
         self.ts_unit = self.ts_unit_own.or(self.how.ts_unit_usual());
@@ -49,14 +49,14 @@ impl Route {
     }
 }
 
-/// How the messages of a subscription are read.
+/// How the messages of a subscription are decoded.
 #[derive(Debug)]
 enum PayloadDecoder {
-    /// Each for itself.
+    /// Each message by itself.
     Alone(Decoder),
-    /// With what was said before (Sparkplug B).
+    /// With the state of earlier messages (Sparkplug B).
     Sparkplug,
-    /// Not a format that we know.
+    /// The format is unknown.
     Unknown,
 }
 
@@ -77,26 +77,26 @@ impl PayloadDecoder {
     }
 }
 
-/// What holds for all messages of a collector.
+/// Settings for all messages of a collector.
 #[derive(Debug, Clone)]
 pub(in crate::ingest) struct Settings {
-    /// `source` of its dead letters.
+    /// The `source` of its dead letters.
     pub(in crate::ingest) source: &'static str,
     pub(in crate::ingest) payload_bytes_max: usize,
-    /// Where our own state is published; it is no reading though a subscription may match it.
+    /// The topic of our own status. Its messages are not readings, even if a subscription matches them.
     pub(in crate::ingest) status_topic: Option<String>,
 }
 
-/// What became of a message that was received.
+/// The result for a received message.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::ingest) enum Take {
-    /// It is gathered. What is to be remembered of it when it is acknowledged.
+    /// Collected, with the note to remember once it is acknowledged.
     Accepted(Option<Note>),
-    /// It is to be acknowledged and nothing else: a retained message that is not wanted, or our own state.
+    /// To be acknowledged only: an unwanted retained message, or our own status.
     Skipped,
 }
 
-/// How many were rejected for each reason; a handful of reasons, so a list.
+/// Rejects per reason. A list, because there are few reasons.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::ingest) struct Rejected(pub(in crate::ingest) Vec<(&'static str, u64)>);
 
@@ -110,30 +110,26 @@ impl Rejected {
         }
     }
 
-    /// All of them.
     pub(in crate::ingest) fn total(&self) -> u64 {
         self.0.iter().map(|(_, n)| n).sum()
     }
 }
 
-/// What goes into one ingest batch.
+/// The content of one ingest batch.
 #[derive(Debug)]
 pub(in crate::ingest) struct CollectedBatch {
-    /// The readings.
     pub(in crate::ingest) batch: ReadingBatch,
-    /// The messages of which something was rejected, each once.
+    /// The messages with a reject, each once.
     pub(in crate::ingest) dead: Vec<DeadLetter>,
-    /// The rejects.
     pub(in crate::ingest) rejected: Rejected,
-    /// Messages that were left out.
+    /// Number of skipped messages.
     pub(in crate::ingest) skipped: u64,
 }
 
-/// The message does not fit beside what is gathered: hand that over first.
+/// The message does not fit into the current batch: hand that over first.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::ingest) struct NoRoom;
 
-/// See the module's documentation.
 #[derive(Debug)]
 pub(in crate::ingest) struct Collector {
     routes: Vec<Route>,
@@ -142,7 +138,7 @@ pub(in crate::ingest) struct Collector {
     taken: Accepted,
     sparkplug: Sparkplug,
     fields: Option<FieldLimiter>,
-    /// Commands of Sparkplug B that are to be published; one for a message at most.
+    /// Sparkplug B commands to publish; at most one per message.
     rebirths: Vec<Rebirth>,
     batch: BatchBuilder,
     dead: Vec<DeadLetter>,
@@ -150,7 +146,7 @@ pub(in crate::ingest) struct Collector {
     rejected: Rejected,
     messages: usize,
     skipped: u64,
-    /// Of the message at hand; kept for its allocation.
+    /// Rejects of the current message; kept to reuse the allocation.
     rejects: Rejects,
 }
 
@@ -158,7 +154,7 @@ impl Collector {
     /// A collector for a broker's subscriptions.
     ///
     /// # Errors
-    /// A topic template cannot be read.
+    /// A topic template cannot be parsed.
     pub(in crate::ingest) fn new(
         subscriptions: &[Subscription],
         settings: Settings,
@@ -202,14 +198,14 @@ impl Collector {
         })
     }
 
-    /// The same collector, which rejects readings that bring too many field names.
+    /// Adds a limit on field names: readings with too many are rejected.
     #[must_use]
     pub(in crate::ingest) fn counting_fields(self, fields: Option<FieldLimiter>) -> Collector {
         Collector { fields, ..self }
     }
 
-    /// From now on messages are decoded by these settings. To be called where nothing is gathered; what is remembered of
-    /// earlier messages stays.
+    /// Decodes messages with these settings from now on. Call only if nothing is collected. The memory of earlier
+    /// messages stays.
     pub(in crate::ingest) fn renew(&mut self, decoding: Arc<Decoding>) {
         debug_assert!(self.is_empty());
         let formats = Formats::new(&decoding);
@@ -218,19 +214,19 @@ impl Collector {
         self.decoding = decoding;
     }
 
-    /// Whether nothing is gathered.
+    /// Whether nothing is collected.
     pub(in crate::ingest) fn is_empty(&self) -> bool {
         self.messages == 0
     }
 
-    /// Whether what is gathered should be handed over before more is taken.
+    /// Whether the batch should be handed over before more is added.
     pub(in crate::ingest) fn is_full(&self) -> bool {
         self.messages >= MESSAGES_MAX
             || self.batch.memory_bytes() + self.dead_bytes >= BATCH_BYTES_MAX
             || self.batch.names_len() >= NAMES_MAX / 2
     }
 
-    /// What is gathered; the collector is as new.
+    /// Returns the collected batch and starts a new one.
     pub(in crate::ingest) fn finish(&mut self) -> CollectedBatch {
         self.messages = 0;
         self.dead_bytes = 0;
@@ -242,7 +238,7 @@ impl Collector {
         }
     }
 
-    /// A connection is open; whether the broker has kept what came meanwhile.
+    /// A connection is open. `session_present`: the broker kept the messages that arrived meanwhile.
     pub(in crate::ingest) fn connected(&mut self, session_present: bool) {
         self.sparkplug.reconnected();
         if !session_present {
@@ -250,21 +246,22 @@ impl Collector {
         }
     }
 
-    /// The commands that the messages taken so far have called for; to be published now, or never.
+    /// The commands that the messages so far require. They are published now, or never.
     pub(in crate::ingest) fn rebirths(&mut self) -> impl Iterator<Item = Rebirth> {
         self.rebirths.drain(..)
     }
 
-    /// What was taken is acknowledged.
+    /// Remembers an acknowledged message.
     pub(in crate::ingest) fn remember(&mut self, note: Note) {
         self.taken.remember(note);
     }
 
-    /// Takes a message: its readings, and where anything is wrong with it a dead letter of the whole message with the
-    /// first reason. Or leaves it out, because of what the broker has retained.
+    /// Adds a message: its readings and, if anything in it is rejected, a dead letter of the whole message with the
+    /// first reason. Or skips it, because the broker sent it as a retained message.
     ///
     /// # Errors
-    /// Its field names do not fit beside those gathered; nothing of it was taken. Not where nothing is gathered.
+    /// Its field names do not fit into the current batch; nothing of the message was added. Cannot happen for an empty
+    /// batch.
     pub(in crate::ingest) fn take(&mut self, message: &Message, received_at_ms: i64) -> Result<Take, NoRoom> {
         let route = std::str::from_utf8(&message.topic).map(|topic| self.route(topic));
         let note = match route.map(|route| route.map(|at| &self.routes[at])) {
@@ -274,7 +271,7 @@ impl Collector {
             _ => None,
         };
         if self.is_left_out(message, route.ok().flatten(), note) {
-            // Counted, so that the ingest batch which acknowledges it is made.
+            // Counted, so that an ingest batch exists that acknowledges it.
             self.messages += 1;
             self.skipped += 1;
             return Ok(Take::Skipped);
@@ -290,7 +287,7 @@ impl Collector {
         if self.settings.status_topic.as_ref().is_some_and(|own| own.as_bytes() == message.topic) {
             return true;
         }
-        // One that is sent again was not acknowledged.
+        // A redelivered message was not acknowledged.
         if !message.is_retained || message.is_dup {
             return false;
         }
@@ -341,30 +338,30 @@ impl Collector {
             return rejects.push(0, refused.reason, refused.detail.clone());
         }
         let (Ok(route), Ok(topic)) = (route, std::str::from_utf8(&message.topic)) else {
-            return rejects.push(0, reasons::INVALID_UTF8, "the topic is not UTF-8");
+            return rejects.push(0, reasons::INVALID_UTF8, "the topic is not valid UTF-8");
         };
         if message.payload.is_empty() {
             return rejects.push(0, reasons::EMPTY_PAYLOAD, "the message has no payload");
         }
         if message.payload.len() > payload_bytes_max {
             let n = message.payload.len();
-            let detail = format!("{n} bytes are over packet_max_bytes = {payload_bytes_max}");
+            let detail = format!("the payload of {n} bytes exceeds packet_max_bytes = {payload_bytes_max}");
             return rejects.push(0, reasons::PAYLOAD_TOO_LARGE, detail);
         }
         let Some(route) = route.map(|at| &routes[at]) else {
-            return rejects.push(0, reasons::NO_SUBSCRIPTION, "no configured subscription has this topic");
+            return rejects.push(0, reasons::NO_SUBSCRIPTION, "no configured subscription matches this topic");
         };
         if let PayloadDecoder::Unknown = route.how {
-            let detail = format!("the format `{}` is not known", route.format_name);
+            let detail = format!("unknown format `{}`", route.format_name);
             return rejects.push(0, reasons::UNKNOWN_FORMAT, detail);
         }
         let Some(mut captured) = route.template.capture(topic) else {
-            let detail = format!("the topic does not fit the template `{}`", route.topic);
+            let detail = format!("the topic does not match the template `{}`", route.topic);
             return rejects.push(0, reasons::TOPIC_MISMATCH, detail);
         };
         for name in &route.user_property_tags {
             let given = message.properties.iter().find(|(key, value)| key == name && !value.is_empty());
-            // The topic's own come first, as no name may stand there twice.
+            // Tags of the topic take precedence, because tag names must be unique.
             if let Some((_, value)) = given.filter(|_| !captured.tags.iter().any(|(tag, _)| tag == name)) {
                 captured.tags.push((name, value));
             }

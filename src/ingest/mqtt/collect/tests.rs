@@ -1,4 +1,4 @@
-//! Which messages are taken, skipped or rejected, and when a batch is full.
+//! Which messages are accepted, skipped or rejected, and when a batch is full.
 
 use std::time::Duration;
 
@@ -137,7 +137,7 @@ fn a_batch_is_full_by_messages_or_bytes() {
     assert!(collector.is_full());
 }
 
-/// Takes a message and has it acknowledged; whether it was taken.
+/// Adds a message and acknowledges it; returns whether it was accepted.
 fn take(collector: &mut Collector, message: &Message) -> bool {
     let taken = collector.take(message, NOW_MS).unwrap();
     if let Take::Accepted(Some(note)) = taken {
@@ -152,14 +152,14 @@ fn what_is_retained_is_taken_once() {
     let retained = |payload: &str| Message { is_retained: true, ..message("a/S/f", payload) };
     assert!(take(&mut collector, &retained("1")));
     assert!(!take(&mut collector, &retained("1")));
-    // Published just now, so it is a reading of its own, and what is retained from now on.
+    // Just published, so it is a new reading, and the retained message from now on.
     assert!(take(&mut collector, &message("a/S/f", "1")));
     assert!(take(&mut collector, &message("a/S/f", "2")));
     assert!(!take(&mut collector, &retained("2")));
     assert!(take(&mut collector, &retained("3")));
     let gathered = collector.finish();
     assert_eq!((gathered.batch.len(), gathered.skipped, gathered.dead.len()), (4, 2, 0));
-    // Not acknowledged yet: its redelivery, and a new copy of it, must not be missed.
+    // Not acknowledged yet: its redelivery and a new copy of it must not be skipped.
     assert!(matches!(collector.take(&retained("4"), NOW_MS), Ok(Take::Accepted(Some(_)))));
     assert!(take(&mut collector, &retained("4")));
     assert!(take(&mut collector, &Message { is_dup: true, ..retained("4") }));
@@ -176,7 +176,7 @@ fn never_and_always_are_what_they_say_and_our_own_state_is_no_reading() {
             assert!(take(&mut collector, &message("S/f", "1")));
         }
         assert!(!take(&mut collector, &message("own/status", "online")));
-        assert!(!collector.is_empty(), "what is left out is acknowledged with a batch too");
+        assert!(!collector.is_empty(), "a skipped message is acknowledged with a batch too");
     }
 }
 
