@@ -81,7 +81,7 @@ use writer::Appender;
 const LOCK_NAME: &str = "lock";
 /// Bytes of entries kept in memory for the follower.
 const TAIL_BYTES: usize = 32 << 20;
-/// `journal.max_bytes` is raised to the size of this many segments, so that a full journal can still make progress.
+/// The journal has space for at least this many segments, so that a full journal can still make progress.
 const SEGMENTS_MIN: u64 = 4;
 /// Space for a header and some frames.
 const SEGMENT_BYTES_MIN: u64 = 2 * segment::HEADER_BYTES;
