@@ -67,7 +67,7 @@ impl SegmentPool {
 /// Why no segment is available.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoSegment {
-    #[error("a message of {0} bytes exceeds journal.max_bytes")]
+    #[error("a message of {0} bytes is too large for journal.max_bytes")]
     TooLarge(u64),
     #[error("the journal has reached journal.max_bytes")]
     MaxBytes,
