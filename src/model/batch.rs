@@ -129,7 +129,7 @@ pub struct ReadingRef<'a> {
 }
 
 impl<'a> ReadingRef<'a> {
-    /// Decodes the id; free of copies.
+    /// Borrowed from the batch; each call validates its UTF-8.
     pub fn sensor_id(&self) -> &'a str {
         // Checked when the batch was built or decoded.
         std::str::from_utf8(self.id).unwrap_or_default()
