@@ -186,7 +186,7 @@ pub(crate) async fn check(db: &Database, sent: &Sent<'_>) -> Result<Checked, Fai
     for sensor in sums.iter().take(NAMED_MAX) {
         let Tally { count, sum, summary_count, summary_sum, .. } = stored[*sensor];
         checked.problems.push(format!(
-            "{}: the summaries have {summary_count} readings with the sum {summary_sum}, but {count} with {} are stored",
+            "{}: the summaries have {summary_count} readings with the sum {summary_sum}; stored are {count} with {}",
             values::id(*sensor as u32),
             sum as f64 / FRACTION
         ));

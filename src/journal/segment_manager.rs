@@ -1,4 +1,4 @@
-//! The segment manager does the slow work beside the writer, in a separate thread: it prepares files for the next
+//! The segment manager does the slow work for the writer, in a separate thread: it prepares files for the next
 //! segments in the pool, recycles or removes stored segments, writes the checkpoint, and opens admission again after
 //! the journal was full.
 //!

@@ -1,4 +1,4 @@
-//! The shared state of the journal's parts, behind one lock that is never held during IO.
+//! The shared state of the journal's parts, protected by one lock that is never held during IO.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;

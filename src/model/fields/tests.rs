@@ -83,10 +83,10 @@ fn a_fleet_with_the_same_names_is_not_counted() {
     }
     let before = limiter.memory_bytes();
     assert!(send(&limiter, 1024, 0, &all).0.iter().all(|taken| *taken));
-    assert_eq!(limiter.memory_bytes(), before, "nothing is kept of those whose names are shared");
+    assert_eq!(limiter.memory_bytes(), before, "readings with only shared names leave no trace");
     assert!(send(&limiter, 1024, 2 * HOUR, &all).0.iter().all(|taken| *taken));
     let after = limiter.memory_bytes();
-    assert!(after > before, "the names are looked for anew");
+    assert!(after > before, "the shared names are determined again");
     assert!(send(&limiter, 1024, 2 * HOUR + 1, &all).0.iter().all(|taken| *taken));
     assert_eq!(limiter.memory_bytes(), after, "and are shared again");
 }
