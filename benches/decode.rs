@@ -1,8 +1,8 @@
-//! What decoding costs in CPU time: the same readings in each format, one thread. `cargo bench --bench decode`.
+//! CPU time of decoding the same readings in each format, in one thread. `cargo bench --bench decode`.
 //!
-//! A gateway's body: a thousand readings of two hundred sensors, two tags and five fields each.
+//! The payload is a gateway's body: a thousand readings of two hundred sensors, with two tags and five fields each.
 
-#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a measurement, and its report")]
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark that prints its results")]
 
 use std::fmt::Write;
 
@@ -14,7 +14,7 @@ const NOW: i64 = 1_709_290_800_000;
 const READINGS: usize = 1000;
 const ROUNDS: usize = 300;
 
-/// CPU time of this thread in seconds: on a machine that is busy, the clock on the wall says little.
+/// CPU time of this thread in seconds. On a busy machine, elapsed time is not meaningful.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     stat.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e9

@@ -1,6 +1,7 @@
-//! The journal alone: acknowledged batches a second and the time to the acknowledgement, for 1, 8 and 64 callers of 100
-//! readings with two numeric fields each, next to the bare fdatasync of writes of the same size on the same disk in the
-//! same run, in turns of a part of a second: whatever else the machine does meets both. Figures, not a test.
+//! The journal alone: acknowledged readings per second and acknowledgement latency, for 1, 8 and 64 callers that send
+//! batches of 100 readings with two numeric fields. For comparison, bare writes of the same size with fdatasync on the
+//! same disk. Both alternate every fraction of a second, so that other load on the machine affects both. A benchmark,
+//! not a test.
 //!
 //!     cargo bench --bench journal [-- DIRECTORY [SECONDS]]
 
@@ -18,9 +19,9 @@ use hourbucket::journal::{EntryKind, Follower, Journal, JournalDeps, OpenedJourn
 use hourbucket::model::{BatchBuilder, ReadingBatch, SystemClock, ValueRef};
 
 const READINGS: usize = 100;
-/// Of the bare file, and of a segment.
+/// Size of the bare file, and of a segment.
 const FILE_BYTES: u64 = 64 << 20;
-/// Turns of journal and bare file.
+/// Number of alternations between journal and bare file.
 const SLICES: usize = 8;
 
 fn batch(caller: usize) -> ReadingBatch {
@@ -36,7 +37,7 @@ fn batch(caller: usize) -> ReadingBatch {
     builder.finish()
 }
 
-/// Times of one kind, in milliseconds.
+/// Latencies, in milliseconds.
 #[derive(Default)]
 struct Times(Vec<f64>);
 
@@ -45,7 +46,7 @@ impl Times {
         self.0.push(began.elapsed().as_secs_f64() * 1e3);
     }
 
-    /// Of a thousand times, this many are not longer.
+    /// A quantile, in thousandths.
     fn at(&self, permille: usize) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -58,7 +59,7 @@ impl Times {
     }
 }
 
-/// A file to write and sync alone, with the journal's pattern: one write behind the other.
+/// A file that is written and synced with the journal's pattern: consecutive writes.
 struct Bare {
     path: PathBuf,
     file: File,
@@ -72,7 +73,7 @@ impl Bare {
         Ok(Bare { path, file, times: Times::default() })
     }
 
-    /// Into blocks that were written before, as those of a recycled segment.
+    /// Writes to blocks that were written before, like those of a recycled segment.
     fn written(&mut self, bytes: usize, seconds: f64) -> std::io::Result<()> {
         if self.file.metadata()?.len() < FILE_BYTES {
             for mib in 0..FILE_BYTES >> 20 {
@@ -83,12 +84,12 @@ impl Bare {
         self.write(bytes, seconds)
     }
 
-    /// Into blocks that are only reserved, as those of a new segment, at most a whole file of them.
+    /// Writes to blocks that are only reserved, like those of a new segment; at most one file.
     fn reserved(&mut self, bytes: usize, seconds: f64) -> std::io::Result<()> {
         self.file.set_len(0)?;
         FsFile::allocate(&self.file, FILE_BYTES)?;
         self.file.sync_all()?;
-        // What giving back the blocks makes the file system do is not to be measured.
+        // Excludes the work of the file system for freeing the blocks from the measurement.
         std::thread::sleep(Duration::from_millis(100));
         self.write(bytes, seconds)
     }
@@ -108,7 +109,7 @@ impl Bare {
 
 impl Drop for Bare {
     fn drop(&mut self) {
-        // The directory goes too.
+        // Errors do not matter: the directory is removed too.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -125,7 +126,7 @@ fn open(dir: &Path) -> Result<(OpenedJournal, AdmissionControl), Box<dyn std::er
     Ok((Journal::open(&config, env)?, admission_control))
 }
 
-/// One caller: a batch, its acknowledgement, the next.
+/// One caller: sends a batch, waits for its acknowledgement, and repeats.
 async fn call(admission: Admission, batch: ReadingBatch, until: Instant) -> Times {
     let mut times = Times::default();
     while Instant::now() < until {
@@ -141,7 +142,7 @@ async fn call(admission: Admission, batch: ReadingBatch, until: Instant) -> Time
     times
 }
 
-/// A journal that runs. With `consume`, a follower takes everything meanwhile; otherwise the journal stays as it is.
+/// A running journal. With `consume`, a follower consumes the entries; otherwise they stay in the journal.
 struct Running {
     journal: Journal,
     admission: Admission,
@@ -187,7 +188,7 @@ impl Running {
     }
 }
 
-/// Seconds to open the journal as it is, readings in it, and seconds to take all of them.
+/// Returns the seconds to open the journal, the number of readings in it, and the seconds to read them back.
 async fn replay(dir: &Path) -> Result<(f64, usize, f64), Box<dyn std::error::Error>> {
     let began = Instant::now();
     let OpenedJournal { mut journal, mut follower } = open(dir)?.0;
@@ -205,7 +206,7 @@ async fn replay(dir: &Path) -> Result<(f64, usize, f64), Box<dyn std::error::Err
     Ok((opened, readings, taken))
 }
 
-#[expect(clippy::print_stdout, reason = "its output")]
+#[expect(clippy::print_stdout, reason = "the output of the benchmark")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let base = arguments.first().map_or_else(std::env::temp_dir, Into::into);
@@ -215,10 +216,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let mut encoded = Vec::new();
     batch(0).encode(&mut encoded);
-    println!("a batch of {READINGS} readings is {} bytes; milliseconds: p50, p99, p99.9, most", encoded.len());
-    println!(
-        "the bare write+fdatasync is of the size of a group of all callers, in slices between those of the journal"
-    );
+    println!("a batch of {READINGS} readings has {} bytes; milliseconds: p50, p99, p99.9, max", encoded.len());
+    println!("the bare write+fdatasync has the size of a group of all callers, and alternates with the journal");
     println!(
         "{:7} {:>11} {:^31}   {:^31}   {:^31}",
         "callers", "readings/s", "acknowledgement", "bare, into written blocks", "bare, into reserved blocks"
@@ -254,7 +253,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     runtime.block_on(running.finish())?;
     let (opened, readings, taken) = runtime.block_on(replay(&dir))?;
     println!(
-        "without a follower {rate:.0} readings/s; then {readings} readings verified in {opened:.2} s and read back at {:.0}/s",
+        "without a follower: {rate:.0} readings/s; then {readings} readings verified in {opened:.2} s, read back at {:.0}/s",
         readings as f64 / taken
     );
     std::fs::remove_dir_all(&dir)?;

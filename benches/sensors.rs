@@ -1,6 +1,6 @@
-//! What a sensor takes in memory when everything of it is stored: a million sensors in two shards, two readings each, in
-//! turns with the flush, as the service does it. Resident memory of the process beside the shards' own books. Figures,
-//! not a test.
+//! Memory of an idle sensor, all readings of which are stored: a million sensors in two shards, two readings each,
+//! alternating with flushes as in the service. Compares resident memory with the shards' own estimate. A benchmark, not
+//! a test.
 //!
 //!     cargo bench --bench sensors [-- SENSORS]
 
@@ -17,7 +17,7 @@ use hourbucket::model::{
 use hourbucket::route::row_refs;
 use hourbucket::store::PageWriteResult;
 
-/// As the service has it.
+/// The allocator of the service.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -43,7 +43,7 @@ fn shard() -> Shard {
     shard
 }
 
-/// Readings of a thousand sensors, with the tags of trucks: few distinct ones, as fleets have them.
+/// Readings of a thousand sensors with tags of trucks: few distinct sets, as in real fleets.
 fn batch(first: usize, ts_ms: i64) -> ReadingBatch {
     let mut builder = BatchBuilder::new(64);
     for i in first..first + BATCH {
@@ -72,7 +72,7 @@ fn resident() -> u64 {
     statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("a number of pages") * 4096
 }
 
-#[allow(clippy::print_stdout, reason = "what it is for")]
+#[allow(clippy::print_stdout, reason = "the output of the benchmark")]
 fn main() {
     let sensors = std::env::args().skip(1).find_map(|a| a.parse().ok()).unwrap_or(1_000_000usize);
     let before = resident();
@@ -91,7 +91,7 @@ fn main() {
                 stored(shard, now);
             }
         }
-        println!("round {round}: {} bytes a sensor resident", (resident() - before) / sensors as u64);
+        println!("round {round}: {} resident bytes per sensor", (resident() - before) / sensors as u64);
     }
     for shard in &mut shards {
         shard.drain();
@@ -100,5 +100,5 @@ fn main() {
     std::thread::sleep(Duration::from_secs(2));
     let books: usize = shards.iter().map(|s| s.usage().bytes).sum();
     let (resident, held) = (resident() - before, shards.iter().map(|s| s.usage().sensors).sum::<usize>());
-    println!("{held} idle sensors: {} bytes each resident, {} in the books", resident / held as u64, books / held);
+    println!("{held} idle sensors: {} resident bytes per sensor, {} estimated", resident / held as u64, books / held);
 }

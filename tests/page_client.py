@@ -266,7 +266,7 @@ def empty(browser):
 
 def press_and_see(page, hint):
     if hint.is_visible():
-        hint.get_by_role("button", name="Look again").click(timeout=5000)
+        hint.get_by_role("button", name="Check again").click(timeout=5000)
         time.sleep(0.5)
     return not hint.is_visible() or "still empty"
 
@@ -495,11 +495,11 @@ def with_token(browser):
     page = look.page
     look.go("#/sensors")
     form = page.get_by_role("form", name="Token")
-    expect(form).to_contain_text("Readings are shown to holders of a token.")
+    expect(form).to_contain_text("Reading requires a token.")
     readable(look)
     form.get_by_label("Token").fill("gw1.wrong")
     page.keyboard.press("Enter")
-    expect(form).to_contain_text("The token was not taken.")
+    expect(form).to_contain_text("Token rejected.")
     form.get_by_label("Token").fill(TOKEN)
     page.keyboard.press("Enter")
     expect(page.get_by_role("link", name="secret room")).to_be_visible()
@@ -538,7 +538,7 @@ def store_away(browser):
     send([{"sensor_id": "room 1", "ts": at + 500, "values": {"temp": 21.5}}])
     expect(page.locator("#state")).to_have_text("degraded")
     expect(page.locator("#notices")).to_contain_text("the journal keeps the readings")
-    expect(card(page, "Store").locator("dd").first).to_have_text("away")
+    expect(card(page, "Store").locator("dd").first).to_have_text("unreachable")
     look.go("#/letters")
     expect(page.locator(".problem")).to_contain_text("Try again")
     readable(look)
@@ -550,7 +550,7 @@ def store_away(browser):
     expect(page.locator("#state")).to_have_text("ready")
     expect(page.locator("#notices")).to_be_empty()
     page.get_by_role("button", name="Try again").click()
-    expect(page.locator("main")).to_contain_text("There are none.")
+    expect(page.locator("main")).to_contain_text("No dead letters.")
     look.go("#/sensor/room%201")
     expect(card(page, "Hourly summaries").locator("tbody tr td").first).to_have_text("2")
     look.done()

@@ -1,7 +1,7 @@
-// Builds the fleet page, one file with everything in it: `node build.mjs [OUT]`, by default ../src/admin/page.html.
+// Builds the fleet page as a single file: `node build.mjs [OUT]`, by default ../src/admin/page.html.
 //
-// Reproducible: the same sources and package-lock.json give the same bytes, so a test can compare the committed file.
-// The page must hold exactly one <style> and one <script>; the service hashes both for its Content-Security-Policy.
+// Reproducible: the same sources and package-lock.json produce the same bytes, so a test can compare the committed file.
+// The page must contain exactly one <style> and one <script>; the service hashes both for its Content-Security-Policy.
 
 import { createHash } from "node:crypto";
 import { readFileSync, readdirSync, writeFileSync } from "node:fs";
@@ -24,7 +24,7 @@ async function bundle(entry, options) {
     ...options,
   });
   const text = result.outputFiles[0].text.trim();
-  if (/<\/(script|style)/i.test(text)) throw new Error(`${entry} holds a closing tag and cannot stand inside the page`);
+  if (/<\/(script|style)/i.test(text)) throw new Error(`${entry} contains a closing tag and cannot be embedded in the page`);
   return text;
 }
 
@@ -32,7 +32,7 @@ const script = await bundle("src/main.js", { format: "iife" });
 const style = await bundle("src/style.css", {});
 const licence = readFileSync(here("node_modules/uplot/LICENSE"), "utf8").trim();
 
-// The names and texts of all sources: a test sees by it, without node, that the committed page is not an older one.
+// A hash of the names and contents of all sources. With it a test detects an outdated page without node.
 const sources = [...readdirSync(here("src")).map((name) => `src/${name}`), "build.mjs", "package-lock.json"].sort();
 const hash = createHash("sha256");
 for (const name of sources)
@@ -41,7 +41,7 @@ for (const name of sources)
     .update(readFileSync(here(name)))
     .update("\0");
 
-// Functions as replacements: `$` in minified code must not be read as a pattern.
+// Replacements are functions, because `$` in minified code must not act as a pattern.
 const page = readFileSync(here("src/index.html"), "utf8")
   .replace(
     "@LICENCE@",

@@ -1,5 +1,5 @@
-//! The comparison: the ways of writing that people use today, the floor, and hourbucket, one after the other on the same
-//! machine, each on a MongoDB of its own; then the ratios, against the targets of the project.
+//! The comparison: runs common ways of writing, the lower bound ("floor") and hourbucket one after the other on the
+//! same machine, each with its own MongoDB. Then compares the ratios with the targets of the project.
 
 use std::path::Path;
 
@@ -12,20 +12,20 @@ use crate::report::{Latency, Report};
 use crate::run::{self, Options};
 use crate::spec::Spec;
 
-/// Seconds for each baseline.
+/// Seconds per baseline.
 const BASELINE_S: f64 = 10.0;
 const BASELINE_SHORT_S: f64 = 0.5;
-/// What Telegraf gets.
+/// Number of messages for Telegraf.
 const TELEGRAF_MESSAGES: u64 = 20_000;
 const TELEGRAF_MESSAGES_SHORT: u64 = 500;
 
-/// What can be compared, in the order in which it is run.
+/// The parts of the comparison, in the order of execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Part {
-    /// (a) one $push upsert a reading
+    /// (a) one $push upsert per reading
     Naive,
-    /// (b) one measurement a reading, in order of arrival
+    /// (b) one measurement per reading, in order of arrival
     Arrival,
     /// (b2) measurements sorted, 600 of a sensor together
     Sorted,
@@ -33,25 +33,25 @@ pub(crate) enum Part {
     Pages,
     /// (d) hourbucket, bucket mode, NDJSON
     Gateway,
-    /// The same with line protocol
+    /// (d) with line protocol
     GatewayLine,
     /// (e) hourbucket, time-series mode
     GatewayTimeseries,
-    /// The gateway at half of its rate
+    /// (d) at half of its rate
     GatewayHalf,
     /// (f) MQTT to a subscriber that only acknowledges
     Acknowledge,
     /// hourbucket over MQTT
     Fleet,
-    /// (g) Telegraf, where it is on the path
+    /// (g) Telegraf, if it is on the path
     Telegraf,
     /// A million sensors
     Wide,
-    /// A thousand sensors with as few readings a flush
+    /// A thousand sensors with as few readings per flush
     #[value(name = "wide-1k")]
     #[serde(rename = "wide-1k")]
     Wide1k,
-    /// MongoDB away for a minute
+    /// MongoDB unreachable for a minute
     Outage,
 }
 
@@ -72,7 +72,7 @@ const ALL: [Part; 14] = [
     Part::Outage,
 ];
 
-/// What a part has shown.
+/// The result of a part.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Shown {
@@ -80,11 +80,11 @@ enum Shown {
     Acknowledge(Delivered),
     Telegraf(Delivered),
     Service(Box<Report>),
-    /// It could not be run; the rest of the comparison goes on.
+    /// The part could not be run; the comparison continues.
     Failed(String),
 }
 
-/// All of it.
+/// The result of the comparison.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Comparison {
     short: bool,
@@ -96,10 +96,10 @@ pub(crate) struct Comparison {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Target {
     what: &'static str,
-    /// The least or the most that it may be.
+    /// Whether the target is a minimum instead of a maximum.
     at_least: bool,
     target: f64,
-    /// Absent where a part was not run, or has failed.
+    /// Absent if a part was not run or failed.
     measured: Option<f64>,
 }
 
@@ -127,13 +127,13 @@ fn short_number(value: f64) -> String {
     }
 }
 
-/// Runs the parts; none named: all.
+/// Runs the parts in `only`, or all if it is empty.
 pub(crate) async fn compare(only: &[Part], short: bool, options: &Options) -> Result<Comparison, Failure> {
     let mut parts = vec![];
     for part in ALL.into_iter().filter(|part| only.is_empty() || only.contains(part)) {
         eprintln!("{}:", name(part));
         if part == Part::Telegraf && telegraf::binary().is_none() {
-            eprintln!("  not on the path; HOURBUCKET_TELEGRAF can name it");
+            eprintln!("  skipped: not on the path; set HOURBUCKET_TELEGRAF");
             continue;
         }
         let shown = one(part, short, options).await.unwrap_or_else(|error| Shown::Failed(error.to_string()));
@@ -182,14 +182,14 @@ async fn one(part: Part, short: bool, options: &Options) -> Result<Shown, Failur
     }
 }
 
-/// The table of issue 5, as far as the parts were run.
+/// The targets of the project, with the values measured by the parts.
 fn targets(parts: &[(Part, Shown)]) -> Vec<Target> {
     let shown = |part: Part| parts.iter().find(|(p, _)| *p == part).map(|(_, shown)| shown);
     let baseline = |part| match shown(part) {
         Some(Shown::Baseline(outcome)) => Some(outcome),
         _ => None,
     };
-    // A run that has lost or doubled something has no speed.
+    // A run that lost or duplicated a reading does not count.
     let service = |part| match shown(part) {
         Some(Shown::Service(report)) if report.check.problems.is_empty() => Some(report),
         _ => None,
@@ -258,7 +258,7 @@ fn targets(parts: &[(Part, Shown)]) -> Vec<Target> {
 }
 
 impl Comparison {
-    /// Whether nothing was lost or doubled, and every part could be run.
+    /// Whether every part was run, and no reading was lost or duplicated.
     pub(crate) fn sound(&self) -> bool {
         self.parts.iter().all(|(_, shown)| match shown {
             Shown::Service(report) => report.check.problems.is_empty(),
@@ -275,7 +275,7 @@ impl Comparison {
         })
     }
 
-    /// What an acknowledgement at half of the rate could not be faster than.
+    /// The disk latency at half of the rate: the lower bound of the acknowledgement latency.
     fn disk(&self) -> Option<String> {
         let (_, Shown::Service(report)) = self.parts.iter().find(|(part, _)| *part == Part::GatewayHalf)? else {
             return None;
@@ -292,7 +292,7 @@ impl Comparison {
         ))
     }
 
-    /// As Markdown: what was measured, then the targets.
+    /// The measurements and the targets, as Markdown.
     pub(crate) fn markdown(&self) -> Vec<String> {
         let mut lines = vec![
             "CPU-s are per million readings; *client* is the bare driver loop of a baseline, or the service.".to_owned(),

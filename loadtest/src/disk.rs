@@ -1,7 +1,7 @@
-//! How the disk does beside a phase: a small write with its fdatasync, twenty times a second, in a file of its own.
+//! Measures the disk during a phase: a small write with fdatasync to a separate file, twenty times per second.
 //!
-//! An acknowledgement waits for such a write, so this is the least that it can take. On a machine that is shared the disk
-//! stands still now and then, and without this nobody could tell that from a service that does.
+//! An acknowledgement waits for such a write, so this is its lower bound. On a shared machine the disk sometimes
+//! stalls. This measurement distinguishes such a stall from one of the service.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,7 +16,7 @@ use crate::report::Latency;
 const EVERY: Duration = Duration::from_millis(50);
 const BLOCK: [u8; 4096] = [0x5A; 4096];
 
-/// Writes until told to stop, below `TMPDIR`, where the parts have their directories.
+/// Writes until `stop` is set, below `TMPDIR`, where the parts have their directories.
 pub(crate) fn watch(stop: &AtomicBool) -> Result<Latency, Failure> {
     let dir = tempfile::tempdir()?;
     let file = File::create(dir.path().join("block"))?;

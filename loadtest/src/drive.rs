@@ -1,8 +1,8 @@
-//! The load itself: a thread a connection, which sends what is ready and waits for answers.
+//! Generates the load: one thread per connection sends rendered messages and waits for acknowledgements.
 //!
-//! Closed loop: the next message is sent when the one before it is acknowledged. Open loop: messages have intended times,
-//! and latency counts from them, so a service that stalls is not spared the messages that it has held up. Every message
-//! is sent again until it is acknowledged; giving up ends the run.
+//! Closed loop: the next message is sent when the previous one is acknowledged. Open loop: messages have intended
+//! times, and latency is measured from these, so that a stall of the service also counts for the messages it delays.
+//! Every message is retried until it is acknowledged; a timeout ends the run.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,52 +17,52 @@ use crate::values;
 use crate::verify::Known;
 use crate::{Failure, http, mqtt};
 
-/// A message is given up after this long.
+/// Timeout of a message, including retries.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(300);
-/// Wait before a refused message is sent again.
+/// Wait before a retry.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
-/// Latency in microseconds, up to ten minutes, to three digits.
+/// Latencies are recorded in microseconds, up to ten minutes, with three significant digits.
 const LATENCY_MAX_US: u64 = 600_000_000;
 
-/// A connection's part of the load.
+/// The messages of one connection.
 pub(crate) struct Lane {
     number: u32,
     /// By group, then by round of the ring.
     messages: Vec<Message>,
-    /// Messages acknowledged so far, which are the first ones of the plan.
+    /// Number of acknowledged messages: the first ones of the plan.
     pub(crate) acknowledged: u64,
 }
 
-/// Where to.
+/// The destination of the load.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target {
     pub(crate) transport: Transport,
     pub(crate) port: u16,
 }
 
-/// How a phase is driven.
+/// The limits of a phase.
 pub(crate) struct Throttle<'a> {
-    /// Readings a second over all lanes; `None`: closed loop.
+    /// Readings per second of all lanes; `None`: closed loop.
     pub(crate) rate: Option<f64>,
     pub(crate) seconds: Option<f64>,
-    /// Over all lanes.
+    /// Total of all lanes.
     pub(crate) readings: Option<u64>,
-    /// Grows as readings are acknowledged.
+    /// Counts acknowledged readings.
     pub(crate) progress: &'a AtomicU64,
-    /// Set from outside: enough.
+    /// Ends the phase when set.
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// What a phase has shown.
+/// The result of a phase.
 pub(crate) struct Driven {
     pub(crate) latency_us: Histogram<u64>,
     pub(crate) readings: u64,
-    /// Times that a message was refused (429, 503) or its connection broke.
+    /// Number of retries: rejected messages (429, 503) and broken connections.
     pub(crate) again: u64,
     pub(crate) seconds: f64,
 }
 
-/// Makes all messages, and what is needed to know their readings again.
+/// Renders all messages, and computes the values that the check needs.
 pub(crate) fn prepare(spec: &Spec, plan: &Plan, target: Target) -> (Vec<Lane>, Known) {
     let mut known = Known::new(plan.sensors, plan.ring);
     let host = format!("127.0.0.1:{}", target.port);
@@ -124,9 +124,9 @@ struct Drive<'a> {
     plan: &'a Plan,
     throttle: &'a Throttle<'a>,
     begun: Instant,
-    /// Between two messages of this lane, in an open loop.
+    /// Open loop: the interval of messages of this lane.
     interval: Option<Duration>,
-    /// Number of the first message of this phase, and of the one behind the last.
+    /// Numbers of the first message of this phase, and of the one after the last.
     first: u64,
     end: u64,
     result: Driven,
@@ -153,11 +153,11 @@ impl<'a> Drive<'a> {
         Ok(self.result)
     }
 
-    /// When a message should be sent, or `None` when the phase is over before it.
+    /// The intended time of a message; `None` if the phase ends before it.
     fn intended(&self, message: u64) -> Option<Instant> {
         let now = Instant::now();
         let at = match self.interval {
-            // Lanes begin at different times within the interval, or they would all send at once.
+            // Lanes start at different times within the interval, so that they do not all send together.
             Some(interval) => {
                 let part = f64::from(self.lane.number) / f64::from(self.plan.lanes);
                 self.begun + interval.mul_f64((message - self.first) as f64 + part)
@@ -168,7 +168,7 @@ impl<'a> Drive<'a> {
         (message < self.end && !over && !self.throttle.stop.load(Ordering::Relaxed)).then_some(at)
     }
 
-    /// The bytes of a message, with its times, and how many readings it has.
+    /// A message with its times filled in, and its number of readings.
     fn ready(&mut self, message: u64) -> (&mut Message, u64) {
         let plan = self.plan;
         let (group, round) = plan.at(self.lane.number, message);
@@ -197,9 +197,9 @@ impl<'a> Drive<'a> {
                 let problem = match connection.exchange(&message.bytes) {
                     Ok((204, _)) => break,
                     Ok((200, body)) if whole(body) => break,
-                    Ok((status @ (429 | 503), _)) => format!("answer {status}"),
+                    Ok((status @ (429 | 503), _)) => format!("status {status}"),
                     Ok((status, body)) => {
-                        return Err(format!("answer {status}: {}", String::from_utf8_lossy(body)).into());
+                        return Err(format!("unexpected status {status}: {}", String::from_utf8_lossy(body)).into());
                     }
                     Err(error) => {
                         if let Ok(new) = http::Connection::open(port) {
@@ -209,9 +209,7 @@ impl<'a> Drive<'a> {
                     }
                 };
                 if intended.elapsed() > ACKNOWLEDGED_WITHIN {
-                    return Err(
-                        format!("a message is not acknowledged within {ACKNOWLEDGED_WITHIN:?}: {problem}").into()
-                    );
+                    return Err(format!("message not acknowledged within {ACKNOWLEDGED_WITHIN:?}: {problem}").into());
                 }
                 again += 1;
                 std::thread::sleep(AGAIN_AFTER);
@@ -240,7 +238,7 @@ impl<'a> Drive<'a> {
                         break;
                     }
                     Some(at) => {
-                        // 0 is no packet id (MQTT-2.3.1-1).
+                        // A packet id must not be 0 (MQTT-2.3.1-1).
                         let id = (number % 65_535 + 1) as u16;
                         let (message, _) = self.ready(number);
                         let id_at = message.id_at as usize;
@@ -255,18 +253,18 @@ impl<'a> Drive<'a> {
             connection.patience(wait)?;
             connection.fill()?;
             for _ in 0..connection.acknowledged() {
-                let at = unacknowledged.pop_front().ok_or_else(|| io::Error::other("a PUBACK for nothing"))?;
+                let at = unacknowledged.pop_front().ok_or_else(|| io::Error::other("unexpected PUBACK"))?;
                 self.acknowledged(1, at);
             }
             if unacknowledged.front().is_some_and(|at: &Instant| at.elapsed() > ACKNOWLEDGED_WITHIN) {
-                return Err(format!("the broker does not acknowledge within {ACKNOWLEDGED_WITHIN:?}").into());
+                return Err(format!("no acknowledgement from the broker within {ACKNOWLEDGED_WITHIN:?}").into());
             }
         }
         Ok(())
     }
 }
 
-/// Whether an answer says that nothing was refused.
+/// Whether the response reports no rejects.
 fn whole(body: &[u8]) -> bool {
     const NOTHING: &[u8] = b"\"rejected\":0,";
     body.windows(NOTHING.len()).any(|window| window == NOTHING)

@@ -1,16 +1,16 @@
-//! As little HTTP/1.1 as the load needs: a request that is ready as bytes, an answer with a length. A client library
-//! would cost the two cores more than some of the services that are measured here.
+//! A minimal HTTP/1.1 client: requests are prepared bytes, responses have a length. A client library would use more CPU
+//! time than some of the measured services.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// An answer takes less than this, or it is lost.
+/// Timeout of a response.
 const ANSWER_WITHIN: Duration = Duration::from_secs(120);
-/// Bytes of an answer's head at most.
+/// Maximum size of a response head, in bytes.
 const HEAD_MAX: usize = 16 << 10;
 
-/// A connection that is kept.
+/// A persistent connection.
 pub(crate) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -26,7 +26,7 @@ impl Connection {
         Ok(Connection { stream, buffer: Vec::with_capacity(4096) })
     }
 
-    /// Sends a request, head and body, and waits for its answer: the status and the body.
+    /// Sends a request (head and body) and waits for the response. Returns its status and body.
     pub(crate) fn exchange(&mut self, request: &[u8]) -> Result<(u16, &[u8])> {
         self.stream.write_all(request)?;
         self.buffer.clear();
@@ -37,7 +37,7 @@ impl Connection {
                 break (at + 4, status, length);
             }
             if self.buffer.len() > HEAD_MAX {
-                return Err(bad("a head that does not end"));
+                return Err(bad("response head too long"));
             }
         };
         while self.buffer.len() < head_len + length {
@@ -58,7 +58,7 @@ impl Connection {
     }
 }
 
-/// Gets a page over a connection of its own.
+/// Sends a GET request over a new connection.
 pub(crate) fn get(port: u16, path: &str) -> Result<(u16, String)> {
     let mut connection = Connection::open(port)?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
@@ -72,9 +72,12 @@ fn bad(what: &str) -> Error {
 
 /// Status and length of the body.
 fn head(bytes: &[u8]) -> Result<(u16, usize)> {
-    let text = std::str::from_utf8(bytes).map_err(|_| bad("a head that is no text"))?;
+    let text = std::str::from_utf8(bytes).map_err(|_| bad("response head is not UTF-8"))?;
     let mut lines = text.split("\r\n");
-    let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).ok_or_else(|| bad("no status"))?;
+    let status = lines
+        .next()
+        .and_then(|line| line.split(' ').nth(1)?.parse().ok())
+        .ok_or_else(|| bad("response without a status"))?;
     let length = lines.find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
@@ -82,7 +85,7 @@ fn head(bytes: &[u8]) -> Result<(u16, usize)> {
     match (status, length) {
         (_, Some(length)) => Ok((status, length)),
         (204 | 304, None) => Ok((status, 0)),
-        _ => Err(bad("an answer without a length")),
+        _ => Err(bad("response without a content length")),
     }
 }
 

@@ -1,11 +1,11 @@
-//! Load on hourbucket, and on what people do today, and a look into the store afterwards.
+//! Load tests for hourbucket and for common alternatives, with a check of the stored data afterwards.
 //!
 //! ```text
-//!  spec ──> plan ──> render ──> drive ──(http|mqtt)──> hourbucket ──> MongoDB ──> truth
+//!  spec ──> plan ──> render ──> drive ──(http|mqtt)──> hourbucket ──> MongoDB ──> verify
 //!                                 └── usage (/proc), metrics ──> report ──> table, JSON, plot
 //! ```
 //!
-//! A run that has lost or doubled a reading fails, whatever its speed.
+//! A run that lost or duplicated a reading fails, regardless of its speed.
 
 mod baseline;
 mod compare;
@@ -32,10 +32,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Why a run cannot be done, for the person who started it.
+/// Why a run failed, as a message for the user.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Load on hourbucket, the comparison with what people do today, and the check of what is stored.
+/// Load test for hourbucket: runs scenarios, compares with common alternatives, and verifies the stored data.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -45,18 +45,18 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run one scenario; exit code 1 where an acknowledged reading is missing or doubled
+    /// Run one scenario; exit code 1 if an acknowledged reading is missing or duplicated
     Run {
-        /// A file, or the name of one in loadtest/specs
+        /// A file, or the name of a scenario in loadtest/specs
         spec: PathBuf,
         #[command(flatten)]
         common: Common,
-        /// Damage the store before the check, to see that it finds it
+        /// Damage the store before the check, to test that the check detects it
         #[arg(long, value_enum)]
         tamper: Option<verify::Tamper>,
     },
-    /// Run what people do today, the floor and hourbucket, and print the ratios; exit code 1 where a part failed or a
-    /// reading is missing or doubled. A target that is missed is no failure
+    /// Run the baselines and hourbucket, and print the ratios; exit code 1 if a part failed or a reading is missing or
+    /// duplicated. A missed target is not a failure
     Compare {
         #[command(flatten)]
         common: Common,
@@ -66,33 +66,33 @@ enum Command {
         /// Add the result to loadtest/RESULTS.md
         #[arg(long)]
         record: bool,
-        /// What the record should say beside the figures, for instance what was changed
+        /// A note for the record, for instance what was changed
         #[arg(long, default_value = "")]
         note: String,
     },
-    /// Run a scenario's first phase with two binaries in turns, and print the ratios
+    /// Run the first phase of a scenario alternately with two binaries, and print the ratios
     Pair {
-        /// A scenario of loadtest/specs, or a file
+        /// A file, or the name of a scenario in loadtest/specs
         spec: PathBuf,
-        /// The service before a change
+        /// The binary of the service before a change
         #[arg(long, default_value = "target/release/hourbucket")]
         before: PathBuf,
-        /// The service after it
+        /// The binary of the service after the change
         #[arg(long, default_value = "target/release/hourbucket")]
         after: PathBuf,
-        /// A setting of the service after the change, as FLUSH__COMMANDS_MAX=2; may come more than once
+        /// A setting of the service after the change, such as FLUSH__COMMANDS_MAX=2; may be repeated
         #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
         settings: Vec<(String, String)>,
-        /// How often
+        /// Number of runs with each binary
         #[arg(long, default_value_t = 5)]
         rounds: usize,
-        /// The scenario small, to see that everything works
+        /// Run a short version of the scenario, to see that everything works
         #[arg(long)]
         short: bool,
         /// Add the result to loadtest/RESULTS.md
         #[arg(long)]
         record: bool,
-        /// What was changed, for the record
+        /// A note for the record, for instance what was changed
         #[arg(long, default_value = "")]
         note: String,
     },
@@ -100,24 +100,24 @@ enum Command {
 
 #[derive(clap::Args)]
 struct Common {
-    /// The service
+    /// The binary of the service
     #[arg(long, default_value = "target/release/hourbucket")]
     binary: PathBuf,
-    /// Each scenario small, to see that everything works
+    /// Run a short version of each scenario, to see that everything works
     #[arg(long)]
     short: bool,
-    /// A setting of the service by its variable without `HOURBUCKET_`, as FLUSH__COMMANDS_MAX=2; may come more than once
-    /// (the environment does not reach the service)
+    /// A setting of the service: its variable without `HOURBUCKET_`, such as FLUSH__COMMANDS_MAX=2; may be repeated
+    /// (the service does not inherit such variables of the environment)
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
     settings: Vec<(String, String)>,
-    /// Where the JSON and the plots go
+    /// Output directory for the JSON and the plots
     #[arg(long, default_value = "target/loadtest")]
     out: PathBuf,
 }
 
 /// `KEY=VALUE`.
 fn setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, as FLUSH__COMMANDS_MAX=2")?;
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE, such as FLUSH__COMMANDS_MAX=2")?;
     Ok((key.to_owned(), value.to_owned()))
 }
 
@@ -139,7 +139,7 @@ fn failed(error: &Failure) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Whether all was well.
+/// Runs the command; false if its check failed.
 async fn command(command: Command) -> Result<bool, Failure> {
     match command {
         Command::Run { spec, common, tamper } => {
@@ -155,7 +155,7 @@ async fn command(command: Command) -> Result<bool, Failure> {
         Command::Compare { common, only, record, note } => {
             let settings = common.settings.into_iter().collect();
             let options = run::Options { binary: common.binary, settings, tamper: None, progress: false };
-            // Before anything runs: what else the machine was doing.
+            // Records the load of the machine before anything runs.
             let machine = record::Machine::now();
             let comparison = compare::compare(&only, common.short, &options).await?;
             let lines = comparison.markdown();
@@ -191,8 +191,7 @@ fn save(out: &Path, name: &str, what: &impl serde::Serialize) -> Result<(), Fail
     Ok(())
 }
 
-/// Prints a line of the result.
-#[expect(clippy::print_stdout, reason = "its output")]
+#[expect(clippy::print_stdout, reason = "the output of the program")]
 fn say(line: &str) {
     println!("{line}");
 }

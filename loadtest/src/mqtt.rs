@@ -1,5 +1,5 @@
-//! As little MQTT 3.1.1 as the load needs: a publisher of packets that are ready as bytes, and the subscriber that only
-//! acknowledges, which is the most that a broker can be asked to deliver.
+//! A minimal MQTT 3.1.1 client: a publisher of prepared packets, and a subscriber that only acknowledges, which
+//! measures the maximum delivery rate of a broker.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
@@ -9,10 +9,10 @@ use std::time::Duration;
 const PUBLISH_QOS1: u8 = 0x32;
 const PUBACK: u8 = 0x40;
 const SUBACK: u8 = 0x90;
-/// Bytes taken from the socket at once.
+/// Bytes per read from the socket.
 const PIECE: usize = 64 << 10;
 
-/// The bytes of a PUBLISH before its payload, and where in them the packet's id is.
+/// The bytes of a PUBLISH before its payload, and the offset of its packet id.
 pub(crate) fn publish_head(topic: &str, payload_len: usize) -> (Vec<u8>, u32) {
     let mut head = vec![PUBLISH_QOS1];
     length(&mut head, 2 + topic.len() + 2 + payload_len);
@@ -23,7 +23,7 @@ pub(crate) fn publish_head(topic: &str, payload_len: usize) -> (Vec<u8>, u32) {
     (head, id_at)
 }
 
-/// MQTT-2.2.3: seven bits a byte, the lowest first.
+/// MQTT-2.2.3: seven bits per byte, lowest first.
 fn length(out: &mut Vec<u8>, mut rest: usize) {
     loop {
         let byte = (rest % 128) as u8;
@@ -35,7 +35,7 @@ fn length(out: &mut Vec<u8>, mut rest: usize) {
     }
 }
 
-/// A connection, and what has come over it.
+/// A connection and its receive buffer.
 pub(crate) struct Connection {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -63,17 +63,17 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Sends bytes.
+    /// Sends prepared packets.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<()> {
         self.stream.write_all(bytes)
     }
 
-    /// How long [`Connection::fill`] waits.
+    /// Sets the timeout of [`Connection::fill`].
     pub(crate) fn patience(&mut self, patience: Duration) -> Result<()> {
         self.stream.set_read_timeout(Some(patience.max(Duration::from_micros(1))))
     }
 
-    /// Whether bytes came before the patience was over.
+    /// Receives bytes; false after a timeout.
     pub(crate) fn fill(&mut self) -> Result<bool> {
         self.buffer.drain(..self.begin);
         self.begin = 0;
@@ -89,7 +89,7 @@ impl Connection {
         }
     }
 
-    /// Calls `with` for each whole packet that has come: its first byte, and what follows its length.
+    /// Calls `with` for each complete received packet, with its first byte and its body.
     pub(crate) fn packets(&mut self, mut with: impl FnMut(u8, &[u8])) {
         while let Some((kind, body_at, end)) = frame(&self.buffer[self.begin..]) {
             with(kind, &self.buffer[self.begin + body_at..self.begin + end]);
@@ -97,7 +97,7 @@ impl Connection {
         }
     }
 
-    /// How many PUBACKs have come.
+    /// Number of PUBACKs received since the last call.
     pub(crate) fn acknowledged(&mut self) -> u64 {
         let mut n = 0;
         self.packets(|kind, _| n += u64::from(kind == PUBACK));
@@ -105,7 +105,7 @@ impl Connection {
     }
 }
 
-/// The first byte of a packet, where its body begins and ends; `None` where not all of it is there.
+/// The first byte of a packet, and the start and end of its body; `None` if it is incomplete.
 fn frame(bytes: &[u8]) -> Option<(u8, usize, usize)> {
     let (mut len, mut at) = (0usize, 1);
     loop {
@@ -119,8 +119,8 @@ fn frame(bytes: &[u8]) -> Option<(u8, usize, usize)> {
     (bytes.len() >= at + len).then_some((bytes[0], at, at + len))
 }
 
-/// Subscribes with QoS 1 and acknowledges whatever comes, until `stop`. `received` counts; `ready` is set when the broker
-/// has taken the subscription.
+/// Subscribes with QoS 1 and acknowledges all messages until `stop`. Counts them in `received`. Sets `ready` when the
+/// broker has accepted the subscription.
 pub(crate) fn only_acknowledge(
     port: u16,
     filter: &str,
@@ -160,7 +160,7 @@ pub(crate) fn only_acknowledge(
             _ => {}
         });
         if refused {
-            return Err(Error::other("the broker refuses the subscription"));
+            return Err(Error::other("the broker rejected the subscription"));
         }
         connection.send(&answer)?;
         received.fetch_add(n, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! A change before and after: the first phase of one scenario with two binaries, or two settings, in turns, so that what
-//! else the machine does meanwhile meets both; the medians and their ratio.
+//! Compares before and after a change: runs the first phase of a scenario alternately with two binaries or two
+//! settings, so that other load on the machine affects both. Reports the medians and their ratio.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use crate::Failure;
 use crate::report::Report;
 use crate::run::{self, Options};
 
-/// A figure of a run: its name, and how many decimals it is written with.
+/// A figure of a run: its name, its value, and its number of decimals.
 type Figure = (&'static str, fn(&Report) -> f64, usize);
 
-/// What is compared of a run.
+/// The compared figures.
 const FIGURES: [Figure; 6] = [
     ("service CPU-s per million", |r| r.per_million(r.used.service), 3),
     ("mongod CPU-s per million", |r| r.per_million(r.used.mongod), 3),
@@ -26,7 +26,7 @@ const FIGURES: [Figure; 6] = [
 #[derive(Debug, Default, Serialize)]
 struct Runs(Vec<[f64; FIGURES.len()]>);
 
-/// Both.
+/// The runs of both binaries.
 #[derive(Debug, Serialize)]
 pub(crate) struct Pair {
     scenario: String,
@@ -37,7 +37,7 @@ pub(crate) struct Pair {
 /// Runs the scenario `rounds` times with each binary.
 ///
 /// # Errors
-/// A run could not be done, or has lost or doubled a reading.
+/// A run failed, or lost or duplicated a reading.
 pub(crate) async fn run(
     spec: &Path,
     short: bool,
@@ -49,7 +49,7 @@ pub(crate) async fn run(
     let mut pair = Pair { scenario: spec.name.clone(), before: Runs::default(), after: Runs::default() };
     for round in 0..rounds {
         let mut turns = [(&before, &mut pair.before), (&after, &mut pair.after)];
-        // Whoever comes second finds another machine than the first.
+        // Alternates the order, because the second run finds the machine in another state.
         if round % 2 == 1 {
             turns.reverse();
         }
@@ -66,7 +66,7 @@ pub(crate) async fn run(
 }
 
 impl Runs {
-    /// Least, middle and largest of a figure.
+    /// Minimum, median and maximum of a figure.
     fn spread(&self, figure: usize) -> [f64; 3] {
         let mut values: Vec<f64> = self.0.iter().map(|run| run[figure]).collect();
         values.sort_by(f64::total_cmp);
@@ -80,7 +80,7 @@ impl Runs {
 }
 
 impl Pair {
-    /// As Markdown.
+    /// The medians and their ratio, as Markdown.
     pub(crate) fn markdown(&self) -> Vec<String> {
         let mut lines = vec![
             format!(

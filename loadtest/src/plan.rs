@@ -1,37 +1,37 @@
-//! What is sent when: pure arithmetic from a message's number to its readings, so that the check afterwards needs no
-//! record of what was sent beside how far each lane has come.
+//! Computes the readings of a message from its number. So the check afterwards needs only the number of acknowledged
+//! messages per lane, not a record of the sent data.
 //!
-//! A *lane* is one connection with sensors of its own. Its sensors are cut into *groups* of one message each; message `m`
-//! is group `m % groups` in *round* `m / groups`. A round gives every sensor of the lane one reading. Values come from a
-//! ring of [`Plan::ring`] rounds, times never repeat for a sensor.
+//! A *lane* is one connection with its own sensors. Its sensors are divided into *groups* of one message each; message
+//! `m` is group `m % groups` in *round* `m / groups`. A round gives every sensor of the lane one reading. Values repeat
+//! after [`Plan::ring`] rounds; times of a sensor never repeat.
 
 use std::ops::Range;
 
-/// How messages follow from their numbers.
+/// The parameters of the computation.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) sensors: u32,
-    /// Readings in one message at most.
+    /// Maximum number of readings in a message.
     pub(crate) batch: u32,
     pub(crate) lanes: u32,
     /// Rounds after which values repeat.
     pub(crate) ring: u32,
-    /// Time of the first round (ms since 1970) and from one round to the next.
+    /// Time of the first round (ms since 1970), and the interval of rounds.
     pub(crate) base_ms: i64,
     pub(crate) step_ms: i64,
-    /// Late data: this many rounds in an order of its own for each sensor; there are no more.
+    /// Late data: exactly this many rounds, in a different order for each sensor.
     pub(crate) shuffled: Option<u64>,
 }
 
 impl Plan {
-    /// The sensors of a lane: as evenly as they can be dealt.
+    /// The sensors of a lane, divided as evenly as possible.
     pub(crate) fn lane(&self, lane: u32) -> Range<u32> {
         let at = |i: u32| (u64::from(self.sensors) * u64::from(i) / u64::from(self.lanes)) as u32;
         at(lane)..at(lane + 1)
     }
 
-    /// Messages that make one round of a lane.
+    /// Number of messages in a round of a lane.
     pub(crate) fn groups(&self, lane: u32) -> u32 {
         (self.lane(lane).len() as u32).div_ceil(self.batch).max(1)
     }
@@ -49,7 +49,7 @@ impl Plan {
         ((message % groups) as u32, message / groups)
     }
 
-    /// How many messages a lane has at most.
+    /// Maximum number of messages of a lane.
     pub(crate) fn messages_max(&self, lane: u32) -> u64 {
         self.shuffled.map_or(u64::MAX, |rounds| rounds * u64::from(self.groups(lane)))
     }
@@ -59,7 +59,7 @@ impl Plan {
         let tick = match self.shuffled {
             None => round,
             Some(rounds) => {
-                // A step that shares no divisor with the number of rounds visits each of them once.
+                // A step that is coprime to the number of rounds visits each round once.
                 let at = round + u64::from(sensor) * 7919;
                 (at % rounds) * coprime(rounds) % rounds
             }
@@ -67,14 +67,14 @@ impl Plan {
         self.base_ms + tick as i64 * self.step_ms
     }
 
-    /// The rounds that a sensor of this group has after `messages` messages of its lane.
+    /// Number of rounds of a sensor of this group after `messages` messages of its lane.
     pub(crate) fn rounds_after(&self, lane: u32, group: u32, messages: u64) -> u64 {
         let groups = u64::from(self.groups(lane));
         messages / groups + u64::from(messages % groups > u64::from(group))
     }
 }
 
-/// Near the golden section of `n`, so that neighbours land far apart.
+/// A number coprime to `n` near its golden section, so that neighbours end up far apart.
 fn coprime(n: u64) -> u64 {
     let gcd = |mut a: u64, mut b: u64| {
         while b > 0 {

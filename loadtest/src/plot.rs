@@ -1,4 +1,4 @@
-//! The course of a run as SVG: what was acknowledged and stored a second, and memory.
+//! Plots the course of a run as SVG: readings acknowledged and stored per second, and memory.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,16 +8,16 @@ use crate::report::{Report, Sample};
 
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 260.0;
-/// Room for the numbers at the axes, and above for the title.
+/// Margins for the axis labels and the title.
 const LEFT: f64 = 90.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 30.0;
 const COLOURS: [&str; 3] = ["#1f77b4", "#d62728", "#2ca02c"];
 
-/// A line of a plot: its name and its points.
+/// Name and points of a line.
 type Line = (&'static str, Vec<(f64, f64)>);
 
-/// Writes the plots of a run beside its JSON.
+/// Writes the plots of a run to the output directory.
 pub(crate) fn save(out: &Path, report: &Report) -> Result<(), Failure> {
     let rates =
         [("acknowledged/s", rate(&report.course, |s| s.acked)), ("stored/s", rate(&report.course, |s| s.settled))];
@@ -37,7 +37,7 @@ pub(crate) fn save(out: &Path, report: &Report) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How fast a count grows, between neighbouring samples.
+/// The rate of a counter between consecutive samples.
 fn rate(course: &[Sample], of: fn(&Sample) -> u64) -> Vec<(f64, f64)> {
     let pairs = course.windows(2).filter(|pair| pair[1].s > pair[0].s);
     pairs.map(|p| (p[1].s, of(&p[1]).saturating_sub(of(&p[0])) as f64 / (p[1].s - p[0].s))).collect()
@@ -82,7 +82,7 @@ fn svg(title: &str, lines: &[Line]) -> String {
     out
 }
 
-/// The next of 1, 2, 5 times a power of ten.
+/// Rounds up to 1, 2 or 5 times a power of ten.
 fn round_up(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     [1.0, 2.0, 5.0, 10.0].map(|m| m * power).into_iter().find(|candidate| *candidate >= value).unwrap_or(value)

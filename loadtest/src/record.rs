@@ -1,4 +1,4 @@
-//! The log of results, `RESULTS.md`: written by this program alone, so that no figure in it was typed by hand.
+//! The log of results, `RESULTS.md`. Only this program writes it, so that no figure is typed by hand.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::parts::program;
 
 const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/RESULTS.md");
 
-/// Where and when a comparison was made.
+/// Date, commit and machine of a record.
 pub(crate) struct Machine {
     date: String,
     commit: String,
@@ -17,7 +17,7 @@ pub(crate) struct Machine {
     cores: usize,
     kernel: String,
     mongod: String,
-    /// Processes that wanted a core in the last minute, before the comparison began.
+    /// The load average of one minute before the start.
     load: String,
 }
 
@@ -60,7 +60,7 @@ impl Machine {
     }
 }
 
-/// Adds a result at the end.
+/// Appends a result.
 pub(crate) fn append(machine: &Machine, short: bool, note: &str, result: &[String]) -> Result<(), Failure> {
     let mut file = std::fs::OpenOptions::new().append(true).open(RESULTS)?;
     let mut text = machine.lines(short, note);

@@ -1,12 +1,12 @@
-//! Messages as bytes, made before the clock runs: while it runs, only their times are written into them.
+//! Renders messages before the measurement starts. During the measurement only the times are written into them.
 //!
-//! Times are always 13 digits (milliseconds, from 2001 to 2286), so a message never changes its length.
+//! Times always have 13 digits (milliseconds, from 2001 to 2286), so the length of a message never changes.
 
 use crate::plan::Plan;
 use crate::spec::Format;
 use crate::values::{self, Field, Values};
 
-/// Digits of a time.
+/// Number of digits of a time.
 const TS_DIGITS: usize = 13;
 const TS_PLACE: &[u8; TS_DIGITS] = b"0000000000000";
 
@@ -14,9 +14,9 @@ const TS_PLACE: &[u8; TS_DIGITS] = b"0000000000000";
 #[derive(Debug, Default)]
 pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
-    /// Where the times are, in the order of the sensors.
+    /// Offsets of the times, in the order of the sensors.
     pub(crate) ts_at: Vec<u32>,
-    /// Where an MQTT packet has its id.
+    /// Offset of the packet id in an MQTT packet.
     pub(crate) id_at: u32,
 }
 
@@ -41,18 +41,18 @@ fn write_digits(ts_ms: i64, digits: &mut [u8; TS_DIGITS]) {
     }
 }
 
-/// What surrounds the readings.
+/// The protocol frame around the readings.
 pub(crate) enum Envelope<'a> {
-    /// A POST, with its head.
+    /// A POST request with its head.
     Http {
-        /// Host and port.
+        /// Value of the header Host.
         host: &'a str,
     },
-    /// A PUBLISH of QoS 1 to `sensors/{sensor_id}`; one reading.
+    /// A PUBLISH with QoS 1 to `sensors/{sensor_id}`, with one reading.
     Mqtt,
 }
 
-/// Sensors with the values that each has in the rounds of the ring.
+/// Consecutive sensors from `first` on, with their values by round of the ring.
 pub(crate) struct Ring<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) first: u32,
@@ -111,7 +111,7 @@ fn json(out: &mut Message, seed: u64, sensor: u32, values: &Values) {
     push(out, "}}\n");
 }
 
-/// As a device sends it, whose id is in the topic.
+/// The JSON of a device that has its id in the topic.
 fn flat_json(out: &mut Message, sensor: u32, values: &Values) {
     push(out, "{\"ts\":");
     time(out);
@@ -123,13 +123,13 @@ fn flat_json(out: &mut Message, sensor: u32, values: &Values) {
 fn members(out: &mut Message, sensor: u32, values: &Values) {
     for (i, field) in values::fields(sensor).iter().enumerate() {
         let value = decimal(values[i], field);
-        // A double keeps its point, or it would be read as an integer.
+        // A double needs a decimal point, or it would be decoded as an integer.
         let point = if field.decimals == 0 && !field.integer { ".0" } else { "" };
         push(out, &format!("{}\"{}\":{value}{point}", if i > 0 { "," } else { "" }, field.name));
     }
 }
 
-/// Line protocol; the id is the tag `sensor_id`.
+/// Line protocol with the id in the tag `sensor_id`.
 fn line(out: &mut Message, seed: u64, sensor: u32, values: &Values) {
     let measurement = if sensor.is_multiple_of(2) { "readings" } else { "diagnostics" };
     push(out, &format!("{measurement},sensor_id={}", values::id(sensor)));

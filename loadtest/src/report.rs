@@ -1,4 +1,4 @@
-//! What a run has shown: as numbers for JSON, and as a table.
+//! The results of a run, as JSON and as a table.
 
 use std::collections::BTreeMap;
 
@@ -31,33 +31,34 @@ pub(crate) struct PhaseReport {
     pub(crate) readings: u64,
     pub(crate) seconds: f64,
     pub(crate) acked_per_s: f64,
-    /// What was stored meanwhile, where that is less: the journal takes more than MongoDB for as long as it has room.
+    /// The rate of acknowledging or of storing, whichever is lower: while the journal has space, it accepts more than
+    /// MongoDB.
     pub(crate) lasting_per_s: f64,
-    /// Of an open loop: what was asked for.
+    /// Open loop: the requested rate.
     pub(crate) rate: Option<f64>,
-    /// Messages sent again.
+    /// Number of retries.
     pub(crate) again: u64,
     pub(crate) latency_ms: Latency,
-    /// Of an open loop: how long a write of 4 KiB and its fdatasync took beside it.
+    /// Open loop: latency of a concurrent write of 4 KiB with fdatasync.
     pub(crate) disk_ms: Option<Latency>,
     pub(crate) outage: Option<OutageReport>,
 }
 
-/// What an outage of MongoDB has shown.
+/// The result of an outage of MongoDB.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct OutageReport {
-    /// From the kill until it was primary again.
+    /// From the kill until MongoDB is primary again.
     pub(crate) away_s: f64,
-    /// Accepted readings that were not stored when it came back.
+    /// Accepted and unstored readings when it is primary again.
     pub(crate) backlog: u64,
-    /// From then until no more were waiting than before it went away; absent: they were not gone when the phase ended.
+    /// From then until the backlog is as small as before the outage; absent if the phase ended earlier.
     pub(crate) gone_after_s: Option<f64>,
 }
 
-/// A point of the run's course.
+/// A sample during the run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Sample {
-    /// Since the first phase began.
+    /// Seconds since the start of the first phase.
     pub(crate) s: f64,
     pub(crate) acked: u64,
     pub(crate) accepted: u64,
@@ -67,18 +68,18 @@ pub(crate) struct Sample {
     pub(crate) journal_bytes: u64,
 }
 
-/// What each process has used during the run.
+/// Resources used by each process during the run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Used {
     pub(crate) service: Usage,
     pub(crate) mongod: Usage,
     pub(crate) broker: Option<Usage>,
-    /// This program: of a baseline it is the client, of hourbucket the load.
+    /// This program: the client of a baseline, or the load generator of hourbucket.
     pub(crate) loadtest: Usage,
 }
 
 impl Used {
-    /// What was used since `before`; memory stays as it is.
+    /// The difference to `before`; memory values are not subtracted.
     pub(crate) fn since(&self, before: &Used) -> Used {
         Used {
             service: self.service.since(before.service),
@@ -89,7 +90,7 @@ impl Used {
     }
 }
 
-/// A run of a scenario.
+/// The results of a scenario.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Report {
     pub(crate) scenario: String,
@@ -100,8 +101,9 @@ pub(crate) struct Report {
     pub(crate) connections: u32,
     pub(crate) readings: u64,
     pub(crate) phases: Vec<PhaseReport>,
-    /// From the first message until the last acknowledgement, until the service has accepted all (over MQTT later than
-    /// the broker's acknowledgement), and until all was stored and the service had ended in order.
+    /// Seconds from the first message until the last acknowledgement; until the service has accepted everything (over
+    /// MQTT later than the broker's acknowledgement); and until everything is stored and the service has shut down
+    /// cleanly.
     pub(crate) acked_s: f64,
     pub(crate) accepted_s: f64,
     pub(crate) stored_s: f64,
@@ -111,10 +113,11 @@ pub(crate) struct Report {
     pub(crate) conflicts: u64,
     pub(crate) retries: u64,
     pub(crate) duplicates: u64,
-    /// Where the scenario waits until all is stored: resident bytes of the service then, and before the first message.
+    /// With `settle`: resident bytes of the service after everything is stored.
     pub(crate) rss_settled_bytes: Option<u64>,
+    /// Resident bytes of the service before the first message.
     pub(crate) rss_begin_bytes: u64,
-    /// `hourbucket_accumulate_bytes` then.
+    /// With `settle`: `hourbucket_accumulate_bytes` after everything is stored.
     pub(crate) accumulate_settled_bytes: Option<u64>,
     pub(crate) check: Checked,
     pub(crate) course: Vec<Sample>,
@@ -125,17 +128,17 @@ impl Report {
         self.readings as f64 / self.acked_s
     }
 
-    /// From the first message until the last was accepted by the service.
+    /// Measured until the service has accepted the last reading.
     pub(crate) fn accepted_per_s(&self) -> f64 {
         self.readings as f64 / self.accepted_s
     }
 
-    /// Until everything was stored: what can be kept up.
+    /// Measured until everything is stored: the sustainable rate.
     pub(crate) fn stored_per_s(&self) -> f64 {
         self.readings as f64 / self.stored_s
     }
 
-    /// Over MQTT the acknowledgement is the broker's, and the service is done when it has accepted.
+    /// Whether the broker acknowledges (MQTT). The rate of the service is then that of accepting.
     pub(crate) fn broker_decides(&self) -> bool {
         self.used.broker.is_some()
     }
@@ -145,21 +148,21 @@ impl Report {
         usage.cpu_s * 1e6 / self.readings.max(1) as f64
     }
 
-    /// Statements that write, a reading.
+    /// Write statements per reading.
     pub(crate) fn statements_per_reading(&self) -> f64 {
         let writes: u64 = self.statements.iter().filter(|(kind, _)| *kind != "load").map(|(_, n)| n).sum();
         writes as f64 / self.readings.max(1) as f64
     }
 
-    /// The run as lines for a person.
+    /// The results as text lines.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines = vec![format!(
-            "{}: {} mode, {}, {} sensors, {} connections, {} readings a message",
+            "{}: {} mode, {}, {} sensors, {} connections, {} readings per message",
             self.scenario, self.mode, self.format, self.sensors, self.connections, self.batch
         )];
         lines.push(format!(
             "  {:<12}{:>12}{:>9}{:>12}{:>12}{:>9}{:>9}{:>9}{:>9}{:>7}",
-            "phase", "readings", "s", "asked/s", "acked/s", "p50 ms", "p99", "p99.9", "max", "again"
+            "phase", "readings", "s", "target/s", "acked/s", "p50 ms", "p99", "p99.9", "max", "retries"
         ));
         for p in &self.phases {
             let Latency { p50, p99, p999, max } = p.latency_ms;
@@ -171,16 +174,16 @@ impl Report {
             if let Some(Latency { p50, p99, p999, max }) = p.disk_ms {
                 lines.push(format!(
                     "  {:<54}{p50:>9.2}{p99:>9.2}{p999:>9.2}{max:>9.1}",
-                    "the disk beside it, 4 KiB written and synced"
+                    "the disk meanwhile, 4 KiB written and synced"
                 ));
             }
             if let Some(o) = &p.outage {
                 let gone = o.gone_after_s.map_or("not in this phase".into(), |s| format!("after {s:.1} s"));
-                lines.push(format!("  outage of {:.1} s: {} readings waited, gone {gone}", o.away_s, o.backlog));
+                lines.push(format!("  outage of {:.1} s: backlog of {} readings, stored {gone}", o.away_s, o.backlog));
             }
         }
         lines.push(format!(
-            "  {:.0} readings/s acknowledged, {:.0}/s accepted, {:.0}/s until all was stored",
+            "  {:.0} readings/s acknowledged, {:.0}/s accepted, {:.0}/s stored",
             self.acked_per_s(),
             self.accepted_per_s(),
             self.stored_per_s()
@@ -195,7 +198,7 @@ impl Report {
             lines.push(format!("  {name:<12}{:>16.3}{peak:>14.1}{written:>14.1}", self.per_million(usage)));
         }
         lines.push(format!(
-            "  {:.5} statements a reading ({}), {} conflicts, {} retries, {} duplicates",
+            "  {:.5} statements per reading ({}), {} conflicts, {} retries, {} duplicates",
             self.statements_per_reading(),
             self.statements.iter().map(|(kind, n)| format!("{kind} {n}")).collect::<Vec<_>>().join(", "),
             self.conflicts,
@@ -203,7 +206,7 @@ impl Report {
             self.duplicates
         ));
         lines.push(match self.check.problems.is_empty() {
-            true => format!("  every one of {} acknowledged readings is stored once", self.check.acknowledged),
+            true => format!("  all {} acknowledged readings are stored exactly once", self.check.acknowledged),
             false => format!("  WRONG: {} acknowledged, {} stored", self.check.acknowledged, self.check.stored),
         });
         lines.extend(self.check.problems.iter().map(|problem| format!("    {problem}")));

@@ -1,4 +1,4 @@
-//! A scenario from its start to its check: the parts, the phases, the end of the service, a look into the store.
+//! Runs a scenario: starts the parts, runs the phases, stops the service, and checks the store.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,28 +18,28 @@ use crate::spec::{Phase, Spec, Transport};
 use crate::usage;
 use crate::verify::{self, Known, Sent, Tamper};
 
-/// Readings kept rendered; more than that repeat.
+/// Maximum number of rendered readings; values repeat after them.
 const RENDERED_MAX: u32 = 1_000_000;
 const RING_MAX: u32 = 250;
-/// How often the course is noted; a scrape costs the service some tens of microseconds.
+/// Interval of samples. A scrape costs the service some tens of microseconds.
 const SAMPLE_EVERY: Duration = Duration::from_millis(250);
-/// How long all may take to be accepted or stored by itself.
+/// Time limit until everything is accepted or stored.
 const SETTLED_WITHIN: Duration = Duration::from_secs(900);
 const HOUR_MS: i64 = 3_600_000;
 const DATABASE: &str = "loadtest";
 
-/// How to run, beside the scenario.
+/// Options in addition to the scenario.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) binary: PathBuf,
-    /// Settings of the service beside those of the scenario, by their variables without `HOURBUCKET_`.
+    /// Additional environment variables of the service, without the prefix `HOURBUCKET_`.
     pub(crate) settings: BTreeMap<String, String>,
     pub(crate) tamper: Option<Tamper>,
-    /// Whether to show progress.
+    /// Whether to print progress.
     pub(crate) progress: bool,
 }
 
-/// The plan of a scenario that begins now.
+/// The plan of a scenario that starts now.
 pub(crate) fn plan(spec: &Spec) -> Plan {
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64;
     Plan {
@@ -54,7 +54,7 @@ pub(crate) fn plan(spec: &Spec) -> Plan {
     }
 }
 
-/// Everything that runs.
+/// The running processes.
 struct Rig {
     mongod: Mongod,
     broker: Option<Mosquitto>,
@@ -74,7 +74,7 @@ impl Rig {
         set("STORE__URI", mongod.uri());
         set("STORE__DATABASE", DATABASE.into());
         set("STORE__MODE", spec.mode.clone());
-        // Time is compressed: a run writes many hours that are still to come.
+        // Time is compressed: a run writes readings for many future hours.
         set("LIMITS__FUTURE", "365d".into());
         if let Some(broker) = &broker {
             set("MQTT__0__URL", format!("mqtt://127.0.0.1:{}", broker.port));
@@ -98,7 +98,7 @@ impl Rig {
     }
 }
 
-/// What has happened so far, for the progress line and the outage.
+/// The samples so far, for the progress output and the outage.
 #[derive(Default)]
 struct Course {
     samples: Mutex<Vec<Sample>>,
@@ -107,7 +107,7 @@ struct Course {
 }
 
 impl Course {
-    /// Notes samples until `over`; the thread of its own that calls it needs no more than the ports.
+    /// Collects samples until `over`. Runs in a separate thread.
     fn watch(&self, admin_port: u16, pid: u32, begun: Instant, show: bool) {
         let mut shown = Instant::now();
         while !self.over.load(Ordering::Relaxed) {
@@ -138,7 +138,7 @@ impl Course {
     }
 }
 
-/// Ends the watching however the run ends: the scope waits for its threads after a panic too.
+/// Stops the sampling thread however the run ends: the scope waits for its threads after a panic too.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -197,8 +197,8 @@ pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failur
     Ok(report)
 }
 
-/// Time in which nothing was asked of the service: where a scenario waits until all is stored by itself, `flush.max_age`
-/// passes, and would count as slowness.
+/// Idle time of the service. If a scenario waits until everything is stored, `flush.max_age` passes and must not count
+/// as time of the service.
 fn idle_s(report: &Report, spec: &Spec, drain: &Duration, waited: Duration) -> f64 {
     match spec.settle {
         true => (report.stored_s - waited.as_secs_f64() - report.accepted_s).max(0.0) + drain.as_secs_f64(),
@@ -222,7 +222,7 @@ fn phases(
         let reached = report.phases.first().map_or(0.0, |first: &PhaseReport| first.lasting_per_s);
         let rate = phase.rate.or(phase.share.map(|share| share * reached));
         if let Some(rate) = rate.filter(|rate| !(1.0..=1e9).contains(rate)) {
-            return Err(format!("phase {}: {rate} readings a second cannot be sent", phase.name).into());
+            return Err(format!("phase {}: rate of {rate} readings/s is out of range", phase.name).into());
         }
         let stop = AtomicBool::new(false);
         let (target, mongod) = (rig.target, &mut rig.mongod);
@@ -249,7 +249,7 @@ fn phases(
         report.readings += driven.readings;
         let acked_per_s = driven.readings as f64 / driven.seconds;
         let stored_per_s = match rig.service.metrics()?.settled() {
-            // It was over before a page was full: nothing is known of MongoDB yet.
+            // The phase ended before a page was full: the rate of MongoDB is unknown.
             0 => f64::INFINITY,
             settled => settled as f64 / report.acked_s,
         };
@@ -273,7 +273,7 @@ fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Waits until all these readings are stored, and says how long it took.
+/// Waits until this many readings are stored; returns the elapsed time.
 fn until_stored(rig: &Rig, readings: u64) -> Result<Duration, Failure> {
     let begun = Instant::now();
     while rig.service.metrics()?.settled() < readings {
@@ -285,7 +285,7 @@ fn until_stored(rig: &Rig, readings: u64) -> Result<Duration, Failure> {
     Ok(begun.elapsed())
 }
 
-/// Kills MongoDB, starts it again, and sees when the backlog is gone; the phase ends then.
+/// Kills MongoDB, starts it again, and ends the phase when the backlog is stored.
 fn outage(
     mongod: &mut Mongod,
     phase: &Phase,
@@ -296,8 +296,8 @@ fn outage(
     let waiting = |sample: &Sample| sample.accepted.saturating_sub(sample.settled);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let pause = |s: f64| std::thread::sleep(Duration::from_secs_f64(s));
-    // What usually waits is the most that waited in the second half of the time before; at first there is still what the
-    // phase before has left.
+    // The usual backlog is the maximum in the second half of the time before the kill. The first half may contain the
+    // backlog of the previous phase.
     pause(after / 2.0);
     let first = lock(&course.samples).len();
     pause(after / 2.0);
@@ -307,7 +307,7 @@ fn outage(
     pause(phase.outage_seconds);
     mongod.spawn()?;
     if !runtime.block_on(mongod.primary())? {
-        return Err("MongoDB's port was taken while it was away".into());
+        return Err("another process took MongoDB's port during the outage".into());
     }
     let back = Instant::now();
     let mut report =
@@ -323,7 +323,7 @@ fn outage(
     Ok(report)
 }
 
-/// Waits until the service has accepted all, and where the scenario wants it, until all is stored.
+/// Waits until the service has accepted everything, and with `settle`, until everything is stored.
 fn settle(spec: &Spec, rig: &Rig, report: &mut Report, begun: Instant) -> Result<(), Failure> {
     let deadline = Instant::now() + SETTLED_WITHIN;
     let mut accepted = false;
@@ -336,7 +336,7 @@ fn settle(spec: &Spec, rig: &Rig, report: &mut Report, begun: Instant) -> Result
         if accepted && (!spec.settle || metrics.settled() >= report.readings) {
             report.stored_s = begun.elapsed().as_secs_f64();
             if spec.settle {
-                // The gauges are brought up to date once a second.
+                // The gauges are updated once per second.
                 std::thread::sleep(Duration::from_millis(1500));
                 report.rss_settled_bytes = Some(rig.service.usage().rss_bytes);
                 report.accumulate_settled_bytes = Some(rig.service.metrics()?.count("accumulate_bytes"));
@@ -345,7 +345,8 @@ fn settle(spec: &Spec, rig: &Rig, report: &mut Report, begun: Instant) -> Result
         }
         if Instant::now() > deadline {
             let (now, all) = (metrics.count("readings_accepted_total"), report.readings);
-            return Err(format!("of {all} readings {now} are accepted and {} stored", metrics.settled()).into());
+            let stored = metrics.settled();
+            return Err(format!("timeout: of {all} readings {now} are accepted and {stored} stored").into());
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -368,7 +369,7 @@ async fn check(
     Ok(())
 }
 
-/// The specification with this name beside this program's sources, or the file.
+/// The file, or the scenario with this name in `specs/`.
 pub(crate) fn find_spec(name: &Path, short: bool) -> Result<Spec, Failure> {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("specs").join(name).with_extension("toml");
     Spec::read(if name.is_file() { name } else { &shipped }, short)

@@ -1,5 +1,5 @@
-//! A scenario as a TOML file (`specs/`). Unknown keys are refused. With `--short` the table `[short]` replaces keys of the
-//! same name, so that the same scenario runs in seconds.
+//! A scenario as a TOML file (`specs/`). Unknown keys are rejected. With `--short`, the table `[short]` replaces keys
+//! of the same name, so that the scenario runs in seconds.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::Failure;
 
-/// How readings are written down.
+/// The format of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Format {
-    /// One JSON object a line; over MQTT one object a message.
+    /// One JSON object per line; over MQTT one object per message.
     Ndjson,
     /// InfluxDB line protocol.
     Line,
 }
 
-/// How readings travel.
+/// The protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Transport {
@@ -26,23 +26,23 @@ pub(crate) enum Transport {
     Mqtt,
 }
 
-/// A part of a run with a throttle of its own; ends after `seconds` or after `readings`, whichever is first.
+/// A part of a run with its own rate. Ends after `seconds` or after `readings`, whichever is first.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Phase {
     pub(crate) name: String,
     pub(crate) seconds: Option<f64>,
     pub(crate) readings: Option<u64>,
-    /// Open loop: readings a second. Without `rate` and `share` the next message is sent when one is acknowledged.
+    /// Open loop: readings per second. Without `rate` and `share`, the next message is sent when one is acknowledged.
     pub(crate) rate: Option<f64>,
-    /// Open loop: this share of the rate that the first phase has reached and that MongoDB has kept up with.
+    /// Open loop: this share of the rate that the first phase reached and MongoDB sustained.
     pub(crate) share: Option<f64>,
-    /// It begins when everything before it is stored.
+    /// Starts only when all earlier readings are stored.
     #[serde(default)]
     pub(crate) quiet_first: bool,
-    /// MongoDB is killed this many seconds after the phase has begun,
+    /// Kills MongoDB this many seconds after the start of the phase.
     pub(crate) outage_after: Option<f64>,
-    /// and started again after as many seconds.
+    /// Starts MongoDB again after this many seconds.
     #[serde(default)]
     pub(crate) outage_seconds: f64,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Phase {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Spec {
     pub(crate) name: String,
-    /// What it is for, in a sentence.
+    /// The purpose, in one sentence.
     pub(crate) about: String,
     pub(crate) transport: Transport,
     #[serde(default = "ndjson")]
@@ -61,28 +61,28 @@ pub(crate) struct Spec {
     #[serde(default = "bucket")]
     pub(crate) mode: String,
     pub(crate) sensors: u32,
-    /// Readings in a message; over MQTT always 1.
+    /// Readings per message; over MQTT always 1.
     #[serde(default = "one")]
     pub(crate) batch: u32,
     pub(crate) connections: u32,
-    /// MQTT: messages that a connection may have unacknowledged.
+    /// MQTT: maximum number of unacknowledged messages per connection.
     #[serde(default = "window")]
     pub(crate) window: u16,
     /// Time between two readings of a sensor, in the data.
     pub(crate) step_ms: i64,
-    /// The hour of the first reading, counted from the one in which the run begins. 1 is an hour that has not begun when
-    /// the service starts, as every hour is to a service that runs for long; negative ones are late data.
+    /// The hour of the first reading, relative to the hour in which the run starts. 1 is an hour that has not started
+    /// when the service starts, which is the normal case for a long-running service. Negative hours are late data.
     #[serde(default = "next_hour")]
     pub(crate) begin_hour: i64,
-    /// Late data: this many readings of each sensor, in an order of its own.
+    /// Late data: this many readings of each sensor, in a different order for each.
     pub(crate) shuffled: Option<u64>,
     #[serde(default = "seed")]
     pub(crate) seed: u64,
-    /// Waits, before the service is stopped, until all is stored by itself.
+    /// Before stopping the service, waits until it has stored everything.
     #[serde(default)]
     pub(crate) settle: bool,
     pub(crate) phases: Vec<Phase>,
-    /// Settings of the service by environment, without `HOURBUCKET_`.
+    /// Environment variables of the service, without the prefix `HOURBUCKET_`.
     #[serde(default)]
     pub(crate) service: BTreeMap<String, String>,
 }
@@ -131,10 +131,10 @@ impl Spec {
             return wrong("sensors, connections, batch, window and step_ms must be at least 1");
         }
         if self.connections > self.sensors {
-            return wrong("there are more connections than sensors");
+            return wrong("connections must not exceed sensors");
         }
         if self.transport == Transport::Mqtt && (self.batch != 1 || self.format != Format::Ndjson) {
-            return wrong("over MQTT a message is one reading as JSON");
+            return wrong("MQTT requires batch = 1 and format = ndjson");
         }
         if !["bucket", "timeseries"].contains(&self.mode.as_str()) {
             return wrong("mode must be bucket or timeseries");
@@ -144,14 +144,14 @@ impl Spec {
                 return wrong("a phase needs seconds or readings");
             }
             if phase.share.is_some() && (i == 0 || phase.rate.is_some()) {
-                return wrong("a share is one of the first phase's rate, and no phase has both share and rate");
+                return wrong("share requires an earlier phase, and excludes rate");
             }
             if phase.outage_after.is_some() && phase.seconds.is_none() {
                 return wrong("a phase with an outage needs seconds");
             }
         }
         match self.phases.is_empty() {
-            true => wrong("there is no phase"),
+            true => wrong("no phase; at least one is required"),
             false => Ok(()),
         }
     }

@@ -1,22 +1,22 @@
-//! What a process has used, from `/proc`: all its threads, those that have ended too.
+//! Resources used by a process, from `/proc`, including all its threads and those that have ended.
 
 use serde::Serialize;
 
-/// `/proc` counts CPU time in these; the kernel fixes it for all user space.
+/// The unit of CPU time in `/proc` (USER_HZ), which the kernel fixes for user space.
 const TICKS_PER_S: f64 = 100.0;
 
-/// What a process has used since its start.
+/// Resources used by a process since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Usage {
     pub(crate) cpu_s: f64,
     pub(crate) rss_bytes: u64,
     pub(crate) rss_peak_bytes: u64,
-    /// Bytes that it caused to be written to a disk.
+    /// Bytes that the process caused to be written to disk.
     pub(crate) written_bytes: u64,
 }
 
 impl Usage {
-    /// What was used since `before`; memory stays as it is.
+    /// The difference to `before`; memory values are not subtracted.
     pub(crate) fn since(self, before: Usage) -> Usage {
         Usage {
             cpu_s: self.cpu_s - before.cpu_s,
@@ -25,7 +25,7 @@ impl Usage {
         }
     }
 
-    /// The sum of two processes, or of two lives of one.
+    /// The sum of two processes; for memory, the maximum.
     pub(crate) fn plus(self, other: Usage) -> Usage {
         Usage {
             cpu_s: self.cpu_s + other.cpu_s,
@@ -36,20 +36,20 @@ impl Usage {
     }
 }
 
-/// Whether it has ended and waits to be collected.
+/// Whether the process has exited, even if it is not yet reaped.
 pub(crate) fn ended(pid: u32) -> bool {
     stat(pid).is_none_or(|fields| matches!(fields.first().map(String::as_str), Some("Z" | "X")))
 }
 
-/// CPU seconds alone; they can be read until an ended process is collected.
+/// CPU seconds only; readable until an exited process is reaped.
 pub(crate) fn cpu_s(pid: u32) -> Option<f64> {
     let fields = stat(pid)?;
-    // utime and stime are fields 14 and 15 of the line; the state is its third.
+    // utime and stime are fields 14 and 15 of the line; the state, index 0 here, is field 3.
     let ticks = |i: usize| fields.get(i)?.parse::<f64>().ok();
     Some((ticks(11)? + ticks(12)?) / TICKS_PER_S)
 }
 
-/// All of it; `None` where the process has ended.
+/// The usage of a process; `None` if it has exited.
 pub(crate) fn of(pid: u32) -> Option<Usage> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let io = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
@@ -61,7 +61,7 @@ pub(crate) fn of(pid: u32) -> Option<Usage> {
     })
 }
 
-/// The fields behind the name, which may hold blanks and parentheses.
+/// The fields after the name, which may contain blanks and parentheses.
 fn stat(pid: u32) -> Option<Vec<String>> {
     let line = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(line.rsplit_once(") ")?.1.split(' ').map(str::to_owned).collect())

@@ -1,15 +1,15 @@
-//! The readings: the trucks of TSBS's `iot` use case (timescale/tsbs, `pkg/data/usecases/iot`), from a seed.
+//! Generates readings from a seed: the trucks of the TSBS use case `iot` (timescale/tsbs, `pkg/data/usecases/iot`).
 //!
-//! A truck is two sensors, as its two measurements are: `truck_000017` with the seven fields of `readings`, and
-//! `truck_000017_diag` with the three of `diagnostics`. So half of all readings have seven fields and half have three.
-//! The tags are `fleet`, `driver`, `model` and `device_version`; `name` is the sensor's id, and the three numeric tags
-//! follow from the model, so they would tell nothing more.
+//! A truck is two sensors, because TSBS has two measurements for it: `truck_000017` with the seven fields of
+//! `readings`, and `truck_000017_diag` with the three of `diagnostics`. So half of all readings have seven fields, and
+//! half have three. The tags are `fleet`, `driver`, `model` and `device_version`. `name` is the sensor id. The three
+//! numeric tags of TSBS are omitted because the model determines them.
 //!
-//! A value is kept as a whole number of its last decimal, so that text, BSON and sums come from the same number.
+//! A value is kept as an integer multiple of its last decimal place, so that text, BSON and sums use the same number.
 
 use fastrand::Rng;
 
-/// A field: its name, how many decimals it has, and whether it is an integer and not a double.
+/// A field: its name, its number of decimals, and whether it is an integer instead of a double.
 pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) decimals: u32,
@@ -33,10 +33,10 @@ const READINGS: [Field; 7] = [
 const DIAGNOSTICS: [Field; 3] =
     [field("fuel_state", 1), field("current_load", 0), Field { name: "status", decimals: 0, integer: true }];
 
-/// Fields of a reading at most.
+/// Maximum number of fields of a reading.
 pub(crate) const FIELDS_MAX: usize = READINGS.len();
 
-/// The values of a reading, in the order of its sensor's fields; those beyond them are 0.
+/// The values of a reading, in the order of its sensor's fields; unused elements are 0.
 pub(crate) type Values = [i32; FIELDS_MAX];
 
 /// The fields of a sensor.
@@ -44,19 +44,19 @@ pub(crate) fn fields(sensor: u32) -> &'static [Field] {
     if sensor.is_multiple_of(2) { &READINGS } else { &DIAGNOSTICS }
 }
 
-/// The sensor's id.
+/// The id of a sensor.
 pub(crate) fn id(sensor: u32) -> String {
     format!("truck_{:06}{}", sensor / 2, if sensor.is_multiple_of(2) { "" } else { "_diag" })
 }
 
-/// The sensor with this id, if it can be one of ours.
+/// The sensor with this id; `None` if [`id`] cannot have produced it.
 pub(crate) fn parse_id(id: &str) -> Option<u32> {
     let number = id.strip_prefix("truck_")?;
     let (number, odd) = number.strip_suffix("_diag").map_or((number, 0), |number| (number, 1));
     Some(number.parse::<u32>().ok()?.checked_mul(2)? + odd)
 }
 
-/// The value as a double: the nearest to its decimal text, as every decoder reads it.
+/// The double nearest to the decimal text of the value, as decoders parse it.
 pub(crate) fn double(value: i32, field: &Field) -> f64 {
     f64::from(value) / f64::from(10u32.pow(field.decimals))
 }
@@ -77,7 +77,7 @@ fn truck_rng(seed: u64, truck: u32) -> Rng {
     Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(truck))
 }
 
-/// A clamped random walk: steps, within bounds, from a start.
+/// A random walk within bounds.
 struct Walk {
     value: f64,
     step: f64,
@@ -98,7 +98,7 @@ impl Walk {
     }
 }
 
-/// The state keeps its full precision; what is shown is cut to the field's decimals.
+/// The state keeps full precision; the value is truncated to the field's decimals.
 fn truncated(value: f64, decimals: u32) -> i32 {
     (value * f64::from(10u32.pow(decimals))).trunc() as i32
 }
@@ -134,7 +134,7 @@ fn states(rng: &mut Rng, n: usize) -> Vec<Values> {
         if rng.f64() < 0.05 {
             load = rng.f64() * 5000.0;
         }
-        // Twelve uniform ones make a normal one, near enough for a status.
+        // The sum of twelve uniform values approximates a normal distribution.
         let normal: f64 = (0..12).map(|_| rng.f64()).sum::<f64>() - 6.0;
         status = (status + normal).clamp(0.0, 5.0);
         values

@@ -1,9 +1,9 @@
-//! What stands in the store against what was acknowledged: every reading once, and sums equal.
+//! Verifies that the store has every acknowledged reading exactly once, and that the summaries are correct.
 //!
-//! Memory is a few numbers a sensor, however much was sent: how many readings, the sum of their identities (a hash of time
-//! and values, so that a reading that is missing and another that is there twice do not make up for each other), and the
-//! sum of their values. Where a sensor differs its readings are read once more, and the message names some of them.
-//! Both forms of buckets are read; the summaries are added up beside them.
+//! Memory is a few numbers per sensor, regardless of the amount of data: the number of readings, the sum of their
+//! identities (a hash of time and values, so that a missing and a duplicated reading do not cancel out), and the sum of
+//! their values. If a sensor differs, its readings are read again, and the message names some of them. Buckets of both
+//! storage modes are read; the sums of the summaries are compared too.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ use crate::Failure;
 use crate::plan::Plan;
 use crate::values::{self, Values};
 
-/// Values are added as whole numbers of this fraction, which is the finest decimal there is: such a sum is exact.
+/// Values are summed as integers of 1/100,000, the finest decimal of all fields, so that sums are exact.
 const FRACTION: f64 = 100_000.0;
-/// Sums of doubles differ in their last digits with the order of adding.
+/// Sums of doubles differ in their last digits, depending on the order of addition.
 const SUM_TOLERANCE: f64 = 1e-9;
-/// Sensors and readings named in a message.
+/// Maximum number of sensors and readings named in a message.
 const NAMED_MAX: usize = 5;
 
-/// What the readings of the ring are: by sensor, then by round of the ring.
+/// Hash and sum of the values of each reading, by sensor and round of the ring.
 pub(crate) struct Known {
     ring: usize,
     rounds: Vec<(u64, i64)>,
@@ -34,7 +34,7 @@ impl Known {
         Known { ring: ring as usize, rounds: Vec::with_capacity(sensors as usize * ring as usize) }
     }
 
-    /// Adds sensors from `first` on, the next ones after those that were added.
+    /// Adds sensors from `first` on, which must follow those already added.
     pub(crate) fn add(&mut self, first: u32, values: &[Vec<Values>]) {
         debug_assert_eq!(self.rounds.len(), first as usize * self.ring, "sensors come in order");
         for (i, rounds) in values.iter().enumerate() {
@@ -57,14 +57,14 @@ fn value_hash(name: &str, value: f64) -> u64 {
     mix(xxh3_64(name.as_bytes()) ^ value.to_bits())
 }
 
-/// Splitmix: every bit of the result depends on every bit given.
+/// Splitmix: every bit of the result depends on every bit of the input.
 fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     x ^ (x >> 31)
 }
 
-/// The identity of a reading, from its time and the sum of its values' hashes.
+/// The identity of a reading: a hash of its time and the sum of its values' hashes.
 fn identity(ts_ms: i64, values: u64) -> u64 {
     mix(mix(ts_ms as u64).wrapping_add(values))
 }
@@ -73,7 +73,7 @@ fn whole(value: f64) -> i64 {
     (value * FRACTION).round() as i64
 }
 
-/// The readings of a sensor, in four numbers, and the summaries of its buckets in two.
+/// Sums over the readings of a sensor, and over the summaries of its buckets.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Tally {
     count: u64,
@@ -100,19 +100,19 @@ impl Tally {
     }
 }
 
-/// What the check has found.
+/// The result of the check.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Checked {
-    /// Readings that were acknowledged, and that are stored.
+    /// Number of acknowledged readings.
     pub(crate) acknowledged: u64,
     pub(crate) stored: u64,
     pub(crate) sensors: u64,
     pub(crate) documents: u64,
-    /// What is wrong; empty where nothing is.
+    /// Descriptions of the differences; empty if the check passed.
     pub(crate) problems: Vec<String>,
 }
 
-/// What was acknowledged: the plan, what its readings are, and how far each lane has come.
+/// The acknowledged readings: the plan, their values, and the number of acknowledged messages per lane.
 pub(crate) struct Sent<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) known: &'a Known,
@@ -148,7 +148,7 @@ impl Sent<'_> {
         all
     }
 
-    /// Time and identity of a sensor's readings.
+    /// Times and identities of a sensor's readings, with their number.
     fn of(&self, wanted: u32) -> BTreeMap<(i64, u64), i64> {
         let mut found = BTreeMap::new();
         self.each(|sensor, rounds| {
@@ -162,7 +162,7 @@ impl Sent<'_> {
     }
 }
 
-/// Reads the store and compares.
+/// Reads the store and compares it with the acknowledged readings.
 pub(crate) async fn check(db: &Database, sent: &Sent<'_>) -> Result<Checked, Failure> {
     let expected = sent.tallies();
     let mut checked = Checked {
@@ -186,7 +186,7 @@ pub(crate) async fn check(db: &Database, sent: &Sent<'_>) -> Result<Checked, Fai
     for sensor in sums.iter().take(NAMED_MAX) {
         let Tally { count, sum, summary_count, summary_sum, .. } = stored[*sensor];
         checked.problems.push(format!(
-            "{}: the summaries say {summary_count} readings with the sum {summary_sum}, and there are {count} with {}",
+            "{}: the summaries have {summary_count} readings with the sum {summary_sum}; stored are {count} with {}",
             values::id(*sensor as u32),
             sum as f64 / FRACTION
         ));
@@ -194,7 +194,7 @@ pub(crate) async fn check(db: &Database, sent: &Sent<'_>) -> Result<Checked, Fai
     Ok(checked)
 }
 
-/// Bucket documents: the readings of pages, and the summaries of both forms.
+/// Reads the bucket documents: the readings of pages, and the summaries of both storage modes.
 async fn pages(db: &Database, stored: &mut [Tally], checked: &mut Checked) -> Result<(), Failure> {
     let collection: Collection<RawDocumentBuf> = db.collection("sensor_buckets");
     let mut cursor = collection.find(doc! {}).await?;
@@ -220,7 +220,7 @@ async fn pages(db: &Database, stored: &mut [Tally], checked: &mut Checked) -> Re
         }
         if in_page != count && page.get("storage")?.is_none() && checked.problems.len() < NAMED_MAX {
             let id = page.get("_id")?;
-            checked.problems.push(format!("{id:?}: count is {count}, and there are {in_page} readings"));
+            checked.problems.push(format!("{id:?}: count is {count}, but the page has {in_page} readings"));
         }
     }
     Ok(())
@@ -244,7 +244,7 @@ async fn measurements(db: &Database, stored: &mut [Tally], checked: &mut Checked
 fn whose<'a>(id: &str, stored: &'a mut [Tally], checked: &mut Checked) -> Option<&'a mut Tally> {
     let sensor = values::parse_id(id).and_then(|sensor| stored.get_mut(sensor as usize));
     if sensor.is_none() && checked.problems.len() < NAMED_MAX {
-        checked.problems.push(format!("{id}: a sensor that nobody sent"));
+        checked.problems.push(format!("{id}: unknown sensor"));
     }
     sensor
 }
@@ -259,13 +259,13 @@ fn read(reading: &RawDocument) -> Result<(i64, u64, i64), Failure> {
             RawBsonRef::Document(_) => {}
             other => {
                 let value =
-                    number(Some(other)).ok_or_else(|| format!("a value that is no number: {name:?} {other:?}"))?;
+                    number(Some(other)).ok_or_else(|| format!("stored value is not a number: {name:?} {other:?}"))?;
                 values = values.wrapping_add(value_hash(name.as_str(), value));
                 sum += whole(value);
             }
         }
     }
-    let ts_ms = ts_ms.ok_or("a stored reading without a time")?;
+    let ts_ms = ts_ms.ok_or("stored reading without a time")?;
     Ok((ts_ms, identity(ts_ms, values), sum))
 }
 
@@ -278,7 +278,7 @@ fn number(value: Option<RawBsonRef<'_>>) -> Option<f64> {
     }
 }
 
-/// What exactly is wrong with a sensor, in words.
+/// Describes the differences of a sensor.
 async fn difference(db: &Database, sent: &Sent<'_>, sensor: u32) -> Result<String, Failure> {
     let id = values::id(sensor);
     let expected = sent.of(sensor);
@@ -322,11 +322,11 @@ async fn difference(db: &Database, sent: &Sent<'_>, sensor: u32) -> Result<Strin
         expected.values().sum::<i64>(),
         part("missing", &missing),
         part("stored more than once", &twice),
-        part("stored that nobody sent", &strange)
+        part("stored but never sent", &strange)
     ))
 }
 
-/// Damages the store on purpose, to see that [`check`] finds it.
+/// Damages the store on purpose, to test that [`check`] detects it.
 pub(crate) async fn tamper(db: &Database, how: Tamper) -> Result<(), Failure> {
     let buckets = db.collection::<Document>("sensor_buckets");
     let pages = doc! { "storage": { "$exists": false } };
@@ -334,7 +334,7 @@ pub(crate) async fn tamper(db: &Database, how: Tamper) -> Result<(), Failure> {
     let Some(page) = buckets.find_one(pages).await? else {
         let one = measurements.find_one(doc! {}).await?.ok_or("nothing is stored")?;
         match how {
-            // A measurement cannot be removed by itself: those of its sensor are.
+            // A single measurement cannot be removed, so all of its sensor are.
             Tamper::Missing => {
                 let sensor = one.get_document("meta")?.clone();
                 measurements.delete_many(doc! { "meta": sensor }).await?;
@@ -345,14 +345,14 @@ pub(crate) async fn tamper(db: &Database, how: Tamper) -> Result<(), Failure> {
     };
     let id = page.get("_id").cloned().ok_or("a page without an _id")?;
     let first = page.get_array("readings")?.first().cloned().ok_or("a page without readings")?;
-    // Count and summary go along: what is asked is whether the readings themselves are looked at.
+    // Also adjusts the count, so that only a check of the readings themselves detects the damage.
     let (change, by) = match how {
         Tamper::Missing => (doc! { "$pop": { "readings": -1 } }, -1),
         Tamper::Doubled => (doc! { "$push": { "readings": first } }, 1),
     };
     let mut change = change;
     change.insert("$inc", doc! { "count": by });
-    // The validator of the collection must not refuse it.
+    // Bypasses the validator of the collection, which would reject the change.
     buckets.update_one(doc! { "_id": id }, change).bypass_document_validation(true).await?;
     Ok(())
 }

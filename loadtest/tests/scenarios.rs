@@ -192,5 +192,5 @@ fn what_cannot_be_run_is_said() {
         .unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");
-    assert!(error.contains("/nonexistent/hourbucket is no file"), "{error}");
+    assert!(error.contains("/nonexistent/hourbucket is not a file"), "{error}");
 }

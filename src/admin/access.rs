@@ -1,4 +1,4 @@
-//! Who may read: the tokens of `http.tokens_file`, or where there are none, whoever is on the same machine.
+//! Authorization of the read API: a token of `http.tokens_file`, or, without tokens, a client on the same machine.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,17 +12,17 @@ use axum::response::{IntoResponse, Response};
 use super::answer::ApiError;
 use crate::ingest::http::tokens::Tokens;
 
-/// The tokens of the moment; another set can be put in their place while requests are answered.
+/// The tokens in effect. A reload can replace them while requests are served.
 #[derive(Debug, Clone, Default)]
 pub struct TokenSource(Arc<RwLock<Option<Arc<Tokens>>>>);
 
 impl TokenSource {
-    /// These, or none.
+    /// `None`: no `http.tokens_file`.
     pub fn new(tokens: Option<Arc<Tokens>>) -> TokenSource {
         TokenSource(Arc::new(RwLock::new(tokens)))
     }
 
-    /// Those that count from now on.
+    /// Applies to requests that arrive afterwards.
     pub fn replace(&self, tokens: Option<Arc<Tokens>>) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = tokens;
     }
@@ -32,7 +32,7 @@ impl TokenSource {
     }
 }
 
-/// What decides about a request.
+/// Decides whether a request may read.
 #[derive(Debug, Clone)]
 pub struct Access {
     tokens: TokenSource,
@@ -40,12 +40,12 @@ pub struct Access {
 }
 
 impl Access {
-    /// For a port that listens on this address.
+    /// `listen` is the address of the port. Access without tokens requires loopback.
     pub fn new(tokens: TokenSource, listen: SocketAddr) -> Access {
         Access { tokens, is_loopback: listen.ip().to_canonical().is_loopback() }
     }
 
-    /// The answer to a request that is not let in.
+    /// The error response, or `None` if the request is authorized.
     fn refuse(&self, headers: &HeaderMap) -> Option<Response> {
         let Some(tokens) = self.tokens.current() else {
             return match (self.is_loopback, is_local(headers)) {
@@ -58,8 +58,8 @@ impl Access {
     }
 }
 
-/// Whether the request was sent to an address, or to `localhost`. A name of somebody else's that leads here is a page of
-/// somebody else's in a browser on this machine (DNS rebinding), or a proxy that makes the port public.
+/// Whether the header Host is an IP address or `localhost`. Another name means that a foreign page in a browser on this
+/// machine sent the request (DNS rebinding), or that a proxy makes the port public.
 fn is_local(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST) else { return true };
     let Ok(host) = host.to_str() else { return false };
@@ -70,7 +70,7 @@ fn is_local(headers: &HeaderMap) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok()
 }
 
-/// Around the routes.
+/// The middleware around the read API.
 pub(super) async fn guard(State(access): State<Access>, request: Request, next: Next) -> Response {
     match access.refuse(request.headers()) {
         None => next.run(request).await,

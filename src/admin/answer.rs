@@ -1,4 +1,4 @@
-//! What goes wrong with a question, and its status.
+//! Errors of the read API and their HTTP statuses.
 
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
@@ -7,34 +7,34 @@ use axum::response::{IntoResponse, Response};
 use crate::ingest::http::answer::json;
 use crate::read::ReadError;
 
-/// Why a request is turned down.
+/// Why a request fails.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApiError {
     #[error(
-        "readings are shown to this machine only while there are no tokens: set http.tokens_file and send the header \
+        "reading from another machine requires tokens: set http.tokens_file and send the header \
          `Authorization: Bearer <id>.<secret>`, or set admin.listen to 127.0.0.1"
     )]
     NoTokens,
     #[error(
-        "without tokens the header Host must be an address or localhost; set http.tokens_file and send the header \
+        "without tokens, the header Host must be an IP address or localhost; set http.tokens_file and send the header \
          `Authorization: Bearer <id>.<secret>`"
     )]
     ForeignHost,
     #[error("{name}: {problem}")]
     Parameter { name: &'static str, problem: String },
-    #[error("the query of the URL is not understood: {0}")]
+    #[error("invalid query string: {0}")]
     Query(String),
-    #[error("the path is not understood: {0}")]
+    #[error("invalid path: {0}")]
     Path(String),
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("this service does not answer questions")]
+    #[error("the read API is not available on this port")]
     Off,
-    #[error("the request met a fault in the service, whose log says more")]
+    #[error("internal error; see the log of the service")]
     Internal,
 }
 
-/// Seconds until it is worth while to ask again.
+/// Value of the header Retry-After, in seconds.
 const RETRY_S: u64 = 2;
 
 impl ApiError {

@@ -1,4 +1,4 @@
-//! The read API: requests to questions, answers to JSON, NDJSON and CSV. [`crate::read`] knows what is true.
+//! The HTTP side of the read API: parses requests, queries [`crate::read`], and renders JSON, NDJSON or CSV.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,18 +26,18 @@ use crate::read::{QueryResult, ReadService};
 use crate::store::reading::{DeadLetterQuery, StoredDeadLetter};
 use crate::telemetry::rejected;
 
-/// Every route of it.
+/// The routes of the read API.
 pub const ROUTES: [&str; 5] =
     ["/v1/sensors", "/v1/sensors/{id}/hourly", "/v1/sensors/{id}/readings", "/v1/fleet", "/v1/dead-letters"];
 
-/// Buckets that one answer may span: more than a year of hours.
+/// Buckets that one response may span: more than two years of hours.
 const BUCKETS_MAX: i64 = 20_000;
-/// Bytes of payload in one list of dead letters, after which it ends.
+/// A list of dead letters ends when its payloads reach this many bytes.
 const LETTERS_BYTES_MAX: usize = 4 << 20;
-/// Entries of the list of rejected senders.
+/// Entries in the list of rejected senders.
 const REJECTED_MAX: usize = 20;
 
-/// What the routes need.
+/// State of the routes; `None` if the read API is off.
 pub(super) type Shared = State<Option<Arc<ReadService>>>;
 
 pub(super) fn routes(reads: Option<Arc<ReadService>>, access: Access) -> Router {
@@ -115,7 +115,7 @@ async fn hourly(
     let span = reads.span();
     if (to_ms - span.floor(from_ms).0) / span.ms() > BUCKETS_MAX {
         let most = BUCKETS_MAX * span.ms() / 3_600_000;
-        return Err(ApiError::parameter("from", format!("the span is too long; ask for {most} hours at most")));
+        return Err(ApiError::parameter("from", format!("time range too long; request at most {most} hours")));
     }
     let QueryResult { answer: hours, complete } = reads.hours(&id, from_ms, to_ms).await?;
     let buckets: Vec<Json> = hours.iter().map(|(start, hour)| bucket(*start, span.end(*start), hour)).collect();
@@ -130,7 +130,7 @@ fn bucket(start: BucketStart, end_ms: i64, hour: &Hour) -> Json {
         Number::Double(v) => value_json(ValueRef::Double(v)),
     };
     let field = |(name, s): (&String, &FieldSummary)| {
-        // JSON has no infinity: a sum that has overflowed, and its average, are null.
+        // JSON has no infinity: an overflowed sum and its average are null.
         let avg = s.sum.as_f64() / f64::from(s.count.max(1));
         let of = json!({
             "min": number(s.min), "max": number(s.max), "sum": number(s.sum), "count": s.count,
@@ -172,7 +172,7 @@ async fn readings(
     let (from_ms, to_ms) = window_of(params.from.as_deref(), params.to.as_deref(), reads.now_ms())?;
     let limit = bounded("limit", params.limit.as_deref(), 1000, 1..=100_000)?;
     let after = params.after.as_deref().map(str::parse::<Cursor>).transpose();
-    let after = after.map_err(|_| ApiError::parameter("after", "give the `next` of the answer before, as it is"))?;
+    let after = after.map_err(|_| ApiError::parameter("after", "expected the `next` of the previous response"))?;
     let found = reads.readings(&id, Window { from_ms, to_ms, after, limit }).await?;
     let sending = reads.sending()?;
     Ok(readings_body(format, &id, (from_ms, to_ms), found, sending))
@@ -224,7 +224,7 @@ async fn dead_letters(
     let bytes: usize = found.iter().map(|l| l.dead_letter.payload.len()).sum();
     let mut more = found.len() > limit;
     found.truncate(limit);
-    // Fewer than were asked for, for their size: there may be more.
+    // The list ended early because of its size: there may be more.
     more |= bytes >= LETTERS_BYTES_MAX;
     let next = found.last().filter(|_| more).map(|last| {
         let at_ms = last.dead_letter.received_at_ms;
@@ -239,7 +239,7 @@ fn dead_letter_cursor(text: &str) -> Result<(i64, u32), ApiError> {
     let parsed = text.split_once('_').and_then(|(at, n)| Some((at.parse().ok()?, n.parse().ok()?)));
     match parsed {
         Some(cursor) => Ok(cursor),
-        // A time, too: the dead letters up to then.
+        // A time is valid too: dead letters received before it.
         None => Ok((time("before", text)?, 0)),
     }
 }
@@ -258,13 +258,13 @@ fn dead_letter(stored: &StoredDeadLetter) -> Json {
     shown
 }
 
-/// The longest id that a configuration can allow.
+/// The upper limit of `limits.sensor_id_max_bytes`.
 const SENSOR_ID_MAX_BYTES: usize = 1024;
 
 fn sensor_id(path: Result<Path<String>, PathRejection>) -> Result<String, ApiError> {
     let Path(id) = path.map_err(|e| ApiError::Path(e.body_text()))?;
     match id.len() {
         0..=SENSOR_ID_MAX_BYTES => Ok(id),
-        _ => Err(ApiError::Path(format!("no sensor's id is longer than {SENSOR_ID_MAX_BYTES} bytes"))),
+        _ => Err(ApiError::Path(format!("a sensor id has at most {SENSOR_ID_MAX_BYTES} bytes"))),
     }
 }

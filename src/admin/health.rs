@@ -1,8 +1,8 @@
-//! What the stages know about themselves, for `/readyz`. The app hands each stage a share and lets it set its own part;
-//! nothing here asks anybody, so reading it is cheap and never waits for a server that is away.
+//! The health of the service, for `/readyz`. The app gives each stage a handle, and the stage sets its own part.
+//! Nothing here queries another component, so a report is cheap and never waits for an unreachable server.
 //!
-//! Ready means: readings sent now would be taken. What is wrong but does not stop that (MongoDB away while the journal
-//! takes the readings, a broker away) is listed among the reasons all the same; ready with reasons means degraded.
+//! Ready means that readings sent now are accepted. Problems that do not prevent this (MongoDB unreachable while the
+//! journal accepts readings, a broker unreachable) are listed as reasons too: ready with reasons means degraded.
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::config::AckMode;
 use crate::ingest::TlsStatus;
 
-/// The state of the service, shared.
+/// The shared state of the service.
 #[derive(Debug)]
 pub struct Health {
     ack: AckMode,
@@ -37,30 +37,30 @@ struct State {
     quarantine: Quarantine,
 }
 
-/// The buckets that the store keeps failing while it answers others.
+/// The buckets whose reads or writes keep failing while others succeed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Quarantine {
-    /// How many.
+    /// All quarantined buckets; may be more than `buckets` has.
     pub count: usize,
-    /// Those that have failed longest; not all of many.
+    /// The buckets that have failed longest; limited in number.
     pub buckets: Vec<QuarantinedBucket>,
 }
 
 /// A quarantined bucket in [`Report`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct QuarantinedBucket {
-    /// Its sensor.
+    /// The sensor id of the bucket.
     pub sensor_id: String,
-    /// Its first instant (RFC 3339).
+    /// The start of its span (RFC 3339).
     pub bucket_start: Option<String>,
-    /// The last failure, in the store's words.
+    /// The last error of the store.
     pub reason: String,
-    /// When it failed first (RFC 3339).
+    /// Time of the first failure (RFC 3339).
     pub since: Option<String>,
 }
 
 impl QuarantinedBucket {
-    /// Both times in milliseconds since 1970.
+    /// Both times are in milliseconds since 1970.
     pub fn new(sensor_id: &str, bucket_start_ms: i64, reason: &str, since_ms: i64) -> QuarantinedBucket {
         let (sensor_id, reason) = (sensor_id.to_owned(), reason.to_owned());
         QuarantinedBucket { sensor_id, bucket_start: rfc3339(bucket_start_ms), reason, since: rfc3339(since_ms) }
@@ -76,7 +76,7 @@ struct Mode {
 
 #[derive(Debug, Clone, Default)]
 struct StoreState {
-    /// `None` until it has been asked once.
+    /// `None` until the first answer.
     ok: Option<bool>,
     error: Option<String>,
     last_ok_ms: Option<i64>,
@@ -88,121 +88,122 @@ struct BrokerState {
     detail: Option<String>,
 }
 
-/// What became of the settings since the start. Times in milliseconds since 1970.
+/// The state of the settings since the start. Times are in milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ConfigState {
-    /// When settings were last taken over.
+    /// When settings were last applied.
     pub taken_over_ms: Option<i64>,
-    /// The last time that they were read again (SIGHUP): when, what came of it, and why.
+    /// The last reload (SIGHUP): time, result, and detail.
     pub reload: Option<(i64, &'static str, String)>,
 }
 
-/// How the journal stands.
+/// The state of the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct JournalState {
     /// Bytes on disk.
     pub bytes: u64,
-    /// `journal.max_bytes`.
+    /// The setting `journal.max_bytes`.
     pub max_bytes: u64,
-    /// Whether it takes no more until the store has caught up or the disk has room.
+    /// Whether it rejects entries until the store has caught up or the disk has space.
     pub full: bool,
-    /// Entries from the first that is not stored on.
+    /// Entries from the first unstored one to the newest.
     pub unstored_entries: u64,
-    /// Entries of an earlier run that have been given out again …
+    /// Entries of an earlier run that have been replayed.
     pub replayed: u64,
-    /// … of this many; less means that the service is still replaying (and takes new readings meanwhile).
+    /// Entries of an earlier run to replay. While it exceeds `replayed`, the service still replays, and accepts
+    /// readings.
     pub replay_total: u64,
 }
 
-/// The answer of `/readyz`.
+/// The response of `/readyz`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Whether readings sent now would be taken.
+    /// Whether readings sent now are accepted.
     pub ready: bool,
-    /// Why not, and what is wrong beside that.
+    /// Problems that prevent readiness, then those that do not.
     pub reasons: Vec<String>,
-    /// `bucket` or `timeseries`; absent until the store was reached.
+    /// `bucket` or `timeseries`; absent until the store has been reached.
     pub mode: Option<&'static str>,
-    /// Why that mode.
+    /// Why this mode was chosen.
     pub mode_reason: Option<String>,
-    /// MongoDB's version.
+    /// The version of MongoDB.
     pub server_version: Option<String>,
-    /// The store.
+    /// The connection to the store.
     pub store: StoreReport,
-    /// The brokers, by name.
+    /// The brokers, ordered by name.
     pub mqtt: Vec<BrokerReport>,
-    /// Where readings are posted: scheme, address and port that the service listens on; absent where it does not.
+    /// The URL of HTTP ingest: scheme, address and port; absent if it is off.
     pub http: Option<String>,
-    /// The journal; absent with `ack = "stored"`.
+    /// Absent with `ack = "stored"`.
     pub journal: Option<JournalState>,
-    /// The ports that speak TLS.
+    /// The ports with TLS.
     pub tls: Vec<TlsReport>,
-    /// The settings.
+    /// When settings were applied.
     pub config: ConfigReport,
-    /// Buckets that the store keeps failing while it answers others; at most 20 of them.
+    /// Buckets whose reads or writes keep failing while others succeed; at most 20.
     pub quarantine: Vec<QuarantinedBucket>,
 }
 
-/// A port that speaks TLS in [`Report`].
+/// A port with TLS in [`Report`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TlsReport {
-    /// The section of its settings.
+    /// The configuration section of the port.
     pub port: &'static str,
-    /// When its certificate expires (RFC 3339).
+    /// Expiry of the certificate (RFC 3339).
     pub not_after: Option<String>,
-    /// What is wrong.
+    /// Unusable files, or an expired certificate.
     pub problem: Option<String>,
 }
 
 /// The settings in [`Report`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConfigReport {
-    /// When settings were last taken over (RFC 3339).
+    /// When settings were last applied (RFC 3339).
     pub taken_over: Option<String>,
-    /// The last time that they were read again, since the start.
+    /// The last reload since the start.
     pub last_reload: Option<ReloadReport>,
 }
 
 /// A reload in [`ConfigReport`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReloadReport {
-    /// When (RFC 3339).
+    /// Time of the reload (RFC 3339).
     pub at: Option<String>,
-    /// `applied`; `restart_needed`: in part, the rest has to wait for a restart; `invalid`: nothing was changed.
+    /// `applied`; `restart_needed`: applied in part, the rest needs a restart; `invalid`: nothing changed.
     pub result: &'static str,
-    /// What was taken over and what was not, or why nothing was.
+    /// The settings that were applied and those that were not, or the error.
     pub detail: String,
 }
 
 /// The store in [`Report`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StoreReport {
-    /// Whether its last answer was good; `false` before the first.
+    /// Whether the last command succeeded; `false` before the first answer.
     pub ok: bool,
-    /// What its last failure was, while it lasts.
+    /// The last error; absent after a success.
     pub error: Option<String>,
-    /// When it last answered well (RFC 3339).
+    /// Time of the last success (RFC 3339).
     pub last_ok: Option<String>,
 }
 
 /// One broker in [`Report`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BrokerReport {
-    /// Host and port, as in the label of `mqtt_connected`.
+    /// Host and port, as in the label `broker` of the metrics.
     pub broker: String,
     /// Whether connected and subscribed.
     pub connected: bool,
-    /// Why not, or what else there is to say.
+    /// Why it is not connected, or a warning.
     pub detail: Option<String>,
 }
 
 impl Health {
-    /// The state of a service that has not started; `ack` decides what it means that the store is away.
+    /// The state of a service that has not started. With `ack = "stored"` an unreachable store prevents readiness.
     pub fn new(ack: AckMode) -> Health {
         Health { ack, state: RwLock::default() }
     }
 
-    /// Everything is wired and taking.
+    /// All stages run, and readings are accepted.
     pub fn started(&self) {
         self.write().started = true;
     }
@@ -217,83 +218,83 @@ impl Health {
         self.read().stopping
     }
 
-    /// A part has failed for good; the first reason stays, since the later ones mostly follow from it.
+    /// A part has failed for good. The first reason is kept, because later ones mostly follow from it.
     pub fn broken(&self, reason: impl Into<String>) {
         self.write().broken.get_or_insert_with(|| reason.into());
     }
 
-    /// The mode of the store, why, and the server's version.
+    /// The storage mode, the reason for it, and the version of the server.
     pub fn mode(&self, mode: &'static str, reason: impl Into<String>, server_version: impl Into<String>) {
         self.write().mode = Some(Mode { mode, reason: reason.into(), server_version: server_version.into() });
     }
 
-    /// The store answered well at `wall_ms` (milliseconds since 1970).
+    /// A command succeeded at `wall_ms` (milliseconds since 1970).
     pub fn store_ok(&self, wall_ms: i64) {
         self.write().store = StoreState { ok: Some(true), error: None, last_ok_ms: Some(wall_ms) };
     }
 
-    /// The store did not answer, or not well. `error` must not hold its credentials.
+    /// The store did not answer, or returned an error. `error` must not contain credentials.
     pub fn store_failed(&self, error: impl Into<String>) {
         let store = &mut self.write().store;
         (store.ok, store.error) = (Some(false), Some(error.into()));
     }
 
-    /// Readings are taken by HTTP at `url`, for instance `http://0.0.0.0:8080`.
+    /// The URL of HTTP ingest, such as `http://0.0.0.0:8080`.
     pub fn http(&self, url: impl Into<String>) {
         self.write().http = Some(url.into());
     }
 
-    /// Whether `broker` (host and port, without credentials) is connected, and a word about it.
+    /// The state of `broker` (host and port, without credentials).
     pub fn mqtt(&self, broker: &str, connected: bool, detail: Option<String>) {
         self.write().mqtt.insert(broker.to_owned(), BrokerState { connected, detail });
     }
 
-    /// How the certificates of a port stand.
+    /// The state of a port's certificates.
     pub fn tls(&self, status: TlsStatus) {
         self.write().tls.insert(status.port, status);
     }
 
-    /// What became of the settings.
+    /// Replaces the state of the settings.
     pub fn config(&self, config: ConfigState) {
         self.write().config = config;
     }
 
-    /// What became of the settings so far.
+    /// The state of the settings.
     pub fn config_state(&self) -> ConfigState {
         self.read().config.clone()
     }
 
-    /// Acknowledged readings make no progress although the store answers, and what they wait for; `None`: they do.
+    /// Why acknowledged readings make no progress although the store answers; `None` if they do.
     pub fn stalled(&self, why: Option<String>) {
         self.write().stalled = why;
     }
 
-    /// Nothing is settled any more, and only a restart may help.
+    /// Whether no acknowledgement completes any more, so that only a restart may help.
     pub fn stuck(&self, stuck: bool) {
         self.write().stuck = stuck;
     }
 
-    /// Whether [`Health::stuck`] says so.
+    /// The value set by [`Health::stuck`].
     pub fn is_stuck(&self) -> bool {
         self.read().stuck
     }
 
-    /// The buckets that the store keeps failing.
+    /// Replaces the list of quarantined buckets.
     pub fn quarantine(&self, quarantine: Quarantine) {
         self.write().quarantine = quarantine;
     }
 
-    /// How the journal stands.
+    /// Replaces the state of the journal.
     pub fn journal(&self, journal: JournalState) {
         self.write().journal = Some(journal);
     }
 
-    /// Whether readings sent now would be taken.
+    /// Whether readings sent now are accepted.
     pub fn is_ready(&self) -> bool {
         self.report().ready
     }
 
-    /// All of it, at one moment.
+    /// A consistent snapshot of all parts.
     pub fn report(&self) -> Report {
         let state = self.read();
         let (blocking, degraded) = (state.blocking(self.ack), state.degraded(self.ack));
@@ -344,7 +345,7 @@ impl Health {
         }
     }
 
-    // A poisoned lock means that a thread panicked while it set a field; each field is whole in itself.
+    // A poisoned lock means that a thread panicked while it set a field. Each field is consistent in itself.
     fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -354,13 +355,13 @@ impl Health {
     }
 }
 
-/// A time as people and programs read it.
+/// `None` if the time is out of the range of RFC 3339.
 fn rfc3339(at_ms: i64) -> Option<String> {
     DateTime::from_timestamp_millis(at_ms).map(|at| at.to_rfc3339_opts(SecondsFormat::Millis, true))
 }
 
 impl State {
-    /// Why no readings are taken.
+    /// Problems that prevent readiness.
     fn blocking(&self, ack: AckMode) -> Vec<String> {
         let mut reasons = Vec::new();
         if let Some(broken) = &self.broken {
@@ -372,7 +373,7 @@ impl State {
             reasons.push("starting".to_owned());
         }
         if self.journal.is_some_and(|j| j.full) {
-            reasons.push("journal: full; readings are refused until the store has caught up".to_owned());
+            reasons.push("journal: full; readings are rejected until the store has caught up".to_owned());
         }
         if ack == AckMode::Stored {
             reasons.extend(self.store_away());
@@ -380,7 +381,7 @@ impl State {
         reasons
     }
 
-    /// What is wrong while readings are taken.
+    /// Problems that do not prevent readiness.
     fn degraded(&self, ack: AckMode) -> Vec<String> {
         let mut reasons = Vec::new();
         if ack == AckMode::Journal {
@@ -396,7 +397,7 @@ impl State {
             reasons.push(format!("tls {port}: {problem}"));
         }
         if let Some((_, "invalid", why)) = &self.config.reload {
-            reasons.push(format!("config: not taken over, the settings before hold: {why}"));
+            reasons.push(format!("config: reload failed, the previous settings stay in effect: {why}"));
         }
         reasons
     }

@@ -1,7 +1,8 @@
-//! The port for those who run the service: the fleet page, metrics, health, and the description of both ports' requests.
+//! The admin port, for operators: the fleet page, metrics, health, the read API, and the OpenAPI description of both
+//! ports.
 //!
-//! It has a port of its own so that it can stay inside while readings come from outside, and answers to the very end:
-//! the app stops it last. Nothing here waits for another stage.
+//! A separate port lets it stay on an internal network while readings arrive from outside. The app stops it last, so
+//! that it answers during the whole shutdown. Nothing here waits for another stage.
 
 pub mod access;
 mod answer;
@@ -42,30 +43,30 @@ use crate::model::Clock;
 use crate::read::ReadService;
 use crate::telemetry::metrics;
 
-/// Every route beside those of [`api`].
+/// All routes except those of [`api`].
 pub const ROUTES: [&str; 5] = ["/", "/metrics", "/livez", "/readyz", "/openapi.json"];
 
-/// Time for the head of a request; who asks here is a scraper or a person.
+/// Time to receive the head of a request. The clients are scrapers and people.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long connections may take to end.
+/// How long open connections may take to finish at shutdown.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
-/// The description of the requests of both ports, OpenAPI 3.1, kept by hand.
-const OPENAPI: &str = include_str!("openapi.json");
+/// The OpenAPI 3.1 description of both ports, written by hand.
+const OPENAPI: &str = include_str!("admin/openapi.json");
 
-/// Why the port cannot be opened.
+/// The admin port cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// The certificates are not usable.
+    /// The certificates of `admin.tls` are not usable.
     #[error("admin.tls: {0}")]
     Tls(#[from] TlsError),
-    /// The address is taken or not ours.
+    /// The address of `admin.listen` is in use, or does not belong to this machine.
     #[error(transparent)]
     Bind(#[from] BindError),
 }
 
-/// The port, open but not served yet.
+/// The admin port, bound but not yet served.
 pub struct Admin {
     listener: TcpListener,
     addr: SocketAddr,
@@ -76,7 +77,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Opens the port.
+    /// Loads the certificates and binds the address.
     ///
     /// # Errors
     /// The address or the certificates cannot be used.
@@ -92,18 +93,18 @@ impl Admin {
         Ok(Admin { listener, addr, health, certificates, reads: None, access })
     }
 
-    /// Where the certificates are replaced.
+    /// `None` without TLS. A reload replaces the certificates through it.
     pub(crate) fn certificates(&self) -> Option<&Certificates> {
         self.certificates.as_ref()
     }
 
-    /// The same port, which answers questions too, from those who have one of these tokens.
+    /// Enables the read API for senders that have one of these tokens.
     #[must_use]
     pub fn with_reads(self, reads: Arc<ReadService>, tokens: TokenSource) -> Admin {
         Admin { reads: Some(reads), access: Access::new(tokens, self.addr), ..self }
     }
 
-    /// The address in use; differs from the setting where that says port 0.
+    /// The bound address. Differs from the setting if that has port 0.
     pub fn local_addr(&self) -> SocketAddr {
         self.addr
     }
@@ -113,7 +114,7 @@ impl Admin {
     /// # Errors
     /// The socket failed.
     pub async fn serve(self, shutdown: CancellationToken) -> std::io::Result<()> {
-        tracing::info!(addr = %self.addr, tls = self.certificates.is_some(), "metrics and health");
+        tracing::info!(addr = %self.addr, tls = self.certificates.is_some(), "admin port listening");
         if let Some(certificates) = self.certificates.clone() {
             tokio::spawn(certificates.watch(shutdown.clone()));
         }
@@ -134,13 +135,13 @@ impl Admin {
 fn router(health: Arc<Health>, reads: Option<Arc<ReadService>>, access: Access) -> Router {
     let [root, metrics, livez, readyz, openapi] = ROUTES;
     let not_found =
-        async || error(StatusCode::NOT_FOUND, "not_found", "there is nothing here; /openapi.json lists what is");
+        async || error(StatusCode::NOT_FOUND, "not_found", "unknown path; /openapi.json lists the paths of this port");
     let not_allowed =
-        async || error(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this port is read with GET");
+        async || error(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this port accepts only GET");
     Router::new()
         .route(root, get(page::page))
         .route(metrics, get(async || text("text/plain; version=0.0.4", metrics::render())))
-        // The process answers, which is all that this says: a restart would not bring MongoDB back.
+        // Reports only that the process answers. A restart would not bring MongoDB back.
         .route(livez, get(async || text("text/plain", "ok\n")))
         .route(readyz, get(ready))
         .route(openapi, get(async || text("application/json", OPENAPI)))
@@ -151,7 +152,7 @@ fn router(health: Arc<Health>, reads: Option<Arc<ReadService>>, access: Access) 
         .layer(from_fn(observe))
 }
 
-/// Counts the request, and makes a panic an answer instead of a broken connection.
+/// Counts the request, and turns a panic into a response instead of a broken connection.
 async fn observe(request: Request, next: Next) -> Response {
     let route = request
         .extensions()
@@ -159,7 +160,7 @@ async fn observe(request: Request, next: Next) -> Response {
         .and_then(|path| ROUTES.iter().chain(&api::ROUTES).find(|route| **route == path.as_str()).copied());
     let (route, begun) = (route.unwrap_or("unmatched"), Instant::now());
     let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
-        tracing::error!(route, "a request panicked; this is a bug, please report it");
+        tracing::error!(route, "request handler panicked; please report this bug");
         ApiError::Internal.into_response()
     });
     metrics::http_request(route, response.status().as_u16(), begun.elapsed().as_secs_f64());
@@ -240,7 +241,7 @@ mod tests {
         assert!(status == 405 && head.contains("allow: get"), "{head}");
 
         shutdown.cancel();
-        tokio::time::timeout(Duration::from_secs(20), task).await.expect("the port stays open").unwrap().unwrap();
+        tokio::time::timeout(Duration::from_secs(20), task).await.expect("the port did not close").unwrap().unwrap();
     }
 
     #[test]
@@ -255,7 +256,7 @@ mod tests {
         let text = OPENAPI.split("\"#/").skip(1).map(|rest| rest.split('"').next().unwrap());
         for reference in text {
             let pointer = format!("/{reference}");
-            assert!(openapi.pointer(&pointer).is_some(), "{pointer} leads nowhere");
+            assert!(openapi.pointer(&pointer).is_some(), "{pointer} does not exist");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The fleet page at `/`: one file without requests to anywhere but this port. It is built from `web/` by `web/build.sh`
-//! and committed, so that nobody needs node to build the service.
+//! The fleet page at `/`: one file that sends requests only to this port. `web/build.sh` builds it from `web/`. The
+//! result is committed, so that building the service does not require node.
 //!
-//! It shows what strangers have sent (ids, tags, payloads), so it comes with a policy under which nothing but its own
-//! script and style run, by their hashes, and no text can become markup.
+//! The page shows untrusted data (ids, tags, payloads). Its Content-Security-Policy therefore allows only its own
+//! script and style, by their hashes, and forbids turning text into markup.
 
 use std::io::Write;
 use std::sync::LazyLock;
@@ -22,7 +22,7 @@ use sha2::{Digest, Sha256};
 
 const HTML: &str = include_str!("page.html");
 
-/// What is made of the page once: about 100 KB are hashed and compressed in a few milliseconds.
+/// The page, hashed and compressed once: about 100 KB, a few milliseconds.
 struct Page {
     plain: Variant,
     gzip: Variant,
@@ -31,13 +31,13 @@ struct Page {
 
 struct Variant {
     body: Bytes,
-    /// Strong, so each encoding has its own (RFC 9110 §8.8.3).
+    /// A strong validator, so each encoding needs a different one (RFC 9110 §8.8.3).
     etag: HeaderValue,
 }
 
 static PAGE: LazyLock<Page> = LazyLock::new(|| {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    // Writing to memory does not fail; an empty form would be seen by the test below.
+    // Writing to memory does not fail. The test below would detect an empty body.
     let gzip = encoder.write_all(HTML.as_bytes()).and_then(|()| encoder.finish()).unwrap_or_default();
     Page { plain: variant(HTML.into()), gzip: variant(gzip.into()), policy: header(&policy(HTML)) }
 });
@@ -47,12 +47,12 @@ fn variant(body: Bytes) -> Variant {
     Variant { body, etag: header(&format!("\"{hash}\"")) }
 }
 
-/// Of text that is made here, in ASCII.
+/// `text` is ASCII that this file generates.
 fn header(text: &str) -> HeaderValue {
     HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
-/// The Content-Security-Policy: nothing but what stands in the page itself, and questions to this port.
+/// The Content-Security-Policy: allows only the page's own script and style, and requests to this port.
 fn policy(html: &str) -> String {
     let hash = |tag: &str| {
         let inner = html.split_once(&format!("<{tag}>")).and_then(|(_, rest)| rest.split_once(&format!("</{tag}>")));
@@ -67,7 +67,7 @@ fn policy(html: &str) -> String {
     )
 }
 
-/// `GET /`. The browser keeps the page and asks each time whether it is still the same.
+/// `GET /`. The browser caches the page and revalidates it each time.
 pub(super) async fn page(asked: HeaderMap) -> Response {
     let takes_gzip = listed(&asked, &ACCEPT_ENCODING).any(|coding| {
         let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
@@ -157,8 +157,8 @@ mod tests {
         assert!(!policy.contains("unsafe"));
     }
 
-    /// What a page was built from stands in it: it was built after the last change of `web/`. `web/build.sh --check`
-    /// compares it as a whole, where there is node.
+    /// The page contains the hash of its sources, which shows that it was built after the last change of `web/`. Where
+    /// node is installed, `web/build.sh --check` compares the whole page.
     #[test]
     fn the_committed_page_was_built_from_its_sources() {
         let web = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("web");
@@ -185,7 +185,7 @@ mod tests {
             assert_eq!(HTML.matches(once).count(), 1, "{once}");
         }
         let links = HTML.match_indices("://").map(|(at, _)| HTML[at + 3..].chars().take(20).collect::<String>());
-        // A name, not an address: SVG's namespace in the icon. And the command that is shown, on this host.
+        // Allowed: the namespace of SVG in the icon, which is a name, and the example command, which names this host.
         let strange: Vec<_> = links.filter(|l| !l.starts_with("www.w3.org/2000/svg") && !l.starts_with("${")).collect();
         assert!(strange.is_empty(), "{strange:?}");
     }

@@ -1,4 +1,4 @@
-//! The parameters of the read API. Pure.
+//! Parses the parameters of the read API. Pure.
 
 use std::ops::RangeInclusive;
 
@@ -9,12 +9,12 @@ use chrono::DateTime;
 use super::answer::ApiError;
 
 const HOUR_MS: i64 = 3_600_000;
-/// Clocks that are ahead: without `to`, readings of up to an hour from now are shown.
+/// Without `to`, readings up to an hour ahead of now are included, because clocks of sensors may be ahead.
 const AHEAD_MS: i64 = HOUR_MS;
-/// Times that can be shown, and stored as dates: 1 January 0001 to 31 December 9999.
+/// Times that RFC 3339 and MongoDB dates can represent: 1 January 0001 to 31 December 9999.
 const TIMES_MS: RangeInclusive<i64> = -62_135_596_800_000..=253_402_300_799_999;
 
-/// How readings are shown.
+/// The response format of readings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     Json,
@@ -22,7 +22,7 @@ pub(super) enum Format {
     Csv,
 }
 
-/// A number within a range.
+/// A number within `range`; `usual` if it is not given.
 pub(super) fn bounded(
     name: &'static str,
     text: Option<&str>,
@@ -31,12 +31,14 @@ pub(super) fn bounded(
 ) -> Result<usize, ApiError> {
     let Some(text) = text else { return Ok(usual) };
     let number = text.parse().ok().filter(|n| range.contains(n) && text.bytes().all(|b| b.is_ascii_digit()));
-    number.ok_or_else(|| ApiError::parameter(name, format!("a number from {} to {}", range.start(), range.end())))
+    number.ok_or_else(|| {
+        ApiError::parameter(name, format!("expected a number from {} to {}", range.start(), range.end()))
+    })
 }
 
 /// A time: RFC 3339, or seconds, milliseconds, microseconds or nanoseconds since 1970 by their magnitude.
 pub(super) fn time(name: &'static str, text: &str) -> Result<i64, ApiError> {
-    let wrong = || ApiError::parameter(name, "a time such as 2026-03-01T10:00:00Z, or a number since 1970");
+    let wrong = || ApiError::parameter(name, "expected a time such as 2026-03-01T10:00:00Z, or a number since 1970");
     let ms = match text.parse::<f64>() {
         Ok(number) if number.is_finite() => of_number(text, number),
         _ => DateTime::parse_from_rfc3339(text).ok().map(|t| t.timestamp_millis()),
@@ -45,7 +47,7 @@ pub(super) fn time(name: &'static str, text: &str) -> Result<i64, ApiError> {
 }
 
 fn of_number(text: &str, number: f64) -> Option<i64> {
-    // Exact where it is whole: nanoseconds do not fit a double.
+    // Integers are kept exact: nanoseconds do not fit a double.
     let whole = text.parse::<i64>().ok();
     match number.abs() {
         n if n < 1e11 => Some(whole.map_or((number * 1000.0).round() as i64, |w| w * 1000)),
@@ -56,25 +58,25 @@ fn of_number(text: &str, number: f64) -> Option<i64> {
     }
 }
 
-/// From and to; the last 24 hours where they are not given.
+/// From and to. Default: the last 24 hours.
 pub(super) fn window_of(from: Option<&str>, to: Option<&str>, now_ms: i64) -> Result<(i64, i64), ApiError> {
     let from = from.map(|text| time("from", text)).transpose()?;
     let to = to.map(|text| time("to", text)).transpose()?;
     let to_ms = to.unwrap_or(now_ms + AHEAD_MS);
     let from_ms = from.unwrap_or(to.unwrap_or(now_ms) - 24 * HOUR_MS);
     if from_ms > to_ms {
-        return Err(ApiError::parameter("from", "it must not be later than `to`"));
+        return Err(ApiError::parameter("from", "must not be later than `to`"));
     }
     Ok((from_ms, to_ms))
 }
 
-/// By the parameter, else by the header Accept.
+/// The parameter `format` if given, else the header Accept.
 pub(super) fn format_of(named: Option<&str>, headers: &HeaderMap) -> Result<Format, ApiError> {
     match named {
         Some("json") => return Ok(Format::Json),
         Some("ndjson") => return Ok(Format::Ndjson),
         Some("csv") => return Ok(Format::Csv),
-        Some(_) => return Err(ApiError::parameter("format", "json, ndjson or csv")),
+        Some(_) => return Err(ApiError::parameter("format", "expected json, ndjson or csv")),
         None => {}
     }
     let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();

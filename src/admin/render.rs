@@ -1,4 +1,4 @@
-//! Readings as JSON, NDJSON and CSV, made piece by piece while they are sent.
+//! Renders readings as JSON, NDJSON and CSV, in chunks while the response is sent.
 
 use std::convert::Infallible;
 
@@ -17,14 +17,14 @@ use crate::model::{Rows, ValueRef};
 use crate::read::QueryResult;
 use crate::read::merge::MergedReadings;
 
-/// Readings in one piece.
+/// Readings per chunk.
 const PIECE: usize = 512;
 
-/// Where NDJSON and CSV say what JSON has as `next` and `complete`.
+/// Headers in which NDJSON and CSV carry what JSON has as `next` and `complete`.
 const NEXT: HeaderName = HeaderName::from_static("x-hourbucket-next");
 const COMPLETE: HeaderName = HeaderName::from_static("x-hourbucket-complete");
 
-/// A time as it is shown everywhere: UTC with milliseconds.
+/// The time format of all responses: UTC with milliseconds.
 pub(super) fn rfc3339(ms: i64) -> String {
     let time = DateTime::from_timestamp_millis(ms).unwrap_or_default();
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
@@ -39,19 +39,19 @@ pub(super) fn value_json(value: ValueRef<'_>) -> Json {
     }
 }
 
-/// One piece after the other: the begin, the readings, the end.
+/// Produces the body chunk by chunk: the beginning, the readings, the end.
 struct BodyChunks {
     format: Format,
     begin: Option<String>,
     rows: Rows,
     end: String,
-    /// Of CSV: the fields, sorted.
+    /// For CSV: the fields, sorted.
     columns: Vec<String>,
     is_first: bool,
     _sending: OwnedSemaphorePermit,
 }
 
-/// The answer to `GET /v1/sensors/{id}/readings`; `sending` is held until it is sent.
+/// The response to `GET /v1/sensors/{id}/readings`. `sending` is held until the response is sent.
 pub(super) fn readings_body(
     format: Format,
     sensor_id: &str,
@@ -121,7 +121,7 @@ impl BodyChunks {
         if self.rows.is_empty() {
             piece += &std::mem::take(&mut self.end);
         }
-        // An empty piece would end the body of a chunked answer; there is always something but for an empty NDJSON.
+        // An empty chunk would end a chunked body. Only an NDJSON body without readings is empty.
         (!piece.is_empty()).then_some(piece)
     }
 }
@@ -151,7 +151,7 @@ fn row_csv(out: &mut String, row: &Row<'_>, columns: &[String]) {
         out.push(',');
         let Ok(at) = values.binary_search_by_key(&column.as_str(), |(name, _)| *name) else { continue };
         match values[at].1 {
-            // An empty text is not an absent one.
+            // Distinguishes an empty text from an absent one.
             ValueRef::Str("") => out.push_str("\"\""),
             ValueRef::Str(text) => csv_text(out, text),
             other => out.push_str(&value_json(other).to_string()),
@@ -160,7 +160,7 @@ fn row_csv(out: &mut String, row: &Row<'_>, columns: &[String]) {
     out.push_str("\r\n");
 }
 
-/// A text as RFC 4180 §2 has it: in quotes where it holds what separates, with quotes doubled.
+/// RFC 4180 §2: quoted if it contains a separator or a quote, with quotes doubled.
 fn csv_text(out: &mut String, text: &str) {
     if !text.contains(['"', ',', '\r', '\n']) {
         return out.push_str(text);

@@ -1,9 +1,9 @@
-//! What need not be replayed, and what must be there: two numbers that are written about once a second.
+//! The checkpoint: two sequences, written about once a second, that limit the replay and verify the end of the journal.
 //!
-//! Everything before `unstored_from` is stored, everything before `synced_to` was synced. Both were true when written
-//! and stay true, so an old checkpoint only costs a longer replay and a weaker check. The file has two slots, each in a
-//! page of its own, written in turn: a torn write spoils the slot that was being replaced, and no rename or directory
-//! sync disturbs the writer. A checkpoint that cannot be written is no reason to stop.
+//! Everything before `unstored_from` is stored; everything before `synced_to` was synced. Both statements stay true, so
+//! an old checkpoint only costs a longer replay and a weaker check. The file has two slots in separate pages, written
+//! alternately. A torn write therefore damages only the slot being replaced, and the writer needs no rename and no sync
+//! of the directory. A failure to write the checkpoint does not stop the journal.
 
 use std::io;
 use std::path::Path;
@@ -12,13 +12,13 @@ use std::sync::Arc;
 use super::fs::{Fs, FsFile, read_full_at, write_all_at};
 use super::segment::Fields;
 
-/// Its file.
+/// The file name.
 pub(super) const NAME: &str = "checkpoint";
 const SLOT_BYTES: u64 = 4096;
 const MAGIC: [u8; 8] = *b"hbcheckp";
 const USED: usize = 36;
 
-/// See the module.
+/// The content of a slot; see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Checkpoint {
     generation: u64,
@@ -26,7 +26,7 @@ pub(super) struct Checkpoint {
     pub(super) synced_to: u64,
 }
 
-/// The newest sound slot; none where the file is not there or no slot is sound.
+/// The newest valid slot; `None` if the file does not exist or no slot is valid.
 pub(super) fn read(fs: &dyn Fs, dir: &Path) -> io::Result<Option<Checkpoint>> {
     let file = match fs.open(&dir.join(NAME), false) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -52,14 +52,14 @@ fn decode(bytes: &[u8]) -> Option<Checkpoint> {
     Some(Checkpoint { generation: fields.u64()?, unstored_from: fields.u64()?, synced_to: fields.u64()? })
 }
 
-/// Writes checkpoints.
+/// Writes the slots alternately.
 pub(super) struct Writer {
     file: Arc<dyn FsFile>,
     last: Checkpoint,
 }
 
 impl Writer {
-    /// Opens the file, or makes it.
+    /// Opens or creates the file.
     pub(super) fn open(fs: &dyn Fs, dir: &Path, last: Option<Checkpoint>) -> io::Result<Writer> {
         let path = dir.join(NAME);
         let file = match fs.open(&path, true) {
@@ -73,7 +73,7 @@ impl Writer {
         Ok(Writer { file, last: last.unwrap_or_default() })
     }
 
-    /// Writes these numbers if they are new.
+    /// Writes and syncs a slot, unless both sequences are unchanged.
     pub(super) fn write(&mut self, unstored_from: u64, synced_to: u64) -> io::Result<()> {
         if (unstored_from, synced_to) == (self.last.unstored_from, self.last.synced_to) {
             return Ok(());

@@ -1,139 +1,139 @@
-//! What can go wrong, by what the caller decides: an error of [`open`](super::Journal::open) is the reason not to start;
-//! a [`JournalFailure`] is the reason to stop taking data.
+//! Errors, separated by the decision of the caller. On a [`JournalError`] of [`open`](super::Journal::open) the service
+//! does not start. On a [`JournalFailure`] it stops accepting data.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::segment::{FrameFault, HeaderFault};
 
-/// Why the journal does not open.
+/// The journal cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// Another process, or another journal of this one, has the directory.
-    #[error("the journal directory {} is in use by another hourbucket; give each its own journal.dir", .dir.display())]
+    /// Another process, or another journal in this process, holds the lock of the directory.
+    #[error("journal directory {} is in use by another hourbucket; set a different journal.dir", .dir.display())]
     Locked {
         /// The directory.
         dir: PathBuf,
     },
-    /// Something that had been durable is not what it was.
+    /// Bytes that had been durable have changed or are missing.
     #[error(
-        "{0}. Nothing was changed. `hourbucket journal inspect` shows what is there, `hourbucket journal salvage` moves \
-         the damaged segment aside and keeps every sound reading"
+        "{0}. Nothing was changed. `hourbucket journal inspect` shows the content; `hourbucket journal salvage` moves \
+         the damaged segment aside and keeps every valid reading"
     )]
     Damaged(Damage),
     /// A segment of another format.
     #[error(
-        "{}: {fault}. Let the version that wrote it run until its journal is empty, or set another journal.dir",
+        "{}: {fault}. Run the version that wrote it until its journal is empty, or set another journal.dir",
         .path.display()
     )]
     Format {
-        /// The segment.
+        /// The segment file.
         path: PathBuf,
-        /// Which version it has.
+        /// Names the version of the segment.
         fault: HeaderFault,
     },
-    /// The file system refuses.
+    /// A file system call failed.
     #[error("cannot {action} {}: {source}", .path.display())]
     Io {
-        /// What was tried.
+        /// The attempted operation, as a verb.
         action: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the call.
         source: io::Error,
     },
 }
 
-/// For `map_err`: what was tried on what.
+/// For `map_err`: adds the operation and the path.
 pub(super) fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> JournalError {
     let path = path.to_owned();
     move |source| JournalError::Io { action, path, source }
 }
 
-/// A place that is not what it was when it was synced.
+/// A place in the journal that has changed since it was synced.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
-    /// A header.
+    /// The header of a segment is invalid.
     #[error("journal segment {}: {fault}", .path.display())]
     Header {
-        /// The segment.
+        /// The segment file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault of the header.
         fault: HeaderFault,
     },
-    /// A header that says another number than the file's name.
-    #[error("journal segment {} says of itself that it is segment {number}", .path.display())]
+    /// The number in the header differs from the file name.
+    #[error("the header of journal segment {} has the number {number}", .path.display())]
     Number {
-        /// The segment.
+        /// The segment file.
         path: PathBuf,
         /// The number in its header.
         number: u64,
     },
-    /// A frame.
+    /// A frame is invalid.
     #[error("journal segment {}, offset {offset}, sequence {seq}: {fault}", .path.display())]
     Frame {
-        /// The segment.
+        /// The segment file.
         path: PathBuf,
-        /// Where the frame begins.
+        /// Start of the frame in the file.
         offset: u64,
-        /// Its sequence.
+        /// The expected sequence of the frame.
         seq: u64,
-        /// What is wrong.
+        /// The fault of the frame.
         fault: FrameFault,
     },
-    /// A segment that is not there though later ones are.
+    /// A segment is missing although later ones exist.
     #[error("journal segment {} is missing", .path.display())]
     Missing {
-        /// The segment.
+        /// The expected segment file.
         path: PathBuf,
     },
-    /// The last segment ends too early.
+    /// The last segment ends before the synced end in the checkpoint.
     #[error(
-        "journal segment {}, offset {offset}: the journal ends here with sequence {end} (exclusive), and the checkpoint \
-         says that it had been synced up to {synced}",
+        "journal segment {}, offset {offset}: the journal ends here with sequence {end} (exclusive), but according to \
+         the checkpoint it was synced up to {synced}",
         .path.display()
     )]
     EndsEarly {
-        /// The last segment, or the directory where there is none.
+        /// The last segment file.
         path: PathBuf,
-        /// Where the last sound frame in it ends.
+        /// End of its last valid frame.
         offset: u64,
-        /// The first sequence that is not there.
+        /// The first missing sequence.
         end: u64,
-        /// What the checkpoint says.
+        /// The synced end (exclusive) in the checkpoint.
         synced: u64,
     },
 }
 
-/// Why a journal that was open is not sound any more. There is no way back but a restart.
+/// Failure of an open journal. Final until a restart.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalFailure {
-    /// What was written may not be durable. The ingest batches that waited for it are not acknowledged.
-    #[error("the journal could not be made durable: {path}: {source}")]
+    /// Written data may not be durable. The ingest batches that waited for the sync are not acknowledged.
+    #[error("sync of the journal failed: {path}: {source}")]
     Sync {
-        /// What was synced.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the call.
         source: io::Error,
     },
-    /// Entries were given up downstream. Their segment stays and is replayed at the next start.
-    #[error("journaled entries from sequence {first_seq} on were given up and will be stored after a restart")]
+    /// A later stage dropped entries. Their segment is kept and replayed at the next start.
+    #[error("journal entries from sequence {first_seq} on were dropped before being stored; a restart replays them")]
     NotDelivered {
-        /// The first of them.
+        /// The sequence of the first dropped entry.
         first_seq: u64,
     },
-    /// What is to be read back is not what was written.
-    #[error("the journal cannot be read back: {0}")]
+    /// A segment that the follower reads has changed since it was written.
+    #[error("cannot read back the journal: {0}")]
     Damaged(Damage),
-    /// It cannot be read.
-    #[error("the journal cannot be read back: {path}: {source}")]
+    /// A segment cannot be read.
+    #[error("cannot read back the journal: {path}: {source}")]
     Read {
-        /// The segment.
+        /// The segment file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the call.
         source: io::Error,
     },
-    /// A thread of the journal has panicked.
-    #[error("a thread of the journal has panicked")]
+    /// A thread of the journal panicked.
+    #[error("a thread of the journal panicked")]
     Panicked,
 }

@@ -1,13 +1,13 @@
-//! The journal in order, for the router: from memory near the tail, from the segments behind it.
+//! Reads the journal in order, for the router: from the tail in memory, or from the segments if it lags.
 //!
-//! A consumer that stops asking stops nothing but itself: the tail in memory forgets its oldest entries, and the
-//! follower reads them from the segments when it is asked again. Memory: one chunk being given out, one being read
-//! ahead, and the tail.
+//! A consumer that stops reading blocks no other part. The tail in memory evicts its oldest entries, and the follower
+//! later reads them from the segments. Memory use: the tail, and two reads of about 1 MiB, one being returned and one
+//! being read ahead.
 //!
-//! Entries go out in *chunks* behind one acknowledgement. One is open for a while, so that the readings which a sensor has
-//! in it cost their bucket one part of an acknowledgement together; it is closed when it is large or old, and when nothing
-//! follows. A crash replays from the begin of the oldest chunk of which something is not stored: that is as much more as
-//! a chunk may be old.
+//! Entries are returned in *chunks* that share one acknowledgement. A chunk stays open for a while, so that all
+//! readings of a sensor in it cost their bucket one part of an acknowledgement. It is closed when it is large or old,
+//! or when no entries follow. After a crash the replay starts at the oldest chunk that is not completely stored. So it
+//! may start earlier than necessary by the age of a chunk.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,36 +23,35 @@ use super::shared::{SegmentInfo, Shared};
 use super::tracker::{Appended, EntryKind, Place, TrackedEntry};
 use crate::ack::Ack;
 
-/// Taken from the tail at once, in bytes.
+/// Bytes taken from the tail per call.
 const PULL_BYTES: usize = 64 << 10;
-/// Entries behind one acknowledgement: bytes (and no more than a quarter of a segment), and the time between the first and
-/// the last.
+/// Limits of a chunk: its bytes (at most a quarter of a segment), and the time between its first and last entry.
 const CHUNK_BYTES: usize = 8 << 20;
 const CHUNK_MS: u64 = 250;
-/// With nothing to add for this long, a chunk is closed.
+/// A chunk is closed if no entry follows within this time.
 const CHUNK_IDLE: Duration = Duration::from_millis(50);
-/// Read from the segments at once; a larger entry is read whole.
+/// Bytes read from the segments per call. A larger entry is read whole.
 const READ_BYTES: usize = 1 << 20;
 
-/// An entry of the journal.
+/// An entry of the journal, as returned by [`Follower::next`].
 #[derive(Debug)]
 pub struct JournalEntry {
-    /// Its sequence: each entry's is higher than that of the one before.
+    /// Strictly increasing from entry to entry.
     pub seq: u64,
-    /// What it holds.
+    /// Readings or dead letters.
     pub kind: EntryKind,
-    /// To be delivered when everything of it is stored. Entries share one acknowledgement by chunks; giving one up
-    /// (dropping it) is reported as [`JournalFailure::NotDelivered`], keeps its segment, and it is replayed at the next start.
+    /// Deliver it when everything in the entry is stored. The entries of a chunk share one acknowledgement. Dropping it
+    /// is reported as [`JournalFailure::NotDelivered`]; its segment is kept and replayed at the next start.
     pub ack: Ack,
-    /// Whether it was in the journal before this start, and so may be stored already.
+    /// Whether the entry was in the journal before this start, and so may already be stored.
     pub replayed: bool,
-    /// When it was appended, milliseconds since 1970.
+    /// Time of the append, in milliseconds since 1970.
     pub wall_ms: i64,
 }
 
-/// The chunk that further entries go into.
+/// The chunk that receives further entries.
 struct Open {
-    /// The follower's own part: nothing is reported as stored while it is held.
+    /// The follower's part. The chunk does not count as stored while it is held.
     ack: Ack,
     bytes: usize,
     first_at: Appended,
@@ -61,13 +60,13 @@ struct Open {
 /// Entries read from the segments.
 struct Read {
     items: Vec<TrackedEntry>,
-    /// Where the next one begins.
+    /// Position of the next entry.
     next_seq: u64,
     place: Place,
     reader: Option<SegmentReader>,
 }
 
-/// A reader and the segment it is in.
+/// A reader and the number of its segment.
 struct SegmentReader {
     segment: u64,
     frames: FrameReader,
@@ -80,7 +79,7 @@ enum Pulled {
     Ended,
 }
 
-/// Gives the entries, each once. There is one a journal.
+/// Returns the entries, each once. A journal has exactly one follower.
 pub struct Follower {
     shared: Arc<Shared>,
     next_seq: u64,
@@ -106,8 +105,8 @@ impl Follower {
         Follower { shared, next_seq, place, ready, reader: None, reading: None, open: None, chunk_bytes, failed: false }
     }
 
-    /// The next entry; waits for it. `None` when the journal is closed and everything was given, or when it cannot be
-    /// read back ([`JournalFailure`] was reported then). Cancelling the future loses nothing.
+    /// Waits for the next entry. `None` if the journal is closed and all entries were returned, or if it cannot be read
+    /// back (then a [`JournalFailure`] was reported). Cancel-safe.
     pub async fn next(&mut self) -> Option<JournalEntry> {
         loop {
             let handed_to = self.ready.front().map_or(self.next_seq, |entry| entry.seq);
@@ -136,7 +135,7 @@ impl Follower {
         }
     }
 
-    /// Waits for more, and closes the open chunk where that takes long.
+    /// Waits for entries, and closes the open chunk after [`CHUNK_IDLE`].
     async fn wait(&mut self) {
         let more = self.shared.data.notified();
         if self.open.is_none() {
@@ -146,8 +145,8 @@ impl Follower {
         }
     }
 
-    /// The next entry if there is one, without waiting; reads in this thread. For tests and simulations; not to be
-    /// mixed with [`Follower::next`].
+    /// The next entry if there is one; does not wait, and reads in the calling thread. For tests and simulations. Do
+    /// not mix with [`Follower::next`].
     pub fn next_now(&mut self) -> Option<JournalEntry> {
         loop {
             if let Some(entry) = self.ready.pop_front() {
@@ -167,7 +166,7 @@ impl Follower {
         }
     }
 
-    /// Takes what the tail has.
+    /// Takes entries from the tail.
     fn pull(&mut self) -> Pulled {
         if self.failed {
             return Pulled::Ended;
@@ -189,14 +188,14 @@ impl Follower {
         Pulled::Ready
     }
 
-    /// Whether the next entry has to be read.
+    /// Whether the next entry must be read from a segment.
     fn behind(&self) -> bool {
         let state = self.shared.state();
         let in_tail = state.tail.first_seq().is_some_and(|first| first <= self.next_seq);
         !self.failed && self.next_seq < state.synced_to && !in_tail
     }
 
-    /// Reads the next chunk while the one before is given out.
+    /// Reads the next entries while the previous ones are returned.
     fn read_ahead(&mut self) {
         let (shared, next_seq, place, reader) = (self.shared.clone(), self.next_seq, self.place, self.reader.take());
         self.reading = Some(tokio::task::spawn_blocking(move || read_chunk(&shared, next_seq, place, reader)));
@@ -207,7 +206,7 @@ impl Follower {
             Ok(read) => {
                 (self.next_seq, self.place, self.reader) = (read.next_seq, read.place, read.reader);
                 self.hand_out(read.items);
-                // Gaps at the end of what was read hold nothing up.
+                // Skips gaps at the end, which have no entries to acknowledge.
                 self.shared.state().tracker.skip_to(self.next_seq);
             }
             Err(broken) => {
@@ -217,7 +216,7 @@ impl Follower {
         }
     }
 
-    /// Puts entries behind the open chunk's acknowledgement, or a new one's.
+    /// Adds entries to the open chunk, or to a new one.
     fn hand_out(&mut self, items: Vec<TrackedEntry>) {
         let new_from = self.shared.replay.1;
         for item in items {
@@ -233,7 +232,7 @@ impl Follower {
         }
     }
 
-    /// A part of the acknowledgement of the chunk that an entry belongs to.
+    /// A part of the acknowledgement of the entry's chunk.
     fn chunk_for(&mut self, item: &TrackedEntry) -> Ack {
         let in_time = |first: &Appended| {
             let apart_ms = item.at.mono_ms.checked_sub(first.mono_ms);
@@ -270,7 +269,7 @@ impl Drop for Follower {
     }
 }
 
-/// The segment that holds the frame at `place`, or the next one where `place` is at the end of its segment.
+/// The segment that holds the frame at `place`, or the next one if `place` is the end of its segment.
 fn locate(shared: &Shared, place: Place) -> Option<(SegmentInfo, u64)> {
     let state = shared.state();
     let here = state.segments.iter().find(|s| s.number == place.segment && place.offset < s.data_end);
@@ -278,7 +277,7 @@ fn locate(shared: &Shared, place: Place) -> Option<(SegmentInfo, u64)> {
     here.map(|s| (s.clone(), place.offset)).or_else(next)
 }
 
-/// Reads the entries from `next_seq` on, whose frame is at `place`, as far as they are synced. Blocks.
+/// Reads synced entries from `next_seq` on, whose frame is at `place`. Blocks.
 fn read_chunk(
     shared: &Shared,
     mut next_seq: u64,

@@ -1,42 +1,44 @@
-//! The journal: what is acknowledged is in it, durably, until it is stored.
+//! The journal holds every acknowledged reading durably until it is stored.
 //!
-//! **Constraints.** An acknowledgement costs one fdatasync, so many senders share one. The store may be away for hours:
-//! the journal is the buffer, up to `journal.max_bytes`, and memory stays bounded whatever the backlog. The process and
-//! the machine may stop at any instant. Nothing that was acknowledged may be lost, and nothing may be given out in
-//! another order than it was taken.
+//! **Constraints.** An acknowledgement requires an fdatasync, so many senders share one. The store may be unreachable
+//! for hours: the journal is the buffer, up to `journal.max_bytes`, and memory stays bounded for any backlog. The
+//! process and the machine may stop at any instant. No acknowledged reading may be lost, and entries keep the order in
+//! which they were accepted.
 //!
-//! **Parts.** `segment` is the format (pure), `reader` and `recovery` read it, `writer` appends, `segment_manager` does
-//! whatever may take its time (the next segments, what becomes of stored ones, the checkpoint), `tracker` knows what is stored (pure),
-//! `follower` gives the entries to the router, `repair` is for the operator, [`fs`] is the file system and its double.
+//! **Parts.** `segment` defines the format (pure). `reader` and `recovery` read it. `writer` appends. `segment_manager`
+//! does the slow work: preparing segments, recycling stored ones, writing the checkpoint. `tracker` records which
+//! entries are stored (pure). `follower` passes the entries to the router. `repair` has the operator's tools. [`fs`] is
+//! the file system, real or in memory.
 //!
-//! **The life of one entry.** A [`IngestBatch`] comes out of the intake's channel with whatever else
-//! waits there, up to 4 MiB. Its readings become one frame, its dead letters another; all frames of the group are one
-//! write behind the last group of the active segment, and one fdatasync. Then, and only then, the entries are visible
-//! to the follower and the senders are acknowledged. The follower gives them out in order, from memory or, when the
-//! router was slower than 32 MiB, from the segments. Each [`JournalEntry`] carries an acknowledgement, shared by the entries of
-//! a chunk of 64 KiB; when it is delivered the tracker moves the line before which
-//! everything is stored, and a segment wholly before the line is recycled or removed.
+//! **Life of an entry.** The writer takes an [`IngestBatch`] from the intake's channel together with all others that
+//! wait there, up to 4 MiB. Its readings become one frame, its dead letters another. All frames of the group are one
+//! write after the last group of the active segment, and one fdatasync. Only then the entries become visible to the
+//! follower, and the senders are acknowledged. The follower returns the entries in order, from memory, or from the
+//! segments if the router lags by more than 32 MiB. Each [`JournalEntry`] carries an acknowledgement that a chunk of
+//! entries shares (see `follower`). When it is delivered, the tracker advances the sequence before which everything is
+//! stored. A segment that is wholly before it is recycled or removed.
 //!
-//! **Crash.** The next start verifies all segments from the checkpoint on, cuts off a torn last write (`recovery` says
-//! how it is told from damage), and the follower begins with the first entry that may be unstored: about a second of
-//! entries, and whatever was not stored, come again with `replayed` set. What was recovered is made durable before
-//! anything is built upon it, and a new segment is begun: an old one is never appended to.
+//! **Crash.** The next start verifies all segments from the checkpoint on and cuts off a torn last write (`recovery`
+//! explains how it distinguishes one from damage). The follower starts with the first entry that may be unstored: about
+//! a second of stored entries and all unstored ones are replayed, with `replayed` set. Recovered entries are made
+//! durable before anything is appended. Appending always starts a new segment.
 //!
-//! **Full.** A segment's space is reserved before it is used, so a full disk shows when the next segment is made and not
-//! in the middle of an acknowledged write. When there is none to be had (`journal.max_bytes`, no space) the group is
-//! refused, admission ([`AdmissionControl::full`]) closes, and the segment manager opens it when it has a segment
-//! again: after a removal, or at one of its attempts every second. The backlog is not affected.
+//! **Full.** A segment's space is reserved before it is used. A full disk therefore shows when the next segment is
+//! prepared, not during an acknowledged write. If no segment is available (`journal.max_bytes`, no space), the group is
+//! rejected and admission closes ([`AdmissionControl::full`]). The segment manager opens it when it has a segment
+//! again: after a removal, or in one of its attempts every second. The backlog is not affected.
 //!
-//! **Retry.** A short write is continued. A failed write refuses its group and ends its segment. A failed fdatasync of a
-//! segment or of the directory is final: [`JournalFailure::Sync`], admission closes for good, nobody of the group is
-//! acknowledged, and the follower still gives everything that was synced before.
+//! **Retry.** A short write is continued. A failed write rejects its group and ends its segment. A failed fdatasync of
+//! a segment or of the directory is final ([`JournalFailure::Sync`]): admission closes for good, no sender of the group
+//! is acknowledged, and the follower still returns everything that was synced before.
 //!
 //! **Invariants.**
-//! - Acknowledged, hence synced; visible to the follower, hence synced. At most one group is not synced.
-//! - A file named `*.seg` has had its header synced; sequences run on without a gap from segment to segment.
-//! - Segments leave the row from the front only, each durably before the next, and before its file is written again.
-//! - The tail in memory ends where the journal ends; what it does not hold is in a segment.
-//! - No lock is held over IO but the pool's, which the writer takes only when it needs a segment.
+//! - Every entry that is acknowledged or visible to the follower is synced. At most one group is not synced.
+//! - The header of a file named `*.seg` is synced. Sequences continue without a gap from segment to segment.
+//! - Segments are removed from the front only. Each removal is durable before the next one, and before the file is
+//!   written again.
+//! - The tail in memory ends at the end of the journal; older entries are in segments.
+//! - No lock is held during IO except the pool's, which the writer takes only when it needs a segment.
 
 mod checkpoint;
 mod error;
@@ -75,28 +77,28 @@ use segment_manager::SegmentManager;
 use shared::{Parts, Shared};
 use writer::Appender;
 
-/// The file whose lock says that the directory is in use.
+/// The lock on this file marks the directory as in use.
 const LOCK_NAME: &str = "lock";
-/// Entries kept in memory for the follower.
+/// Bytes of entries kept in memory for the follower.
 const TAIL_BYTES: usize = 32 << 20;
-/// A journal has room for four segments at least, so that it can be full without having stopped.
+/// The journal has space for at least this many segments, so that a full journal can still make progress.
 const SEGMENTS_MIN: u64 = 4;
-/// A segment has room for a header and something.
+/// Space for a header and some frames.
 const SEGMENT_BYTES_MIN: u64 = 2 * segment::HEADER_BYTES;
 
-/// What the journal works with.
+/// The environment of the journal.
 pub struct JournalDeps {
-    /// The file system.
+    /// Real, or in memory for tests.
     pub fs: Arc<dyn Fs>,
-    /// The time of append, and of the checkpoints.
+    /// Times appends and checkpoints.
     pub clock: Arc<dyn Clock>,
-    /// The intake's admission.
+    /// Closed while the journal is full or has failed.
     pub admission_control: AdmissionControl,
-    /// Called once, when the journal breaks.
+    /// Called once, when the journal fails.
     pub on_broken: OnBroken,
 }
 
-/// A journal that has been opened.
+/// Result of [`Journal::open`].
 #[derive(Debug)]
 pub struct OpenedJournal {
     /// The writing side.
@@ -105,59 +107,59 @@ pub struct OpenedJournal {
     pub follower: Follower,
 }
 
-/// How the journal is doing.
+/// The state of the journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JournalStats {
-    /// On disk.
+    /// Size on disk, including the segment pool.
     pub bytes: u64,
-    /// `journal.max_bytes`.
+    /// The limit in effect, from `journal.max_bytes`.
     pub bytes_max: u64,
-    /// Files.
+    /// Segment files, without the pool.
     pub segments: usize,
-    /// Entries that the follower has not given out.
+    /// Entries that the follower has not returned yet.
     pub backlog_entries: u64,
-    /// Entries from the first unstored one on.
+    /// Entries from the first unstored one to the newest.
     pub unstored_entries: u64,
-    /// The sequence of the first unstored one; `None` if everything is stored.
+    /// The sequence of the first unstored entry; `None` if everything is stored.
     pub unstored_from: Option<u64>,
-    /// Entries of an earlier run that were given out again, of [`JournalStats::replay_total`].
+    /// Entries of an earlier run that were replayed, out of [`JournalStats::replay_total`].
     pub replay_done: u64,
-    /// Entries of an earlier run that are or were to be given out again.
+    /// Entries of an earlier run to replay.
     pub replay_total: u64,
-    /// What the wall clock said when the oldest unstored entry was appended, milliseconds since 1970; across restarts.
+    /// Wall-clock time at which the oldest unstored entry was appended, in milliseconds since 1970. Survives restarts.
     pub oldest_unstored_ms: Option<i64>,
-    /// How long ago that was (ms), whatever became of the wall clock since. What was appended before this start counts
-    /// from what the wall clock said at the start, and from the start at least.
+    /// Age of that entry in milliseconds, independent of later changes of the wall clock. For an entry of an earlier
+    /// process: the age by the wall clock at this start (at least 0), plus the time since.
     pub oldest_unstored_age_ms: Option<u64>,
-    /// Why the journal is broken, if it is.
+    /// The first failure of the journal.
     pub broken: Option<String>,
 }
 
-/// For whoever wants to know how the journal is doing.
+/// A handle to query the state of the journal.
 #[derive(Clone)]
 pub struct JournalHandle(Arc<Shared>);
 
 impl JournalHandle {
-    /// The present state.
+    /// A snapshot of the state.
     pub fn stats(&self) -> JournalStats {
         self.0.stats()
     }
 
-    /// The end of what senders have been acknowledged, as a sequence.
+    /// The sequence after the last acknowledged entry.
     pub fn acknowledged_to(&self) -> u64 {
         self.0.state().synced_to
     }
 
-    /// The end of what was given out and handed over, as a sequence.
+    /// The sequence after the last entry that the consumer of the follower has finished handing over.
     pub fn handed_to(&self) -> u64 {
         self.0.handed_to.load(Ordering::Acquire)
     }
 }
 
-/// The writing side. Dropping it ends its threads and gives the directory free; whatever was synced is safe.
+/// The writing side. Dropping it ends its threads and releases the lock on the directory. Synced entries are safe.
 pub struct Journal {
     shared: Arc<Shared>,
-    /// Until the threads are started.
+    /// `None` once the threads are started.
     idle: Option<(Appender, SegmentManager)>,
     writer: Option<JoinHandle<()>>,
     segment_manager: Option<JoinHandle<()>>,
@@ -171,19 +173,19 @@ impl std::fmt::Debug for Journal {
 }
 
 impl Journal {
-    /// Opens the journal in a directory, which is made where it is not there, and recovers what is in it. Blocks, as
-    /// long as it takes to read what is not stored.
+    /// Opens the journal in a directory, which is created if it does not exist, and recovers its entries. Blocks while
+    /// it reads the unstored entries.
     ///
-    /// `journal.segment_bytes` is lowered to a quarter of `journal.max_bytes` where it is more.
+    /// `journal.segment_bytes` is lowered to a quarter of `journal.max_bytes` if it is larger.
     ///
     /// # Errors
-    /// The directory is in use, damaged, of another format or cannot be read or written; see [`JournalError`]. Nothing
-    /// was changed unless it is [`JournalError::Io`].
+    /// The directory is in use, damaged, of another format, or cannot be read or written; see [`JournalError`]. Only
+    /// [`JournalError::Io`] can leave changes.
     pub fn open(config: &config::Journal, deps: JournalDeps) -> Result<OpenedJournal, JournalError> {
         Journal::open_with_tail(config, deps, TAIL_BYTES)
     }
 
-    /// As [`Journal::open`], with another limit to the entries kept in memory (default 32 MiB).
+    /// Like [`Journal::open`], with another limit for the entries kept in memory (default 32 MiB).
     ///
     /// # Errors
     /// As [`Journal::open`].
@@ -200,9 +202,10 @@ impl Journal {
         let recovered = recovery::recover(&*fs, &dir)?;
         let checkpoint = match checkpoint::Writer::open(&*fs, &dir, recovered.checkpoint) {
             Ok(writer) => Some(writer),
-            // On a full disk the journal still has to start, to drain.
+            // On a full disk the journal must still start, to drain.
             Err(error) => {
-                tracing::warn!("no checkpoint in {}, the next start replays more: {error}", dir.display());
+                let dir = dir.display();
+                tracing::warn!(%dir, %error, "cannot open the journal checkpoint; the next start replays more");
                 None
             }
         };
@@ -212,7 +215,7 @@ impl Journal {
         let shared = Shared::new(parts, &recovered);
         let entries = recovered.next_seq - recovered.replay_from;
         if entries > 0 {
-            tracing::info!("{entries} journal entries may be unstored and are replayed");
+            tracing::info!(entries, "replaying journal entries that may be unstored");
         }
         let appender = Appender::new(shared.clone(), recovered.next_number, recovered.next_seq);
         let segment_manager = SegmentManager::new(shared.clone(), checkpoint);
@@ -222,13 +225,13 @@ impl Journal {
         Ok(OpenedJournal { journal, follower })
     }
 
-    /// Starts taking ingest batches, in two threads of its own. Once a journal.
+    /// Spawns the writer and segment-manager threads. Call once; later calls do nothing.
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// A thread or its runtime cannot be created.
     pub fn start(&mut self, ingest_batches: IngestReceiver) -> std::io::Result<()> {
         let Some((appender, segment_manager)) = self.idle.take() else { return Ok(()) };
-        // The writer waits for ingest batches as a task would, but blocks in its writes: a runtime of its own.
+        // The writer awaits ingest batches but blocks in its writes, so it has a separate runtime.
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
         let (guard, stop) = (EndGuard(self.shared.clone()), self.stop.clone());
         let write = move || {
@@ -245,39 +248,40 @@ impl Journal {
         Ok(())
     }
 
-    /// How the journal is doing, also after it is gone.
+    /// The handle stays valid after the journal is dropped.
     pub fn handle(&self) -> JournalHandle {
         JournalHandle(self.shared.clone())
     }
 
-    /// Takes what is queued, syncs it and stops taking ingest batches. The follower ends once it has given everything; segments
-    /// are still removed as entries are stored. Close the gate first, so that senders learn why.
+    /// Appends and syncs the queued ingest batches, then stops the writer. The follower ends once it has returned all
+    /// entries. Segments are still removed as entries are stored. Close admission first, so that senders get the
+    /// reason.
     pub async fn close(&mut self) {
         self.stop.notify_one();
         if let Some(writer) = self.writer.take() {
-            // A panic in it was reported by its guard.
+            // Its guard has reported a panic.
             let _ = tokio::task::spawn_blocking(move || writer.join()).await;
         }
-        // Not before: the follower would end without what the writer still had in the queue.
+        // Not earlier: the follower would end before the writer's queued entries.
         self.shared.close();
     }
 
-    /// The end: closes, writes the last checkpoint, gives the directory free. Entries whose acknowledgements are still
-    /// out are replayed at the next start, and giving them up is no longer reported.
+    /// Closes, writes the last checkpoint, and releases the directory. Entries with an outstanding acknowledgement are
+    /// replayed at the next start. Dropping these acknowledgements is no longer reported.
     pub async fn finish(mut self) {
         self.close().await;
         let _ = tokio::task::spawn_blocking(move || drop(self)).await;
     }
 
-    /// Appends ingest batches without the threads, for simulations; after it each is acknowledged or dropped. False once the
-    /// journal is broken or started.
+    /// Appends ingest batches without the threads, for simulations. Each is acknowledged or dropped on return. Returns
+    /// false if the journal has failed or is started.
     pub fn append_now(&mut self, ingest_batches: Vec<IngestBatch>) -> bool {
         self.idle.as_mut().is_some_and(|(appender, _)| {
             self.shared.stats().broken.is_none() && appender.append(ingest_batches).is_ok()
         })
     }
 
-    /// Does what the segment manager does every second and whenever it is woken, without the threads, for simulations.
+    /// Runs the periodic work of the segment manager without its thread, for simulations.
     pub fn tick_now(&mut self) {
         if let Some((_, segment_manager)) = &mut self.idle {
             segment_manager.tick(false);
@@ -312,7 +316,7 @@ impl Drop for Journal {
     }
 }
 
-/// The writer's thread has ended: nothing more will come.
+/// Closes the journal when the writer thread ends.
 struct EndGuard(Arc<Shared>);
 
 impl Drop for EndGuard {
@@ -324,7 +328,7 @@ impl Drop for EndGuard {
     }
 }
 
-/// A segment manager that is gone would be noticed only when the journal is full.
+/// Reports a panic of the segment manager, which would otherwise show only when the journal is full.
 struct PanicGuard(Arc<Shared>);
 
 impl Drop for PanicGuard {

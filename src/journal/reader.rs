@@ -1,5 +1,5 @@
-//! Reads the frames of one segment in order, with a bounded buffer. The only code that reads frames: recovery, the
-//! follower and the tools all come through here, so there is one notion of what a sound frame is.
+//! Reads the frames of one segment in order, with a bounded buffer. Recovery, the follower and the tools all use this
+//! reader, so there is only one definition of a valid frame.
 
 use std::io;
 use std::sync::Arc;
@@ -7,53 +7,53 @@ use std::sync::Arc;
 use super::fs::{FsFile, read_full_at};
 use super::segment::{Coding, FRAME_HEAD_BYTES, Frame, FrameFault, HEADER_BYTES, RawHead, frame_span};
 
-/// Read at once; a longer frame makes the buffer grow to its own length.
+/// Bytes per read. For a longer frame the buffer grows to its length.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// What stands at a place.
+/// The result of reading at a place.
 pub(super) enum Step<'a> {
-    /// A sound frame, and where it begins.
+    /// A valid frame and its offset.
     Frame(u64, Frame<'a>),
-    /// None.
+    /// There is no valid frame.
     Fault(FrameFault),
 }
 
-/// Goes through a segment frame by frame.
+/// Iterates over the frames of a segment.
 pub(super) struct FrameReader {
     file: Arc<dyn FsFile>,
     coding: Coding,
-    /// Where the next frame begins.
+    /// Start of the next frame.
     offset: u64,
-    /// Nothing is read from here on.
+    /// Reading stops here (exclusive).
     limit: u64,
     buf: Vec<u8>,
-    /// `buf[start..end]` is what the file holds from `offset` on.
+    /// `buf[start..end]` holds the bytes of the file from `offset` on.
     start: usize,
     end: usize,
 }
 
 impl FrameReader {
-    /// Reads from `offset` to `limit`, which is the end of the file or of what is known to be synced.
+    /// Reads from `offset` to `limit`: the end of the file, or of its synced part.
     pub(super) fn new(file: Arc<dyn FsFile>, coding: Coding, offset: u64, limit: u64) -> FrameReader {
         FrameReader { file, coding, offset, limit, buf: Vec::new(), start: 0, end: 0 }
     }
 
-    /// Where the next frame begins.
+    /// Start of the next frame.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Another one of the same segment, from `offset` on.
+    /// Another reader of the same segment, from `offset` on.
     pub(super) fn again(&self, offset: u64) -> FrameReader {
         FrameReader::new(self.file.clone(), self.coding, offset, self.limit)
     }
 
-    /// More may be read than before.
+    /// Raises the limit after more was synced.
     pub(super) fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
     }
 
-    /// The next frame. After a fault the place stays, and the same fault comes again.
+    /// The next frame. A fault does not advance the position, so the next call returns it again.
     pub(super) fn next(&mut self) -> io::Result<Step<'_>> {
         self.fill(FRAME_HEAD_BYTES)?;
         let Some(head) = RawHead::read(&self.buf[self.start..self.end], self.coding.version) else {
@@ -79,7 +79,7 @@ impl FrameReader {
         }
     }
 
-    /// Has at least `need` bytes in the buffer, if the segment has them before the limit.
+    /// Ensures that the buffer has at least `need` bytes, if the segment has them before the limit.
     fn fill(&mut self, need: usize) -> io::Result<()> {
         if self.end - self.start >= need {
             return Ok(());
@@ -100,18 +100,18 @@ impl FrameReader {
     }
 }
 
-/// What comes after a place without a sound frame.
+/// The content after a place without a valid frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Beyond {
-    /// Where the next sound frame begins that was asked for.
+    /// Offset of the next wanted frame.
     pub(super) frame_at: Option<u64>,
-    /// Where the last eight bytes end, up to there or to the limit, that are not all zeros; 0 if all are.
+    /// End of the last eight bytes, before that frame or the limit, that are not all zeros; 0 if all are zeros.
     pub(super) written_to: u64,
 }
 
-/// Looks for the next sound frame at or after `from` (at multiples of eight) with a sequence above `seq_from` that
-/// passes `wanted` (its offset and head). Nothing but the salt and the CRC stands between a payload and a frame here, so
-/// a head must be plausible before its CRC is computed; that keeps the search linear.
+/// Searches for the next valid frame at or after `from` (at multiples of eight), with a sequence of at least
+/// `seq_from`, for which `wanted` returns true. Here only the salt and the CRC distinguish a frame from a payload, so a
+/// head must be plausible before its CRC is computed. That keeps the search linear.
 pub(super) fn find_frame(
     reader: &FrameReader,
     from: u64,
@@ -128,7 +128,7 @@ pub(super) fn find_frame(
         if have == 0 {
             break;
         }
-        // Heads that begin in this window and end in it; the next window starts where they no longer do.
+        // Considers heads that lie wholly in this window; the next window starts at the first one that does not.
         let step = if have < window.len() { have } else { have - FRAME_HEAD_BYTES };
         for i in (0..step).step_by(8) {
             if window[i..have.min(i + 8)].iter().any(|&b| b != 0) {

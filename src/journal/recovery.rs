@@ -1,29 +1,31 @@
-//! What a start finds: verifies every segment, cuts off a torn tail, and refuses everything else.
+//! Recovery at startup: verifies every segment, cuts off a torn tail, and refuses to start on any other fault.
 //!
-//! *Where a segment ends.* A closed one holds exactly the sequences from its header's up to the next header's; what lies
-//! behind them is the rest of a refused write and is not looked at. So only the last segment has an end to be found.
+//! *End of a segment.* A closed segment holds exactly the sequences from its header's first sequence up to the next
+//! header's. Later bytes are the rest of a rejected write and are ignored. So only the end of the last segment must be
+//! found.
 //!
-//! *Torn tail or damage.* Only the last group (one write) can be unsynced, and a crash may keep any of its pages: sound
-//! frames after a hole prove nothing by themselves. But each frame carries the offset at which its group began, and a
-//! group is begun only when everything before it is synced; and once a group is synced, a synced frame says so behind it.
-//! So at the first place without a sound frame:
-//! - a sound frame further on, of a later group or a synced frame, whose group began after this place: the place had been
-//!   synced, it is **damage**;
-//! - the checkpoint says that more had been synced than is found before this place: **damage**;
-//! - otherwise nothing proves that the place was synced. It is taken for a write that a crash cut short and nobody was
-//!   acknowledged for, and is cut off, with a warning ([`TornTail`]). The sound frames before the place are kept; that they
-//!   were not acknowledged does no harm, the sender's repetition is a duplicate.
+//! *Torn tail or damage.* Only the last group (one write) can be unsynced, and a crash may keep any of its pages. Valid
+//! frames after a hole therefore prove nothing by themselves. But each frame carries the offset at which its group
+//! started, and a group starts only after everything before it is synced. After a group is synced, a synced frame that
+//! follows it records this. So at the first place without a valid frame:
+//! - If a later valid frame, of a later group or a synced frame, has a group start after this place, the place had been
+//!   synced: it is **damage**.
+//! - If the checkpoint has a synced end beyond the sequences before this place, it is **damage**.
+//! - Otherwise nothing proves that the place was synced. It counts as an unacknowledged write that a crash interrupted,
+//!   and is cut off with a warning ([`TornTail`]). The valid frames before the place are kept. It does no harm that
+//!   they were not acknowledged: a retry of the sender is a duplicate.
 //!
-//! In a recycled file the frames of earlier segments stand behind its own. They have another salt and lower sequences:
-//! they are taken neither for frames that belong here nor for the sound frame that proves damage.
+//! In a recycled file, frames of earlier segments follow its own. They have another salt and lower sequences, so they
+//! count neither as frames of this segment nor as proof of damage.
 //!
-//! What remains undetected is damage to the very last group if the machine (and not only the process) stopped before the
-//! kernel had written the synced frame, and less than a second (the checkpoint's interval) after the group: nothing on the
-//! disk tells it from a torn write. After the end of a process alone, in order or not, the synced frame is there.
+//! One kind of damage remains undetected: damage to the very last group, if the machine (not only the process) stopped
+//! before the kernel wrote the synced frame and less than a second (the interval of the checkpoint) after the group.
+//! The disk then looks the same as after a torn write. If only the process ended, cleanly or not, the synced frame
+//! exists.
 //!
-//! *Made durable before it is built upon.* What is found may be in the page cache only, left by a process that was
-//! killed or whose fdatasync failed. The last group is written again and synced, since the next segment's first
-//! sequence will say that all of it is there.
+//! *Durable before appending.* Recovered frames may exist only in the page cache, left by a process that was killed or
+//! whose fdatasync failed. Recovery writes the last group again and syncs it, because the first sequence of the next
+//! segment states that the group is complete.
 
 use std::collections::VecDeque;
 use std::io;
@@ -42,7 +44,7 @@ use super::segment_manager::UNFINISHED;
 use super::shared::SegmentInfo;
 use super::tracker::{Appended, Place};
 
-/// A segment's file name: numbers in the order of names.
+/// The file name of a segment. Names sort like numbers.
 pub(super) fn segment_name(number: u64) -> String {
     format!("{number:012}.seg")
 }
@@ -51,7 +53,7 @@ fn segment_number(name: &str) -> Option<u64> {
     name.strip_suffix(".seg")?.parse().ok()
 }
 
-/// A segment file and what its header says.
+/// A segment file and its header.
 pub(super) struct FoundSegment {
     pub(super) number: u64,
     pub(super) path: PathBuf,
@@ -60,7 +62,7 @@ pub(super) struct FoundSegment {
     pub(super) header: Result<Header, HeaderFault>,
 }
 
-/// All segment files by number.
+/// All segment files, ordered by number.
 pub(super) fn list(fs: &dyn Fs, dir: &Path) -> Result<Vec<FoundSegment>, JournalError> {
     let names = fs.list(dir).map_err(io_error("list", dir))?;
     let mut numbers: Vec<u64> = names.iter().filter_map(|name| segment_number(name)).collect();
@@ -80,69 +82,69 @@ pub(super) fn list(fs: &dyn Fs, dir: &Path) -> Result<Vec<FoundSegment>, Journal
     numbers.into_iter().map(find).collect()
 }
 
-/// What is known about a segment before its frames are read.
+/// Expectations about a segment before its frames are read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Expect {
-    /// The next segment's first sequence; none for the last segment.
+    /// The first sequence of the next segment; `None` for the last segment.
     pub(super) end: Option<u64>,
-    /// Whether payloads are decoded too.
+    /// Whether to decode payloads.
     pub(super) deep: bool,
-    /// Look for the first frame that ends after this sequence.
+    /// Search for the first frame that ends after this sequence.
     pub(super) find: u64,
 }
 
-/// The end of the last segment that nothing proves to have been synced, and that a start cuts off.
+/// The end of the last segment that is not proven to be synced, and that a start cuts off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TornTail {
-    /// Where it begins.
+    /// Start of the tail in the file.
     pub offset: u64,
-    /// How long it is, as far as that can be seen.
+    /// Length of the tail, as far as it is visible.
     pub bytes: u64,
     /// The sequences in it, the end exclusive; there may be more.
     pub sequences: (u64, u64),
-    /// How many whole frames of the same write are behind the place that is not.
+    /// Complete frames of the same write after the first incomplete place.
     pub frames: u64,
 }
 
 impl std::fmt::Display for TornTail {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let TornTail { offset, bytes, sequences: (first, end), frames } = self;
-        write!(f, "{bytes} bytes from offset {offset} on, sequences {first}..{end}, {frames} whole frames among them")
+        write!(f, "{bytes} bytes from offset {offset} on, sequences {first}..{end}, including {frames} complete frames")
     }
 }
 
-/// How the frames of a segment end.
+/// The end of the frames of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SegmentEnd {
-    /// As they should.
+    /// Complete.
     Whole,
-    /// In a write that a crash cut short.
+    /// A write that a crash interrupted.
     Torn(TornTail),
-    /// In damage.
+    /// Damage.
     Damaged(FrameFault),
 }
 
-/// What the frames of a segment are.
+/// Result of [`examine`].
 #[derive(Debug)]
 pub(super) struct Examined {
     pub(super) frames: u64,
     pub(super) readings: u64,
     pub(super) dead_letters: u64,
-    /// Where the sound frames end, and with which sequence (exclusive).
+    /// Offset and sequence (exclusive) at which the valid frames end.
     pub(super) data_end: u64,
     pub(super) next_seq: u64,
-    /// Where the last write began.
+    /// Start of the last write.
     pub(super) last_group: u64,
-    /// The times of append of the first and the last.
+    /// Append times of the first and the last frame.
     pub(super) wall_ms: Option<(i64, i64)>,
-    /// What was looked for: its offset and time.
+    /// Offset and append time of the searched frame.
     pub(super) found: Option<(u64, Appended)>,
     pub(super) ending: SegmentEnd,
-    /// A synced frame is behind the frames.
+    /// A synced frame follows the frames.
     pub(super) sealed: bool,
 }
 
-/// Reads the frames of a segment up to its end or the first place without a sound one.
+/// Reads the frames of a segment up to its end or the first place without a valid one.
 pub(super) fn examine(found: &FoundSegment, header: &Header, expect: Expect) -> io::Result<Examined> {
     let mut reader = FrameReader::new(found.file.clone(), header.coding(), HEADER_BYTES, found.bytes);
     let mut seen = Examined {
@@ -172,7 +174,7 @@ pub(super) fn examine(found: &FoundSegment, header: &Header, expect: Expect) -> 
             },
             Step::Fault(fault) => fault,
         };
-        // A sound frame that does not belong here was not torn by a crash.
+        // A crash cannot have produced a valid frame that does not belong here.
         let may_be_torn = matches!(fault, FrameFault::Ends | FrameFault::Length(_) | FrameFault::Crc);
         seen.ending = SegmentEnd::Damaged(fault);
         if expect.end.is_none() && may_be_torn && !seen.was_synced(&reader, header)? {
@@ -198,18 +200,17 @@ impl Examined {
         Ok(())
     }
 
-    /// Whether a sound frame further on says that the place where the sound ones end was synced.
+    /// Whether a later valid frame proves that the place after the valid frames was synced.
     fn was_synced(&self, reader: &FrameReader, header: &Header) -> io::Result<bool> {
         let place = self.data_end;
-        // Only a salvaged segment has gaps, and it is none that holds an earlier one's bytes to be searched.
+        // Only a salvaged segment has gaps, and it never contains bytes of an earlier segment.
         let near =
             |at: u64, seq: u64| !header.recycled || (seq - self.next_seq) * FRAME_HEAD_BYTES as u64 <= at - place;
         let wanted = |at: u64, head: &RawHead| head.group_start > place && near(at, head.seq);
         Ok(find_frame(reader, place, self.next_seq, wanted)?.frame_at.is_some())
     }
 
-    /// What is behind the sound frames of a write that was not finished; nothing of what is here was synced. Notes
-    /// whether a synced frame is there.
+    /// The unfinished write after the valid frames. Call only if nothing of it was synced. Also sets `sealed`.
     fn cut(&mut self, reader: &FrameReader, found: &FoundSegment, header: &Header) -> io::Result<Option<TornTail>> {
         let (place, next_seq) = (self.data_end, self.next_seq);
         let synced = |_: u64, head: &RawHead| head.is_synced() && head.group_start == place && head.seq == next_seq;
@@ -236,8 +237,8 @@ impl Examined {
         Ok((cut.bytes > 0).then_some(cut))
     }
 
-    /// Where the next frame would end whose head is there. Of a recycled file nothing more can be said: what follows may be
-    /// an earlier segment's, and a torn write whose first page is lost looks as if it had not been.
+    /// The end of the next frame, if its head exists. For a recycled file nothing more is known: later bytes may belong
+    /// to an earlier segment, and a torn write that lost its first page is invisible.
     fn begun(&self, found: &FoundSegment, header: &Header) -> io::Result<Option<u64>> {
         let mut bytes = [0; FRAME_HEAD_BYTES];
         let n = read_full_at(&*found.file, &mut bytes, self.data_end)?;
@@ -266,26 +267,26 @@ impl Examined {
     }
 }
 
-/// What the journal goes on from.
+/// The state from which the journal continues.
 pub(super) struct Recovered {
     pub(super) segments: VecDeque<SegmentInfo>,
     pub(super) next_number: u64,
     pub(super) next_seq: u64,
     pub(super) checkpoint: Option<Checkpoint>,
-    /// The first sequence that may be unstored, where its frame begins and when it was appended.
+    /// The first sequence that may be unstored, the position of its frame, and its append time.
     pub(super) replay_from: u64,
     pub(super) replay_place: Place,
     pub(super) replay_at: Appended,
 }
 
-/// Verifies what is in the directory and makes it ready to go on. Changes nothing where it refuses.
+/// Verifies the directory and prepares it for appending. Changes nothing if it returns damage or another format.
 pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError> {
     let checkpoint = checkpoint::read(fs, dir).map_err(io_error("read the checkpoint in", dir))?;
     let known = checkpoint.unwrap_or_default();
     let found = list(fs, dir)?;
     let headers = verified_headers(dir, &found)?;
     let ends: Vec<Option<u64>> = headers.iter().skip(1).map(|h| Some(h.first_seq)).chain([None]).collect();
-    // What is stored is not read again, it is removed.
+    // Stored segments are removed without reading them.
     let stored = ends.iter().take_while(|end| end.is_some_and(|end| end <= known.unstored_from)).count();
     let mut recovered = Recovered {
         segments: VecDeque::new(),
@@ -337,7 +338,7 @@ pub(super) fn recover(fs: &dyn Fs, dir: &Path) -> Result<Recovered, JournalError
     Ok(recovered)
 }
 
-/// All headers sound, of this format, and their numbers without a gap.
+/// Requires that all headers are valid, of a supported format, and numbered without a gap.
 fn verified_headers(dir: &Path, found: &[FoundSegment]) -> Result<Vec<Header>, JournalError> {
     let mut headers: Vec<Header> = Vec::new();
     for segment in found {
@@ -361,19 +362,19 @@ fn verified_headers(dir: &Path, found: &[FoundSegment]) -> Result<Vec<Header>, J
     Ok(headers)
 }
 
-/// Cuts off what is behind the last segment's frames and makes durable what is before; without frames, it goes.
+/// Truncates the last segment after its frames and makes them durable. Removes it if it has no frames.
 fn settle_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Result<(), JournalError> {
     let Some(segment) = recovered.segments.back_mut() else { return Ok(()) };
     let path = segment.path.clone();
     if let SegmentEnd::Torn(cut) = seen.ending {
         tracing::warn!(
-            "the end of journal segment {} is cut off: {cut}. Nothing says that this was ever synced, so it is taken for \
-             a write that a crash cut short and nobody was acknowledged for",
-            path.display(),
+            segment = %path.display(),
+            %cut,
+            "cutting off the torn tail of the journal: an unacknowledged write that a crash interrupted"
         );
     }
     if seen.frames == 0 {
-        // Its number is used again: the next segment takes its name in one step.
+        // The next segment reuses its number, and replaces it by an atomic rename.
         fs.remove(&path).map_err(io_error("remove", &path))?;
         recovered.next_number = segment.number;
         recovered.segments.pop_back();
@@ -398,7 +399,7 @@ fn settle_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Resul
         }
         file.sync_data()?;
         if segment.coding.version >= 3 {
-            // Not before: it says that the rest is durable.
+            // Not earlier: it states that the rest is durable.
             write_all_at(&*file, &synced_frame(head, segment.coding), seen.data_end)?;
             file.sync_data()?;
         }
@@ -408,8 +409,7 @@ fn settle_last(fs: &dyn Fs, recovered: &mut Recovered, seen: &Examined) -> Resul
     Ok(())
 }
 
-/// Removes what is not needed: segments that are stored (oldest first, so that a crash leaves no gap) and what was to
-/// become one.
+/// Removes unfinished segments and stored ones (oldest first, so that a crash leaves no gap).
 fn clean(fs: &dyn Fs, dir: &Path, stored: &[FoundSegment]) -> Result<(), JournalError> {
     let names = fs.list(dir).map_err(io_error("list", dir))?;
     for path in names.iter().filter(|name| name.ends_with(UNFINISHED)).map(|name| dir.join(name)) {

@@ -1,9 +1,9 @@
-//! For the operator: what is in a journal, whether it would open, and how to go on from a damaged one.
+//! The operator's tools: inspect a journal, check whether it opens, and salvage a damaged one.
 //!
-//! [`salvage`] puts a replacement with every sound frame in the place of a damaged segment, and keeps the damaged file
-//! beside it as `*.seg.damaged`. Sequences that are lost become a gap frame, so that recovery stays strict: what is
-//! missing is missing on an operator's word and no other. The replacement takes the name in one step, after both files
-//! are synced, so salvage can be killed and run again.
+//! [`salvage`] replaces a damaged segment by one with every valid frame, and keeps the damaged file as `*.seg.damaged`.
+//! Lost sequences become a gap frame. So recovery stays strict: it accepts missing sequences only if an operator has
+//! run salvage. The replacement is renamed atomically after both files are synced, so salvage can be killed and run
+//! again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,72 +18,72 @@ use super::segment::{
     begin_frame, end_frame, seal_frame,
 };
 
-/// What a journal's directory holds.
+/// The content of a journal directory.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// A running hourbucket has it; nothing else is said then.
+    /// A running hourbucket holds the lock; the other fields are then empty.
     pub in_use: bool,
-    /// The segments by number.
+    /// The segments, ordered by number.
     pub segments: Vec<SegmentReport>,
-    /// What the checkpoint says: the first sequence that may be unstored, and the end of what was synced.
+    /// The checkpoint: the first sequence that may be unstored, and the synced end (exclusive).
     pub checkpoint: Option<(u64, u64)>,
-    /// Why the journal would not open.
+    /// Damage that prevents opening the journal.
     pub problems: Vec<Damage>,
-    /// Segments of another format, which this hourbucket does not read.
+    /// Segments of a format that this build does not read.
     pub other_format: Vec<(PathBuf, HeaderFault)>,
 }
 
 impl Report {
-    /// Whether the journal would open.
+    /// Whether the journal can be opened.
     pub fn is_sound(&self) -> bool {
         self.problems.is_empty() && self.other_format.is_empty()
     }
 }
 
-/// What a segment holds.
+/// The content of a segment.
 #[derive(Debug, Clone)]
 pub struct SegmentReport {
-    /// Its file.
+    /// The segment file.
     pub path: PathBuf,
-    /// The file's length.
+    /// Length of the file.
     pub bytes: u64,
-    /// Sound frames up to the end or the first damage.
+    /// Valid frames up to the end or the first damage.
     pub frames: u64,
-    /// Readings in them.
+    /// Readings in these frames.
     pub readings: u64,
-    /// Dead letters in them.
+    /// Dead letters in these frames.
     pub dead_letters: u64,
-    /// Their sequences, the end exclusive.
+    /// Sequences of these frames, the end exclusive.
     pub sequences: (u64, u64),
-    /// When the first and the last were appended, milliseconds since 1970.
+    /// Append times of the first and the last frame, in milliseconds since 1970.
     pub wall_ms: Option<(i64, i64)>,
-    /// Whether the last write was cut short, which the next start mends.
+    /// Whether a crash interrupted the last write. The next start repairs this.
     pub torn: bool,
-    /// What the next start cuts off then.
+    /// The bytes that the next start then cuts off.
     pub cut: Option<TornTail>,
 }
 
-/// What [`salvage`] did.
+/// Result of [`salvage`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Salvaged {
-    /// The damaged files, as they are called now.
+    /// New paths of the damaged files.
     pub moved: Vec<PathBuf>,
-    /// Ranges of sequences that are lost, the ends exclusive.
+    /// Lost ranges of sequences, the ends exclusive.
     pub lost: Vec<(u64, u64)>,
 }
 
-/// Whether the journal would open, without changing anything. A directory that is not there is a sound, empty journal.
+/// Checks whether the journal can be opened; changes nothing. A missing directory counts as an empty journal.
 ///
 /// # Errors
-/// It cannot be read.
+/// A file cannot be read.
 pub fn check(fs: &dyn Fs, dir: &Path) -> Result<Report, JournalError> {
     inspect(fs, dir)
 }
 
-/// What is in the journal, every payload decoded, without changing anything.
+/// Reads the whole journal and decodes every payload; changes nothing.
 ///
 /// # Errors
-/// It cannot be read.
+/// A file cannot be read.
 pub fn inspect(fs: &dyn Fs, dir: &Path) -> Result<Report, JournalError> {
     let names = match fs.list(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Report::default()),
@@ -118,7 +118,7 @@ pub fn inspect(fs: &dyn Fs, dir: &Path) -> Result<Report, JournalError> {
     Ok(report)
 }
 
-/// Returns where the sound frames end.
+/// Returns the end of the valid frames.
 fn inspect_segment(report: &mut Report, segment: &FoundSegment, end: Option<u64>) -> Result<u64, JournalError> {
     let path = segment.path.clone();
     let header = match &segment.header {
@@ -157,19 +157,19 @@ fn inspect_segment(report: &mut Report, segment: &FoundSegment, end: Option<u64>
     Ok(seen.data_end)
 }
 
-/// A place in the row of segments: one that should be there, and what is left of it.
+/// A position in the sequence of segments: the expected segment, and its remains.
 struct Slot {
     number: u64,
     found: Option<FoundSegment>,
-    /// From either place in the file.
+    /// From either copy in the file.
     header: Option<Header>,
     sound_header: bool,
 }
 
-/// Replaces what is damaged by what is left of it, so that the journal opens.
+/// Replaces damaged segments by their valid frames, so that the journal can be opened.
 ///
 /// # Errors
-/// It is in use, of another format, or cannot be read or written.
+/// The journal is in use, of another format, or cannot be read or written.
 pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Salvaged, JournalError> {
     let lock_path = dir.join(super::LOCK_NAME);
     let lock = fs.lock(&lock_path).map_err(io_error("lock", &lock_path))?;
@@ -177,16 +177,16 @@ pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Salvaged, JournalError> {
     let known = checkpoint::read(fs, dir).map_err(io_error("read the checkpoint in", dir))?.unwrap_or_default();
     let slots = slots(list(fs, dir)?)?;
     let mut done = Salvaged::default();
-    // The first sequence that no segment so far holds.
+    // The sequence after the segments so far.
     let mut next_seq = None;
     for (i, slot) in slots.iter().enumerate() {
         let Some(first_seq) = slot.header.map(|h| h.first_seq).or(next_seq) else {
-            // Nothing before it needs it in the row.
+            // No earlier segment exists, so its number is not required.
             move_aside(fs, dir, slot, &mut done)?;
             continue;
         };
         let last = i + 1 == slots.len();
-        // Where the next one's header is lost, this one ends where its sound frames end.
+        // If the header of the next segment is lost, this one ends after its valid frames.
         let end = slots.get(i + 1).and_then(|next| next.header).map(|h| h.first_seq);
         let expect = Expect { end, deep: true, find: u64::MAX };
         if let (Some(found), Some(header), true) = (&slot.found, &slot.header, slot.sound_header) {
@@ -197,7 +197,7 @@ pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Salvaged, JournalError> {
                 continue;
             }
         }
-        // Of the last one only the least that its end can be is known.
+        // For the last segment only a lower bound of its end is known.
         let span = Span { first_seq, end, end_min: end.unwrap_or(if last { known.synced_to } else { first_seq }) };
         let rebuilt = rebuild(fs, dir, slot, span, &mut done);
         next_seq = Some(rebuilt.map_err(io_error("rebuild", &dir.join(segment_name(slot.number))))?);
@@ -205,13 +205,13 @@ pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Salvaged, JournalError> {
     Ok(done)
 }
 
-/// The sequences that a replacement is to cover.
+/// The sequences that a replacement covers.
 #[derive(Clone, Copy)]
 struct Span {
     first_seq: u64,
-    /// Exactly up to here, where that is known.
+    /// The exact end (exclusive), if known.
     end: Option<u64>,
-    /// At least up to here.
+    /// Lower bound of the end.
     end_min: u64,
 }
 
@@ -250,7 +250,7 @@ fn move_aside(fs: &dyn Fs, dir: &Path, slot: &Slot, done: &mut Salvaged) -> Resu
     Ok(())
 }
 
-/// A segment that is being written anew.
+/// A replacement segment while it is written.
 struct Rebuild {
     file: Arc<dyn FsFile>,
     coding: Coding,
@@ -260,7 +260,7 @@ struct Rebuild {
 }
 
 impl Rebuild {
-    /// Every frame is a group of its own: all before it is as good as synced when the file gets its name.
+    /// Each frame is a separate group: everything before it is synced when the file gets its name.
     fn put(&mut self, head: FrameHead, payload: &[u8]) -> std::io::Result<()> {
         let mut bytes = Vec::new();
         let at = begin_frame(&mut bytes);
@@ -272,7 +272,7 @@ impl Rebuild {
         Ok(())
     }
 
-    /// The sequences up to `to` are lost.
+    /// Records the sequences up to `to` (exclusive) as lost.
     fn gap(&mut self, to: u64) -> std::io::Result<()> {
         if to <= self.next_seq {
             return Ok(());
@@ -287,7 +287,7 @@ impl Rebuild {
 
     fn frame(&mut self, frame: &Frame<'_>, end: Option<u64>) -> std::io::Result<()> {
         if frame.head.kind == FrameKind::Synced {
-            // What was before it was there, and was synced.
+            // All sequences before it existed and were synced.
             return self.gap(end.map_or(frame.head.seq, |end| end.min(frame.head.seq)));
         }
         let fits = frame.head.seq >= self.next_seq && end.is_none_or(|end| frame.next_seq() <= end);
@@ -301,18 +301,18 @@ impl Rebuild {
     }
 }
 
-/// Writes a segment with all sound frames of a slot and takes it into its place; returns the end of its sequences.
+/// Writes a segment with all valid frames of a slot and renames it into place. Returns the end of its sequences.
 fn rebuild(fs: &dyn Fs, dir: &Path, slot: &Slot, span: Span, done: &mut Salvaged) -> std::io::Result<u64> {
     let temporary = dir.join(format!("salvaged{}", super::segment_manager::UNFINISHED));
     let (number, first_seq) = (slot.number, span.first_seq);
-    // The salt says which process it is of, and the file is a new one.
+    // Keeps the salt, which identifies the process. That is safe because the file is new.
     let (version, salt) = slot.header.map_or((FORMAT_VERSION, fastrand::u32(..)), |old| (old.version, old.salt));
     let header = Header { version, number, first_seq, salt, recycled: false, created_ms: 0 };
     let file = fs.create(&temporary)?;
     write_all_at(&*file, &header.encode(), 0)?;
     let mut new =
         Rebuild { file, coding: header.coding(), offset: HEADER_BYTES, next_seq: span.first_seq, lost: Vec::new() };
-    // Without its salt no frame of the old file can be told from rubbish.
+    // Without the salt, frames of the old file cannot be verified.
     if let (Some(found), Some(old)) = (&slot.found, &slot.header) {
         copy_sound_frames(found, old, span.end, &mut new)?;
     }

@@ -1,119 +1,119 @@
-//! The format: a segment's header and its frames, as bytes. Pure; the IO is elsewhere.
+//! The on-disk format of a segment: its header and its frames. Pure; IO is in other modules.
 //!
-//! A segment file is one page of header and then frames, each at a multiple of eight bytes, up to the first place that
-//! holds none. Behind it are zeros (space reserved and not used) or, in a *recycled* file, whatever the segments hold that
-//! were in it before. All numbers little-endian.
+//! A segment file has one page of header and then frames, each at a multiple of eight bytes, up to the first place
+//! without a frame. After it are zeros (reserved, unused space) or, in a *recycled* file, bytes of earlier segments.
+//! All numbers are little-endian.
 //!
 //! Header, twice in its page ([`HEADER_COPY_AT`]) because the frames cannot be verified without the salt: magic (8),
-//! format version (u32), CRC32C of what follows (u32), number (u64), first sequence (u64), salt (u32), flags (u32; 1:
-//! recycled), time of creation (i64 ms). The page is synced before the file gets its name and not written again before
-//! the file has durably lost it.
+//! format version (u32), CRC32C of the rest (u32), number (u64), first sequence (u64), salt (u32), flags (u32; 1:
+//! recycled), creation time (i64 ms). The page is synced before the file is renamed to `*.seg`. It is not written again
+//! before the removal of that name is durable.
 //!
-//! Frame: payload length (u32), CRC32C (u32) of all that follows, sequence (u64), time of append (i64 ms since 1970), group
-//! start (u32, in units of eight bytes), records (u32), time of append on the process's monotonic clock (ms, 40 bits: 34
-//! years), kind (u8), zeros (2), payload, zeros up to a multiple of eight.
+//! Frame: payload length (u32), CRC32C (u32) of the rest, sequence (u64), append time (i64 ms since 1970), group start
+//! (u32, in units of eight bytes), records (u32), append time on the process's monotonic clock (ms, 40 bits: 34 years),
+//! kind (u8), zeros (2), payload, zeros up to a multiple of eight.
 //!
-//! Version 2 had no monotonic time and no [`FrameKind::Synced`]: after the time of append came the group start (u64, in
-//! bytes), records (u32), kind (u8) and three zeros. It is still read; nothing is appended to it.
+//! Version 2 had no monotonic time and no [`FrameKind::Synced`]. The append time was followed by the group start (u64,
+//! in bytes), records (u32), kind (u8) and three zeros. This build reads it but does not append to it.
 //!
-//! - The CRC starts from the segment's salt: what a file left on the disk before this one, and what a sender puts into a
-//!   payload to look like a frame, does not pass. The salts of one process are a random number and the numbers that
-//!   follow it, and only its own files are recycled, so no two segments that were ever in one file have the same salt.
-//!   That is certainty and not luck: of the same bytes, a CRC that starts elsewhere ends elsewhere.
-//! - The *group start* is the offset at which the write began that the frame was part of. Everything before it had been
-//!   synced when the frame was written. So a sound frame proves that all bytes before its group start were durable once,
-//!   which tells damage from a torn tail (see `recovery`).
-//! - A *synced frame* proves the same for the last group: it is written behind the group after its fdatasync and before
-//!   its acknowledgements, and is itself not synced. After the end of a process it is in the page cache; after the end of
-//!   the machine it is there if the kernel had written it back. It has no entries: its sequence is that of the next
-//!   entry, and the next group overwrites it. A copy in another sector ([`synced_copy_at`]) survives what destroys the
-//!   end of the group together with it.
-//! - The *run* of a segment is its salt minus its number: the same for all segments of one process. Monotonic times are
-//!   compared within a run only.
+//! - The CRC starts from the segment's salt. So neither old bytes on the disk nor a payload that imitates a frame pass
+//!   the check. The salts of one process are a random number and its successors, and only files of the same process are
+//!   recycled. So two segments that used the same file never have the same salt. This is certain, not just likely: for
+//!   the same bytes, CRCs with different starting values differ.
+//! - The *group start* is the offset at which the frame's write started. Everything before it had been synced when the
+//!   frame was written. So a valid frame proves that all bytes before its group start were once durable. This
+//!   distinguishes damage from a torn tail (see `recovery`).
+//! - A *synced frame* proves the same for the last group. It is written after the group, after its fdatasync and before
+//!   its acknowledgements, and is not synced itself. If the process ends, it is in the page cache. If the machine
+//!   stops, it exists if the kernel had written it back. It has no entries: its sequence is that of the next entry, and
+//!   the next group overwrites it. A copy in another sector ([`synced_copy_at`]) survives damage that hits the end of
+//!   the group.
+//! - The *run* of a segment is its salt minus its number. It is the same for all segments of a process. Monotonic times
+//!   are compared only within a run.
 
 use std::ops::Range;
 
 use super::tracker::Appended;
 use crate::model::{DeadLetter, ReadingBatch};
 
-/// Length of the header's page, where the first frame begins.
+/// Length of the header's page; offset of the first frame.
 pub(super) const HEADER_BYTES: u64 = 4096;
-/// Where the header stands for the second time: in another sector.
+/// Offset of the second copy of the header, in another sector.
 pub(super) const HEADER_COPY_AT: usize = 2048;
-/// Length of a frame without its payload.
+/// Length of a frame without payload.
 pub(super) const FRAME_HEAD_BYTES: usize = 40;
 /// The format that this build writes.
 pub const FORMAT_VERSION: u32 = 3;
 /// The oldest format that this build reads.
 pub(super) const FORMAT_VERSION_MIN: u32 = 2;
-/// Where the copy of a synced frame goes: another sector of any disk.
+/// The largest sector size of disks. The copy of a synced frame is in another sector.
 const SECTOR_BYTES: u64 = 4096;
 /// The unit of a group start.
 const ALIGN: u64 = 8;
 const MONO_MASK: u64 = (1 << 40) - 1;
-/// The longest payload: far above what a body may be, far below what the length field holds.
+/// The maximum payload: far above the limit of a body, far below the limit of the length field.
 pub(super) const PAYLOAD_BYTES_MAX: usize = 1 << 30;
 
 const MAGIC: [u8; 8] = *b"hbjournl";
 const HEADER_USED: usize = 48;
 const FLAG_RECYCLED: u32 = 1;
 
-/// What a segment says about itself.
+/// The header of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
-    /// The format of the segment.
+    /// The format version of the segment.
     pub version: u32,
-    /// Its number; the next segment has the next one.
+    /// Numbers of consecutive segments are consecutive.
     pub number: u64,
-    /// The sequence of its first frame, and one more than that of the last frame before it.
+    /// The sequence of its first frame; the previous segment ends before it.
     pub first_seq: u64,
-    /// Where every CRC in it starts.
+    /// Starting value of every CRC in the segment.
     pub salt: u32,
-    /// Whether frames of an earlier segment may be behind its own.
+    /// Whether frames of an earlier segment may follow its own.
     pub recycled: bool,
-    /// When it was made, milliseconds since 1970.
+    /// Creation time, in milliseconds since 1970.
     pub created_ms: i64,
 }
 
-/// What is wrong with a header.
+/// The fault of a header.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderFault {
-    /// The file is shorter than a header, or begins with something else.
-    #[error("this is not a journal segment")]
+    /// The file is shorter than a header, or starts with other bytes.
+    #[error("not a journal segment")]
     Magic,
-    /// Another format.
-    #[error("it has format version {0}, and this hourbucket reads versions {FORMAT_VERSION_MIN} to {FORMAT_VERSION}")]
+    /// Another format version.
+    #[error("unsupported format version {0}; this hourbucket reads versions {FORMAT_VERSION_MIN} to {FORMAT_VERSION}")]
     Version(u32),
-    /// The checksum does not match.
-    #[error("the checksum of its header does not match")]
+    /// The checksum of the header does not match.
+    #[error("header checksum mismatch")]
     Crc,
 }
 
-/// How the frames of a segment are written.
+/// The encoding of a segment's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Coding {
-    /// The format.
+    /// The format version.
     pub version: u32,
-    /// Where every CRC starts.
+    /// Starting value of every CRC.
     pub salt: u32,
-    /// The process that wrote it; see the module.
+    /// Identifies the process that wrote it; see the module.
     pub run: u32,
 }
 
 impl Coding {
-    /// When a frame of the segment was appended.
+    /// The append time of a frame.
     pub(super) fn appended(&self, head: &FrameHead) -> Appended {
         Appended { run: self.run, mono_ms: head.mono_ms, wall_ms: head.wall_ms }
     }
 }
 
 impl Header {
-    /// How its frames are written.
+    /// The encoding of its frames.
     pub(super) fn coding(&self) -> Coding {
         Coding { version: self.version, salt: self.salt, run: self.salt.wrapping_sub(self.number as u32) }
     }
 
-    /// The whole page.
+    /// The whole header page.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut body = Vec::with_capacity(HEADER_USED - 16);
         body.extend_from_slice(&self.number.to_le_bytes());
@@ -134,7 +134,7 @@ impl Header {
     /// Reads the header at the start of `bytes`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The header is invalid or of another format.
     pub(super) fn decode(bytes: &[u8]) -> Result<Header, HeaderFault> {
         let bytes = bytes.get(..HEADER_USED).filter(|b| b[..8] == MAGIC).ok_or(HeaderFault::Magic)?;
         let mut fields = Fields(&bytes[8..]);
@@ -152,17 +152,18 @@ impl Header {
     }
 }
 
-/// What a frame holds.
+/// The content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FrameKind {
-    /// A batch of readings, in the form of [`ReadingBatch::encode`].
+    /// A batch of readings, encoded by [`ReadingBatch::encode`].
     Readings,
-    /// Dead letters, in the form of [`encode_dead`].
+    /// Dead letters, encoded by [`encode_dead`].
     Dead,
-    /// Nothing: the sequences from its own up to the one in its payload (u64, exclusive) were lost to damage, and an
-    /// operator took them out with `hourbucket journal salvage`.
+    /// No entries: the sequences from its own up to the one in its payload (u64, exclusive) were lost to damage, and an
+    /// operator ran `hourbucket journal salvage`.
     Gap,
-    /// Nothing: everything before its group start was synced, and the sequences before its own are there; see the module.
+    /// No entries: everything before its group start was synced, and all sequences before its own exist; see the
+    /// module.
     Synced,
 }
 
@@ -183,29 +184,27 @@ impl FrameKind {
     }
 }
 
-/// A frame's head, without length and CRC.
+/// The head of a frame, without length and CRC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FrameHead {
-    /// The sequence; each frame of the journal has the next one.
+    /// Sequences of consecutive frames are consecutive.
     pub seq: u64,
-    /// When it was appended, milliseconds since 1970.
+    /// Append time, in milliseconds since 1970.
     pub wall_ms: i64,
-    /// The same on the clock of its run. Version 2 has none: the wall clock's stands for it.
+    /// Append time on the monotonic clock of its run. Version 2 has none and uses `wall_ms`.
     pub mono_ms: u64,
-    /// Where the write began that it was part of; see the module.
+    /// Offset at which its write started; see the module.
     pub group_start: u64,
-    /// Readings or dead letters in it.
+    /// Number of readings or dead letters.
     pub records: u32,
-    /// What they are.
+    /// The content.
     pub kind: FrameKind,
 }
 
-/// A sound frame.
+/// A valid frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Frame<'a> {
-    /// Its head.
     pub head: FrameHead,
-    /// What it holds.
     pub payload: &'a [u8],
 }
 
@@ -219,60 +218,60 @@ impl Frame<'_> {
         }
     }
 
-    /// Bytes from its start to the next one's.
+    /// Bytes from its start to the next frame.
     pub(super) fn span(&self) -> u64 {
         frame_span(self.payload.len())
     }
 }
 
-/// Bytes from the start of a frame with a payload of this length to the next one's.
+/// Bytes from the start of a frame with a payload of this length to the next frame.
 pub(super) fn frame_span(payload_bytes: usize) -> u64 {
     (FRAME_HEAD_BYTES + payload_bytes).next_multiple_of(8) as u64
 }
 
-/// Why there is no sound frame at a place.
+/// Why there is no valid frame at a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameFault {
     /// Zeros, or the end of the file.
-    #[error("the frames end here, and more were written after them")]
+    #[error("the frames end here, but later frames were written")]
     Ends,
     /// Longer than the rest of the segment.
-    #[error("the frame's length of {0} bytes does not fit into the segment")]
+    #[error("the frame length of {0} bytes exceeds the segment")]
     Length(u32),
     /// The checksum does not match.
-    #[error("the frame's checksum does not match")]
+    #[error("frame checksum mismatch")]
     Crc,
-    /// A sound frame of a kind that this build does not know.
-    #[error("the frame has the unknown kind {0}")]
+    /// A valid frame of a kind unknown to this build.
+    #[error("unknown frame kind {0}")]
     Kind(u8),
-    /// A sound frame with another sequence than the one that comes here.
-    #[error("the frame has sequence {found}, and {expected} comes here")]
+    /// A valid frame with an unexpected sequence.
+    #[error("the frame has sequence {found}; expected {expected}")]
     Sequence {
-        /// What comes here.
+        /// The sequence after the previous frame.
         expected: u64,
-        /// What stands here.
+        /// The sequence in the frame.
         found: u64,
     },
-    /// A sound frame whose payload cannot be read.
-    #[error("the frame's payload cannot be read")]
+    /// A valid frame whose payload cannot be decoded.
+    #[error("cannot decode the payload of the frame")]
     Payload,
 }
 
-/// Starts a frame: leaves room for the head and returns where it is, for [`finish_frame`].
+/// Starts a frame: reserves space for the head and returns its offset, for [`end_frame`].
 pub(super) fn begin_frame(out: &mut Vec<u8>) -> usize {
     let at = out.len();
     out.resize(at + FRAME_HEAD_BYTES, 0);
     at
 }
 
-/// Ends the payload that began with [`begin_frame`] at `at`, and says where its frame is.
+/// Ends the frame that [`begin_frame`] started at `at`, and returns its range.
 pub(super) fn end_frame(out: &mut Vec<u8>, at: usize) -> Range<usize> {
     let end = out.len();
     out.resize(end.next_multiple_of(8), 0);
     at..end
 }
 
-/// Fills in the head and the CRC of a frame once its place is known.
+/// Fills in the head and the CRC of a frame once its position is known.
 pub(super) fn seal_frame(frame: &mut [u8], head: FrameHead, coding: Coding) {
     let payload_bytes = (frame.len() - FRAME_HEAD_BYTES) as u32;
     frame[0..4].copy_from_slice(&payload_bytes.to_le_bytes());
@@ -283,7 +282,7 @@ pub(super) fn seal_frame(frame: &mut [u8], head: FrameHead, coding: Coding) {
         frame[32..36].copy_from_slice(&head.records.to_le_bytes());
         frame[36..40].copy_from_slice(&[head.kind.to_byte(), 0, 0, 0]);
     } else {
-        // A segment has 5 GiB at most: `journal.segment_bytes` 4, or one message of 1.
+        // Fits: a segment has at most 5 GiB (`journal.segment_bytes` is at most 4 GiB, a message at most 1 GiB).
         frame[24..28].copy_from_slice(&((head.group_start / ALIGN) as u32).to_le_bytes());
         frame[28..32].copy_from_slice(&head.records.to_le_bytes());
         let time_and_kind = (head.mono_ms & MONO_MASK) | u64::from(head.kind.to_byte()) << 40;
@@ -293,24 +292,24 @@ pub(super) fn seal_frame(frame: &mut [u8], head: FrameHead, coding: Coding) {
     frame[4..8].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// A synced frame for a place up to which everything is synced, and for its copy.
+/// Encodes a synced frame; the same bytes are used for its copy.
 pub(super) fn synced_frame(head: FrameHead, coding: Coding) -> [u8; FRAME_HEAD_BYTES] {
     let mut frame = [0; FRAME_HEAD_BYTES];
     seal_frame(&mut frame, FrameHead { records: 0, kind: FrameKind::Synced, ..head }, coding);
     frame
 }
 
-/// Where the copy of a synced frame stands whose place is `at`.
+/// Offset of the copy of the synced frame at `at`.
 pub(super) fn synced_copy_at(at: u64) -> u64 {
     (at + FRAME_HEAD_BYTES as u64).next_multiple_of(SECTOR_BYTES)
 }
 
-/// The length is part of it: as the seed's other half, since it stands before the CRC.
+/// The CRC covers the length first, which precedes the CRC in the frame, and then the rest.
 fn frame_crc(salt: u32, payload_bytes: u32, rest: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(salt, &payload_bytes.to_le_bytes()), rest)
 }
 
-/// What the head of a frame says, before anything is verified.
+/// The head of a frame before verification.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RawHead {
     pub(super) payload_bytes: u32,
@@ -321,12 +320,12 @@ pub(super) struct RawHead {
     pub(super) group_start: u64,
     records: u32,
     kind: u8,
-    /// What must be zero is.
+    /// Whether the zero bytes are zero.
     pub(super) zeros: bool,
 }
 
 impl RawHead {
-    /// `None` where `bytes` is shorter than a head or all of it is zeros.
+    /// `None` if `bytes` is shorter than a head, or if the head is all zeros.
     pub(super) fn read(bytes: &[u8], version: u32) -> Option<RawHead> {
         let bytes = bytes.get(..FRAME_HEAD_BYTES)?;
         if bytes.iter().all(|&b| b == 0) {
@@ -347,12 +346,12 @@ impl RawHead {
         Some(RawHead { payload_bytes, crc, seq, wall_ms, mono_ms, group_start, records, kind, zeros })
     }
 
-    /// Whether it says that it is a synced frame.
+    /// Whether its kind is that of a synced frame.
     pub(super) fn is_synced(&self) -> bool {
         self.kind == FrameKind::Synced.to_byte()
     }
 
-    /// Verifies the frame in `bytes`, which is its head and payload.
+    /// Verifies the frame; `bytes` holds its head and payload.
     pub(super) fn verify(self, bytes: &[u8], coding: Coding) -> Result<Frame<'_>, FrameFault> {
         if frame_crc(coding.salt, self.payload_bytes, &bytes[8..]) != self.crc {
             return Err(FrameFault::Crc);
@@ -364,7 +363,7 @@ impl RawHead {
     }
 }
 
-/// Appends dead letters: number (u32), then each one's time (i64) and its five texts, each with its length (u32).
+/// Encodes dead letters: count (u32), then for each its time (i64) and five texts, each with its length (u32).
 pub(super) fn encode_dead(dead_letters: &[DeadLetter], out: &mut Vec<u8>) {
     out.extend_from_slice(&(dead_letters.len() as u32).to_le_bytes());
     for dead_letter in dead_letters {
@@ -377,7 +376,7 @@ pub(super) fn encode_dead(dead_letters: &[DeadLetter], out: &mut Vec<u8>) {
     }
 }
 
-/// Reads what [`encode_dead`] wrote; `None` where it is not whole.
+/// Decodes the bytes of [`encode_dead`]; `None` if they are incomplete or invalid.
 pub(super) fn decode_dead(bytes: &[u8]) -> Option<Vec<DeadLetter>> {
     let mut fields = Fields(bytes);
     let count = fields.u32()?;
@@ -395,12 +394,12 @@ pub(super) fn decode_dead(bytes: &[u8]) -> Option<Vec<DeadLetter>> {
     fields.0.is_empty().then_some(dead_letters)
 }
 
-/// What a frame's payload decodes to.
+/// The decoded payload of a frame.
 #[derive(Debug)]
 pub(super) enum Payload {
     Readings(ReadingBatch),
     Dead(Vec<DeadLetter>),
-    /// No entry.
+    /// Lost sequences; no entry.
     Gap,
 }
 
@@ -415,7 +414,7 @@ impl Payload {
     }
 }
 
-/// Takes little-endian fields off the front.
+/// Reads little-endian fields from the front.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {

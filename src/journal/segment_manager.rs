@@ -1,18 +1,18 @@
-//! Everything around the writer that may take its time, in a thread of its own: files for the next segments are in the pool
-//! before they are needed, segments that are stored leave the row, the checkpoint is written, and a journal that was
-//! full opens again.
+//! The segment manager does the slow work for the writer, in a separate thread: it prepares files for the next
+//! segments in the pool, recycles or removes stored segments, writes the checkpoint, and opens admission again after
+//! the journal was full.
 //!
-//! The pool is behind one lock, which the writer takes when it needs a segment: it finds a file there, or waits for the
-//! segment manager who is just making it, or makes it itself. So there is no protocol between the two threads.
+//! The pool has one lock, which the writer takes when it needs a segment. The writer finds a file there, waits for the
+//! segment manager that is preparing one, or prepares it itself. So the two threads need no other protocol.
 //!
-//! **Recycling.** A segment that is stored is not removed but renamed, and becomes one of the next segments. Measured
-//! here (ext4 with `discard`, 64 MiB, groups of 200 KiB, the system calls alone): removing a segment takes 20 ms, and
-//! while it lasts a synced group takes up to 60 ms; and a synced group takes 0.14 ms where all its blocks have been
-//! written before, 0.28 ms where they are only reserved, since then each sync has to wait for the file system's own
-//! journal. The rename is made durable before anything else is done with the file: otherwise a crash could bring back
-//! the old name over what the next segment has written. What the old segment leaves behind the frames of the new one is
-//! told by its salt (see `segment`). At most [`READY_MAX`] files are kept, all within `journal.max_bytes`; what is more
-//! is removed without the lock, since it takes so long. At the end, and at the start after a crash, all are removed.
+//! **Recycling.** A stored segment is not removed but renamed, and becomes one of the next segments. Measured on ext4
+//! with `discard` (64 MiB, groups of 200 KiB, system calls only): removing a segment takes 20 ms, and meanwhile a
+//! synced group takes up to 60 ms. A synced group takes 0.14 ms if all its blocks have been written before, and 0.28 ms
+//! if they are only reserved, because then each sync waits for the journal of the file system. The rename is made
+//! durable before the file is used: otherwise a crash could restore the old name over data of the next segment. The
+//! salt distinguishes old frames after those of the new segment (see `segment`). At most [`READY_MAX`] files are kept,
+//! all within `journal.max_bytes`. Surplus files are removed without holding the lock, because that is slow. All are
+//! removed at shutdown, and at the start after a crash.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,35 +25,35 @@ use super::fs::FsFile;
 use super::segment::HEADER_BYTES;
 use super::shared::{SegmentInfo, Shared};
 
-/// How the name of a file ends that is to become a segment, so that a crash leaves nothing that looks like one.
+/// Suffix of files that will become segments, so that a crash leaves no incomplete `*.seg` file.
 pub(super) const UNFINISHED: &str = ".tmp";
-/// Between two looks when nothing happens, two checkpoints, and two attempts to get space.
+/// Interval of idle ticks, of checkpoints, and of attempts to get space.
 const TICK: Duration = Duration::from_secs(1);
-/// Between two lines of the log about a replay.
+/// Interval of log messages about the progress of a replay.
 const PROGRESS_MS: u64 = 10_000;
 
-/// Files in the pool. The backlog shrinks and grows by a few segments between two flushes; 256 MiB of disk at the usual
-/// size of a segment.
+/// Maximum number of files in the pool. The backlog varies by a few segments between two flushes. 256 MiB of disk at
+/// the default segment size.
 const READY_MAX: usize = 4;
 
-/// Space that is reserved and has no header of its own yet.
+/// A file with reserved space and without a header for its new segment.
 pub(super) struct PreparedSegment {
     pub(super) file: Arc<dyn FsFile>,
     pub(super) path: PathBuf,
     pub(super) bytes: u64,
-    /// It was a segment before.
+    /// Whether the file was a segment before.
     pub(super) recycled: bool,
 }
 
-/// Files that are to become segments.
+/// Files that will become segments.
 #[derive(Default)]
 pub(super) struct SegmentPool {
-    /// The last one is the next: it is a recycled one where there is any.
+    /// The last one is used next: a recycled one if there is any.
     ready: Vec<PreparedSegment>,
-    /// A write or a segment was refused, and admission closed for it.
+    /// A write or a segment was rejected, and admission is closed.
     refused: bool,
-    /// How many names were given out. Each file has its own: the writer gives one its header while the segment manager makes the
-    /// next.
+    /// Number of file names used. Names are unique, because the writer fills one file while the segment manager
+    /// prepares the next.
     named: u64,
 }
 
@@ -64,10 +64,10 @@ impl SegmentPool {
     }
 }
 
-/// Why there is no segment.
+/// Why no segment is available.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NoSegment {
-    #[error("a message of {0} bytes does not fit into journal.max_bytes")]
+    #[error("a message of {0} bytes is too large for journal.max_bytes")]
     TooLarge(u64),
     #[error("the journal has reached journal.max_bytes")]
     MaxBytes,
@@ -80,8 +80,8 @@ impl Shared {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A segment with room for this many bytes of frames. Where there is none, admission is closed until the segment manager has
-    /// one again, unless only this one message is too large for what is left.
+    /// A segment with space for this many bytes of frames. If there is none, closes admission until the segment manager
+    /// has one again, except if this message is larger than the journal can ever hold.
     pub(super) fn take_segment(&self, frames_bytes: u64) -> Result<PreparedSegment, NoSegment> {
         let mut pool = self.pool();
         let need = self.segment_bytes.max(HEADER_BYTES + frames_bytes);
@@ -113,13 +113,13 @@ impl Shared {
         made
     }
 
-    /// The escape for want of room, one segment at a time; see [`super::shared::State::give_up_oldest`].
+    /// Frees space when it is short, one segment at a time; see [`super::shared::State::give_up_oldest`].
     fn give_up_oldest(&self) -> bool {
         let given_up = self.state().give_up_oldest();
         if given_up {
             tracing::warn!(
-                "no room for the next journal segment: the oldest one is given up before its moment has passed; after a \
-                 crash now, a reading without a time of its own may be taken for an equal one of the same millisecond"
+                "removing the oldest journal segment early to free space; after a crash now, a reading without a \
+                 timestamp may be mistaken for an equal one of the same millisecond"
             );
         }
         given_up
@@ -132,7 +132,7 @@ impl Shared {
         let path = pool.next_path(&self.dir);
         let file = self.fs.create(&path)?;
         if let Err(error) = file.allocate(bytes) {
-            // What it had reserved before it failed would be missing elsewhere.
+            // Releases the space that was reserved before the failure.
             let _ = self.fs.remove(&path);
             return Err(error.into());
         }
@@ -140,31 +140,30 @@ impl Shared {
         Ok(PreparedSegment { file, path, bytes, recycled: false })
     }
 
-    /// Gives back the space of a file that does not become a segment.
+    /// Frees the space of a file that does not become a segment.
     pub(super) fn discard(&self, prepared: Option<PreparedSegment>) {
         if let Some(prepared) = prepared {
-            // If it stays, the next start removes it.
+            // If this fails, the next start removes it.
             let _ = self.fs.remove(&prepared.path);
             self.state().count_bytes(0, prepared.bytes);
         }
     }
 
-    /// Closes admission after something was refused.
+    /// Closes admission after a failed write.
     pub(super) fn write_refused(&self, error: &dyn std::fmt::Display) {
         self.refuse(&mut self.pool(), error);
     }
 
     fn refuse(&self, pool: &mut SegmentPool, why: &dyn std::fmt::Display) {
         if !pool.refused {
-            tracing::error!("{why}; no readings are taken until there is room");
+            tracing::error!(error = %why, "admission closed: no space in the journal");
         }
         pool.refused = true;
         self.admission_control.full(true);
     }
 
-    /// Takes the segments that are stored out of the row, the oldest first and each durably before the next, so that
-    /// what a crash leaves has no gap. They go into the pool where they fit, even if it is full then (see
-    /// [`Shared::surplus`]).
+    /// Retires stored segments, oldest first and each durably before the next, so that a crash leaves no gap. Reusable
+    /// files are put into the pool, even above its limit (see [`Shared::surplus`]).
     fn sweep(&self, pool: &mut SegmentPool) {
         loop {
             let oldest = {
@@ -178,7 +177,7 @@ impl Shared {
                 Ok(recycled) => recycled,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 Err(error) => {
-                    tracing::warn!("cannot remove {}: {error}", oldest.path.display());
+                    tracing::warn!(segment = %oldest.path.display(), %error, "cannot remove journal segment");
                     return;
                 }
             };
@@ -194,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// Takes a segment's name away: by another one where the file can be used again, else for good.
+    /// Renames a segment for reuse, or removes it if the file cannot be reused.
     fn retire(&self, pool: &mut SegmentPool, segment: &SegmentInfo) -> io::Result<Option<PreparedSegment>> {
         if !segment.own || segment.bytes != self.segment_bytes {
             return self.fs.remove(&segment.path).map(|()| None);
@@ -205,15 +204,15 @@ impl Shared {
         Ok(Some(PreparedSegment { file, path, bytes: segment.bytes, recycled: true }))
     }
 
-    /// A file that is too many in the pool, one that was never a segment first. Whoever takes it discards it without the
-    /// lock.
+    /// Takes a surplus file from the pool, preferring one that was never a segment. The caller discards it without
+    /// holding the lock.
     fn surplus(&self) -> Option<PreparedSegment> {
         let mut pool = self.pool();
         (pool.ready.len() > READY_MAX).then(|| pool.ready.remove(0))
     }
 }
 
-/// The segment manager itself.
+/// The segment manager without its thread.
 pub(super) struct SegmentManager {
     shared: Arc<Shared>,
     checkpoint: Option<checkpoint::Writer>,
@@ -227,7 +226,7 @@ impl SegmentManager {
         SegmentManager { shared, checkpoint, checkpoint_ms: None, progress_ms }
     }
 
-    /// Works until the journal is finished.
+    /// Runs until the journal is finished.
     pub(super) fn run(mut self) {
         loop {
             let finished = {
@@ -245,12 +244,13 @@ impl SegmentManager {
         }
     }
 
-    /// Does what there is to do now. `last`: the checkpoint is written even if the last one is young.
+    /// Performs the work that is pending. If `last`, empties the pool and writes the checkpoint regardless of the
+    /// interval.
     pub(super) fn tick(&mut self, last: bool) {
         let shared = self.shared.clone();
         {
             let mut pool = shared.pool();
-            // At the end nothing more is received.
+            // At the end there are no future appends.
             let now = (!last).then(|| shared.now());
             shared.state().forget(now);
             shared.sweep(&mut pool);
@@ -261,11 +261,11 @@ impl SegmentManager {
             while pool.ready.is_empty() && !closed {
                 match shared.make(&mut pool, shared.segment_bytes) {
                     Ok(prepared) => pool.ready.push(prepared),
-                    // A write was refused: room is worth more now than a replay that needs what is stored.
+                    // A write was rejected: space matters more now than stored entries that a replay may need.
                     Err(_) if pool.refused && shared.give_up_oldest() => shared.sweep(&mut pool),
                     Err(why) => {
-                        // The active segment may have room for hours: the writer says when this matters.
-                        tracing::debug!("{why}");
+                        // The active segment may have space for hours. The writer reports when this matters.
+                        tracing::debug!(error = %why, "cannot prepare a journal segment");
                         break;
                     }
                 }
@@ -276,7 +276,7 @@ impl SegmentManager {
             if pool.refused && !pool.ready.is_empty() {
                 pool.refused = false;
                 shared.admission_control.full(false);
-                tracing::info!("there is room in the journal again");
+                tracing::info!("admission open: the journal has space again");
             }
         }
         while let Some(surplus) = shared.surplus() {
@@ -297,8 +297,8 @@ impl SegmentManager {
         };
         let Some(writer) = &mut self.checkpoint else { return };
         if let Err(error) = writer.write(unstored_from, synced_to) {
-            tracing::warn!("cannot write the journal's checkpoint, the next start replays more: {error}");
-            // Not tried again: after a failed sync a later success would mean nothing.
+            tracing::warn!(%error, "cannot write the journal checkpoint; the next start replays more");
+            // No retry: after a failed sync a later success proves nothing.
             self.checkpoint = None;
         }
     }
@@ -310,7 +310,7 @@ impl SegmentManager {
         self.progress_ms = now_ms;
         let stats = self.shared.stats();
         if stats.replay_done < stats.replay_total {
-            tracing::info!("replaying the journal: {} of {} entries", stats.replay_done, stats.replay_total);
+            tracing::info!(done = stats.replay_done, total = stats.replay_total, "replaying journal entries");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the journal's parts know in common, behind one lock that is never held over IO.
+//! The shared state of the journal's parts, protected by one lock that is never held during IO.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -19,47 +19,47 @@ use crate::admission::AdmissionControl;
 use crate::model::{Clock, Now};
 use crate::telemetry::metrics;
 
-/// Called once, when the journal breaks; quick, and from any thread.
+/// Called once, when the journal fails, from any thread. Must return quickly.
 pub type OnBroken = Box<dyn Fn(&JournalFailure) + Send + Sync>;
 
-/// A segment that is there.
+/// An existing segment.
 #[derive(Debug, Clone)]
 pub(super) struct SegmentInfo {
     pub(super) number: u64,
     pub(super) path: PathBuf,
     pub(super) coding: Coding,
     pub(super) first_seq: u64,
-    /// Where its frames end; what lies behind is not synced or not ours.
+    /// End of its frames. Later bytes are not synced, or belong to an earlier segment.
     pub(super) data_end: u64,
-    /// On disk.
+    /// Size on disk.
     pub(super) bytes: u64,
-    /// Begun by this process, so that its salt is none that the next segments get.
+    /// Written by this process, so that its salt differs from those of the next segments.
     pub(super) own: bool,
 }
 
-/// What changes.
+/// The mutable state.
 pub(super) struct State {
     /// Oldest first, numbers without a gap.
     pub(super) segments: VecDeque<SegmentInfo>,
     /// Whether the newest segment is being written.
     pub(super) active: bool,
-    /// Of the segments and of the files in the pool.
+    /// Size of the segments and of the files in the pool.
     pub(super) bytes: u64,
     pub(super) tail: Tail,
     pub(super) tracker: Tracker,
-    /// The end of what is synced: what the follower may see.
+    /// The sequence after the last synced entry. The follower may read up to it.
     pub(super) synced_to: u64,
-    /// Nothing more will be written: the follower ends when it has given everything.
+    /// No entry will be written any more: the follower ends when it has returned all.
     pub(super) closed: bool,
-    /// The process is about to end: entries that are given up are no news.
+    /// The process is about to end: dropped entries are not reported.
     pub(super) finished: bool,
     pub(super) broken: Option<String>,
-    /// The segment manager has something to do.
+    /// Wakes the segment manager.
     pub(super) kick: bool,
     pub(super) lock: Option<Box<dyn DirLock>>,
 }
 
-/// What stays, and the lock around what changes.
+/// Constants, synchronization, and the lock around [`State`].
 pub(super) struct Shared {
     pub(super) fs: Arc<dyn Fs>,
     pub(super) dir: PathBuf,
@@ -67,24 +67,24 @@ pub(super) struct Shared {
     pub(super) max_bytes: u64,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) admission_control: AdmissionControl,
-    /// What the segments of this process have in common: see [`super::segment`].
+    /// Identifies the segments of this process; see [`super::segment`].
     pub(super) run: u32,
     /// When the journal was opened.
     opened: Now,
     on_broken: OnBroken,
-    /// The sequences to replay: from where, and where the new ones begin.
+    /// The sequences to replay; the end is exclusive.
     pub(super) replay: (u64, u64),
     state: Mutex<State>,
-    /// Taken before the state, never after it; held over IO.
+    /// Lock order: before `state`, never after it. Held during IO.
     pub(super) pool: Mutex<SegmentPool>,
     pub(super) segment_manager: Condvar,
-    /// There may be something for the follower.
+    /// Wakes the follower.
     pub(super) data: Notify,
-    /// Every entry before this sequence was given out, and whoever follows has come back for the next: it is handed over.
+    /// Every entry before this sequence is handed over: the consumer of the follower has requested the one after it.
     pub(super) handed_to: AtomicU64,
 }
 
-/// What [`Shared::new`] is made from.
+/// Arguments of [`Shared::new`].
 pub(super) struct Parts {
     pub(super) fs: Arc<dyn Fs>,
     pub(super) dir: PathBuf,
@@ -133,26 +133,26 @@ impl Shared {
         })
     }
 
-    /// A panic elsewhere leaves the state whole: every change under the lock is complete.
+    /// Ignores poisoning: every change under the lock is complete, so a panic leaves a consistent state.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When something that is appended now is appended.
+    /// The time of an append at this moment.
     pub(super) fn now(&self) -> Appended {
         let Now { wall_ms, mono_ms } = self.clock.now();
         Appended { run: self.run, mono_ms, wall_ms }
     }
 
-    /// Wakes the segment manager.
+    /// Wakes the segment manager immediately.
     pub(super) fn kick(&self, state: &mut State) {
         state.kick = true;
         self.segment_manager.notify_one();
     }
 
-    /// The journal is not sound any more; the first reason counts.
+    /// Records a failure. Only the first one is logged and reported.
     pub(super) fn break_for(&self, broken: &JournalFailure) {
-        // Entries given up say nothing about the journal: it still keeps what it is given.
+        // Dropped entries do not affect the journal itself: it still stores new ones.
         if !matches!(broken, JournalFailure::NotDelivered { .. }) {
             self.admission_control.broken();
         }
@@ -163,11 +163,11 @@ impl Shared {
             }
             state.broken = Some(broken.to_string());
         }
-        tracing::error!("{broken}");
+        tracing::error!(error = %broken, "journal failure; restart the service");
         (self.on_broken)(broken);
     }
 
-    /// Entries are synced: the follower may have them. `data_end` is where they end in the newest segment.
+    /// Makes synced entries visible to the follower. `data_end` is their end in the newest segment.
     pub(super) fn publish(&self, items: Vec<TrackedEntry>, data_end: u64) {
         let mut state = self.state();
         if let (Some(first), true) = (items.first(), state.tracker.next() >= state.synced_to) {
@@ -180,7 +180,7 @@ impl Shared {
         items.into_iter().for_each(|item| state.tail.push(item));
     }
 
-    /// The acknowledgement of the chunk that begins with `first`.
+    /// The acknowledgement of the chunk that starts with `first`.
     pub(super) fn chunk_ack(self: &Arc<Shared>, first: u64) -> Ack {
         let shared = self.clone();
         Ack::with(move |outcome| match outcome {
@@ -197,7 +197,7 @@ impl Shared {
         })
     }
 
-    /// Nothing more will be written.
+    /// No entry will be written any more.
     pub(super) fn close(&self) {
         self.state().closed = true;
         self.data.notify_one();
@@ -223,8 +223,9 @@ impl Shared {
         }
     }
 
-    /// How long ago this was. Within this process the monotonic clock says it. What an earlier one appended is as old as
-    /// this process, and older by what the wall clock said when it was opened, if that clock had not been set back.
+    /// Milliseconds since an append. For an append of this process, measured with the monotonic clock. For one of an
+    /// earlier process: the time since this process opened the journal, plus the difference of the wall clock before
+    /// that, which counts as 0 if that clock was set back.
     fn age_ms(&self, at: Appended) -> u64 {
         let now_ms = self.clock.now().mono_ms;
         if at.run == self.run {
@@ -236,13 +237,13 @@ impl Shared {
 }
 
 impl State {
-    /// Lets go of what no replay needs; `now` is the earliest time of what may still be appended, if anything may.
+    /// Drops chunks that no replay needs. `now` is the earliest time of future appends; `None` if there will be none.
     pub(super) fn forget(&mut self, now: Option<Appended>) {
         self.tracker.forget(self.synced_to, now);
     }
 
-    /// The escape for want of room: the oldest segment can be removed if everything in it is stored, though a replay may
-    /// need some of it (see `tracker`). What is unstored in later segments keeps those only. False where it does not help.
+    /// When space is short, allows the removal of the oldest segment if everything in it is stored, although a replay
+    /// may need some of it (see `tracker`). Returns false if that frees no segment.
     pub(super) fn give_up_oldest(&mut self) -> bool {
         let Some(end) = self.oldest_end() else { return false };
         if self.deletable() || end > self.tracker.unstored_from() {
@@ -252,12 +253,12 @@ impl State {
         self.deletable()
     }
 
-    /// Whether everything in the oldest segment is stored, a replay does not need it, and nothing more will come into it.
+    /// Whether the oldest segment is stored, not needed for a replay, and not appended to any more.
     pub(super) fn deletable(&self) -> bool {
         self.oldest_end().is_some_and(|end| end <= self.tracker.replay_from())
     }
 
-    /// Where the sequences of the oldest segment end, if nothing more comes into it.
+    /// The sequence after the oldest segment, if it is not appended to any more.
     fn oldest_end(&self) -> Option<u64> {
         match (self.segments.len(), self.segments.get(1)) {
             (_, Some(next)) => Some(next.first_seq),
@@ -266,7 +267,7 @@ impl State {
         }
     }
 
-    /// Counts what is on the disk.
+    /// Updates the size on disk.
     pub(super) fn count_bytes(&mut self, more: u64, less: u64) {
         self.bytes = (self.bytes + more).saturating_sub(less);
         metrics::journal_bytes(self.bytes);

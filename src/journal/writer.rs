@@ -1,14 +1,16 @@
-//! The writer: takes what is queued, makes one write and one fdatasync of it, and answers everybody (group commit).
+//! The writer: group commit. It takes the queued ingest batches, writes them with one write and one fdatasync, and
+//! acknowledges them all.
 //!
-//! It runs in a thread of its own because fdatasync blocks. All it decides is in [`Appender::append`], which the tests
-//! call without a thread.
+//! It runs in a separate thread because fdatasync blocks. All decisions are in [`Appender::append`], which tests call
+//! without a thread.
 //!
-//! What can happen to a group, and what follows:
-//! - *synced*: a frame behind it says so (see `segment`), its entries go to the follower, its senders are acknowledged;
-//! - *refused* (no room, or the write failed): nothing was promised; its senders are told so and admission closes. The
-//!   rest of the segment may hold pieces of the group, so it is never written again: the next group begins a new
-//!   segment, whose first sequence says where the old one ends;
-//! - *sync failed*: whether it is durable cannot be known, now or ever. Nobody is acknowledged and the writer ends.
+//! Outcomes of a group:
+//! - *synced*: a synced frame follows it (see `segment`), its entries become visible to the follower, and its senders
+//!   are acknowledged.
+//! - *rejected* (no space, or the write failed): its senders get an error, and admission closes. The rest of the
+//!   segment may hold parts of the group, so it is never written again. The next group starts a new segment, whose
+//!   first sequence defines the end of the old one.
+//! - *sync failed*: it can never be known whether the group is durable. No sender is acknowledged, and the writer ends.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,28 +30,28 @@ use crate::ack::Ack;
 use crate::admission::{IngestBatch, IngestReceiver};
 use crate::telemetry::metrics;
 
-/// A group takes in ingest batches up to this size: at 3 ms for a synced MiB, an fdatasync of more would make everybody wait
-/// longer than the batching saves.
+/// A group accepts ingest batches up to this size. At 3 ms per synced MiB, a larger fdatasync would delay all senders
+/// by more than the batching saves.
 const GROUP_BYTES_MAX: usize = 4 << 20;
-/// What an entry costs in memory beside its readings.
+/// Memory of an entry in addition to its readings.
 const ITEM_BYTES: usize = 100;
-/// Room that is kept at the end of a segment for the frame that says that its last group was synced.
+/// Space reserved at the end of a segment for its last synced frame.
 const SYNCED_BYTES: u64 = FRAME_HEAD_BYTES as u64;
 
-/// The segment that is being written.
+/// The active segment.
 struct Active {
     file: Arc<dyn FsFile>,
     info: SegmentInfo,
 }
 
-/// A frame that waits to be written.
+/// A frame of the current group.
 struct StagedFrame {
     frame: Range<usize>,
     kind: EntryKind,
     bytes: usize,
 }
 
-/// The writer is done for: the journal is broken.
+/// The journal has failed, and the writer must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WriterStopped;
 
@@ -59,7 +61,7 @@ pub(super) struct Appender {
     active: Option<Active>,
     next_number: u64,
     next_seq: u64,
-    /// The group: frames one behind the other, as they will stand in the segment.
+    /// The frames of the current group, as they will be written to the segment.
     buf: Vec<u8>,
     staged: Vec<StagedFrame>,
     acks: Vec<Ack>,
@@ -71,8 +73,7 @@ impl Appender {
         Appender { shared, active: None, next_number, next_seq, buf, staged, acks }
     }
 
-    /// Appends ingest batches, in one group where they fit into one segment. When it returns, each has been acknowledged or
-    /// dropped.
+    /// Appends ingest batches, as one group if they fit into one segment. On return each is acknowledged or dropped.
     pub(super) fn append(
         &mut self,
         ingest_batches: impl IntoIterator<Item = IngestBatch>,
@@ -82,7 +83,7 @@ impl Appender {
             let (start, staged) = (self.buf.len(), self.staged.len());
             let Some(ack) = self.stage(ingest_batch) else { continue };
             if self.buf.len() as u64 > self.room() {
-                // It does not fit behind those before it. They are written, and it begins the next segment.
+                // It does not fit after the previous ones. Writes those, and starts the next segment with it.
                 let own_buf = self.buf.split_off(start);
                 let own_staged = self.staged.split_off(staged);
                 self.commit()?;
@@ -100,10 +101,13 @@ impl Appender {
         self.commit()
     }
 
-    /// Encodes an ingest batch's frames behind the others. `None` where there is nothing to write.
+    /// Encodes the frames of an ingest batch after the others. `None` if there is nothing to write.
     fn stage(&mut self, ingest_batch: IngestBatch) -> Option<Ack> {
         if ingest_batch.memory_bytes() > PAYLOAD_BYTES_MAX {
-            tracing::error!("a message of {} bytes is too large for the journal", ingest_batch.memory_bytes());
+            tracing::error!(
+                bytes = ingest_batch.memory_bytes(),
+                "dropping a message that is too large for the journal"
+            );
             return None;
         }
         let (batch, dead, ack) = ingest_batch.into_parts();
@@ -132,7 +136,7 @@ impl Appender {
         self.active.as_ref().map_or(0, |a| (a.info.bytes - a.info.data_end).saturating_sub(SYNCED_BYTES))
     }
 
-    /// One write, one fdatasync, then the answers.
+    /// One write, one fdatasync, then the acknowledgements.
     fn commit(&mut self) -> Result<(), WriterStopped> {
         let staged = std::mem::take(&mut self.staged);
         let acks = std::mem::take(&mut self.acks);
@@ -145,7 +149,7 @@ impl Appender {
         let written = write_all_at(&*active.file, &self.buf, start);
         let end = start + self.buf.len() as u64;
         self.buf.clear();
-        // One giant group must not hold its memory for ever.
+        // Frees the memory of an unusually large group.
         self.buf.shrink_to(2 * GROUP_BYTES_MAX);
         if let Err(error) = written {
             self.give_up_segment(&error);
@@ -167,13 +171,13 @@ impl Appender {
         Ok(())
     }
 
-    /// Begins the next segment; false where there is none to be had.
+    /// Starts the next segment; false if none is available.
     fn rotate(&mut self, frames_bytes: u64) -> Result<bool, WriterStopped> {
         let shared = self.shared.clone();
         let prepared = match shared.take_segment(frames_bytes + SYNCED_BYTES) {
             Ok(prepared) => prepared,
             Err(why) => {
-                tracing::debug!("{why}");
+                tracing::debug!(error = %why, "no journal segment available");
                 return Ok(false);
             }
         };
@@ -219,18 +223,17 @@ impl Appender {
         Ok(true)
     }
 
-    /// Nothing more comes: what says that the last group was synced is made durable as well. It is evidence and nothing
-    /// else, so nothing follows from a failure.
+    /// Called at the end: makes the last synced frame durable. The frame is only evidence, so a failure is ignored.
     pub(super) fn end(&mut self) {
         if let Some(active) = self.active.take() {
             let _ = active.file.sync_data();
         }
     }
 
-    /// A write into the active segment failed. What it holds from here on is unknown, so nothing more goes into it.
+    /// Ends the active segment after a failed write, because its further content is unknown.
     fn give_up_segment(&mut self, error: &std::io::Error) {
         let Some(active) = self.active.take() else { return };
-        // Only to give the space back: the next segment's first sequence makes what is behind this place meaningless.
+        // Only frees space: the first sequence of the next segment makes later bytes meaningless.
         let cut = active.file.set_len(active.info.data_end).is_ok();
         let mut state = self.shared.state();
         state.active = false;
@@ -243,7 +246,7 @@ impl Appender {
         self.shared.write_refused(error);
     }
 
-    /// Works until the ingest batches end or `stop` is notified and the queue is empty.
+    /// Runs until the channel is closed, or `stop` is notified and the queue is empty.
     pub(super) async fn run(mut self, mut ingest_batches: IngestReceiver, stop: Arc<Notify>) {
         let mut group = Vec::new();
         loop {
@@ -253,7 +256,7 @@ impl Appender {
                     Some(first) => group.push(first),
                     None => return self.end(),
                 },
-                // What is in the queue now is still taken; nothing more gets in.
+                // Accepts no more ingest batches; the queued ones are still processed.
                 () = stop.notified() => ingest_batches.close(),
             }
             let mut bytes = group.last().map_or(0, IngestBatch::memory_bytes);
@@ -271,9 +274,9 @@ impl Appender {
 }
 
 impl Active {
-    /// Writes behind the frames, and once more in another sector, that they are synced. Not synced itself, since that would
-    /// cost as much as the group, and no reason to stop: without it, damage to the last group cannot be told from a write
-    /// that a crash cut short, and a second later the checkpoint says the same.
+    /// Writes a synced frame after the frames, and a copy in another sector. Does not sync them, because that would
+    /// cost as much as the group. A failure is ignored: without the frame, damage to the last group cannot be
+    /// distinguished from a torn write, and a second later the checkpoint has the same information.
     fn say_synced(&self, next_seq: u64, at: Appended) {
         let (place, bytes) = (self.info.data_end, self.info.bytes);
         let Appended { wall_ms, mono_ms, .. } = at;
@@ -284,21 +287,21 @@ impl Active {
             if at + SYNCED_BYTES <= bytes
                 && let Err(error) = write_all_at(&*self.file, &frame, at)
             {
-                tracing::debug!("cannot write behind the last frame of {}: {error}", self.info.path.display());
+                tracing::debug!(segment = %self.info.path.display(), %error, "cannot write the synced frame");
             }
         }
     }
 }
 
 impl StagedFrame {
-    /// The same frame after the bytes before it have gone.
+    /// The same frame after `by` bytes before it were removed.
     fn moved(mut self, by: usize) -> StagedFrame {
         self.frame = self.frame.start - by..self.frame.end - by;
         self
     }
 }
 
-/// Fills in the heads of a group that is about to be written behind the active segment's frames.
+/// Fills in the heads of a group that will be written after the active segment's frames.
 fn seal_all(
     buf: &mut [u8],
     staged: Vec<StagedFrame>,

@@ -1,30 +1,30 @@
-//! The one place that reads a clock. Everything else is handed a [`Now`].
+//! The only place that reads a clock. All other code receives a [`Now`].
 
 use std::time::Duration;
 
-/// An instant, on both clocks.
+/// An instant on both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
-    /// Milliseconds since 1970, UTC; may jump when the machine's clock is set.
+    /// Milliseconds since 1970, UTC. Jumps when the clock of the machine is set.
     pub wall_ms: i64,
-    /// Milliseconds since the clock was made; never goes back. Ages and deadlines use this one.
+    /// Milliseconds since the clock was created. Never decreases. Used for ages and deadlines.
     pub mono_ms: u64,
 }
 
-/// Where the time comes from: the machine, or a test.
+/// The source of time: the system, or a test.
 pub trait Clock: Send + Sync + 'static {
-    /// The present.
+    /// Both clocks, read at the same moment.
     fn now(&self) -> Now;
 }
 
-/// The machine's clock. Its monotonic half is tokio's, so a test with paused time moves it too.
+/// The system clock. Its monotonic part is tokio's, so a test with paused time controls it too.
 #[derive(Debug)]
 pub struct SystemClock {
     origin: tokio::time::Instant,
 }
 
 impl SystemClock {
-    /// A clock whose monotonic half starts at zero now.
+    /// A clock whose monotonic part starts at zero now.
     pub fn new() -> SystemClock {
         SystemClock { origin: tokio::time::Instant::now() }
     }

@@ -1,40 +1,42 @@
-//! A message, or a reading, that cannot be stored as it is: kept with the reason, so that it can be looked at and replayed.
+//! A message or reading that could not be decoded or stored. It is kept with the reason, for inspection and replay.
 
-/// Bytes of a payload that a dead letter keeps: a document has at most 16 MiB, and a dead letter is there to be read.
+/// Longer payloads are truncated to this many bytes. A MongoDB document has at most 16 MiB, and people read dead
+/// letters.
 pub const DEAD_PAYLOAD_BYTES_MAX: usize = 1 << 20;
 
-/// The detail of a dead letter whose payload is not whole ends with these around two numbers: bytes kept, and bytes received.
+/// The detail of a dead letter with a truncated payload ends with this, the number of kept bytes, " of ", the number of
+/// received bytes, and [`NOT_WHOLE`].
 const KEPT: &str = "; the first ";
-/// The `source` of dead letters that the service makes itself, of readings that it has acknowledged and the store refuses. They
-/// are not subject to `dead_letters.retention` and `dead_letters.max_bytes`: nothing acknowledged is dropped.
+/// The `source` of dead letters for acknowledged readings that the store rejected. `dead_letters.retention` and
+/// `dead_letters.max_bytes` do not apply to them, because no acknowledged reading is dropped.
 ///
-/// It is the last of all sources in the order of the alphabet. The index by which dead letters expire and are evicted covers
-/// `source < OWN_SOURCE`, because MongoDB 4.4 has no partial index over "not equal".
+/// It is alphabetically the last source. The index for expiry and eviction of dead letters covers `source <
+/// OWN_SOURCE`, because MongoDB 4.4 has no partial index with "not equal".
 pub const OWN_SOURCE: &str = "store";
 
 const NOT_WHOLE: &str = " bytes are kept";
-/// What a dead letter takes in memory beside its texts and its payload.
+/// Memory of a dead letter in addition to its texts and payload.
 const LETTER_BYTES: usize = 256;
 
-/// One document of the collection `dead_letters`.
+/// A document of the collection `dead_letters`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
-    /// When it was received, in milliseconds since 1970.
+    /// Receipt time, in milliseconds since 1970.
     pub received_at_ms: i64,
-    /// Where it came from: `mqtt`, `mqtt_direct`, `http` or `store` ([`OWN_SOURCE`]).
+    /// `mqtt`, `mqtt_direct`, `http` or `store` ([`OWN_SOURCE`]).
     pub source: String,
-    /// The MQTT topic, or over HTTP the path with what its query says about the readings; empty where there was none.
+    /// The MQTT topic; for HTTP, the path with the query parameters about readings; else empty.
     pub topic: String,
-    /// The bytes as they came (decompressed), or for readings that the store refused their JSON form, one a line.
+    /// The received bytes, decompressed. For readings that the store rejected: JSON, one reading per line.
     pub payload: Vec<u8>,
-    /// Why, one of a fixed set of names (a metric label).
+    /// One of a fixed set of names (a metric label).
     pub reason: String,
-    /// Why, in words for a person.
+    /// Description for a person.
     pub detail: String,
 }
 
 impl DeadLetter {
-    /// A dead letter with as much of the payload as is kept; where that is not all, `detail` says so.
+    /// Truncates the payload to [`DEAD_PAYLOAD_BYTES_MAX`]; `detail` then ends with the numbers of bytes.
     pub fn keep(
         received_at_ms: i64,
         source: &str,
@@ -46,7 +48,7 @@ impl DeadLetter {
         DeadLetter::keep_part(received_at_ms, source, topic, (payload, payload.len()), reason, detail)
     }
 
-    /// The same of a payload of which only the begin is there, with the number of bytes that it had.
+    /// The same for a payload of which only the first bytes are available; `payload_bytes` is its full length.
     pub fn keep_part(
         received_at_ms: i64,
         source: &str,
@@ -64,25 +66,25 @@ impl DeadLetter {
         DeadLetter { received_at_ms, source, topic, payload: payload[..kept].to_vec(), reason, detail }
     }
 
-    /// Whether the payload is all that came. What is not cannot be read again: its last number may be half of one.
+    /// Whether the payload is complete. A truncated one must not be decoded again: its last number may be cut.
     pub fn is_whole(&self) -> bool {
         let numbers = self.detail.strip_suffix(NOT_WHOLE).and_then(|detail| detail.rsplit_once(KEPT));
         let kept = numbers.and_then(|(_, numbers)| numbers.split_once(" of ")).and_then(|(kept, _)| kept.parse().ok());
         kept != Some(self.payload.len())
     }
 
-    /// Whether it holds acknowledged readings ([`OWN_SOURCE`]).
+    /// Whether it has acknowledged readings ([`OWN_SOURCE`]).
     pub fn is_own(&self) -> bool {
         self.source == OWN_SOURCE
     }
 
-    /// About what it takes in memory, and as a document.
+    /// Approximate size in memory, and as a document.
     pub fn memory_bytes(&self) -> usize {
         let texts = self.source.len() + self.topic.len() + self.reason.len() + self.detail.len();
         LETTER_BYTES + texts + self.payload.len()
     }
 
-    /// The same dead letter with at most `bytes_max` of its payload, and `why` behind the detail.
+    /// A copy with at most `bytes_max` of its payload, and `why` appended to the detail.
     #[must_use]
     pub fn cut(&self, bytes_max: usize, why: &str) -> DeadLetter {
         let (kept, len) = (bytes_max.min(self.payload.len()), self.payload.len());
@@ -113,7 +115,7 @@ mod tests {
             ("why; the first 2 of 9 bytes are kept", &b"12"[..])
         );
         assert!(!begin.is_whole());
-        // What a sender wrote into a detail does not make a dead letter one that is not whole.
+        // A detail that quotes such text from a sender does not make a dead letter incomplete.
         let quoted = DeadLetter::keep(1, "mqtt", "a/b", b"12", "not_finite", "`x; the first 9 of 99 bytes are kept`");
         assert!(quoted.is_whole());
         let cut = whole.cut(10, "the store refused it: too large");

@@ -1,5 +1,5 @@
-//! The shape of a reading: the names of its fields, in their order. The readings of a sensor have nearly always the same,
-//! so a shape is found once a batch, and a reading's values are copied as one run of bytes.
+//! The field schema of a reading: the names of its fields, in order. The readings of a sensor nearly always have the
+//! same schema. So a schema is looked up once per batch, and the values of a reading are copied as one byte slice.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
@@ -11,28 +11,28 @@ use super::batch::ReadingBatch;
 use super::memory;
 use super::value::{Cursor, ValueRef};
 
-/// Field names in order, none twice.
+/// Distinct field names in order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FieldSchema {
     names: Box<[Arc<str>]>,
-    /// Bytes of the names as BSON elements without their values: type, name, NUL.
+    /// Size of the names as BSON elements without values: type, name, NUL.
     element_bytes: u32,
 }
 
 impl FieldSchema {
-    /// The shape with these names.
+    /// The names must be distinct.
     pub fn new(names: impl IntoIterator<Item = Arc<str>>) -> FieldSchema {
         let names: Box<[Arc<str>]> = names.into_iter().collect();
         let element_bytes = names.iter().map(|n| n.len() as u32 + 2).sum();
         FieldSchema { names, element_bytes }
     }
 
-    /// The names.
+    /// The field names, in order.
     pub fn names(&self) -> &[Arc<str>] {
         &self.names
     }
 
-    /// Names and values of a reading whose values stand in compact form ([`super::value`]).
+    /// Names and values of a reading; `payload` has the values in compact form ([`super::value`]).
     pub fn values<'a>(&'a self, payload: &'a [u8]) -> impl Iterator<Item = (&'a str, ValueRef<'a>)> + use<'a> {
         let mut cursor = Cursor { rest: payload };
         self.names.iter().map_while(move |name| Some((&**name, cursor.value()?)))
@@ -42,25 +42,25 @@ impl FieldSchema {
         self.element_bytes
     }
 
-    /// Whether its names are these.
+    /// Whether its names equal these, in order.
     pub(super) fn is<'n>(&self, names: impl ExactSizeIterator<Item = &'n str>) -> bool {
         names.len() == self.names.len() && self.names.iter().zip(names).all(|(a, b)| **a == *b)
     }
 }
 
-/// Field schemas and names that are kept whether anybody has them or not.
+/// Number of schemas and names below which no automatic sweep runs.
 const SWEEP_MIN: usize = 1024;
 
-/// Field schemas shared by all that one owner holds (a shard's buckets), and what the shapes of one batch are among them.
+/// Field schemas shared by all buckets of a shard, and the mapping from the schema indexes of the current batch.
 ///
-/// What nobody else holds any more goes with the next [`FieldSchemas::sweep`]; that is done when there are twice as many as the
-/// last one left, so that it costs a constant for each new one, and whenever the owner wants the memory back.
+/// [`FieldSchemas::sweep`] drops unused schemas and names. It runs when their number has doubled since the last sweep
+/// (so that the amortized cost is constant for each new one), and when the owner needs memory.
 #[derive(Debug)]
 pub struct FieldSchemas {
     names: HashTable<Arc<str>>,
     table: HashTable<Arc<FieldSchema>>,
     of_batch: Vec<Option<Arc<FieldSchema>>>,
-    /// Of the names and shapes; of the tables beside them it is known.
+    /// Memory of the names and schemas, without the tables.
     bytes: usize,
     sweep_at: usize,
 }
@@ -73,7 +73,7 @@ impl Default for FieldSchemas {
 }
 
 impl FieldSchemas {
-    /// Begins a batch: from here on [`FieldSchemas::of`] is asked for shapes of it only.
+    /// Starts a batch: [`FieldSchemas::of`] then accepts only schemas of this batch.
     pub fn begin(&mut self, batch: &ReadingBatch) {
         self.of_batch.clear();
         self.of_batch.resize(batch.shape_count(), None);
@@ -82,19 +82,19 @@ impl FieldSchemas {
         }
     }
 
-    /// The shape behind an index of [`super::ReadingRef::schema`].
+    /// The schema for an index of [`super::ReadingRef::schema`].
     pub fn of(&mut self, batch: &ReadingBatch, index: u32) -> &Arc<FieldSchema> {
         let (names, table, bytes) = (&mut self.names, &mut self.table, &mut self.bytes);
         self.of_batch[index as usize].get_or_insert_with(|| find(names, table, bytes, batch, index))
     }
 
-    /// Ends a batch: what it had is not held for it any more.
+    /// Ends a batch and releases its schemas.
     pub fn end(&mut self) {
         self.of_batch.clear();
         self.of_batch.shrink_to(SWEEP_MIN);
     }
 
-    /// Drops the shapes and names that nobody else holds, and the room that they had.
+    /// Drops the schemas and names without another owner, and frees their memory.
     pub fn sweep(&mut self) {
         let bytes = &mut self.bytes;
         self.table.retain(|schema| {
@@ -116,7 +116,7 @@ impl FieldSchemas {
         self.sweep_at = (2 * (self.names.len() + self.table.len())).max(SWEEP_MIN);
     }
 
-    /// Bytes held, shapes and names included that others hold as well.
+    /// Memory use in bytes, including schemas and names that have other owners.
     pub fn memory_bytes(&self) -> usize {
         self.bytes
             + memory::block(self.names.allocation_size())
@@ -161,7 +161,7 @@ fn find(
     schema
 }
 
-/// Drawn once a process: nobody can prepare names that all collide.
+/// Random for each process, so that no sender can prepare colliding names.
 static SEED: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0));
 
 pub(super) fn hash_of_name(name: &str) -> u64 {
@@ -223,7 +223,7 @@ mod tests {
             schemas.end();
             most = most.max(schemas.memory_bytes());
         }
-        assert!(most < 6000 * 200, "those of some batches at most: {most} bytes");
+        assert!(most < 6000 * 200, "at most those of a few batches: {most} bytes");
         let again = held.clone();
         schemas.sweep();
         let with_held = schemas.memory_bytes();

@@ -1,23 +1,24 @@
-//! Who sent a reading, and which bucket it belongs to.
+//! Identifiers of sensors and buckets.
 
 use std::sync::Arc;
 
 use super::span::BucketStart;
 
-/// A series. Shared by every page write of its sensor; cloning costs a reference count.
+/// The id of a sensor. Shared by all page writes of the sensor; a clone only increments a reference count.
 pub type SensorId = Arc<str>;
 
-/// The stable hash of a sensor id (XXH3-64, seed 0): which shard owns the sensor, and where its hash table finds it. It
-/// is the same in every process and version, so that a journal written with one shard count can be replayed with another.
+/// The stable hash of a sensor id (XXH3-64, seed 0). It selects the shard of the sensor and its slot in the shard's
+/// hash table. It is the same in every process and version. So a journal written with one shard count can be replayed
+/// with another.
 pub fn stable_hash(sensor_id: &str) -> u64 {
     xxhash_rust::xxh3::xxh3_64(sensor_id.as_bytes())
 }
 
-/// A bucket: one sensor's span of time.
+/// Identifies a bucket: one sensor and one span of time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BucketKey {
-    /// Whose bucket.
+    /// The sensor of the bucket.
     pub sensor_id: SensorId,
-    /// The first instant of it.
+    /// The start of its span.
     pub start: BucketStart,
 }

@@ -1,10 +1,10 @@
-//! What a sensor's readings come down to in `sensor_latest`: the newest value of each field and the newest readings.
+//! Reduces a sensor's readings to its latest state in `sensor_latest`: the newest value of each field, and the newest
+//! readings.
 //!
-//! All that is chosen is chosen by one total order, MongoDB's own over the stored form: by time, then by the values. So
-//! the newest of some readings and the newest of others give, put together in any order and any number of times, the
-//! newest of all, wherever it is done: here, in the memory store, or in the server by an update. Values that MongoDB
-//! holds equal (1 and 1.0, 0.0 and -0.0) are equal in this order too: which of two readings that differ in nothing else
-//! stands in `recent` is not fixed.
+//! All choices use one total order, that of MongoDB over the stored form: by time, then by values. So merging is
+//! commutative, associative and idempotent, and gives the same result here, in the memory store, and in an update on
+//! the server. Values that MongoDB considers equal (1 and 1.0, 0.0 and -0.0) are equal in this order too. If two
+//! readings differ only in this, it is undefined which one is in `recent`.
 
 use std::cmp::Ordering;
 
@@ -12,19 +12,19 @@ use super::ids::SensorId;
 use super::rows::Rows;
 use super::value::ValueRef;
 
-/// Readings of one sensor, to be merged into its document.
+/// Readings of one sensor to merge into its document.
 #[derive(Debug, Clone)]
 pub struct LatestUpdate {
-    /// Whose document.
+    /// The sensor of the document.
     pub sensor_id: SensorId,
-    /// The readings, at least one, in any order; more than are kept and equal ones do no harm.
+    /// At least one reading, in any order. Surplus and equal readings are harmless.
     pub rows: Rows,
-    /// How many readings the document keeps; 0 keeps none.
+    /// Number of readings that the document keeps; may be 0.
     pub recent_max: usize,
 }
 
-/// About how many bytes the update of a sensor with these rows takes on the wire: each row as a reading, each field's
-/// newest value (at most all values once more) with its operator and the name twice, the id and the fixed parts.
+/// Approximate size of an update with these rows on the wire: each row as a reading, the newest value of each field (at
+/// most all values once more) with its operator and the name twice, the id, and the fixed parts.
 pub fn wire_bytes(sensor_id: &str, rows: &Rows) -> u64 {
     let names: usize = rows.fields().iter().map(|name| name.len() * 3 + 130).sum();
     let keys = rows.len() as u64 * super::rows::ARRAY_KEY_BYTES_MAX;
@@ -34,29 +34,29 @@ pub fn wire_bytes(sensor_id: &str, rows: &Rows) -> u64 {
 /// The newest value of a field.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NewestValue<'a> {
-    /// The field.
+    /// The field name.
     pub name: &'a str,
-    /// When it was measured, in milliseconds since 1970.
+    /// Time of the measurement, in milliseconds since 1970.
     pub ts_ms: i64,
-    /// What was measured.
+    /// The value at that time.
     pub value: ValueRef<'a>,
 }
 
-/// A reading as it stands in `recent`.
+/// A reading as stored in `recent`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecentReading<'a> {
     /// Milliseconds since 1970.
     pub ts_ms: i64,
-    /// Its values, sorted by name: the stored form must not depend on the order in which a sender names its fields.
+    /// The values, sorted by name: the stored form must not depend on the order of fields in a message.
     pub values: Vec<(&'a str, ValueRef<'a>)>,
 }
 
 impl RecentReading<'_> {
-    /// Order by time, then by the values.
+    /// Orders by time, then by values.
     pub fn order(&self, other: &RecentReading<'_>) -> Ordering {
         self.ts_ms.cmp(&other.ts_ms).then_with(|| {
             for ((a_name, a), (b_name, b)) in self.values.iter().zip(&other.values) {
-                // As MongoDB compares documents: kind, name and value of one element after the other.
+                // As MongoDB compares documents: element by element, by kind, name and value.
                 let by = kind(*a).cmp(&kind(*b)).then_with(|| a_name.cmp(b_name)).then_with(|| order_values(*a, *b));
                 if by != Ordering::Equal {
                     return by;
@@ -67,18 +67,18 @@ impl RecentReading<'_> {
     }
 }
 
-/// What readings come down to.
+/// Result of [`newest`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Newest<'a> {
-    /// The latest time, in milliseconds since 1970.
+    /// Time of the newest reading, in milliseconds since 1970.
     pub last_ts_ms: i64,
-    /// Each field once, sorted by name.
+    /// One value per field, sorted by name.
     pub values: Vec<NewestValue<'a>>,
-    /// The newest readings, each once, the latest at the end.
+    /// The newest readings without duplicates, newest last.
     pub recent: Vec<RecentReading<'a>>,
 }
 
-/// MongoDB's order of two values: numbers (of either kind by value), then strings, then booleans.
+/// MongoDB's order of values: numbers (integers and doubles by value), then strings, then booleans.
 pub fn order_values(a: ValueRef<'_>, b: ValueRef<'_>) -> Ordering {
     match (a, b) {
         (ValueRef::Int(a), ValueRef::Int(b)) => a.cmp(&b),
@@ -104,7 +104,7 @@ fn order_doubles(a: f64, b: f64) -> Ordering {
     a.partial_cmp(&b).unwrap_or(Ordering::Equal)
 }
 
-/// Exact: a conversion to a double would make integers beyond 2^53 equal that are not.
+/// Exact: a conversion to doubles would make distinct integers beyond 2^53 equal.
 fn order_mixed(int: i64, double: f64) -> Ordering {
     const TWO_63: f64 = 9_223_372_036_854_775_808.0;
     if double >= TWO_63 {
@@ -117,7 +117,7 @@ fn order_mixed(int: i64, double: f64) -> Ordering {
     int.cmp(&(whole as i64)).then_with(|| order_doubles(0.0, double - whole))
 }
 
-/// What rows come down to.
+/// Reduces rows to the newest values and the newest `recent_max` readings.
 pub fn newest(rows: &Rows, recent_max: usize) -> Newest<'_> {
     let (readings, recent) = pick_recent(rows, recent_max);
     let mut values: Vec<NewestValue<'_>> = pick_values(rows).into_iter().flatten().map(|(value, _)| value).collect();
@@ -128,8 +128,8 @@ pub fn newest(rows: &Rows, recent_max: usize) -> Newest<'_> {
     Newest { last_ts_ms, values, recent }
 }
 
-/// The rows that [`newest`] needs to give the same for these and any others: the newest readings, and of each field the
-/// row with its newest value; some more may stay. At most one and a half times `recent_max`, and one a field.
+/// Drops rows that cannot affect [`newest`], even after merging with other rows. Keeps the newest readings, the row
+/// with the newest value of each field, and possibly some more: at most 1.5 times `recent_max`, plus one per field.
 pub fn prune(rows: &Rows, recent_max: usize) -> Rows {
     let times: Vec<i64> = rows.iter().map(|row| row.ts_ms).collect();
     let mut latest = times.clone();
@@ -140,7 +140,7 @@ pub fn prune(rows: &Rows, recent_max: usize) -> Rows {
         n => latest.get(n - 1).copied().unwrap_or(i64::MIN),
     };
     let mut keep: Vec<bool> = times.iter().map(|ts| *ts >= from).collect();
-    // By time alone is much cheaper than by the values, but where many readings share a time it may keep them all.
+    // Comparing only times is much cheaper than comparing values, but keeps too many rows if many share a time.
     if keep.iter().filter(|keep| **keep).count() > recent_max * 3 / 2 {
         keep.fill(false);
         pick_recent(rows, recent_max).1.into_iter().for_each(|i| keep[i] = true);
@@ -151,7 +151,7 @@ pub fn prune(rows: &Rows, recent_max: usize) -> Rows {
     kept
 }
 
-/// All rows as readings, and which of them are the newest, the latest at the end.
+/// All rows as readings, and the indexes of the newest ones, newest last.
 fn pick_recent(rows: &Rows, recent_max: usize) -> (Vec<RecentReading<'_>>, Vec<usize>) {
     let readings: Vec<RecentReading<'_>> = rows
         .iter()
@@ -168,7 +168,7 @@ fn pick_recent(rows: &Rows, recent_max: usize) -> (Vec<RecentReading<'_>>, Vec<u
     (readings, order)
 }
 
-/// By field: its newest value and the row that has it.
+/// For each field: its newest value, and the index of its row.
 fn pick_values(rows: &Rows) -> Vec<Option<(NewestValue<'_>, usize)>> {
     let mut best: Vec<Option<(NewestValue<'_>, usize)>> = vec![None; rows.fields().len()];
     for (i, row) in rows.iter().enumerate() {
@@ -216,12 +216,12 @@ mod tests {
         assert_eq!(values, [("on", 10), ("t", 30)]);
         assert_eq!(found.recent.iter().map(|r| r.ts_ms).collect::<Vec<_>>(), [20, 30]);
         let pruned = prune(&all, 2);
-        assert_eq!(pruned.len(), 4, "two recent ones, one of them twice, and the one that alone has `on`");
+        assert_eq!(pruned.len(), 4, "two recent ones, one of them twice, and the only one with `on`");
         assert_eq!(newest(&pruned, 2), found);
         let same_time: Vec<_> = (0..40).map(|n| [("t", Value::Int(n))]).collect();
         let same_time: Vec<(i64, &[(&str, Value)])> = same_time.iter().map(|v| (5, &v[..])).collect();
         let same_time = rows(&same_time);
-        assert_eq!(prune(&same_time, 3).len(), 3, "where time does not tell, the values do");
+        assert_eq!(prune(&same_time, 3).len(), 3, "rows of equal time are ordered by values");
         assert_eq!(newest(&prune(&same_time, 3), 3), newest(&same_time, 3));
         assert_eq!(prune(&same_time, 0).len(), 1);
         assert!(newest(&all, 0).recent.is_empty());

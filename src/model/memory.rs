@@ -1,13 +1,14 @@
-//! What things take in memory, for the budgets. An allocator gives out sizes of its own classes, so that small blocks cost
-//! more than they hold: a budget that counts only what was asked for is exceeded by whoever sends many small things.
+//! Estimates memory use, for the memory limits. An allocator rounds sizes up to its size classes, so small blocks take
+//! more than the requested size. If only requested sizes were counted, a sender of many small values could exceed a
+//! limit.
 
-/// Bytes that a block of `bytes` takes: rounded up to 16, and an eighth for what the size classes and half empty pages of
-/// the allocator (mimalloc) leave unused.
+/// Memory of a block of `bytes`: plus an eighth for unused space in the allocator's (mimalloc) size classes and
+/// half-empty pages, rounded up to 16.
 pub const fn block(bytes: usize) -> usize {
     if bytes == 0 { 0 } else { (bytes + bytes / 8 + 15) & !15 }
 }
 
-/// Bytes of a shared block (`Arc`) of `bytes`, with its two counters.
+/// Memory of a shared block (`Arc`) of `bytes`, with its two counters.
 pub const fn shared(bytes: usize) -> usize {
     block(bytes + 2 * size_of::<usize>())
 }

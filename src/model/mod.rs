@@ -1,5 +1,5 @@
-//! The vocabulary of hourbucket: readings, ids, hours, pages and the clock. Pure: nothing here waits, does IO or knows
-//! a stage, and nothing here imports another module of ours.
+//! The data types of hourbucket: readings, ids, hours, pages and the clock. Pure: no waiting, no IO, and no imports
+//! from other modules of the crate.
 
 pub mod batch;
 pub mod clock;

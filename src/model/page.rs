@@ -1,4 +1,4 @@
-//! A write to one page of a bucket, as the accumulator decides it and a store carries it out.
+//! A write to one page of a bucket. The shard creates it, and a store executes it.
 
 use std::sync::Arc;
 
@@ -8,60 +8,60 @@ use super::rows::Rows;
 use super::span::BucketStart;
 use super::summary::Summary;
 
-/// How the page is believed to be in the store; the store must refuse the write where it is not so.
+/// The expected state of the page in the store. The store must reject the write if the state differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageKind {
-    /// There is no such page: insert it.
+    /// The page does not exist: insert it.
     Create,
-    /// There is, not sealed, with exactly this many readings: append.
+    /// The page exists, is not sealed, and has exactly this many readings: append.
     Append {
-        /// The `count` that the write is gated by.
+        /// The expected `count`.
         known_count: u32,
     },
 }
 
-/// Where the readings of a bucket are: told by its document, and kept for as long as the bucket lives.
+/// Where the readings of a bucket are stored. Its documents record it, and it does not change while the bucket exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StorageMode {
     /// In the bucket's pages.
     #[default]
     Bucket,
-    /// Measurements of a native time-series collection; its pages hold summaries only. There is a second one only if the
-    /// fields do not fit into one document.
+    /// As measurements of a native time-series collection. The pages have only summaries; there is a second page only
+    /// if the fields do not fit into one document.
     TimeSeries,
 }
 
-/// One statement: readings and their summary for one page, gated by the version that [`PageKind`] names. `rows` may be
+/// One statement: readings and their summary for one page, conditional on the version in [`PageKind`]. `rows` may be
 /// empty for an `Append` that only seals a page.
 #[derive(Debug, Clone)]
 pub struct PageWrite {
-    /// Whose page.
+    /// The sensor of the bucket.
     pub sensor_id: SensorId,
-    /// Which bucket.
+    /// The start of the bucket.
     pub start: BucketStart,
-    /// Which page of it, from 0.
+    /// The page number within the bucket, from 0.
     pub page: u32,
-    /// What must be true of the stored page.
+    /// The expected state of the stored page.
     pub kind: PageKind,
-    /// Where the readings go.
+    /// Where the readings are stored.
     pub storage_mode: StorageMode,
-    /// Whether the page takes no more after this write (`has_overflow: true`).
+    /// Seals the page: it accepts no further readings (`has_overflow: true`).
     pub seal: bool,
-    /// Tags to set, where the sensor has any: of a new page, of measurements always.
+    /// Tags of the sensor, if any: set on a new page, and on all measurements.
     pub tags: Option<Arc<Tags>>,
-    /// The readings; shared with the shard, which shows them to whoever asks while they are under way.
+    /// The readings. Shared with the shard, which returns them to queries while the write is in flight.
     pub rows: Arc<Rows>,
-    /// Their summary, by index into the rows' fields.
+    /// The summary of the readings, by index into [`Rows::fields`].
     pub summary: Summary,
 }
 
 impl PageWrite {
-    /// The bucket.
+    /// The key of the written bucket.
     pub fn bucket(&self) -> BucketKey {
         BucketKey { sensor_id: self.sensor_id.clone(), start: self.start }
     }
 
-    /// What the page holds after it, where it was as believed.
+    /// The number of readings in the page after the write, if its state was as expected.
     pub fn count_after(&self) -> u32 {
         let before = match self.kind {
             PageKind::Create => 0,
@@ -70,8 +70,8 @@ impl PageWrite {
         before + self.rows.len() as u32
     }
 
-    /// About how many bytes the statement takes on the wire: the readings, the summary (three operators with the field's
-    /// name each, or one sub-document), the id in the filter or document, tags and fixed parts.
+    /// Approximate size of the statement on the wire: the readings, the summary (three operators with the field's name
+    /// each, or one sub-document), the id in the filter or document, tags and fixed parts.
     pub fn wire_bytes(&self) -> u64 {
         let names: usize = self.summary.iter().map(|(i, _)| self.rows.fields()[*i as usize].len()).sum();
         let tags = self.tags.as_ref().map_or(0, |t| t.as_bytes().len() * 2);

@@ -1,4 +1,4 @@
-//! A reading, owned, and its identity. The hot path never builds one: it walks [`super::ReadingRef`]s.
+//! An owned reading, and the identity of a reading. The hot path uses [`super::ReadingRef`] instead.
 
 use std::collections::BTreeMap;
 
@@ -6,23 +6,23 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::value::{Value, ValueRef};
 
-/// `(sensor_id, ts, values)`, with what else travels along.
+/// An owned reading, for tests and tools.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reading {
-    /// The series.
+    /// The id of the sensor.
     pub sensor_id: String,
-    /// When it was measured, in milliseconds since 1970.
+    /// Time of the measurement, in milliseconds since 1970.
     pub ts_ms: i64,
-    /// True where the sender gave no time and `ts_ms` is the time of receipt: two equal ones are not duplicates.
+    /// True if the sender gave no time and `ts_ms` is the receipt time. Two equal such readings are not duplicates.
     pub receipt_time: bool,
     /// Tags of the sensor; not part of the identity.
     pub tags: BTreeMap<String, String>,
-    /// Field names and values.
+    /// Values by field name.
     pub values: BTreeMap<String, Value>,
 }
 
-/// The identity of a reading within its sensor: its time and a hash over its values that does not depend on their
-/// order. Two readings of a sensor at the same millisecond with different values are taken for one with a chance of 2^-64.
+/// The identity of a reading within its sensor: its time, and a hash of its values that does not depend on their order.
+/// Two readings of a sensor in the same millisecond with different values collide with a probability of 2^-64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReadingKey {
     /// Milliseconds since 1970.
@@ -32,8 +32,8 @@ pub struct ReadingKey {
 }
 
 impl ReadingKey {
-    /// The key of the reading at `ts_ms` with these values. Integers and doubles differ, also where they are equal in
-    /// value; 0.0 and -0.0 do too.
+    /// The key of the reading at `ts_ms` with these values. An integer and a double of equal value have different
+    /// hashes, and so have 0.0 and -0.0.
     pub fn new<'a>(ts_ms: i64, values: impl Iterator<Item = (&'a str, ValueRef<'a>)>) -> ReadingKey {
         let values_hash = values.fold(0, |sum: u64, (name, value)| sum.wrapping_add(value_hash(name, value)));
         ReadingKey { ts_ms, values_hash }
@@ -41,7 +41,8 @@ impl ReadingKey {
 }
 
 fn value_hash(name: &str, value: ValueRef<'_>) -> u64 {
-    // Each kind has a seed of its own, so that 1, 1.0, true and "\x01…" differ; the name's hash seeds the value's.
+    // Each kind has its own rotation, so that 1, 1.0, true and "\x01…" differ. The hash of the name seeds that of the
+    // value.
     let name_hash = xxh3_64_with_seed(name.as_bytes(), 0x9E37_79B9_7F4A_7C15);
     let (kind, hash) = match value {
         ValueRef::Double(v) => (1, xxh3_64_with_seed(&v.to_bits().to_le_bytes(), name_hash)),
@@ -53,7 +54,7 @@ fn value_hash(name: &str, value: ValueRef<'_>) -> u64 {
 }
 
 impl Reading {
-    /// Its identity within its sensor.
+    /// The identity within the sensor.
     pub fn key(&self) -> ReadingKey {
         ReadingKey::new(self.ts_ms, self.values.iter().map(|(n, v)| (n.as_str(), v.as_ref())))
     }

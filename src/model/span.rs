@@ -1,10 +1,10 @@
-//! The hour, or whatever `bucket.span` says: the half-open interval `[start, start + span)` that one bucket covers.
+//! The span of a bucket (`bucket.span`, by default an hour): the half-open interval `[start, start + span)`.
 
-/// The first instant of a bucket, in milliseconds since 1970 (UTC); negative before.
+/// The start of a bucket, in milliseconds since 1970 (UTC); negative before 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BucketStart(pub i64);
 
-/// How much time one bucket covers, in milliseconds; a divisor of a day between a minute and a day.
+/// The duration of a bucket: a divisor of a day, between a minute and a day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span(i64);
 
@@ -16,7 +16,7 @@ impl Span {
     /// One hour, the default.
     pub const HOUR: Span = Span(60 * 60 * 1000);
 
-    /// A span of `ms` milliseconds; `None` unless it divides a day and lies between a minute and a day.
+    /// A span of `ms` milliseconds; `None` unless it divides a day and is between a minute and a day.
     pub fn from_ms(ms: i64) -> Option<Span> {
         ((MINUTE_MS..=DAY_MS).contains(&ms) && DAY_MS % ms == 0).then_some(Span(ms))
     }
@@ -26,7 +26,7 @@ impl Span {
         self.0
     }
 
-    /// The bucket that `ts_ms` belongs to: rounded towards the past, before 1970 too.
+    /// The bucket of `ts_ms`. Rounds towards the past, also before 1970.
     pub fn floor(self, ts_ms: i64) -> BucketStart {
         BucketStart(ts_ms.div_euclid(self.0) * self.0)
     }
@@ -37,10 +37,10 @@ impl Span {
     }
 }
 
-/// The buckets that no other process can have written: those that begin after `after` and not after `through`.
+/// The buckets that no other process can have written: those that start after `after` and not after `through`.
 ///
-/// The database holds a high-water mark, and no process writes a bucket that begins after it. A process that raises the
-/// mark from `after` to `through` therefore knows that the buckets in between do not exist yet. No clock is involved.
+/// The database has a high-water mark, and no process writes a bucket that starts after it. So if a process raises the
+/// mark from `after` to `through`, the buckets in between do not exist yet. No clock is involved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewBuckets {
     after: BucketStart,
@@ -51,14 +51,14 @@ impl NewBuckets {
     /// No bucket at all.
     pub const NONE: NewBuckets = NewBuckets { after: BucketStart(i64::MAX), through: BucketStart(i64::MIN) };
 
-    /// Whether this bucket is one of them.
+    /// Whether no other process can have written this bucket.
     pub fn contains(self, start: BucketStart) -> bool {
         self.after < start && start <= self.through
     }
 
-    /// The buckets that are new after the mark was raised from `before` to at least `through`. Those from before stay new
-    /// if the mark was where this process had left it; otherwise another process is writing, and only what this call
-    /// added counts.
+    /// The new buckets after the mark was raised from `before` to at least `through`. Earlier ones stay new if the mark
+    /// had the value that this process set. Otherwise another process is writing, and only the buckets added by this
+    /// call are new.
     #[must_use]
     pub fn raised(self, before: BucketStart, through: BucketStart) -> NewBuckets {
         let own = before == self.through && self.after < self.through;

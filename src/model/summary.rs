@@ -1,36 +1,36 @@
-//! Running summaries: what `$min`, `$max` and `$inc` carry for one field of one page.
+//! Summaries: the operands of `$min`, `$max` and `$inc` for the fields of one page.
 
 use std::sync::Arc;
 
 use super::rows::Rows;
 use super::value::Number;
 
-/// Largest integer sum one statement may carry as an integer. A page takes at most `bucket.max_readings` (≤ 10,000 <
-/// 2^14) statements, so a page's integer sum stays below 2^49 · 2^14 = 2^63 and `$inc` never overflows (the server
-/// refuses an overflowing `$inc`). Larger sums are carried as doubles. A time-series bucket has no such limit to its
-/// statements: where its `$inc` is refused the bucket is recomputed, and [`Number::plus`] makes a double of the sum there too.
+/// The largest integer sum that a statement sends as an integer. A page receives at most `bucket.max_readings` (≤
+/// 10,000 < 2^14) statements. So its integer sum stays below 2^49 · 2^14 = 2^63, and `$inc` never overflows (the server
+/// rejects an overflowing `$inc`). Larger sums are sent as doubles. A time-series bucket has no such limit of
+/// statements: if its `$inc` is rejected, the bucket is recomputed, and [`Number::plus`] turns the sum into a double
+/// there too.
 ///
-/// A sum of doubles may become infinite, or no number (`inf - inf`), as the server's does; `min`, `max` and `count` stay
-/// right.
+/// A sum of doubles may become infinite or NaN (`inf - inf`), as in the server. `min`, `max` and `count` stay correct.
 const SUM_INT_MAX: i128 = 1 << 49;
 
-/// The numbers of one field: `avg = sum / count`.
+/// The summary of one field; `avg = sum / count`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FieldSummary {
     /// The smallest value.
     pub min: Number,
     /// The largest value.
     pub max: Number,
-    /// Sum of the values; an integer where all of them are and it is not huge.
+    /// An integer if all values are integers and the sum is not too large (2^49 per statement); else a double.
     pub sum: Number,
-    /// How many values.
+    /// Number of values.
     pub count: u32,
 }
 
-/// The summaries of a run of readings: index into [`Rows::fields`] and its numbers, only for fields with numbers.
+/// The summaries of rows: the index into [`Rows::fields`] and its summary, only for fields with numbers.
 pub type Summary = Vec<(u32, FieldSummary)>;
 
-/// One field's summary while it is being added up.
+/// Accumulates the summary of one field.
 #[derive(Clone, Copy)]
 struct Running {
     min: Number,
@@ -76,27 +76,28 @@ impl Running {
     }
 }
 
-/// Bytes of a field's entry in a stored summary beside its name: type, NUL and length (6), `min`, `max` and `sum` (type,
-/// name, NUL, 8 bytes: 13 each), `count` (type, name, NUL, 4 bytes: 11), terminator (1).
+/// Size of a field's entry in a stored summary, without its name: type, NUL and length (6), `min`, `max` and `sum`
+/// (type, name, NUL, 8 bytes: 13 each), `count` (type, name, NUL, 4 bytes: 11), terminator (1).
 const ENTRY_BYTES: u64 = 6 + 3 * 13 + 11 + 1;
 
-/// Bytes that a page's summary may take. With names of 128 bytes that is 5,667 fields of 185 bytes, with names of one byte
-/// 18,078 of 58. A page is this, its readings (`bucket.max_bytes` ≤ 8 MiB), and one reading more than fits (255 fields of
-/// 185 bytes, 47 KB): far from the server's 16 MiB. In a command a field takes at most 4 times its name and 100 bytes,
-/// 3.4 MiB for all of a page, so a command of 12 MiB that ends with such a statement stays below 16 MiB.
+/// Maximum size of a page's summary. With names of 128 bytes these are 5,667 fields of 185 bytes; with names of one
+/// byte, 18,078 of 58. A page has this summary, its readings (`bucket.max_bytes` ≤ 8 MiB), and at most one reading more
+/// than fits (255 fields of 185 bytes, 47 KB): far below the server's limit of 16 MiB. In a command, a field takes at
+/// most 4 times its name plus 100 bytes, or 3.4 MiB for a whole page. So a command of 12 MiB that ends with such a
+/// statement stays below 16 MiB.
 pub const PAGE_SUMMARY_BYTES_MAX: u64 = 1 << 20;
 
-/// Bytes that a field of this name takes in a stored summary.
+/// Size of a field with this name in a stored summary.
 pub fn entry_bytes(name: &str) -> u64 {
     ENTRY_BYTES + name.len() as u64
 }
 
-/// Bytes that these summaries take in a page.
+/// Size of these summaries in a page.
 pub fn stored_bytes(fields: &[Arc<str>], summary: &Summary) -> u64 {
     summary.iter().map(|(i, _)| entry_bytes(&fields[*i as usize])).sum()
 }
 
-/// Summarises rows in one pass.
+/// Computes the summary of rows in one pass.
 pub fn summarise(rows: &Rows) -> Summary {
     let mut running: Vec<Option<Running>> = vec![None; rows.fields().len()];
     for row in rows.iter() {
@@ -113,7 +114,7 @@ pub fn summarise(rows: &Rows) -> Summary {
 }
 
 impl FieldSummary {
-    /// Both together, as `$min`, `$max` and `$inc` would leave it.
+    /// Merges two summaries as `$min`, `$max` and `$inc` do.
     pub fn merge(self, other: FieldSummary) -> FieldSummary {
         FieldSummary {
             min: if other.min.order(self.min).is_lt() { other.min } else { self.min },
@@ -124,7 +125,7 @@ impl FieldSummary {
     }
 }
 
-/// The summary by field name, for comparing and printing.
+/// The summary by field name, for comparison and output.
 pub fn by_name(fields: &[Arc<str>], summary: &Summary) -> std::collections::BTreeMap<String, FieldSummary> {
     summary.iter().map(|(i, s)| (fields[*i as usize].to_string(), *s)).collect()
 }
@@ -147,7 +148,7 @@ mod tests {
         let large = ValueRef::Int(SUM_INT_MAX as i64);
         assert!(matches!(of(&[large]).sum, Number::Int(_)));
         assert!(matches!(of(&[large, large]).sum, Number::Double(_)), "of one statement");
-        // Of statements that fit by themselves, as a recomputation adds up its parts: 2^63 is one more than fits.
+        // Merges statements that fit individually, like a recomputation of its parts. 2^63 exceeds the range by one.
         let mut sum = of(&[large]);
         let mut statements = 1u64;
         while matches!(sum.sum, Number::Int(_)) {

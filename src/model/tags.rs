@@ -1,4 +1,4 @@
-//! Sets of tags, each kept once: a site's thousand sensors of one model share theirs.
+//! Interned sets of tags: sensors with equal tags, such as a site's thousand sensors of one model, share one set.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::batch::Tags;
 use super::memory;
 
-/// Below this many sets nobody looks for unused ones.
+/// Number of sets below which no sweep runs.
 const SWEEP_MIN: usize = 64;
 
-/// Every distinct set of tags that somebody holds, once. One that nobody holds any more goes when the sets have doubled
-/// since the last look, so that looking costs a constant for each new one.
+/// All distinct sets of tags in use. Unused sets are dropped when their number has doubled since the last sweep, so
+/// that the amortized cost is constant for each new one.
 #[derive(Debug)]
 pub struct TagSets {
     sets: HashTable<Arc<Tags>>,
@@ -42,7 +42,7 @@ impl TagSets {
         set
     }
 
-    /// Drops the sets that nobody else holds, and the room that they had.
+    /// Drops the sets without another owner, and frees their memory.
     pub fn sweep(&mut self) {
         let bytes = &mut self.bytes;
         self.sets.retain(|set| {
@@ -58,7 +58,7 @@ impl TagSets {
         self.sweep_at = (self.sets.len() * 2).max(SWEEP_MIN);
     }
 
-    /// Bytes held.
+    /// Memory use, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.bytes + memory::block(self.sets.allocation_size())
     }

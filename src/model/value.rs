@@ -1,15 +1,15 @@
-//! The four kinds of value a reading can carry: double, int64, bool and string. Integers stay integers all the way to
-//! the store; NaN and the infinities never become a value (the decoders reject them).
+//! The four kinds of values: double, int64, bool and string. Integers are stored as integers. The decoders reject NaN
+//! and infinities.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// A value borrowed from wherever it is held.
+/// A borrowed value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ValueRef<'a> {
     /// A finite double.
     Double(f64),
-    /// A 64 bit signed integer.
+    /// A 64-bit signed integer.
     Int(i64),
     /// A boolean; not part of a summary.
     Bool(bool),
@@ -22,7 +22,7 @@ pub enum ValueRef<'a> {
 pub enum Value {
     /// A finite double.
     Double(f64),
-    /// A 64 bit signed integer.
+    /// A 64-bit signed integer.
     Int(i64),
     /// A boolean.
     Bool(bool),
@@ -53,7 +53,7 @@ impl ValueRef<'_> {
         }
     }
 
-    /// The number in it, where there is one: only numbers enter a summary.
+    /// The number, if it is one: only numbers enter a summary.
     pub fn num(self) -> Option<Number> {
         match self {
             ValueRef::Double(v) => Some(Number::Double(v)),
@@ -68,13 +68,13 @@ impl ValueRef<'_> {
     pub(super) const TAG_TRUE: u8 = 3;
     pub(super) const TAG_STR: u8 = 4;
 
-    /// Whether it is a number.
+    /// Whether it is an integer or a double.
     pub(super) fn is_number(self) -> bool {
         matches!(self, ValueRef::Double(_) | ValueRef::Int(_))
     }
 
-    /// Appends the compact form: a kind byte, then 8 bytes for a number, none for a boolean, length (u32) and bytes for
-    /// a string. All little-endian.
+    /// Appends the compact form: a kind byte, then 8 bytes for a number, nothing for a boolean, or length (u32) and
+    /// bytes for a string. All numbers are little-endian.
     pub(super) fn encode(self, out: &mut Vec<u8>) {
         match self {
             ValueRef::Double(v) => {
@@ -95,8 +95,8 @@ impl ValueRef<'_> {
     }
 }
 
-/// Notes the values of one more reading in what is held by field: time (ms since 1970) and value of the newest one, of
-/// those of one time the one that came last.
+/// Updates the newest values by field with those of a reading: time (ms since 1970) and value. Of two values with the
+/// same time, the later call wins.
 pub fn keep_newer<'a>(
     values: &mut BTreeMap<String, (i64, Value)>,
     ts_ms: i64,
@@ -106,23 +106,23 @@ pub fn keep_newer<'a>(
         match values.get_mut(name) {
             Some((held_ms, _)) if *held_ms > ts_ms => {}
             Some(held) => *held = (ts_ms, value.to_value()),
-            // Only a field that is new here costs its name.
+            // Allocates the name only for a new field.
             None => drop(values.insert(name.to_owned(), (ts_ms, value.to_value()))),
         }
     }
 }
 
-/// A number of either kind. Ordered by value; an int and a double that are equal compare equal.
+/// An integer or a double. Ordered by value; an integer and a double of equal value compare equal.
 #[derive(Debug, Clone, Copy)]
 pub enum Number {
-    /// A 64 bit signed integer.
+    /// A 64-bit signed integer.
     Int(i64),
     /// A finite double.
     Double(f64),
 }
 
 impl Number {
-    /// The value as a double (integers beyond 2^53 are rounded).
+    /// The value as a double; integers beyond 2^53 are rounded.
     pub fn as_f64(self) -> f64 {
         match self {
             Number::Int(v) => v as f64,
@@ -130,8 +130,8 @@ impl Number {
         }
     }
 
-    /// Order by value, exact where both are integers; mixed numbers compare as doubles, as MongoDB's `$min` nearly does
-    /// (it is exact there too; the difference begins beyond 2^53).
+    /// Orders by value. Exact for two integers; mixed numbers compare as doubles. MongoDB's `$min` is exact for mixed
+    /// numbers too, which differs only beyond 2^53.
     pub fn order(self, other: Number) -> Ordering {
         match (self, other) {
             (Number::Int(a), Number::Int(b)) => a.cmp(&b),
@@ -139,8 +139,8 @@ impl Number {
         }
     }
 
-    /// Adds as MongoDB's `$inc` does: two integers stay an integer, anything else becomes a double. An integer
-    /// overflow, which `$inc` refuses, becomes a double here; [`super::summary`] keeps sums far from it.
+    /// Adds like MongoDB's `$inc`: two integers give an integer, anything else a double. An integer overflow, which
+    /// `$inc` rejects, gives a double here; [`super::summary`] keeps sums far below it.
     pub fn plus(self, other: Number) -> Number {
         match (self, other) {
             (Number::Int(a), Number::Int(b)) => {
@@ -157,7 +157,7 @@ impl PartialEq for Number {
     }
 }
 
-/// Reads little-endian fields off a byte slice; `None` at the first field that is not whole.
+/// Reads little-endian fields from a byte slice; `None` at the first incomplete field.
 pub(super) struct Cursor<'a> {
     pub(super) rest: &'a [u8],
 }

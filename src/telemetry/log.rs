@@ -1,4 +1,4 @@
-//! The log: to standard error, for people or as one JSON object a line, filtered as `[log]` says.
+//! The log: written to standard error, as text or as one JSON object per line, filtered by the section `[log]`.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -8,33 +8,33 @@ use tracing_subscriber::util::TryInitError;
 
 use crate::config::{Log, LogFormat};
 
-/// Libraries that tell more of their inner life at `info` and below than an operator wants to read.
+/// Libraries whose messages below `warn` are of no use to an operator.
 const QUIET: [&str; 8] =
     ["mongodb", "rumqttc", "hickory_resolver", "hickory_proto", "rustls", "tungstenite", "hyper", "h2"];
 
-/// Why there is no log.
+/// The log cannot be started or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// `log.level` is no filter; a checked configuration has none such.
+    /// `log.level` is not a valid filter. A checked configuration never has such a value.
     #[error("log.level: {0}")]
     Filter(#[from] tracing_subscriber::filter::ParseError),
-    /// Another log is installed already.
-    #[error("the log cannot be installed: {0}")]
+    /// Another global subscriber is already installed.
+    #[error("cannot install the log: {0}")]
     Installed(#[from] TryInitError),
-    /// The filter cannot be replaced.
-    #[error("log.level cannot be changed: {0}")]
+    /// The subscriber does not exist any more.
+    #[error("cannot change log.level: {0}")]
     Reload(#[from] tracing_subscriber::reload::Error),
 }
 
-/// Replaces the filter of the log that was started.
+/// Replaces the filter of the installed log.
 type SetFilter = Box<dyn Fn(EnvFilter) -> Result<(), tracing_subscriber::reload::Error> + Send + Sync>;
 
 static SET_FILTER: OnceLock<SetFilter> = OnceLock::new();
 
-/// Starts the log; once a process.
+/// Installs the global log. Call once per process.
 ///
 /// # Errors
-/// The filter is no filter, or another log is installed.
+/// The filter is invalid, or another log is already installed.
 pub fn init(log: &Log) -> Result<(), LogError> {
     use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -54,22 +54,23 @@ pub fn init(log: &Log) -> Result<(), LogError> {
             Box::new(move |filter| handle.reload(filter))
         }
     };
-    // Set before only where a log was installed before, which was refused.
+    // Only a second call could find it set, and its `try_init` fails above.
     let _ = SET_FILTER.set(set);
     Ok(())
 }
 
-/// From now on the log tells so much; nothing where there is no log of ours.
+/// Changes the level of the log that [`init`] installed; does nothing if there is none.
 ///
 /// # Errors
-/// The filter is no filter.
+/// The filter is invalid.
 pub fn set_level(level: &str) -> Result<(), LogError> {
     let filter = EnvFilter::try_new(directives(level))?;
     SET_FILTER.get().map_or(Ok(()), |set| set(filter)).map_err(LogError::from)
 }
 
-/// The filter with the libraries held at `warn`. What the setting says itself stands behind and wins: by name for one
-/// library, or by a general level that lets through even less.
+/// Adds directives that limit the [`QUIET`] libraries to `warn`. The setting follows them and takes precedence: a
+/// directive for a library replaces its limit. A general level of `error` or `off` is stricter than `warn`, so nothing
+/// is added.
 fn directives(level: &str) -> String {
     let general = level.split(',').map(str::trim).rfind(|part| !part.contains('=')).unwrap_or("off");
     if ["off", "error"].iter().any(|quiet| general.eq_ignore_ascii_case(quiet)) {
@@ -85,7 +86,7 @@ mod tests {
 
     use super::*;
 
-    /// What a log with this setting would write.
+    /// The text that a log with this setting writes.
     fn written(level: &str) -> String {
         #[derive(Clone, Default)]
         struct Sink(Arc<Mutex<Vec<u8>>>);

@@ -1,5 +1,5 @@
-//! What the service tells about itself: metrics (every one of them in [`metrics`], with its words in
-//! [`catalog`]) and the log (in [`log`]).
+//! Metrics (functions in [`metrics`], descriptions in [`catalog`]), the log ([`log`]) and the table of rejected senders
+//! ([`rejected`]).
 
 pub mod catalog;
 pub mod log;

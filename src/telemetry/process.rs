@@ -1,12 +1,12 @@
-//! What Prometheus' client libraries tell of every process (memory, CPU time, descriptors), read from /proc when it is
-//! scraped; nothing where there is no /proc. Written as text here: the recorder has no counters with a fraction.
+//! The `process_*` metrics that Prometheus client libraries export (memory, CPU time, descriptors). Read from /proc at
+//! each scrape; absent if there is no /proc. Written as text because the recorder has no fractional counters.
 
 use std::fmt::Write as _;
 use std::fs;
 
 use super::catalog;
 
-/// What `/proc/self` says.
+/// Values read from `/proc/self`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Usage {
     cpu_seconds: f64,
@@ -18,7 +18,7 @@ struct Usage {
     start_seconds: f64,
 }
 
-/// Adds the metrics of this process to a scrape.
+/// Appends the metrics of this process to a scrape.
 pub(super) fn render(text: &mut String) {
     let Some(usage) = read() else { return };
     let mut add = |name: &str, value: f64| {
@@ -43,7 +43,7 @@ fn read() -> Option<Usage> {
     parse(&stat, &status, &limits, &machine, rustix::param::clock_ticks_per_second() as f64, open_fds()?)
 }
 
-/// Since Linux 6.2 the directory's size is their number; before it is 0, and they are counted.
+/// Since Linux 6.2 the size of `/proc/self/fd` is the number of descriptors. Before, it is 0, and they are counted.
 fn open_fds() -> Option<u64> {
     match fs::metadata("/proc/self/fd").ok()?.len() {
         0 => Some(fs::read_dir("/proc/self/fd").ok()?.count() as u64),
@@ -52,7 +52,8 @@ fn open_fds() -> Option<u64> {
 }
 
 fn parse(stat: &str, status: &str, limits: &str, machine: &str, ticks: f64, open_fds: u64) -> Option<Usage> {
-    // The name, in parentheses, may hold spaces and parentheses itself; the third field of proc_pid_stat(5) follows it.
+    // The process name is in parentheses and may contain spaces and parentheses. Field 3 of proc_pid_stat(5) follows
+    // it.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
     let seconds = |number: usize| Some(fields.get(number - 3)?.parse::<f64>().ok()? / ticks);
     let kib = |key: &str| {
@@ -104,7 +105,7 @@ mod tests {
         assert!(usage.resident_bytes > 1 << 20 && usage.resident_bytes < usage.virtual_bytes, "{usage:?}");
         assert!(usage.cpu_seconds >= 0.0 && usage.open_fds >= 3, "{usage:?}");
         let open: Vec<_> = (0..50).map(|_| fs::File::open("/proc/self/stat").unwrap()).collect();
-        // Other tests open and close theirs meanwhile.
+        // Other tests open and close files concurrently.
         assert!(open_fds().unwrap() >= 50, "{} open", open.len());
         let mut text = String::new();
         render(&mut text);

@@ -1,5 +1,6 @@
-//! Whose messages are rejected, and why: a bounded table for the fleet page, since no label of a metric holds a sensor's
-//! id or a topic. Told once a message or request, like the metrics; one a process, like theirs.
+//! A bounded table of rejects by sender and reason, for the fleet page. Metrics cannot show this, because no label
+//! holds a sensor id or a topic. Updated once per message or request, like the metrics; global to the process, like
+//! them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,26 +8,26 @@ use std::sync::{Mutex, PoisonError};
 use super::metrics::Source;
 use crate::model::DeadLetter;
 
-/// Entries; when there are more, those that were told of longest ago go.
+/// Entries. When there are more, the least recently updated ones are evicted.
 const ENTRIES_MAX: usize = 1000;
-/// Bytes of a name and of a detail that are kept.
+/// Longer names and details are cut to these numbers of bytes.
 const NAME_MAX: usize = 256;
 const DETAIL_MAX: usize = 500;
 
-/// What was rejected of one sender for one reason.
+/// The rejects of one sender for one reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {
     /// The label `source`.
     pub source: &'static str,
-    /// The topic, the id of a token, or the route, as far as is known; of readings that the store refused the sensor.
+    /// The topic, token id or route, if known. For readings that the store rejected: the sensor id.
     pub name: String,
     /// The label `reason`.
     pub reason: String,
-    /// How many readings, or of MQTT messages.
+    /// Readings, or messages for MQTT.
     pub count: u64,
-    /// When the last one was (wall ms).
+    /// Time of the last reject, in milliseconds since 1970.
     pub last_at_ms: i64,
-    /// What was wrong with the last one, in words.
+    /// Description of the last reject, at most 500 bytes.
     pub detail: String,
 }
 
@@ -35,9 +36,9 @@ type Key = (&'static str, String, String);
 
 #[derive(Default)]
 struct Table {
-    /// Each with the turn of its last change.
+    /// Each entry with the turn of its last change.
     entries: HashMap<Key, (u64, Rejected)>,
-    /// Counts up with every change, so that order does not depend on the clock.
+    /// Incremented with every change, so that the order does not depend on the clock.
     turn: u64,
 }
 
@@ -47,19 +48,19 @@ fn with<T>(f: impl FnOnce(&mut Table) -> T) -> T {
     f(TABLE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(Table::default))
 }
 
-/// Tells of a rejected message or of rejected readings.
+/// Records a rejected message or rejected readings.
 pub fn note(source: Source, name: &str, reason: &str, n: u64, detail: &str, at_ms: i64) {
     with(|table| table.note(source.label(), name, reason, n, detail, at_ms));
 }
 
-/// The same for the messages of which something was rejected.
+/// Records messages that were rejected in whole or in part.
 pub fn note_dead_letters(source: Source, dead_letters: &[DeadLetter]) {
     for dead_letter in dead_letters {
         note(source, &dead_letter.topic, &dead_letter.reason, 1, &dead_letter.detail, dead_letter.received_at_ms);
     }
 }
 
-/// The entries that were told of last, at most `max`.
+/// The most recently updated entries, newest first, at most `max`.
 pub fn latest(max: usize) -> Vec<Rejected> {
     with(|table| table.latest(max))
 }
@@ -78,7 +79,7 @@ impl Table {
         entry.detail.clear();
         entry.detail.push_str(cut(detail, DETAIL_MAX));
         if self.entries.len() > ENTRIES_MAX {
-            // A quarter at once, so that a storm of new names does not look through the table for each of them.
+            // Evicts a quarter, so that a burst of new names does not scan the table once per name.
             let mut turns: Vec<u64> = self.entries.values().map(|(turn, _)| *turn).collect();
             let (_, line, _) = turns.select_nth_unstable(ENTRIES_MAX / 4);
             let line = *line;
@@ -93,7 +94,7 @@ impl Table {
     }
 }
 
-/// The begin of a text, at a character's border.
+/// The longest prefix of at most `max` bytes that ends at a character boundary.
 fn cut(text: &str, max: usize) -> &str {
     let end = (0..=max.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or_default();
     &text[..end]

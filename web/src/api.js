@@ -1,8 +1,8 @@
-// Requests to the service. The token goes into a header, is kept for this tab only and never stands in an address.
+// Requests to the service. The token is sent in a header, kept for this tab only, and never part of a URL.
 
 const KEY = "hourbucket-token";
 
-/** What stopped a request: `status` 0 where no answer came. `detail` is the service's own sentence. */
+/** A failed request. `status` is 0 if no response arrived. `detail` is the message of the service. */
 export class Failed extends Error {
   constructor(status, detail) {
     super(detail);
@@ -21,7 +21,7 @@ const PATIENCE_MS = 15_000;
 async function request(path, headers, signal) {
   const signals = [AbortSignal.timeout(PATIENCE_MS), ...(signal ? [signal] : [])];
   try {
-    // "error": a redirect would take the token elsewhere.
+    // "error": a redirect could send the token to another host.
     const options = { headers, cache: "no-store", credentials: "same-origin", redirect: "error" };
     const response = await fetch(path, { ...options, signal: AbortSignal.any(signals) });
     return { status: response.status, body: await response.text() };
@@ -32,11 +32,11 @@ async function request(path, headers, signal) {
   }
 }
 
-/** One of the open pages, whatever its status. */
+/** Reads a page that requires no token. Resolves for every status. */
 export const open = (path, signal) => request(path, {}, signal);
 
 /**
- * A question of the read API. Rejects with `Failed`, or with an AbortError that is nobody's concern.
+ * Queries the read API. Rejects with `Failed`, or with an AbortError, which callers ignore.
  */
 export async function read(path, query = {}, signal) {
   const wanted = Object.entries(query).filter(([, value]) => value != null && value !== "");
@@ -48,9 +48,9 @@ export async function read(path, query = {}, signal) {
   try {
     json = JSON.parse(body);
   } catch {
-    // Told below.
+    // Reported below.
   }
   if (status === 200 && json) return json;
   const detail = json?.error?.detail ?? json?.error?.reason;
-  throw new Failed(status, detail ?? `the answer has the status ${status} and says no more`);
+  throw new Failed(status, detail ?? `status ${status} without a message`);
 }

@@ -1,4 +1,4 @@
-// The plot of one field: for each bucket a step with minimum, average and maximum, and over it the readings.
+// The plot of one field: a step with minimum, average and maximum for each bucket, overlaid with the readings.
 
 import { h, text } from "./dom.js";
 import { clock, count, moment, ms, value } from "./format.js";
@@ -6,7 +6,7 @@ import { joined, plot, stepped, timeLabels } from "./plot.js";
 
 const HELP = "Drag to zoom, double click to reset. Keys: arrows move, plus and minus zoom, 0 resets.";
 
-/** `act.zoom(window)` and `act.move(share, scale, centre)` are what the user asks for. */
+/** Calls `act.zoom(window)` and `act.move(share, scale, centre)` for actions of the user. */
 export function band(act) {
   const readout = h("p", { class: "readout", "aria-live": "polite" }, "\u00a0");
   const box = h("div", {
@@ -55,7 +55,7 @@ export function band(act) {
     event.preventDefault();
   });
 
-  /** To the next bucket or reading. */
+  /** Moves the cursor to the next bucket or reading. */
   function step(by) {
     const u = drawn.u;
     const stops = stopsOf(now);
@@ -64,7 +64,7 @@ export function band(act) {
     const near = by > 0 ? stops.find((s) => s > at + 1) : stops.findLast((s) => s < at - 1);
     const to = near ?? (by > 0 ? stops.at(-1) : stops[0]);
     u.setCursor({ left: u.valToPos(to / 1000, "x"), top: u.bbox.height / 2 / devicePixelRatio });
-    // The position is rounded to pixels; what is told is not.
+    // The position is rounded to pixels; the described time is exact.
     say(to);
   }
 
@@ -89,7 +89,7 @@ function stopsOf(now) {
   );
 }
 
-/** The bucket and the nearest reading at a time, in words. */
+/** A text that describes the bucket and the nearest reading at a time. */
 function describe(now, at) {
   const bucket = visibleBuckets(now).find((b) => at >= ms(b.bucket_start) && at < ms(b.bucket_end));
   const words = [];
@@ -131,7 +131,7 @@ function data({ buckets, readings, field }) {
   for (const { ts, values } of readings ?? []) {
     const v = plotted(values[field]);
     if (v === null) continue;
-    // Two readings of one millisecond are both drawn: times must differ for uPlot.
+    // Draws both of two readings of one millisecond: uPlot requires distinct times.
     points[0].push(Math.max(ms(ts) / 1000, (points[0].at(-1) ?? 0) + 1e-5));
     points[1].push(v);
   }

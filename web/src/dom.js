@@ -1,7 +1,7 @@
-// Making and changing elements. Whatever comes from the fleet (ids, tags, payloads, errors) is hostile: it reaches the
-// page as text nodes and attribute values only, never as markup. The page's policy forbids innerHTML besides.
+// Creates and changes elements. Data from the fleet (ids, tags, payloads, errors) is untrusted: it enters the page only
+// as text nodes and attribute values, never as markup. The page's policy also forbids innerHTML.
 
-/** An element: `h("td", { class: "num" }, text, child)`. `on*` are listeners, null and false are left out. */
+/** An element: `h("td", { class: "num" }, text, child)`. `on*` are listeners; null and false are skipped. */
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
@@ -13,7 +13,7 @@ export function h(tag, props = {}, ...children) {
   return element;
 }
 
-/** Sets the text where it differs, so that nothing is laid out or read aloud again for nothing. */
+/** Sets the text only if it differs, which avoids needless layout and screen-reader output. */
 export function text(element, value) {
   if (element.textContent !== value) element.textContent = value;
 }
@@ -24,8 +24,8 @@ export function attr(element, name, value) {
 }
 
 /**
- * Makes the children of `parent` those of `items`, in order; an item seen before keeps its element, and with it the
- * focus. `make(item)` gives an element, `update(element, item)` fills it.
+ * Synchronizes the children of `parent` with `items`, in order. A known item keeps its element, and so the focus.
+ * `make(item)` returns an element; `update(element, item)` fills it.
  */
 export function keyed(parent, items, key, make, update = () => {}) {
   const known = (parent.known ??= new Map());
@@ -49,7 +49,7 @@ export function keyed(parent, items, key, make, update = () => {}) {
   }
 }
 
-/** A table with its head; columns are `[title, class]`. Gives the table and its body. */
+/** A table with a head; columns are `[title, class]`. Returns the table and its body. */
 export function table(label, columns, className = "") {
   const body = h("tbody");
   const head = columns.map(([title, name]) => h("th", { scope: "col", class: name }, title));
@@ -67,10 +67,10 @@ export function card(title, ...children) {
 
 export const sensorHref = (id, query = "") => `#/sensor/${encodeURIComponent(id)}${query && `?${query}`}`;
 
-/** A sensor's id as a link; long ones are cut by the style, and whole in the title. */
+/** A sensor id as a link. The style cuts long ids; the title has the whole id. */
 export const sensorLink = (id) => h("a", { class: "id", href: sensorHref(id), title: id }, visible(id));
 
-/** Control characters and those that turn the direction of text are shown as escapes: an id must not look like another. */
+/** Escapes control characters and those that change the text direction: an id must not look like another. */
 export function visible(string) {
   return string.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (c) => {
     return `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`;

@@ -1,4 +1,4 @@
-// The first view: live figures, the state of store, brokers and refusals, and the sensors that stand out.
+// The first view: live figures, the state of the store and the brokers, rejects, and notable sensors.
 
 import { read } from "./api.js";
 import { attr, card, h, keyed, sensorLink, table, text, visible } from "./dom.js";
@@ -24,7 +24,7 @@ export function fleetView(view) {
   const load = async () => {
     try {
       const fleet = await read("fleet", {}, stop.signal);
-      // It knows the sensors of the last hour; whether there were ever any, the list of all does.
+      // The fleet covers only the last hour. The list of all sensors shows whether there were ever any.
       const quiet = fleet.sensors === 0 && fleet.rejected.length === 0;
       const isNew = quiet && (await read("sensors", { limit: 1 }, stop.signal)).sensors.length === 0;
       text(active, isNew ? "" : `${count(fleet.sensors)} sensors with readings in the last hour`);
@@ -45,7 +45,7 @@ export function fleetView(view) {
   };
 }
 
-// ---- store, brokers, refusals
+// ---- store, brokers, rejects
 
 function stateCards(parent) {
   const store = rowsCard("Store");
@@ -78,14 +78,14 @@ function storeRows() {
   const stored = sum(metrics, "readings_stored_total");
   const writes = sum(metrics, "store_write_seconds_count");
   const took = sum(metrics, "store_write_seconds_sum");
-  const state = ready.store.ok ? "answers" : ready.store.error ? "away" : "not reached yet";
+  const state = ready.store.ok ? "answers" : ready.store.error ? "unreachable" : "not reached yet";
   return [
     ["State", state, ready.store.ok ? "good" : "bad"],
     ...(ready.store.ok ? [] : [["Last answer", ready.store.last_ok ? ago(ms(ready.store.last_ok)) : "none yet"]]),
     ["MongoDB", ready.server_version ?? NONE],
     ["Mode", ready.mode ?? NONE],
     ["Command, mean", duration(writes > 0 ? took / writes : null)],
-    ["Readings a statement", statements > 0 ? rate(stored / statements) : NONE],
+    ["Readings per statement", statements > 0 ? rate(stored / statements) : NONE],
     ["Conflicts", count(sum(metrics, "store_conflicts_total"))],
     ["Retries", count(sum(metrics, "store_retries_total"))],
     [
@@ -103,7 +103,7 @@ function showBrokers(box) {
   if (!box.table) {
     const columns = [["Broker"], ["State"], ["Unacked", "num"], ["Oldest", "num"], ["Window full", "num"]];
     box.table = table("MQTT brokers", columns, "dense stack");
-    box.none = nothing("No broker is configured.");
+    box.none = nothing("No broker configured.");
     box.direct = h("p", { class: "quiet" });
     box.append(box.table.element, box.none, box.direct);
   }
@@ -120,7 +120,7 @@ function showBrokers(box) {
   const update = (row, { broker, connected, detail }) => {
     const [, state, unacked, oldest, full] = row.children;
     const again = of("mqtt_reconnects_total", broker) ?? 0;
-    text(state, `${connected ? "connected" : "away"}${again ? `, ${count(again)} reconnects` : ""}`);
+    text(state, `${connected ? "connected" : "disconnected"}${again ? `, ${count(again)} reconnects` : ""}`);
     attr(state, "class", connected ? "good" : "bad");
     attr(state, "title", detail);
     text(unacked, count(of("mqtt_unacked", broker)));
@@ -145,7 +145,7 @@ function showRefused(box) {
       [["Reason"], ["Rejected", "num"], ["Dead letters", "num"]],
       "dense",
     );
-    box.none = nothing("Nothing has been refused since the start.");
+    box.none = nothing("No rejects or dead letters since start.");
     box.append(box.table.element, box.none);
   }
   box.table.element.hidden = seen.length === 0;
@@ -172,28 +172,28 @@ const LISTS = [
   {
     key: "busiest",
     title: "Busiest",
-    none: "No sensor has sent lately.",
+    none: "No sensor sent readings recently.",
     columns: [["Sensor"], ["Per minute", "num"], ["Last reading", "num"]],
     cells: (s) => [rate(s.readings_per_minute), ago(ms(s.last_ts))],
   },
   {
     key: "silent",
     title: "Silent",
-    none: "No sensor is silent.",
+    none: "No silent sensors.",
     columns: [["Sensor"], ["Silent for", "num"], ["Last reading", "num"]],
     cells: (s) => [duration(s.silent_seconds), moment(ms(s.last_ts), false)],
   },
   {
     key: "newest",
     title: "Newest",
-    none: "No sensor is new.",
+    none: "No new sensors.",
     columns: [["Sensor"], ["First seen", "num"]],
     cells: (s) => [ago(ms(s.first_seen))],
   },
   {
     key: "rejected",
     title: "Rejected",
-    none: "No sender is being refused.",
+    none: "No rejected senders.",
     columns: [["Sender"], ["Reason"], ["Count", "num"], ["Last", "num"]],
     cells: (s) => [s.reason, count(s.count), ago(ms(s.last_at))],
     id: (s) => JSON.stringify([s.source, s.name, s.reason]),
@@ -268,20 +268,20 @@ function firstReading(again) {
     h(
       "p",
       { class: "quiet" },
-      'Where http.tokens_file is set, add -H "Authorization: Bearer id.secret". A new sensor is here within seconds.',
+      'If http.tokens_file is set, add -H "Authorization: Bearer id.secret". A new sensor appears within seconds.',
     ),
-    h("button", { type: "button", onclick: again }, "Look again"),
+    h("button", { type: "button", onclick: again }, "Check again"),
   );
 }
 
-/** Fills the command in, as soon as it is known where readings are posted. */
+/** Fills in the command as soon as the URL of HTTP ingest is known. */
 function tellCommand(box) {
   const command = box.querySelector(".empty pre");
   const body = '{"sensor_id": "S1", "values": {"temp": 22.4, "humid": 60}}';
   if (command) text(command, `curl ${intake()}/v1/readings -H 'Content-Type: application/json' -d '${body}'`);
 }
 
-/** Where readings are posted, as this browser's host would reach it. */
+/** The URL of HTTP ingest, as this browser's host reaches it. */
 function intake() {
   const listen = live.ready?.http;
   if (!listen) return `http://${location.hostname}:8080`;

@@ -1,4 +1,4 @@
-// Numbers, sizes, durations and times as people read them. A figure without a value is an en dash.
+// Formats numbers, sizes, durations and times. A missing value is an en dash.
 
 export const NONE = "–";
 const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
@@ -6,10 +6,10 @@ const precise = new Intl.NumberFormat("en", { maximumSignificantDigits: 7 });
 
 const known = (n) => n != null && Number.isFinite(n);
 
-/** A whole number with thousands set apart. */
+/** A whole number with thousands separators. */
 export const count = (n) => (known(n) ? grouped.format(n) : NONE);
 
-/** A rate or the like, three digits: 0.4, 12.3, 1,234. */
+/** A rate with about three digits: 0.4, 12.3, 1,234. */
 export function rate(n) {
   if (!known(n)) return NONE;
   const abs = Math.abs(n);
@@ -40,7 +40,7 @@ export function bytes(n) {
   return `${step === 0 || n >= 100 || Number.isInteger(n) ? Math.round(n) : n.toFixed(1)} ${units[step]}`;
 }
 
-/** A value of a reading: numbers with up to seven digits (whole ones with all), the others as they are. */
+/** A value of a reading: numbers with up to seven digits (integers with all digits), others unchanged. */
 export function value(v) {
   if (typeof v === "number") return Number.isInteger(v) && Math.abs(v) < 1e15 ? grouped.format(v) : number(v);
   return String(v);
@@ -51,7 +51,7 @@ function number(v) {
   return abs !== 0 && (abs < 1e-4 || abs >= 1e15) ? v.toPrecision(7).replace(/\.?0+e/, "e") : precise.format(v);
 }
 
-/** How many decimals a column of these values needs, so that their points stand below each other; five at most. */
+/** The number of decimals that aligns a column of these values; at most five. */
 export function decimals(values) {
   const needed = values.filter(known).map((v) => (value(v).split("e")[0].split(".")[1] ?? "").length);
   return Math.min(
@@ -60,7 +60,7 @@ export function decimals(values) {
   );
 }
 
-/** A value with so many decimals; as it is where that would lose it. */
+/** A value with this many decimals; in full if rounding would reduce it to 0. */
 export function fixed(v, digits) {
   if (!known(v)) return NONE;
   const abs = Math.abs(v);
@@ -73,13 +73,13 @@ const two = (n) => String(n).padStart(2, "0");
 /** Milliseconds since 1970 of an RFC 3339 time. */
 export const ms = (ts) => Date.parse(ts);
 
-/** 14:05:09, in the zone of the browser. */
+/** 14:05:09, in the time zone of the browser. */
 export function clock(at, seconds = true) {
   const d = new Date(at);
   return `${two(d.getHours())}:${two(d.getMinutes())}${seconds ? `:${two(d.getSeconds())}` : ""}`;
 }
 
-/** 2026-03-01 14:05:09, in the zone of the browser. */
+/** 2026-03-01 14:05:09, in the time zone of the browser. */
 export function moment(at, seconds = true) {
   const d = new Date(at);
   if (Number.isNaN(d.getTime())) return NONE;
@@ -94,7 +94,7 @@ export function ago(at, now = Date.now()) {
   return seconds < 1 ? "now" : seconds < 120 ? `${Math.floor(seconds)} s ago` : `${duration(seconds)} ago`;
 }
 
-/** The zone that times are shown in, with its offset now. */
+/** The time zone of the browser, with its current offset. */
 export function zone() {
   const minutes = -new Date().getTimezoneOffset();
   const name = Intl.DateTimeFormat().resolvedOptions().timeZone;

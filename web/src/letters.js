@@ -1,4 +1,4 @@
-// Dead letters, newest first, with what was received.
+// Dead letters, newest first, with their payloads.
 
 import { read } from "./api.js";
 import { h, visible } from "./dom.js";
@@ -18,9 +18,9 @@ export function lettersView(view, query) {
     : h(
         "p",
         { class: "quiet" },
-        "Messages that could not be read, as they came. ",
+        "Messages and readings that could not be decoded or stored, unchanged. ",
         h("code", {}, "hourbucket dead-letters replay"),
-        " reads them again.",
+        " processes them again.",
       );
   const loading = nothing("Loading …");
   view.append(h("h1", {}, "Dead letters"), head, loading, list, foot);
@@ -30,8 +30,8 @@ export function lettersView(view, query) {
     try {
       const { letters, next } = await read("dead-letters", { limit: PAGE, before, reason }, stop.signal);
       list.append(...letters.map(letter));
-      if (!list.firstChild) list.append(nothing("There are none."));
-      if (next != null) foot.append(h("button", { type: "button", onclick: () => load(next) }, "Older letters"));
+      if (!list.firstChild) list.append(nothing("No dead letters."));
+      if (next != null) foot.append(h("button", { type: "button", onclick: () => load(next) }, "Older dead letters"));
     } catch (failed) {
       if (!stop.signal.aborted) foot.append(problem(failed, () => load(before)));
     }
@@ -69,7 +69,7 @@ function payload(size, plain, base64) {
   );
 }
 
-/** Lines of sixteen bytes: offset, hex, and what of it is printable. */
+/** Lines of sixteen bytes: offset, hex, and printable characters. */
 function hex(base64) {
   const raw = atob(base64);
   const lines = [];

@@ -1,7 +1,7 @@
-// What the service says about itself every two seconds: /metrics and /readyz, and the history of the last minutes.
+// Polls /metrics and /readyz every two seconds and keeps the history of the last minutes.
 //
-// Counters become rates over the last ten seconds, since batches of the store would otherwise be drawn as needles. A
-// counter that has gone back means that the service was restarted; its history begins anew there, with a gap.
+// Counters become rates over the last ten seconds, because the store's batches would otherwise appear as spikes. A
+// counter that decreased means that the service restarted; its history starts again there, after a gap.
 
 import { open } from "./api.js";
 import { histogram, parse, quantile, sum } from "./metrics.js";
@@ -12,17 +12,17 @@ export const HISTORY_MS = 300_000;
 const RATE_OVER_MS = 10_000;
 const LATENCY_OVER_MS = 60_000;
 
-// Senders' requests only: hooks and writes too, but no others of that port.
+// Only requests of senders, including hooks and writes, not the other routes of that port.
 const isIntake = (labels) => /^\/(v1|write|api)/.test(labels.route ?? "");
 
 export const live = {
-  /** The last good answers. */
+  /** The last successful responses. */
   metrics: null,
   ready: null,
   at: null,
-  /** Since when, and why, there is none; null while there is. */
+  /** Since when, and why, requests fail; null while they succeed. */
   failure: null,
-  /** What is drawn, oldest first: `{ at, accepted, stored, … }`; null where unknown. */
+  /** The points of the plots, oldest first: `{ at, accepted, stored, … }`; null if unknown. */
   history: [],
 };
 
@@ -31,7 +31,7 @@ let scrapes = [];
 let timer = null;
 let wait = EVERY_MS;
 
-/** Calls `listener` after each look, and gives the function that ends that. */
+/** Calls `listener` now and after each poll. Returns the function that unsubscribes. */
 export function subscribe(listener) {
   listeners.add(listener);
   listener();
@@ -47,7 +47,7 @@ export function start() {
   if (!document.hidden) look();
 }
 
-/** Looks now, instead of when it is time. */
+/** Polls immediately instead of at the next interval. */
 export function lookNow() {
   clearTimeout(timer);
   wait = EVERY_MS;
@@ -61,7 +61,7 @@ async function look() {
   running = true;
   try {
     const [metrics, ready] = await Promise.all([open("metrics"), open("readyz")]);
-    if (metrics.status !== 200) throw new Error(`/metrics answers with the status ${metrics.status}`);
+    if (metrics.status !== 200) throw new Error(`/metrics returned status ${metrics.status}`);
     take(parse(metrics.body), JSON.parse(ready.body));
     wait = EVERY_MS;
   } catch (error) {
@@ -87,7 +87,7 @@ function take(metrics, ready) {
   Object.assign(live, { metrics, ready, at, failure: null });
   const scrape = { at, syncs: histogram(metrics, "journal_sync_seconds") };
   for (const [key, name] of Object.entries(COUNTERS)) scrape[key] = sum(metrics, name) ?? 0;
-  // The service's own histogram of acknowledgements where it has one; else the time of its HTTP answers.
+  // The histogram of acknowledgements if it exists; else the latency of HTTP requests.
   const own = histogram(metrics, "ack_seconds");
   scrape.acks = own.size ? own : histogram(metrics, "http_request_seconds", isIntake);
 
@@ -124,5 +124,5 @@ function point(metrics, now) {
   return seen;
 }
 
-/** A total since the start of the service; null before the first answer. */
+/** A total since the start of the service; null before the first response. */
 export const total = (key) => scrapes.at(-1)?.[key] ?? null;

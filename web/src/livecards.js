@@ -1,5 +1,5 @@
-// The four live figures on top: throughput, freshness, acknowledgement, backlog. Each has its numbers as a small table,
-// which is also the plot's legend, and the last minutes as a plot.
+// The four live cards at the top: throughput, freshness, acknowledgement, backlog. Each has a small table of figures, which
+// is also the legend of its plot of the last minutes.
 
 import { h, text } from "./dom.js";
 import { NONE, bytes, count, duration, rate } from "./format.js";
@@ -7,7 +7,7 @@ import { HISTORY_MS, live, subscribe, total } from "./live.js";
 import { sum } from "./metrics.js";
 import { plot } from "./plot.js";
 
-// Where lines of a plot of bytes may stand: 1, 2 and so on, up to 8 TiB apart.
+// Allowed grid steps of a plot of bytes: powers of two up to 8 TiB.
 const BINARY = Array.from({ length: 44 }, (_, i) => 2 ** i);
 
 const MINUTES = [4, 3, 2, 1];
@@ -70,7 +70,7 @@ function share(part, whole) {
   return `${percent > 0 && percent < 0.1 ? "< 0.1" : percent.toFixed(1)} % of ${bytes(whole)}`;
 }
 
-/** The row of cards, and the function that ends them. */
+/** The row of cards, and the function that removes their subscriptions and plots. */
 export function liveCards() {
   const row = h("div", { class: "live" });
   const ends = CARDS.map((spec) => liveCard(row, spec));

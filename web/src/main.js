@@ -1,4 +1,4 @@
-// Routes (`#/`, `#/sensors`, `#/sensor/ID`, `#/letters`), the state of the service on top, and the keyboard.
+// Routes (`#/`, `#/sensors`, `#/sensor/ID`, `#/letters`), the state of the service at the top, and the keyboard.
 
 import { token } from "./api.js";
 import { attr, h, text, visible } from "./dom.js";
@@ -45,7 +45,7 @@ function route(event) {
   }
 }
 
-const nowhere = (box) => box.append(h("h1", {}, "There is no such view"), h("a", { href: "#/" }, "To the fleet"));
+const nowhere = (box) => box.append(h("h1", {}, "Page not found"), h("a", { href: "#/" }, "Go to the fleet"));
 
 function splitOnce(string, at) {
   const i = string.indexOf(at);
@@ -60,7 +60,7 @@ function decode(part) {
   }
 }
 
-// ---- the state on top
+// ---- the state of the service
 
 function showState() {
   const { ready, failure } = live;
@@ -86,7 +86,7 @@ function showState() {
 function notices(failure, ready) {
   const box = id("notices");
   const lines = failure
-    ? [`The service has not answered since ${clock(failure.since)} (${failure.why}). What is shown is older than that.`]
+    ? [`The service has not answered since ${clock(failure.since)} (${failure.why}). The data shown is older.`]
     : (ready?.reasons ?? []);
   const wanted = JSON.stringify(lines);
   if (box.shown === wanted) return;
@@ -118,7 +118,7 @@ function search() {
   const prefix = find.value;
   const wanted = prefix ? `#/sensors?${new URLSearchParams({ prefix })}` : "#/sensors";
   if (location.hash === wanted) return;
-  // What is typed is one step of the history, not one for each letter.
+  // A search is one step of the history, not one per keystroke.
   if (location.hash.startsWith("#/sensors")) {
     history.replaceState(null, "", wanted);
     route();

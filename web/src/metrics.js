@@ -1,6 +1,6 @@
-// Prometheus' text format, and what the page makes of it: sums, rates, quantiles.
+// Parses Prometheus' text format; computes sums and quantiles.
 
-/** `Map` of a metric's name to its series, `{ labels, value }`. */
+/** A `Map` from metric name to series, `{ labels, value }`. */
 export function parse(body) {
   const found = new Map();
   for (const line of body.split("\n")) {
@@ -26,10 +26,10 @@ const number = (text) => (text === "+Inf" ? Infinity : text === "-Inf" ? -Infini
 
 const PREFIX = "hourbucket_";
 
-/** The series of a metric, without the prefix. */
+/** The series of a metric; `name` is without the prefix. */
 export const series = (metrics, name) => metrics.get(PREFIX + name) ?? [];
 
-/** The sum over all labels; null where the metric is not there. */
+/** The sum over all series; null if the metric is absent. */
 export function sum(metrics, name, wanted = () => true) {
   const all = series(metrics, name).filter((s) => wanted(s.labels));
   return all.length ? all.reduce((total, s) => total + s.value, 0) : null;
@@ -45,7 +45,7 @@ export function by(metrics, name, label) {
   return sums;
 }
 
-/** A histogram's cumulative counts by upper bound, all labels together. */
+/** A histogram's cumulative counts by upper bound, summed over all labels. */
 export function histogram(metrics, name, wanted = () => true) {
   const counts = new Map();
   for (const s of series(metrics, `${name}_bucket`)) {
@@ -57,8 +57,8 @@ export function histogram(metrics, name, wanted = () => true) {
 }
 
 /**
- * The quantile `q` of what a histogram has counted between two looks, by the rule of Prometheus' histogram_quantile
- * (even spread within a bucket; beyond the last bound, that bound). null where nothing was counted.
+ * The quantile `q` of the observations between two scrapes, computed like Prometheus' histogram_quantile (linear within a
+ * bucket; beyond the last finite bound, that bound). null if there were no observations.
  */
 export function quantile(q, before, after) {
   const bounds = [...after.keys()].sort((a, b) => a - b);

@@ -1,4 +1,4 @@
-// uPlot with the page's style: sizes by its container, colours by the theme, both followed when they change.
+// uPlot with the page's style. Follows the size of its container and the colours of the theme.
 
 import uPlot from "uplot";
 import { clock, moment } from "./format.js";
@@ -6,7 +6,7 @@ import { colour, onTheme } from "./theme.js";
 
 const FONT = "11px system-ui, sans-serif";
 
-/** A plot in `box`. `options(colour)` gives uPlot's options; it is made anew with the theme. */
+/** A plot in `box`. `options(colour)` returns uPlot's options. A change of the theme recreates the plot. */
 export function plot(box, options, data) {
   let current = null;
   let shown = data;
@@ -41,7 +41,7 @@ export function plot(box, options, data) {
   };
 }
 
-/** Labels of a time axis: the clock, and the date where a day begins. */
+/** Labels of a time axis: the time of day, or the date at midnight. */
 export function timeLabels(u, splits) {
   const seconds = splits.length > 1 && splits[1] - splits[0] < 60;
   return splits.map((at) => {

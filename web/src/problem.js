@@ -1,19 +1,19 @@
-// What stands where figures should: nothing yet, no token, no answer.
+// Placeholders for missing data: empty list, token required, no answer.
 
 import { token } from "./api.js";
 import { h } from "./dom.js";
 
-/** A block that says what is wrong and offers what can be done: a token, or another try. */
+/** A block that names the problem and offers an action: entering a token, or a retry. */
 export function problem(failed, again) {
   if (failed.status === 401) return tokenForm(failed, again);
   const words = {
     0: "The service does not answer.",
-    403: "This service does not show readings here.",
-    404: "There is nothing of that name.",
-    503: "The store is away.",
+    403: "Access to readings denied.",
+    404: "Not found.",
+    503: "The data is not available now.",
   };
   const retry = h("button", { type: "button", onclick: again }, "Try again");
-  const title = words[failed.status] ?? `The question failed with status ${failed.status}.`;
+  const title = words[failed.status] ?? `The request failed with status ${failed.status}.`;
   return h("div", { class: "problem", role: "alert" }, h("strong", {}, title), h("p", {}, failed.message), retry);
 }
 
@@ -30,7 +30,7 @@ function tokenForm(failed, again) {
   const submit = (event) => {
     event.preventDefault();
     const given = input.value.trim();
-    if (!/^[\x21-\x7e]+$/.test(given)) return input.setCustomValidity("a token is id.secret, without spaces");
+    if (!/^[\x21-\x7e]+$/.test(given)) return input.setCustomValidity("expected a token of the form id.secret, without spaces");
     token.set(given);
     again();
   };
@@ -39,12 +39,12 @@ function tokenForm(failed, again) {
   return h(
     "form",
     { class: "problem", onsubmit: submit, "aria-label": "Token" },
-    h("strong", {}, refused ? "The token was not taken." : "Readings are shown to holders of a token."),
+    h("strong", {}, refused ? "Token rejected." : "Reading requires a token."),
     h("p", {}, failed.message),
-    h("p", {}, "A token of http.tokens_file, as id.secret. It is kept in this tab only, until it is closed."),
+    h("p", {}, "Enter a token of http.tokens_file, as id.secret. Only this tab keeps it, until it is closed."),
     h("div", { class: "line" }, input, h("button", { type: "submit" }, "Use the token")),
   );
 }
 
-/** A quiet sentence in place of an empty list. */
+/** A sentence in place of an empty list. */
 export const nothing = (words) => h("p", { class: "nothing" }, words);

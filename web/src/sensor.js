@@ -1,5 +1,5 @@
-// One sensor: its tags and last values, and one field over time as the band that the hourly summaries give. In a window
-// of a few hours, or zoomed in, the readings themselves are drawn too.
+// One sensor: its tags, its last values, and one field over time as a band from the hourly summaries. In a window of a few
+// hours, or when zoomed in, the readings are drawn too.
 
 import { read } from "./api.js";
 import { attr, card, h, keyed, sensorHref, table, text, visible } from "./dom.js";
@@ -74,7 +74,7 @@ export function sensorView(box, id, query) {
     zoom(null);
   }
 
-  /** Shows a part of the base, or with null all of it. */
+  /** Shows a part of the base window; null shows all of it. */
   function zoom(window) {
     state.zoom = window && within(window, state.base);
     state.readings = null;
@@ -115,14 +115,14 @@ export function sensorView(box, id, query) {
 const iso = (at) => new Date(at).toISOString();
 const latest = (span) => ({ from: Date.now() - SPANS[span], to: Date.now() });
 
-/** Keeps a window's width, and moves it into the base. */
+/** Moves a window into the base and keeps its width. */
 function within({ from, to }, base) {
   const width = Math.min(to - from, base.to - base.from);
   const start = Math.max(base.from, Math.min(from, base.to - width));
   return { from: start, to: start + width };
 }
 
-/** The window of a deep link; where it is older than the span, the base is the span up to its end. */
+/** The window of a deep link. If it is older than the span, the base becomes the span up to its end. */
 function zoomOf(query, base) {
   const [from, to] = [Number(query.get("from")), Number(query.get("to"))];
   if (!(from > 0 && to - from >= NARROWEST)) return null;
@@ -133,7 +133,7 @@ function zoomOf(query, base) {
   return { from, to };
 }
 
-/** Fields in order of their names, those with numbers first; and one that is there. */
+/** Sorts the fields by name, numeric ones first, and selects an existing field. */
 function choose(state) {
   const summaries = state.buckets.flatMap((b) => Object.keys(b.summary));
   const names = [...new Set([...summaries, ...Object.keys(state.about?.last ?? {})])];
@@ -173,12 +173,12 @@ function build(state, act) {
     showAbout(about, state);
     fields.show(state);
     tools.show(state);
-    text(title, field ? visible(field) : "No field yet");
+    text(title, field ? visible(field) : "No fields yet");
     chart.show({ ...view, field, buckets: state.buckets, readings: state.readings });
     text(note, notes(state));
     const known = state.buckets.filter((b) => b.summary[field]);
     const digits = decimals(known.flatMap(({ summary }) => [summary[field].min, summary[field].max]));
-    // An average has more decimals than what it is made of.
+    // An average has more decimals than its values.
     const means = Math.min(Math.max(digits + 1, Math.min(decimals(known.map((b) => b.summary[field].avg)), 2)), 5);
     keyed(
       hours.body,
@@ -209,7 +209,7 @@ function showAbout(box, { about, buckets }) {
   const last = about?.last_ts ?? buckets.at(-1)?.last_ts;
   const seen = last
     ? h("span", { title: moment(ms(last)) }, `Last reading ${ago(ms(last))}`)
-    : h("span", {}, "No reading of this sensor is known.");
+    : h("span", {}, "No readings of this sensor.");
   box.replaceChildren(seen, tagList(about?.tags));
 }
 
@@ -272,18 +272,18 @@ function toolbar({ span, zoom, move }) {
 
 function notes({ readings, more, complete, fields, field, buckets }) {
   const said = [];
-  if (!fields.length) said.push("There are no readings in this time.");
+  if (!fields.length) said.push("No readings in this time range.");
   else if (!buckets.some((b) => b.summary[field]))
-    said.push("No numbers of this field in this time, so there is no band.");
+    said.push("This field has no numbers in this time range, so there is no band.");
   if (readings) {
     said.push(
       more
         ? `The first ${count(readings.length)} readings of this window; there are more, so zoom in to see them.`
         : `${count(readings.length)} readings in this window.`,
     );
-    if (readings.length > ROWS_MAX) said.push(`The first ${ROWS_MAX} stand in the table below.`);
+    if (readings.length > ROWS_MAX) said.push(`The table below has the first ${ROWS_MAX}.`);
   } else if (buckets.length) said.push("Drag over the plot to zoom in on the readings.");
-  if (!complete) said.push("Incomplete: the journal still holds acknowledged readings that are not in here.");
+  if (!complete) said.push("Incomplete: the journal has acknowledged readings that are not included yet.");
   return said.join(" ");
 }
 

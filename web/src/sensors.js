@@ -1,4 +1,4 @@
-// All sensors by the beginning of their id, a page at a time, with their last values.
+// All sensors, or those whose id has a prefix, in pages, with their last values.
 
 import { read } from "./api.js";
 import { h, sensorLink, table, text, visible } from "./dom.js";
@@ -33,7 +33,7 @@ export function sensorsView(view, query) {
 function show({ sensors, next }, prefix, after) {
   if (sensors.length === 0) {
     return [
-      nothing(prefix ? "No sensor's id begins like that." : after ? "There are no more." : "There are no sensors yet."),
+      nothing(prefix ? "No sensor id has this prefix." : after ? "No more sensors." : "No sensors yet."),
     ];
   }
   const columns = [["Sensor"], ["Last reading", "num"], ["Last values"], ["Tags"]];
@@ -48,7 +48,7 @@ function show({ sensors, next }, prefix, after) {
     return h("a", { class: "button", rel, href: `#/sensors${rest && `?${rest}`}` }, label);
   };
   const said = h("span", { class: "quiet", role: "status" });
-  text(said, `${count(sensors.length)} shown, in the order of their ids`);
+  text(said, `${count(sensors.length)} shown, ordered by id`);
   const pager = h(
     "nav",
     { class: "pager", "aria-label": "Pages" },

@@ -1,4 +1,4 @@
-// Dark, light, or as the system says; and the colours of both for what is drawn on a canvas.
+// The theme: dark, light, or that of the system. Resolves its colours for plots on a canvas.
 
 const KEY = "hourbucket-theme";
 const NAMES = { auto: "Theme: auto", light: "Theme: light", dark: "Theme: dark" };
@@ -21,13 +21,13 @@ export function startTheme(button) {
   apply(stored());
 }
 
-/** Calls `listener` when colours have changed, and gives the function that ends that. */
+/** Calls `listener` when colours change. Returns the function that unsubscribes. */
 export function onTheme(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
 }
 
-/** The colour of a custom property, resolved for the theme in use. */
+/** The colour of a custom property in the current theme. */
 export function colour(name) {
   const probe = document.createElement("i");
   probe.style.color = `var(--${name})`;

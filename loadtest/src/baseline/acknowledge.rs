@@ -1,4 +1,4 @@
-//! The most that a broker delivers: the fleet's messages to a subscriber that only acknowledges.
+//! Measures the maximum delivery rate of a broker: the fleet's messages to a subscriber that only acknowledges.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use crate::{Failure, mqtt, run, usage};
 
 const RECEIVED_WITHIN: Duration = Duration::from_secs(300);
 
-/// What it has shown.
+/// The result of the measurement.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Delivered {
     pub(crate) readings: u64,
-    /// From the first message until the last was received.
+    /// From the first message until the last one is received (here) or stored (Telegraf).
     pub(crate) seconds: f64,
     pub(crate) used: Used,
 }
@@ -28,7 +28,7 @@ impl Delivered {
     }
 }
 
-/// Publishes what the first phase of a scenario does.
+/// Publishes the messages of the first phase of a scenario.
 pub(crate) fn run(spec: &Spec) -> Result<Delivered, Failure> {
     let broker = Mosquitto::start()?;
     let target = Target { transport: Transport::Mqtt, port: broker.port };
@@ -38,14 +38,14 @@ pub(crate) fn run(spec: &Spec) -> Result<Delivered, Failure> {
     std::thread::scope(|scope| {
         let subscriber = scope.spawn(|| mqtt::only_acknowledge(broker.port, "sensors/+", &received, &ready, &stop));
         let delivered = (|| {
-            wait("the broker takes no subscription", || ready.load(Ordering::Acquire))?;
+            wait("the broker did not accept the subscription", || ready.load(Ordering::Acquire))?;
             let used = || Used {
                 broker: Some(broker.usage()),
                 loadtest: usage::of(std::process::id()).unwrap_or_default(),
                 ..Used::default()
             };
             let (before, begun, progress) = (used(), Instant::now(), AtomicU64::new(0));
-            let first = spec.phases.first().ok_or("there is no phase")?;
+            let first = spec.phases.first().ok_or("the scenario has no phase")?;
             let throttle = Throttle {
                 rate: None,
                 seconds: first.seconds,

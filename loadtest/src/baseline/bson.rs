@@ -1,10 +1,10 @@
-//! BSON into one buffer: what a baseline sends costs its client as little as it can.
+//! Writes BSON into one buffer, so that a baseline's client uses as little CPU time as possible.
 
 use mongodb::bson::RawDocumentBuf;
 
 use crate::Failure;
 
-/// A document that is being written.
+/// A document under construction.
 #[derive(Default)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
@@ -57,26 +57,26 @@ impl Writer {
         self.bytes.push(u8::from(value));
     }
 
-    /// Where the value is, so that it can be replaced.
+    /// Returns the offset of the value, so that it can be replaced.
     pub(crate) fn date(&mut self, name: &str, ms: i64) -> usize {
         self.name(0x09, name);
         self.bytes.extend_from_slice(&ms.to_le_bytes());
         self.bytes.len() - 8
     }
 
-    /// A document inside this one, until [`Writer::end`].
+    /// Starts a nested document, which [`Writer::end`] ends.
     pub(crate) fn document(&mut self, name: &str) {
         self.name(0x03, name);
         self.begin();
     }
 
-    /// An array, until [`Writer::end`]; its elements are named by their numbers.
+    /// Starts an array, which [`Writer::end`] ends. The caller names its elements by their indexes.
     pub(crate) fn array(&mut self, name: &str) {
         self.name(0x04, name);
         self.begin();
     }
 
-    /// A document that is whole already.
+    /// Adds an encoded document.
     pub(crate) fn whole(&mut self, name: &str, document: &[u8]) {
         self.name(0x03, name);
         self.bytes.extend_from_slice(document);
@@ -94,7 +94,7 @@ impl Writer {
         self.bytes.len()
     }
 
-    /// The document's bytes.
+    /// Ends all open documents and returns the bytes.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         while !self.open.is_empty() {
             self.end();
@@ -102,7 +102,7 @@ impl Writer {
         self.bytes
     }
 
-    /// As the driver wants it.
+    /// The document in the type of the driver.
     pub(crate) fn command(self) -> Result<RawDocumentBuf, Failure> {
         Ok(RawDocumentBuf::from_bytes(self.finish())?)
     }

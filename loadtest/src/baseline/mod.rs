@@ -1,8 +1,8 @@
-//! What people do today, and the floor: bare driver loops on a MongoDB of their own, with the same readings, the same
-//! write concern and as many commands in flight as hourbucket has.
+//! The baselines: common ways of writing, and the lower bound ("floor"). Each is a bare driver loop with its own
+//! MongoDB, the same readings, the same write concern, and as many commands in flight as hourbucket has.
 //!
-//! Commands go as raw BSON, which is kinder to these clients than the usual one of documents and maps. Each runs for a
-//! number of seconds; what is stored is counted afterwards.
+//! Commands are sent as raw BSON, which favors these clients over the usual documents and maps. Each baseline runs for
+//! a number of seconds; then the stored readings are counted.
 
 pub(crate) mod acknowledge;
 mod bson;
@@ -24,9 +24,9 @@ use crate::report::Used;
 use crate::usage;
 use crate::values;
 
-/// Commands in flight, as `flush.commands_max`.
+/// Commands in flight, the same number as `flush.commands_max`.
 const WRITERS: u32 = 4;
-/// Readings in a page of the floor, and its pages in a command of about 12 MiB.
+/// Readings per page of the floor, and the approximate size of its commands.
 const PAGE_READINGS: usize = 1000;
 const COMMAND_BYTES: usize = 12 << 20;
 const HOUR_MS: i64 = 3_600_000;
@@ -34,18 +34,18 @@ const HOUR_MS: i64 = 3_600_000;
 /// A way of writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum Way {
-    /// One `$push` upsert a reading, in unordered commands of 1,000.
+    /// One `$push` upsert per reading, in unordered commands of 1,000.
     Naive,
-    /// One measurement a reading into a native collection, in commands of 1,000 in the order of arrival.
+    /// One measurement per reading into a native collection, in commands of 1,000 in the order of arrival.
     Arrival,
-    /// The same sorted, 600 of a sensor together, in commands of 5 sensors.
+    /// The same, sorted: 600 readings of a sensor together, in commands of 5 sensors.
     Sorted,
-    /// Whole pages of 1,000 readings, encoded before the clock runs.
+    /// Whole pages of 1,000 readings, encoded before the measurement starts.
     Pages,
 }
 
 impl Way {
-    /// In words.
+    /// The description in the table of results.
     pub(crate) fn about(self) -> &'static str {
         match self {
             Way::Naive => "one $push upsert a reading, 1,000 a command",
@@ -56,7 +56,7 @@ impl Way {
     }
 }
 
-/// What a baseline has shown.
+/// The result of a baseline.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) way: Way,
@@ -72,16 +72,16 @@ impl Outcome {
     }
 }
 
-/// The readings as BSON: those of each sensor in the rounds of the ring.
+/// The readings as BSON, by sensor and round of the ring.
 struct Source {
     plan: Plan,
     ids: Vec<String>,
     tags: Vec<Vec<u8>>,
-    /// `{ts, <values>}` for pages, `{ts, meta, <values>}` for measurements; the time is at the same place in all.
+    /// `{ts, <values>}` for pages, `{ts, meta, <values>}` for measurements; the time has the same offset in all.
     rounds: Vec<Vec<Vec<u8>>>,
 }
 
-/// Behind the length, the kind, and the name `ts`.
+/// Offset of the time: after the length, the type, and the name `ts`.
 const TS_AT: usize = 4 + 1 + 3;
 
 impl Source {
@@ -116,7 +116,7 @@ impl Source {
         Source { plan, ids, tags: all_tags, rounds }
     }
 
-    /// A sensor's reading of a round, with its time.
+    /// Copies the reading of a sensor and round into `into`, sets its time, and returns it.
     fn reading(&self, sensor: u32, round: u64, into: &mut Vec<u8>) -> i64 {
         let ts_ms = self.plan.ts_ms(sensor, round);
         into.clear();
@@ -139,7 +139,7 @@ fn command(kind: &str, collection: &str, list: &str) -> Writer {
     w
 }
 
-/// A writer's next command with its readings and statements; `None` when it has no more.
+/// Returns a writer's next command with its numbers of readings and statements; `None` at the end.
 type Next = Box<dyn FnMut() -> Result<Option<(RawDocumentBuf, u64, u64)>, Failure> + Send>;
 
 fn naive(source: Arc<Source>, lane: u32) -> Next {
@@ -220,7 +220,7 @@ fn sorted(source: Arc<Source>, lane: u32) -> Next {
     })
 }
 
-/// One command's pages, encoded once; for each use the hours in them move on, so every page is a new one.
+/// The pages of one command, encoded once. Each use advances their hours, so that every page is new.
 fn pages(source: Arc<Source>, lane: u32) -> Next {
     let sensors = source.plan.lane(lane);
     let mut w = command("insert", "pages", "documents");
@@ -278,7 +278,7 @@ fn page(source: &Source, sensor: u32, n: u64, w: &mut Writer, bytes: &mut Vec<u8
     w.end();
 }
 
-/// Makes the collection and the index that this way would have.
+/// Creates the collection and the index for this way of writing.
 async fn prepare(db: &Database, way: Way) -> Result<(), Failure> {
     let make = match way {
         Way::Naive => {
@@ -299,8 +299,7 @@ async fn prepare(db: &Database, way: Way) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs one way for some seconds on a MongoDB of its own. Its readings are those of `plan`, of which each writer has a
-/// part.
+/// Runs a baseline for some seconds with its own MongoDB. The writers share the readings of `plan`.
 pub(crate) async fn run(way: Way, plan: &Plan, seconds: f64) -> Result<Outcome, Failure> {
     let mongod = Mongod::start().await?;
     let db = mongod.client().await?.database("baseline");
@@ -362,7 +361,7 @@ async fn write(
         let Some((command, n, s)) = next()? else { break };
         let reply = db.run_raw_command(command).await?;
         if reply.contains_key("writeErrors") || reply.contains_key("writeConcernError") {
-            return Err(format!("MongoDB refuses a baseline's statement: {reply}")
+            return Err(format!("MongoDB rejected a statement of the baseline: {reply}")
                 .chars()
                 .take(2000)
                 .collect::<String>()
@@ -374,7 +373,7 @@ async fn write(
     Ok(())
 }
 
-/// A baseline that stores less than it says is none.
+/// Checks that a baseline has stored exactly the readings that it reports.
 async fn count(db: &Database, outcome: &Outcome) -> Result<(), Failure> {
     let stored = match outcome.way {
         Way::Arrival | Way::Sorted => db.collection::<Document>("native").count_documents(doc! {}).await?,

@@ -1,6 +1,6 @@
-//! What people put between a broker and MongoDB today, where it is on the path: Telegraf, `mqtt_consumer` to `mongodb`.
+//! Telegraf between a broker and MongoDB (`mqtt_consumer` to `mongodb`), if it is on the path.
 //!
-//! It gets fewer messages than the others: it stores each with an insert of its own.
+//! It gets fewer messages than the other baselines, because it stores each with a separate insert.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -22,16 +22,16 @@ use crate::{Failure, run, usage};
 
 const DATABASE: &str = "loadtest";
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// It has given up, or something is lost, when nothing more was stored for so long.
+/// If the number of stored readings does not grow for this long, readings are lost.
 const STILL_FOR: Duration = Duration::from_secs(30);
 
-/// The program, if there is one.
+/// The Telegraf binary, if it exists.
 pub(crate) fn binary() -> Option<PathBuf> {
     program("HOURBUCKET_TELEGRAF", "telegraf")
 }
 
-/// As its documentation advises for messages that must not be lost: QoS 1, a session that lasts, acknowledged when they are
-/// written; its limits wide enough for batches of 1,000.
+/// As its documentation advises for messages that must not be lost: QoS 1, a persistent session, and acknowledgement
+/// after the write. The limits allow batches of 1,000.
 fn config(broker_port: u16, uri: &str) -> String {
     format!(
         r#"[agent]
@@ -89,14 +89,14 @@ fn subscribed(telegraf: &mut Process) -> Result<(), Failure> {
     let deadline = Instant::now() + READY_WITHIN;
     while !telegraf.log().contains("[inputs.mqtt_consumer] Connected") {
         if let Some(status) = telegraf.ended() {
-            return Err(format!("telegraf has ended with {status}:\n{}", telegraf.log_tail()).into());
+            return Err(format!("telegraf exited with {status}:\n{}", telegraf.log_tail()).into());
         }
         if Instant::now() > deadline {
-            return Err(format!("telegraf does not connect within {READY_WITHIN:?}:\n{}", telegraf.log_tail()).into());
+            return Err(format!("telegraf did not connect within {READY_WITHIN:?}:\n{}", telegraf.log_tail()).into());
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    // It says that it is connected, and subscribes then.
+    // It logs the connection before it subscribes.
     std::thread::sleep(Duration::from_secs(1));
     Ok(())
 }
@@ -108,18 +108,18 @@ async fn all_stored(db: &Database, messages: u64) -> Result<(), Failure> {
         if now > stored {
             (stored, grew) = (now, Instant::now());
         } else if grew.elapsed() > STILL_FOR {
-            return Err(format!("telegraf has stored {stored} of {messages} readings and no more").into());
+            return Err(format!("telegraf stored only {stored} of {messages} readings").into());
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     Ok(())
 }
 
-/// As the collection counts them itself: a count of the documents would cost more than Telegraf.
+/// The collection's own statistics: counting the documents would use more CPU time than Telegraf.
 async fn measurements(db: &Database) -> Result<u64, Failure> {
     let stats: Document = match db.run_command(doc! { "collStats": "mqtt_consumer" }).await {
         Ok(stats) => stats,
-        // Telegraf makes it with the first message.
+        // Telegraf creates the collection with the first message.
         Err(_) => return Ok(0),
     };
     let committed = stats.get_document("timeseries").ok().and_then(|t| t.get("numMeasurementsCommitted"));

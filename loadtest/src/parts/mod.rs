@@ -1,5 +1,6 @@
-//! The parts of a run, each a process of its own in a directory of its own, on free ports: MongoDB, mosquitto, the
-//! service. However this program ends, Ctrl-C and SIGKILL too, they end and their directories go (see [`process`]).
+//! The parts of a run: MongoDB, mosquitto and the service, each as a process with its own directory, on free ports.
+//! However this program ends, even by Ctrl-C or SIGKILL, the processes end and the directories are removed (see
+//! [`process`]).
 
 pub(crate) mod mongod;
 pub(crate) mod mosquitto;
@@ -11,10 +12,10 @@ pub(crate) mod service;
 use std::net::TcpListener;
 use std::path::PathBuf;
 
-/// Another port is tried where somebody else was faster.
+/// Number of start attempts, in case another process takes the port first.
 pub(crate) const STARTS_MAX: u32 = 5;
 
-/// A port on which nothing listens now, below those that the kernel takes for outgoing connections.
+/// A port without a listener, below the range that the kernel uses for outgoing connections.
 pub(crate) fn free_port() -> u16 {
     loop {
         let port = fastrand::u16(15_000..32_000);
@@ -24,7 +25,7 @@ pub(crate) fn free_port() -> u16 {
     }
 }
 
-/// The program named by an environment variable, else the first that is found on the path or in `/usr/sbin`.
+/// The program named by an environment variable, or else the first one found on the path or in `/usr/sbin`.
 pub(crate) fn program(variable: &str, name: &str) -> Option<PathBuf> {
     if let Some(named) = std::env::var_os(variable).filter(|v| !v.is_empty()) {
         return Some(named.into());

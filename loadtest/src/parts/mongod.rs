@@ -1,4 +1,4 @@
-//! MongoDB as every run and every baseline gets it: a replica set of one member, empty.
+//! The MongoDB of every run and baseline: an empty replica set with one member.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,19 +12,19 @@ use crate::Failure;
 use crate::usage::{self, Usage};
 
 const PRIMARY_WITHIN: Duration = Duration::from_secs(90);
-/// WiredTiger's cache; the same for all.
+/// Size of WiredTiger's cache, the same for all runs.
 const CACHE_GB: &str = "1";
 
-/// A running MongoDB, or one that was killed.
+/// A MongoDB, running or killed.
 pub(crate) struct Mongod {
     port: u16,
     process: Process,
-    /// What its earlier lives have used.
+    /// Resources used by its earlier processes.
     before: Usage,
 }
 
 impl Mongod {
-    /// Starts one and returns when it is primary.
+    /// Starts MongoDB and returns when it is primary.
     pub(crate) async fn start() -> Result<Mongod, Failure> {
         for _ in 0..STARTS_MAX {
             let mut mongod = Mongod { port: free_port(), process: Process::new("mongod"), before: Usage::default() };
@@ -33,14 +33,14 @@ impl Mongod {
                 return Ok(mongod);
             }
         }
-        Err(format!("mongod found its port taken {STARTS_MAX} times").into())
+        Err(format!("mongod: port in use in {STARTS_MAX} attempts").into())
     }
 
     pub(crate) fn uri(&self) -> String {
         format!("mongodb://127.0.0.1:{}/?replicaSet=rs0", self.port)
     }
 
-    /// What it has used in all its lives.
+    /// Resources used by all its processes.
     pub(crate) fn usage(&self) -> Usage {
         usage::of(self.process.pid()).unwrap_or_default().plus(self.before)
     }
@@ -49,13 +49,13 @@ impl Mongod {
         Ok(Client::with_uri_str(self.uri()).await?)
     }
 
-    /// SIGKILL, as a crash would be.
+    /// SIGKILL, to simulate a crash.
     pub(crate) fn kill9(&mut self) {
         self.before = self.usage();
         self.process.kill9();
     }
 
-    /// Starts it again with its data; returns at once.
+    /// Starts the process with its existing data. Does not wait.
     pub(crate) fn spawn(&mut self) -> Result<(), Failure> {
         let data = self.process.dir().join("data");
         std::fs::create_dir_all(&data)?;
@@ -69,7 +69,7 @@ impl Mongod {
         Ok(())
     }
 
-    /// Waits until it takes writes; false where its port was taken.
+    /// Waits until it accepts writes; false if its port is in use.
     pub(crate) async fn primary(&mut self) -> Result<bool, Failure> {
         let uri = format!("mongodb://127.0.0.1:{}/?directConnection=true&serverSelectionTimeoutMS=500", self.port);
         let client = Client::with_uri_str(uri).await?;
@@ -80,7 +80,7 @@ impl Mongod {
             if let Some(status) = self.process.ended() {
                 return match self.process.log().contains("Address already in use") {
                     true => Ok(false),
-                    false => Err(format!("mongod has ended with {status}:\n{}", self.process.log_tail()).into()),
+                    false => Err(format!("mongod exited with {status}:\n{}", self.process.log_tail()).into()),
                 };
             }
             if let Ok(hello) = admin.run_command(doc! { "hello": 1 }).await {
@@ -95,6 +95,6 @@ impl Mongod {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        Err(format!("mongod is not primary within {PRIMARY_WITHIN:?}:\n{}", self.process.log_tail()).into())
+        Err(format!("mongod did not become primary within {PRIMARY_WITHIN:?}:\n{}", self.process.log_tail()).into())
     }
 }

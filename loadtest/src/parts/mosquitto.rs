@@ -1,5 +1,5 @@
-//! A mosquitto without limits on what waits for a client, and without persistence: the service's promise begins where
-//! the broker hands over.
+//! A mosquitto without limits on queued messages and without persistence: the guarantees of the service start at the
+//! delivery by the broker.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub(crate) struct Mosquitto {
 }
 
 impl Mosquitto {
-    /// Starts one and returns when it answers.
+    /// Starts the broker and returns when it accepts connections.
     pub(crate) fn start() -> Result<Mosquitto, Failure> {
         let binary = program("HOURBUCKET_MOSQUITTO", "mosquitto").ok_or("no mosquitto; set HOURBUCKET_MOSQUITTO")?;
         for _ in 0..STARTS_MAX {
@@ -27,7 +27,7 @@ impl Mosquitto {
                 broker.port
             );
             std::fs::write(broker.process.dir().join("conf"), config)?;
-            // Started by root it becomes the user mosquitto, who must be able to read its configuration again.
+            // If started as root, it switches to the user mosquitto, which must be able to read the configuration.
             let open = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
             std::fs::set_permissions(broker.process.dir(), open)?;
             broker.process.spawn(Command::new(&binary).args(["-c", "conf"]));
@@ -39,7 +39,7 @@ impl Mosquitto {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
-        Err("mosquitto does not start".into())
+        Err("mosquitto did not start".into())
     }
 
     pub(crate) fn usage(&self) -> Usage {

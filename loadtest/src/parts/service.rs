@@ -1,4 +1,4 @@
-//! The service as a user runs it: the release binary with the shipped defaults, and what a scenario changes of them.
+//! The service as users run it: the release binary with its defaults and the settings of the scenario.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::usage::{self, Usage};
 use crate::{Failure, http};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Draining what a run has left may take longer than the usual deadline where the machine is busy.
+/// On a busy machine, draining the backlog of a run may take longer than the default deadline.
 const DRAIN_WITHIN: Duration = Duration::from_secs(900);
 
 /// A running hourbucket.
@@ -21,27 +21,27 @@ pub(crate) struct Service {
     process: Process,
 }
 
-/// What the service had used and counted when it ended.
+/// The final state of the service.
 pub(crate) struct Ended {
     /// The last scrape before the admin port closed.
     pub(crate) metrics: Metrics,
     pub(crate) usage: Usage,
-    /// From SIGTERM until all was stored and the process gone.
+    /// From SIGTERM until everything is stored and the process has exited.
     pub(crate) drain: Duration,
 }
 
 impl Service {
-    /// Starts it with these settings (by environment, without the prefix) and returns when it is ready.
+    /// Starts the service with these settings (environment variables without the prefix) and returns when it is ready.
     pub(crate) fn start(binary: &Path, settings: &BTreeMap<String, String>) -> Result<Service, Failure> {
         if !binary.is_file() {
             let hint = "build it (cargo build --release) or name another with --binary";
-            return Err(format!("{} is no file: {hint}", binary.display()).into());
+            return Err(format!("{} is not a file: {hint}", binary.display()).into());
         }
         let binary = binary.canonicalize()?;
         for _ in 0..STARTS_MAX {
             let (http_port, admin_port) = (free_port(), free_port());
             let mut service = Service { http_port, admin_port, process: Process::new("hourbucket") };
-            // An empty file: a configuration that lies around must not be found.
+            // An empty file, so that no other configuration is found.
             std::fs::write(service.process.dir().join("hourbucket.toml"), "")?;
             let mut command = Command::new(&binary);
             for (key, _) in std::env::vars_os() {
@@ -61,10 +61,10 @@ impl Service {
                 return Ok(service);
             }
         }
-        Err(format!("hourbucket found its port taken {STARTS_MAX} times").into())
+        Err(format!("hourbucket: port in use in {STARTS_MAX} attempts").into())
     }
 
-    /// Waits until it is ready; false where a port was taken.
+    /// Waits until it is ready; false if a port is in use.
     fn ready(&mut self) -> Result<bool, Failure> {
         let deadline = Instant::now() + READY_WITHIN;
         while Instant::now() < deadline {
@@ -72,7 +72,7 @@ impl Service {
                 let log = self.process.log_tail();
                 return match log.contains("in use") {
                     true => Ok(false),
-                    false => Err(format!("hourbucket has ended with {status}:\n{log}").into()),
+                    false => Err(format!("hourbucket exited with {status}:\n{log}").into()),
                 };
             }
             if http::get(self.admin_port, "/readyz").is_ok_and(|(status, _)| status == 200) {
@@ -80,7 +80,7 @@ impl Service {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        Err(format!("hourbucket is not ready within {READY_WITHIN:?}:\n{}", self.process.log_tail()).into())
+        Err(format!("hourbucket did not become ready within {READY_WITHIN:?}:\n{}", self.process.log_tail()).into())
     }
 
     pub(crate) fn usage(&self) -> Usage {
@@ -95,15 +95,15 @@ impl Service {
         scrape(self.admin_port)
     }
 
-    /// SIGTERM, and waits until all is stored and it is gone. Metrics and memory are looked at to the last moment, CPU
-    /// time when it is over.
+    /// Sends SIGTERM and waits until everything is stored and the process has exited. Samples metrics and memory until
+    /// then, and reads the CPU time afterwards.
     pub(crate) fn terminate(mut self) -> Result<Ended, Failure> {
         let (pid, begun) = (self.process.pid(), Instant::now());
         let (mut metrics, mut usage) = (self.metrics()?, self.usage());
         self.process.sigterm();
         while !usage::ended(pid) {
             if begun.elapsed() > DRAIN_WITHIN + Duration::from_secs(10) {
-                return Err(format!("hourbucket does not end:\n{}", self.process.log_tail()).into());
+                return Err(format!("hourbucket did not exit:\n{}", self.process.log_tail()).into());
             }
             if let Some(now) = usage::of(pid) {
                 usage = now;
@@ -117,22 +117,22 @@ impl Service {
         usage.cpu_s = usage::cpu_s(pid).unwrap_or(usage.cpu_s);
         let status = self.process.wait(Duration::from_secs(10));
         if !status.success() {
-            return Err(format!("hourbucket ended with {status}:\n{}", self.process.log_tail()).into());
+            return Err(format!("hourbucket exited with {status}:\n{}", self.process.log_tail()).into());
         }
         Ok(Ended { metrics, usage, drain })
     }
 }
 
-/// A scrape of the service with this admin port.
+/// Scrapes the service with this admin port.
 pub(crate) fn scrape(admin_port: u16) -> Result<Metrics, Failure> {
     let (status, text) = http::get(admin_port, "/metrics")?;
     if status != 200 {
-        return Err(format!("/metrics answers {status}: {text}").into());
+        return Err(format!("/metrics returned status {status}: {text}").into());
     }
     Ok(Metrics::parse(&text))
 }
 
-/// One scrape, as the sums over all labels, and for what has a kind over each kind.
+/// One scrape: the sums over all labels, and the sums by the label `kind`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Metrics {
     sums: BTreeMap<String, f64>,
@@ -153,23 +153,23 @@ impl Metrics {
         all
     }
 
-    /// The sum over all labels; `name` without the prefix `hourbucket_`. 0 where it is absent.
+    /// The sum over all labels; `name` is without the prefix `hourbucket_`. 0 if absent.
     pub(crate) fn get(&self, name: &str) -> f64 {
         self.sums.get(name).copied().unwrap_or(0.0)
     }
 
-    /// The same as a whole number.
+    /// The same as an integer.
     pub(crate) fn count(&self, name: &str) -> u64 {
         self.get(name) as u64
     }
 
-    /// Each `kind` of a metric.
+    /// The sums of a metric by `kind`.
     pub(crate) fn kinds(&self, name: &str) -> BTreeMap<String, u64> {
         let of = self.kinds.iter().filter(|((n, _), _)| n == name);
         of.map(|((_, kind), value)| (kind.clone(), *value as u64)).collect()
     }
 
-    /// Accepted readings that are stored or known to be.
+    /// Accepted readings that are stored, including duplicates of stored ones.
     pub(crate) fn settled(&self) -> u64 {
         self.count("readings_stored_total") + self.count("readings_duplicate_total")
     }

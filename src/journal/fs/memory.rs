@@ -1,9 +1,9 @@
-//! A file system in memory that keeps apart what is durable and what a crash may take, and that fails when told to.
+//! A file system in memory that distinguishes durable data from data that a crash may lose, and that injects faults.
 //!
-//! A write dirties pages of [`PAGE_BYTES`]; `sync_data` makes them durable; a crash keeps, loses or tears each dirty page
-//! on its own, so a later page of one write can survive an earlier one. Names work the same: each create, rename and
-//! remove since the last `sync_dir` is kept or lost on its own. A failed `sync_data` behaves as Linux does: the pages
-//! are clean afterwards, readable, and not durable, whatever is synced later.
+//! A write dirties pages of [`PAGE_BYTES`]; `sync_data` makes them durable. A crash keeps, loses or tears each dirty
+//! page independently, so a later page of a write can survive an earlier one. The same holds for names: each create,
+//! rename and remove since the last `sync_dir` is kept or lost independently. A failed `sync_data` behaves as on Linux:
+//! afterwards the pages are clean and readable but not durable, even if a later sync succeeds.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
@@ -14,10 +14,10 @@ use fastrand::Rng;
 
 use super::{DirLock, Fs, FsFile};
 
-/// What a disk writes as one; smaller than a real page, so that small tests tear in many places.
+/// The unit that a disk writes. Smaller than a real page, so that small tests tear in many places.
 pub const PAGE_BYTES: usize = 512;
 
-/// The calls that can be made to fail.
+/// The calls that faults can be injected into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each is the call of that name")]
 pub enum Op {
@@ -34,22 +34,22 @@ pub enum Op {
 /// How a call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It returns this error. A write has written half by then.
+    /// The call returns this error. A write has written half of its bytes.
     Error(io::ErrorKind),
-    /// A write writes one byte less than asked, at least one; other calls succeed.
+    /// A write writes one byte less than requested, but at least one. Other calls succeed.
     Short,
-    /// The machine stops in the middle of this call: it and every later one fail until [`MemFs::crash`].
+    /// The machine stops during this call: it and all later calls fail until [`MemFs::crash`].
     Freeze,
 }
 
-/// What a crash does to everything that was not synced.
+/// The effect of a crash on unsynced data.
 #[derive(Debug, Clone, Copy)]
 pub enum Crash {
     /// All of it is lost.
     LoseAll,
-    /// All of it is kept (the process was killed, the machine was not).
+    /// All of it is kept: the process was killed, but the machine continued.
     KeepAll,
-    /// Each page and each name on its own, by this seed.
+    /// Each page and each name is kept or lost at random, with this seed.
     Random(u64),
 }
 
@@ -68,7 +68,7 @@ struct Rule {
     fault: Fault,
 }
 
-/// What it removes and what it puts.
+/// The removed name, and the added name with its inode.
 type NameChange = (Option<PathBuf>, Option<(PathBuf, usize)>);
 
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ struct Disk {
     inodes: Vec<Inode>,
     names: BTreeMap<PathBuf, usize>,
     durable_names: BTreeMap<PathBuf, usize>,
-    /// Each change of names since the last sync.
+    /// Changes of names since the last `sync_dir`.
     pending: Vec<NameChange>,
     locks: HashSet<PathBuf>,
     rules: Vec<Rule>,
@@ -85,12 +85,12 @@ struct Disk {
     capacity: Option<u64>,
 }
 
-/// The file system in memory. A clone is the same one.
+/// The file system in memory. A clone shares its files.
 #[derive(Debug, Clone, Default)]
 pub struct MemFs(Arc<Mutex<Disk>>);
 
 impl MemFs {
-    /// An empty one.
+    /// An empty file system.
     pub fn new() -> MemFs {
         MemFs::default()
     }
@@ -99,32 +99,32 @@ impl MemFs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// After `skip` calls of this kind (of any kind where `None`), the next `times` of them fail in this way.
+    /// After `skip` calls of this kind (of any kind if `None`), the next `times` calls fail with `fault`.
     pub fn fail(&self, op: Option<Op>, skip: u64, times: u64, fault: Fault) {
         self.disk().rules.push(Rule { op, skip, times, fault });
     }
 
-    /// Nothing fails any more.
+    /// Removes all injected faults.
     pub fn heal(&self) {
         self.disk().rules.clear();
     }
 
-    /// How many bytes the files may have in all before `StorageFull`.
+    /// Sets the total size of all files above which calls fail with `StorageFull`.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.disk().capacity = bytes;
     }
 
-    /// The calls made so far that can fail.
+    /// All calls so far that faults can be injected into.
     pub fn ops(&self) -> Vec<Op> {
         self.disk().ops.clone()
     }
 
-    /// Whether a [`Fault::Freeze`] has come.
+    /// Whether a [`Fault::Freeze`] has occurred.
     pub fn frozen(&self) -> bool {
         self.disk().frozen
     }
 
-    /// The machine stops: what it finds when it starts again. This one fails every call from here on.
+    /// Stops the machine and returns the file system that it finds after the restart. All later calls of `self` fail.
     pub fn crash(&self, crash: Crash) -> MemFs {
         let mut disk = self.disk();
         disk.frozen = true;
@@ -151,13 +151,13 @@ impl MemFs {
         MemFs(Arc::new(Mutex::new(after)))
     }
 
-    /// A file's bytes as a reader sees them, for tests that damage them.
+    /// The bytes of a file as a reader sees them, for tests that damage them.
     pub fn read(&self, path: &Path) -> Option<Vec<u8>> {
         let disk = self.disk();
         disk.names.get(path).map(|&i| disk.inodes[i].cached.clone())
     }
 
-    /// Replaces a file's bytes, durably.
+    /// Replaces the bytes of a file, durably.
     pub fn replace(&self, path: &Path, bytes: Vec<u8>) {
         let mut disk = self.disk();
         let inode = disk.names.get(path).copied();
@@ -171,7 +171,7 @@ impl MemFs {
     }
 }
 
-/// What a crash leaves of one file.
+/// The bytes of a file after a crash.
 fn survivors(inode: &Inode, torn: bool, rng: &mut Rng, keep: &mut impl FnMut(&mut Rng) -> bool) -> Vec<u8> {
     let mut bytes = inode.durable.clone();
     if inode.cached.len() != bytes.len() && keep(rng) {
@@ -187,7 +187,7 @@ fn survivors(inode: &Inode, torn: bool, rng: &mut Rng, keep: &mut impl FnMut(&mu
             to = from + rng.usize(..=to.saturating_sub(from));
         }
         if from < to {
-            // A page that reached the disk takes the file's length along.
+            // A page that reached the disk also extends the file.
             bytes.resize(bytes.len().max(to), 0);
             bytes[from..to].copy_from_slice(&inode.cached[from..to]);
         }
@@ -196,7 +196,7 @@ fn survivors(inode: &Inode, torn: bool, rng: &mut Rng, keep: &mut impl FnMut(&mu
 }
 
 impl Disk {
-    /// Notes the call and says how it is to fail, if it is.
+    /// Records the call and returns the fault to inject, if any.
     fn call(&mut self, op: Op) -> io::Result<Option<Fault>> {
         if self.frozen {
             return Err(io::Error::other("the machine has stopped"));
@@ -215,7 +215,7 @@ impl Disk {
         Ok(fault)
     }
 
-    /// The same for calls that either happen or do not.
+    /// The same for calls that either succeed or have no effect.
     fn whole_call(&mut self, op: Op) -> io::Result<()> {
         match self.call(op)? {
             Some(Fault::Error(kind)) => Err(kind.into()),
@@ -239,7 +239,7 @@ impl Disk {
         }
         let inode = &mut self.inodes[inode];
         inode.cached.resize(len, 0);
-        // The page that the end lies in is not what it was.
+        // The page at the end of the file has changed.
         inode.dirty.insert(len.min(old) / PAGE_BYTES);
         Ok(())
     }

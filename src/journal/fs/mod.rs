@@ -1,7 +1,7 @@
-//! What the journal asks of a file system, in its own words, so that a test can put one below it that fails, tears and
-//! forgets ([`memory`]). The real one ([`real`]) adds nothing to what the kernel does.
+//! The file system interface of the journal. Tests use an implementation that injects faults, tears writes and loses
+//! data ([`memory`]). The real one ([`real`]) only calls the kernel.
 //!
-//! Everything here blocks. A caller that is not a thread of its own goes through `spawn_blocking`.
+//! All calls block. A caller without a dedicated thread uses `spawn_blocking`.
 
 pub mod memory;
 pub mod real;
@@ -13,101 +13,101 @@ use std::sync::Arc;
 pub use memory::MemFs;
 pub use real::RealFs;
 
-/// An open file. Reads and writes say where; there is no position.
+/// An open file. Reads and writes take an offset; there is no file position.
 pub trait FsFile: Send + Sync {
-    /// Reads at most `buf.len()` bytes; 0 at the end of the file.
+    /// Reads at most `buf.len()` bytes; returns 0 at the end of the file.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Writes at most `buf.len()` bytes and says how many.
+    /// Writes at most `buf.len()` bytes and returns their number.
     ///
     /// # Errors
-    /// The kernel's; how much was written then is unknown.
+    /// Errors of the kernel. The number of written bytes is then unknown.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize>;
 
-    /// Makes the contents durable (fdatasync), with as much metadata as is needed to find them again.
+    /// Makes the contents durable (fdatasync), with the metadata required to read them.
     ///
     /// # Errors
-    /// The kernel's. What had been written since the last success may be lost for good, even where a later call
-    /// succeeds: the kernel forgets that the pages were dirty.
+    /// Errors of the kernel. Data written since the last success may then be lost for good, even if a later call
+    /// succeeds, because the kernel marks the pages as clean.
     fn sync_data(&self) -> io::Result<()>;
 
-    /// Reserves the space up to `len` and makes the file that long; what was never written reads as zeros.
+    /// Reserves space up to `len` and extends the file to it. Bytes that were never written read as zeros.
     ///
     /// # Errors
-    /// `StorageFull` where there is no room; other errors of the kernel.
+    /// `StorageFull` if there is no space; other errors of the kernel.
     fn allocate(&self, len: u64) -> io::Result<()>;
 
-    /// Cuts the file, or makes it longer without reserving anything.
+    /// Truncates the file, or extends it without reserving space.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
     /// Length in bytes.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     fn size(&self) -> io::Result<u64>;
 }
 
-/// Held for as long as nobody else may use the directory.
+/// Exclusive use of the directory while it is held.
 pub trait DirLock: Send + Sync {}
 
 /// A file system.
 pub trait Fs: Send + Sync {
-    /// Makes the directory with its parents, durably; nothing where it is there.
+    /// Creates the directory and its parents, durably. Does nothing if it exists.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     fn create_dir_all(&self, dir: &Path) -> io::Result<()>;
 
-    /// The names in a directory, in no order.
+    /// The file names in a directory, in arbitrary order.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
 
-    /// An empty file under this name, in place of any other.
+    /// Creates an empty file, or truncates an existing one.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn FsFile>>;
 
-    /// An existing file, for reading only unless `write`.
+    /// Opens an existing file, read-only unless `write`.
     ///
     /// # Errors
-    /// `NotFound`; others of the kernel.
+    /// `NotFound`; other errors of the kernel.
     fn open(&self, path: &Path, write: bool) -> io::Result<Arc<dyn FsFile>>;
 
-    /// Gives a file another name, in place of any other file, in one step.
+    /// Renames a file atomically; replaces an existing `to`.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Removes a file's name.
+    /// Removes the name of a file.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes durable which names the directory holds.
+    /// Makes the names in the directory durable.
     ///
     /// # Errors
-    /// The kernel's; as final as that of [`FsFile::sync_data`].
+    /// Errors of the kernel. Final, like those of [`FsFile::sync_data`].
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Takes the lock that this file stands for; `None` where another process, or another journal of this one, has it.
+    /// Locks this file exclusively; `None` if another process, or another journal in this process, holds the lock.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn DirLock>>>;
 }
 
-/// Writes all of it; a short write is continued.
+/// Writes the whole buffer; continues short writes.
 pub(super) fn write_all_at(file: &dyn FsFile, mut buf: &[u8], mut offset: u64) -> io::Result<()> {
     while !buf.is_empty() {
         match file.write_at(buf, offset) {
@@ -123,7 +123,7 @@ pub(super) fn write_all_at(file: &dyn FsFile, mut buf: &[u8], mut offset: u64) -
     Ok(())
 }
 
-/// Fills as much of `buf` as the file has there and says how much.
+/// Reads until `buf` is full or the file ends; returns the number of bytes.
 pub(super) fn read_full_at(file: &dyn FsFile, buf: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < buf.len() {

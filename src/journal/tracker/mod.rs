@@ -1,77 +1,78 @@
-//! Which entries are stored, and the entries kept in memory for the follower. Pure: no lock, IO or clock.
+//! Tracks which entries are stored, and keeps the newest entries in memory for the follower. Pure: no lock, IO or
+//! clock.
 //!
-//! The follower hands entries out in *chunks*, runs of sequences behind one acknowledgement, so that the cost is paid
-//! once for many entries and not once for a reading. Segments are removed from the front only, so all that matters is the
-//! first sequence that may be unstored: the begin of the oldest chunk that is out, or else of what comes next. Chunks
-//! may be resolved in any order; one that was given up is never resolved and holds the line for good.
+//! The follower hands out entries in *chunks*: ranges of sequences that share one acknowledgement, so that its cost is
+//! paid once for many entries. Segments are removed from the front only. So only the first sequence that may be
+//! unstored matters: the start of the oldest outstanding chunk, or else of the next entry. Chunks may complete in any
+//! order. A dropped chunk never completes and blocks the removal for good.
 //!
-//! **A replay begins earlier than that** ([`Tracker::replay_from`]). A reading without a time of its own gets the time of
-//! receipt. Two equal ones of one millisecond are both kept, and after a crash only counting both tells how many of them
-//! are stored. So an entry that is stored is replayed too if an unstored one may hold the twin of one of its readings.
-//! That is so if
-//! - their times of receipt overlap (they are known exactly of every entry that was handed out), and
-//! - the unstored one was appended by the same process at most [`MOMENT_MS`] after it: what is received in one
-//!   millisecond is journaled in one moment, unless the wall clock is set back by more than that in between.
+//! **A replay starts earlier** ([`Tracker::replay_from`]). A reading without a timestamp gets its receipt time. If two
+//! such readings of one millisecond are equal, both are kept. After a crash, only counting both shows how many of them
+//! are stored. So a stored entry is also replayed if an unstored one may hold a twin (an equal reading) of one of its
+//! readings. That is possible if
+//! - their receipt times overlap (known exactly for every entry that was handed out), and
+//! - the same process appended the unstored one at most [`MOMENT_MS`] after the stored one. Readings received in one
+//!   millisecond are journaled within this time, unless the wall clock is set back by more in between.
 //!
-//! An entry that is not handed out, or not even journaled, is taken for one whose times overlap. The distance between two
-//! entries is taken on the monotonic clock of the process that appended them. So what a wall clock does, by any amount
-//! and in either direction, neither keeps a segment longer nor begins a replay later. Where disk space is short, the rule
-//! is given up for the oldest segment ([`Tracker::give_up`]): then a crash may take an unstored reading with the time of
-//! receipt for its stored twin.
+//! For an entry that is not handed out, or not yet journaled, the receipt times count as overlapping. The time between
+//! two entries is measured on the monotonic clock of the process that appended them. So no change of the wall clock
+//! keeps a segment longer or starts a replay later. If disk space is short, the rule is suspended for the oldest
+//! segment ([`Tracker::give_up`]). A crash may then mistake an unstored reading with a receipt time for its stored
+//! twin.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::model::{DeadLetter, ReadingBatch, ReceiptTimes};
 
-/// Readings received in the same millisecond are appended within this (ms): `http.queue_timeout`, a slow fdatasync, and
-/// small corrections of the wall clock (a leap second) together.
+/// Readings received in the same millisecond are appended within this time (ms). It covers `http.queue_timeout`, a slow
+/// fdatasync, and small corrections of the wall clock (a leap second).
 const MOMENT_MS: u64 = 5000;
 
-/// When an entry was appended.
+/// The append time of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Appended {
-    /// By which process: see `segment`.
+    /// Identifies the process; see `segment`.
     pub(super) run: u32,
-    /// On the monotonic clock of that process (ms).
+    /// Monotonic clock of that process (ms).
     pub(super) mono_ms: u64,
     /// Milliseconds since 1970.
     pub(super) wall_ms: i64,
 }
 
 impl Appended {
-    /// Whether this, which is not before `earlier`, is in the same moment.
+    /// Whether this append, which is not before `earlier`, is within [`MOMENT_MS`] of it.
     fn in_moment_of(&self, earlier: &Appended) -> bool {
         self.run == earlier.run && self.mono_ms <= earlier.mono_ms.saturating_add(MOMENT_MS)
     }
 }
 
-/// Entries behind one acknowledgement, all of one run.
+/// Entries that share one acknowledgement, all of one run.
 #[derive(Debug)]
 struct Chunk {
-    /// Exclusive.
+    /// The sequence after the last entry.
     end: u64,
-    /// The first and the last of them.
+    /// Append times of the first and the last entry.
     first_at: Appended,
     last_at: Appended,
     receipt_times: ReceiptTimes,
 }
 
-/// What is out and what is stored.
+/// The outstanding and the stored chunks.
 #[derive(Debug)]
 pub(super) struct Tracker {
     /// The first sequence that was not handed out.
     next: u64,
-    /// When the entry at `next` was appended, or earlier.
+    /// Append time of the entry at `next`, or an earlier time.
     next_at: Appended,
-    /// The chunks that are out, by their first sequences.
+    /// The outstanding chunks, by first sequence.
     out: BTreeSet<u64>,
-    /// Those, and the stored ones that a replay may need; by their first sequences.
+    /// The outstanding chunks and the stored ones that a replay may need, by first sequence.
     chunks: BTreeMap<u64, Chunk>,
 }
 
 impl Tracker {
-    /// Nothing is out; `next` was appended at `next_at`.
+    /// No chunk is outstanding; `next` was appended at `next_at`.
     pub(super) fn new(next: u64, next_at: Appended) -> Tracker {
         Tracker { next, next_at, out: BTreeSet::new(), chunks: BTreeMap::new() }
     }
@@ -81,7 +82,7 @@ impl Tracker {
         self.next
     }
 
-    /// The entry that ends before `end` goes out, first of a chunk. Returns what the chunk is called in
+    /// Hands out the entry that ends before `end`, as the first of a chunk. Returns the key of the chunk for
     /// [`Tracker::stored`].
     pub(super) fn hand_out(&mut self, end: u64, at: Appended, receipt_times: ReceiptTimes) -> u64 {
         let first = self.next;
@@ -91,7 +92,7 @@ impl Tracker {
         first
     }
 
-    /// The entry that ends before `end` goes out with the chunk that was handed out last, and is not stored.
+    /// Adds the entry that ends before `end` to the newest chunk, which is not stored.
     pub(super) fn extend(&mut self, end: u64, at: Appended, receipt_times: ReceiptTimes) {
         (self.next, self.next_at) = (end, at);
         if let Some(mut chunk) = self.chunks.last_entry() {
@@ -101,17 +102,17 @@ impl Tracker {
         }
     }
 
-    /// Sequences without entries are passed over.
+    /// Skips sequences without entries.
     pub(super) fn skip_to(&mut self, end: u64) {
         self.next = self.next.max(end);
     }
 
-    /// All of a chunk is stored.
+    /// The whole chunk is stored.
     pub(super) fn stored(&mut self, first: u64) {
         self.out.remove(&first);
     }
 
-    /// Entries appended at this time are the first that are not handed out.
+    /// Sets the append time of the first entry that is not handed out.
     pub(super) fn first_in_line(&mut self, at: Appended) {
         self.next_at = at;
     }
@@ -121,14 +122,14 @@ impl Tracker {
         self.out.first().copied().unwrap_or(self.next)
     }
 
-    /// Where a replay would begin: everything before this sequence is stored, and holds no twin of what is not. It never
-    /// goes back.
+    /// Start of a replay: everything before this sequence is stored and has no twin of an unstored reading. Never
+    /// decreases.
     pub(super) fn replay_from(&self) -> u64 {
         self.chunks.first_key_value().map_or(self.next, |(&first, _)| first)
     }
 
-    /// Lets go of the stored chunks that no replay needs. `end` is the end of what is journaled, `now` the earliest time at
-    /// which more may be appended, if any may.
+    /// Drops the stored chunks that no replay needs. `end` is the end of the journal. `now` is the earliest time of
+    /// future appends; `None` if there will be none.
     pub(super) fn forget(&mut self, end: u64, now: Option<Appended>) {
         let line = if self.next < end { Some(self.next_at) } else { now };
         let (out, chunks) = (&self.out, &self.chunks);
@@ -149,7 +150,7 @@ impl Tracker {
         }
     }
 
-    /// Lets go of what is stored before this sequence whether a replay needs it or not; nothing where that is not all.
+    /// Drops the chunks before this sequence even if a replay needs them. Does nothing if not all of them are stored.
     pub(super) fn give_up(&mut self, before: u64) {
         if before > self.unstored_from() {
             return;
@@ -159,24 +160,24 @@ impl Tracker {
         self.chunks.extend(straddles.map(|(_, chunk)| (before, chunk)));
     }
 
-    /// When the oldest unstored entry was appended; `end` is the end of what is journaled.
+    /// Append time of the oldest unstored entry; `end` is the end of the journal.
     pub(super) fn oldest(&self, end: u64) -> Option<Appended> {
         let waiting = (self.next < end).then_some(self.next_at);
         self.out.first().map(|first| self.chunks[first].first_at).or(waiting)
     }
 }
 
-/// What an entry holds.
+/// The content of an entry.
 #[derive(Debug, Clone)]
 pub enum EntryKind {
-    /// Readings.
+    /// Readings to route to the shards.
     Readings(Arc<ReadingBatch>),
-    /// Messages to keep as dead letters.
+    /// Dead letters to store.
     Dead(Vec<DeadLetter>),
 }
 
 impl EntryKind {
-    /// The times of receipt of its readings.
+    /// The receipt times that its readings use as time.
     pub(super) fn receipt_times(&self) -> ReceiptTimes {
         match self {
             EntryKind::Readings(batch) => batch.receipt_times(),
@@ -185,14 +186,14 @@ impl EntryKind {
     }
 }
 
-/// The end of a frame in the segments, where the follower reads on.
+/// The end of a frame in the segments, where the follower continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) segment: u64,
     pub(super) offset: u64,
 }
 
-/// An entry on its way to the follower.
+/// An entry for the follower.
 #[derive(Debug)]
 pub(super) struct TrackedEntry {
     pub(super) seq: u64,
@@ -203,7 +204,7 @@ pub(super) struct TrackedEntry {
     pub(super) place: Place,
 }
 
-/// The newest entries, without a gap up to the end of the journal; the oldest give way when there are too many bytes.
+/// The newest entries, without a gap up to the end of the journal. Evicts the oldest above `bytes_max`.
 #[derive(Debug)]
 pub(super) struct Tail {
     items: VecDeque<TrackedEntry>,
@@ -231,8 +232,8 @@ impl Tail {
         }
     }
 
-    /// Forgets the entries before `seq`, which were read from the segments, and takes the next ones: at least one if
-    /// there is any, and no more after `bytes`.
+    /// Drops the entries before `seq`, which were read from the segments. Then takes the next ones: at least one if
+    /// there is any, until `bytes` are reached.
     pub(super) fn take(&mut self, seq: u64, bytes: usize) -> Vec<TrackedEntry> {
         let mut taken = Vec::new();
         let mut left = bytes;

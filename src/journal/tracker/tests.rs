@@ -1,4 +1,4 @@
-//! The rules of the tracker on histories of a wall clock that steps, and the tail.
+//! Tests of the tracker's rules with a wall clock that jumps, and of the tail.
 
 use std::ops::Range;
 
@@ -37,7 +37,7 @@ fn the_line_moves_only_over_stored_chunks_and_never_over_one_given_up() {
 #[test]
 fn a_replay_begins_before_the_stored_entries_that_may_hold_a_twin() {
     let mut tracker = Tracker::new(10, at(1, 0));
-    // Ends, when appended, times of receipt. The clock is set back by an hour before the last.
+    // End, append time, receipt times. The clock is set back by an hour before the last.
     let chunks: [(u64, u64, &[i64]); 5] =
         [(20, 0, &[1000]), (30, 4000, &[4900, 5000]), (40, 4500, &[]), (50, 5000, &[5000]), (60, 5100, &[-3_599_000])];
     let all: Vec<u64> = chunks.map(|(end, ms, of)| tracker.hand_out(end, at(1, ms), times(of))).to_vec();
@@ -49,11 +49,11 @@ fn a_replay_begins_before_the_stored_entries_that_may_hold_a_twin() {
     assert_eq!((tracker.unstored_from(), tracker.replay_from()), (40, 20), "the second and the fourth share a time");
     tracker.stored(all[3]);
     tracker.forget(60, now(9000));
-    assert_eq!(tracker.replay_from(), 20, "what comes next may hold a twin");
+    assert_eq!(tracker.replay_from(), 20, "the next entry may hold a twin");
     tracker.forget(60, now(9001));
     assert_eq!(tracker.replay_from(), 40, "the moment of the second one has passed");
     tracker.forget(60, None);
-    assert_eq!(tracker.replay_from(), 60, "nothing more comes");
+    assert_eq!(tracker.replay_from(), 60, "no future appends");
 }
 
 #[test]
@@ -88,15 +88,15 @@ fn a_segment_is_given_up_alone_and_only_if_all_of_it_is_stored() {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Time passes; the wall clock is set by the second.
+    /// Time passes; then the wall clock jumps by the second value.
     Pass(u64, i64),
-    /// An entry with readings received this long ago, by the wall clock as it was then.
+    /// Appends an entry with readings received this long ago, with the wall-clock time of then.
     Append(Vec<u64>),
-    /// So many entries go out, with chunks begun where there is a `true`.
+    /// Hands out one entry per element; `true` starts a chunk.
     HandOut(Vec<bool>),
     Store(Vec<usize>),
     Forget,
-    /// The process is killed; the checkpoint has this part of the way to where a replay would begin.
+    /// The process is killed; the checkpoint has this percentage of the current start of a replay.
     Restart(u64),
 }
 
@@ -117,14 +117,14 @@ struct Sent {
     received: Vec<i64>,
 }
 
-/// The journal as the naive model of the rule has it: entries by sequence, chunks by ranges.
+/// A naive model of the journal: entries by sequence, chunks by ranges.
 struct World {
     tracker: Tracker,
     now: Appended,
-    /// The wall clock at each past moment of this run, newest last.
+    /// Offsets of the wall clock in this run, newest last.
     clock: Vec<(u64, i64)>,
     entries: Vec<Sent>,
-    /// Of this run, and whether they are stored.
+    /// Chunks of this run, and whether they are stored.
     chunks: Vec<(Range<u64>, bool)>,
     /// Everything that was ever stored.
     done: BTreeSet<u64>,
@@ -206,21 +206,24 @@ impl World {
         a.run == b.run && a.mono_ms + MOMENT_MS >= b.mono_ms
     }
 
-    /// Never later than needed: whoever may hold the twin of an unstored reading is replayed.
+    /// A replay never starts too late: every entry that may hold a twin of an unstored reading is replayed.
     fn is_covered(&self) {
         let from = self.tracker.replay_from();
         for later in (0..self.end()).filter(|seq| !self.done.contains(seq)) {
-            assert!(from <= later, "{later} is not stored and {from} begins behind it");
+            assert!(from <= later, "{later} is not stored, but the replay starts at {from}");
             let entry = &self.entries[later as usize];
             for earlier in (0..later).filter(|seq| self.near(*seq, entry.at)) {
                 let twin = self.entries[earlier as usize].received.iter().any(|ms| entry.received.contains(ms));
-                assert!(!twin || from <= earlier, "{earlier} may hold a twin of {later}, and {from} begins behind it");
+                assert!(
+                    !twin || from <= earlier,
+                    "{earlier} may hold a twin of {later}, but the replay starts at {from}"
+                );
             }
         }
     }
 
-    /// Within the bound: nothing is kept but what is unstored, what was appended in the moment before, and what is in a
-    /// chunk with such.
+    /// A replay never starts too early: only unstored entries are kept, those appended within [`MOMENT_MS`] before, and
+    /// the rest of their chunks.
     fn goes_on(&self) {
         let unread = self.tracker.next() < self.end();
         let last_out = self.tracker.next().checked_sub(1).map(|seq| self.entries[seq as usize].at);
@@ -234,7 +237,11 @@ impl World {
         let kept = (0..self.end()).filter(|seq| needed(*seq));
         let chunk_of = |seq: u64| self.chunks.iter().find(|(range, _)| range.contains(&seq)).map(|(r, _)| r.start);
         let bound = kept.map(|seq| chunk_of(seq).unwrap_or(seq)).min().unwrap_or(self.end());
-        assert!(self.tracker.replay_from() >= bound, "{} is kept, and {bound} is needed", self.tracker.replay_from());
+        assert!(
+            self.tracker.replay_from() >= bound,
+            "{} is kept, but only {bound} is needed",
+            self.tracker.replay_from()
+        );
     }
 }
 
@@ -253,7 +260,7 @@ proptest! {
             world.step(step);
             world.is_covered();
             if !matches!(step, Step::Restart(_)) {
-                assert!(world.tracker.replay_from() >= from, "it never goes back");
+                assert!(world.tracker.replay_from() >= from, "the start of a replay never decreases");
             }
             from = world.tracker.replay_from();
         }
@@ -276,5 +283,5 @@ fn the_tail_forgets_the_oldest_and_gives_the_rest_in_order() {
     assert_eq!(seqs(tail.take(4, 1)), [4]);
     assert_eq!(seqs(tail.take(5, 100)), [5]);
     tail.push(TrackedEntry { bytes: 36, ..item(6) });
-    assert_eq!((tail.first_seq(), tail.bytes), (None, 0), "one larger than all of it is read from its segment");
+    assert_eq!((tail.first_seq(), tail.bytes), (None, 0), "an entry larger than the tail is read from its segment");
 }

@@ -1,4 +1,4 @@
-//! Building a batch, reading by reading.
+//! Builds a batch reading by reading.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -11,24 +11,24 @@ use crate::model::ids::stable_hash;
 use crate::model::reading::Reading;
 use crate::model::value::ValueRef;
 
-/// Up to this many names (or shapes) are found by comparing, which is faster than hashing; more are found in a table, so
-/// that a payload full of distinct ones costs linear time.
+/// Up to this many names (or schemas) are searched linearly, which is faster than hashing. More are found in a hash
+/// table, so that a payload of distinct names takes linear time.
 const COMPARED_MAX: usize = 16;
 
-/// What a builder could not take; the decoder makes a reject of it.
+/// A limit that a reading exceeds; the decoder makes a reject of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BuildError {
-    /// The reading has this name already.
+    /// The reading already has this field name.
     DuplicateField,
-    /// More than the allowed number of values, [`VALUES_MAX`] at most.
+    /// More values than the builder allows; see [`BatchBuilder::new`].
     TooManyFields,
     /// More than [`NAMES_MAX`] names in one batch.
     TooManyNames,
-    /// The sensor would have too many names in its bucket.
+    /// The sensor would exceed the field limit in its bucket.
     BucketFieldsFull(BucketFieldsFull),
 }
 
-/// A place in a batch that is being built.
+/// A position in a batch that is being built; see [`BatchBuilder::rollback`].
 #[derive(Debug, Clone, Copy)]
 pub struct Mark {
     bytes: usize,
@@ -36,9 +36,9 @@ pub struct Mark {
 }
 
 /// Writes a batch, reading by reading: [`begin`](BatchBuilder::begin), values, then [`commit`](BatchBuilder::commit) or
-/// [`abort`](BatchBuilder::abort). Nothing of an aborted reading stays but its names.
+/// [`abort`](BatchBuilder::abort). An aborted reading leaves only its names.
 ///
-/// The sensor id, time and tags are given at the commit, since in JSON they may come after the values.
+/// The commit takes the sensor id, time and tags, because in JSON they may follow the values.
 #[derive(Debug, Default)]
 pub struct BatchBuilder {
     batch: ReadingBatch,
@@ -46,9 +46,9 @@ pub struct BatchBuilder {
     numbers: u8,
     /// Names of the values so far.
     used: Vec<u16>,
-    /// The shape, where it is known before the values.
+    /// The schema, if it is known before the values.
     like: Option<u32>,
-    /// The shape of the reading that was committed last.
+    /// The schema of the last committed reading.
     committed: u32,
     values_max: usize,
     last: Vec<u16>,
@@ -57,15 +57,15 @@ pub struct BatchBuilder {
     guard: Option<Box<FieldGuard>>,
 }
 
-/// Finds names or shapes by hash, once there are more than [`COMPARED_MAX`]. The seed is drawn anew for each batch that
-/// is so large: nobody can prepare names that all collide.
+/// Finds names or schemas by hash, once there are more than [`COMPARED_MAX`]. Each such batch has a new random seed, so
+/// that no sender can prepare colliding names.
 #[derive(Debug, Default)]
 struct Index {
     table: HashTable<u32>,
     seed: u64,
 }
 
-/// What an [`Index`] is of.
+/// Keys of an [`Index`].
 trait Key {
     fn hash(&self, seed: u64) -> u64;
 }
@@ -84,7 +84,7 @@ impl Key for [u16] {
 }
 
 impl Index {
-    /// The place of `wanted` in `all`.
+    /// The index of `wanted` in `all`.
     fn find<T: Key + PartialEq + ?Sized>(&self, all: &[Box<T>], wanted: &T) -> Option<u32> {
         if all.len() <= COMPARED_MAX {
             return all.iter().position(|t| **t == *wanted).map(|i| i as u32);
@@ -92,7 +92,7 @@ impl Index {
         self.table.find(wanted.hash(self.seed), |&i| *all[i as usize] == *wanted).copied()
     }
 
-    /// Takes in what was added since the last time.
+    /// Indexes the elements added since the last call.
     fn grow<T: Key + ?Sized>(&mut self, all: &[Box<T>]) {
         if all.len() <= COMPARED_MAX {
             return;
@@ -109,18 +109,18 @@ impl Index {
 }
 
 impl BatchBuilder {
-    /// A builder that takes at most `values_max` values a reading.
+    /// A builder that accepts at most `values_max` values per reading, capped at [`VALUES_MAX`].
     pub fn new(values_max: usize) -> BatchBuilder {
         BatchBuilder { values_max: values_max.min(VALUES_MAX), ..BatchBuilder::default() }
     }
 
-    /// From here to the end of the batch readings are refused that bring too many names. To be called while it is empty.
+    /// Enforces the field limit until the end of the batch. Call it while the batch is empty.
     pub fn guard(&mut self, guard: FieldGuard) {
         debug_assert!(self.is_empty());
         self.guard = Some(Box::new(guard));
     }
 
-    /// Drops what an unfinished reading left and starts the next.
+    /// Discards an unfinished reading and starts the next.
     pub fn begin(&mut self) {
         self.values.clear();
         self.used.clear();
@@ -128,22 +128,22 @@ impl BatchBuilder {
         self.like = None;
     }
 
-    /// How many values the current reading has.
+    /// Number of values of the current reading.
     pub fn value_count(&self) -> usize {
         self.used.len()
     }
 
-    /// How many readings are committed.
+    /// Number of committed readings.
     pub fn len(&self) -> usize {
         self.batch.len()
     }
 
-    /// Whether none is.
+    /// Whether no reading is committed.
     pub fn is_empty(&self) -> bool {
         self.batch.is_empty()
     }
 
-    /// Bytes held so far.
+    /// Bytes of the committed records.
     pub fn memory_bytes(&self) -> usize {
         self.batch.records.len()
     }
@@ -151,7 +151,8 @@ impl BatchBuilder {
     /// Adds a value to the current reading.
     ///
     /// # Errors
-    /// A name twice, or too many values or names; the reading can still be committed without this value or aborted.
+    /// A duplicate name, or too many values or names. The reading can still be committed without this value, or
+    /// aborted.
     pub fn value(&mut self, name: &str, value: ValueRef<'_>) -> Result<(), BuildError> {
         if self.used.len() >= self.values_max {
             return Err(BuildError::TooManyFields);
@@ -170,23 +171,24 @@ impl BatchBuilder {
         value.encode(&mut self.values);
     }
 
-    /// Begins a reading with the fields of this shape, a [`BatchBuilder::committed_shape`] of this batch; its values
-    /// follow with [`BatchBuilder::next_value`], one for each field, in order.
+    /// Starts a reading with the fields of this schema, a [`BatchBuilder::committed_shape`] of this batch. Add its
+    /// values with [`BatchBuilder::next_value`], one for each field, in order.
     pub fn begin_like(&mut self, schema: u32) {
         self.begin();
         self.like = Some(schema);
     }
 
-    /// Adds the value of the next field.
+    /// Adds the value of the next field of the schema; see [`BatchBuilder::begin_like`].
     pub fn next_value(&mut self, value: ValueRef<'_>) {
         self.put(value);
     }
 
-    /// Ends the current reading. `tags` must be sorted by key, keys at most 255 and values at most 65,535 bytes, 65,535
-    /// in all; `sensor_id` at most 65,535 bytes. The decoders' limits are far below.
+    /// Ends the current reading. `tags` must be sorted by key, with keys of at most 255 bytes, values of at most 65,535
+    /// bytes, and 65,535 bytes in total. `sensor_id` has at most 65,535 bytes. The limits of the decoders are far
+    /// lower.
     ///
     /// # Errors
-    /// The [guard](BatchBuilder::guard) refuses it; the reading can only be aborted.
+    /// The reading exceeds the [field limit](BatchBuilder::guard); it can only be aborted.
     pub fn commit(
         &mut self,
         sensor_id: &str,
@@ -235,27 +237,27 @@ impl BatchBuilder {
         Ok(())
     }
 
-    /// The shape of the reading that was committed last.
+    /// The schema of the last committed reading.
     pub fn committed_shape(&self) -> u32 {
         self.committed
     }
 
-    /// Drops the current reading.
+    /// Discards the current reading.
     pub fn abort(&mut self) {
         self.begin();
     }
 
-    /// How many names are interned; at [`NAMES_MAX`] the batch should be sent on.
+    /// Number of interned names. At [`NAMES_MAX`] the batch should be sent on.
     pub fn names_len(&self) -> usize {
         self.batch.names.len()
     }
 
-    /// Where the batch stands, for [`BatchBuilder::rollback`].
+    /// The current position, for [`BatchBuilder::rollback`].
     pub fn mark(&self) -> Mark {
         Mark { bytes: self.batch.records.len(), count: self.batch.places.len() }
     }
 
-    /// Takes back every reading committed since `mark`.
+    /// Removes all readings committed since `mark`.
     pub fn rollback(&mut self, mark: Mark) {
         self.batch.records.truncate(mark.bytes);
         self.batch.places.truncate(mark.count);
@@ -265,7 +267,7 @@ impl BatchBuilder {
     /// Adds an owned reading (tests and tools).
     ///
     /// # Errors
-    /// As [`BatchBuilder::value`].
+    /// Like [`BatchBuilder::value`] and [`BatchBuilder::commit`].
     pub fn push(&mut self, reading: &Reading) -> Result<(), BuildError> {
         self.begin();
         for (name, value) in &reading.values {
@@ -275,7 +277,7 @@ impl BatchBuilder {
         self.commit(&reading.sensor_id, reading.ts_ms, reading.receipt_time, &tags)
     }
 
-    /// The batch; the builder is as new.
+    /// Returns the batch and resets the builder.
     pub fn finish(&mut self) -> ReadingBatch {
         self.begin();
         self.last.clear();
@@ -285,7 +287,7 @@ impl BatchBuilder {
         std::mem::take(&mut self.batch)
     }
 
-    /// Interns a name. The value at the same place of the reading before nearly always has the same one.
+    /// Interns a name. Guesses first that it is the name at the same position of the previous reading.
     fn intern(&mut self, name: &str) -> Result<u16, BuildError> {
         let names = &self.batch.names;
         if let Some(&guess) = self.last.get(self.used.len())
@@ -304,7 +306,7 @@ impl BatchBuilder {
         Ok((self.batch.names.len() - 1) as u16)
     }
 
-    /// The shape of the current reading. There is no limit to them: each is smaller than the reading that brought it.
+    /// The schema of the current reading. The number of schemas needs no limit: each is smaller than its first reading.
     fn schema(&mut self) -> u32 {
         let schemas = &mut self.batch.schemas;
         if let Some(known) = self.schemas.find(schemas, &self.used[..]) {

@@ -1,15 +1,15 @@
-//! Readings on their way from a decoder to a shard, in one run of bytes.
+//! Readings between a decoder and a shard, packed into one byte buffer.
 //!
-//! Constraints: a gateway's body holds a thousand readings of a thousand sensors, a broker's message one. No allocation
-//! per reading; the journal must be able to write the batch as it is and read it back; a shard must be able to start at
-//! any reading, and to take its values over without looking at each. So: field names are interned once a batch, and so
-//! are the combinations of them (*shapes*: few, since the readings of one kind of sensor have the same fields);
-//! everything else stands in line.
+//! Constraints: a gateway's body has a thousand readings of a thousand sensors; a broker's message has one. There is no
+//! allocation per reading. The journal writes the batch unchanged and reads it back. A shard can start at any reading
+//! and copy its values without decoding each. So field names are interned once per batch, and so are their combinations
+//! (*field schemas*: few, because the readings of one kind of sensor have the same fields). Everything else is stored
+//! inline.
 //!
-//! A record: flags (u8), time (i64 ms), length of the sensor id (u16), length of the tags (u16), shape (u32), how many of
-//! the values are numbers (u8), length of the values (u32); then sensor id, tags and values ([`super::value`]), one for
-//! each name of the shape. All little-endian. [`ReadingBatch::encode`] puts names and shapes before the records. Where
-//! each record begins, and its sensor's hash, is kept beside them, for the router.
+//! A record: flags (u8), time (i64 ms), length of the sensor id (u16), length of the tags (u16), schema (u32), number
+//! of numeric values (u8), length of the values (u32); then sensor id, tags, and one value ([`super::value`]) for each
+//! name of the schema. All numbers are little-endian. [`ReadingBatch::encode`] writes names and schemas before the
+//! records. The offset of each record and the hash of its sensor are kept separately, for the router.
 
 mod builder;
 
@@ -25,17 +25,18 @@ const FLAG_RECEIPT_TIME: u8 = 1;
 /// Bytes of a record before its sensor id.
 const HEAD_BYTES: usize = 1 + 8 + 2 + 2 + 4 + 1 + 4;
 
-/// Most values a record can hold (`limits.fields_max` cannot be set higher): their number is one byte.
+/// Maximum number of values in a record, because it is stored in one byte. Upper limit of `limits.fields_max`.
 pub const VALUES_MAX: usize = 255;
-/// Most names a batch can hold: an index is two bytes. A builder that is full says so, and the batch is sent on.
+/// Maximum number of names in a batch. A name index has two bytes. When a builder reaches it, the batch is sent on.
 pub const NAMES_MAX: usize = 4096;
 
-/// A sensor's tags in canonical form: `(u8 key length, key, u16 value length, value)*`, sorted by key. Compared as bytes.
+/// A sensor's tags in canonical form: `(u8 key length, key, u16 value length, value)*`, sorted by key. Compared as
+/// bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Tags(Box<[u8]>);
 
 impl Tags {
-    /// Tags from their canonical form, as [`ReadingRef::tags`] gives it.
+    /// Tags from their canonical form, as in [`ReadingRef::tags`].
     pub fn from_canonical(bytes: &[u8]) -> Tags {
         Tags(bytes.into())
     }
@@ -45,7 +46,7 @@ impl Tags {
         &self.0
     }
 
-    /// Key and value, sorted by key.
+    /// Keys and values, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         tags_iter(&self.0)
     }
@@ -61,35 +62,35 @@ fn tags_iter(bytes: &[u8]) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The first and the last time of receipt among some readings; empty if none of them has one.
+/// The first and the last receipt time in a set of readings; empty if no reading has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReceiptTimes(Option<(i64, i64)>);
 
 impl ReceiptTimes {
-    /// Takes in one more (milliseconds since 1970).
+    /// Adds a receipt time (milliseconds since 1970).
     pub fn add(&mut self, ts_ms: i64) {
         self.join(ReceiptTimes(Some((ts_ms, ts_ms))));
     }
 
-    /// Takes in those of others.
+    /// Extends the range by that of other readings.
     pub fn join(&mut self, other: ReceiptTimes) {
         if let Some((first, last)) = other.0 {
             self.0 = Some(self.0.map_or((first, last), |(a, b)| (a.min(first), b.max(last))));
         }
     }
 
-    /// Whether there is none.
+    /// Whether no reading has a receipt time.
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Whether a time may be in both.
+    /// Whether both ranges may contain the same time.
     pub fn overlap(&self, other: &ReceiptTimes) -> bool {
         self.0.zip(other.0).is_some_and(|((a_first, a_last), (b_first, b_last))| a_first <= b_last && b_first <= a_last)
     }
 }
 
-/// Readings, immutable from here on; shared by the shards they go to.
+/// Packed readings; immutable, and shared by the shards that receive them.
 #[derive(Debug, Clone, Default)]
 pub struct ReadingBatch {
     names: Vec<Box<str>>,
@@ -99,10 +100,10 @@ pub struct ReadingBatch {
     receipt_times: ReceiptTimes,
 }
 
-/// Where a reading stands in its batch, and the hash of its sensor.
+/// The position of a reading in its batch, and the hash of its sensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowPosition {
-    /// For [`ReadingBatch::at`].
+    /// Argument of [`ReadingBatch::at`].
     pub offset: u32,
     /// [`stable_hash`] of the sensor id.
     pub hash: u64,
@@ -116,36 +117,36 @@ pub struct ReadingRef<'a> {
     pub ts_ms: i64,
     /// See [`Reading::receipt_time`].
     pub receipt_time: bool,
-    /// The tags in canonical form; empty where there are none.
+    /// The tags in canonical form; may be empty.
     pub tags: &'a [u8],
-    /// Its shape: see [`ReadingBatch::schema`].
+    /// Index for [`ReadingBatch::schema`].
     pub schema: u32,
-    /// How many of its values are numbers.
+    /// Number of its numeric values.
     pub numbers: u8,
-    /// Its values in compact form ([`super::value`]), one for each name of its shape.
+    /// Its values in compact form ([`super::value`]), one for each name of its schema.
     pub payload: &'a [u8],
     names: &'a [u16],
 }
 
 impl<'a> ReadingRef<'a> {
-    /// The series.
+    /// Borrowed from the batch; each call validates its UTF-8.
     pub fn sensor_id(&self) -> &'a str {
         // Checked when the batch was built or decoded.
         std::str::from_utf8(self.id).unwrap_or_default()
     }
 
-    /// The bytes of the series' name, which cost nothing to compare.
+    /// The bytes of the sensor id, without the cost of UTF-8 validation.
     pub fn sensor_id_bytes(&self) -> &'a [u8] {
         self.id
     }
 
-    /// Index into the batch's names, and the value.
+    /// Name indexes (see [`ReadingBatch::name`]) and values.
     pub fn values(&self) -> impl Iterator<Item = (u16, ValueRef<'a>)> + use<'a> {
         let mut cursor = Cursor { rest: self.payload };
         self.names.iter().map_while(move |&name| Some((name, cursor.value()?)))
     }
 
-    /// An owned copy.
+    /// An owned copy, for tests and tools.
     pub fn to_reading(&self, batch: &ReadingBatch) -> Reading {
         Reading {
             sensor_id: self.sensor_id().to_owned(),
@@ -158,12 +159,12 @@ impl<'a> ReadingRef<'a> {
 }
 
 impl ReadingBatch {
-    /// How many readings.
+    /// Number of readings.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Whether there is none.
+    /// Whether the batch has no readings.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
@@ -173,22 +174,22 @@ impl ReadingBatch {
         &self.names
     }
 
-    /// The name behind an index of [`ReadingRef::values`].
+    /// The name for an index of [`ReadingRef::values`].
     pub fn name(&self, index: u16) -> &str {
         &self.names[usize::from(index)]
     }
 
-    /// How many shapes there are.
+    /// Number of field schemas.
     pub fn shape_count(&self) -> usize {
         self.schemas.len()
     }
 
-    /// The names of a shape, as indexes of [`ReadingBatch::name`].
+    /// The names of a schema, as indexes for [`ReadingBatch::name`].
     pub fn schema(&self, index: u32) -> &[u16] {
         &self.schemas[index as usize]
     }
 
-    /// Bytes held.
+    /// Memory use, in bytes.
     pub fn memory_bytes(&self) -> usize {
         memory::block(self.records.capacity())
             + memory::block(self.places.capacity() * size_of::<RowPosition>())
@@ -198,29 +199,29 @@ impl ReadingBatch {
             + self.schemas.iter().map(|schema| memory::block(size_of_val(&**schema))).sum::<usize>()
     }
 
-    /// Bytes that [`ReadingBatch::encode`] adds.
+    /// Number of bytes that [`ReadingBatch::encode`] appends.
     fn encoded_bytes(&self) -> usize {
         let names: usize = self.names.iter().map(|name| 2 + name.len()).sum();
         let schemas: usize = self.schemas.iter().map(|schema| 1 + 2 * schema.len()).sum();
         4 + 2 + names + 4 + schemas + self.records.len()
     }
 
-    /// The times of receipt of its readings, those taken back by [`BatchBuilder::rollback`] included.
+    /// The receipt times of its readings, including those removed by [`BatchBuilder::rollback`].
     pub fn receipt_times(&self) -> ReceiptTimes {
         self.receipt_times
     }
 
-    /// Where the readings stand, in order.
+    /// The positions of the readings, in order.
     pub fn places(&self) -> &[RowPosition] {
         &self.places
     }
 
-    /// Each reading with the offset at which [`ReadingBatch::at`] finds it again.
+    /// Each reading with its offset for [`ReadingBatch::at`].
     pub fn iter(&self) -> impl Iterator<Item = (u32, ReadingRef<'_>)> {
         self.places.iter().filter_map(|place| Some((place.offset, self.at(place.offset)?)))
     }
 
-    /// The reading at an offset of [`ReadingBatch::places`]; `None` elsewhere, as far as that can be told.
+    /// The reading at an offset of [`ReadingBatch::places`]. Other offsets give `None` or an invalid reading.
     pub fn at(&self, offset: u32) -> Option<ReadingRef<'_>> {
         self.parse(offset as usize).map(|(reading, _)| reading)
     }
@@ -230,9 +231,8 @@ impl ReadingBatch {
         self.iter().map(|(_, r)| r.to_reading(self)).collect()
     }
 
-    /// Appends the whole batch in a form that [`ReadingBatch::decode`] reads back: number of readings (u32), number of
-    /// names (u16), each name (u16 length, bytes), number of shapes (u32), each shape (u8 length, names as u16), then the
-    /// records.
+    /// Encodes the batch for [`ReadingBatch::decode`]: number of readings (u32), number of names (u16), each name (u16
+    /// length, bytes), number of schemas (u32), each schema (u8 length, names as u16), then the records.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.reserve(self.encoded_bytes());
         out.extend_from_slice(&(self.len() as u32).to_le_bytes());
@@ -249,7 +249,7 @@ impl ReadingBatch {
         out.extend_from_slice(&self.records);
     }
 
-    /// Reads what [`ReadingBatch::encode`] wrote, checking every record; `None` where it is not whole.
+    /// Decodes the bytes of [`ReadingBatch::encode`] and checks every record; `None` if they are incomplete or invalid.
     pub fn decode(bytes: &[u8]) -> Option<ReadingBatch> {
         let mut cursor = Cursor { rest: bytes };
         let count = cursor.u32()? as usize;
@@ -301,7 +301,7 @@ impl ReadingBatch {
 }
 
 impl<'a> ReadingRef<'a> {
-    /// The sensor id, where the whole record holds together: what comes from a file may not.
+    /// The sensor id, if the whole record is valid. Records from a file may not be.
     fn checked(&self) -> Option<&'a str> {
         let mut cursor = Cursor { rest: self.payload };
         let mut numbers = 0;
@@ -313,7 +313,7 @@ impl<'a> ReadingRef<'a> {
     }
 }
 
-/// A batch of owned readings (tests and tools); readings that cannot be built are left out.
+/// Builds a batch of owned readings (tests and tools); skips readings that exceed a limit.
 impl FromIterator<Reading> for ReadingBatch {
     fn from_iter<I: IntoIterator<Item = Reading>>(readings: I) -> ReadingBatch {
         let mut builder = BatchBuilder::new(VALUES_MAX);
@@ -386,7 +386,7 @@ mod tests {
     #[test]
     fn names_are_interned_once_however_many_there_are() {
         let mut builder = BatchBuilder::new(VALUES_MAX);
-        // Twice, since a finished builder starts anew.
+        // Twice, because a finished builder is reused.
         for _ in 0..2 {
             for i in (0..NAMES_MAX).chain((0..NAMES_MAX).rev()) {
                 builder.value(&format!("name {i}"), ValueRef::Int(i as i64)).unwrap();

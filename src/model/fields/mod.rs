@@ -1,25 +1,27 @@
-//! How many different field names a sensor may use in a bucket (`limits.bucket_fields_max`): decided before a reading is
-//! journaled, for every way in. Pure, shared by all threads that decode.
+//! The field limit (`limits.bucket_fields_max`): the number of distinct field names per sensor and bucket. Checked
+//! before a reading is journaled, for every protocol. Pure; shared by all threads that decode.
 //!
-//! Constraints: nothing may be done for a reading in the usual case, a fleet whose sensors use the same few names; a sensor
-//! that keeps to the limit must never be refused, whatever others do; memory is bounded whatever arrives.
+//! Constraints: the usual case, a fleet whose sensors use the same few names, must cost nothing per reading. A sensor
+//! within the limit must never be rejected, regardless of other sensors. Memory is bounded for any input.
 //!
-//! So names are told apart in two kinds. A name is *shared* when two sensors have used it, and at most an eighth of the
-//! limit are shared ([`shared_max`]). A reading whose names are all shared passes without a look: all shared names together
-//! are no more than an eighth. Any other reading is counted: for each sensor and bucket the set of its names is kept, as
-//! hashes, and a reading that would make it larger than the limit is refused. A sensor that repeats itself is
-//! recognised by the shape of its readings, so that it costs one look into a table.
+//! So there are two kinds of names. A name is *shared* if two sensors have used it; at most an eighth of the limit is
+//! shared ([`shared_max`]). A reading with only shared names passes without counting, because all shared names together
+//! are at most an eighth of the limit. Any other reading is counted: for each sensor and bucket, the set of names is
+//! kept as hashes. A reading that would exceed the limit is rejected. Repeated readings of a sensor are recognized by
+//! their field schema, at the cost of one hash lookup.
 //!
-//! What holds, within one process:
-//! - the set of a sensor and bucket holds names that it has really used, so that one with no more names than the limit is
-//!   never refused (but for two names with the same 64-bit hash, whose seed nobody knows, and those make it smaller);
-//! - a bucket gets at most the limit, and an eighth of it of names that were shared when it used them. A sensor alone, or
-//!   with names of its own, is stopped exactly at the limit;
-//! - the sets take at most [`MEMORY_MAX`]. Beyond it those that were not used for longest are forgotten, and such a bucket
-//!   begins again: it takes thousands of sensors at their limit at the same time. A restart begins again too.
+//! Guarantees, within one process:
+//! - The set of a sensor and bucket contains only names that were really used. So a sensor with at most the limit of
+//!   names is never rejected. (Two names with the same hash count as one, which only makes the set smaller. The seed is
+//!   secret.)
+//! - A bucket gets at most the limit, plus an eighth of it in names that were shared when the sensor used them. A
+//!   sensor that is alone, or whose names no other sensor uses, is stopped exactly at the limit.
+//! - The sets use at most [`MEMORY_MAX`]. Beyond it the least recently used ones are evicted, and counting starts again
+//!   for these buckets. This requires thousands of sensors at their limit at the same time. Counting also starts again
+//!   after a restart.
 //!
-//! The shared names are looked for anew every [`EPOCH_MS`], so that names that are not used any more leave room. The
-//! journal's replay is not asked: what was acknowledged is stored.
+//! The shared names are determined again every [`EPOCH_MS`], so that unused names free their space. The journal's
+//! replay skips this check: acknowledged readings are always stored.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,50 +33,50 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::memory;
 use super::span::{BucketStart, Span};
 
-/// All sets together.
+/// Memory limit for all sets together, in bytes.
 pub const MEMORY_MAX: usize = 16 << 20;
-/// Threads that decode seldom meet in one of these.
+/// Number of locks, so that decoding threads rarely contend.
 const STRIPES: usize = 16;
-/// Names whose first sensor is remembered, 16 bytes each; of more it is not seen that they are shared.
+/// Number of names whose first sensor is remembered, 16 bytes each. Further names cannot become shared.
 const OWNERS_MAX: usize = 16_384;
-/// How long the shared names hold, in milliseconds of the clock by which readings are received.
+/// Lifetime of the set of shared names, in milliseconds of receipt time.
 const EPOCH_MS: i64 = 60 * 60 * 1000;
-/// Field schemas by which a sensor's readings are recognised.
+/// Number of recent field schemas that are kept per sensor and bucket.
 const SHAPES_KEPT: usize = 4;
 
-/// How many names may be shared.
+/// The maximum number of shared names.
 const fn shared_max(fields_max: usize) -> usize {
     fields_max / 8
 }
 
-/// Names by their hashes.
+/// Hashes of names.
 type Names = HashTable<u64>;
 
-/// Counts field names; cloning shares the counts.
+/// Counts field names. A clone shares the counts.
 #[derive(Debug, Clone)]
 pub struct FieldLimiter(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     span: Span,
-    /// Nobody can prepare names or sensors that collide.
+    /// Random, so that no sender can prepare colliding names or ids.
     seed: u64,
-    /// Counts on when the shared names are looked for anew.
+    /// Incremented when the shared names are determined again.
     epoch: AtomicU32,
     shared: RwLock<Arc<Names>>,
     owners: Mutex<Owners>,
     stripes: [Mutex<Stripe>; STRIPES],
 }
 
-/// The sensors that used a name first.
+/// The first sensor that used each name.
 #[derive(Debug, Default)]
 struct Owners {
     since_ms: i64,
-    /// Hashes of name and sensor.
+    /// Pairs of the hashes of name and sensor.
     table: HashTable<(u64, u64)>,
 }
 
-/// A part of the sets: those used lately, and those that were before them.
+/// A part of the sets, in two generations: recently used, and older.
 #[derive(Debug, Default)]
 struct Stripe {
     young: HashTable<Used>,
@@ -82,12 +84,12 @@ struct Stripe {
     young_bytes: usize,
 }
 
-/// What a sensor has used in a bucket.
+/// The names that a sensor has used in a bucket.
 #[derive(Debug)]
 struct Used {
-    /// Of sensor and bucket.
+    /// Hash of sensor and bucket.
     key: u64,
-    /// In which its names were noted.
+    /// The epoch in which its names were last recorded.
     epoch: u32,
     schemas: [u64; SHAPES_KEPT],
     shapes_next: u8,
@@ -95,26 +97,26 @@ struct Used {
     names: Vec<u32>,
 }
 
-/// A reading that would bring too many names.
+/// A reading exceeds the field limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BucketFieldsFull {
-    /// Names that its sensor has used in its bucket.
+    /// Number of names that the sensor has used in the bucket.
     pub used: usize,
-    /// Names of it that are new there.
+    /// Number of further names in the reading.
     pub new: usize,
-    /// The limit.
+    /// The value of `limits.bucket_fields_max`.
     pub max: usize,
 }
 
 impl FieldLimiter {
-    /// A limiter for buckets of this span that has seen nothing.
+    /// An empty limiter for buckets of this span.
     pub fn new(span: Span) -> FieldLimiter {
         let seed = RandomState::new().hash_one(0);
         let (shared, owners, stripes) = Default::default();
         FieldLimiter(Arc::new(Inner { span, seed, epoch: AtomicU32::new(0), shared, owners, stripes }))
     }
 
-    /// What guards one batch: at most `fields_max` names. `now_ms`: when it is received.
+    /// The guard for one batch: at most `fields_max` names. `now_ms` is the receipt time.
     pub fn guard(&self, fields_max: usize, now_ms: i64) -> FieldGuard {
         self.0.begin_epoch(now_ms);
         let epoch = self.0.epoch.load(Ordering::Relaxed);
@@ -123,19 +125,19 @@ impl FieldLimiter {
         FieldGuard { inner, epoch, shared, fields_max, hashes, schemas, last: None }
     }
 
-    /// Bytes held by the sets of names.
+    /// Memory use of the sets, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.0.stripes.iter().map(|stripe| lock(stripe).memory_bytes()).sum()
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What a thread that panicked has left is a count that is a little too low.
+    // Ignores poisoning: after a panic, a count is at most slightly too low.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Inner {
-    /// Lets go of the shared names when they have held for long enough, or the clock was set.
+    /// Clears the shared names after [`EPOCH_MS`], or if the clock was set back.
     fn begin_epoch(&self, now_ms: i64) {
         let Ok(mut owners) = self.owners.try_lock() else { return };
         if !(0..EPOCH_MS).contains(&(now_ms.saturating_sub(owners.since_ms))) {
@@ -145,7 +147,7 @@ impl Inner {
         }
     }
 
-    /// Notes who used names; those of two sensors become shared while there is room.
+    /// Records the sensor that used these names. Names of two sensors become shared, up to the maximum.
     fn note_owners(&self, sensor: u64, names: &[u64], fields_max: usize) {
         let mut owners = lock(&self.owners);
         let mut shared: Option<Names> = None;
@@ -171,7 +173,7 @@ impl Inner {
 }
 
 impl Stripe {
-    /// What is kept of a sensor and bucket, which is young again.
+    /// The names of a sensor and bucket; moves them to the young generation.
     fn used(&mut self, key: u64, epoch: u32) -> &mut Used {
         let found = self.old.find_entry(key, |used| used.key == key).ok().map(|entry| entry.remove().0);
         if let Some(used) = found {
@@ -182,7 +184,7 @@ impl Stripe {
         self.young.entry(key, |used| used.key == key, |used| used.key).or_insert_with(new).into_mut()
     }
 
-    /// The old ones go when the young ones take half of the room.
+    /// Evicts the old generation when the young one uses half of the memory.
     fn grew(&mut self, bytes: usize) {
         self.young_bytes += bytes;
         if self.young_bytes >= MEMORY_MAX / STRIPES / 2 {
@@ -197,12 +199,12 @@ impl Stripe {
 }
 
 impl Used {
-    /// With its share of the table, of which between an eighth and a half is empty.
+    /// Includes its share of the table, of which an eighth to a half is empty.
     fn memory_bytes(&self) -> usize {
         2 * size_of::<Used>() + memory::block(self.names.capacity() * size_of::<u32>())
     }
 
-    /// Adds the names of a reading; gives how many were new, and by how many bytes it grew.
+    /// Adds the names of a reading. Returns the number of new names, and the growth in bytes.
     fn admit(&mut self, schema: u64, names: &[u64], max: usize) -> Result<(usize, usize), BucketFieldsFull> {
         let is_new = |name: &&u64| self.names.binary_search(&upper(**name)).is_err();
         let mut new: Vec<u32> = names.iter().filter(is_new).map(|name| upper(*name)).collect();
@@ -214,7 +216,7 @@ impl Used {
         }
         let (before, news) = (if used == 0 { 0 } else { self.memory_bytes() }, new.len());
         if !new.is_empty() {
-            // Nearly sorted: two runs, which this sort merges.
+            // Two sorted runs, which this sort merges efficiently.
             self.names.extend(new);
             self.names.sort();
         }
@@ -235,16 +237,16 @@ pub struct FieldGuard {
     epoch: u32,
     shared: Arc<Names>,
     fields_max: usize,
-    /// Of the batch's names, as far as they were asked for.
+    /// Hashes of the batch's names so far.
     hashes: Vec<u64>,
-    /// Of the batch's shapes, as far as they were asked for: the hash, or `None` where all names are shared.
+    /// Hashes of the batch's schemas so far; `None` if all names of a schema are shared.
     schemas: Vec<Option<u64>>,
-    /// Sensor and bucket, and shape, of the reading that was counted last.
+    /// Key (sensor and bucket) and schema of the last counted reading.
     last: Option<(u64, u32)>,
 }
 
 impl FieldGuard {
-    /// Whether a reading of this shape may be taken; `names` and `schemas` are those of the batch so far.
+    /// Checks a reading with this schema. `names` and `schemas` are those of the batch so far.
     pub(super) fn admit(
         &mut self,
         names: &[Box<str>],
@@ -281,14 +283,14 @@ impl FieldGuard {
         Ok(())
     }
 
-    /// Looks at the names and shapes that are new in the batch.
+    /// Hashes the names and schemas that are new in the batch.
     fn learn(&mut self, names: &[Box<str>], schemas: &[Box<[u16]>]) {
         let seed = self.inner.seed;
         self.hashes.extend(names[self.hashes.len()..].iter().map(|name| xxh3_64_with_seed(name.as_bytes(), seed)));
         for schema in &schemas[self.schemas.len()..] {
             let hashes = || schema.iter().map(|&name| self.hashes[usize::from(name)]);
             let is_shared = hashes().all(|hash| self.shared.find(hash, |h| *h == hash).is_some());
-            // Whatever their order: the same names count the same. Zero stands for none.
+            // Independent of the order of names. Zero marks an unused slot.
             let hash = hashes().fold(1u64, |sum, hash| sum.wrapping_add(hash.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
             self.schemas.push((!is_shared).then_some(hash.max(1)));
         }

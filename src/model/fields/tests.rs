@@ -1,4 +1,4 @@
-//! The limiter against what each sensor has really used.
+//! Tests of the limiter against a model of the names that each sensor really used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 const HOUR: i64 = 3_600_000;
 
-/// Sends readings, each with the names of its sensor, in one batch; which of them were taken.
+/// Builds a batch of readings, each with the names of its sensor. Returns which of them were accepted.
 fn send(
     limiter: &FieldLimiter,
     max: usize,
@@ -83,10 +83,10 @@ fn a_fleet_with_the_same_names_is_not_counted() {
     }
     let before = limiter.memory_bytes();
     assert!(send(&limiter, 1024, 0, &all).0.iter().all(|taken| *taken));
-    assert_eq!(limiter.memory_bytes(), before, "nothing is kept of those whose names are shared");
+    assert_eq!(limiter.memory_bytes(), before, "readings with only shared names leave no trace");
     assert!(send(&limiter, 1024, 2 * HOUR, &all).0.iter().all(|taken| *taken));
     let after = limiter.memory_bytes();
-    assert!(after > before, "the names are looked for anew");
+    assert!(after > before, "the shared names are determined again");
     assert!(send(&limiter, 1024, 2 * HOUR + 1, &all).0.iter().all(|taken| *taken));
     assert_eq!(limiter.memory_bytes(), after, "and are shared again");
 }
@@ -105,7 +105,7 @@ fn the_memory_is_bounded_whatever_arrives() {
     assert!(most > MEMORY_MAX / 4 && most <= MEMORY_MAX + STRIPES * 10_000, "{most} bytes");
 }
 
-/// Readings of three sensors in two hours, with one to four of thirty names.
+/// Readings of three sensors in two hours, each with one to four of thirty names.
 fn readings() -> impl Strategy<Value = Vec<Vec<(u8, u8, Vec<u8>)>>> {
     let reading = (0u8..3, 0u8..2, prop::collection::btree_set(0u8..30, 1..5));
     let reading = reading.prop_map(|(sensor, hour, names)| (sensor, hour, names.into_iter().collect()));

@@ -1,35 +1,35 @@
-//! Bytes of rows in pieces of some kilobytes.
+//! A byte buffer for rows, in chunks of a few kilobytes.
 //!
-//! A page of a busy sensor grows to a hundred kilobytes, row by row, among thousands of others. In one run of bytes it
-//! would be copied each time it grows, twice its size in all, into memory that is new to the processor and often to the
-//! process; and a quarter of it would stand empty. In pieces nothing is copied, and the allocator gives out again what a
-//! page before it has left. A sensor that seldom sends has one piece, which grows with it.
+//! A page of a busy sensor grows to a hundred kilobytes, row by row, among thousands of others. A single buffer would
+//! be copied whenever it grows (twice its size in total), into memory that is not in the CPU caches and often new to
+//! the process, and a quarter of it would be unused. With chunks nothing is copied, and the allocator reuses the memory
+//! of earlier pages. A sensor that rarely sends has a single chunk that grows.
 
 use std::collections::VecDeque;
 
-/// A piece ends before it is larger than this, unless a single row is.
+/// Maximum size of a chunk, unless a single row is larger.
 const PIECE_BYTES: usize = 4096;
 
-/// Rows one behind the other; none lies in two pieces.
+/// Consecutive rows; no row spans two chunks.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ChunkedBuffer {
-    /// Those that get no more rows.
+    /// Full chunks.
     #[expect(clippy::box_collection, reason = "most buckets have none, and there are millions of buckets")]
     full: Option<Box<VecDeque<Vec<u8>>>>,
-    /// Held by them. It is asked for with every reading, and they are far away.
+    /// Memory of the full chunks. Cached because it is queried for every reading, and they are not in the CPU caches.
     full_bytes: usize,
     last: Vec<u8>,
 }
 
 impl ChunkedBuffer {
-    /// Where a row of so many bytes is to be written.
+    /// The chunk to append a row of this size to.
     pub(super) fn room(&mut self, row_bytes: usize) -> &mut Vec<u8> {
         let (len, capacity) = (self.last.len(), self.last.capacity());
         if len + row_bytes <= capacity {
             return &mut self.last;
         }
         if len + row_bytes <= PIECE_BYTES || len == 0 {
-            // By a half and not to the double: a shard's memory is mostly this.
+            // Grows by a half instead of doubling, because these buffers are most of a shard's memory.
             let more = row_bytes.max((capacity / 2).min(PIECE_BYTES - len.min(PIECE_BYTES)));
             self.last.reserve_exact(more);
         } else {
@@ -41,19 +41,20 @@ impl ChunkedBuffer {
         &mut self.last
     }
 
-    /// All pieces, the last one included.
+    /// All chunks, including the last one.
     pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let full = self.full.iter().flat_map(|full| full.iter());
         full.chain([&self.last]).map(Vec::as_slice)
     }
 
-    /// The same, to be changed.
+    /// All chunks, mutable.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let full = self.full.iter_mut().flat_map(|full| full.iter_mut());
         full.chain([&mut self.last]).map(Vec::as_mut_slice)
     }
 
-    /// Takes off the first `whole` pieces and so many bytes of the one behind them. Costs by what is taken, and a piece.
+    /// Removes and returns the first `whole` chunks and the first `bytes` of the next one. The cost is that of the
+    /// removed bytes plus one chunk.
     pub(super) fn take_front(&mut self, whole: usize, bytes: usize) -> ChunkedBuffer {
         let Some(full) = self.full.as_deref_mut() else {
             return ChunkedBuffer { last: cut(&mut self.last, bytes), ..ChunkedBuffer::default() };
@@ -76,18 +77,18 @@ impl ChunkedBuffer {
         ChunkedBuffer { full: (!front.is_empty()).then(|| Box::new(front)), full_bytes: front_bytes, last }
     }
 
-    /// Bytes held in memory.
+    /// Memory use, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.last.capacity() + self.full_bytes
     }
 }
 
-/// Bytes that a full piece holds.
+/// Memory of a full chunk.
 fn held(piece: &Vec<u8>) -> usize {
     piece.capacity() + size_of::<Vec<u8>>()
 }
 
-/// The first bytes of a piece, which keeps the rest.
+/// Removes and returns the first bytes of a chunk.
 fn cut(piece: &mut Vec<u8>, bytes: usize) -> Vec<u8> {
     if bytes == piece.len() {
         return std::mem::take(piece);

@@ -1,9 +1,9 @@
-//! Readings of one bucket in compact form, waiting to be written: the shapes of the readings once, nearly always one, then
-//! one run of bytes.
+//! Pending readings of one bucket in compact form: each field schema once (nearly always there is only one), then the
+//! rows in a byte buffer.
 //!
-//! A row: time (i64 ms), flags (u8), how many values are numbers (u8), shape (u32), length of the values (u32), then the
-//! values in compact form ([`super::value`]), as they stand in a batch. 36 bytes for two numbers; one allocation for a
-//! bucket, or for every 4 KiB of a large one.
+//! A row: time (i64 ms), flags (u8), number of numeric values (u8), schema (u32), length of the values (u32), then the
+//! values in compact form ([`super::value`]), copied from the batch. A row with two numbers has 36 bytes. There is one
+//! allocation per bucket, or one per 4 KiB of a large one.
 
 mod chunked_buffer;
 mod schemas;
@@ -18,21 +18,21 @@ use chunked_buffer::ChunkedBuffer;
 use schemas::RowSchemas;
 pub use split::StatementLimits;
 
-/// What is known of a row beside its values; survives being moved from one [`Rows`] to another.
+/// Properties of a row. Kept when the row is moved to another [`Rows`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RowFlags(u8);
 
 impl RowFlags {
     /// The sender gave no time: see [`Reading::receipt_time`].
     pub const RECEIPT_TIME: RowFlags = RowFlags(1);
-    /// Read again from the journal after a start: may have been stored before.
+    /// Replayed from the journal: may have been stored before.
     pub const REPLAYED: RowFlags = RowFlags(2);
-    /// Was in a statement that the store refused as a conflict: may have been stored by somebody else.
+    /// Was in a statement that failed with a conflict: another process may have stored it.
     pub const REFUSED: RowFlags = RowFlags(4);
-    /// Was in a statement whose answer never came: may have been stored by it.
+    /// Was in a statement without an answer: that statement may have stored it.
     pub const LOST: RowFlags = RowFlags(8);
 
-    /// Both.
+    /// The union of both.
     pub fn with(self, other: RowFlags) -> RowFlags {
         RowFlags(self.0 | other.0)
     }
@@ -42,41 +42,41 @@ impl RowFlags {
         self.0 & other.0 != 0
     }
 
-    /// Whether the row may be in the store already, whatever its time says.
+    /// Whether the row may already be stored, regardless of its time.
     pub fn suspect(self) -> bool {
         self.any(RowFlags::REPLAYED.with(RowFlags::REFUSED).with(RowFlags::LOST))
     }
 }
 
-/// The rows and the names of their fields.
+/// Rows and the names of their fields.
 #[derive(Debug, Clone, Default)]
 pub struct Rows {
     schemas: RowSchemas,
     data: ChunkedBuffer,
     count: u32,
-    /// Rows taken off since the shapes were last looked through for those that no row has any more.
+    /// Rows removed since unused schemas were last dropped.
     taken: u32,
     stored_bytes: u64,
     first_ts_ms: i64,
     last_ts_ms: i64,
 }
 
-/// One row.
+/// A row of [`Rows`].
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
     /// Milliseconds since 1970.
     pub ts_ms: i64,
-    /// What is known of it.
+    /// How it was received, and whether it may already be stored.
     pub flags: RowFlags,
     numbers: u8,
     schema: &'a Arc<FieldSchema>,
-    /// Where its fields are in those of the rows; `None`: in the same order.
+    /// Indexes of its fields in [`Rows::fields`]; `None` if the order is the same.
     fields: Option<&'a [u32]>,
     payload: &'a [u8],
 }
 
 impl<'a> Row<'a> {
-    /// Field (index into [`Rows::fields`]) and value, in the order they came.
+    /// Fields (indexes into [`Rows::fields`]) and values, in received order.
     pub fn values(&self) -> impl Iterator<Item = (u32, ValueRef<'a>)> + use<'a> {
         let mut cursor = Cursor { rest: self.payload };
         let fields = self.fields;
@@ -84,77 +84,76 @@ impl<'a> Row<'a> {
         (0..self.schema.names().len()).map_while(move |i| Some((field(i), cursor.value()?)))
     }
 
-    /// Field name and value, in the order they came.
+    /// Field names and values, in received order.
     pub fn named(&self) -> impl Iterator<Item = (&'a str, ValueRef<'a>)> + use<'a> {
         self.schema.values(self.payload)
     }
 
-    /// The identity of this reading within its sensor.
+    /// The identity of the reading within its sensor.
     pub fn key(&self) -> ReadingKey {
         ReadingKey::new(self.ts_ms, self.named())
     }
 
-    /// Bytes that this row takes as a BSON document.
+    /// Size of this row as a BSON document.
     pub fn stored_bytes(&self) -> u64 {
         stored_bytes(self.schema, self.numbers, self.payload)
     }
 }
 
-/// What a row takes as a BSON document beside its values: length, `ts` (type, "ts\0", 8 bytes), terminator.
+/// Size of a row as a BSON document without its values: length, `ts` (type, "ts\0", 8 bytes), terminator.
 const ROW_BYTES: u64 = 4 + (1 + 3 + 8) + 1;
 
-/// A value takes as many bytes in compact form as in BSON, a number one more: its kind stands in the element's type there.
-/// (A string's kind makes up for its terminator, and a boolean is its kind.)
+/// A value has the same size in compact form as in BSON, except that a number has one byte more: its kind byte, which
+/// BSON has in the element type. (A string's kind byte offsets its terminator, and a boolean is only its kind byte.)
 fn stored_bytes(schema: &FieldSchema, numbers: u8, payload: &[u8]) -> u64 {
     ROW_BYTES + u64::from(schema.element_bytes()) + payload.len() as u64 - u64::from(numbers)
 }
 
 /// Bytes of a row before its values.
 const HEAD_BYTES: usize = 8 + 1 + 1 + 4 + 4;
-/// Where a row's flags are.
+/// Offset of the flags in a row.
 const FLAGS_AT: usize = 8;
-/// Where the length of its values is.
+/// Offset of the length of the values in a row.
 const PAYLOAD_BYTES_AT: usize = 14;
 
 impl Rows {
-    /// The names, in the order in which they were first seen.
+    /// The field names, in the order of their first use.
     pub fn fields(&self) -> &[Arc<str>] {
         self.schemas.fields()
     }
 
-    /// How many rows.
+    /// Number of rows.
     pub fn len(&self) -> usize {
         self.count as usize
     }
 
-    /// Whether there is none.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Bytes held in memory by the rows.
+    /// Memory use of the rows, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.data.memory_bytes() + self.schemas.memory_bytes()
     }
 
-    /// Bytes of the rows as BSON documents (without the array's keys).
+    /// Size of the rows as BSON documents, without the keys of the array.
     pub fn stored_bytes(&self) -> u64 {
         self.stored_bytes
     }
 
-    /// The earliest time, in milliseconds since 1970; of the rows that are left after [`Rows::take_front`] a lower bound.
-    /// Meaningless when empty.
+    /// The earliest time, in milliseconds since 1970; after [`Rows::take_front`] only a lower bound. Undefined if
+    /// empty.
     pub fn first_ts_ms(&self) -> i64 {
         self.first_ts_ms
     }
 
-    /// The latest time, in milliseconds since 1970; of the rows that are left after [`Rows::take_front`] an upper bound.
-    /// Meaningless when empty.
+    /// The latest time, in milliseconds since 1970; after [`Rows::take_front`] only an upper bound. Undefined if empty.
     pub fn last_ts_ms(&self) -> i64 {
         self.last_ts_ms
     }
 
-    /// Adds a row: a reading's values as they stand in its batch, under the names of `schema`.
+    /// Adds a row: the encoded values of a reading from its batch, with the names of `schema`.
     pub fn push(&mut self, ts_ms: i64, flags: RowFlags, schema: &Arc<FieldSchema>, numbers: u8, payload: &[u8]) {
         let index = self.schemas.index(schema);
         let mut head = [0; HEAD_BYTES];
@@ -169,12 +168,12 @@ impl Rows {
         self.note(ts_ms, stored_bytes(schema, numbers, payload));
     }
 
-    /// Copies a row of other rows to the end of these.
+    /// Appends a copy of a row.
     pub fn push_row(&mut self, row: &Row<'_>) {
         self.push(row.ts_ms, row.flags, row.schema, row.numbers, row.payload);
     }
 
-    /// Adds a row of values with their names (what is read back from the store, tools and tests).
+    /// Adds a row of named values (for rows loaded from the store, tools and tests).
     pub fn push_named(&mut self, ts_ms: i64, flags: RowFlags, values: &[(&str, ValueRef<'_>)]) {
         let names: Vec<&str> = values.iter().map(|(name, _)| *name).collect();
         let schema = self.schemas.named(&names);
@@ -193,14 +192,14 @@ impl Rows {
         self.push_named(reading.ts_ms, flags, &values);
     }
 
-    /// The rows in the order they were added.
+    /// The rows in the order of insertion.
     pub fn iter(&self) -> impl Iterator<Item = Row<'_>> {
         rows(&self.schemas, &self.data)
     }
 
-    /// Takes the first rows off: at most `rows_max`, and while the BSON array they make stays within `bytes_max` (the
-    /// first row always goes). Returns them; the rest stays. Costs by what is taken, whatever is left, and however many
-    /// shapes there are: a bucket far behind is written page by page.
+    /// Removes and returns the first rows: at most `rows_max`, and only as many as fit into a BSON array of
+    /// `bytes_max`, but at least one. The cost depends only on the removed rows, not on the remaining ones or the
+    /// number of schemas, because a bucket with a large backlog is written page by page.
     pub fn take_front(&mut self, rows_max: usize, bytes_max: u64) -> Rows {
         let mut front = Rows::default();
         let (mut array_bytes, mut end) = (0, None);
@@ -238,22 +237,22 @@ impl Rows {
         front
     }
 
-    /// Drops the shapes that only rows had which were taken. It costs by the rows that are left, so it is done when at
-    /// least as many were taken since the last time.
+    /// Drops schemas that no remaining row uses. The cost depends on the remaining rows, so it runs only if more rows
+    /// were removed since the last time.
     fn let_go_of_shapes(&mut self) {
         if self.schemas.len() > SHAPES_KEPT && self.taken > self.count {
             *self = Rows::of(self.iter());
         }
     }
 
-    /// Copies of rows.
+    /// Copies rows, with only their schemas.
     fn of<'r>(rows: impl Iterator<Item = Row<'r>>) -> Rows {
         let mut copy = Rows::default();
         rows.for_each(|row| copy.push_row(&row));
         copy
     }
 
-    /// Keeps the rows for which `keep` says so; returns how many went.
+    /// Keeps the rows for which `keep` returns true; returns the number of removed rows.
     pub fn retain(&mut self, mut keep: impl FnMut(&Row<'_>) -> bool) -> usize {
         let mut kept = Rows::default();
         for row in self.iter() {
@@ -268,14 +267,14 @@ impl Rows {
         gone
     }
 
-    /// Puts `later` behind these rows.
+    /// Appends copies of `later`.
     pub fn append(&mut self, later: &Rows) {
         for row in later.iter() {
             self.push_row(&row);
         }
     }
 
-    /// Marks every row with `flags`, beside what it has.
+    /// Adds `flags` to every row.
     pub fn mark(&mut self, flags: RowFlags) {
         for piece in self.data.iter_mut() {
             let mut at = 0;
@@ -286,7 +285,7 @@ impl Rows {
         }
     }
 
-    /// A row as an owned reading of `sensor_id` (tests, tools and dead letters).
+    /// The rows as owned readings of `sensor_id` (for tests, tools and dead letters).
     pub fn to_readings(&self, sensor_id: &str) -> Vec<Reading> {
         let reading = |row: Row<'_>| Reading {
             sensor_id: sensor_id.to_owned(),
@@ -298,7 +297,7 @@ impl Rows {
         self.iter().map(reading).collect()
     }
 
-    /// Counts a row that is added.
+    /// Updates the counts for an added row.
     fn note(&mut self, ts_ms: i64, bytes: u64) {
         self.stored_bytes += bytes;
         self.first_ts_ms = if self.count == 0 { ts_ms } else { self.first_ts_ms.min(ts_ms) };
@@ -307,7 +306,7 @@ impl Rows {
     }
 }
 
-/// This many shapes are kept whether a row has them or not.
+/// Unused schemas are kept up to this number.
 const SHAPES_KEPT: usize = 16;
 
 fn rows<'a>(schemas: &'a RowSchemas, data: &'a ChunkedBuffer) -> impl Iterator<Item = Row<'a>> {
@@ -317,7 +316,7 @@ fn rows<'a>(schemas: &'a RowSchemas, data: &'a ChunkedBuffer) -> impl Iterator<I
     })
 }
 
-/// The row at the beginning of `rest`, which is shortened by it.
+/// Parses the row at the start of `rest` and advances `rest`.
 fn next_row<'a>(schemas: &'a RowSchemas, rest: &mut &'a [u8]) -> Option<Row<'a>> {
     let mut cursor = Cursor { rest: Some(*rest).filter(|rest| !rest.is_empty())? };
     let (ts_ms, flags, numbers) = (cursor.i64()?, cursor.u8()?, cursor.u8()?);
@@ -328,7 +327,7 @@ fn next_row<'a>(schemas: &'a RowSchemas, rest: &mut &'a [u8]) -> Option<Row<'a>>
     Some(Row { ts_ms, flags: RowFlags(flags), numbers, schema, fields, payload })
 }
 
-/// What an element of a BSON array costs beside its document: type byte, index in decimal (up to 5 digits), NUL.
+/// Size of a BSON array element without its document: type byte, decimal index (up to 5 digits), NUL.
 pub const ARRAY_KEY_BYTES_MAX: u64 = 1 + 5 + 1;
 
 #[cfg(test)]
@@ -353,7 +352,7 @@ mod tests {
         assert_eq!(keys, [a.key(), b.key(), a.key()]);
         assert_eq!((rows.first_ts_ms(), rows.last_ts_ms(), rows.len()), (-3, 5, 3));
         let fields: Vec<&str> = rows.fields().iter().map(|f| &**f).collect();
-        assert_eq!(fields, ["on", "t", "n", "s"], "each once, as they were first seen");
+        assert_eq!(fields, ["on", "t", "n", "s"], "each once, in the order of first use");
         for row in rows.iter() {
             assert!(row.named().eq(row.values().map(|(field, value)| (fields[field as usize], value))));
         }
@@ -375,11 +374,11 @@ mod tests {
         let front = rows.take_front(100, 2 * row_bytes);
         assert_eq!((front.len(), rows.len()), (2, 5));
         let front = rows.take_front(100, 1);
-        assert_eq!((front.len(), rows.len()), (1, 4), "a single row always goes");
+        assert_eq!((front.len(), rows.len()), (1, 4), "a single row is always taken");
         assert_eq!(rows.stored_bytes(), 4 * (row_bytes - ARRAY_KEY_BYTES_MAX));
         rows.push_reading(&reading(3, &[("u", Value::Int(1))]));
         let last = rows.take_front(100, u64::MAX);
-        assert_eq!((last.len(), last.first_ts_ms(), last.last_ts_ms()), (5, 3, 9), "exact again once they are taken");
+        assert_eq!((last.len(), last.first_ts_ms(), last.last_ts_ms()), (5, 3, 9), "the taken rows have exact times");
         assert_eq!(last.iter().map(|r| r.ts_ms).collect::<Vec<_>>(), [6, 7, 8, 9, 3]);
         assert!(rows.is_empty() && rows.iter().next().is_none());
     }
@@ -395,14 +394,14 @@ mod tests {
                 RowFlags::default(),
                 &[("t", ValueRef::Int(1)), (&name, ValueRef::Int(i as i64))],
             );
-            // A shard asks with every reading.
+            // A shard queries this for every reading.
             assert!(rows.memory_bytes() > i);
         }
         assert_eq!(rows.fields().len(), ROWS + 1);
         let mut taken = 0;
         while !rows.is_empty() {
             let front = rows.take_front(1000, u64::MAX);
-            assert_eq!(front.fields().len(), 1001, "only its own");
+            assert_eq!(front.fields().len(), 1001, "only those of its rows");
             assert!(rows.schemas.len() <= 2 * rows.len() + 1000 + SHAPES_KEPT, "{} left", rows.len());
             for (i, row) in front.iter().enumerate() {
                 assert_eq!(row.named().nth(1), Some((&*format!("n{}", taken + i), ValueRef::Int((taken + i) as i64))));

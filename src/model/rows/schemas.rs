@@ -1,7 +1,7 @@
-//! The shapes of rows, and the places of their names among the fields of the rows.
+//! The field schemas of rows, and the mapping of their names to the fields of the rows.
 //!
-//! Nearly all rows of a bucket have one shape. Where there are more, everything is found by hash once there are more than
-//! [`COMPARED_MAX`] of it: a sender whose field names never repeat costs as much for each name as any other.
+//! Nearly all rows of a bucket have one schema. Otherwise, lists longer than [`COMPARED_MAX`] are searched by hash, so
+//! that the cost per name is constant even if a sender never repeats field names.
 
 use std::sync::Arc;
 
@@ -10,42 +10,42 @@ use hashbrown::HashTable;
 use crate::model::field_schema::{FieldSchema, hash_of_name, hash_of_names};
 use crate::model::memory;
 
-/// The shapes of rows.
+/// The field schemas of [`super::Rows`].
 #[derive(Debug, Clone, Default)]
 pub(super) enum RowSchemas {
     #[default]
     None,
-    /// All rows have this one: the fields of the rows are its names.
+    /// All rows have this schema; its names are the fields of the rows.
     One(Arc<FieldSchema>),
     MultiSchema(Box<MultiSchema>),
 }
 
-/// Several shapes.
+/// Several schemas.
 #[derive(Debug, Clone, Default)]
 pub(super) struct MultiSchema {
-    /// Each with the place of its names in `fields`.
+    /// Each schema with the indexes of its names in `fields`.
     schemas: Vec<(Arc<FieldSchema>, Box<[u32]>)>,
     fields: Vec<Arc<str>>,
-    /// The same names may stand in two shapes.
+    /// Schemas by address. Two of them may have equal names.
     by_address: Index,
     by_name: Index,
-    /// Field schemas by their names, as far as [`RowSchemas::named`] was asked.
+    /// Schemas by their names; filled by [`RowSchemas::named`].
     by_names: Index,
-    /// How many places all shapes have.
+    /// Total number of indexes in `schemas`.
     places: usize,
     places_bytes: usize,
     last: u32,
 }
 
-/// Up to this many are found by comparing, which is faster than hashing and takes no memory.
+/// Up to this many elements are searched linearly, which is faster than hashing and uses no memory.
 const COMPARED_MAX: usize = 16;
 
-/// Finds places in a list by hash, once it is long.
+/// Finds indexes in a list by hash, once it is long.
 #[derive(Debug, Clone, Default)]
 struct Index(HashTable<u32>);
 
 impl Index {
-    /// The place of the list of length `len` for which `is` holds.
+    /// The index in the list of length `len` for which `is` returns true.
     fn find(&self, len: usize, hash: impl FnOnce() -> u64, is: impl Fn(usize) -> bool) -> Option<u32> {
         if len <= COMPARED_MAX {
             return (0..len as u32).find(|&i| is(i as usize));
@@ -53,7 +53,7 @@ impl Index {
         self.0.find(hash(), |&i| is(i as usize)).copied()
     }
 
-    /// Takes in what the list, of length `len` now, has got since the last time.
+    /// Indexes the elements added since the last call; `len` is the current length of the list.
     fn grow(&mut self, len: usize, hash: impl Fn(usize) -> u64) {
         if len <= COMPARED_MAX {
             return;
@@ -93,7 +93,7 @@ impl RowSchemas {
         }
     }
 
-    /// The index of a shape, added where it is new.
+    /// The index of a schema; adds it if it is new.
     pub(super) fn index(&mut self, schema: &Arc<FieldSchema>) -> u32 {
         match self {
             RowSchemas::None => {
@@ -112,7 +112,7 @@ impl RowSchemas {
         }
     }
 
-    /// A shape with these names, an earlier one where there is one.
+    /// A schema with these names: an existing one, or a new one.
     pub(super) fn named(&mut self, names: &[&str]) -> Arc<FieldSchema> {
         let known = match self {
             RowSchemas::None => None,
@@ -122,7 +122,7 @@ impl RowSchemas {
         known.cloned().unwrap_or_else(|| Arc::new(FieldSchema::new(names.iter().map(|n| Arc::from(*n)))))
     }
 
-    /// How many shapes there are.
+    /// Number of schemas.
     pub(super) fn len(&self) -> usize {
         match self {
             RowSchemas::None => 0,
@@ -131,7 +131,7 @@ impl RowSchemas {
         }
     }
 
-    /// What a copy costs, in about the cost of copying a row.
+    /// Approximate cost of a copy, in units of copying a row.
     pub(super) fn copy_cost(&self) -> usize {
         match self {
             RowSchemas::None | RowSchemas::One(_) => 0,
@@ -139,7 +139,7 @@ impl RowSchemas {
         }
     }
 
-    /// Bytes held, without the shapes and names themselves, which others share. It is asked for with every reading.
+    /// Memory use in bytes, without the schemas and names, which are shared. Queried for every reading.
     pub(super) fn memory_bytes(&self) -> usize {
         match self {
             RowSchemas::None | RowSchemas::One(_) => 0,
@@ -172,7 +172,7 @@ impl MultiSchema {
         schemas.len() as u32 - 1
     }
 
-    /// The place of a name among the fields, added where it is new.
+    /// The index of a name in `fields`; adds it if it is new.
     fn place(&mut self, name: &Arc<str>) -> u32 {
         let fields = &self.fields;
         if let Some(known) = self.by_name.find(fields.len(), || hash_of_name(name), |i| fields[i] == *name) {

@@ -1,39 +1,38 @@
-//! The rows of one statement, taken off the front: bounded by count, by the bytes of the readings, and by those of their
-//! summary.
+//! Splits off the rows of one statement, limited by their number, their size, and the size of their summary.
 //!
-//! Rows with the same names over and over need no look at their summary: all names together are few. Only where the names
-//! of all rows would not fit are the rows counted one by one.
+//! If the summary of all fields fits, as it does when names repeat, no row needs to be examined. Otherwise the fields
+//! are counted row by row.
 
 use super::Rows;
 use crate::model::summary::entry_bytes;
 
-/// What a statement may hold.
+/// Limits of one statement.
 #[derive(Debug, Clone, Copy)]
 pub struct StatementLimits {
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Bytes of the rows as a BSON array.
+    /// Size of the rows as a BSON array, in bytes.
     pub bytes: u64,
-    /// Bytes of their summary in a page.
+    /// Size of their summary in a page, in bytes.
     pub summary_bytes: u64,
 }
 
 impl Rows {
-    /// Takes the first rows off, as many as there is room for (the first one always goes). Also says whether the summary is
-    /// what ended it: the next row's fields have no room any more.
+    /// Removes and returns the first rows that fit, but at least one. Also returns whether the summary was the limit,
+    /// so that the fields of the next row do not fit.
     pub fn take_room(&mut self, room: StatementLimits) -> (Rows, bool) {
         let Some(within) = self.within_summary(room.summary_bytes) else {
             return (self.take_front(room.rows, room.bytes), false);
         };
         let taken = self.take_front(room.rows.min(within), room.bytes);
-        // What is left keeps all names, and these rows need few of them: a statement must not cost by all of them.
+        // Copies the rows, so that the statement has only their names and its cost does not depend on all names.
         let mut rows = Rows::default();
         taken.iter().for_each(|row| rows.push_row(&row));
         let is_cut = rows.len() == within;
         (rows, is_cut)
     }
 
-    /// How many of the first rows have a summary of at most so many bytes, and at least one; `None` where all have.
+    /// The number of first rows whose summary has at most `bytes_max` bytes, but at least one; `None` if all fit.
     fn within_summary(&self, bytes_max: u64) -> Option<usize> {
         let fields = self.fields();
         if fields.iter().map(|name| entry_bytes(name)).sum::<u64>() <= bytes_max {
@@ -80,7 +79,7 @@ mod tests {
         assert_eq!((front.len(), is_cut), (3, true), "a and b");
         assert_eq!(stored_bytes(front.fields(), &summarise(&front)), two.summary_bytes);
         let (front, is_cut) = rest.take_room(StatementLimits { rows: 1, ..two });
-        assert_eq!((front.len(), is_cut), (1, false), "the count has ended it");
+        assert_eq!((front.len(), is_cut), (1, false), "the row count was the limit");
         let (front, is_cut) = rest.take_room(two);
         assert_eq!((front.len(), is_cut, rest.len()), (2, false, 0), "d and a");
         let (front, is_cut) = rows(&all).take_room(ANY);
