@@ -1,39 +1,39 @@
-//! What a bucket knows of its stored readings, as far as it is needed to know duplicates. Pure.
+//! The stored readings of a bucket that are needed to find duplicates. Pure.
 //!
-//! [`DedupWindow`] is a window: it knows every stored reading from a time on (`from`), and nothing before. A sensor whose
-//! readings are a little late needs a little of the past only, so what is loaded begins at the earliest reading in
-//! doubt, what this process writes is added at the end, and under pressure the far end is forgotten. A reading before
-//! the window is loaded for again.
+//! [`DedupWindow`] holds every stored reading from a time (`from_ms`) on, and none before. A sensor whose readings are
+//! a little late needs only a little of the past. So a load starts at the earliest reading in doubt, this process's
+//! writes are added at the end, and memory pressure removes the oldest keys. A reading before the window causes another
+//! load.
 //!
-//! [`ExternalWrites`] is what must not be forgotten: which stored positions are the work of others (an earlier process, another
-//! instance, a statement whose answer was lost), and how many of those were counted against readings with the time of
-//! receipt. Three pending, two stored by others, one counted already: two are missing.
+//! [`ExternalWrites`] is the part that must not be forgotten: which stored positions others wrote (an earlier process,
+//! another instance, a statement whose answer was lost), and how many of those were matched with receipt-time readings.
+//! Example: three pending, two stored by others, one matched already: two still have to be written.
 
 use crate::model::{ReadingKey, RowFlags, Rows, StorageMode};
 use crate::store::LoadedBucket;
 
-/// Where a reading lies in its bucket: page, and position within.
+/// The position of a reading in its bucket: page, and index within.
 pub(super) type Position = (u32, u32);
 
-/// The window.
+/// The known stored readings of a bucket, from a time on.
 #[derive(Debug)]
 pub(super) struct DedupWindow {
-    /// Every reading at or after this is known.
+    /// Every stored reading at or after this time is in `keys`.
     from_ms: i64,
-    /// Sorted. Whatever is here is stored, in flight or waiting.
+    /// Sorted. Each key is stored, in flight or pending.
     keys: Vec<ReadingKey>,
-    /// Those of `keys` that others have stored; sorted, as often as they are stored.
+    /// The subset of `keys` that others have stored. Sorted, repeated as often as stored.
     external: Vec<ReadingKey>,
 }
 
 impl DedupWindow {
-    /// What was loaded, from `from_ms` on.
+    /// The window of a load, from `from_ms` on.
     pub(super) fn new(bucket: &LoadedBucket, from_ms: i64, others: Option<&ExternalWrites>) -> DedupWindow {
         let mut dedup = DedupWindow { from_ms, keys: vec![], external: vec![] };
         for (p, page) in bucket.pages.iter().enumerate() {
             for (i, key) in page.keys.iter().enumerate().filter(|(_, key)| key.ts_ms >= from_ms) {
                 dedup.keys.push(*key);
-                // Measurements have no position: whose they are is told by what this process knows to be its own.
+                // Measurements have no position: this process's list of its own writes tells whose they are.
                 if others
                     .is_some_and(|o| bucket.storage_mode == StorageMode::TimeSeries || o.holds((p as u32, i as u32)))
                 {
@@ -47,7 +47,7 @@ impl DedupWindow {
         dedup
     }
 
-    /// Whether anything can be said about a reading of this time.
+    /// Whether the window covers this time.
     pub(super) fn knows(&self, ts_ms: i64) -> bool {
         ts_ms >= self.from_ms
     }
@@ -56,7 +56,7 @@ impl DedupWindow {
         self.keys.binary_search(key).is_ok()
     }
 
-    /// Adds what is written now.
+    /// Adds the keys of a write.
     pub(super) fn extend(&mut self, keys: impl Iterator<Item = ReadingKey>) {
         let before = self.keys.len();
         self.keys.extend(keys.filter(|k| k.ts_ms >= self.from_ms));
@@ -67,7 +67,7 @@ impl DedupWindow {
         }
     }
 
-    /// Forgets the far end, down to about half of `keys_max`, where it holds more than that.
+    /// If it has more than `keys_max` keys, keeps about the newest half of `keys_max`.
     pub(super) fn trim(&mut self, keys_max: usize) {
         if self.keys.len() <= keys_max {
             return;
@@ -85,32 +85,32 @@ impl DedupWindow {
     }
 }
 
-/// The work of others in a bucket.
+/// Stored readings of a bucket that this process did not write.
 #[derive(Debug, Default, Clone)]
 pub(super) struct ExternalWrites {
-    /// Half-open, in order.
+    /// Half-open, ascending.
     spans: Vec<(Position, Position)>,
-    /// Latest time in the bucket when the last span was found: nothing of theirs is later.
+    /// The latest time in the bucket when the last span was found. No external reading is later.
     last_ts_ms: i64,
-    /// Readings with the time of receipt that stored ones are accounted for by: counted against them, or in a time-series
-    /// bucket written by this process. As often as they were.
+    /// Receipt-time readings whose stored counterpart is accounted for: matched with one, or, in a time-series bucket,
+    /// written by this process. Repeated as often as that happened.
     claimed: Vec<ReadingKey>,
 }
 
-/// A process's own measurements are remembered until others came this much later (ms): an equal one without a time of
-/// its own comes in the same millisecond, give or take the order in which readings are handed on.
+/// How long a process remembers its own measurements, in terms of later ones (ms). An equal receipt-time reading
+/// arrives in the same millisecond, apart from small reordering between stages.
 const OWN_MS: i64 = 2000;
-/// Fewer than this are not looked through for old ones.
+/// Shorter lists are not searched for old entries.
 const OWN_MIN: usize = 8;
 
 impl ExternalWrites {
-    /// Notes that what lies from `known` to `end` was written by others.
+    /// Records that others wrote the positions from `known` to `end`.
     pub(super) fn found(&mut self, known: Position, end: Position, last_ts_ms: i64) {
         self.spans.push((known, end));
         self.last_ts_ms = last_ts_ms;
     }
 
-    /// Whether a reading of this time can be one of theirs.
+    /// Whether a reading of this time may have been written by others.
     pub(super) fn may_hold(&self, ts_ms: i64) -> bool {
         ts_ms <= self.last_ts_ms
     }
@@ -119,7 +119,7 @@ impl ExternalWrites {
         self.spans.iter().any(|(from, to)| *from <= at && at < *to)
     }
 
-    /// Counts a reading with the time of receipt against a stored one; `false` where none is left.
+    /// Matches a receipt-time reading with a stored one; `false` if none is left.
     pub(super) fn claim(&mut self, dedup: &DedupWindow, key: ReadingKey) -> bool {
         let first = dedup.external.partition_point(|k| *k < key);
         let stored = dedup.external[first..].iter().take_while(|k| **k == key).count();
@@ -133,10 +133,10 @@ impl ExternalWrites {
         left
     }
 
-    /// Notes the readings with a time of receipt that this process has stored as measurements.
+    /// Records the receipt-time readings that this process has stored as measurements.
     pub(super) fn own(&mut self, rows: &Rows) {
         let receipt = || rows.iter().filter(|r| r.flags.any(RowFlags::RECEIPT_TIME));
-        // Not by the sensor's own times, which may be ahead.
+        // Only receipt times count: the sensor's own times may be ahead.
         let Some(last_ms) = receipt().map(|r| r.ts_ms).max() else { return };
         let since_ms = last_ms - OWN_MS;
         if self.claimed.len() >= OWN_MIN {
