@@ -166,7 +166,7 @@ impl Acks {
         self.last.delivered();
     }
 
-    /// The number of parts kept, not of acknowledgements: one may be kept twice if another came in between.
+    /// The number of parts kept, not of acknowledgements: one may be kept twice if parts of another one are in between.
     pub fn len(&self) -> usize {
         self.earlier.len() + usize::from(!self.is_empty())
     }

@@ -57,7 +57,7 @@ use crate::store::Store;
 use crate::store::registry::RegistryQuery;
 use crate::systemd::Notifier;
 
-/// Capacity of the dead-letter channel, in deliveries.
+/// Capacity of the channel for dead letters, in deliveries.
 const DEAD_QUEUE_MAX: usize = 64;
 /// Stored readings that a bucket remembers to find duplicates: 128 KiB, or 64 readings under memory pressure.
 const SEEN_MAX: usize = 8192;

@@ -62,7 +62,7 @@ pub(crate) struct Which {
     /// From mqtt, http or store; can be repeated
     #[arg(long = "source", value_name = "SOURCE")]
     sources: Vec<String>,
-    /// With a matching topic; * stands for any text, ? for one character
+    /// With a matching topic; * matches any text, ? one character
     #[arg(long, value_name = "GLOB")]
     topic: Option<String>,
     /// Received at or after this time: RFC 3339, or a date in UTC

@@ -210,7 +210,7 @@ async fn run(loaded: config::Loaded, path: Option<PathBuf>) -> ExitCode {
     };
     let file = loaded.file.map_or_else(|| "none, defaults".to_owned(), |f| f.display().to_string());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), config = file, "starting");
-    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    config.warnings().iter().for_each(|warning| tracing::warn!(%warning, "configuration warning"));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let store = match store(&config).await {
         Ok(store) => Arc::new(store),

@@ -191,7 +191,7 @@ impl Bucket {
         u32::from(self.faults)
     }
 
-    /// Counts a failure of the store, in a job of its own or with others.
+    /// Counts a failure of the store, in a job with or without other buckets.
     pub(super) fn fault(&mut self) {
         self.faults = self.faults.saturating_add(1);
     }

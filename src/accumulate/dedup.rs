@@ -33,7 +33,7 @@ impl DedupWindow {
         for (p, page) in bucket.pages.iter().enumerate() {
             for (i, key) in page.keys.iter().enumerate().filter(|(_, key)| key.ts_ms >= from_ms) {
                 dedup.keys.push(*key);
-                // Measurements have no position: this process's list of its own writes tells whose they are.
+                // Measurements have no position: this process's list of its own writes determines whose they are.
                 if others
                     .is_some_and(|o| bucket.storage_mode == StorageMode::TimeSeries || o.holds((p as u32, i as u32)))
                 {

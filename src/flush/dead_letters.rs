@@ -15,7 +15,7 @@
 //!   [`AGAIN_AFTER`]. It is not acknowledged, so the journal keeps it too.
 //! - Beyond that limit, refused dead letters of senders are given up, oldest first: counted (`cause="refused"`),
 //!   logged, then acknowledged. Nothing else is ever given up. Dead letters with acknowledged readings stay. One
-//!   without an answer stays at the front of the queue, since a store that does not answer is no reason to lose data.
+//!   without an answer stays at the front of the queue, since data must not be lost because the store does not answer.
 //!
 //! **The size of the collection** is kept below `dead_letters.max_bytes` by the same task, after each batch and once a
 //! minute ([`limit`]). Acknowledgements do not wait for it.

@@ -9,7 +9,7 @@ use crate::store::{Store, StoreError};
 /// A mark this far ahead of current writes (ms) was set by a wrong clock.
 const FAR_AHEAD_MS: i64 = 366 * 24 * 60 * 60 * 1000;
 
-/// What this process knows of the mark.
+/// The mark as last read or raised by this process.
 #[derive(Debug)]
 pub(super) struct HighWater {
     known: Mutex<Known>,

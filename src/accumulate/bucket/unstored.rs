@@ -1,4 +1,4 @@
-//! A query's view of a bucket: a copy of its rows, and of the state that tells which of them are stored. Pure.
+//! A query's view of a bucket: a copy of its rows, and of the state that determines which of them are stored. Pure.
 //!
 //! The reader queries the store afterwards, and by then any of the rows may have been stored. So the view is handled as
 //! the bucket would be if every outstanding answer were lost: [`UnstoredBucket::left`] uses the same [`Bucket::loaded`]
@@ -28,7 +28,7 @@ impl Bucket {
         in_flight.into_iter().chain(pending).filter(|rows| !rows.is_empty())
     }
 
-    /// The latest time of all its readings that it knows of.
+    /// The latest time of its readings, as far as it is known.
     pub(in crate::accumulate) fn last_ts_ms(&self) -> Option<i64> {
         let pending = self.rows().map(Rows::last_ts_ms).max();
         pending.max(Some(self.high_water_ms).filter(|ts| *ts > i64::MIN))
@@ -73,7 +73,7 @@ impl UnstoredBucket {
     /// the keys of at least all its readings since [`UnstoredBucket::since_ms`].
     pub fn left(mut self, stored: &LoadedBucket) -> Rows {
         if stored.storage_mode == StorageMode::TimeSeries {
-            // Measurements have no position: the bucket's list of its own writes tells whose they are.
+            // Measurements have no position: the bucket's list of its own writes determines whose they are.
             self.bucket.external.get_or_insert_with(|| Box::new(ExternalWrites::default()));
         }
         self.bucket.loaded(stored, Some(self.since_ms), usize::MAX);

@@ -2,8 +2,8 @@
 //!
 //! A bucket is *failing* from its first fault to its next successful write. From the second fault on it is alone in its
 //! jobs, with a backoff between them. After [`QUARANTINE_FAULTS`] faults it is *quarantined*: named in the log and in
-//! `/readyz`. If it fails for `flush.quarantine_after` while the store answers other requests, its readings become dead
-//! letters, so that they do not occupy journal and memory without end. This happens sooner if the bucket holds an
+//! `/readyz`. If it fails for `flush.quarantine_after` while the store answers other requests, its readings are kept as
+//! dead letters, so that they do not occupy journal and memory without end. This happens sooner if the bucket holds an
 //! eighth of the shard's memory. Readings that arrive later get the full time again.
 
 use std::collections::HashMap;
