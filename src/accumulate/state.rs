@@ -131,7 +131,7 @@ pub struct ShardCounts {
 /// What a shard holds in memory.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct ShardUsage {
-    /// Estimated heap bytes, compared with `bytes_max`.
+    /// Estimated memory in bytes, compared with `bytes_max`.
     pub bytes: usize,
     /// Open buckets, including idle ones that are kept for late readings.
     pub buckets: usize,
