@@ -1,27 +1,28 @@
 //! The acknowledgement that travels with the data.
 //!
-//! An [`Ack`] is made where the sender waits, goes with the readings through every stage and is split wherever they
-//! part. Each part says [`delivered`](Ack::delivered) when its readings are safe. When the last part is gone the sender
-//! learns the worst of what they said, and a part that is dropped without a word counts as *not delivered*: a task that
-//! panics, a channel that closes or a path that forgets can delay a sender, never lie to it.
+//! An [`Ack`] is created where the sender waits, travels with the readings through every stage and is split whenever
+//! the readings are split. Each part reports [`delivered`](Ack::delivered) when its readings are safe. When the last
+//! part is dropped, the sender receives the worst outcome of all parts. A part that is dropped without a report counts
+//! as *not delivered*: a task that panics, a channel that closes or a code path that forgets its part can delay a
+//! sender, but never lose data that the sender believes safe.
 //!
-//! Invariants: the answer is given exactly once; `Delivered` means that every part said so.
+//! Invariants: the sender receives exactly one outcome; `Delivered` means that every part reported it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::oneshot;
 
-/// What became of everything behind one acknowledgement.
+/// The outcome of all parts of one acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AckOutcome {
-    /// All of it is safe: stored, known as a duplicate of what is stored, or kept as a dead letter.
+    /// Everything is safe: stored, recognized as a duplicate of a stored reading, or kept as a dead letter.
     Delivered,
-    /// Some part was given up; the sender must send again.
+    /// Some part was dropped; the sender must send again.
     NotDelivered,
 }
 
-/// Called once with the outcome, in whichever task drops the last part: it must be quick and not block.
+/// Called once with the outcome, in the task that drops the last part. It must be quick and must not block.
 type OnDone = Box<dyn FnOnce(AckOutcome) + Send + Sync>;
 
 struct Shared {
@@ -38,46 +39,46 @@ impl Drop for Shared {
     }
 }
 
-/// One part of an acknowledgement. Cloning splits it. The default one is [`Ack::none`].
+/// One part of an acknowledgement. Cloning splits it. The default is [`Ack::none`].
 #[derive(Default)]
 pub struct Ack {
     shared: Option<Arc<Shared>>,
 }
 
 impl Ack {
-    /// An acknowledgement and the future of its outcome.
+    /// Returns an acknowledgement and the future of its outcome.
     pub fn channel() -> (Ack, AckWaiter) {
         Ack::observed(|_| {})
     }
 
-    /// As [`Ack::channel`], and calls `observe` with the outcome before anybody who waits learns it, also where nobody
-    /// waits any more. It must be quick.
+    /// Like [`Ack::channel`], and calls `observe` with the outcome before the waiter receives it, even if the waiter
+    /// was dropped. `observe` must be quick.
     pub fn observed(observe: impl FnOnce(AckOutcome) + Send + Sync + 'static) -> (Ack, AckWaiter) {
         let (tx, rx) = oneshot::channel();
         let ack = Ack::with(move |outcome| {
             observe(outcome);
-            // Nobody waits any more: the sender has gone, which changes nothing for the data.
+            // An error means that the sender has disconnected, which changes nothing for the data.
             let _ = tx.send(outcome);
         });
         (ack, AckWaiter(rx))
     }
 
-    /// An acknowledgement that calls `on_done` once. It runs in whichever task drops the last part, so it must be quick.
+    /// An acknowledgement that calls `on_done` once, in the task that drops the last part. It must be quick.
     pub fn with(on_done: impl FnOnce(AckOutcome) + Send + Sync + 'static) -> Ack {
         Ack { shared: Some(Arc::new(Shared { lost: AtomicBool::new(false), on_done: Some(Box::new(on_done)) })) }
     }
 
-    /// An acknowledgement for which nobody waits (QoS 0).
+    /// An acknowledgement without a waiter (QoS 0).
     pub fn none() -> Ack {
         Ack { shared: None }
     }
 
-    /// This part is safe.
+    /// Reports that this part is safe.
     pub fn delivered(mut self) {
         self.shared.take();
     }
 
-    /// Whether both are parts of the same acknowledgement (or both of none).
+    /// Whether both are parts of the same acknowledgement, or both have no waiter.
     pub fn same(&self, other: &Ack) -> bool {
         match (&self.shared, &other.shared) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
@@ -107,19 +108,19 @@ impl std::fmt::Debug for Ack {
     }
 }
 
-/// The outcome to come.
+/// The outcome of an acknowledgement, once it is known.
 #[derive(Debug)]
 pub struct AckWaiter(oneshot::Receiver<AckOutcome>);
 
 impl AckWaiter {
-    /// Waits for the outcome.
+    /// Waits for the outcome. If the acknowledgement ended without one, it is *not delivered*.
     pub async fn outcome(self) -> AckOutcome {
         self.0.await.unwrap_or(AckOutcome::NotDelivered)
     }
 }
 
-/// The parts that wait with one heap of readings; consecutive parts of the same acknowledgement are kept once. The last
-/// one stands here itself: a bucket asks for it with every reading.
+/// The acknowledgement parts of one set of readings. Consecutive parts of the same acknowledgement are kept once. The
+/// last part is stored inline because a bucket compares it with every reading.
 #[derive(Debug, Default)]
 pub struct Acks {
     last: Ack,
@@ -127,7 +128,7 @@ pub struct Acks {
 }
 
 impl Acks {
-    /// Keeps a part of `ack`, unless the last one kept is of the same acknowledgement.
+    /// Keeps a part of `ack`, unless the last part kept belongs to the same acknowledgement.
     pub fn join(&mut self, ack: &Ack) {
         if !self.last.same(ack) && ack.shared.is_some() {
             self.push(ack.clone());
@@ -141,7 +142,7 @@ impl Acks {
         }
     }
 
-    /// Takes over all parts of `other`.
+    /// Moves all parts of `other` here.
     pub fn append(&mut self, other: &mut Acks) {
         if self.is_empty() {
             std::mem::swap(self, other);
@@ -154,28 +155,28 @@ impl Acks {
         }
     }
 
-    /// A part of each.
+    /// Splits every part, and returns the new ones.
     pub fn split(&self) -> Acks {
         Acks { last: self.last.clone(), earlier: self.earlier.clone() }
     }
 
-    /// All parts are safe.
+    /// Reports that all parts are safe.
     pub fn delivered(self) {
         self.earlier.into_iter().for_each(Ack::delivered);
         self.last.delivered();
     }
 
-    /// How many parts.
+    /// The number of parts kept, not of acknowledgements: one may be kept twice if parts of another one are in between.
     pub fn len(&self) -> usize {
         self.earlier.len() + usize::from(!self.is_empty())
     }
 
-    /// Bytes held beside the struct itself; what is behind the parts is shared with others.
+    /// Heap bytes, without the struct itself and without the state that the parts share.
     pub fn memory_bytes(&self) -> usize {
         self.earlier.capacity() * size_of::<Ack>()
     }
 
-    /// Whether none waits.
+    /// Whether no part is kept.
     pub fn is_empty(&self) -> bool {
         self.last.shared.is_none()
     }

@@ -1,10 +1,10 @@
-//! The admission between ingest and the next stage (the journal, or the router where `ack = "stored"`).
+//! The admission between ingest and the next stage (the journal, or the router if `ack = "stored"`).
 //!
-//! Ingest hands over [`IngestBatch`]s; whoever owns the receiving end takes them in order. Two limits hold at the admission: a
-//! number of ingest batches (the channel) and a number of bytes (a semaphore whose permit travels in the ingest batch and is given
-//! back when the ingest batch is dropped, that is when its readings are journaled or in a shard's budget). The next stage can
-//! close the admission for a while (journal full) or for good (stopping, broken); senders see that before they hand over
-//! anything, so that a refusal never leaves half an ingest batch behind.
+//! Ingest submits [`IngestBatch`]es; the owner of the receiving end processes them in order. The admission has two
+//! limits: the number of ingest batches (the channel) and their bytes. The byte limit is a semaphore; its permit
+//! travels in the ingest batch and is released when the batch is dropped, that is when its readings are journaled or in
+//! a shard's budget. The next stage can close the admission temporarily (journal full) or permanently (stopping,
+//! broken). Senders check this before they submit anything, so a refused ingest batch is never accepted in part.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -14,30 +14,30 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use crate::ack::Ack;
 use crate::model::{DeadLetter, FieldLimiter, ReadingBatch, memory};
 
-/// What ingest hands over at once: readings and the dead letters that could not be decoded, behind one acknowledgement.
+/// Readings, and dead letters for messages that could not be decoded, that share one acknowledgement.
 #[derive(Debug)]
 pub struct IngestBatch {
-    /// The readings; may be empty where there are dead letters.
+    /// The readings; may be empty if there are dead letters.
     pub batch: ReadingBatch,
-    /// Messages to keep as dead letters; safe before the acknowledgement is given, like the readings.
+    /// Messages to keep as dead letters. Like the readings, they are safe before the acknowledgement is delivered.
     pub dead: Vec<DeadLetter>,
-    /// Delivered when all of it is safe.
+    /// Delivered when readings and dead letters are safe.
     pub ack: Ack,
     permit: Option<OwnedSemaphorePermit>,
 }
 
 impl IngestBatch {
-    /// An ingest batch.
+    /// An ingest batch without a permit; [`Admission::submit`] adds it.
     pub fn new(batch: ReadingBatch, dead: Vec<DeadLetter>, ack: Ack) -> IngestBatch {
         IngestBatch { batch, dead, ack, permit: None }
     }
 
-    /// Bytes held by it.
+    /// Bytes that count against the byte limit of the admission.
     pub fn memory_bytes(&self) -> usize {
         self.batch.memory_bytes() + self.dead.iter().map(dead_letter_bytes).sum::<usize>()
     }
 
-    /// Gives back the permit at once and leaves the contents.
+    /// Releases the permit immediately and returns the contents.
     pub fn into_parts(self) -> (ReadingBatch, Vec<DeadLetter>, Ack) {
         (self.batch, self.dead, self.ack)
     }
@@ -49,11 +49,11 @@ fn dead_letter_bytes(dead_letter: &DeadLetter) -> usize {
     size_of::<DeadLetter>() + texts.into_iter().map(memory::block).sum::<usize>()
 }
 
-/// Why the admission is closed. Nothing of the ingest batch was taken.
+/// Why the admission is closed. Nothing of the ingest batch was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
-    /// More is waiting than the limits allow: try again in a moment.
-    #[error("too much is waiting to be stored; try again later")]
+    /// The limits of the admission are reached: try again in a moment.
+    #[error("too many readings are waiting to be stored; try again later")]
     Busy,
     /// The journal has reached `journal.max_bytes` or the disk is full: try again when the store has caught up.
     #[error("the journal is full; try again later")]
@@ -61,8 +61,8 @@ pub enum AdmissionError {
     /// The service is shutting down.
     #[error("the service is stopping")]
     Stopping,
-    /// A part of the service has failed and it takes no more until it is restarted.
-    #[error("the service has failed and takes no more readings; its log says why")]
+    /// A part of the service has failed. It accepts nothing until it is restarted.
+    #[error("the service has failed and accepts no readings until it is restarted; its log names the cause")]
     Broken,
 }
 
@@ -71,32 +71,32 @@ const FULL: u8 = 1;
 const STOPPING: u8 = 2;
 const BROKEN: u8 = 3;
 
-/// Opens and closes the admission; the worst state wins, only [`AdmissionControl::full`] can be taken back.
+/// Opens and closes the admission. The worst state wins; only [`AdmissionControl::full`] can be reverted.
 #[derive(Debug, Clone, Default)]
 pub struct AdmissionControl(Arc<AtomicU8>);
 
 impl AdmissionControl {
-    /// Closes the admission while `full`, opens it again afterwards.
+    /// Closes the admission while `full`, then opens it again.
     pub fn full(&self, full: bool) {
         let (from, to) = if full { (OPEN, FULL) } else { (FULL, OPEN) };
-        // Stopping and broken stay as they are.
+        // Stopping and broken are final.
         let _ = self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Closes the admission for good: the service is stopping.
+    /// Closes the admission permanently: the service is stopping.
     pub fn stop(&self) {
         self.0.fetch_max(STOPPING, Ordering::AcqRel);
     }
 
-    /// Closes the admission for good: the service has failed.
+    /// Closes the admission permanently: the service has failed.
     pub fn broken(&self) {
         self.0.fetch_max(BROKEN, Ordering::AcqRel);
     }
 
-    /// Whether the admission is open, and if not, why.
+    /// Checks whether the admission is open.
     ///
     /// # Errors
-    /// The reason why it is closed.
+    /// The reason why the admission is closed.
     pub fn check(&self) -> Result<(), AdmissionError> {
         match self.0.load(Ordering::Acquire) {
             OPEN => Ok(()),
@@ -107,7 +107,7 @@ impl AdmissionControl {
     }
 }
 
-/// Ingest's handle of the next stage.
+/// Ingest's handle to the next stage.
 #[derive(Debug, Clone)]
 pub struct Admission {
     tx: mpsc::Sender<IngestBatch>,
@@ -120,8 +120,8 @@ pub struct Admission {
 /// The receiving end, owned by the journal or the router.
 pub type IngestReceiver = mpsc::Receiver<IngestBatch>;
 
-/// A admission that lets through `batches_max` waiting ingest batches of `bytes_max` bytes in all; an ingest batch larger than that passes
-/// alone.
+/// An admission for up to `batches_max` waiting ingest batches of `bytes_max` bytes in total. An ingest batch larger
+/// than that is admitted when no other waits.
 pub fn admission_channel(
     batches_max: usize,
     bytes_max: u32,
@@ -141,31 +141,31 @@ pub fn admission_channel(
 }
 
 impl Admission {
-    /// The same admission, at which the field names of each sensor and bucket are counted.
+    /// The same admission, which also counts the field names of each sensor and bucket.
     #[must_use]
     pub fn counting_fields(self, fields: FieldLimiter) -> Admission {
         Admission { fields: Some(fields), ..self }
     }
 
-    /// What counts field names, for whoever decodes: a reading that brings too many is rejected where its sender can be
-    /// told.
+    /// The counter of field names, for the decoders: they reject a reading with too many names while the sender can
+    /// still be informed.
     pub fn fields(&self) -> Option<&FieldLimiter> {
         self.fields.as_ref()
     }
 
-    /// Whether the admission is open.
+    /// Checks whether the admission is open.
     ///
     /// # Errors
-    /// The reason why it is closed.
+    /// The reason why the admission is closed.
     pub fn check(&self) -> Result<(), AdmissionError> {
         self.admission_control.check()
     }
 
-    /// Hands over an ingest batch, waiting while the limits are reached. Cancelling the future hands over nothing; a caller
-    /// that will not wait for ever puts a timeout around it and answers as for [`AdmissionError::Busy`].
+    /// Submits an ingest batch and waits while the limits are reached. If the future is cancelled, nothing is
+    /// submitted. A caller with limited patience puts a timeout around it and answers as for [`AdmissionError::Busy`].
     ///
     /// # Errors
-    /// The admission is closed; the ingest batch is dropped and its acknowledgement says *not delivered*.
+    /// The admission is closed; the ingest batch is dropped and its acknowledgement reports *not delivered*.
     pub async fn submit(&self, mut ingest_batch: IngestBatch) -> Result<(), AdmissionError> {
         self.admission_control.check()?;
         let bytes = u32::try_from(ingest_batch.memory_bytes()).unwrap_or(u32::MAX).min(self.bytes_max);

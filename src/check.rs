@@ -1,4 +1,4 @@
-//! `hourbucket check`: whether what the configuration names can be used, each in a line.
+//! `hourbucket check`: checks that everything the configuration names can be used, one line each.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::store::mongo::MongoStore;
 /// Time for a broker to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug)]
 pub struct Finding {
     what: String,
@@ -22,7 +22,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Whether it can be used.
+    /// Whether the check succeeded.
     pub fn good(&self) -> bool {
         self.result.is_ok()
     }
@@ -37,7 +37,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Looks at everything but the configuration itself, which was read already. Changes nothing.
+/// Checks everything except the configuration itself, which the caller has loaded. Makes no changes.
 pub async fn check(config: &Config, store: Result<MongoStore, String>) -> Vec<Finding> {
     let mut findings = vec![];
     let server = match store {
@@ -84,7 +84,7 @@ pub async fn check(config: &Config, store: Result<MongoStore, String>) -> Vec<Fi
     findings
 }
 
-/// The journal in a line.
+/// The journal in one line.
 fn brief(report: &Report) -> String {
     if report.in_use {
         return "in use by a running hourbucket".into();
@@ -94,11 +94,11 @@ fn brief(report: &Report) -> String {
     format!("{} segments, {bytes} bytes, {readings} readings", report.segments.len())
 }
 
-/// The journal in full: a line a segment, and what is wrong.
+/// The journal in full: one line per segment and per problem.
 pub fn describe(report: &Report) -> String {
     let mut lines = vec![brief(report)];
     for s in &report.segments {
-        let torn = s.cut.map(|cut| format!(", its last write was cut short and the next start cuts off {cut}"));
+        let torn = s.cut.map(|cut| format!(", its last write is incomplete; the next start cuts off {cut}"));
         let torn = torn.unwrap_or_default();
         let (path, (first, end)) = (s.path.display(), s.sequences);
         lines.push(format!(
@@ -111,27 +111,27 @@ pub fn describe(report: &Report) -> String {
         lines.push(format!("{}: {fault}", path.display()));
     }
     if !report.is_sound() {
-        lines.push("way forward: `hourbucket journal salvage` moves damaged segments aside and keeps the rest".into());
+        lines.push("to repair: `hourbucket journal salvage` moves damaged segments aside and keeps the rest".into());
     }
     lines.join("\n")
 }
 
-/// What a salvage did, in lines.
+/// The result of a salvage, one line per segment moved and per range lost.
 pub fn describe_salvage(salvaged: &Salvaged) -> String {
     if salvaged.moved.is_empty() {
-        return "nothing is damaged, nothing was changed".into();
+        return "no damage found; nothing was changed".into();
     }
     let moved = salvaged.moved.iter().map(|p| format!("moved aside: {}", p.display()));
     let lost = salvaged.lost.iter().map(|(first, end)| format!("lost: entries {first}..{end}"));
     moved.chain(lost).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether somebody listens where a broker should be; a session is not opened, since it would end the service's own.
+/// Whether the broker's address accepts connections. Opens no session, which would end the one of the service.
 async fn reachable(url: &str) -> Result<String, String> {
     let address = mqtt::address(url).map_err(|e| e.to_string())?;
     match tokio::time::timeout(CONNECT, TcpStream::connect(&address)).await {
         Ok(Ok(_)) => Ok(format!("{address} accepts connections")),
-        Ok(Err(error)) => Err(format!("{address}: {error}; is the broker running, and mqtt.url right?")),
+        Ok(Err(error)) => Err(format!("{address}: {error}; check that the broker is running, and mqtt.url")),
         Err(_) => Err(format!("{address}: no answer within {CONNECT:?}")),
     }
 }

@@ -1,4 +1,4 @@
-//! The commands `dead-letters list`, `replay` and `purge`: their arguments, what they print, their exit codes.
+//! The commands `dead-letters list`, `replay` and `purge`: arguments, output, exit codes.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -14,61 +14,61 @@ use hourbucket::replay::replay;
 use hourbucket::store::mongo::MongoStore;
 use hourbucket::telemetry::log;
 
-/// What could not be done at all; 1 says that dead letters are left.
+/// Exit code of a failed command; 1 means that dead letters remain.
 const ERROR: u8 = 2;
 
-/// Payloads that one `list` shows at most.
+/// Maximum bytes of payloads in one `list`.
 const LISTED_BYTES_MAX: usize = 256 << 20;
 
 #[derive(Subcommand)]
 pub(crate) enum DeadLetters {
-    /// Print dead letters, the newest first, one JSON object a line
+    /// Print dead letters, newest first, one JSON object per line
     List {
         #[command(flatten)]
         which: Which,
-        /// At most so many
+        /// The maximum number printed
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: usize,
     },
-    /// Read dead letters again with the settings as they are now, store their readings, and remove the dead letters that gave
-    /// some and were taken whole; the service may run; exit code 0: none is left, 1: some are (each is told on standard
-    /// error), 2: failed. May be stopped and given again: readings are stored once
+    /// Decode dead letters again with the current settings, store their readings, and remove each dead letter of which
+    /// everything was accepted; the service may run. Exit code 0: none remain, 1: some remain (listed on standard
+    /// error), 2: failed. Can be interrupted and repeated: readings are stored once
     Replay {
         #[command(flatten)]
         which: Which,
     },
-    /// Remove dead letters, those that pass all the filters given
+    /// Remove the dead letters that match all given filters
     Purge {
         #[command(flatten)]
         which: Which,
-        /// Only those that are older, such as 7d or 12h
+        /// Only those older than this, such as 7d or 12h
         #[arg(long, value_name = "AGE", value_parser = age, conflicts_with = "until")]
         older_than: Option<Duration>,
-        /// All of them; asks for --yes as well
+        /// Remove all dead letters; requires --yes
         #[arg(long)]
         all: bool,
-        /// Yes, all of them
+        /// Confirm --all
         #[arg(long, requires = "all")]
         yes: bool,
     },
 }
 
-/// Which dead letters are meant: those that pass all of it.
+/// The filters of a command; a dead letter must match all of them.
 #[derive(Args)]
 pub(crate) struct Which {
-    /// With this reason, such as too_old; may be given several times
+    /// With this reason, such as too_old; can be repeated
     #[arg(long = "reason", value_name = "REASON")]
     reasons: Vec<String>,
-    /// From mqtt, http or store; may be given several times
+    /// From mqtt, http or store; can be repeated
     #[arg(long = "source", value_name = "SOURCE")]
     sources: Vec<String>,
-    /// With such a topic; * stands for any text, ? for one character
+    /// With a matching topic; * matches any text, ? one character
     #[arg(long, value_name = "GLOB")]
     topic: Option<String>,
-    /// Received at or after this moment: RFC 3339, or a date in UTC
+    /// Received at or after this time: RFC 3339, or a date in UTC
     #[arg(long, value_parser = moment)]
     since: Option<i64>,
-    /// Received before this moment
+    /// Received before this time
     #[arg(long, value_parser = moment)]
     until: Option<i64>,
 }
@@ -81,10 +81,10 @@ impl Which {
 }
 
 fn age(text: &str) -> Result<Duration, String> {
-    hourbucket::config::parse_duration(text).ok_or_else(|| "write a duration, such as 7d or 12h".to_owned())
+    hourbucket::config::parse_duration(text).ok_or_else(|| "expected a duration, such as 7d or 12h".to_owned())
 }
 
-/// Runs the command.
+/// Runs a `dead-letters` command.
 pub(crate) async fn run(config: &Config, store: Result<MongoStore, String>, command: DeadLetters) -> ExitCode {
     let store = match store {
         Ok(store) => store,
@@ -101,10 +101,10 @@ pub(crate) async fn run(config: &Config, store: Result<MongoStore, String>, comm
             }
             match (filter.is_all(), all, yes) {
                 (true, false, _) => {
-                    error("say which: --older-than, --reason, --source, --topic, --since, --until; or --all")
+                    error("no filter; expected --older-than, --reason, --source, --topic, --since, --until or --all")
                 }
-                (false, true, _) => error("--all is all of them: give no other filter with it"),
-                (true, true, false) => error("--all removes every dead letter; give --yes as well if that is meant"),
+                (false, true, _) => error("--all cannot be combined with another filter"),
+                (true, true, false) => error("--all removes every dead letter; add --yes to confirm"),
                 _ => purge(&store, &filter).await,
             }
         }
@@ -116,7 +116,7 @@ async fn list(store: &MongoStore, filter: &DeadLetterFilter, limit: usize) -> Ex
         Ok(dead_letters) => {
             let mut out = std::io::stdout().lock();
             for found in &dead_letters {
-                // A reader that has gone is no error.
+                // A closed pipe is not an error.
                 let _ = writeln!(out, "{}", line(&found.id.to_string(), &found.dead_letter));
             }
             ExitCode::SUCCESS
@@ -126,14 +126,14 @@ async fn list(store: &MongoStore, filter: &DeadLetterFilter, limit: usize) -> Ex
 }
 
 async fn replay_dead_letters(config: &Config, store: MongoStore, filter: &DeadLetterFilter) -> ExitCode {
-    // What the store says where it fails; the rest of the service's life is of no interest here.
+    // Logs failures of the store; other messages of the service do not matter here.
     let mut settings = config.log.clone();
     settings.level = "warn,hourbucket::replay=info".to_owned();
     if let Err(failure) = log::init(&settings) {
         return error(failure);
     }
     let tell = |dead_letter: &hourbucket::store::mongo::DeadLetterDocument, reason: &str, detail: &str| {
-        eprintln!("stays: {} {}: {reason}: {detail}", dead_letter.id, dead_letter.dead_letter.topic);
+        eprintln!("kept: {} {}: {reason}: {detail}", dead_letter.id, dead_letter.dead_letter.topic);
     };
     match replay(config.clone(), store, filter, Arc::new(SystemClock::new()), tell).await {
         Ok(replayed) => {
@@ -144,7 +144,7 @@ async fn replay_dead_letters(config: &Config, store: MongoStore, filter: &DeadLe
                 _ => ExitCode::from(ERROR),
             }
         }
-        Err(failure) => error(format!("{failure}; what was replayed is stored, and the next replay goes on")),
+        Err(failure) => error(format!("{failure}; replayed readings are stored, and the next replay continues")),
     }
 }
 

@@ -1,4 +1,5 @@
-//! hourbucket: sensor readings over MQTT and HTTP into MongoDB as hourly buckets, each acknowledged reading exactly once.
+//! hourbucket stores sensor readings from MQTT and HTTP in MongoDB, in hourly buckets, each acknowledged reading
+//! exactly once.
 //!
 //! The tree is the pipeline:
 //!
@@ -7,28 +8,29 @@
 //!        ─[route]─> shard ─[accumulate]─> open bucket ─[flush]─> command ─[store]─> MongoDB
 //! ```
 //!
-//! Beside it, where switched on: [`latest`] keeps the fleet's newest state, [`enrich`] gives pages the tags of a registry.
-//! [`replay`] reads dead letters again, as a second instance. [`read`] shows what was acknowledged, stored or not.
+//! Optional stages: [`latest`] maintains the newest state of each sensor; [`enrich`] adds the tags of a registry to
+//! pages. [`replay`] decodes dead letters again, as a second instance. [`read`] returns acknowledged readings, stored
+//! or not.
 //!
-//! An acknowledgement ([`ack`]) goes along with every reading and comes back when it is safe; a channel that is full is
-//! the only other thing that flows back. [`app`] is the only place that knows all stages.
+//! An acknowledgement ([`ack`]) travels with every reading and returns when the reading is safe. Apart from it, only
+//! backpressure (a full channel) flows upstream. [`app`] is the only module that depends on all stages.
 //!
-//! What always holds:
+//! Invariants:
 //! - A reading is acknowledged after the journal's fdatasync, or with `ack = "stored"` after a majority write; never
-//!   before. Whoever drops an acknowledgement says *not delivered*.
-//! - A page in the store is changed only by a write that names its version. A write that meets another version, or whose
-//!   answer never came, is followed by a load and a comparison; there are no transactions, and no tokens in documents.
-//! - At most one statement or load of a bucket is in flight; a bucket has one owner, its shard.
-//! - Every queue, body, batch, wait and retry has a limit; nothing acknowledged is dropped when it is reached.
+//!   before. Dropping an acknowledgement reports *not delivered*.
+//! - A page in the store is changed only by a write that names its version. If the write finds another version, or its
+//!   answer is lost, the bucket is loaded and compared. There are no transactions, and no tokens in documents.
+//! - At most one statement or load of a bucket is in flight. A bucket has one owner, its shard.
+//! - Every queue, body, batch, wait and retry has a limit. Nothing acknowledged is dropped when a limit is reached.
 //!
-//! What must not be here: a lock around readings, an unbounded queue on the way of a reading, a metric or log line for
-//! each reading, a label with a sensor's id, a second place that decides what is a duplicate
-//! ([`accumulate::bucket`] does), a retry that does not ask what the first try did.
+//! What must not be here: a lock around readings, an unbounded queue in the pipeline, a metric or log line per reading,
+//! a label with a sensor id, a second place that decides what is a duplicate ([`accumulate::bucket`] does), a retry
+//! that does not check what the first attempt did.
 //!
-//! Pure (no async, IO, clock): [`model`], [`decode`], [`maintain`], `accumulate::{bucket, state}`, `flush::{due, backoff}`,
-//! `app::progress`, `ingest::mqtt::{acks, collect, retained, window}`, `ingest::listen::{codec, exchanges, frames, inflight}`,
-//! `latest::state`, `enrich::registry`, `read::{hours, merge}`.
-//! `tests/architecture.rs` holds these rules.
+//! Pure modules (no async, IO, clock): [`model`], [`decode`], [`maintain`], `accumulate::{bucket, state}`,
+//! `flush::{due, backoff}`, `app::progress`, `ingest::mqtt::{acks, collect, retained, window}`,
+//! `ingest::listen::{codec, exchanges, frames, inflight}`, `latest::state`, `enrich::registry`, `read::{hours, merge}`.
+//! `tests/architecture.rs` enforces these rules.
 
 pub mod accumulate;
 pub mod ack;

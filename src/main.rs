@@ -1,4 +1,4 @@
-//! The binary: arguments, configuration, log, run, exit code.
+//! The binary: arguments, configuration, logging, commands, exit codes.
 
 mod dead_letters_cli;
 mod maintain_cli;
@@ -20,16 +20,16 @@ use hourbucket::systemd::Notifier;
 use hourbucket::telemetry::{log, metrics};
 use hourbucket::{decode, journal, probe};
 
-/// A gateway's bodies, batches and pages come and go by the hundred kilobytes: with the C library's allocator the service
-/// took an eighth more CPU time a reading.
+/// Bodies, batches and pages of hundreds of kilobytes are allocated and freed all the time. With the allocator of the C
+/// library the service took an eighth more CPU time per reading.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Sensor readings over MQTT and HTTP into MongoDB as hourly buckets, each acknowledged reading exactly once.
+/// Stores sensor readings from MQTT and HTTP in MongoDB, in hourly buckets, each acknowledged reading exactly once
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The configuration file [default: config/hourbucket.toml, where there is one]
+    /// The configuration file [default: config/hourbucket.toml, if it exists]
     #[arg(long, global = true)]
     config: Option<PathBuf>,
     #[command(subcommand)]
@@ -38,59 +38,59 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Take readings until SIGTERM or SIGINT, and read the settings again on SIGHUP; exit code 0: all that was
-    /// acknowledged is stored, 1: failed, 3: the journal keeps what was not stored in time, 78: the configuration cannot
-    /// be used, and a restart would not help
+    /// Run the service until SIGTERM or SIGINT; SIGHUP reloads the configuration. Exit code 0: all acknowledged
+    /// readings are stored, 1: failed, 3: the journal keeps readings that were not stored in time, 78: invalid
+    /// configuration, so a restart would not help
     Run,
-    /// Ask the running service on admin.listen whether it lives; exit code 1: it does not
+    /// Check on admin.listen that the running service is alive; exit code 1: it is not
     Probe {
-        /// Whether it would take readings now
+        /// Check that it accepts readings
         #[arg(long)]
         ready: bool,
     },
     /// Check configuration, connections, server and journal; exit code 1 on a problem
     Check,
-    /// Make the collections, indexes, validator and view, or bring them up to date; exit code 1 on a problem
+    /// Create or update the collections, indexes, validator and view; exit code 1 on a problem
     Init {
-        /// Shard the collections as well; store.uri must lead to a mongos
+        /// Also shard the collections; store.uri must point to a mongos
         #[arg(long)]
         shard: bool,
     },
-    /// Show what a payload on standard input becomes; exit code 1 when there is no reading
+    /// Decode a payload from standard input and print the result; exit code 1 if it has no reading
     Decode {
         /// A built-in format (json, ndjson, scalar, line, ...), a shipped profile such as zigbee2mqtt, or one of
         /// [formats.NAME] in the configuration; --list shows all
         #[arg(long, required_unless_present = "list")]
         format: Option<String>,
-        /// The MQTT topic it came on
+        /// The MQTT topic of the message
         #[arg(long)]
         topic: Option<String>,
         /// The subscription's topic template, such as sensors/{sensor_id}/{field}
         #[arg(long)]
         template: Option<String>,
-        /// Unit of numbers that stand for a time: s, ms, us or ns [default: by magnitude]
+        /// Unit of numeric times: s, ms, us or ns [default: by magnitude]
         #[arg(long)]
         ts_unit: Option<String>,
-        /// List the formats instead
+        /// Only list the formats
         #[arg(long)]
         list: bool,
     },
-    /// Compare stored buckets with their readings; exit code 0: all equal (or made so), 1: they differ, 2: failed
+    /// Compare stored buckets with their readings; exit code 0: all equal (or repaired), 1: they differ, 2: failed
     Reconcile(maintain_cli::Reconcile),
-    /// Bring stored buckets from pages into the time-series collection or back; may be stopped and given again; exit
-    /// code 0: done, 1: some were left as they are, or differ, 2: failed
+    /// Convert stored buckets from pages to the time-series collection or back; can be interrupted and repeated; exit
+    /// code 0: done, 1: some were skipped or differ, 2: failed
     Convert(maintain_cli::Convert),
-    /// Look at what could not be understood, read it again, or remove it
+    /// List, replay or remove dead letters: messages that could not be decoded or stored
     DeadLetters {
         #[command(subcommand)]
         command: dead_letters_cli::DeadLetters,
     },
-    /// Look into the journal
+    /// Inspect or salvage the journal
     Journal {
         #[command(subcommand)]
         command: JournalCommand,
     },
-    /// Print the line for http.tokens_file of a secret on standard input
+    /// Read a secret from standard input and print its line for http.tokens_file
     HashToken,
     /// Print docs/configuration.md
     #[command(hide = true)]
@@ -99,9 +99,9 @@ enum Command {
 
 #[derive(Subcommand)]
 enum JournalCommand {
-    /// List segments and damage; changes nothing
+    /// List segments and damage; makes no changes
     Inspect,
-    /// Move damaged segments aside and keep what is good in them; the service must be stopped
+    /// Move damaged segments aside and keep their readable contents; the service must be stopped
     Salvage,
 }
 
@@ -133,10 +133,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// EX_CONFIG of sysexits.h, for whoever decides about a restart.
+/// EX_CONFIG of sysexits.h: a service manager should not restart.
 const CONFIG_UNUSABLE: u8 = 78;
 
-/// Of commands whose exit code 1 says that something differs, a failure is 2.
+/// A failure exits with 2 in commands whose exit code 1 means that something differs.
 fn command_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode {
     let failed = fail(error);
     match command {
@@ -159,7 +159,7 @@ fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) 
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return fail(format!("the runtime cannot be started: {error}")),
+        Err(error) => return fail(format!("cannot start the runtime: {error}")),
     };
     let code = match command {
         Command::Run => runtime.block_on(run(loaded, path)),
@@ -185,7 +185,7 @@ fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) 
         }),
         _ => runtime.block_on(check_all(&loaded)),
     };
-    // What blocks still (a name look-up, a driver's task) is not waited for.
+    // Does not wait for blocking work such as a name lookup or a driver task.
     runtime.shutdown_timeout(std::time::Duration::from_millis(200));
     code
 }
@@ -210,14 +210,14 @@ async fn run(loaded: config::Loaded, path: Option<PathBuf>) -> ExitCode {
     };
     let file = loaded.file.map_or_else(|| "none, defaults".to_owned(), |f| f.display().to_string());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), config = file, "starting");
-    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    config.warnings().iter().for_each(|warning| tracing::warn!(%warning, "configuration warning"));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let store = match store(&config).await {
         Ok(store) => Arc::new(store),
         Err(error) => return fail(error),
     };
     let notifier = Notifier::new(&config::manager()).unwrap_or_else(|error| {
-        tracing::warn!("the service manager cannot be told anything (NOTIFY_SOCKET): {error}");
+        tracing::warn!(%error, "cannot notify the service manager (NOTIFY_SOCKET)");
         Notifier::default()
     });
     match Service::start_watched(config, store, clock, notifier).await {
@@ -234,7 +234,7 @@ async fn run(loaded: config::Loaded, path: Option<PathBuf>) -> ExitCode {
             ExitCode::from(service.run_until(signal).await.exit_code())
         }
         Err(error) => {
-            tracing::error!("cannot start: {error}");
+            tracing::error!(%error, "cannot start");
             ExitCode::FAILURE
         }
     }
@@ -244,7 +244,7 @@ async fn init(config: &Config, shard: bool) -> ExitCode {
     let done = async {
         let store = store(config).await?;
         if shard {
-            // Before anything is made.
+            // Before anything is created.
             store.can_shard().await?;
         }
         let prepared = store.prepare().await.map_err(|e| e.to_string())?;
@@ -275,14 +275,14 @@ async fn check_all(loaded: &config::Loaded) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What a payload becomes depends on the settings, but a file that nobody named must not keep it from being shown.
+/// The settings affect decoding, but an invalid default file must not prevent it. One given with `--config` does.
 fn decode_config(path: Option<&std::path::Path>) -> Result<Config, config::ConfigErrors> {
     match config::load(path, config::environment()) {
         Ok(loaded) => Ok(loaded.config),
         Err(errors) if path.is_some() => Err(errors),
         Err(_) => {
             eprintln!(
-                "hourbucket: the settings cannot be used (`hourbucket check` says why); decoding with the defaults"
+                "hourbucket: invalid configuration (run `hourbucket check` for details); decoding with the defaults"
             );
             Ok(Config::default())
         }
@@ -291,7 +291,7 @@ fn decode_config(path: Option<&std::path::Path>) -> Result<Config, config::Confi
 
 fn list_formats(config: &Config) -> ExitCode {
     decode::Formats::new(&config.decoding()).names().into_iter().for_each(say);
-    // Which no message is decoded with alone, but for showing it.
+    // Not a format for messages in general, but `decode` accepts it.
     say(decode::sparkplug::NAME);
     ExitCode::SUCCESS
 }
@@ -304,7 +304,7 @@ fn decode_stdin(question: decode::cli::DecodeRequest<'_>, mut config: Config) ->
     if let Err(error) = std::io::stdin().lock().read_to_end(&mut payload) {
         return fail(format!("standard input: {error}"));
     }
-    // Samples are old, and may be of any age: what the window would say is the service's business.
+    // Samples may be of any age; the limits for times apply only to the running service.
     let century = std::time::Duration::from_secs(1000 * 365 * 24 * 3600);
     (config.limits.past, config.limits.future) = (century, century);
     let received_at_ms = SystemClock::new().now().wall_ms;
@@ -314,8 +314,8 @@ fn decode_stdin(question: decode::cli::DecodeRequest<'_>, mut config: Config) ->
         Ok(shown) => {
             if shown.rejects == 0 {
                 eprintln!(
-                    "hourbucket: no reading, and nothing wrong: all values are null, nan, unavailable or the like, or the format \
-                     leaves this message out"
+                    "hourbucket: no reading and no error: all values are null, nan, unavailable or similar, or the \
+                     format skips this message"
                 );
             }
             ExitCode::FAILURE
@@ -356,7 +356,7 @@ fn journal_command(command: &JournalCommand, config: &Config) -> ExitCode {
     }
 }
 
-/// A line on standard output; a reader that has gone is no error.
+/// Prints a line to standard output. A closed pipe is not an error.
 fn say(line: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! The commands `reconcile` and `convert`: their arguments, what they print, their exit codes.
+//! The commands `reconcile` and `convert`: arguments, output, exit codes.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -10,59 +10,59 @@ use hourbucket::maintain::{Converted, MaintainError, Progress, Reconciled, Selec
 use hourbucket::model::{Clock, StorageMode, SystemClock};
 use hourbucket::store::mongo::{ConvertOptions, MongoStore, ReconcileOptions};
 
-/// What could not be done at all; 1 says that something differs.
+/// Exit code of a failed command; 1 means that something differs.
 pub(crate) const ERROR: u8 = 2;
 
-/// Without a terminal a line of progress is printed this often.
+/// Interval between progress lines without a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
 #[derive(Args)]
 pub(crate) struct Reconcile {
-    /// From the bucket of this moment on: RFC 3339, or a date in UTC [default: a day before --to]
+    /// Start with the bucket of this time: RFC 3339, or a date in UTC [default: a day before --to]
     #[arg(long, value_parser = moment)]
     from: Option<i64>,
-    /// Buckets that begin before this [default: the begin of the bucket that is open now]
+    /// Only buckets that start before this time [default: the start of the current bucket]
     #[arg(long, value_parser = moment)]
     to: Option<i64>,
-    /// Only this sensor; may be given several times
+    /// Only this sensor; can be repeated
     #[arg(long = "sensor", value_name = "ID")]
     sensors: Vec<String>,
-    /// Put right what can be; the service may run
+    /// Repair what can be repaired; the service may run
     #[arg(long)]
     repair: bool,
-    /// Remove all but one of equal readings of a bucket that ended an hour ago; do not use it where sensors send
-    /// readings without a time of their own, which may be equal. A bucket in time-series form becomes pages where the server
-    /// (before MongoDB 7.0) deletes whole series only: do not run `convert --into timeseries` beside it
+    /// Remove all but one of equal readings in buckets that ended an hour ago. Do not use it if sensors send readings
+    /// without their own time: these may be equal. On servers before MongoDB 7.0, which delete whole series only, a
+    /// time-series bucket becomes pages; do not run `convert --into timeseries` at the same time
     #[arg(long, requires = "repair")]
     drop_duplicates: bool,
-    /// Do not look for equal readings
+    /// Do not search for equal readings
     #[arg(long, conflicts_with = "drop_duplicates")]
     ignore_duplicates: bool,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
-    /// List at most so many findings one by one; all are counted
+    /// List at most N findings; all are counted
     #[arg(long, value_name = "N", default_value_t = 1000)]
     list: usize,
 }
 
 #[derive(Args)]
 pub(crate) struct Convert {
-    /// The form that buckets shall have
+    /// The storage mode to convert to
     #[arg(long, value_enum)]
     into: Into,
-    /// From the bucket of this moment on: RFC 3339, or a date in UTC [default: from the first]
+    /// Start with the bucket of this time: RFC 3339, or a date in UTC [default: the first bucket]
     #[arg(long, value_parser = moment)]
     from: Option<i64>,
-    /// Buckets that begin before this, and ended an hour ago [default: all that ended an hour ago]
+    /// Only buckets that start before this time and ended an hour ago [default: all that ended an hour ago]
     #[arg(long, value_parser = moment)]
     to: Option<i64>,
-    /// Only this sensor; may be given several times
+    /// Only this sensor; can be repeated
     #[arg(long = "sensor", value_name = "ID")]
     sensors: Vec<String>,
-    /// With --into bucket on a server before MongoDB 7.0: delete the measurements of sensors all of whose buckets are
-    /// pages now; no hourbucket may write in time-series mode meanwhile
+    /// With --into bucket on a server before MongoDB 7.0: delete the measurements of sensors whose buckets are all
+    /// pages; no hourbucket may write in time-series mode at the same time
     #[arg(long)]
     drop_leftovers: bool,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Convert {
 enum Into {
     /// Measurements of the time-series collection
     Timeseries,
-    /// Pages with their readings
+    /// Pages that contain their readings
     Bucket,
 }
 
@@ -135,10 +135,10 @@ pub(crate) async fn convert(config: &Config, store: Result<MongoStore, String>, 
     bar.end();
     let converted = match converted {
         Ok(converted) => converted,
-        Err(failure) => return error(format!("{failure}; what was converted stays so, and the next run goes on")),
+        Err(failure) => return error(format!("{failure}; converted buckets stay converted; the next run continues")),
     };
     tell(&converted);
-    // The counts, times and summaries of everything in the span, against the readings in their new place.
+    // Compares counts, times and summaries of all buckets in the range with the readings in their new place.
     let to_ms = to_ms.min(ended_before_ms - config.bucket.span.ms() + 1);
     let check = check(config, store, Selection { to_ms, ..selection }, now_ms).await;
     match check {
@@ -161,7 +161,7 @@ async fn check(
         repair: false,
         drop_duplicates: false,
         ignore_duplicates: true,
-        // Told in a line already.
+        // Already reported by the conversion.
         leftovers: false,
         now_ms,
         settled_before_ms: now_ms,
@@ -173,26 +173,26 @@ async fn check(
 
 fn tell(converted: &Converted) {
     for (bucket, why) in &converted.skipped {
-        say(&format!("left as it is: {} {}: {why}", bucket.sensor_id, report::time(bucket.start.0)));
+        say(&format!("skipped: {} {}: {why}", bucket.sensor_id, report::time(bucket.start.0)));
     }
     let unlisted = converted.skipped_total - converted.skipped.len() as u64;
     if unlisted > 0 {
-        say(&format!("… and {unlisted} more left as they are"));
+        say(&format!("… and {unlisted} more skipped"));
     }
     if converted.leftovers > 0 {
         say(&format!(
-            "{} measurements stay that no reader sees: this server deletes whole series only. Retention removes them; so \
-             does --drop-leftovers once all buckets of their sensors are pages, while nothing writes in time-series mode",
+            "{} measurements remain, invisible to readers: this server deletes whole series only. Retention removes \
+             them, or --drop-leftovers once their sensors have only pages and nothing writes in time-series mode",
             converted.leftovers
         ));
     }
     say(&format!(
-        "converted {} buckets with {} readings; removed {} measurements; left {} as they are",
+        "converted {} buckets with {} readings; removed {} measurements; skipped {}",
         converted.buckets, converted.readings, converted.removed, converted.skipped_total
     ));
 }
 
-/// Progress on standard error: a bar on a terminal, else a line now and then.
+/// Progress on standard error: a bar on a terminal, otherwise a line at intervals.
 struct Bar {
     terminal: bool,
     shown: Option<Instant>,
@@ -243,7 +243,7 @@ fn error(error: impl std::fmt::Display) -> ExitCode {
     ExitCode::from(ERROR)
 }
 
-/// Text on standard output; a reader that has gone is no error.
+/// Prints to standard output. A closed pipe is not an error.
 fn say(text: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{text}");
 }

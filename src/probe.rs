@@ -1,7 +1,7 @@
-//! `hourbucket probe`: asks the running service on `admin.listen` how it is, for containers without curl.
+//! `hourbucket probe`: queries the health of the running service on `admin.listen`, for containers without curl.
 //!
-//! With `admin.tls` it asks over TLS, and takes any certificate: it asks its own machine, sends nothing that is secret, and
-//! a certificate that is about to be replaced is no reason for a restart.
+//! With `admin.tls` it connects over TLS and accepts any certificate: it connects to its own machine and sends nothing
+//! secret, and a certificate that is about to be replaced is no reason for a restart.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -13,32 +13,33 @@ use crate::config;
 use crate::config::ClientAuth;
 use crate::ingest::tls;
 
-/// For connection and answer together.
+/// Time limit for connection and response together.
 const WITHIN: Duration = Duration::from_secs(5);
-/// `/readyz` names every broker; nobody has that many.
+/// Far above the size of `/readyz`, which lists every broker.
 const ANSWER_MAX_BYTES: u64 = 1 << 20;
 
-/// Asks `/livez`, or with `ready` `/readyz`. The body of an answer of 200.
+/// Requests `/livez`, or with `ready` `/readyz`. Returns the body of a 200 response.
 ///
 /// # Errors
-/// Nobody answers, or not with 200; for a person, with the body.
+/// No response, or not 200; a text for the user, with the body.
 pub async fn probe(admin: &config::Admin, ready: bool) -> Result<String, String> {
     let (addr, path) = (reachable(admin.listen), if ready { "/readyz" } else { "/livez" });
     let secure = admin.tls.cert_file.is_some();
     let wrong = |what: String| format!("{}://{addr}{path}: {what}", if secure { "https" } else { "http" });
     if secure && admin.tls.client_ca_file.is_some() && admin.tls.client_auth == ClientAuth::Required {
-        let detail = "admin.tls wants a certificate of every client, and the probe has none; set admin.tls.client_auth = \"optional\"";
+        let detail = "admin.tls requires client certificates, and the probe has none; set admin.tls.client_auth = \
+                      \"optional\"";
         return Err(wrong(detail.into()));
     }
     match tokio::time::timeout(WITHIN, connect_and_ask(addr, path, secure)).await {
         Ok(Ok((200, body))) => Ok(body),
         Ok(Ok((status, body))) => Err(wrong(format!("{status}: {body}"))),
-        Ok(Err(error)) => Err(wrong(format!("{error}; is the service running, with this admin.listen?"))),
+        Ok(Err(error)) => Err(wrong(format!("{error}; check that the service is running, with this admin.listen"))),
         Err(_) => Err(wrong(format!("no answer within {WITHIN:?}"))),
     }
 }
 
-/// Every address is a place to listen at, not one to connect to.
+/// The unspecified address is valid for listening, not for connecting.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -56,7 +57,7 @@ async fn connect_and_ask(addr: SocketAddr, path: &str, secure: bool) -> std::io:
     }
 }
 
-/// Status and body. HTTP/1.0: the answer ends with the connection, and comes in one piece.
+/// Returns status and body. With HTTP/1.0 the response ends with the connection and is not chunked.
 async fn ask(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     addr: SocketAddr,
@@ -68,7 +69,7 @@ async fn ask(
     let answer = String::from_utf8_lossy(&answer);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let status = head.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
-    let status = status.ok_or_else(|| std::io::Error::other("the answer is no HTTP"))?;
+    let status = status.ok_or_else(|| std::io::Error::other("the response is not HTTP"))?;
     Ok((status, body.trim_end().to_owned()))
 }
 
@@ -99,7 +100,7 @@ mod tests {
         stop.cancel();
         serving.await.unwrap().unwrap();
         let error = probe(&admin, false).await.unwrap_err();
-        assert!(error.contains("is the service running"), "{error}");
+        assert!(error.contains("the service is running"), "{error}");
     }
 
     #[tokio::test]
@@ -112,7 +113,7 @@ mod tests {
             let _ = stream.read(&mut [0; 256]).await.unwrap();
             stream.write_all(b"220 smtp.example ready\r\n").await.unwrap();
         });
-        assert!(probe(&admin, false).await.unwrap_err().contains("no HTTP"));
+        assert!(probe(&admin, false).await.unwrap_err().contains("not HTTP"));
         other.await.unwrap();
     }
 }

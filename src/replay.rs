@@ -1,20 +1,20 @@
-//! Replay of dead letters: read again with the settings of today, stored, and only then removed.
+//! Replay of dead letters: decoded again with today's settings, stored, and only then removed.
 //!
-//! Why as a second instance, with shards of its own straight on the store, and not through the running service: a dead letter
-//! knows its topic, which no HTTP request has, it must not be journaled twice, and it works while the service is stopped.
-//! Two instances on one sensor are allowed anyway: every write is gated by the version of its page, so the two find out
-//! about each other and load again.
+//! Why a second instance, with its own shards writing directly to the store, and not the running service: a dead letter
+//! has a topic, which an HTTP request has not; it must not be journaled twice; and replay works while the service is
+//! stopped. Two instances may write the same sensor anyway: every write is conditional on the version of its page, so
+//! they detect each other and load again.
 //!
-//! The life of a dead letter: read from the collection, decoded ([`crate::ingest::redecode`]), handed over as an ingest batch of its
-//! own, stored (majority) and acknowledged, removed. A crash in between leaves the dead letter, and the next replay does the
-//! same again: its readings are compared with the stored ones like those of the journal's replay, so they are found there.
-//! That holds for readings without a time of their own as well, since they get the dead letter's time of receipt each time.
-//! A dead letter of which anything is still rejected stays; so does one that gives nothing at all, since that may be a mapping
-//! which is wrong in another way.
+//! Life of a dead letter: read from the collection, decoded ([`crate::ingest::redecode`]), submitted as a separate
+//! ingest batch, stored (majority) and acknowledged, removed. After a crash in between the dead letter remains, and the
+//! next replay does the same again: its readings are compared with the stored ones, like those of the journal's replay,
+//! and are found. That holds for receipt-time readings too, since they get the receipt time of the dead letter each
+//! time. A dead letter stays if anything of it is still rejected, or if it yields nothing at all: the mapping may still
+//! be wrong.
 //!
-//! In time-series mode a measurement has no version that could refuse it (DESIGN §2). The good readings of a message
-//! stay in the service's memory for up to `flush.max_age` while its dead letter for the bad ones is there already, so what
-//! came just now is waited for twice as long.
+//! In time-series mode a measurement has no version that could refuse it. The good readings of a message stay in the
+//! service's memory for up to `flush.max_age`, while the dead letter for its bad ones is stored already. So replay
+//! waits until the newest dead letter is twice as old.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,26 +32,26 @@ use crate::shutdown::ExitReason;
 use crate::store::Store;
 use crate::store::mongo::{DeadLetterDocument, DeadLetterId, MongoStore};
 
-/// Dead letters that are worked on at once, and bytes of them after which no more are added.
+/// Dead letters processed together, and bytes after which no more are added.
 const DEAD_LETTERS_MAX: usize = 1000;
 const BYTES_MAX: usize = 8 << 20;
 
-/// Why a replay ended early; what it has removed is stored, and the next one goes on.
+/// Why a replay ended early. The readings of removed dead letters are stored, and the next replay continues.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// A subscription cannot be used.
+    /// The settings of a subscription cannot be used.
     #[error(transparent)]
     Settings(#[from] SetupError),
-    /// The store failed at reading or removing dead_letters.
+    /// The store failed to read or remove dead letters.
     #[error(transparent)]
     DeadLetters(#[from] MaintainError),
-    /// The store cannot be used.
-    #[error("the store cannot be prepared: {0}")]
+    /// The collections cannot be prepared.
+    #[error("store preparation failed: {0}")]
     Prepare(String),
     /// The instance cannot be started.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The instance has ended by itself.
+    /// The instance accepts no more readings.
     #[error(transparent)]
     Admission(#[from] AdmissionError),
     /// The instance has failed.
@@ -59,11 +59,11 @@ pub enum ReplayError {
     Broken(String),
 }
 
-/// Replays the dead letters that pass the filter and were received before now, oldest first. `tell` is called with each
-/// dead letter that stays, and why.
+/// Replays the dead letters that match the filter and were received before now, oldest first. Calls `tell` for each
+/// dead letter that stays, with reason and detail.
 ///
 /// # Errors
-/// It ended early.
+/// See [`ReplayError`].
 pub async fn replay(
     config: Config,
     store: MongoStore,
@@ -72,9 +72,9 @@ pub async fn replay(
     mut tell: impl FnMut(&DeadLetterDocument, &str, &str) + Send,
 ) -> Result<Replayed, ReplayError> {
     let mut reader = Redecoder::new(&config)?;
-    // Asked once here, so that a store that is away is an error and not a command that waits for ever.
+    // Prepared here first, so that an unavailable store is an error and not an endless wait.
     store.prepare().await.map_err(|e| ReplayError::Prepare(e.detail))?;
-    // What comes from now on is of the next replay: dead letters that the replay itself makes would never end.
+    // Newer ones are left to the next replay: those that this replay itself creates would never end.
     let now_ms = clock.now().wall_ms;
     let until_ms = filter.until_ms.map_or(now_ms, |until| until.min(now_ms));
     let filter = DeadLetterFilter { until_ms: Some(until_ms), ..filter.clone() };
@@ -95,7 +95,7 @@ pub async fn replay(
     }
 }
 
-/// Waits until the service, if one runs, has stored the good readings of the messages whose dead letters are the newest.
+/// Waits until a running service has stored the good readings of the messages with the newest dead letters.
 async fn settle(
     config: &Config,
     store: &MongoStore,
@@ -109,7 +109,7 @@ async fn settle(
     let settled_ms = i64::try_from(config.flush.max_age.as_millis()).unwrap_or(i64::MAX).saturating_mul(2);
     let left_ms = newest.first().map_or(0, |dead_letter| dead_letter.dead_letter.received_at_ms + settled_ms - now_ms);
     if left_ms > 0 {
-        tracing::info!(left_ms, "waiting until a running service has stored what came with the newest letters");
+        tracing::info!(left_ms, "waiting until a running service has stored readings of the newest dead letters");
         tokio::time::sleep(Duration::from_millis(left_ms.unsigned_abs())).await;
     }
     Ok(())
@@ -137,7 +137,8 @@ async fn all(
     }
 }
 
-/// Takes in what these dead letters give, and returns those that are done with, all of whose readings are stored.
+/// Submits the readings of these dead letters. Returns the dead letters that are done: all of their readings are
+/// stored.
 async fn shard_batch(
     dead_letters: &[DeadLetterDocument],
     reader: &mut Redecoder,
@@ -152,7 +153,7 @@ async fn shard_batch(
         match &why {
             Some((reason, detail)) => tell(dead_letter, reason, detail),
             None if batch.is_empty() => {
-                tell(dead_letter, "no_readings", "by the settings of today it holds no reading")
+                tell(dead_letter, "no_readings", "decodes to no readings with today's settings")
             }
             None => {}
         }
@@ -170,7 +171,7 @@ async fn shard_batch(
     for (dead_letter, readings, rejected, wait) in waits {
         if wait.outcome().await != AckOutcome::Delivered {
             sum.failed += 1;
-            tell(dead_letter, "not_stored", "its readings could not be stored now");
+            tell(dead_letter, "not_stored", "its readings could not be stored; run the replay again");
             continue;
         }
         sum.readings += readings;

@@ -1,8 +1,7 @@
-//! Shutdown as a protocol: who may ask for it, in which order things end, how long it may take, and what the exit code
-//! says.
+//! The shutdown protocol: who may start it, in which order things end, the deadline, and the exit code.
 //!
-//! Phases: 1. admission closes, ingest stops taking and answers what it has; 2. the journal (or admission's queue) is
-//! handed over to the shards; 3. the shards flush; 4. the journal and the admin port close. All of them share one
+//! Phases: 1. admission closes; ingest stops receiving and answers what it has; 2. the journal (or admission's queue)
+//! is drained to the shards; 3. the shards flush; 4. the journal and the admin port close. All phases share one
 //! deadline, `shutdown.deadline`.
 
 use std::sync::Arc;
@@ -11,23 +10,23 @@ use tokio::sync::watch;
 
 use crate::admission::AdmissionControl;
 
-/// How the service ended.
+/// How the service ended, which determines the exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExitReason {
-    /// Everything that was acknowledged is stored. Exit code 0.
+    /// All acknowledged readings are stored. Exit code 0.
     Clean,
-    /// The deadline passed, or the store was away: what is acknowledged and not stored is in the journal, and will be
-    /// stored after the next start. Exit code 3.
+    /// The deadline passed, or the store was unavailable: acknowledged readings that are not stored are in the journal,
+    /// and the next start stores them. Exit code 3.
     Unstored {
-        /// Journal entries, or with `ack = "stored"` readings that nobody was told are stored.
+        /// Journal entries, or with `ack = "stored"` readings that were not acknowledged.
         left: u64,
     },
-    /// A part failed. Exit code 1.
+    /// A part failed, for this reason. Exit code 1.
     Broken(String),
 }
 
 impl ExitReason {
-    /// The exit code of the process.
+    /// The exit code of the process: 0, 1 or 3.
     pub fn exit_code(&self) -> u8 {
         match self {
             ExitReason::Clean => 0,
@@ -37,7 +36,7 @@ impl ExitReason {
     }
 }
 
-/// One failed part ends the service: nothing goes on half dead.
+/// Reports the failure of a part, which ends the whole service.
 #[derive(Debug, Clone)]
 pub struct FailureSignal {
     reason: Arc<watch::Sender<Option<String>>>,
@@ -45,12 +44,12 @@ pub struct FailureSignal {
 }
 
 impl FailureSignal {
-    /// For a service behind this admission.
+    /// `admission_control` is closed on failure.
     pub fn new(admission_control: AdmissionControl) -> FailureSignal {
         FailureSignal { reason: Arc::new(watch::Sender::new(None)), admission_control }
     }
 
-    /// A part has failed: admission closes for good. The first reason stays.
+    /// Reports a failure and closes the admission permanently. The first reason is kept.
     pub fn failure_signal(&self, reason: impl Into<String>) {
         self.admission_control.broken();
         self.reason.send_if_modified(|current| {
@@ -62,7 +61,7 @@ impl FailureSignal {
         });
     }
 
-    /// Why, if a part has failed.
+    /// The reason of the first failure.
     pub fn reason(&self) -> Option<String> {
         self.reason.borrow().clone()
     }
@@ -79,7 +78,7 @@ impl FailureSignal {
     }
 }
 
-/// SIGHUP, as often as it comes; several that come while one is worked on are one.
+/// A stream of SIGHUPs. Signals that arrive while one is handled are merged into one.
 ///
 /// # Errors
 /// The handler cannot be installed.
@@ -87,7 +86,7 @@ pub fn hangups() -> std::io::Result<tokio::signal::unix::Signal> {
     tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())
 }
 
-/// Waits for SIGTERM or SIGINT; returns its name.
+/// Waits for SIGTERM or SIGINT and returns the signal's name.
 ///
 /// # Errors
 /// The handlers cannot be installed.

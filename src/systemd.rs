@@ -1,8 +1,8 @@
-//! Tells the service manager how the service is: ready, reloading, stopping, alive, and a line for `systemctl status`.
+//! Notifies the service manager: ready, reloading, stopping, alive, and a status line for `systemctl status`.
 //!
-//! systemd's protocol is a datagram of `NAME=value` lines to the socket in `NOTIFY_SOCKET` (sd_notify(3)); containers'
-//! managers speak it too. Without a socket every call does nothing. A manager that does not read is not waited for: what
-//! cannot be sent within a second is lost, and the log says so once.
+//! systemd's protocol is a datagram of `NAME=value` lines to the socket in `NOTIFY_SOCKET` (sd_notify(3)); container
+//! managers support it too. Without a socket every call does nothing. If the manager does not read, a message is
+//! dropped after a second, and the first such failure is logged.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -14,12 +14,12 @@ use tokio::net::UnixDatagram;
 
 use crate::config::Manager;
 
-/// Time for the manager to take a message.
+/// Time limit for sending a message.
 const SEND_WITHIN: Duration = Duration::from_secs(1);
-/// What the manager waits beyond the deadline of a shutdown, for what comes after it.
+/// Time that the manager allows beyond the shutdown deadline, for the steps after it.
 const AFTER_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The way to the service manager.
+/// The connection to the service manager.
 #[derive(Debug, Default)]
 pub struct Notifier {
     socket: Option<UnixDatagram>,
@@ -28,10 +28,10 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Opens the way; within a runtime.
+    /// Connects to the manager's socket; call within a runtime.
     ///
     /// # Errors
-    /// The socket that the manager names cannot be used: it would wait for us in vain.
+    /// The socket cannot be used. The manager would then wait for a notification in vain.
     pub fn new(manager: &Manager) -> io::Result<Notifier> {
         let Some(name) = &manager.notify_socket else { return Ok(Notifier::default()) };
         let socket = std::os::unix::net::UnixDatagram::unbound()?;
@@ -41,42 +41,42 @@ impl Notifier {
         Ok(Notifier { socket, watchdog: manager.watchdog, failed: AtomicBool::new(false) })
     }
 
-    /// How often at least [`Notifier::alive`] is wanted; `None` where it is not.
+    /// The maximum interval between calls of [`Notifier::alive`]; `None` if there is no watchdog.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog.filter(|_| self.socket.is_some())
     }
 
-    /// Whether anybody listens.
+    /// Whether a manager is connected.
     pub fn is_open(&self) -> bool {
         self.socket.is_some()
     }
 
-    /// The service takes readings: at the start, and when a reload is done, whatever came of it.
+    /// The service is ready: at the start, and after every reload, successful or not.
     pub async fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={}", line(status))).await;
     }
 
-    /// Settings are being read again; [`Notifier::ready`] must follow.
+    /// A reload has started; [`Notifier::ready`] must follow.
     pub async fn reloading(&self) {
-        // With Type=notify-reload the manager compares this time with that of its signal.
+        // With Type=notify-reload the manager compares this time with the time of its signal.
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let usec = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1_000;
-        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={usec}\nSTATUS=reading the settings again")).await;
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={usec}\nSTATUS=reloading the configuration")).await;
     }
 
-    /// The service drains, for at most `deadline`; the manager is asked for that much time, whatever its own limit is.
+    /// The service drains for at most `deadline`. Requests that much time from the manager, whatever its own limit is.
     pub async fn stopping(&self, deadline: Duration) {
         let usec = (deadline + AFTER_DEADLINE).as_micros();
-        let status = "stopping: storing what was acknowledged";
+        let status = "stopping: storing acknowledged readings";
         self.send(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={usec}\nSTATUS={status}")).await;
     }
 
-    /// The service lives.
+    /// A sign of life for the watchdog.
     pub async fn alive(&self) {
         self.send("WATCHDOG=1").await;
     }
 
-    /// What `systemctl status` shows.
+    /// Sets the line in `systemctl status`.
     pub async fn status(&self, status: &str) {
         self.send(&format!("STATUS={}", line(status))).await;
     }
@@ -85,17 +85,17 @@ impl Notifier {
         let Some(socket) = &self.socket else { return };
         let sent = match tokio::time::timeout(SEND_WITHIN, socket.send(message.as_bytes())).await {
             Ok(sent) => sent.map(|_| ()),
-            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "it does not read")),
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the manager does not read its socket")),
         };
         if let Err(error) = sent
             && !self.failed.swap(true, Ordering::Relaxed)
         {
-            tracing::warn!("the service manager cannot be told anything (NOTIFY_SOCKET): {error}");
+            tracing::warn!(%error, "cannot notify the service manager (NOTIFY_SOCKET)");
         }
     }
 }
 
-/// A value must not hold another line.
+/// Removes line breaks: a value must not contain another assignment.
 fn line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
@@ -105,7 +105,7 @@ fn address(name: &[u8]) -> io::Result<SocketAddr> {
         #[cfg(target_os = "linux")]
         [b'@', rest @ ..] => <SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(rest),
         [b'/', ..] => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(name)),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "NOTIFY_SOCKET is neither a path nor an abstract name")),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "NOTIFY_SOCKET is not an absolute path or abstract name")),
     }
 }
 

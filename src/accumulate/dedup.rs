@@ -1,40 +1,40 @@
-//! What a bucket knows of its stored readings, as far as it is needed to know duplicates. Pure.
+//! The stored readings of a bucket that are needed to find duplicates. Pure.
 //!
-//! [`DedupWindow`] is a window: it knows every stored reading from a time on (`from`), and nothing before. A sensor whose
-//! readings are a little late needs a little of the past only, so what is loaded begins at the earliest reading in
-//! doubt, what this process writes is added at the end, and under pressure the far end is forgotten. A reading before
-//! the window is loaded for again.
+//! [`DedupWindow`] holds every stored reading from a time (`from_ms`) on, and none before. A sensor whose readings are
+//! a little late needs only a little of the past. So a load starts at the earliest reading in doubt, this process's
+//! writes are added at the end, and memory pressure removes the oldest keys. A reading before the window causes another
+//! load.
 //!
-//! [`ExternalWrites`] is what must not be forgotten: which stored positions are the work of others (an earlier process, another
-//! instance, a statement whose answer was lost), and how many of those were counted against readings with the time of
-//! receipt. Three pending, two stored by others, one counted already: two are missing.
+//! [`ExternalWrites`] is the part that must not be forgotten: which stored positions others wrote (an earlier process,
+//! another instance, a statement whose answer was lost), and how many of those were matched with receipt-time readings.
+//! Example: three pending, two stored by others, one matched already: two still have to be written.
 
 use super::arrivals::Arrivals;
 use crate::model::{ReadingKey, RowFlags, Rows, StorageMode};
 use crate::store::LoadedBucket;
 
-/// Where a reading lies in its bucket: page, and position within.
+/// The position of a reading in its bucket: page, and index within.
 pub(super) type Position = (u32, u32);
 
-/// The window.
+/// The known stored readings of a bucket, from a time on.
 #[derive(Debug)]
 pub(super) struct DedupWindow {
-    /// Every reading at or after this is known.
+    /// Every stored reading at or after this time is in `keys`.
     from_ms: i64,
-    /// Sorted. Whatever is here is stored, in flight or waiting.
+    /// Sorted. Each key is stored, in flight or pending.
     keys: Vec<ReadingKey>,
-    /// Those of `keys` that others have stored; sorted, as often as they are stored.
+    /// The subset of `keys` that others have stored. Sorted, repeated as often as stored.
     external: Vec<ReadingKey>,
 }
 
 impl DedupWindow {
-    /// What was loaded, from `from_ms` on.
+    /// The window of a load, from `from_ms` on.
     pub(super) fn new(bucket: &LoadedBucket, from_ms: i64, others: Option<&ExternalWrites>) -> DedupWindow {
         let mut dedup = DedupWindow { from_ms, keys: vec![], external: vec![] };
         for (p, page) in bucket.pages.iter().enumerate() {
             for (i, key) in page.keys.iter().enumerate().filter(|(_, key)| key.ts_ms >= from_ms) {
                 dedup.keys.push(*key);
-                // Measurements have no position: whose they are is told by what this process knows to be its own.
+                // Measurements have no position: this process's list of its own writes determines whose they are.
                 if others
                     .is_some_and(|o| bucket.storage_mode == StorageMode::TimeSeries || o.holds((p as u32, i as u32)))
                 {
@@ -48,7 +48,7 @@ impl DedupWindow {
         dedup
     }
 
-    /// Whether anything can be said about a reading of this time.
+    /// Whether the window covers this time.
     pub(super) fn knows(&self, ts_ms: i64) -> bool {
         ts_ms >= self.from_ms
     }
@@ -57,7 +57,7 @@ impl DedupWindow {
         self.keys.binary_search(key).is_ok()
     }
 
-    /// Adds what is written now.
+    /// Adds the keys of a write.
     pub(super) fn extend(&mut self, keys: impl Iterator<Item = ReadingKey>) {
         let before = self.keys.len();
         self.keys.extend(keys.filter(|k| k.ts_ms >= self.from_ms));
@@ -68,7 +68,7 @@ impl DedupWindow {
         }
     }
 
-    /// Forgets the far end, down to about half of `keys_max`, where it holds more than that.
+    /// If it has more than `keys_max` keys, keeps about the newest half of `keys_max`.
     pub(super) fn trim(&mut self, keys_max: usize) {
         if self.keys.len() <= keys_max {
             return;
@@ -86,12 +86,12 @@ impl DedupWindow {
     }
 }
 
-/// The work of others in a bucket.
+/// Stored readings of a bucket that this process did not write.
 #[derive(Debug, Default, Clone)]
 pub(super) struct ExternalWrites {
-    /// Half-open, in order.
+    /// Half-open, ascending.
     spans: Vec<(Position, Position)>,
-    /// Latest time in the bucket when the last span was found: nothing of theirs is later.
+    /// The latest time in the bucket when the last span was found. No external reading is later.
     last_ts_ms: i64,
     /// Readings with the time of receipt that stored ones are accounted for by: counted against them, or in a time-series
     /// bucket written by this process, and their places on the line of `arrivals`. As often as they were.
@@ -104,13 +104,13 @@ pub(super) struct ExternalWrites {
 const OWN_MIN: usize = 8;
 
 impl ExternalWrites {
-    /// Notes that what lies from `known` to `end` was written by others.
+    /// Records that others wrote the positions from `known` to `end`.
     pub(super) fn found(&mut self, known: Position, end: Position, last_ts_ms: i64) {
         self.spans.push((known, end));
         self.last_ts_ms = last_ts_ms;
     }
 
-    /// Whether a reading of this time can be one of theirs.
+    /// Whether a reading of this time may have been written by others.
     pub(super) fn may_hold(&self, ts_ms: i64) -> bool {
         ts_ms <= self.last_ts_ms
     }
@@ -119,7 +119,7 @@ impl ExternalWrites {
         self.spans.iter().any(|(from, to)| *from <= at && at < *to)
     }
 
-    /// Counts a reading with the time of receipt against a stored one; `false` where none is left.
+    /// Matches a receipt-time reading with a stored one; `false` if none is left.
     pub(super) fn claim(&mut self, dedup: &DedupWindow, key: ReadingKey) -> bool {
         let first = dedup.external.partition_point(|k| *k < key);
         let stored = dedup.external[first..].iter().take_while(|k| **k == key).count();
@@ -133,7 +133,7 @@ impl ExternalWrites {
         left
     }
 
-    /// Notes the readings with a time of receipt that this process has stored as measurements.
+    /// Records the receipt-time readings that this process has stored as measurements.
     pub(super) fn own(&mut self, rows: &Rows) {
         let receipt = || rows.iter().filter(|r| r.flags.any(RowFlags::RECEIPT_TIME));
         let mut arrivals = self.arrivals;

@@ -1,9 +1,9 @@
-//! Questions to a shard, beside the way of the readings.
+//! Queries to a shard, apart from the flow of readings.
 //!
-//! A question is answered by the shard's own task, in between: one piece of work for each shard batch of readings, so that
-//! neither holds the other up, and at once where nothing else is to be done. It is answered behind all shard batches that were
-//! handed over before it was asked ([`QueryHandle::query`] counts them); a shard that is full takes no shard batches, and then says
-//! that it is behind instead of letting the query handle wait.
+//! The shard's own task answers them between shard batches: one step per shard batch, so that neither delays the other,
+//! and immediately if nothing else is to do. A query is answered after all shard batches that were sent before it
+//! ([`QueryHandle::query`] counts them). A full shard accepts no shard batches; its answer is then marked `behind`
+//! instead of letting the caller wait.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,28 +16,28 @@ use super::state::snapshot::{FleetScan, IdScan, SensorSnapshot, ShardFleet, Unst
 use super::task::ShardClosed;
 use crate::model::{Now, SensorId, stable_hash};
 
-/// Questions that wait for one shard; those who ask wait for a place.
+/// Queries in one shard's queue; further callers wait.
 const QUERIES_MAX: usize = 16;
 
-/// What can be asked.
+/// The queries that a shard answers.
 #[derive(Debug)]
 pub enum ShardQuery {
-    /// One sensor's rows that are not known to be stored, in a span of time (ms since 1970, the end exclusive).
+    /// The rows of one sensor that are not known to be stored, in a time range (ms since 1970, end exclusive).
     View {
-        /// Which sensor.
+        /// The exact sensor id.
         sensor_id: SensorId,
-        /// From when on.
+        /// Start of the range, ms since 1970.
         from_ms: i64,
-        /// Until when.
+        /// End of the range, exclusive.
         to_ms: i64,
     },
-    /// The first ids of sensors with rows that are not known to be stored.
+    /// The first ids, in byte order, of sensors with rows that are not known to be stored.
     Ids {
-        /// How they begin.
+        /// Only ids with this prefix; empty for all.
         prefix: String,
-        /// Behind this one.
+        /// Only ids after this one, in byte order.
         after: Option<String>,
-        /// How many.
+        /// The maximum number of ids.
         limit: usize,
     },
     /// The newest state of these sensors.
@@ -46,52 +46,52 @@ pub enum ShardQuery {
     Fleet,
 }
 
-/// What is answered, to the question of the same name.
+/// The response to the [`ShardQuery`] of the same name.
 #[derive(Debug)]
 pub enum ShardResponse {
     /// To [`ShardQuery::View`].
     View(UnstoredRows),
-    /// To [`ShardQuery::Ids`]: in the order of their bytes.
+    /// To [`ShardQuery::Ids`], in byte order.
     Ids(Vec<SensorId>),
-    /// To [`ShardQuery::Snapshots`]: in their order.
+    /// To [`ShardQuery::Snapshots`], in the order of the query.
     Snapshots(Vec<SensorSnapshot>),
     /// To [`ShardQuery::Fleet`].
     Fleet(ShardFleet),
 }
 
-/// An answer, and whether it lacks readings that were handed over before the question.
+/// A response, and whether it lacks readings that were sent before the query.
 #[derive(Debug)]
 pub struct QueryReply {
-    /// The answer.
+    /// The variant matches the query.
     pub response: ShardResponse,
-    /// The shard is full and had not taken them in.
+    /// The shard was full and had not accepted all readings that were sent before the query.
     pub behind: bool,
 }
 
-/// The handle for questions to one shard. It keeps no shard alive.
+/// The handle for queries to one shard. It does not keep the shard alive.
 #[derive(Debug, Clone)]
 pub struct QueryHandle {
     queries: mpsc::Sender<PendingQuery>,
     handed_over: Arc<AtomicU64>,
 }
 
-/// A question on its way.
+/// A query in the queue.
 #[derive(Debug)]
 pub(super) struct PendingQuery {
     query: ShardQuery,
-    /// Shard batches that must be taken in before.
+    /// Shard batches that must be accepted first.
     behind: u64,
     reply: oneshot::Sender<QueryReply>,
 }
 
 impl QueryHandle {
-    /// A handle, and the end for the shard's task. `handed_over` counts the shard batches sent to it.
+    /// The handle, and the worker for the shard's task. `handed_over` counts the shard batches sent to it.
     pub(super) fn new(handed_over: Arc<AtomicU64>) -> (QueryHandle, QueryWorker) {
         let (queries, rx) = mpsc::channel(QUERIES_MAX);
         (QueryHandle { queries, handed_over }, QueryWorker::new(rx))
     }
 
-    /// Asks. Whoever asks puts a time limit around it; cancelling is no harm.
+    /// Sends a query and waits for the response. Callers put a timeout around it; cancelling is safe.
     ///
     /// # Errors
     /// The shard has ended.
@@ -103,7 +103,7 @@ impl QueryHandle {
     }
 }
 
-/// A question that is being answered.
+/// A query in progress.
 enum RunningQuery {
     View { sensor_id: SensorId, from_ms: i64, to_ms: i64 },
     Ids(IdScan),
@@ -111,16 +111,16 @@ enum RunningQuery {
     Fleet(FleetScan),
 }
 
-/// The shard's side: one question at a time, step by step.
+/// The shard's side: one query at a time, step by step.
 pub(super) struct QueryWorker {
     queries: mpsc::Receiver<PendingQuery>,
-    /// The one that waits for shard batches.
+    /// The query that waits for shard batches.
     pending: Option<PendingQuery>,
     work: Option<(RunningQuery, oneshot::Sender<QueryReply>, bool)>,
     taken_in: u64,
 }
 
-/// Sensors whose news are told in one step.
+/// Sensor snapshots per step.
 const NEWS_STEP: usize = 16;
 
 impl QueryWorker {
@@ -128,12 +128,12 @@ impl QueryWorker {
         QueryWorker { queries, pending: None, work: None, taken_in: 0 }
     }
 
-    /// A shard batch was taken in.
+    /// Counts an accepted shard batch.
     pub(super) fn took_in(&mut self) {
         self.taken_in += 1;
     }
 
-    /// Waits until there is something to do; pending for ever where nobody asks any more.
+    /// Waits until there is work; never returns if all handles are dropped.
     pub(super) async fn something(&mut self) {
         if self.work.is_some() {
             return tokio::task::yield_now().await;
@@ -145,12 +145,12 @@ impl QueryWorker {
             }
         }
         if self.pending.as_ref().is_some_and(|query| query.behind > self.taken_in) {
-            // The next shard batch comes by itself, and the task looks again then.
+            // The next shard batch wakes the task, which checks again then.
             std::future::pending().await
         }
     }
 
-    /// Does a step where there is one to do.
+    /// Does one step of work, if there is any.
     pub(super) fn step(&mut self, shard: &Shard, now: Now) {
         if self.work.is_none() {
             self.begin(shard.full(), now);
@@ -160,13 +160,13 @@ impl QueryWorker {
             return;
         }
         match carry_on(work, shard) {
-            // Nobody waits any more: no harm.
+            // An error means that the caller no longer waits.
             Ok(response) => drop(reply.send(QueryReply { response, behind })),
             Err(work) => self.work = Some((work, reply, behind)),
         }
     }
 
-    /// Takes the next question up, where its turn has come.
+    /// Starts the next query, if the shard batches before it are accepted or the shard is full.
     fn begin(&mut self, full: bool, now: Now) {
         let Some(query) = self.pending.take().or_else(|| self.queries.try_recv().ok()) else { return };
         let is_behind = query.behind > self.taken_in;
@@ -186,7 +186,7 @@ impl QueryWorker {
     }
 }
 
-/// One step; the answer, or what is left to do.
+/// Does one step; returns the response, or the remaining work.
 fn carry_on(work: RunningQuery, shard: &Shard) -> Result<ShardResponse, RunningQuery> {
     match work {
         RunningQuery::View { sensor_id, from_ms, to_ms } => {

@@ -1,4 +1,4 @@
-//! The task around a shard: carries events to the state and its jobs to the flush stage. No decisions here.
+//! The task around a shard: delivers events to the state and sends its jobs to the flush stage. No decisions here.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,12 +19,12 @@ use crate::model::{Clock, DeadLetter, ReadingBatch, Rows, Value};
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::rejected;
 
-/// Readings of one batch for one shard.
+/// The readings of one batch that belong to one shard.
 #[derive(Debug)]
 pub struct ShardBatch {
     /// The batch, shared with the other shards.
     pub batch: Arc<ReadingBatch>,
-    /// Which readings of it.
+    /// The rows of `batch` that belong to the shard.
     pub row_refs: Vec<RowRef>,
     /// Delivered when all of them are stored.
     pub ack: Ack,
@@ -41,28 +41,28 @@ pub struct ShardHandle {
 }
 
 impl ShardHandle {
-    /// Hands over readings, waiting while the shard is full.
+    /// Sends readings to the shard; waits while it is full.
     ///
     /// # Errors
-    /// The shard is gone; the shard batch's acknowledgement says so by being dropped.
+    /// The shard's task has ended. The shard batch is dropped, so its acknowledgement reports *not delivered*.
     pub async fn send(&self, shard_batch: ShardBatch) -> Result<(), ShardClosed> {
         self.shard_batches.send(shard_batch).await.map_err(|_| ShardClosed)?;
         self.handed_over.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
-    /// The handle for questions.
+    /// The handle for queries.
     pub fn query_handle(&self) -> QueryHandle {
         self.query_handle.clone()
     }
 }
 
-/// A shard's task has ended.
+/// The error if a shard's task has ended.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("a shard has ended")]
+#[error("a shard task has ended")]
 pub struct ShardClosed;
 
-/// What a shard holds, for the metrics, and that it lives, for the watchdog.
+/// What a shard holds, for the metrics, and a sign of life for the watchdog.
 #[derive(Debug, Default)]
 pub struct ShardGauges {
     bytes: AtomicUsize,
@@ -78,13 +78,13 @@ pub struct ShardGauges {
 }
 
 impl ShardGauges {
-    /// A number that changes every [`TICK`] while the shard lives; `None` while it waits for the stage behind it, which
-    /// may take as long as the store is away.
+    /// A number that changes every [`TICK`] while the shard is alive. `None` while it waits for the next stage, which
+    /// may take as long as the store is unavailable.
     pub fn rounds(&self) -> Option<u64> {
         (!self.waits.load(Ordering::Relaxed)).then(|| self.rounds.load(Ordering::Relaxed))
     }
 
-    /// The task has gone round once more.
+    /// Counts an iteration of the task.
     pub(crate) fn turned(&self) {
         self.rounds.fetch_add(1, Ordering::Relaxed);
     }
@@ -96,7 +96,7 @@ impl ShardGauges {
         done
     }
 
-    /// Readings that were stored, found stored, or handed over as dead letters, since the start.
+    /// Readings since the start that were stored, found stored, or handed over as dead letters.
     pub fn settled(&self) -> u64 {
         self.settled.load(Ordering::Relaxed)
     }
@@ -106,12 +106,12 @@ impl ShardGauges {
         self.jobs.load(Ordering::Relaxed)
     }
 
-    /// How many buckets are quarantined.
+    /// Number of quarantined buckets.
     pub fn quarantined(&self) -> usize {
         self.quarantined.load(Ordering::Relaxed)
     }
 
-    /// The quarantined buckets, those that have failed longest first; not all of many.
+    /// The quarantined buckets, longest failing first; at most `NAMED_MAX`.
     pub fn named(&self) -> Vec<Quarantined> {
         self.named.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -131,7 +131,7 @@ impl ShardGauges {
         self.readings.store(usage.readings, Ordering::Relaxed);
     }
 
-    /// The last values set.
+    /// The values at the end of the task's last iteration.
     pub fn get(&self) -> ShardUsage {
         ShardUsage {
             bytes: self.bytes.load(Ordering::Relaxed),
@@ -142,14 +142,14 @@ impl ShardGauges {
     }
 }
 
-/// Shard batches that wait for one shard.
+/// Capacity of a shard's channel, in shard batches.
 const QUEUE_MAX: usize = 4;
-/// How often a shard looks at its wheel when nothing happens.
+/// How often an idle shard checks its wheel.
 const TICK: Duration = Duration::from_millis(20);
-/// The store answers if it has answered anything within this time.
+/// The store counts as answering if any request was answered within this time.
 pub const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
 
-/// A shard with all that its task needs.
+/// A shard with everything that its task needs.
 pub struct ShardTask {
     state: Shard,
     shard_batches: mpsc::Receiver<ShardBatch>,
@@ -159,13 +159,13 @@ pub struct ShardTask {
     clock: Arc<dyn Clock>,
     gauges: Arc<ShardGauges>,
     jobs: JoinSet<(Lane, JobResult)>,
-    /// Jobs in flight and how many there may be, by lane.
+    /// Jobs in flight and their maximum, by lane.
     in_flight: [(usize, usize); 3],
     latest: Option<LatestHandle>,
 }
 
 impl ShardTask {
-    /// A shard's handle and task. `jobs_max`: writes it may have in flight itself; half as many loads, and one retry.
+    /// A shard's handle and task. `jobs_max`: the shard's writes in flight; half as many loads, and one retry.
     pub fn new(
         settings: ShardSettings,
         jobs_max: usize,
@@ -196,14 +196,14 @@ impl ShardTask {
         )
     }
 
-    /// The same task with the patterns that are switched on: the registry's tags, and the sensors' latest state.
+    /// The same task with the optional features: the registry's tags, and the latest state of the sensors.
     #[must_use]
     pub fn with_latest_and_tags(self, registry: Registry, latest: Option<LatestHandle>) -> ShardTask {
         ShardTask { state: self.state.with_registry(registry), latest, ..self }
     }
 
-    /// Runs until every handle is gone and all is stored. A panic of the state or of a command ends it: the readings
-    /// that it held are then not delivered, and whoever waits for this task must stop the service.
+    /// Runs until every handle is dropped and everything is stored. A panic of the state or of a command ends it: its
+    /// readings are then not delivered, and the owner of this task must stop the service.
     pub async fn run(mut self) {
         let mut draining = false;
         let mut ticks = tokio::time::interval(TICK);
@@ -240,8 +240,8 @@ impl ShardTask {
         }
     }
 
-    /// Takes readings in, and hands them on to where their sensors' latest state is kept, duplicates too: after a crash
-    /// they are what that stage has not written.
+    /// Adds readings, and passes them on to the latest state, duplicates too: after a crash that stage may not have
+    /// written them.
     async fn accept(&mut self, shard_batch: ShardBatch) {
         let ShardBatch { batch, row_refs, ack, replayed } = shard_batch;
         let held = self.latest.as_ref().and_then(|latest| latest.hold(&ack));
@@ -284,24 +284,24 @@ impl ShardTask {
                 self.state.finished(done, self.clock.now());
             }
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            // Nobody aborts a command but the end of the runtime.
+            // A command is aborted only when the runtime ends.
             Err(_) => return,
         }
         for bucket in self.state.take_quarantined() {
             let Quarantined { sensor_id, start, reason, .. } = bucket;
-            tracing::error!(%sensor_id, bucket_start_ms = start.0, reason, "bucket quarantined: the store keeps failing it");
+            tracing::error!(%sensor_id, bucket_start_ms = start.0, reason, "bucket quarantined; it keeps failing");
         }
         for refused in self.state.take_rejected_rows() {
             self.refuse(refused).await;
         }
     }
 
-    /// Readings that the store will not take are kept as dead letters, in the native JSON shape, a reading a line, so that
+    /// Keeps readings that the store refuses as dead letters, in the native JSON format, one reading per line, so that
     /// they can be replayed.
     async fn refuse(&self, refused: RejectedRows) {
         let RejectedRows { sensor_id, rows, reason, detail, acks } = refused;
         let (readings, at_ms) = (rows.len() as u64, self.clock.now().wall_ms);
-        tracing::error!(%sensor_id, readings, reason, detail, "readings kept as dead letters: the store does not take them");
+        tracing::error!(%sensor_id, readings, reason, detail, "store refused readings; kept as dead letters");
         metrics::rejected(Source::Store, reason, readings);
         rejected::note(Source::Store, &sensor_id, reason, readings, &detail, at_ms);
         let dead_letter = |payload| DeadLetter {
@@ -340,10 +340,10 @@ impl std::fmt::Debug for ShardTask {
     }
 }
 
-/// A dead letter is a document of its own, and must be well below 16 MiB.
+/// Approximate size of a dead letter's payload. Each is one document and must stay well below 16 MiB.
 const DEAD_PAYLOAD_BYTES: usize = 1 << 20;
 
-/// Readings as lines of JSON, in pieces of about [`DEAD_PAYLOAD_BYTES`].
+/// Readings as lines of JSON, in chunks of about [`DEAD_PAYLOAD_BYTES`].
 fn as_lines(sensor_id: &str, rows: &Rows) -> Vec<Vec<u8>> {
     let (mut pieces, mut piece) = (vec![], vec![]);
     for reading in rows.to_readings(sensor_id) {

@@ -53,7 +53,7 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
 /// The OpenAPI 3.1 description of both ports, written by hand.
-const OPENAPI: &str = include_str!("admin/openapi.json");
+const OPENAPI: &str = include_str!("openapi.json");
 
 /// The admin port cannot be opened.
 #[derive(Debug, thiserror::Error)]

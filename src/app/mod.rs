@@ -1,4 +1,4 @@
-//! The only place that connects the stages: which stage hands to which, over what capacity, started and ended in which order.
+//! The only module that connects the stages: who sends to whom, with which capacity, and the order of start and end.
 //!
 //! ```text
 //!  http ──┐ Admission (ingest.queue_max ingest batches, queue_max_bytes)
@@ -7,9 +7,9 @@
 //!         └───────────(ack = "stored")──┘  └──> dead letters    └──> latest (4 batches a shard) ───────────┘
 //! ```
 //!
-//! Start: store (nothing is sent) → shards → journal or admission → router → ports → brokers; meanwhile the collections are
-//! prepared, and the first permit is given when they are. End: the phases of [`crate::shutdown`], from the front to the
-//! back, so that every stage ends because the one before it did.
+//! Start: store (nothing is sent) → shards → journal or admission → router → ports → brokers. Meanwhile the collections
+//! are prepared; the first permit is released after that. End: the phases of [`crate::shutdown`], upstream stages
+//! first, so that every stage ends because the one before it ended.
 
 mod progress;
 mod reload;
@@ -57,14 +57,14 @@ use crate::store::Store;
 use crate::store::registry::RegistryQuery;
 use crate::systemd::Notifier;
 
-/// Deliveries of dead letters that wait for their task.
+/// Capacity of the channel for dead letters, in deliveries.
 const DEAD_QUEUE_MAX: usize = 64;
-/// Stored readings that a bucket remembers to know duplicates: 128 KiB, or 64 readings under pressure.
+/// Stored readings that a bucket remembers to find duplicates: 128 KiB, or 64 readings under memory pressure.
 const SEEN_MAX: usize = 8192;
-/// Time for the admin port's last answers, beyond the deadline.
+/// Time for the admin port's last responses, beyond the deadline.
 const ADMIN_GRACE: Duration = Duration::from_secs(1);
 
-/// Why the service cannot start, for the person who started it.
+/// Why the service cannot start.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct StartError(String);
@@ -75,11 +75,11 @@ fn start_error(error: impl std::fmt::Display) -> StartError {
 
 /// A running service.
 pub struct Service {
-    /// Where readings are taken; absent with `http.enabled = false`.
+    /// The address for readings over HTTP; `None` with `http.enabled = false`.
     pub http_addr: Option<SocketAddr>,
-    /// Where devices connect; absent unless `listen.mqtt.enabled`.
+    /// The address for MQTT devices; `None` unless `listen.mqtt.enabled`.
     pub mqtt_addr: Option<SocketAddr>,
-    /// Where it is watched.
+    /// The address of the admin port.
     pub admin_addr: SocketAddr,
     config: Config,
     clock: Arc<dyn Clock>,
@@ -89,7 +89,7 @@ pub struct Service {
     stop: CancellationToken,
     drained: CancellationToken,
     admin_stop: CancellationToken,
-    /// Ingest, in no order; they hold admission handles.
+    /// The ingest tasks, in no order; they hold admission handles.
     front: Vec<JoinHandle<()>>,
     journal: Option<Journal>,
     router: JoinHandle<()>,
@@ -103,18 +103,18 @@ pub struct Service {
     reloader: Reloader,
 }
 
-/// The shards and the tasks beside them.
+/// The shards and the tasks of their latest state.
 #[derive(Default)]
 struct ShardSet {
     handles: Vec<ShardHandle>,
     tasks: Vec<JoinHandle<()>>,
     gauges: Vec<Arc<ShardGauges>>,
-    /// Where `latest.enabled`, one a shard.
+    /// One per shard with `latest.enabled`, else empty.
     latest: Vec<JoinHandle<()>>,
     latest_gauges: Vec<Arc<LatestGauges>>,
 }
 
-/// What the parts of the start share.
+/// The dependencies that the parts of the start share.
 struct ServiceContext {
     config: Config,
     clock: Arc<dyn Clock>,
@@ -125,14 +125,14 @@ struct ServiceContext {
 }
 
 impl ServiceContext {
-    /// Spawns a part whose panic ends the service.
+    /// Spawns a task; if it panics, the service ends.
     fn spawn(&self, name: impl Into<String>, part: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
         let (name, failure_signal) = (name.into(), self.failure_signal.clone());
         tokio::spawn(async move {
             if let Err(panic) = AssertUnwindSafe(part).catch_unwind().await {
                 let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
                 let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-                failure_signal.failure_signal(format!("{name} has panicked: {text}"));
+                failure_signal.failure_signal(format!("task {name} panicked: {text}"));
             }
         })
     }
@@ -182,7 +182,7 @@ impl ServiceContext {
         shards
     }
 
-    /// Starts the task for the latest state of the sensors of shard `i` of `n`.
+    /// Spawns the latest-state task of shard `i` of `n`.
     fn latest(&self, i: usize, n: usize, shards: &mut ShardSet) -> LatestHandle {
         let config = &self.config;
         let settings = LatestSettings {
@@ -201,7 +201,7 @@ impl ServiceContext {
         handle
     }
 
-    /// What fills the registry of tags; `None` where it is off.
+    /// The task that fills the tag registry; `None` if it is disabled.
     fn enrichment(&self, store: &Arc<dyn Store>, registry: &Registry, decoding: Live<Decoding>) -> Option<Enrichment> {
         let settings = &self.config.enrich;
         let query = RegistryQuery {
@@ -213,7 +213,7 @@ impl ServiceContext {
         Some(Enrichment::new(reader, registry.clone(), decoding, interval, settings.max_sensors))
     }
 
-    /// The journal between admission and router, or nothing.
+    /// Starts the router, and with `ack = "journal"` the journal before it.
     async fn route(
         &self,
         router: Router,
@@ -252,18 +252,18 @@ fn backoff(config: &Config) -> Backoff {
 }
 
 impl Service {
-    /// Starts everything. With the store away it starts all the same and keeps trying.
+    /// Starts everything. If the store is unavailable the service starts anyway and retries.
     ///
     /// # Errors
-    /// A port, the journal or a broker's settings cannot be used; nothing runs then.
+    /// A port, the journal or the settings of a broker cannot be used; then nothing runs.
     pub async fn start(config: Config, store: Arc<dyn Store>, clock: Arc<dyn Clock>) -> Result<Service, StartError> {
         Service::start_with(config, store, clock, false).await.map(|(service, _)| service)
     }
 
-    /// As [`Service::start`], and tells the service manager.
+    /// Like [`Service::start`], and reports to the service manager.
     ///
     /// # Errors
-    /// As [`Service::start`].
+    /// See [`Service::start`].
     pub async fn start_watched(
         config: Config,
         store: Arc<dyn Store>,
@@ -275,13 +275,13 @@ impl Service {
         Ok(service)
     }
 
-    /// A second instance for a command, beside a service that runs or not: without ports for senders, brokers and
-    /// journal. The caller hands readings over at the admission that it gets, which may be stored already; their
-    /// acknowledgements say that they are stored. When admission handles is dropped and [`Service::run_until`] is told
-    /// to stop, it ends.
+    /// A second instance for a command, next to a running or stopped service: without ports for senders, brokers and
+    /// journal. The caller submits readings, which may be stored already, to the returned admission; they are
+    /// acknowledged when they are stored. The instance ends when the admission is dropped and [`Service::run_until`] is
+    /// asked to stop.
     ///
     /// # Errors
-    /// As [`Service::start`].
+    /// See [`Service::start`].
     pub async fn start_fed(
         mut config: Config,
         store: Arc<dyn Store>,
@@ -291,7 +291,7 @@ impl Service {
         config.http.enabled = false;
         config.mqtt.clear();
         config.listen.mqtt.enabled = false;
-        // Beside the one of the service; nobody looks.
+        // Any free port: the service's own may be in use, and no client connects to this one.
         config.admin.listen = SocketAddr::from(([127, 0, 0, 1], 0));
         Service::start_with(config, store, clock, true).await
     }
@@ -319,7 +319,7 @@ impl Service {
             failure_signal: failure_signal.clone(),
             flusher: flusher.clone(),
         });
-        // Ports first: they are what fails most often, and nothing else has begun.
+        // Ports first: they fail most often, and nothing else has started yet.
         let admin = Admin::bind(&config.admin, health.clone(), clock.clone()).await.map_err(start_error)?;
         let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
         let ((setter, decoding), of_ports) = (Live::new(config.decoding()), health.clone());
@@ -333,7 +333,7 @@ impl Service {
             drained: drained.clone(),
         };
         let ports = IngestPorts::bind(&config, &env).await?;
-        // Who may read: those who may write over HTTP, also where nobody can.
+        // Readers are authorized by the tokens of HTTP writers, also if the HTTP port is disabled.
         let readers = match &ports.http {
             Some(http) => http.tokens(),
             None if repeats => None,
@@ -372,7 +372,7 @@ impl Service {
         let admin = if repeats { admin } else { admin.with_reads(Arc::new(reads), readers) };
         let upkeep = context.clone().upkeep(store.clone(), gauges.clone(), latest_gauges, journal_handle, oldest);
         let side = vec![
-            context.spawn("preparation of the store", context.clone().prepare(store, enrichment)),
+            context.spawn("store preparation", context.clone().prepare(store, enrichment)),
             context.spawn("upkeep", upkeep),
         ];
         let admin_token = CancellationToken::new();
@@ -406,8 +406,8 @@ impl Service {
         Ok((service, admission))
     }
 
-    /// Tells the service manager that the service takes readings, and from then on how it is; `admission` is the handle that
-    /// [`Service::start_watched`] gave.
+    /// Reports to the service manager that the service is ready, and its state from then on. `admission` is the handle
+    /// returned by [`Service::start_with`].
     async fn tell(&mut self, notifier: Notifier, admission: Admission) {
         self.notifier = Arc::new(notifier);
         self.notifier.ready(&watch::line(&self.health.report())).await;
@@ -420,26 +420,26 @@ impl Service {
         self.side.push(tokio::spawn(watch::watch(self.notifier.clone(), self.health.clone(), parts)));
     }
 
-    /// The way to the service manager, for who reads the settings again.
+    /// The connection to the service manager, for reports about reloads.
     pub fn notifier(&self) -> Arc<Notifier> {
         self.notifier.clone()
     }
 
-    /// Where settings are replaced while it runs.
+    /// The handle that applies changed settings at runtime.
     pub fn reloader(&self) -> Reloader {
         self.reloader.clone()
     }
 
-    /// Serves until `stop` is done or a part fails, then shuts down in order.
+    /// Runs until `stop` completes or a part fails, then shuts down in order.
     pub async fn run_until(self, stop: impl Future<Output = &'static str>) -> ExitReason {
         let failure_signal = self.failure_signal.clone();
         let broken = tokio::select! {
             why = stop => {
-                tracing::info!("{why}: stopping");
+                tracing::info!(reason = why, "stopping");
                 None
             }
             reason = failure_signal.wait() => {
-                tracing::error!("the service has failed and stops: {reason}");
+                tracing::error!(reason, "service failed; stopping");
                 self.health.broken(reason.clone());
                 Some(reason)
             }
@@ -468,7 +468,7 @@ impl Service {
             in_time &= tokio::time::timeout_at(deadline, journal.close()).await.is_ok();
         }
         in_time &= tokio::time::timeout_at(deadline, &mut self.router).await.is_ok();
-        // Dead letters and latest states come from the shards.
+        // Shards send dead letters and latest states, so those tasks end after them.
         for task in self.shards.iter_mut().chain(&mut self.latest).chain([&mut self.dead]) {
             in_time &= tokio::time::timeout_at(deadline, task).await.is_ok();
         }
@@ -478,7 +478,7 @@ impl Service {
             journal.finish().await;
             left = handle.stats().unstored_entries;
         }
-        // What did not end in time is given up; the journal has it, or its senders were not acknowledged.
+        // Tasks that did not end in time are aborted: the journal has their readings, or these were not acknowledged.
         self.shards.iter().chain(&self.latest).chain(&self.front).chain(&self.side).for_each(JoinHandle::abort);
         self.router.abort();
         self.dead.abort();
@@ -489,17 +489,24 @@ impl Service {
             tracing::info!(took_ms, "stopped; everything that was acknowledged is stored");
             ExitReason::Clean
         } else {
-            let where_to = match self.config.ingest.ack {
-                AckMode::Journal => "the journal has what is left, and the next start stores it",
-                AckMode::Stored => "what is left was not acknowledged, and its senders send it again",
-            };
-            tracing::error!(took_ms, left, "stopped before everything was stored: {where_to}");
+            match self.config.ingest.ack {
+                AckMode::Journal => tracing::error!(
+                    took_ms,
+                    left,
+                    "stopped before everything was stored; the journal keeps the rest for the next start"
+                ),
+                AckMode::Stored => tracing::error!(
+                    took_ms,
+                    left,
+                    "stopped before everything was stored; the rest was not acknowledged, and its senders send it again"
+                ),
+            }
             ExitReason::Unstored { left }
         }
     }
 }
 
-/// Where readings are sent to, open and not served yet.
+/// The ports for readings, bound but not served yet.
 struct IngestPorts {
     http: Option<HttpIngest>,
     devices: Option<MqttListener>,
@@ -521,7 +528,7 @@ impl IngestPorts {
     }
 }
 
-/// HTTP, devices and the brokers: what holds admission handles, of which none stays with the caller.
+/// Starts HTTP, the MQTT listener and the brokers. They own all admission handles; the caller keeps none.
 fn start_front(
     context: &Arc<ServiceContext>,
     ports: IngestPorts,
@@ -537,7 +544,7 @@ fn start_front(
         front.push(watched(context, broker.url.clone(), task));
     }
     if let Some(devices) = ports.devices {
-        front.push(watched(context, "MQTT of devices".to_owned(), devices.spawn()));
+        front.push(watched(context, "MQTT listener".to_owned(), devices.spawn()));
     }
     if let Some(http) = ports.http {
         let serve = http.serve(env.stop.clone(), context.config.shutdown.deadline);
@@ -546,19 +553,19 @@ fn start_front(
     Ok(front)
 }
 
-/// A task of ingest's own whose panic ends the service.
+/// Spawns a watcher for an ingest task; if the task panics, the service ends.
 fn watched(context: &Arc<ServiceContext>, name: String, task: JoinHandle<()>) -> JoinHandle<()> {
     let failure_signal = context.failure_signal.clone();
     context.spawn(name.clone(), async move {
         if task.await.is_err_and(|e| e.is_panic()) {
-            failure_signal.failure_signal(format!("the task of {name} has panicked"));
+            failure_signal.failure_signal(format!("task {name} panicked"));
         }
     })
 }
 
-/// A server whose socket fails says so.
+/// Runs a server and logs its failure.
 async fn logged(name: &'static str, server: impl Future<Output = std::io::Result<()>>) {
     if let Err(error) = server.await {
-        tracing::error!("{name} has ended: {error}");
+        tracing::error!(server = name, %error, "server failed");
     }
 }

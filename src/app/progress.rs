@@ -1,21 +1,22 @@
 //! Whether acknowledged readings make progress while the store answers. Pure.
 //!
-//! Two things are watched. *Stalled*: the oldest acknowledged reading that is not stored has been the same for longer than
-//! it should take; one bucket is enough for that, and the others may be fine. *Stuck*: readings wait and not a single one
-//! has been settled for much longer than that; only a restart may help, so the service manager's watchdog is not fed any
-//! more. Time in which the store did not answer does not count: it is the store's then.
+//! There are two conditions. *Stalled*: the oldest acknowledged reading that is not stored has been the same for longer
+//! than it should take. One bucket is enough for that; the others may be fine. *Stuck*: readings are waiting and none
+//! has been settled for much longer than that. Only a restart may help, so the service manager's watchdog is no longer
+//! fed. Time in which the store does not answer counts for neither.
 
 use std::time::Duration;
 
-/// How long readings may wait beyond the age at which they are due, while the store answers.
+/// Time that readings may wait beyond the age at which they are due, while the store answers.
 const GRACE: Duration = Duration::from_secs(15);
-/// How long nothing at all may be settled, beyond the time after which a bucket that fails is given up.
+/// Time without any settled reading, beyond the time after which a failing bucket is given up.
 const STUCK_AFTER: Duration = Duration::from_secs(300);
 
-/// What is seen at one moment.
+/// The state at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Observation {
-    /// Names the oldest unstored reading: the same as long as it is the same one. `None`: everything is stored.
+    /// Identifies the oldest unstored reading: changes when another one becomes the oldest. `None`: everything is
+    /// stored.
     pub(super) oldest: Option<u64>,
     /// Readings settled since the start.
     pub(super) settled: u64,
@@ -23,29 +24,29 @@ pub(super) struct Observation {
     pub(super) store_answers: bool,
 }
 
-/// What follows.
+/// The result of an observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ProgressStatus {
-    /// How long the oldest reading has been the same, if that is too long (ms).
+    /// If too long: how long the oldest reading has been the same (ms).
     pub(super) stalled_ms: Option<u64>,
-    /// Nothing is settled any more.
+    /// No reading is settled any more.
     pub(super) stuck: bool,
 }
 
-/// Watches the progress.
+/// Tracks progress over time.
 #[derive(Debug)]
 pub(super) struct Progress {
     stalled_after_ms: u64,
     stuck_after_ms: u64,
-    /// What the oldest reading was, and since when.
+    /// The oldest reading, and since when (monotonic ms).
     oldest: (Option<u64>, u64),
-    /// How many were settled, and since when.
+    /// The number of settled readings, and since when (monotonic ms).
     settled: (u64, u64),
 }
 
 impl Progress {
-    /// `max_age`: after which a reading is written at the latest; `quarantine_after`: after which a failing bucket is given
-    /// up.
+    /// `max_age`: a reading is written after this time at the latest; `quarantine_after`: a failing bucket is given up
+    /// after this time.
     pub(super) fn new(max_age: Duration, quarantine_after: Duration) -> Progress {
         let ms = |d: Duration| d.as_millis() as u64;
         Progress {
@@ -56,7 +57,7 @@ impl Progress {
         }
     }
 
-    /// Takes an observation in; `now_ms` is monotonic.
+    /// Adds an observation; `now_ms` is monotonic.
     pub(super) fn observe(&mut self, seen: Observation, now_ms: u64) -> ProgressStatus {
         let waits = seen.oldest.is_some() && seen.store_answers;
         if !waits || seen.oldest != self.oldest.0 {

@@ -1,12 +1,12 @@
-//! The settings read again while the service runs (SIGHUP): all of them are read and checked, then what can change is
-//! taken over and the rest is named.
+//! Reloads the configuration while the service runs (SIGHUP): reads and checks all of it, then applies the keys that
+//! can change and names the others.
 //!
-//! - Anything wrong, in the settings or in the tokens and certificates that they name: nothing at all is changed.
-//! - Else every key that can change holds from the next request, ingest batch, connection and handshake on, also where others
-//!   have to wait for a restart. Files of tokens and certificates are read again in any case.
-//! - What is in work keeps what it began with. Nothing waits for a reload, and nothing is lost by one.
+//! - If anything is wrong, in the settings or in the token and certificate files that they name, nothing is changed.
+//! - Otherwise every key that can change applies from the next request, ingest batch, connection and handshake on, even
+//!   if other keys need a restart. Token and certificate files are read again in any case.
+//! - Work in progress keeps the settings that it started with. Nothing waits for a reload, and no data is lost by one.
 //!
-//! One reload at a time, in the order in which they are asked for.
+//! Reloads run one at a time, in the order of the requests.
 
 use std::sync::Arc;
 
@@ -22,11 +22,11 @@ use crate::ingest::{http, listen};
 use crate::model::Clock;
 use crate::telemetry::{log, metrics};
 
-/// Takes settings over; shared.
+/// Applies changed settings. Clones share the state.
 #[derive(Clone)]
 pub struct Reloader(Arc<Mutex<Running>>);
 
-/// What runs, as far as it can be changed.
+/// The running parts that a reload can change.
 pub(super) struct Running {
     pub(super) config: Config,
     pub(super) clock: Arc<dyn Clock>,
@@ -38,7 +38,7 @@ pub(super) struct Running {
     pub(super) devices: Option<listen::Renewal>,
 }
 
-/// What was read and can be used.
+/// Settings and files that were read and checked.
 struct Ready {
     config: Config,
     http_tokens: Option<Arc<Tokens>>,
@@ -46,24 +46,24 @@ struct Ready {
     certificates: Vec<(Certificates, LoadedTls)>,
 }
 
-/// What became of a reload.
+/// The result of a reload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reloaded {
-    /// Every key that differs was taken over.
+    /// Every changed key was applied; empty if none changed.
     Applied(Vec<Change>),
-    /// Some keys have to wait for a restart; the others were taken over.
+    /// Some keys need a restart; the others were applied.
     RestartNeeded(Vec<Change>),
-    /// Something is wrong, and nothing was changed.
+    /// The configuration has an error, and nothing was changed.
     Invalid(String),
 }
 
 impl Reloaded {
-    /// For the service manager's line.
+    /// The text for the service manager.
     pub fn status(&self) -> &'static str {
         match self {
-            Reloaded::Applied(_) => "the settings were read again",
-            Reloaded::RestartNeeded(_) => "the settings were read again; some need a restart, see the log",
-            Reloaded::Invalid(_) => "the new settings cannot be used, see the log; the old ones hold",
+            Reloaded::Applied(_) => "configuration reloaded",
+            Reloaded::RestartNeeded(_) => "configuration reloaded; some keys need a restart, see the log",
+            Reloaded::Invalid(_) => "new configuration invalid, see the log; the previous one stays in effect",
         }
     }
 }
@@ -78,13 +78,13 @@ impl Reloader {
         Reloader(Arc::new(Mutex::new(running)))
     }
 
-    /// Lets go of the ports, which stop: nothing of theirs changes any more, and their handles of the admission go.
+    /// Detaches from the ports, which stop. They are not changed any more, and their admission handles are dropped.
     pub(super) async fn end(&self) {
         let mut running = self.0.lock().await;
         (running.http, running.devices) = (None, None);
     }
 
-    /// Reads the settings again by `load` and takes over what can change. Everything is said in the log too.
+    /// Reads the settings with `load`, applies what can change, and logs the result.
     pub async fn reload(&self, load: impl FnOnce() -> Result<Loaded, ConfigErrors> + Send + 'static) -> Reloaded {
         let mut running = self.0.lock().await;
         let done = match read(load).await {
@@ -102,19 +102,19 @@ impl Reloader {
 }
 
 async fn read(load: impl FnOnce() -> Result<Loaded, ConfigErrors> + Send + 'static) -> Result<Config, String> {
-    // Files may lie on a slow disk.
+    // Files may be on a slow disk.
     let loaded = tokio::task::spawn_blocking(load).await.map_err(|error| error.to_string())?;
     loaded.map(|loaded| loaded.config).map_err(|errors| errors.to_string())
 }
 
 impl Running {
-    /// Takes over what can change; what differs, taken over or not.
+    /// Applies what can change. Returns all changed keys, applied or not.
     async fn take_over(&mut self, new: &Config) -> Result<Vec<Change>, String> {
         let (found, config) = (changes(&self.config, new), taken_over(&self.config, new));
         fits(&config)?;
         let ready = self.prepare(config).await?;
         log::set_level(&ready.config.log.level).map_err(|error| error.to_string())?;
-        // From here on nothing can fail.
+        // Nothing can fail from here on.
         for (certificates, loaded) in ready.certificates {
             certificates.put(loaded);
         }
@@ -155,18 +155,18 @@ impl Running {
         read.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }
 
-    /// Says what became of it: a line for each key, and one for the whole.
+    /// Reports the result: one log line per key and one in total, health and metrics.
     fn tell(&self, done: &Reloaded) {
         let (label, detail) = match done {
             Reloaded::Invalid(why) => {
-                tracing::error!("SIGHUP: nothing was changed, the settings before hold: {why}");
+                tracing::error!(error = why, "reload failed; the previous configuration stays in effect");
                 ("invalid", why.clone())
             }
             Reloaded::Applied(found) | Reloaded::RestartNeeded(found) => {
                 for change in found {
                     match change.waits {
-                        None => tracing::info!(key = change.key, "SIGHUP: taken over"),
-                        Some(why) => tracing::warn!(key = change.key, "SIGHUP: not taken over, restart for it: {why}"),
+                        None => tracing::info!(key = change.key, "setting applied"),
+                        Some(why) => tracing::warn!(key = change.key, reason = why, "setting needs a restart"),
                     }
                 }
                 let names = |waits: bool| {
@@ -176,10 +176,9 @@ impl Running {
                 let (done, waiting) = (names(false), names(true));
                 let is_partly = !waiting.is_empty();
                 let done = if done.is_empty() { "no key".to_owned() } else { done };
-                let waiting = if waiting.is_empty() { waiting } else { format!("; restart for {waiting}") };
-                let detail =
-                    format!("taken over: {done}, and the files of tokens and certificates read again{waiting}");
-                tracing::info!("SIGHUP: {detail}");
+                let waiting = if waiting.is_empty() { waiting } else { format!("; restart needed for {waiting}") };
+                let detail = format!("applied: {done}; token and certificate files read again{waiting}");
+                tracing::info!(detail, "configuration reloaded");
                 (if is_partly { "restart_needed" } else { "applied" }, detail)
             }
         };

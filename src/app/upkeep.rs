@@ -1,5 +1,4 @@
-//! What goes on beside the way of a reading: the store is prepared, asked whether it is there, and what is seen stands in
-//! the gauges and the health.
+//! Background tasks: prepare the store, ping it, and update gauges and health.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,17 +21,17 @@ use crate::route::oldest::Oldest;
 use crate::store::Store;
 use crate::telemetry::metrics::{self, AdmissionClosed};
 
-/// How often gauges and health are brought up to date.
+/// How often gauges and health are updated.
 const UPKEEP: Duration = Duration::from_secs(1);
-/// How often the store is asked whether it is there.
+/// How often the store is pinged.
 const PING: Duration = Duration::from_secs(5);
-/// In how many upkeeps the histograms are tidied up once.
+/// The histograms are cleaned up once in this many updates.
 const TIDY_EVERY: u32 = 5;
 /// How often a stall is logged while it lasts.
 const STALL_LOG_MS: u64 = 60_000;
 
 impl ServiceContext {
-    /// Prepares the collections, for as long as it takes, reads the registry, opens the way to the store, and keeps the
+    /// Prepares the collections, for as long as it takes, reads the registry, releases the permits, and keeps the
     /// registry up to date from then on.
     pub(super) async fn prepare(self: Arc<Self>, store: Arc<dyn Store>, enrichment: Option<Enrichment>) {
         if !self.prepared(&*store).await {
@@ -44,19 +43,23 @@ impl ServiceContext {
         enrichment.run().await;
     }
 
-    /// Whether the collections are prepared at last; where they never will be, the service ends.
+    /// Retries until the collections are prepared. Returns `false`, and ends the service, if they cannot be.
     async fn prepared(&self, store: &dyn Store) -> bool {
         let mut failures = 0;
         loop {
             match store.prepare().await {
                 Ok(prepared) => {
-                    prepared.changes.iter().for_each(|change| tracing::info!("{change}"));
-                    prepared.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+                    for change in &prepared.changes {
+                        tracing::info!(%change, "store schema changed");
+                    }
+                    for warning in &prepared.warnings {
+                        tracing::warn!(%warning, "store warning");
+                    }
                     tracing::info!(
                         mode = store.mode(),
                         server = prepared.server_version,
-                        "store ready: {}",
-                        prepared.mode_reason
+                        reason = prepared.mode_reason,
+                        "store ready"
                     );
                     self.health.mode(store.mode(), prepared.mode_reason, prepared.server_version);
                     self.health.store_ok(self.clock.now().wall_ms);
@@ -65,22 +68,22 @@ impl ServiceContext {
                 }
                 Err(error) if error.transient => {
                     if failures == 0 {
-                        tracing::warn!("the store is not there yet, trying on: {error}");
+                        tracing::warn!(%error, "store not available yet; retrying");
                     }
                     failures += 1;
                     self.health.store_failed(error.detail);
                     tokio::time::sleep(backoff(&self.config).wait(failures, fastrand::f64())).await;
                 }
                 Err(error) => {
-                    self.failure_signal.failure_signal(format!("the store cannot be prepared: {error}"));
+                    self.failure_signal.failure_signal(format!("store preparation failed: {error}"));
                     return false;
                 }
             }
         }
     }
 
-    /// Gauges and health; and beside them a ping, since a store that is away keeps it waiting for
-    /// `store.connect_timeout`.
+    /// Updates gauges and health. Pings run concurrently, because one takes up to `store.connect_timeout` if the store
+    /// is unavailable.
     pub(super) async fn upkeep(
         self: Arc<Self>,
         store: Arc<dyn Store>,
@@ -92,7 +95,7 @@ impl ServiceContext {
         tokio::join!(self.gauges(&gauges, &latest, journal.as_ref(), &oldest), self.pings(&*store));
     }
 
-    /// Asks whether the store is there, one ping at a time.
+    /// Pings the store, one ping at a time.
     async fn pings(&self, store: &dyn Store) {
         loop {
             tokio::time::sleep(PING).await;
@@ -158,7 +161,7 @@ impl ServiceContext {
         metrics::store_up(health.store.ok);
     }
 
-    /// Whether readings make progress: in the gauges, the health and the log. `oldest` names the oldest unstored reading.
+    /// Reports progress in the gauges, the health and the log. `oldest` identifies the oldest unstored reading.
     fn report_progress(&self, progress: &mut ProgressReport, gauges: &[Arc<ShardGauges>], oldest: Option<u64>) {
         let settled = gauges.iter().map(|g| g.settled()).sum();
         let store_answers = self.flusher.answered_within(ANSWERS_WITHIN);
@@ -171,7 +174,7 @@ impl ServiceContext {
         metrics::progress(status.stalled_ms.unwrap_or(0) as f64 / 1000.0, count as u64);
         let why = status.stalled_ms.map(|ms| {
             let waits_for = match buckets.first() {
-                Some(bucket) => format!("a bucket of sensor {} that the store keeps failing", bucket.sensor_id),
+                Some(bucket) => format!("a bucket of sensor {} whose requests keep failing", bucket.sensor_id),
                 None => format!("{} commands in flight", gauges.iter().map(|g| g.jobs()).sum::<usize>()),
             };
             let s = ms / 1000;
@@ -204,10 +207,10 @@ impl ServiceContext {
     }
 }
 
-/// What is remembered of the progress between two looks at it.
+/// The progress state between two updates.
 struct ProgressReport {
     progress: Progress,
-    /// When a stall was logged last (monotonic ms).
+    /// When a stall was last logged (monotonic ms).
     logged_ms: Option<u64>,
 }
 
@@ -216,11 +219,13 @@ impl ProgressReport {
         ProgressReport { progress, logged_ms: None }
     }
 
-    /// A stall is logged when it is noticed and every minute after that.
+    /// Logs a stall when it is found and every minute after that.
     fn log(&mut self, stall: Option<&str>, now_ms: u64) {
         match (stall, self.logged_ms) {
-            (Some(why), None) => tracing::warn!("{why}"),
-            (Some(why), Some(at)) if now_ms - at >= STALL_LOG_MS => tracing::warn!("{why}"),
+            (Some(why), None) => tracing::warn!(reason = why, "readings make no progress"),
+            (Some(why), Some(at)) if now_ms - at >= STALL_LOG_MS => {
+                tracing::warn!(reason = why, "readings make no progress");
+            }
             (None, Some(_)) => {
                 tracing::info!("readings make progress again");
                 self.logged_ms = None;
@@ -232,20 +237,20 @@ impl ProgressReport {
     }
 }
 
-/// Says in the health and the log when the store goes and when it comes back; nothing in between.
+/// Returns the callback that reports to health, and logs when requests start to fail and when they succeed again.
 pub(super) fn on_store(health: Arc<Health>, clock: Arc<dyn Clock>) -> OnStoreResult {
     let well = AtomicBool::new(true);
     Arc::new(move |result| match result {
         Ok(()) => {
             health.store_ok(clock.now().wall_ms);
             if !well.swap(true, Ordering::Relaxed) {
-                tracing::info!("the store takes writes again");
+                tracing::info!("store requests succeed again");
             }
         }
         Err(error) => {
             health.store_failed(error.to_string());
             if well.swap(false, Ordering::Relaxed) {
-                tracing::warn!("the store fails, trying on: {error}");
+                tracing::warn!(%error, "store request failed; retrying");
             }
         }
     })
@@ -299,7 +304,7 @@ mod tests {
         let upkeep = tokio::spawn(context.upkeep(store, vec![], vec![], journal, Arc::default()));
         let unstored = || health.report().journal.unwrap().unstored_entries;
         tokio::time::sleep(Duration::from_secs(6)).await;
-        assert_eq!((pings.load(Ordering::Relaxed), unstored()), (1, 0), "the first ping is under way");
+        assert_eq!((pings.load(Ordering::Relaxed), unstored()), (1, 0), "the first ping is pending");
         let dead_letter = DeadLetter {
             received_at_ms: 0,
             source: "http".into(),
@@ -314,7 +319,7 @@ mod tests {
             Ack::none()
         )]));
         tokio::time::sleep(Duration::from_secs(50)).await;
-        assert_eq!((pings.load(Ordering::Relaxed), unstored()), (1, 1), "it still is, and the gauges have moved on");
+        assert_eq!((pings.load(Ordering::Relaxed), unstored()), (1, 1), "it still is, and the gauges are updated");
         assert!(!health.report().store.ok && health.report().store.error.is_none());
         tokio::time::sleep(Duration::from_secs(20)).await;
         assert_eq!(pings.load(Ordering::Relaxed), 2);

@@ -1,10 +1,10 @@
-//! What the service manager is told while the service runs: a line about its state, and that it lives.
+//! Reports to the service manager while the service runs: a status line, and signs of life for its watchdog.
 //!
-//! A sign of life is a proof, not a timer: before each one the journal's writer has answered an ingest batch that holds nothing,
-//! every shard has gone round, and the journal's lock could be had. Whatever of that never comes keeps the sign from being
-//! sent, and the manager ends the process; the journal has what was acknowledged. A store that is away is no reason:
-//! shards go round without it, and a restart would not bring it back. Readings that are not settled any more although the
-//! store answers are one ([`super::progress`]).
+//! A sign of life is proof, not a timer. Before each one, the journal's writer has acknowledged an empty ingest batch,
+//! every shard has completed an iteration, and the journal's lock was acquired. If one of these never happens, no sign
+//! is sent, and the manager ends the process; acknowledged readings are in the journal. An unavailable store is no
+//! reason: shards continue without it, and a restart would not bring it back. Readings that are not settled although
+//! the store answers are a reason ([`super::progress`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,24 +19,24 @@ use crate::journal;
 use crate::model::ReadingBatch;
 use crate::systemd::Notifier;
 
-/// How often the state is looked at for the manager's line.
+/// How often the status line is updated.
 const STATUS_EVERY: Duration = Duration::from_secs(2);
-/// How often a shard that has not gone round yet is asked again.
+/// How often a shard that has not completed an iteration is polled.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
-/// Signs of life within the time of the watchdog: one may come late without an end.
+/// Signs of life per watchdog timeout, so that one may be late.
 const SIGNS: u32 = 3;
 
-/// What the proof is taken from.
+/// The parts that must prove that they are alive.
 pub(super) struct Parts {
     pub(super) gauges: Vec<Arc<ShardGauges>>,
     pub(super) journal: Option<journal::JournalHandle>,
-    /// With a journal; without one, what waits at the admission may wait for the store.
+    /// Only with a journal: without one, the ingest batches in admission may wait for the store.
     pub(super) admission: Option<Admission>,
 }
 
 /// The line for `systemctl status`.
 pub(super) fn line(report: &Report) -> String {
-    let state = if report.ready { "taking readings" } else { "taking no readings" };
+    let state = if report.ready { "accepting readings" } else { "not accepting readings" };
     let store = match (&report.server_version, report.mode) {
         (Some(version), Some(mode)) => format!(", MongoDB {version} ({mode})"),
         _ => String::new(),
@@ -47,7 +47,7 @@ pub(super) fn line(report: &Report) -> String {
     }
 }
 
-/// Tells until it is aborted.
+/// Runs until it is aborted.
 pub(super) async fn watch(notifier: Arc<Notifier>, health: Arc<Health>, parts: Parts) {
     tokio::join!(tell(&notifier, &health), signs(&notifier, &health, &parts));
 }
@@ -57,7 +57,7 @@ async fn tell(notifier: &Notifier, health: &Health) {
     loop {
         tokio::time::sleep(STATUS_EVERY).await;
         let now = line(&health.report());
-        // While it stops, the line of the shutdown stands.
+        // During a shutdown the status line of the shutdown stays.
         if now != told && !health.is_stopping() {
             notifier.status(&now).await;
             told = now;
@@ -70,7 +70,7 @@ async fn signs(notifier: &Notifier, health: &Health, parts: &Parts) {
     loop {
         let before: Vec<_> = parts.gauges.iter().map(|g| g.rounds()).collect();
         tokio::time::sleep(within / SIGNS).await;
-        // A shutdown has a deadline of its own, and stages end in it.
+        // A shutdown has its own deadline, and stages end during it.
         if !health.is_stopping() {
             parts.proof(&before, health).await;
         }
@@ -79,16 +79,16 @@ async fn signs(notifier: &Notifier, health: &Health, parts: &Parts) {
 }
 
 impl Parts {
-    /// Comes back when everything has shown that it lives, or the service stops.
+    /// Returns when everything has proven to be alive, or the service stops.
     async fn proof(&self, before: &[Option<u64>], health: &Health) {
         if let Some(journal) = &self.journal {
-            // Takes its lock.
+            // Acquires its lock.
             let _ = journal.stats();
         }
         if let Some(admission) = &self.admission {
             let (ack, answer) = Ack::channel();
             let ingest_batch = IngestBatch::new(ReadingBatch::default(), vec![], ack);
-            // A admission that is closed has answered as well.
+            // A closed admission has answered as well.
             if admission.submit(ingest_batch).await.is_ok() {
                 answer.outcome().await;
             }
@@ -104,7 +104,7 @@ impl Parts {
     }
 }
 
-/// The admission for the proof, where what waits there waits for the journal alone.
+/// The admission for the proof, if ingest batches in it wait only for the journal.
 pub(super) fn probe_handle(ack: AckMode, admission: Admission) -> Option<Admission> {
     (ack == AckMode::Journal).then_some(admission)
 }
@@ -119,7 +119,7 @@ mod tests {
 
     const WATCHDOG: Duration = Duration::from_millis(150);
 
-    /// A manager that listens, and the way to it.
+    /// A manager's socket, and a notifier connected to it.
     fn manager(dir: &std::path::Path) -> (UnixDatagram, Arc<Notifier>) {
         let path = dir.join("notify");
         let listener = UnixDatagram::bind(&path).unwrap();
@@ -127,7 +127,7 @@ mod tests {
         (listener, Arc::new(Notifier::new(&manager).unwrap()))
     }
 
-    /// What is heard within a good time for several signs.
+    /// The message received within the time for several signs.
     async fn heard(listener: &UnixDatagram) -> Option<String> {
         let mut buf = [0; 256];
         let n = tokio::time::timeout(WATCHDOG * 4, listener.recv(&mut buf)).await.ok()?.unwrap();
@@ -180,12 +180,12 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });
-        assert_eq!(heard(&listener).await, None, "one shard stands still");
+        assert_eq!(heard(&listener).await, None, "one shard hangs");
         still.turned();
         assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
         assert_eq!(heard(&listener).await, None, "once is not for ever");
         let waits = tokio::spawn(async move { still.pending(std::future::pending::<()>()).await });
-        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"), "it waits for the stage behind it");
+        assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"), "it waits for the next stage");
         health.stopping();
         assert_eq!(heard(&listener).await.as_deref(), Some("WATCHDOG=1"));
         [watching, turns, waits].iter().for_each(tokio::task::JoinHandle::abort);

@@ -1,23 +1,24 @@
-//! Enrich: tags of sensors out of a registry collection that somebody else keeps (`[enrich]`), copied into pages and
+//! Enrich: tags of sensors from a registry collection that the operator maintains (`[enrich]`), copied into pages and
 //! measurements when these are written (the extended reference pattern). Off by default.
 //!
 //! ```text
-//!  registry collection ─[store::registry]─> task ─[Registry]<─ shards, once for each write
+//!  registry collection ─[store::registry]─> task ─[Registry]<─ shards, once per write
 //! ```
 //!
-//! **Who wins.** A tag that the message itself carries wins over the registry's of the same name: it is what the sensor
-//! said of itself when it measured; the registry fills in the rest. A page has the tags of the moment it was made, so
-//! the history of a sensor that was moved is kept, and the next page has the new ones.
+//! **Precedence.** A tag in the message wins over the registry's tag of the same name, because the sensor sent it with
+//! the measurement; the registry adds the others. A page has the tags of the time it was created. So the history of a
+//! sensor that was moved is kept, and the next page has the new tags.
 //!
-//! **When.** The registry is read whole before the first write, once the store is there; where that fails the service
-//! starts all the same and pages lack these tags until it works. After that a change stream brings each change; on a
-//! server without one (standalone, a view, missing rights) the whole is read again every `enrich.interval`.
+//! **Updates.** The registry is read in full before the first write, once the store is available. If that fails the
+//! service starts anyway, and pages lack these tags until it succeeds. After that a change stream delivers each change.
+//! On a server without change streams (standalone, a view, missing rights) the registry is read in full again every
+//! `enrich.interval`.
 //!
-//! **Memory.** Sensor ids and tags of at most `enrich.max_sensors`; sensors with equal tags share them. What is beyond is
-//! counted and logged, and its sensors get no tags. While the whole is read again there are two copies.
+//! **Memory.** Sensor ids and tags of at most `enrich.max_sensors`; sensors with equal tags share them. Sensors beyond
+//! the limit are counted and logged, and get no tags. During a full read there are two copies.
 //!
-//! **Cost.** One look-up under a read lock for each write to a page, none for a reading; the lock is held for writing
-//! while one change is taken over or a finished map swapped in, never while something is read from the store.
+//! **Cost.** One lookup under a read lock per page write, none per reading. The write lock is held while one change is
+//! applied or a complete map is swapped in, never during a read from the store.
 
 pub mod registry;
 pub mod task;

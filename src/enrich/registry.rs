@@ -1,4 +1,4 @@
-//! The tags by sensor, shared by all shards. Pure, but for a lock.
+//! The tags by sensor, shared by all shards. Pure, except for a lock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -7,17 +7,17 @@ use crate::config::Limits;
 use crate::model::{TagSets, Tags};
 use crate::store::registry::RegistryRecord;
 
-/// The shards' handle; the default one knows no sensor and costs nothing.
+/// The shards' handle. The default one has no map, returns no tags and costs nothing.
 #[derive(Debug, Clone, Default)]
 pub struct Registry(Option<Arc<RwLock<TagMap>>>);
 
 impl Registry {
-    /// A handle on an empty map that can be filled.
+    /// A handle with an empty map that can be filled.
     pub fn new() -> Registry {
         Registry(Some(Arc::default()))
     }
 
-    /// The tags of a sensor: those of its messages, and those of the registry that they do not name.
+    /// The tags of a sensor: those of its messages, and those of the registry with other names.
     pub fn tags(&self, sensor_id: &str, own: Option<&Arc<Tags>>) -> Option<Arc<Tags>> {
         let found = self.0.as_ref().and_then(|map| {
             let map = map.read().unwrap_or_else(PoisonError::into_inner);
@@ -30,13 +30,13 @@ impl Registry {
         }
     }
 
-    /// Puts another map in the place of the one that is there.
+    /// Replaces the map.
     pub(super) fn replace(&self, map: TagMap) {
-        // The old one is dropped after the lock: with a million sensors that takes a while.
+        // The old map is dropped after the lock is released: with a million sensors that takes a while.
         let _old = self.change(|held| std::mem::replace(held, map));
     }
 
-    /// Changes the map; `None` where there is none.
+    /// Changes the map; `None` if there is none.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut TagMap) -> T) -> Option<T> {
         let map = self.0.as_ref()?;
         Some(change(&mut map.write().unwrap_or_else(PoisonError::into_inner)))
@@ -48,24 +48,24 @@ impl Registry {
 pub struct TagMap {
     sensors: HashMap<Box<str>, Arc<Tags>>,
     shared: TagSets,
-    /// Sensors for which there was no room.
+    /// Sensors that were skipped because the map was full.
     pub(super) left_out: u64,
-    /// Fields that cannot be tags.
+    /// Fields that were skipped because they exceed the limits for tags.
     pub(super) bad_fields: u64,
 }
 
 impl TagMap {
-    /// How many sensors.
+    /// Number of sensors that have an entry, also with no tags.
     pub fn len(&self) -> usize {
         self.sensors.len()
     }
 
-    /// Whether there is none.
+    /// Whether no sensor has an entry.
     pub fn is_empty(&self) -> bool {
         self.sensors.is_empty()
     }
 
-    /// Takes a sensor's tags over, while there is room for `sensors_max`.
+    /// Sets the tags of a sensor. A new one needs room within `sensors_max`.
     pub(super) fn set(&mut self, record: RegistryRecord, limits: &Limits, sensors_max: usize) {
         let known = self.sensors.contains_key(record.sensor_id.as_str());
         if !known && self.sensors.len() >= sensors_max {
@@ -77,14 +77,14 @@ impl TagMap {
         self.sensors.insert(record.sensor_id.into(), self.shared.shared(tags.as_bytes()));
     }
 
-    /// Forgets a sensor.
+    /// Removes a sensor.
     pub(super) fn remove(&mut self, sensor_id: &str) {
         self.sensors.remove(sensor_id);
     }
 }
 
-/// The fields as tags, as far as they can be: names and values within the limits that a message's tags have, and not
-/// more of them. Also how many cannot.
+/// The fields as tags, within the limits for a message's tags (length of names and values, number of tags), and how
+/// many fields were skipped.
 fn tags_of(fields: &[(String, String)], limits: &Limits) -> (Tags, u64) {
     let mut pairs: Vec<(String, &str)> = fields.iter().map(|(name, value)| (tag_name(name), value.as_str())).collect();
     pairs.sort();
@@ -98,7 +98,7 @@ fn tags_of(fields: &[(String, String)], limits: &Limits) -> (Tags, u64) {
     (canonical(pairs.iter().map(|(name, value)| (name.as_str(), *value))), bad)
 }
 
-/// The name that a tag of a message would have been given: `.`, NUL and a leading `$` become `_`.
+/// The name that a message's tag would get: `.`, NUL and a leading `$` become `_`.
 fn tag_name(path: &str) -> String {
     let name: String = path.chars().map(|c| if c == '.' || c == '\0' { '_' } else { c }).collect();
     match name.strip_prefix('$') {
@@ -108,7 +108,7 @@ fn tag_name(path: &str) -> String {
     }
 }
 
-/// Both, sorted by name; of two of the same name that of `own`.
+/// Both, sorted by name; for equal names the one of `own`.
 fn merged(own: &Tags, found: &Tags) -> Tags {
     let (mut own, mut found) = (own.iter().peekable(), found.iter().peekable());
     canonical(std::iter::from_fn(|| match (own.peek(), found.peek()) {

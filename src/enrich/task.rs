@@ -1,4 +1,4 @@
-//! Keeps the map up to date: reads the whole, then follows changes, or reads it again at the interval.
+//! Keeps the map up to date: reads the registry in full, then follows changes, or reads it again every interval.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use crate::store::StoreError;
 use crate::store::registry::{RegistryChange, RegistryChanges, RegistryReader, RegistryWatch};
 use crate::telemetry::metrics;
 
-/// What keeps a [`Registry`] up to date.
+/// The task that keeps a [`Registry`] up to date.
 pub struct Enrichment {
     reader: Arc<dyn RegistryReader>,
     registry: Registry,
-    /// Of which the limits hold for tags.
+    /// Its limits apply to tags.
     decoding: Live<Decoding>,
     interval: Duration,
     sensors_max: usize,
     changes: Option<Box<dyn RegistryChanges>>,
-    /// What was said already, and holds still.
+    /// Messages that were logged and still hold.
     said: HashSet<&'static str>,
 }
 
@@ -37,8 +37,8 @@ impl Enrichment {
         Enrichment { reader, registry, decoding, interval, sensors_max, changes: None, said: HashSet::new() }
     }
 
-    /// Opens the change stream where there is one, and reads the whole: so no change is missed between the two. Once,
-    /// whether it works or not; to be done before the first write.
+    /// Opens the change stream if possible, then reads the registry in full, so that no change in between is missed.
+    /// One attempt; call it before the first write.
     pub async fn refresh(&mut self) {
         match self.reader.watch().await {
             Ok(RegistryWatch::Changes(changes)) => {
@@ -48,33 +48,33 @@ impl Enrichment {
             Ok(RegistryWatch::NotPossible(why)) => {
                 self.changes = None;
                 if self.said.insert("interval") {
-                    tracing::info!("the registry has no change stream and is read every enrich.interval: {why}");
+                    tracing::info!(reason = %why, "registry has no change stream; reading it every enrich.interval");
                 }
             }
-            // The same is said of the read that follows.
+            // The read that follows reports the same error.
             Err(_) => self.changes = None,
         }
         if let Err(error) = self.load().await {
             self.changes = None;
             if self.said.insert("unread") {
-                tracing::warn!("the registry cannot be read, pages get the tags known so far: {error}");
+                tracing::warn!(%error, "registry not readable; pages get the tags known so far");
             }
         }
     }
 
-    /// Runs for ever; after the first [`Enrichment::refresh`].
+    /// Runs forever; call after the first [`Enrichment::refresh`].
     pub async fn run(mut self) {
         loop {
             if let Some(changes) = self.changes.take() {
                 let error = self.follow(changes).await;
-                tracing::debug!("the registry's change stream: {error}");
+                tracing::debug!(%error, "registry change stream ended");
             }
             tokio::time::sleep(self.interval).await;
             self.refresh().await;
         }
     }
 
-    /// Takes changes over until the stream fails. Where one is unclear all is read again, at the interval.
+    /// Applies changes until the stream fails. After an unclear change the registry is read in full, after an interval.
     async fn follow(&mut self, mut changes: Box<dyn RegistryChanges>) -> StoreError {
         let mut again_at: Option<Instant> = None;
         loop {
@@ -126,12 +126,12 @@ impl Enrichment {
         tracing::debug!(sensors, took_ms = begun.elapsed().as_millis() as u64, "registry read");
         self.said.remove("unread");
         if left_out > 0 && self.said.insert("left out") {
-            tracing::warn!("the registry has {left_out} sensors more than enrich.max_sensors; they get no tags of it");
+            tracing::warn!(sensors = left_out, "registry exceeds enrich.max_sensors; skipping the rest");
         }
         if bad > 0 && self.said.insert("bad fields") {
             tracing::warn!(
-                "{bad} fields of the registry are left out: their names or values are longer than limits.name_max_bytes \
-                 or limits.string_max_bytes, or a sensor has more of them than limits.tags_max"
+                fields = bad,
+                "skipping registry fields beyond limits.name_max_bytes, limits.string_max_bytes or limits.tags_max"
             );
         }
         Ok(())

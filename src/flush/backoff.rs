@@ -1,19 +1,19 @@
-//! How long to wait after a failure: doubling from a least to a longest wait, with full jitter in the upper half. Pure.
+//! The wait after a failure: doubles from a minimum to a maximum, with full jitter in the upper half. Pure.
 
 use std::time::Duration;
 
 /// The bounds, from `flush.backoff_min` and `flush.backoff_max`.
 #[derive(Debug, Clone, Copy)]
 pub struct Backoff {
-    /// First wait.
+    /// The first wait.
     pub min: Duration,
-    /// Longest wait.
+    /// The longest wait.
     pub max: Duration,
 }
 
 impl Backoff {
-    /// The wait after `failures` failures in a row (1 for the first); `jitter` in `[0, 1)` picks a point in the upper
-    /// half, so that many waiters do not come back at once.
+    /// The wait after `failures` failures in a row (1 for the first). `jitter` in `[0, 1)` selects a point in the upper
+    /// half, so that many waiters do not retry together.
     pub fn wait(&self, failures: u32, jitter: f64) -> Duration {
         let doubled = self.min.saturating_mul(1u32 << failures.saturating_sub(1).min(20)).min(self.max);
         doubled.mul_f64(0.5 + 0.5 * jitter.clamp(0.0, 1.0))

@@ -1,27 +1,27 @@
 //! When buckets are due. Pure.
 //!
-//! With `flush.max_age` every sensor has a phase of its own, from its hash: its buckets are due when the clock passes the
-//! phase. So a reading waits `max_age` at most, a sensor that sends all the time is written once every `max_age`, and a
-//! million sensors that all start a new bucket at the full hour are written evenly over `max_age` and not at once.
-//! With a linger (somebody waits for the store) a bucket is due that long after its first reading.
+//! With `flush.max_age` every sensor has a phase, derived from its hash: its buckets are due when the clock passes the
+//! phase. So a reading waits `max_age` at most, a sensor that sends continuously is written once per `max_age`, and if
+//! a million sensors all start a new bucket at the full hour, they are written evenly over `max_age`. With a linger
+//! (the sender waits for the store) a bucket is due that long after its first reading.
 //!
-//! A page written once, whole, costs the server a third of the same page written in two goes. So a bucket that is due,
-//! and that at its pace will fill its page before its first reading has waited for `max_age`, is held until then
-//! ([`DuePolicy::hold_until_ms`]): a fast sensor's phase counts for nothing, and its pages are written as they fill.
+//! A page that is written once, full, costs the server a third of the same page written in two parts. So a due bucket
+//! that at its current rate fills its page before its first reading has waited for `max_age` is held until then
+//! ([`DuePolicy::hold_until_ms`]). The phase of a fast sensor has no effect; its pages are written when they are full.
 
 use std::collections::BTreeMap;
 
-/// How due times are chosen.
+/// How due times are determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DuePolicy {
-    /// At the sensor's phase, within this many milliseconds.
+    /// At the sensor's phase, at most this many milliseconds after the first reading.
     Age(u64),
     /// This many milliseconds after the first reading.
     Linger(u64),
 }
 
 impl DuePolicy {
-    /// When a bucket of the sensor with this hash is due, if its first reading comes now (monotonic ms).
+    /// When a bucket of the sensor with this hash is due, if its first reading arrives now (monotonic ms).
     pub fn due_ms(self, now_ms: u64, sensor_hash: u64) -> u64 {
         match self {
             DuePolicy::Linger(ms) => now_ms + ms,
@@ -34,19 +34,19 @@ impl DuePolicy {
         }
     }
 
-    /// For a bucket that is due: until when it may wait for its page to become full, where `rows` came since `since_ms`
-    /// and the page has room for `room`. `None`: write it now.
+    /// For a due bucket: until when it may wait for its page to become full, if `rows` arrived since `since_ms` and the
+    /// page has room for `room`. `None`: write it now.
     pub fn hold_until_ms(self, now_ms: u64, since_ms: u64, rows: usize, room: usize) -> Option<u64> {
         let DuePolicy::Age(max_age) = self else { return None };
-        // As the wheel rounds it: a bucket put back must not come out again at once.
+        // Rounded like the wheel: a bucket that is put back must not be due again immediately.
         let limit_ms = (since_ms + max_age) / self.grain_ms() * self.grain_ms();
         let waited_ms = now_ms.saturating_sub(since_ms).max(1);
-        // The write that fills a page also seals it, and so goes when the first reading of the next one has come.
+        // A write that fills a page also seals it, so it is sent when the first reading of the next page has arrived.
         let fills_ms = waited_ms.saturating_mul(room as u64 + 1) / (rows as u64).max(1);
         (now_ms < limit_ms && fills_ms <= max_age).then_some(limit_ms)
     }
 
-    /// How finely due times are kept: the wheel has about 64 slots.
+    /// The resolution of due times: the wheel has about 64 slots.
     pub fn grain_ms(self) -> u64 {
         match self {
             DuePolicy::Age(ms) => (ms / 64).max(1),
@@ -55,7 +55,7 @@ impl DuePolicy {
     }
 }
 
-/// Items by due time, in slots of a few milliseconds.
+/// Items by due time, in slots of `grain_ms`.
 #[derive(Debug)]
 pub struct DueWheel<T> {
     slots: BTreeMap<u64, Vec<T>>,
@@ -68,12 +68,12 @@ impl<T> DueWheel<T> {
         DueWheel { slots: BTreeMap::new(), grain_ms: grain_ms.max(1) }
     }
 
-    /// Adds an item; it comes out at `due_ms`, rounded down to its slot.
+    /// Adds an item; it is returned at `due_ms`, rounded down to its slot.
     pub fn push(&mut self, due_ms: u64, item: T) {
         self.slots.entry(self.slot_ms(due_ms)).or_default().push(item);
     }
 
-    /// When an item with this due time comes out.
+    /// When an item with this due time is returned.
     pub fn slot_ms(&self, due_ms: u64) -> u64 {
         due_ms / self.grain_ms * self.grain_ms
     }
@@ -127,8 +127,8 @@ mod tests {
         assert_eq!(policy.hold_until_ms(10_000, 0, 600, 1000), None);
         assert_eq!(policy.hold_until_ms(10_000, 0, 600, 800), Some(14_976), "the room that is left counts");
         assert_eq!(policy.hold_until_ms(14_976, 0, 999, 1000), None, "it has waited long enough");
-        assert_eq!(policy.hold_until_ms(7, 7, 1, 1000), Some(14_976), "at once, it looks like a burst");
-        assert_eq!(DuePolicy::Linger(15_000).hold_until_ms(10_000, 0, 700, 1000), None, "somebody waits");
+        assert_eq!(policy.hold_until_ms(7, 7, 1, 1000), Some(14_976), "with no time passed it looks like a burst");
+        assert_eq!(DuePolicy::Linger(15_000).hold_until_ms(10_000, 0, 700, 1000), None, "the sender waits");
     }
 
     #[test]

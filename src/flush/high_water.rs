@@ -1,19 +1,19 @@
-//! The high-water mark as this process knows it: raised before a bucket beyond it is written, one span ahead so that the
-//! turn of the hour waits for nothing. See [`NewBuckets`].
+//! The high-water mark as known to this process. It is raised before a bucket beyond it is written, one span ahead, so
+//! that no write waits at the start of an hour. See [`NewBuckets`].
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::model::{BucketStart, NewBuckets};
 use crate::store::{Store, StoreError};
 
-/// A mark this far ahead of what is written now was set by a clock that was wrong (ms).
+/// A mark this far ahead of current writes (ms) was set by a wrong clock.
 const FAR_AHEAD_MS: i64 = 366 * 24 * 60 * 60 * 1000;
 
-/// What this process knows of the mark.
+/// The mark as last read or raised by this process.
 #[derive(Debug)]
 pub(super) struct HighWater {
     known: Mutex<Known>,
-    /// One raise at a time: two of this process must not take each other for another process.
+    /// Serializes raises: two of this process must not be mistaken for two processes.
     raising: tokio::sync::Mutex<()>,
 }
 
@@ -29,12 +29,12 @@ impl HighWater {
         HighWater { known: Mutex::new(known), raising: tokio::sync::Mutex::default() }
     }
 
-    /// The buckets that nobody else can have written.
+    /// The buckets that no other process can have written.
     pub(super) fn new_buckets(&self) -> NewBuckets {
         self.known().new
     }
 
-    /// Sees to it that the mark is not before `start`; raises it to the next bucket after that as well.
+    /// Ensures that the mark is at least one span after `start`.
     pub(super) async fn cover(&self, store: &dyn Store, start: BucketStart, span_ms: i64) -> Result<(), StoreError> {
         let through = BucketStart(start.0.saturating_add(span_ms));
         if through <= self.known().mark {
@@ -49,8 +49,8 @@ impl HighWater {
             tracing::warn!(
                 high_water_ms = before.0,
                 bucket_start_ms = start.0,
-                "the database's high-water mark is more than a year ahead of what is written now: a clock was wrong once; \
-                 each bucket is looked up before its first write until then"
+                "high-water mark is more than a year ahead of current writes, set by a wrong clock; \
+                 until then each bucket is loaded before its first write"
             );
         }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,12 +1,12 @@
-//! Flush: when buckets are written ([`due`]), and how a command is carried through ([`Flusher`]).
+//! Flush: when buckets are written ([`due`]), and how a command is executed ([`Flusher`]).
 //!
-//! A shard asks for a permit before it builds a job. There are `flush.commands_max` permits for writes, half as many for
-//! loads, and one for retries, for all shards together ([`Lane`]): loads never keep writes waiting, and a bucket that
-//! fails or takes long keeps only other such buckets waiting. The bound is also what makes batches grow: while the store
-//! is slow no permit is free, and what becomes due meanwhile goes into the next job.
+//! A shard acquires a permit before it builds a job. For all shards together there are `flush.commands_max` permits for
+//! writes, half as many for loads, and one for retries ([`Lane`]). So loads never delay writes, and a bucket that fails
+//! or takes long delays only other such buckets. The limit also makes batches grow: while the store is slow no permit
+//! is free, and buckets that become due meanwhile go into the next job.
 //!
-//! A job that failed because the store is away is sent again after a wait, without a permit during the wait. A write
-//! whose answer never came, and a load that timed out, go back to their shard, which makes the next job smaller.
+//! A job that failed because the store is unavailable is retried after a backoff, without a permit during the wait. A
+//! write whose answer was lost, and a load that timed out, return to their shard, which makes the next job smaller.
 //!
 //! No bucket beyond the database's high-water mark is loaded or written before the mark was raised ([`HighWater`]).
 
@@ -28,24 +28,24 @@ use crate::telemetry::metrics;
 use backoff::Backoff;
 use high_water::HighWater;
 
-/// Told about every success and failure of the store, for readiness and the log.
+/// Called after every success and failure of the store, for readiness and the log.
 pub type OnStoreResult = Arc<dyn Fn(Result<(), &StoreError>) + Send + Sync>;
 
-/// How long a load of many buckets may take before those that are not finished make room for others.
+/// How long a load of many buckets may take; unfinished ones are then deferred to a later job.
 const LOAD_TIME_MAX: Duration = Duration::from_secs(4);
 
-/// Which permits a job uses.
+/// The pool of permits that a job uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
-    /// Page writes, and whatever else is written.
+    /// Page writes and all other writes.
     Write,
     /// Loads of many buckets, each bounded in time.
     Load,
-    /// One bucket that has failed before, or that is too large to be loaded with others; as long as it takes.
+    /// One bucket that has failed before, or that is too large to be loaded with others; without a time limit.
     Retry,
 }
 
-/// The handle of this stage: sends commands to the store.
+/// The handle of this stage, which sends commands to the store.
 #[derive(Clone)]
 pub struct Flusher {
     store: Arc<dyn Store>,
@@ -57,7 +57,7 @@ pub struct Flusher {
     answered: Arc<Answered>,
 }
 
-/// When the store answered last.
+/// When the store last answered.
 #[derive(Debug)]
 struct Answered {
     origin: Instant,
@@ -65,7 +65,7 @@ struct Answered {
     last_ms: AtomicU64,
 }
 
-/// The right to have one command in flight.
+/// Allows one command in flight.
 #[derive(Debug)]
 pub struct Permit {
     lane: Lane,
@@ -73,7 +73,7 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Which kind of job it is for.
+    /// The lane that it was acquired in.
     pub fn lane(&self) -> Lane {
         self.lane
     }
@@ -86,14 +86,14 @@ impl Answered {
 }
 
 impl Flusher {
-    /// A stage that sends nothing until it is [`open`](Flusher::open)ed. `span`: `bucket.span`.
+    /// A flusher that sends nothing until it is [`open`](Flusher::open)ed. `span`: `bucket.span`.
     pub fn new(store: Arc<dyn Store>, backoff: Backoff, span: Span, on_store: OnStoreResult) -> Flusher {
         let lanes = Arc::new(std::array::from_fn(|_| Arc::new(Semaphore::new(0))));
         let answered = Arc::new(Answered { origin: Instant::now(), last_ms: AtomicU64::new(0) });
         Flusher { store, lanes, backoff, on_store, high_water: Arc::new(HighWater::new()), span, answered }
     }
 
-    /// The store has answered.
+    /// Records that the store has answered.
     pub fn note_answer(&self) {
         self.answered.last_ms.fetch_max(self.answered.now_ms().max(1), Ordering::Relaxed);
     }
@@ -104,7 +104,7 @@ impl Flusher {
         last_ms > 0 && self.answered.now_ms().saturating_sub(last_ms) <= time.as_millis() as u64
     }
 
-    /// The collections are prepared: from now on there may be `commands_max` writes in flight, and loads beside them.
+    /// Releases the permits once the collections are prepared: `commands_max` writes, and loads and retries besides.
     pub fn open(&self, commands_max: usize) {
         for (lane, permits) in [(Lane::Write, commands_max), (Lane::Load, (commands_max / 2).max(1)), (Lane::Retry, 1)]
         {
@@ -112,12 +112,12 @@ impl Flusher {
         }
     }
 
-    /// Waits for the right to write; first come, first served.
+    /// Waits for a write permit; first come, first served.
     pub async fn permit(&self) -> Permit {
         self.permit_in(Lane::Write).await
     }
 
-    /// Waits for the right to send a command in this lane; first come, first served.
+    /// Waits for a permit in this lane; first come, first served.
     pub async fn permit_in(&self, lane: Lane) -> Permit {
         match self.lanes[lane as usize].clone().acquire_owned().await {
             Ok(permit) => Permit { lane, _permit: permit },
@@ -126,12 +126,12 @@ impl Flusher {
         }
     }
 
-    /// Where the readings of new buckets go; to be asked with a permit in hand, when the store is prepared.
+    /// The storage mode of new buckets. Call it while holding a permit: only then is the store prepared.
     pub fn storage_mode(&self) -> StorageMode {
         self.store.storage_mode()
     }
 
-    /// The label `mode`.
+    /// The value of the metric label `mode`.
     pub fn mode(&self) -> &'static str {
         self.store.mode()
     }
@@ -141,10 +141,10 @@ impl Flusher {
         self.high_water.new_buckets()
     }
 
-    /// Writes. While the store is away, tries again after a wait that holds no permit.
+    /// Sends page writes. While the store is unavailable, retries after a backoff without a permit.
     ///
     /// # Errors
-    /// The answer never came: any part may have been applied.
+    /// The answer was lost: any part may have been applied.
     pub async fn write(&self, mut permit: Permit, writes: &[PageWrite]) -> Result<Vec<PageWriteResult>, StoreError> {
         let latest = writes.iter().map(|w| w.start).max();
         let mut failures = 0;
@@ -171,10 +171,10 @@ impl Flusher {
         }
     }
 
-    /// Loads. While the store is away, tries again after a wait that holds no permit.
+    /// Sends loads. While the store is unavailable, retries after a backoff without a permit.
     ///
     /// # Errors
-    /// Nothing was found out in time: ask for fewer buckets.
+    /// No bucket was loaded in time: request fewer.
     pub async fn load(&self, mut permit: Permit, requests: &[LoadRequest]) -> Result<Vec<LoadResult>, StoreError> {
         let latest = requests.iter().map(|r| r.bucket.start).max();
         let within = (permit.lane != Lane::Retry).then_some(LOAD_TIME_MAX);
@@ -204,8 +204,8 @@ impl Flusher {
         }
     }
 
-    /// Merges latest states, once: whoever asks keeps them and asks again, so that no permit is held while it waits.
-    /// Whether the store is well is told by the pages alone.
+    /// Merges latest states, without retries: the caller keeps them and sends them again, so that no permit is held
+    /// during a backoff. A failure does not affect readiness, which depends on page writes only.
     ///
     /// # Errors
     /// Any part may have been applied.
@@ -232,7 +232,7 @@ impl Flusher {
         (self.on_store)(Err(error));
     }
 
-    /// Gives the permit back, waits, and takes another one.
+    /// Releases the permit, waits, and acquires another one.
     async fn wait(&self, permit: Permit, error: &StoreError, failures: &mut u32) -> Permit {
         let lane = permit.lane;
         drop(permit);
@@ -240,7 +240,7 @@ impl Flusher {
         self.permit_in(lane).await
     }
 
-    /// Waits after a failure, without a permit.
+    /// Waits after a failure. The caller must not hold a permit.
     async fn pause(&self, error: &StoreError, failures: &mut u32) {
         self.failed(error);
         *failures += 1;

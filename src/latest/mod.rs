@@ -1,30 +1,31 @@
-//! Latest: `sensor_latest`, one document a sensor with its last values and readings (DESIGN section 3), off by default.
+//! Latest: `sensor_latest`, one document per sensor with its last values and readings. Off by default.
 //!
 //! ```text
 //!  shard ─[LatestHandle]─> task ─[state]─> updates ─[flush]─> store
 //! ```
 //!
-//! The life of a reading here: its shard hands its batch over once it has taken it in itself, be it new, replayed or a
-//! duplicate; [`state`] copies it into its sensor's entry, where only what can still matter is kept; when the sensor is
-//! due, at a phase of its own once every `latest.interval`, the entry becomes one statement and is forgotten. The store
-//! *merges* the statement into the document by time ([`crate::model::latest`]), so a statement may be sent twice, late,
-//! or beside that of another instance, and the document never goes back. Nothing is read before it is written.
+//! Life of a reading: its shard passes its batch on after adding it to its own state, whether new, replayed or
+//! duplicate. [`state`] copies the reading into its sensor's entry, which keeps only what can still matter. When the
+//! sensor is due, at its own phase once per `latest.interval`, the entry becomes one statement and is removed. The
+//! store *merges* the statement into the document by time ([`crate::model::latest`]). So a statement may be sent twice,
+//! late, or concurrently with that of another instance, and the document never goes back in time. Nothing is read
+//! before a write.
 //!
-//! **Crash.** With a journal, a part of the readings' acknowledgement is held until their document is written: the
-//! journal keeps them that long, `latest.interval` at most while the store is well, and the next start brings them
-//! back. With `ack = "stored"` nothing is held, since a sender waits: after a crash the document of a sensor that then
-//! stays silent may be one interval old.
+//! **Crash.** With a journal, a part of the readings' acknowledgement is held until their document is written. The
+//! journal keeps them that long, at most `latest.interval` while the store is healthy, and replays them after the next
+//! start. With `ack = "stored"` nothing is held, since a sender waits: after a crash the document of a sensor that
+//! sends nothing more may be one interval old.
 //!
-//! **Full.** An entry a sensor, and all of them within `latest.max_bytes` and `accumulate.max_sensors`. From three
-//! quarters of the bytes on, those that are due next are written early; at the limit nothing more is taken and the
-//! shards wait. With the store away the shards fill up first.
+//! **Full.** There is one entry per sensor; all entries together stay within `latest.max_bytes` and
+//! `accumulate.max_sensors`. From three quarters of the bytes on, the entries due next are written early. At the limit
+//! nothing more is accepted and the shards wait. If the store is unavailable the shards fill up first.
 //!
-//! **Refused.** A statement that the store refuses for good, or keeps answering with an error, is counted, logged and
-//! dropped: its readings are in their pages all the same, and it must not hold up the journal. A command that failed or
-//! was not answered puts its readings back into their entries, and the next is sent after the backoff.
+//! **Refused.** A statement that the store refuses permanently, or keeps answering with an error, is counted, logged
+//! and dropped: its readings are stored in their pages anyway, and it must not block the journal. A command that failed
+//! or got no answer returns its readings to their entries, and the next command is sent after the backoff.
 //!
-//! Invariants: at most one command of a task is in flight, so a sensor has at most one statement in flight; a sensor has
-//! at most one entry.
+//! Invariants: at most one command of a task is in flight, so a sensor has at most one statement in flight; a sensor
+//! has at most one entry.
 
 pub mod state;
 pub mod task;

@@ -1,8 +1,8 @@
-//! What is to be written to `sensor_latest`, by sensor, and when. Pure: readings go in ([`Latest::accept`]), jobs come out
-//! ([`Latest::take`]), and what of them was not written comes back ([`Latest::came_back`]).
+//! Pending updates of `sensor_latest`, by sensor, and when they are due. Pure: readings go in ([`Latest::accept`]),
+//! jobs come out ([`Latest::take`]), and unwritten ones are returned ([`Latest::came_back`]).
 //!
-//! On the way of every reading, so little is done with one: its sensor's entry is looked up, and it is appended. Which
-//! readings are the newest is asked when an entry has grown to twice what it can keep, and when it is written.
+//! Every reading passes through here, so the work per reading is small: look up its sensor's entry, append. The newest
+//! readings are determined only when an entry has grown to twice what it can keep, and when it is written.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::model::latest::{prune, wire_bytes};
 use crate::model::memory;
 use crate::model::{FieldSchemas, LatestUpdate, Now, ReadingBatch, RowFlags, Rows, SensorId, stable_hash};
 
-/// What a task is told at its start.
+/// The settings of a task, fixed at its start.
 #[derive(Debug, Clone)]
 pub struct LatestSettings {
     /// `latest.interval`, in milliseconds.
     pub interval_ms: u64,
-    /// `latest.recent`
+    /// `latest.recent`.
     pub recent_max: usize,
-    /// `flush.command_max_bytes`
+    /// `flush.command_max_bytes`.
     pub command_bytes_max: u64,
-    /// `flush.command_max_statements`
+    /// `flush.command_max_statements`.
     pub command_statements_max: usize,
     /// This task's part of `latest.max_bytes`.
     pub bytes_max: usize,
@@ -33,30 +33,30 @@ pub struct LatestSettings {
     pub sensors_max: usize,
 }
 
-/// How often the shapes are looked through for those that nobody has any more, and when the task is full (ms).
+/// How often schemas are swept for unused ones, normally and when the task is full (ms).
 const SWEEP_MS: u64 = 10_000;
 const SWEEP_FULL_MS: u64 = 1000;
 
-/// Where a reading stands in a batch, and its sensor's hash.
+/// The row of a reading in its batch, and its sensor's hash.
 pub type RowRef = (u32, u64);
 
-/// An update and who waits for it.
+/// An update and its acknowledgements.
 #[derive(Debug)]
 pub struct Pending {
-    /// To be merged into the sensor's document.
+    /// The statement to merge into the sensor's document.
     pub update: LatestUpdate,
-    /// Delivered when it is written or given up.
+    /// Delivered when the update is written or given up.
     pub acks: Acks,
-    /// How often the store has answered that it cannot be written.
+    /// How often the store has answered it with an error.
     pub tries: u32,
 }
 
-/// How much is held; what is in flight is not counted.
+/// What the task holds in memory, without the updates in flight.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct LatestUsage {
-    /// Sensors with readings that their document has not.
+    /// Sensors with readings that are not in their document yet.
     pub sensors: usize,
-    /// Bytes of them.
+    /// Bytes of their entries and of the shared schemas.
     pub bytes: usize,
 }
 
@@ -69,30 +69,30 @@ struct Entry {
 }
 
 impl Entry {
-    /// Bytes: the slab's entry, the shared id, the index and the ticket, the rows, the acknowledgements.
+    /// Bytes: the slab entry, the shared id, the index and wheel entries, the rows, the acknowledgements.
     fn memory(&self) -> usize {
         size_of::<Entry>() + memory::shared(self.id.len()) + 16 + self.rows.memory_bytes() + self.acks.memory_bytes()
     }
 }
 
-/// The sensors with something to write.
+/// The sensors with unwritten updates.
 pub struct Latest {
     settings: LatestSettings,
     due: DuePolicy,
     entries: Slab<Entry>,
     index: HashTable<u32>,
-    /// Every entry is here once or in `ready` once.
+    /// Every entry is either here or in `ready`, exactly once.
     wheel: DueWheel<u32>,
     ready: VecDeque<u32>,
     usage: LatestUsage,
     shapes: FieldSchemas,
-    /// Bytes of `shapes` as far as they are in `usage`, and when they were looked through last (monotonic ms).
+    /// The bytes of `shapes` included in `usage`, and when they were last swept (monotonic ms).
     shapes_bytes: usize,
     swept_ms: u64,
 }
 
 impl Latest {
-    /// Nothing to write.
+    /// Without any entries.
     pub fn new(settings: LatestSettings) -> Latest {
         let due = DuePolicy::Age(settings.interval_ms);
         Latest {
@@ -109,22 +109,22 @@ impl Latest {
         }
     }
 
-    /// How much is held.
+    /// What it holds now.
     pub fn usage(&self) -> LatestUsage {
         self.usage
     }
 
-    /// At its limits: nothing more should be accepted until something is written.
+    /// Whether a limit is reached: the caller should send nothing until something is written.
     pub fn full(&self) -> bool {
         self.usage.bytes >= self.settings.bytes_max || self.usage.sensors >= self.settings.sensors_max
     }
 
-    /// Whether nothing waits.
+    /// Whether there are no entries.
     pub fn empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Takes readings of a batch in. A part of `ack`, where there is one, is held with every sensor concerned.
+    /// Adds readings of a batch. A part of `ack`, if given, is held by every sensor in it.
     pub fn accept(&mut self, batch: &ReadingBatch, row_refs: &[RowRef], ack: Option<Ack>, now: Now) {
         self.shapes.begin(batch);
         for &(offset, hash) in row_refs {
@@ -147,7 +147,7 @@ impl Latest {
         self.evict();
     }
 
-    /// Lets go of the shapes and names that no entry has any more: sooner when they may be what fills the memory.
+    /// Frees schemas and names that no entry uses; more often when the task is full.
     pub fn tick(&mut self, now: Now) {
         let every_ms = if self.full() { SWEEP_FULL_MS } else { SWEEP_MS };
         if now.mono_ms >= self.swept_ms + every_ms {
@@ -163,12 +163,12 @@ impl Latest {
         self.shapes_bytes = bytes;
     }
 
-    /// When something will be due, in monotonic ms; in the past when something is.
+    /// When the next entry is due (monotonic ms); 0 if one is ready already.
     pub fn next_due_ms(&self) -> Option<u64> {
         if self.ready.is_empty() { self.wheel.next_ms() } else { Some(0) }
     }
 
-    /// The next job, as large as a command may be; empty where nothing is due.
+    /// The next job, as large as a command may be; empty if nothing is due.
     pub fn take(&mut self, now: Now) -> Vec<Pending> {
         while let Some(due) = self.wheel.pop_due(now.mono_ms) {
             self.ready.extend(due);
@@ -188,8 +188,8 @@ impl Latest {
         job
     }
 
-    /// Takes back what was not written, or may not have been: it is due again at once, together with what has come in
-    /// for its sensor meanwhile.
+    /// Takes back an update that was not written, or may not have been. It is due again immediately, together with
+    /// newer readings of its sensor.
     pub fn came_back(&mut self, pending: Pending) {
         let Pending { update, mut acks, tries } = pending;
         let hash = stable_hash(&update.sensor_id);
@@ -202,14 +202,14 @@ impl Latest {
         self.shrink(slot, before);
     }
 
-    /// Everything is due now: the service ends.
+    /// Makes every entry due, when the service ends.
     pub fn drain(&mut self) {
         while let Some(slots) = self.wheel.pop_first() {
             self.ready.extend(slots);
         }
     }
 
-    /// The slot of a sensor; a new one is due when `due` says.
+    /// The slot of a sensor; a new one gets its due time from `due`.
     fn slot(&mut self, hash: u64, id: &str, due: impl FnOnce(DuePolicy) -> u64) -> u32 {
         if let Some(slot) = self.index.find(hash, |&slot| *self.entries[slot as usize].id == *id) {
             return *slot;
@@ -234,10 +234,10 @@ impl Latest {
         Some(Pending { update, acks: entry.acks, tries: entry.tries })
     }
 
-    /// Lets go of readings that cannot matter any more, where there may be many; and keeps the books.
+    /// Drops readings that cannot matter any more, if there may be many, and updates the usage.
     fn shrink(&mut self, slot: u32, before: usize) {
         let entry = &mut self.entries[slot as usize];
-        // Three times what pruning can leave, and some more: so it costs each reading little.
+        // Three times what pruning can leave, and a margin, so that the cost per reading is small.
         let most = 4 * self.settings.recent_max + 2 * entry.rows.fields().len() + 16;
         if entry.rows.len() > most {
             entry.rows = prune(&entry.rows, self.settings.recent_max);
@@ -245,7 +245,7 @@ impl Latest {
         self.usage.bytes = self.usage.bytes + entry.memory() - before;
     }
 
-    /// Near the limit of memory, what is due next goes now.
+    /// Near the limit of memory, makes the entries due next ready now.
     fn evict(&mut self) {
         let high = self.usage.bytes >= self.settings.bytes_max / 4 * 3 || self.full();
         if high

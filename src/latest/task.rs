@@ -1,4 +1,4 @@
-//! The task around the state: batches in, commands out. No decisions here.
+//! The task around the state: receives batches, sends commands. No decisions here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,14 +15,14 @@ use crate::model::{Clock, ReadingBatch};
 use crate::store::{LatestWriteResult, StoreError};
 use crate::telemetry::metrics;
 
-/// Batches that wait for the task; it only takes them into memory, so few are enough.
+/// Capacity of the task's channel, in batches. The task only copies them into memory, so few are enough.
 const QUEUE_MAX: usize = 4;
-/// How often an update is tried that the store answers with an error which may pass. With the longest waits of the
-/// defaults that is half a minute; then it is dropped, since what waits for it is the journal.
+/// How often an update is tried if the store answers with an error that may be temporary. With the default backoff this
+/// takes about half a minute. Then it is dropped, because the journal keeps its entries until then.
 const TRIES_MAX: u32 = 10;
-/// The kind of a [`StoreError`] that the server has answered with, and that is none of those that pass by themselves.
+/// The kind of a [`StoreError`] that the server answered with and that is not known to be temporary.
 const ANSWERED: &str = "command";
-/// How often the task looks at its wheel when nothing happens.
+/// How often an idle task checks its wheel.
 const TICK: Duration = Duration::from_millis(20);
 
 struct Arrival {
@@ -31,7 +31,7 @@ struct Arrival {
     ack: Option<Ack>,
 }
 
-/// The handle: where a shard hands over what it has taken in.
+/// The handle of the task, for its shard.
 #[derive(Debug, Clone)]
 pub struct LatestHandle {
     arrivals: mpsc::Sender<Arrival>,
@@ -39,15 +39,15 @@ pub struct LatestHandle {
 }
 
 impl LatestHandle {
-    /// The part of an acknowledgement to give to [`LatestHandle::send`], where one is to be held.
+    /// The part of an acknowledgement to pass to [`LatestHandle::send`], if it is to be held.
     pub fn hold(&self, ack: &Ack) -> Option<Ack> {
         self.hold_acks.then(|| ack.clone())
     }
 
-    /// Hands over readings, waiting while the task is at its limit of memory.
+    /// Sends readings to the task; waits while it is at its limit of memory.
     pub async fn send(&self, batch: Arc<ReadingBatch>, row_refs: Vec<RowRef>, ack: Option<Ack>) {
-        // The task lives as long as its shard unless it has panicked, which ends the service; what it held of
-        // acknowledgements is then not delivered.
+        // The task lives as long as its shard unless it panics, which ends the service. The acknowledgements that it
+        // held are then not delivered.
         let _ = self.arrivals.send(Arrival { batch, row_refs, ack }).await;
     }
 }
@@ -58,7 +58,7 @@ impl std::fmt::Debug for Arrival {
     }
 }
 
-/// What a task holds, for the metrics.
+/// What a task holds in memory, for the metrics.
 #[derive(Debug, Default)]
 pub struct LatestGauges {
     sensors: AtomicUsize,
@@ -71,7 +71,7 @@ impl LatestGauges {
         self.bytes.store(usage.bytes, Ordering::Relaxed);
     }
 
-    /// The last values set.
+    /// The values at the end of the task's last iteration.
     pub fn get(&self) -> LatestUsage {
         LatestUsage { sensors: self.sensors.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
     }
@@ -79,7 +79,7 @@ impl LatestGauges {
 
 type Answer = (Vec<Pending>, Result<Vec<LatestWriteResult>, StoreError>);
 
-/// The state of one shard's sensors with all that its task needs.
+/// The state of one shard's sensors with everything that its task needs.
 pub struct LatestTask {
     state: Latest,
     arrivals: mpsc::Receiver<Arrival>,
@@ -87,10 +87,10 @@ pub struct LatestTask {
     clock: Arc<dyn Clock>,
     gauges: Arc<LatestGauges>,
     backoff: Backoff,
-    /// One at most.
+    /// At most one job.
     job: JoinSet<Answer>,
     failures: u32,
-    /// Monotonic ms before which nothing is sent, after a failure.
+    /// Backoff after a failure: nothing is sent before this time (monotonic ms).
     not_before_ms: u64,
 }
 
@@ -110,7 +110,7 @@ impl LatestTask {
         (LatestHandle { arrivals: tx, hold_acks }, task)
     }
 
-    /// Runs until every handle is gone and all is written.
+    /// Runs until every handle is dropped and everything is written.
     pub async fn run(mut self) {
         let mut draining = false;
         let mut ticks = tokio::time::interval(TICK);
@@ -125,7 +125,7 @@ impl LatestTask {
                 Some(answer) = self.job.join_next() => match answer {
                     Ok((job, result)) => self.answered(job, result),
                     Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                    // Nobody aborts a command but the end of the runtime.
+                    // A command is aborted only when the runtime ends.
                     Err(_) => return,
                 },
                 permit = self.flusher.permit(), if due => self.launch(permit),
@@ -157,7 +157,7 @@ impl LatestTask {
     }
 
     fn answered(&mut self, job: Vec<Pending>, result: Result<Vec<LatestWriteResult>, StoreError>) {
-        // Merged twice is merged once: whatever was applied, all of it may be sent again.
+        // Merging is idempotent: everything may be sent again, whatever was applied.
         let (answers, answered, mut why) = match result {
             Ok(answers) => (answers, true, String::new()),
             Err(error) => (vec![LatestWriteResult::Again; job.len()], error.kind() == ANSWERED, error.to_string()),
@@ -185,10 +185,7 @@ impl LatestTask {
         }
         metrics::latest_updates(written, dropped);
         if dropped > 0 {
-            tracing::error!(
-                documents = dropped,
-                "the store refuses the latest state of sensors, which is dropped: {why}"
-            );
+            tracing::error!(documents = dropped, error = why, "dropping latest state of sensors: the store refuses it");
         }
         if again == 0 {
             self.failures = 0;

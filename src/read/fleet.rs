@@ -1,7 +1,7 @@
-//! The fleet at a glance: the busiest sensors, the newest, those that have become silent, and what is rejected.
+//! Fleet overview: the busiest sensors, the newest, and those that have become silent.
 //!
-//! The shards are looked through step by step, at most once in [`FRESH`], whoever asks how often. Everything is of this
-//! process: a restart begins anew, and a second instance has its own.
+//! The shards are scanned step by step, at most once per [`FRESH`], however many clients query. All data is from this
+//! process: a restart begins empty, and a second instance has its own.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,46 +15,46 @@ use crate::accumulate::query::{ShardQuery, ShardResponse};
 use crate::accumulate::state::snapshot::{BusySensor, FLEET_MAX, NewSensor, ShardFleet, SilentSensor};
 use crate::model::SensorId;
 
-/// How long an answer is given again.
+/// How long a result is reused.
 const FRESH: Duration = Duration::from_secs(3);
-/// Newly met sensors that are looked up in the store in one go.
+/// New sensors that are looked up in the store in one request.
 const LOOK_UP_MAX: usize = 256;
-/// For that.
+/// Time limit of that lookup.
 const LOOK_UP_TIME: Duration = Duration::from_secs(2);
-/// Sensors of which it is remembered whether they are new.
+/// Maximum number of sensors for which the lookup result is cached.
 const KNOWN_MAX: usize = 4096;
 
-/// The fleet.
+/// The sensors of all shards: their number, the busiest, the newest and the silent ones.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Fleet {
-    /// When (wall ms).
+    /// When the shards were scanned, ms since 1970.
     pub as_of_ms: i64,
-    /// Sensors in memory: those that have sent something in the last hour or so.
+    /// Sensors in memory: those that sent something in the last hour or so.
     pub sensors: usize,
     /// The busiest first.
     pub busiest: Vec<BusySensor>,
     /// The newest first.
     pub newest: Vec<NewSensor>,
-    /// The one that fell silent last first.
+    /// The most recently silent first.
     pub silent: Vec<SilentSensor>,
 }
 
-/// The last answer.
+/// The last result.
 #[derive(Default)]
 pub(super) struct FleetCache(Mutex<Cached>);
 
 #[derive(Default)]
 struct Cached {
     fleet: Option<(Instant, Fleet)>,
-    /// Of sensors that were met: whether they were in the store before.
+    /// For each new sensor: whether it was in the store before.
     known: HashMap<SensorId, bool>,
 }
 
 impl ReadService {
-    /// The fleet, as of a few seconds ago at most.
+    /// The fleet, at most a few seconds old.
     ///
     /// # Errors
-    /// See [`ReadError`]; the store is not needed.
+    /// See [`ReadError`]. The fleet does not depend on the store.
     pub async fn fleet(&self) -> Result<Fleet, ReadError> {
         timeout(TIME_MAX, self.look()).await.unwrap_or(Err(ReadError::TimedOut))
     }
@@ -80,7 +80,7 @@ impl ReadService {
         Ok(fleet)
     }
 
-    /// Leaves those that were not in the store before they were met here: after a restart every sensor is met again.
+    /// Keeps only sensors that were not in the store before: after a restart every sensor is new to the shards.
     async fn keep_new(&self, met: &mut Vec<NewSensor>, known: &mut HashMap<SensorId, bool>) {
         met.truncate(LOOK_UP_MAX);
         if known.len() > KNOWN_MAX {
@@ -96,7 +96,7 @@ impl ReadService {
                 known.insert(met.sensor_id, before);
             }
         }
-        // Those of which the store has not told are left out for now.
+        // Sensors without an answer from the store are omitted for now.
         met.retain(|m| known.get(&m.sensor_id) == Some(&false));
         met.truncate(FLEET_MAX);
     }

@@ -1,4 +1,4 @@
-//! The summaries of a sensor's buckets, stored and in memory together. Pure.
+//! The summaries of a sensor's buckets, stored and in memory combined. Pure.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +11,22 @@ use crate::store::{LoadedBucket, LoadedPage};
 /// One bucket's summary.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Hour {
-    /// How many readings.
+    /// Number of readings, each counted once.
     pub count: u64,
-    /// The earliest, in milliseconds since 1970.
+    /// The earliest time, ms since 1970.
     pub first_ts_ms: Option<i64>,
-    /// The latest.
+    /// The latest time, ms since 1970.
     pub last_ts_ms: Option<i64>,
-    /// By field, of those with numbers.
+    /// By field name; only fields with numbers.
     pub summary: BTreeMap<String, FieldSummary>,
-    /// Fields were left out of it: there are more than [`FIELDS_MAX`], or than one answer shows.
+    /// Fields are missing: there are more than [`FIELDS_MAX`], or than one answer contains.
     pub is_truncated: bool,
 }
 
-/// Fields of one bucket in an answer; the view `sensor_summaries` has the same limit.
+/// Maximum fields of one bucket in an answer; the view `sensor_summaries` has the same limit.
 pub const FIELDS_MAX: usize = 16_384;
 
-/// Buckets by their begin.
+/// Summaries by bucket start.
 pub type Hours = BTreeMap<BucketStart, Hour>;
 
 impl Hour {
@@ -44,16 +44,16 @@ impl Hour {
         }
     }
 
-    /// Adds the readings that a stored page counts, and none of its fields.
+    /// Adds the count and times of a stored page, without its fields.
     pub fn add_count(&mut self, page: &StoredPage) {
         self.count += page.counted::<u64>();
         self.span(page.first_ts_ms, page.last_ts_ms);
         self.is_truncated |= !page.summary.is_empty();
     }
 
-    /// Adds what a stored page says of itself.
+    /// Adds the count, times and fields of a stored page.
     pub fn add_page(&mut self, page: &StoredPage) {
-        // A page of a recomputed time-series bucket may count nothing and have fields all the same.
+        // A page of a recomputed time-series bucket may have fields with a count of zero.
         let count = page.counted::<u64>();
         if count == 0 && page.summary.is_empty() {
             return;
@@ -67,7 +67,7 @@ impl Hour {
         }
     }
 
-    /// Adds readings.
+    /// Adds readings to count, times and fields.
     pub fn add_rows(&mut self, rows: &Rows) {
         self.count += rows.len() as u64;
         let times = || rows.iter().map(|row| row.ts_ms);
@@ -78,7 +78,7 @@ impl Hour {
     }
 }
 
-/// A bucket of which some is in memory, while its stored part comes in.
+/// A bucket that is partly in memory, while its stored part is loaded.
 #[derive(Debug)]
 pub struct OpenHour {
     view: UnstoredBucket,
@@ -89,17 +89,17 @@ pub struct OpenHour {
 }
 
 impl OpenHour {
-    /// `view` was made before the store was asked for anything.
+    /// `view` must have been made before the first request to the store.
     pub fn new(view: UnstoredBucket) -> OpenHour {
         OpenHour { view, hour: Hour::default(), storage_mode: None, pages: BTreeMap::new(), measured: Rows::default() }
     }
 
-    /// Which bucket.
+    /// The start of the bucket.
     pub fn start(&self) -> BucketStart {
         self.view.start()
     }
 
-    /// A page of it with its readings. What it says of measurements is not counted: they come before it.
+    /// Adds a page with its readings. Its counts of measurements are ignored: measurements are written before them.
     pub fn add_page(&mut self, page: &StoredPage) {
         self.storage_mode = Some(page.storage_mode);
         if page.storage_mode == StorageMode::TimeSeries {
@@ -109,18 +109,18 @@ impl OpenHour {
         self.pages.insert(page.page, loaded_page(page, self.view.since_ms()));
     }
 
-    /// Whether its measurements are to be added.
+    /// Whether its measurements must be added.
     pub fn is_measured(&self) -> bool {
         self.storage_mode != Some(StorageMode::Bucket)
     }
 
-    /// Measurements of it.
+    /// Adds some of its measurements.
     pub fn add_measurements(&mut self, rows: &Rows) {
         self.hour.add_rows(rows);
         rows.iter().filter(|row| row.ts_ms >= self.view.since_ms()).for_each(|row| self.measured.push_row(&row));
     }
 
-    /// Its summary.
+    /// The combined summary.
     pub fn finish(self) -> (BucketStart, Hour) {
         let (start, mut hour) = (self.view.start(), self.hour);
         let stored = match self.storage_mode {

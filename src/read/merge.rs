@@ -1,7 +1,7 @@
-//! Stored readings and those in memory, each once, in order, from a cursor to a limit. Pure.
+//! Merges stored readings with those in memory, each once, in order, from a cursor to a limit. Pure.
 //!
-//! The order is by time, and among the readings of one millisecond by a hash of their values: an order of the readings
-//! alone, so that a cursor means the same whether a reading is stored or not.
+//! Readings are ordered by time, and within one millisecond by a hash of their values. This order depends on the
+//! readings alone, so a cursor has the same meaning whether a reading is stored or not.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,19 +15,19 @@ use crate::model::{BucketStart, ReadingKey, Rows, Span, StorageMode};
 use crate::store::reading::MeasurementResults;
 use crate::store::{LoadedBucket, LoadedPage};
 
-/// Bytes of stored readings that are gathered for one answer.
+/// Bytes of stored readings collected for one answer.
 const GATHER_BYTES_MAX: usize = 32 << 20;
-/// Bytes of the readings in one answer, as they are stored; in JSON they are about twice as many.
+/// Bytes of the readings in one answer, in stored form; in JSON about twice as many.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
-/// Gathered readings beyond the limit, before those that are too many are dropped.
+/// Readings collected beyond the limit before the excess is dropped.
 const SLACK: usize = 10_000;
 
-/// Where an answer has ended: behind the reading with this identity, of which so many were given.
+/// The end of an answer: after `given` readings with this identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor {
-    /// Time and hash.
+    /// Time and values hash of the last reading.
     pub key: ReadingKey,
-    /// Readings of exactly this identity that were given.
+    /// Readings with exactly this identity that were returned.
     pub given: u32,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Cursor {
     }
 }
 
-/// The text is no cursor.
+/// The text is not a cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InvalidCursor;
 
@@ -57,49 +57,49 @@ impl FromStr for Cursor {
     }
 }
 
-/// What is asked for.
+/// The requested readings.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
-    /// From when on, in milliseconds since 1970.
+    /// Start, ms since 1970.
     pub from_ms: i64,
-    /// Until when, exclusive.
+    /// End, ms since 1970, exclusive.
     pub to_ms: i64,
-    /// Behind this.
+    /// Only readings after this cursor.
     pub after: Option<Cursor>,
-    /// How many at most, at least one.
+    /// Maximum number of readings, at least one.
     pub limit: usize,
 }
 
 impl Window {
-    /// From when on readings matter.
+    /// The earliest time of the requested readings.
     pub fn begin_ms(&self) -> i64 {
         self.after.map_or(self.from_ms, |after| after.key.ts_ms.max(self.from_ms))
     }
 }
 
-/// The next readings, and where they end.
+/// The next readings, and where to continue.
 #[derive(Debug, Clone, Default)]
 pub struct MergedReadings {
-    /// In order.
+    /// In the order of this module.
     pub rows: Rows,
-    /// Where there are more, or may be.
+    /// Set if there are, or may be, more.
     pub next: Option<Cursor>,
 }
 
-/// Stored readings while they come in.
+/// A merge in progress, while stored pages arrive.
 #[derive(Debug)]
 pub struct ReadingMerge {
     window: Window,
     span: Span,
     views: BTreeMap<BucketStart, UnstoredBucket>,
-    /// Nothing in memory is known from here on.
+    /// The views contain nothing from this time on.
     cut_ms: i64,
-    /// What was found of the buckets.
+    /// The storage modes of the buckets found.
     forms: BTreeMap<BucketStart, StorageMode>,
-    /// Of those with a view: what their pages hold.
+    /// For buckets with a view: the contents of their pages.
     pages: BTreeMap<BucketStart, BTreeMap<u32, LoadedPage>>,
     rows: Rows,
-    /// The bucket whose pages are coming.
+    /// The bucket whose pages are arriving.
     at: Option<BucketStart>,
     /// Readings of the buckets before it.
     whole: usize,
@@ -107,7 +107,7 @@ pub struct ReadingMerge {
 }
 
 impl ReadingMerge {
-    /// `view` was made before the store was asked for anything.
+    /// `view` must have been made before the first request to the store.
     pub fn new(window: Window, span: Span, view: UnstoredRows) -> ReadingMerge {
         ReadingMerge {
             window,
@@ -123,7 +123,7 @@ impl ReadingMerge {
         }
     }
 
-    /// The next page, in the order of [`crate::store::Store::pages`].
+    /// Adds the next page, in the order of [`crate::store::Store::pages`].
     pub fn page(&mut self, start: BucketStart, page: &StoredPage) {
         if self.at != Some(start) {
             self.whole = self.rows.len() + self.measured;
@@ -131,7 +131,7 @@ impl ReadingMerge {
         }
         self.forms.insert(start, page.storage_mode);
         if page.storage_mode == StorageMode::TimeSeries {
-            // One that the window begins within has fewer for it than it counts.
+            // If the window starts within the bucket, it contains fewer readings than the page counts.
             if start.0 >= self.window.begin_ms() {
                 self.measured += page.counted::<usize>();
             }
@@ -147,11 +147,11 @@ impl ReadingMerge {
         }
     }
 
-    /// Drops what can never be among the first ones.
+    /// Drops readings that cannot be among the first ones.
     fn prune(&mut self) {
         let mut all: Vec<(ReadingKey, Row<'_>)> = self.rows.iter().map(|row| (row.key(), row)).collect();
         all.retain(|(key, _)| self.window.after.is_none_or(|after| *key >= after.key));
-        // Those that the cursor skips come on top.
+        // Plus those that the cursor skips.
         let skipped = self.window.after.map_or(0, |after| after.given as usize);
         let keep = (self.window.limit + 1 + skipped).min(all.len());
         all.sort_by_key(|(key, _)| *key);
@@ -161,18 +161,18 @@ impl ReadingMerge {
         self.whole = self.whole.min(self.rows.len() + self.measured);
     }
 
-    /// Whether no more pages are needed: what is whole is enough, or all that may be held.
+    /// Whether no more pages are needed: the complete buckets suffice, or the byte limit is reached.
     pub fn is_enough(&self) -> bool {
         let skipped = self.window.after.map_or(0, |after| after.given as usize);
         self.whole > self.window.limit + skipped || (self.whole > 0 && self.rows.memory_bytes() > GATHER_BYTES_MAX)
     }
 
-    /// The time before which all pages are known, where there are more.
+    /// If there are more pages: the time before which all pages were added.
     pub fn whole_until_ms(&self) -> i64 {
         self.at.map_or(self.window.from_ms, |at| at.0).max(self.window.begin_ms())
     }
 
-    /// The answer. `until_ms`: before it all pages are known; `measured`: the measurements from the window's begin on.
+    /// The result. `until_ms`: all pages before it were added; `measured`: the measurements from the window's start on.
     pub fn finish(mut self, until_ms: i64, measured: &MeasurementResults) -> MergedReadings {
         let window = self.window;
         let end_ms = window.to_ms.min(until_ms).min(measured.until_ms).min(self.cut_ms);
@@ -185,7 +185,7 @@ impl ReadingMerge {
             })
             .collect();
         let of_pages = |row: &Row<'_>| self.forms.get(&self.span.floor(row.ts_ms)) == Some(&StorageMode::Bucket);
-        // A conversion may have left measurements behind: the bucket's document tells where its readings are.
+        // A conversion may have left measurements behind: the bucket's document determines where its readings are.
         let measured = measured.rows.iter().filter(|row| !of_pages(row));
         let memory = left.iter().flat_map(Rows::iter);
         let mut all: Vec<(ReadingKey, Row<'_>)> = self
@@ -200,7 +200,7 @@ impl ReadingMerge {
         first(&all, window, end_ms)
     }
 
-    /// What was found of a bucket, as a load would show it.
+    /// The stored part of a bucket in the form of a load.
     fn loaded(&mut self, view: &UnstoredBucket, measured: &Rows) -> LoadedBucket {
         let (start, span) = (view.start(), self.span);
         match self.forms.get(&start) {
@@ -208,13 +208,13 @@ impl ReadingMerge {
                 let found = self.pages.remove(&start).unwrap_or_default();
                 LoadedBucket { storage_mode: StorageMode::Bucket, pages: in_order(found) }
             }
-            // Measurements come before the document that counts them.
+            // Measurements are written before the document that counts them.
             _ => measured_bucket(measured.iter().filter(|row| span.floor(row.ts_ms) == start)),
         }
     }
 }
 
-/// A page as a load that asks for the readings since a time (ms since 1970) would show it.
+/// A page in the form of a load that requests the readings since a time (ms since 1970).
 pub(super) fn loaded_page(page: &StoredPage, since_ms: i64) -> LoadedPage {
     let last_ts_ms = page.last_ts_ms.unwrap_or(i64::MIN);
     let keys = match last_ts_ms >= since_ms {
@@ -224,13 +224,13 @@ pub(super) fn loaded_page(page: &StoredPage, since_ms: i64) -> LoadedPage {
     LoadedPage { count: page.counted(), sealed: page.sealed, last_ts_ms, bytes: 0, summary_bytes: 0, keys }
 }
 
-/// Pages by their numbers; those that were left out hold nothing that could be compared.
+/// The pages in order; omitted ones contain nothing that could be compared.
 pub(super) fn in_order(mut found: BTreeMap<u32, LoadedPage>) -> Vec<LoadedPage> {
     let end = found.last_key_value().map_or(0, |(page, _)| page + 1);
     (0..end).map(|page| found.remove(&page).unwrap_or_default()).collect()
 }
 
-/// Measurements of a bucket as a load would show them; none at all where there are none.
+/// Measurements of a bucket in the form of a load; without pages if there are none.
 pub(super) fn measured_bucket<'a>(rows: impl Iterator<Item = Row<'a>>) -> LoadedBucket {
     let mut page = LoadedPage { last_ts_ms: i64::MIN, ..LoadedPage::default() };
     for row in rows {
@@ -242,7 +242,7 @@ pub(super) fn measured_bucket<'a>(rows: impl Iterator<Item = Row<'a>>) -> Loaded
     LoadedBucket { storage_mode: StorageMode::TimeSeries, pages }
 }
 
-/// The first of all that are before `end_ms`.
+/// The first readings before `end_ms`, up to the limits.
 fn first(all: &[(ReadingKey, Row<'_>)], window: Window, end_ms: i64) -> MergedReadings {
     let skip = window.after.map_or(0, |after| {
         let smaller = all.partition_point(|(key, _)| *key < after.key);

@@ -1,32 +1,33 @@
-//! Read: what was acknowledged, shown at once and once. Nothing here is on the way of a reading.
+//! Read: returns every acknowledged reading exactly once, stored or not. Nothing here is part of the ingest pipeline.
 //!
-//! **The promise.** A reading that was acknowledged before the question is in the answer exactly once, whether it waits in
-//! a shard, is on its way to the store or is stored; unless the answer says `complete: false`.
+//! **Guarantee.** A reading that was acknowledged before the query is in the answer exactly once, whether it is pending
+//! in a shard, in flight or stored; unless the answer has `complete: false`.
 //!
-//! **How.** Three looks, in this order, each at a moment of its own:
-//! 1. *How far the router is.* With the journal, a sender is acknowledged before its readings are in a shard. So the end
-//!    of what is acknowledged is noted, and the question waits until the router has handed that over ([`WAIT_MAX`]; less
-//!    where nothing moves). Where it has not, and where a shard is too full to take it in, `complete` is false. With
-//!    `ack = "stored"` whatever is acknowledged is stored, and nothing is waited for.
-//! 2. *The sensor's shard*, behind all shard batches that were handed over to it: a copy of the rows that are not known to be
-//!    stored, waiting and in flight ([`crate::accumulate::ask`], limited in bytes).
-//! 3. *The store*, as a majority has it. Rows leave memory only when the store has said `JobResult`, so whatever was not in the
-//!    shard in step 2 is seen here.
+//! **How.** Three steps, in this order, each at its own point in time:
+//! 1. *Position of the router.* With the journal, a sender is acknowledged before its readings are in a shard. So the
+//!    end of the acknowledged entries is noted, and the query waits until the router has sent them to the shards
+//!    ([`WAIT_MAX`]; less if nothing moves). If it has not, or if a shard is too full to accept them, `complete` is
+//!    false. With `ack = "stored"` acknowledged readings are stored, and there is no wait.
+//! 2. *The sensor's shard*, after all shard batches that were sent to it: a copy of the rows that are not known to be
+//!    stored, pending and in flight ([`crate::accumulate::query`], limited in bytes).
+//! 3. *The store*, with read concern majority. Rows leave memory only when the store has confirmed them, so a reading
+//!    that was not in the shard in step 2 is found here.
 //!
-//! So nothing is missing. What may be seen twice is a row that was in memory in step 2 and in the store in step 3: in
-//! flight, of a lost answer, refused as a conflict, replayed after a crash, or simply written in between. Which of them
-//! are stored is decided by the bucket itself, with the very code that decides it after a lost answer
-//! ([`crate::accumulate::bucket`]): identity for readings with a time of their own; position (or, of measurements, what
-//! this process knows to be its own) for those with the time of receipt, which may be equal and yet several. The stored
-//! versions need not be those that the shard believed in, so nothing has to be asked again.
+//! So nothing is missing. A row may be found twice if it was in memory in step 2 and in the store in step 3: in flight,
+//! with a lost answer, refused as a conflict, replayed after a crash, or simply written in between. The bucket itself
+//! decides which rows are stored, with the same code as after a lost answer ([`crate::accumulate::bucket`]): by
+//! identity for readings with their own time; by position (for measurements, by the list of this process's own writes)
+//! for those with the receipt time, of which several may be equal. The stored versions need not match those that the
+//! shard expected, so no query has to be repeated.
 //!
-//! In a time-series bucket measurements come before the document that counts them. So the document tells the form only,
-//! and its summary is used where nothing of the bucket is in memory: then both were stored before the shard was asked.
-//! Otherwise the measurements are added up. A bucket without a document is looked for among the measurements as well.
+//! In a time-series bucket measurements are written before the document that counts them. So the document only
+//! determines the storage mode, and its summary is used only if nothing of the bucket is in memory: then both were
+//! stored before the shard was queried. Otherwise the measurements are added up. A bucket without a document is also
+//! searched for among the measurements.
 //!
-//! **Limits.** [`READS_MAX`] questions at once, the others wait for a second and are told that it is busy; a limit of time
-//! for each ([`TIME_MAX`]); 16 MiB of rows copied from a shard, 32 MiB of stored readings, then the answer ends early with
-//! a cursor. The store being away costs an error, never a wait without end.
+//! **Limits.** [`READS_MAX`] queries run concurrently; others wait for a second and then fail as busy. Each has a time
+//! limit ([`TIME_MAX`]). An answer copies up to 16 MiB of rows from a shard and 32 MiB of stored readings, then ends
+//! early with a cursor. An unavailable store causes an error, never an unlimited wait.
 
 pub mod fleet;
 pub mod hours;
@@ -51,51 +52,52 @@ use fleet::FleetCache;
 use hours::{Hour, Hours, OpenHour};
 use merge::{MergedReadings, ReadingMerge, Window};
 
-/// Questions that are worked on at once.
+/// Maximum number of concurrent queries.
 const READS_MAX: usize = 8;
-/// Answers with readings that are being sent, of some MiB each.
+/// Maximum number of answers with readings being sent, some MiB each.
 const ANSWERS_MAX: usize = 64;
-/// How long others wait for their turn.
+/// How long a query waits for its turn.
 const TURN_MAX: Duration = Duration::from_secs(1);
-/// For one question.
+/// Time limit of one query.
 const TIME_MAX: Duration = Duration::from_secs(10);
-/// How long the router is waited for, and how long where it does not move at all.
+/// How long to wait for the router, and how long if it does not advance.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 const STUCK_MAX: Duration = Duration::from_millis(250);
-/// For the answer of a shard.
+/// Time limit for the response of a shard.
 const SHARD_MAX: Duration = Duration::from_secs(3);
-/// Measurements of a bucket that are added up at once.
+/// Measurements of a bucket that are loaded in one request.
 const MEASUREMENTS_MAX: usize = 100_000;
-/// Fields of all buckets in one answer, looked at between shard batches of 8 MiB of pages: about 150 MB with usual names.
+/// Fields of all buckets in one answer, checked between store responses of 8 MiB of pages: about 150 MB with usual
+/// names.
 const FIELDS_MAX: usize = 1 << 20;
 
-/// Why a question has no answer.
+/// Why a query failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The store does not answer, or not well.
-    #[error("the store cannot be read: {0}")]
+    /// The store did not answer, or with an error.
+    #[error("store not readable: {0}")]
     Store(#[from] StoreError),
-    /// It took too long.
-    #[error("no answer within {} s; ask for less, or try again", TIME_MAX.as_secs())]
+    /// The query exceeded its time limit.
+    #[error("no answer within {} s; request less, or try again", TIME_MAX.as_secs())]
     TimedOut,
-    /// Too many ask.
-    #[error("too many questions at once; try again")]
+    /// Too many concurrent queries.
+    #[error("too many concurrent queries; try again later")]
     Busy,
-    /// A shard does not answer.
+    /// A shard's task has ended.
     #[error("the service is stopping or has failed")]
     Gone,
 }
 
-/// An answer, and whether all that was acknowledged before the question is in it.
+/// An answer, and whether it contains every reading that was acknowledged before the query.
 #[derive(Debug, Clone)]
 pub struct QueryResult<T> {
-    /// The answer.
+    /// The data, from memory and store.
     pub answer: T,
-    /// False where the journal holds acknowledged readings that are not in memory yet.
+    /// False if the journal has acknowledged readings that are not in memory yet.
     pub complete: bool,
 }
 
-/// The handle for questions.
+/// The handle for queries.
 pub struct ReadService {
     shards: Vec<QueryHandle>,
     journal: Option<JournalHandle>,
@@ -108,7 +110,7 @@ pub struct ReadService {
 }
 
 impl ReadService {
-    /// `journal`: where senders are acknowledged by it.
+    /// `journal`: with `ack = "journal"`, else `None`.
     pub fn new(
         shards: Vec<QueryHandle>,
         journal: Option<JournalHandle>,
@@ -121,25 +123,25 @@ impl ReadService {
         ReadService { shards, journal, store, clock, span, turns, answers, fleet }
     }
 
-    /// `bucket.span`.
+    /// `bucket.span`: the span of the buckets in [`ReadService::hours`].
     pub fn span(&self) -> Span {
         self.span
     }
 
-    /// Now, in milliseconds since 1970.
+    /// The current time of the service's clock, ms since 1970.
     pub fn now_ms(&self) -> i64 {
         self.clock.now().wall_ms
     }
 
-    /// The right to hold an answer until it is sent; whoever receives slowly holds it for long.
+    /// A permit for an answer until it is sent. A slow client holds it for long.
     ///
     /// # Errors
-    /// Too many are held.
+    /// All permits are in use.
     pub fn sending(&self) -> Result<OwnedSemaphorePermit, ReadError> {
         self.answers.clone().try_acquire_owned().map_err(|_| ReadError::Busy)
     }
 
-    /// The readings of a sensor in a window, in order.
+    /// The readings of a sensor in a window, in the order of [`merge`].
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -147,7 +149,7 @@ impl ReadService {
         self.within(self.gather(sensor_id.into(), window)).await
     }
 
-    /// The summaries of the sensor's buckets that overlap a span of time (ms since 1970, the end exclusive).
+    /// The summaries of the sensor's buckets that overlap a time range (ms since 1970, end exclusive).
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -155,7 +157,7 @@ impl ReadService {
         self.within(self.add_up(sensor_id.into(), from_ms, to_ms)).await
     }
 
-    /// Dead letters, the one received last first.
+    /// Dead letters, newest first.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -163,7 +165,7 @@ impl ReadService {
         self.within(async { Ok(self.store.find_dead_letters(query).await?) }).await
     }
 
-    /// Waits for a turn, and no longer than the time there is.
+    /// Waits for a turn, then runs the query with its time limit.
     async fn within<T>(&self, query: impl Future<Output = Result<T, ReadError>>) -> Result<T, ReadError> {
         let _turn = self.turn().await?;
         timeout(TIME_MAX, query).await.unwrap_or(Err(ReadError::TimedOut))
@@ -176,7 +178,7 @@ impl ReadService {
         }
     }
 
-    /// Whether everything that was acknowledged until now is handed over to the shards; waits a little for it.
+    /// Whether all entries that are acknowledged now were sent to the shards; waits a little for it.
     async fn caught_up(&self) -> bool {
         let Some(journal) = &self.journal else { return true };
         let target = journal.acknowledged_to();
@@ -285,7 +287,7 @@ impl ReadService {
         Ok(QueryResult { answer: hours, complete })
     }
 
-    /// A bucket of which some is in memory: its pages whole, or its measurements.
+    /// Adds up a bucket that is partly in memory: all of its pages, or its measurements.
     async fn add_up_open(&self, sensor_id: &SensorId, mut bucket: OpenHour) -> Result<(BucketStart, Hour), ReadError> {
         let start = bucket.start();
         let mut query = PageQuery {

@@ -1,4 +1,4 @@
-//! The list of sensors: those of the store and those that are in memory only, with their newest state.
+//! The list of sensors: those in the store and those only in memory, with their newest state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,27 +14,27 @@ use crate::store::reading::{SensorQuery, StoredSensor};
 /// A sensor and its newest state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SensorState {
-    /// Which one.
+    /// The id as sent.
     pub sensor_id: SensorId,
-    /// The latest time of its readings, in milliseconds since 1970.
+    /// The latest time of its readings, ms since 1970.
     pub last_ts_ms: Option<i64>,
-    /// Its tags.
+    /// The tags of its last messages, or the stored ones.
     pub tags: BTreeMap<String, String>,
-    /// By field: time and value.
+    /// The newest value of each field, with its time.
     pub last: BTreeMap<String, (i64, Value)>,
 }
 
-/// Sensors, and the id behind which there may be more.
+/// A page of sensors, and the id after which there may be more.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SensorList {
-    /// In the order of the ids' bytes.
+    /// In byte order of the ids.
     pub sensors: Vec<SensorState>,
-    /// The last id, where there are more.
+    /// The last id of this page if there are more.
     pub next: Option<SensorId>,
 }
 
 impl ReadService {
-    /// The sensors whose ids begin with `prefix`, behind `after`, at most `limit`.
+    /// Up to `limit` sensors whose ids begin with `prefix`, after the id `after`.
     ///
     /// # Errors
     /// See [`ReadError`].
@@ -42,7 +42,7 @@ impl ReadService {
         self.within(self.list(prefix, after, limit)).await
     }
 
-    /// Memory before the store, both for the ids and for what is told of them: what leaves memory meanwhile is stored.
+    /// Reads memory before the store, for the ids and for their state: rows that leave memory in between are stored.
     async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<SensorList, ReadError> {
         self.caught_up().await;
         let (prefix, after) = (prefix.to_owned(), after.map(ToOwned::to_owned));
@@ -67,7 +67,7 @@ impl ReadService {
         Ok(SensorList { sensors: sensors.map(|(id, (memory, stored))| state(id, memory, stored)).collect(), next })
     }
 
-    /// What the shards know of these sensors, in their order.
+    /// The shards' snapshots of these sensors, in their order.
     async fn news(&self, ids: &[SensorId]) -> Result<Vec<SensorSnapshot>, ReadError> {
         let mut of_shard: Vec<Vec<usize>> = vec![vec![]; self.shards.len()];
         for (i, id) in ids.iter().enumerate() {
@@ -88,7 +88,7 @@ impl ReadService {
     }
 }
 
-/// Both together: of each field the newer value, and the tags that the sensor's last messages had.
+/// Combines both: the newer value of each field, and the tags of the sensor's last messages.
 fn state(sensor_id: SensorId, memory: SensorSnapshot, stored: StoredSensor) -> SensorState {
     let mut last = stored.values;
     for (name, (ts_ms, value)) in &memory.values {

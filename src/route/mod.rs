@@ -1,9 +1,9 @@
-//! Route: takes readings in order, from the journal or straight from admission, and hands each to the shard that owns its
-//! sensor.
+//! Route: receives readings in order, from the journal or directly from admission, and sends each to the shard that
+//! owns its sensor.
 //!
-//! A shard that is full makes the router wait, and with it everything behind: the journal is the buffer then, or with
-//! `ack = "stored"` admission. Dead letters go to their own task. An acknowledgement is split over the shards concerned;
-//! the router's own part is delivered once everything is handed over.
+//! A full shard blocks the router, and with it everything upstream: the journal is the buffer then, or admission with
+//! `ack = "stored"`. Dead letters go to a separate task. An acknowledgement is split over the shards involved; the
+//! router delivers its own part once everything is sent.
 
 pub mod oldest;
 
@@ -18,7 +18,7 @@ use crate::model::{Clock, DeadLetter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};
 use oldest::Oldest;
 
-/// The stage.
+/// The router's task and its outputs.
 #[derive(Debug)]
 pub struct Router {
     shards: Vec<ShardHandle>,
@@ -26,31 +26,31 @@ pub struct Router {
     repeats: bool,
 }
 
-/// Why the router ended before its source did.
+/// Why the router ended before its input did.
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
-    /// A shard has failed.
+    /// A shard's task has ended.
     #[error(transparent)]
     Shard(#[from] ShardClosed),
 }
 
 impl Router {
-    /// A router to these shards.
+    /// A router that distributes sensors over these shards, in this order.
     pub fn new(shards: Vec<ShardHandle>, dead: DeadLetters) -> Router {
         Router { shards, dead, repeats: false }
     }
 
-    /// The same router for readings that may have been stored before, those without a time of their own too, so that all
-    /// are compared as the journal's replay is.
+    /// The same router for readings that may have been stored before, including those without their own time: all are
+    /// compared like the journal's replay.
     #[must_use]
     pub fn repeating(self, repeats: bool) -> Router {
         Router { repeats, ..self }
     }
 
-    /// Follows the journal until it is closed and everything of it is handed over.
+    /// Follows the journal until it is closed and all its entries are sent.
     ///
     /// # Errors
-    /// A shard is gone.
+    /// A shard's task has ended.
     pub async fn follow(self, mut follower: Follower) -> Result<(), RouteError> {
         while let Some(entry) = follower.next().await {
             match entry.kind {
@@ -67,10 +67,11 @@ impl Router {
         Ok(())
     }
 
-    /// Takes ingest batches from admission until it is closed (`ack = "stored"`): each is acknowledged when it is stored.
+    /// Routes ingest batches from admission until it is closed (`ack = "stored"`). Each is acknowledged when it is
+    /// stored.
     ///
     /// # Errors
-    /// A shard is gone.
+    /// A shard's task has ended.
     pub async fn take(
         self,
         mut ingest_batches: IngestReceiver,
@@ -108,7 +109,7 @@ impl Router {
     }
 }
 
-/// Which readings of a batch belong to which of `shards` shards: offset and hash, in the batch's order.
+/// Assigns the readings of a batch to `shards` shards: row and hash, in the batch's order.
 pub fn row_refs(batch: &ReadingBatch, shards: usize) -> Vec<Vec<(u32, u64)>> {
     let expected = batch.len() / shards.max(1) + 1;
     let mut row_refs: Vec<Vec<(u32, u64)>> = (0..shards).map(|_| Vec::with_capacity(expected)).collect();
@@ -118,8 +119,8 @@ pub fn row_refs(batch: &ReadingBatch, shards: usize) -> Vec<Vec<(u32, u64)>> {
     row_refs
 }
 
-/// The shard of a sensor: the upper half of the hash scaled to the number of shards, so that the lower half stays evenly
-/// spread within a shard (its table and the phases of its flushes use it).
+/// The shard of a sensor: the upper half of the hash scaled to the number of shards. The lower half stays evenly
+/// distributed within a shard; its hash table and flush phases use it.
 pub fn shard_of(hash: u64, shards: usize) -> usize {
     (((hash >> 32) * shards as u64) >> 32) as usize
 }

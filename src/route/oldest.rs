@@ -1,11 +1,11 @@
-//! The age of the oldest ingest batch that is not stored yet, where there is no journal to ask.
+//! The age of the oldest ingest batch that is not stored yet, for `ack = "stored"`, which has no journal.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::ack::{Ack, AckOutcome};
 
-/// IngestReceiver on their way, by the order of their arrival; as many as the limits of admission and the shards let in.
+/// Unacknowledged ingest batches in order of arrival, bounded by the limits of admission and the shards.
 #[derive(Debug, Default)]
 pub struct Oldest(Mutex<Waiting>);
 
@@ -16,7 +16,7 @@ struct Waiting {
 }
 
 impl Oldest {
-    /// An acknowledgement that passes on to `ack` and is watched meanwhile. `now_ms` is monotonic.
+    /// Wraps `ack` and tracks it until its outcome is known. `now_ms` is monotonic.
     pub fn watch(self: &Arc<Self>, ack: Ack, now_ms: u64) -> Ack {
         let id = self.with(|w| {
             w.next += 1;
@@ -33,7 +33,7 @@ impl Oldest {
         })
     }
 
-    /// When the oldest one arrived (monotonic ms); `None` where nothing waits.
+    /// When the oldest one arrived (monotonic ms); `None` if all are acknowledged.
     pub fn since_ms(&self) -> Option<u64> {
         self.with(|w| w.since_ms.first_key_value().map(|(_, since)| *since))
     }

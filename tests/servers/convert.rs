@@ -258,9 +258,9 @@ async fn what_is_not_in_order_or_too_young_is_left_as_it_is() {
     seed.measure("equal", &all[..10]).await;
     let (code, text, progress) = seed.run(&["convert", "--into", "timeseries"]);
     assert_eq!(code, 1, "{text}");
-    assert!(text.contains("left as it is: wrong 2024-03-01T10:00:00Z: differs (count)"), "{text}");
+    assert!(text.contains("skipped: wrong 2024-03-01T10:00:00Z: differs (count)"), "{text}");
     assert!(text.contains("more 2024-03-01T10:00:00Z: sensor_readings has 1 measurements"), "{text}");
-    assert!(text.contains("converted 2 buckets with 105 readings; removed 0 measurements; left 2"), "{text}");
+    assert!(text.contains("converted 2 buckets with 105 readings; removed 0 measurements; skipped 2"), "{text}");
     assert!(progress.contains("[##") && progress.contains("100 %"), "{progress}");
     for (sensor, start, native) in [
         ("good", START, true),
@@ -289,7 +289,7 @@ async fn leftovers_of_a_sensor_go_only_when_all_its_buckets_are_pages() {
     let (code, text, _) = seed.run(&[&first[..], &["2024-03-01T11:00:00Z"]].concat());
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("converted 2 buckets with 40 readings; removed 20 measurements"), "{text}");
-    assert!(text.contains("20 measurements stay that no reader sees"), "{text}");
+    assert!(text.contains("20 measurements remain, invisible to readers"), "{text}");
     assert_eq!(seed.measured().await, 40, "those of T went, S still has a bucket in time-series form");
     let (code, text, _) = seed.run(&["convert", "--into", "bucket", "--drop-leftovers"]);
     assert_eq!((code, seed.measured().await), (0, 0), "{text}");

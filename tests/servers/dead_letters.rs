@@ -320,6 +320,6 @@ fn the_collection_stays_below_its_limit_and_keeps_what_was_acknowledged() {
         kept.iter().filter_map(|l| l["payload"].as_str()?.strip_prefix("{broken ")?.split('x').next()?.parse().ok());
     assert_eq!(numbers.collect::<Vec<u32>>(), (25..40).rev().collect::<Vec<_>>(), "the oldest went first");
     assert_eq!(kept.last().unwrap()["source"], "store");
-    assert!(service.log().contains("dead_letters.max_bytes is reached"), "{}", service.log());
+    assert!(service.log().contains("dead_letters.max_bytes reached"), "{}", service.log());
     assert_eq!(service.terminate(PATIENCE), 0);
 }

@@ -57,7 +57,7 @@ fn whole_life(name: &str, manager: &UnixDatagram) {
     start.env("NOTIFY_SOCKET", name).env("WATCHDOG_USEC", "600000").stderr(Stdio::null());
     let mut service = Running(start.spawn().unwrap());
     let ready = hear(manager, "READY=1");
-    assert!(ready.contains("\nSTATUS=taking readings"), "{ready}");
+    assert!(ready.contains("\nSTATUS=accepting readings"), "{ready}");
     for _ in 0..5 {
         assert_eq!(hear(manager, "WATCHDOG"), "WATCHDOG=1");
     }

@@ -109,7 +109,7 @@ inside systemctl reset-failed hourbucket 2>/dev/null || true # it may be forgott
 inside systemctl start hourbucket || bad "it does not start"
 [[ $(property ActiveState) == active && $(property Type) == notify ]] || bad "not active after its READY=1"
 inside hourbucket --config /etc/hourbucket/hourbucket.toml probe --ready >/dev/null || bad "probe"
-[[ $(property StatusText) == "taking readings"* ]] || bad "its status: $(property StatusText)"
+[[ $(property StatusText) == "accepting readings"* ]] || bad "its status: $(property StatusText)"
 PID=$(property MainPID)
 STATUS=$(inside cat "/proc/$PID/status")
 [[ $STATUS == *$'CapBnd:\t0000000000000000'* && $STATUS == *$'Seccomp:\t2'* && $STATUS == *$'NoNewPrivs:\t1'* ]] || bad "its rights: $STATUS"
@@ -131,7 +131,7 @@ inside bash -c 'exec 3<>/dev/tcp/127.0.0.1/8080; printf "POST /v1/readings HTTP/
     bad "a reading is not taken"
 inside systemctl stop hourbucket
 # A unit that has ended well is forgotten at once, and its exit code with it.
-inside journalctl --no-pager -u hourbucket -n 3 -o cat | grep -q 'the journal has what is left' || bad "it did not say that something is left"
+inside journalctl --no-pager -u hourbucket -n 3 -o cat | grep -q 'the journal keeps the rest' || bad "it did not say that something is left"
 [[ $(inside systemctl is-failed hourbucket) == inactive ]] || bad "exit code 3 counts as a failure"
 good "stopped while MongoDB is away: the journal has the reading, and that is no failure"
 

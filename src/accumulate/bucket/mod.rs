@@ -1,26 +1,27 @@
-//! One open bucket of one sensor: what is believed of the store, what waits and what is in flight. Pure.
+//! One open bucket of one sensor: the believed state of the store, the pending rows and the rows in flight. Pure.
 //!
-//! The life of a reading here: it arrives and is compared where it could be a duplicate ([`Bucket::arrive`]), waits, is
-//! taken into a statement ([`Bucket::take`]) and leaves when the store says `JobResult`. When the store says `Conflict`, or
-//! says nothing, its rows come back in front of what waits, marked as suspect, the bucket is loaded
-//! ([`Bucket::loaded`]), what is there already is dropped, and the rest goes on with the right version.
+//! Life of a reading: it arrives, is compared if it could be a duplicate ([`Bucket::arrive`]), is pending, moves into a
+//! statement ([`Bucket::take`]) and leaves when the store confirms it. If the store answers `Conflict`, or the answer
+//! is lost, the statement's rows return to the front of the pending ones, marked as suspect. The bucket is then loaded
+//! ([`Bucket::loaded`]), rows that are stored already are dropped, and the rest continues with the right version.
 //!
-//! Which readings can be duplicates (DESIGN section 2):
-//! - one with a time of its own, later than everything stored or in flight (`high_water_ms`), is new: no comparison;
-//! - one at or before it is compared with the stored ones, which are loaded from its time on and kept ([`DedupWindow`]); until
-//!   they are, it waits with `check` set, and nothing of the bucket is written before the load;
-//! - one with the time of receipt is never dropped on arrival. Only where it is suspect (replayed, refused, answer
-//!   lost) it is counted against the stored ones of others that nobody has been counted against yet ([`ExternalWrites`]).
+//! Which readings can be duplicates:
+//! - One with its own time, later than everything stored or in flight (`high_water_ms`), is new: no comparison.
+//! - One at or before that time is compared with the stored ones, which are loaded from its time on and kept
+//!   ([`DedupWindow`]). Until then it is pending with `check` set, and the bucket is not written before the load.
+//! - One with the receipt time is never dropped on arrival. Only if it is suspect (replayed, refused, answer lost), it
+//!   is matched with a stored reading of another writer that no other reading has been matched with
+//!   ([`ExternalWrites`]).
 //!
-//! In a time-series bucket ([`StorageMode::TimeSeries`]) measurements have no version that could refuse them. So where some may be
-//! there without being known (an earlier process, an answer that never came), the load asks with `doubt`: the store then
-//! waits for what is still under way, and brings the summary in line with the measurements.
+//! In a time-series bucket ([`StorageMode::TimeSeries`]) measurements have no version that could refuse a write. If
+//! some may be stored without being known (an earlier process, a lost answer), the load has `doubt` set: the store then
+//! waits for statements still in progress, and makes the summary match the measurements.
 //!
-//! A page's summary is bounded in bytes, whatever names arrive: see [`stored_state`]. A page that has no more room for summaries
-//! is sealed like one that is full of readings, in either form.
+//! A page's summary is bounded in bytes for any field names: see [`stored_state`]. A page without room for more summary
+//! is sealed like one that is full of readings, in both storage modes.
 //!
-//! Invariants: at most one statement or load in flight; a reading is in exactly one of waiting, flight, store; the
-//! acknowledgements leave with the last reading that waited when they joined.
+//! Invariants: at most one statement or load in flight; a reading is in exactly one of pending, in flight, stored;
+//! acknowledgements leave with the last reading that was pending when they joined.
 
 mod pending;
 mod stored_state;
@@ -42,14 +43,14 @@ use crate::model::{
 };
 use crate::store::LoadedBucket;
 
-/// How large a page may become.
+/// The size limits of a page.
 #[derive(Debug, Clone, Copy)]
 pub struct PageLimits {
-    /// `bucket.max_readings`
+    /// `bucket.max_readings`.
     pub readings: u32,
-    /// `bucket.max_bytes`, of the readings as a BSON array.
+    /// `bucket.max_bytes`: the size of the readings as a BSON array.
     pub bytes: u64,
-    /// Of the summary: [`summary::PAGE_SUMMARY_BYTES_MAX`], in tests less.
+    /// The size of the summary: [`summary::PAGE_SUMMARY_BYTES_MAX`], smaller in tests.
     pub summary_bytes: u64,
 }
 
@@ -58,7 +59,7 @@ pub struct PageLimits {
 struct InFlight {
     acks: Acks,
     bytes: u64,
-    /// What the statement holds; `None` for a load.
+    /// The statement's rows; `None` for a load.
     rows: Option<Arc<Rows>>,
     memory: usize,
 }
@@ -69,24 +70,24 @@ impl InFlight {
     }
 }
 
-/// A bucket. About 100 bytes while nothing waits.
+/// A bucket. About 100 bytes while no rows are pending.
 #[derive(Debug)]
 pub(super) struct Bucket {
     pub(super) start: BucketStart,
-    /// When the wheel will look at it (monotonic ms); 0 when it is not in the wheel.
+    /// When the wheel returns it (monotonic ms); 0 if it is not in the wheel.
     pub(super) due_ms: u64,
     /// In a queue of the shard.
     pub(super) queued: bool,
-    /// Failures since the last write, conflicts too.
+    /// Failures since the last write, including conflicts.
     attempts: u16,
-    /// Of these, failures of the store: an answer that never came, a load that was not finished.
+    /// The part of `attempts` that the store caused: a lost answer, or a failed load.
     faults: u16,
     stored: StoredState,
-    /// Where its readings are, once that is known.
+    /// The storage mode of its readings, once known.
     storage_mode: Option<StorageMode>,
-    /// A statement may have been applied in part: matters to [`StorageMode::TimeSeries`].
+    /// A statement may have been applied in part; used for [`StorageMode::TimeSeries`].
     doubt: bool,
-    /// What others have written, where anything was found.
+    /// Readings of other writers; `None` until a load finds some.
     external: Option<Box<ExternalWrites>>,
     /// When the latest reading with the time of receipt came: see [`Bucket::counts_since`].
     receipt_at_ms: i64,
@@ -97,29 +98,28 @@ pub(super) struct Bucket {
     dedup: Option<Box<DedupWindow>>,
 }
 
-/// What the bucket needs next.
+/// The bucket's next operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NextOp {
-    /// Nothing, or an answer that is on its way.
+    /// Nothing to do, or an answer is outstanding.
     Nothing,
-    /// To be loaded.
     Load,
-    /// An insert of a new page.
+    /// Insert a new page.
     Create,
-    /// An append to a page.
+    /// Append to a page.
     Append,
 }
 
-/// What an answer did.
+/// The effect of an answer.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WriteOutcome {
-    /// Readings known to be stored now.
+    /// Readings now known to be stored.
     pub(super) stored: u64,
-    /// Readings dropped because they were stored before.
+    /// Readings dropped because they had been stored before.
     pub(super) duplicates: u64,
 }
 
-/// A reading as it arrives: its values as they stand in its batch, under the names of `schema`.
+/// A reading on arrival: its values as encoded in its batch, under the names of `schema`.
 pub(super) struct IncomingReading<'a> {
     pub(super) ts_ms: i64,
     pub(super) flags: RowFlags,
@@ -137,7 +137,7 @@ impl IncomingReading<'_> {
 }
 
 impl Bucket {
-    /// A bucket; `believed_new` where no earlier process can have written it.
+    /// A new bucket. `believed_new`: no earlier process can have written it.
     pub(super) fn new(start: BucketStart, believed_new: bool) -> Bucket {
         Bucket {
             start,
@@ -157,27 +157,27 @@ impl Bucket {
         }
     }
 
-    /// Nothing waits and nothing is in flight: it can be forgotten (and loaded again if need be).
+    /// Whether it can be evicted: no rows are pending or in flight. It is loaded again when needed.
     pub(super) fn idle(&self) -> bool {
         self.pending.is_none() && self.in_flight.is_none()
     }
 
-    /// When the first of the waiting rows came.
+    /// When the first pending row arrived.
     pub(super) fn since_ms(&self) -> Option<u64> {
         self.pending.as_ref().map(|w| w.since_ms)
     }
 
-    /// Failures since the last write, conflicts with what others have written too.
+    /// Failures since the last write, including conflicts with other writers.
     pub(super) fn attempts(&self) -> u32 {
         u32::from(self.attempts)
     }
 
-    /// Failures of the store since the last write.
+    /// Failures caused by the store since the last write.
     pub(super) fn faults(&self) -> u32 {
         u32::from(self.faults)
     }
 
-    /// The store has failed it, alone or with others.
+    /// Counts a failure of the store, in a job with or without other buckets.
     pub(super) fn fault(&mut self) {
         self.faults = self.faults.saturating_add(1);
     }
@@ -191,20 +191,20 @@ impl Bucket {
         self.receipt_at_ms > at_ms
     }
 
-    /// Forgets most of what is known of the stored readings.
+    /// Forgets most of the known stored readings.
     pub(super) fn trim(&mut self, keys_max: usize) {
         if let Some(dedup) = self.dedup.as_mut() {
             dedup.trim(keys_max);
         }
     }
 
-    /// Bytes held beside the struct itself.
+    /// Heap bytes, without the struct itself.
     pub(super) fn memory(&self) -> usize {
         let pending = self.pending.as_ref().map_or(0, |w| {
             memory::block(size_of::<Pending>())
                 + w.rows.memory_bytes()
                 + w.acks.memory_bytes()
-                // A table of keys, an eighth of it always empty, with a byte for each.
+                // A hash table of keys with one control byte each, at least an eighth empty.
                 + w.keys.as_ref().map_or(0, |k| k.capacity() * (size_of::<ReadingKey>() + 1) * 8 / 7)
         });
         let in_flight = self
@@ -215,7 +215,7 @@ impl Bucket {
         pending + in_flight + dedup + self.external.as_ref().map_or(0, |f| f.memory())
     }
 
-    /// Takes a reading in; `false` where it is a duplicate.
+    /// Adds a reading; returns `false` if it is a duplicate.
     pub(super) fn arrive(&mut self, reading: &IncomingReading<'_>, ack: &Ack, now_ms: u64) -> bool {
         let receipt = reading.flags.any(RowFlags::RECEIPT_TIME);
         let replayed = reading.flags.any(RowFlags::REPLAYED);
@@ -241,7 +241,7 @@ impl Bucket {
                     return self.duplicate(ack);
                 }
             }
-            // An unknown bucket is loaded before it is written anyway, and compared then.
+            // An unknown bucket is loaded before its first write anyway, and its rows are compared then.
             None => check = maybe_stored && self.stored != StoredState::Unknown,
         }
         if !receipt && self.is_waiting(reading) {
@@ -255,7 +255,7 @@ impl Bucket {
         true
     }
 
-    /// Whether an equal reading waits. Costs nothing in order: only a reading at or before the last is compared.
+    /// Whether an equal reading is pending. Free for readings in order: only one at or before the last is compared.
     fn is_waiting(&mut self, reading: &IncomingReading<'_>) -> bool {
         let Some(pending) = self.pending.as_mut() else { return false };
         if pending.rows.is_empty() || reading.ts_ms > pending.rows.last_ts_ms() {
@@ -268,7 +268,7 @@ impl Bucket {
         keys.contains(&reading.key())
     }
 
-    /// The sender of a duplicate is answered when what it repeats is stored: with what waits or is in flight now.
+    /// The acknowledgement of a duplicate joins the rows that it may repeat: it is delivered when they are stored.
     fn duplicate(&mut self, ack: &Ack) -> bool {
         if let Some(pending) = self.pending.as_mut() {
             pending.acks.join(ack);
@@ -278,7 +278,7 @@ impl Bucket {
         false
     }
 
-    /// Whether more waits than the page has room for: the page can be filled and sealed in one write.
+    /// Whether more rows are pending than the page has room for: one write can fill and seal it.
     pub(super) fn overfull(&self, limits: PageLimits) -> bool {
         let Some(pending) = &self.pending else { return false };
         let (count, bytes) = self.page_holds();
@@ -287,15 +287,15 @@ impl Bucket {
                 || array_bytes(&pending.rows) + bytes > limits.bytes)
     }
 
-    /// The reading that came now was the first that the page has no room for: what is left when the page is taken has
-    /// waited since then only.
+    /// Notes that the reading that arrived now is the first that does not fit into the page. The rows that remain when
+    /// the page is taken count as pending since then.
     pub(super) fn overflows(&mut self, now_ms: u64) {
         if let Some(pending) = self.pending.as_mut() {
             pending.over_ms.get_or_insert(now_ms);
         }
     }
 
-    /// Readings and bytes of the page that the next ones go to.
+    /// Readings and bytes already in the page that the next readings go to.
     fn page_holds(&self) -> (u32, u64) {
         match self.stored {
             StoredState::Page { count, bytes, sealed: false, .. }
@@ -307,7 +307,7 @@ impl Bucket {
         }
     }
 
-    /// For a bucket that is due: until when it may wait all the same, see [`DuePolicy::hold_until_ms`].
+    /// Until when a due bucket may still be held, see [`DuePolicy::hold_until_ms`].
     pub(super) fn hold_until_ms(&self, due: DuePolicy, limits: PageLimits, now_ms: u64) -> Option<u64> {
         let pending =
             self.pending.as_ref().filter(|_| matches!(self.next_op(limits), NextOp::Create | NextOp::Append))?;
@@ -315,7 +315,7 @@ impl Bucket {
         due.hold_until_ms(now_ms, pending.since_ms, pending.rows.len(), room)
     }
 
-    /// What it needs next.
+    /// The next operation that it needs.
     pub(super) fn next_op(&self, limits: PageLimits) -> NextOp {
         let Some(pending) = self.pending.as_ref().filter(|_| self.in_flight.is_none()) else { return NextOp::Nothing };
         match (pending.check, self.stored) {
@@ -327,7 +327,7 @@ impl Bucket {
         }
     }
 
-    /// For a load: the time from which on the stored readings are needed, where any are.
+    /// For a load: the time from which on the stored readings are needed; `None` if none are.
     pub(super) fn compares_from(&self) -> Option<i64> {
         let pending = self.pending.as_ref().filter(|w| w.check || w.replayed)?;
         pending.rows.iter().map(|r| r.ts_ms).min()
@@ -338,7 +338,7 @@ impl Bucket {
         self.doubt
     }
 
-    /// About how many stored readings a load from this time on brings.
+    /// Estimates how many stored readings a load from this time on returns.
     pub(super) fn stored_since(&self, from_ms: i64, limits: PageLimits) -> usize {
         let StoredState::Page { page, count, .. } = self.stored else { return limits.readings as usize };
         let total = page as usize * limits.readings as usize + count as usize;
@@ -347,8 +347,8 @@ impl Bucket {
         (total as f64 * (since as f64 / whole.max(1) as f64).clamp(0.0, 1.0)) as usize
     }
 
-    /// Takes the next statement; call only where [`Bucket::next_op`] says `Create` or `Append`. `keys_max`: how much of what
-    /// is stored may be remembered; `storage_mode`: of new buckets.
+    /// Takes the next statement; call only if [`Bucket::next_op`] is `Create` or `Append`. `keys_max`: how many stored
+    /// readings it may remember; `storage_mode`: of new buckets.
     pub(super) fn take(
         &mut self,
         sensor_id: &SensorId,
@@ -373,7 +373,7 @@ impl Bucket {
             false => (limits.readings.saturating_sub(count) as usize, limits.bytes.saturating_sub(bytes)),
         };
         let room = StatementLimits { rows, bytes: bytes_max, summary_bytes: held.room(limits) };
-        // A page that has no room, by count or for the next reading's bytes, is sealed by a write of its own.
+        // A page without room, by count or for the next reading's bytes, is sealed by a separate write.
         let fits = series || room.rows > 0 && (count == 0 || pending.first_row_bytes() <= room.bytes);
         let (rows, is_cut) = if fits { pending.rows.take_room(room) } else { (Rows::default(), false) };
         let rest = !pending.rows.is_empty();
@@ -400,24 +400,24 @@ impl Bucket {
         Some(PageWrite { sensor_id, start, page, kind, storage_mode, seal, tags, rows, summary })
     }
 
-    /// A load has begun.
+    /// Notes that a load is in flight.
     pub(super) fn loading(&mut self) {
         self.in_flight = Some(Box::new(InFlight { acks: Acks::default(), bytes: 0, rows: None, memory: 0 }));
     }
 
-    /// The load did not succeed; the bucket needs it still.
+    /// The load failed; the bucket still needs it.
     pub(super) fn load_failed(&mut self) {
         self.attempts = self.attempts.saturating_add(1);
         self.fault();
         self.load_ended();
     }
 
-    /// The load was not begun; the bucket needs it still.
+    /// The load was not started; the bucket still needs it.
     pub(super) fn load_deferred(&mut self) {
         self.load_ended();
     }
 
-    /// Takes the bucket off its flight; a sender that joined it waits with the rows again.
+    /// Ends the load. Acknowledgements that joined it wait with the pending rows again.
     fn load_ended(&mut self) {
         if let Some(mut in_flight) = self.in_flight.take()
             && let Some(pending) = self.pending.as_mut()
@@ -426,7 +426,7 @@ impl Bucket {
         }
     }
 
-    /// The store has taken `write`; the page holds `count` readings now.
+    /// The store has accepted `write`; the page now has `count` readings.
     pub(super) fn written(&mut self, write: &PageWrite, count: u32) -> WriteOutcome {
         let Some(in_flight) = self.in_flight.take() else { return WriteOutcome::default() };
         self.stored = self.stored.after(write, in_flight.bytes, count);
@@ -439,7 +439,8 @@ impl Bucket {
         WriteOutcome { stored, duplicates: 0 }
     }
 
-    /// The store has not taken `write`, or nobody knows: its rows wait again, in front, and the bucket must be loaded.
+    /// The store has refused `write`, or its result is unknown: its rows are pending again, in front, and the bucket
+    /// must be loaded.
     pub(super) fn came_back(&mut self, write: PageWrite, flag: RowFlags, now_ms: u64) {
         let Some(mut in_flight) = self.in_flight.take() else { return };
         drop(in_flight.rows.take());
@@ -457,14 +458,14 @@ impl Bucket {
         self.doubt = true;
     }
 
-    /// As [`Bucket::came_back`] from a statement whose answer never came because the store failed.
+    /// Like [`Bucket::came_back`], for a statement whose answer was lost because the store failed.
     pub(super) fn lost(&mut self, write: PageWrite, now_ms: u64) {
         self.came_back(write, RowFlags::LOST, now_ms);
         self.fault();
     }
 
-    /// Gives up the rows that wait, to be kept elsewhere, with their acknowledgements; `None` if there are none or
-    /// something is in flight. What is stored is looked up again before anything else is written.
+    /// Removes the pending rows, to be kept as dead letters, with their acknowledgements. `None` if there are none or
+    /// something is in flight. The bucket is loaded again before its next write.
     pub(super) fn abandon(&mut self) -> Option<(Rows, Acks)> {
         let pending = self.pending.take_if(|_| self.in_flight.is_none())?;
         let (due_ms, queued, receipt_at_ms) = (self.due_ms, self.queued, self.receipt_at_ms);
@@ -472,11 +473,11 @@ impl Bucket {
         Some((pending.rows, pending.acks))
     }
 
-    /// The store will never take what is in flight: its rows are somebody else's now. Returns parts of every
-    /// acknowledgement that may stand for them, to be delivered when the rows are kept elsewhere.
+    /// The store will never accept the statement in flight; the caller owns its rows now. Returns parts of every
+    /// acknowledgement that may cover them, to be delivered when the rows are kept as dead letters.
     pub(super) fn given_up(&mut self) -> Acks {
         (self.attempts, self.faults) = (0, 0);
-        // It counts these among the stored ones: one that comes again, out of the dead letters, is looked up.
+        // The window counts these rows as stored; a later replay from the dead letters must be looked up.
         self.dedup = None;
         let mut acks = self.in_flight.take().map(|f| f.acks).unwrap_or_default();
         if let Some(pending) = &self.pending {
@@ -485,7 +486,7 @@ impl Bucket {
         acks
     }
 
-    /// The bucket was loaded; drops what is stored already. `from_ms`: the time from which on readings were asked for.
+    /// Applies a load: drops rows that are stored already. `from_ms`: the time from which on readings were requested.
     pub(super) fn loaded(&mut self, bucket: &LoadedBucket, from_ms: Option<i64>, keys_max: usize) -> WriteOutcome {
         self.load_ended();
         let (known, before) = (self.stored.end(), std::mem::replace(&mut self.stored, StoredState::of(bucket)));
@@ -494,7 +495,7 @@ impl Bucket {
             && self.storage_mode == Some(bucket.storage_mode)
             && self.stored.is_same_page(before)
         {
-            // Nothing was written beside this process: only the summary's size was in question.
+            // No other writer has changed the page; only the summary's size was unknown.
             return WriteOutcome::default();
         }
         self.storage_mode = (!bucket.pages.is_empty()).then_some(bucket.storage_mode);
@@ -506,7 +507,7 @@ impl Bucket {
         let high_water_ms = self.high_water_ms;
         let Some(pending) = self.pending.as_mut() else { return WriteOutcome::default() };
         let Some(from_ms) = from_ms else {
-            // Everything that could be stored already would be at or before the latest stored time.
+            // A reading that may be stored already has a time at or before the latest stored one.
             if pending.rows.first_ts_ms() <= high_water_ms {
                 pending.check = true;
             }

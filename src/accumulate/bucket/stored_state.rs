@@ -1,33 +1,33 @@
-//! What is believed of the stored bucket: its last page, and how much room that page's summary has left. Pure.
+//! The believed state of the stored bucket: its last page, and how much room that page's summary has left. Pure.
 //!
-//! **The summary's size.** A page's summary has a bound in bytes ([`super::PageLimits::summary_bytes`], half of it `half`
-//! here). What it holds is estimated from above: each statement adds the bytes of its fields as if all of them were new.
-//! With fields that repeat this is far too much after some time, so beyond `half` the page's head is looked up, once: the
-//! load tells the true size.
-//! - At most `half`: the estimate begins anew there, and the next statement has at least `half` to go. So an estimate leads
-//!   to one load for each `half` of names written, at most.
+//! **The summary's size.** A page's summary has a limit in bytes ([`super::PageLimits::summary_bytes`]; `half` below is
+//! half of it). Its size is estimated from above: each statement adds the bytes of its fields as if all of them were
+//! new. For fields that repeat this becomes far too much after some time. So beyond `half` the page's head is loaded
+//! once, which returns the exact size.
+//! - At most `half`: the estimate starts again from there, and can grow by at least `half`. So there is at most one
+//!   load per `half` bytes of names written.
 //! - More: the next statement fills the page as far as there is room, and seals it. The rest goes to the next page.
 //!
-//! A true size is never asked for again before something was written, so a load cannot follow a load for this.
+//! An exact size is not requested again before the next write, so this rule never causes one load after another.
 
 use super::{PageKind, PageLimits, PageWrite, Position, StorageMode};
 use crate::model::summary;
 use crate::store::LoadedBucket;
 
-/// What is believed of the stored bucket.
+/// The believed state of the stored bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StoredState {
-    /// Nothing is known: load before writing.
+    /// Unknown: load before writing.
     Unknown,
-    /// There is none.
+    /// Not stored yet.
     New,
-    /// This is its last page.
+    /// Its last page.
     Page {
-        /// Its number.
+        /// The page number.
         page: u32,
-        /// Its version.
+        /// The version: readings in the page.
         count: u32,
-        /// Of its readings as a BSON array, or more.
+        /// Upper bound of its readings as a BSON array.
         bytes: u64,
         sealed: bool,
         summary: SummaryBytes,
@@ -35,7 +35,7 @@ pub(super) enum StoredState {
 }
 
 impl StoredState {
-    /// What a load has shown.
+    /// The state that a load returned.
     pub(super) fn of(bucket: &LoadedBucket) -> StoredState {
         let Some(last) = bucket.pages.last() else { return StoredState::New };
         StoredState::Page {
@@ -47,7 +47,7 @@ impl StoredState {
         }
     }
 
-    /// The position (page, count) behind the last reading that is known to be stored.
+    /// The position (page, count) after the last reading that is known to be stored.
     pub(super) fn end(self) -> Position {
         match self {
             StoredState::Unknown | StoredState::New => (0, 0),
@@ -65,7 +65,8 @@ impl StoredState {
         }
     }
 
-    /// After the store has taken `write`, whose readings take `bytes` as an array. `count`: of the page now.
+    /// The state after the store has accepted `write`, whose readings take `bytes` as an array. `count`: readings in
+    /// the page now.
     pub(super) fn after(self, write: &PageWrite, bytes: u64, count: u32) -> StoredState {
         let as_believed = count == write.count_after();
         let before = match (write.kind, self) {
@@ -75,7 +76,7 @@ impl StoredState {
         let written = summary::stored_bytes(write.rows.fields(), &write.summary);
         let summary = match (write.kind, self) {
             (PageKind::Append { .. }, StoredState::Page { summary, .. }) if as_believed => summary.plus(written),
-            // A new page; or an append has made a page anew that somebody had removed.
+            // A new page; or the append has created a page again that had been deleted.
             _ => SummaryBytes::known(written),
         };
         StoredState::Page {
@@ -92,7 +93,7 @@ impl StoredState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SummaryBytes {
     at_most: u32,
-    /// Not a bound only.
+    /// `at_most` is the exact size.
     is_known: bool,
 }
 
@@ -108,7 +109,7 @@ impl SummaryBytes {
         SummaryBytes { at_most: self.at_most.saturating_add(more), is_known: self.is_known && more == 0 }
     }
 
-    /// Whether the true size is needed before more is written to the page.
+    /// Whether the exact size is needed before more is written to the page.
     pub(super) fn must_be_looked_up(self, limits: PageLimits) -> bool {
         !self.is_known && self.beyond_half(limits)
     }

@@ -1,9 +1,8 @@
-//! What a question is shown of a bucket: a copy of its rows, and of what the bucket knows for telling which of them are
-//! stored. Pure.
+//! A query's view of a bucket: a copy of its rows, and of the state that determines which of them are stored. Pure.
 //!
-//! Whoever asks looks at the store afterwards, and by then any of the rows may have been stored. So the view is treated as
-//! the bucket would be if the answer to everything under way were lost: [`UnstoredBucket::left`] is the same
-//! [`Bucket::loaded`] that decides what is a duplicate when that happens.
+//! The reader queries the store afterwards, and by then any of the rows may have been stored. So the view is handled as
+//! the bucket would be if every outstanding answer were lost: [`UnstoredBucket::left`] uses the same [`Bucket::loaded`]
+//! that finds duplicates in that case.
 
 use super::{Bucket, ExternalWrites, Pending};
 use crate::model::{BucketStart, RowFlags, Rows, StorageMode};
@@ -17,31 +16,31 @@ pub struct UnstoredBucket {
 }
 
 impl Bucket {
-    /// Whether anything is not known to be stored.
+    /// Whether it has rows that are not known to be stored.
     pub(in crate::accumulate) fn holds_rows(&self) -> bool {
         self.rows().next().is_some()
     }
 
-    /// What is under way, then what waits.
+    /// The rows in flight, then the pending ones.
     pub(in crate::accumulate) fn rows(&self) -> impl Iterator<Item = &Rows> {
         let in_flight = self.in_flight.as_ref().and_then(|f| f.rows.as_deref());
         let pending = self.pending.as_ref().map(|w| &w.rows);
         in_flight.into_iter().chain(pending).filter(|rows| !rows.is_empty())
     }
 
-    /// The latest time of all that it ever had, as far as it knows.
+    /// The latest time of its readings, as far as it is known.
     pub(in crate::accumulate) fn last_ts_ms(&self) -> Option<i64> {
         let pending = self.rows().map(Rows::last_ts_ms).max();
         pending.max(Some(self.high_water_ms).filter(|ts| *ts > i64::MIN))
     }
 
-    /// About how many readings it has, stored ones included.
+    /// Estimates how many readings it has, including stored ones.
     pub(in crate::accumulate) fn readings(&self, page_max: u32) -> u64 {
         let (page, count) = self.stored.end();
         u64::from(page) * u64::from(page_max) + u64::from(count) + self.rows().map(|r| r.len() as u64).sum::<u64>()
     }
 
-    /// A view of the rows in `from_ms..to_ms`; `None` where there is none.
+    /// A view of the rows in `from_ms..to_ms`; `None` if there are none.
     pub(in crate::accumulate) fn view(&self, from_ms: i64, to_ms: i64) -> Option<UnstoredBucket> {
         let mut pending = Pending::new(0);
         for row in self.rows().flat_map(Rows::iter).filter(|row| (from_ms..to_ms).contains(&row.ts_ms)) {
@@ -60,21 +59,21 @@ impl Bucket {
 }
 
 impl UnstoredBucket {
-    /// Which bucket of its sensor.
+    /// The bucket's start; the sensor is the queried one.
     pub fn start(&self) -> BucketStart {
         self.bucket.start
     }
 
-    /// The earliest of the rows, in milliseconds since 1970: stored readings before it need not be compared.
+    /// The earliest of the rows, in ms since 1970: stored readings before it need not be compared.
     pub fn since_ms(&self) -> i64 {
         self.since_ms
     }
 
-    /// The rows that are not among the stored readings. `stored`: the bucket as it was found after the view was made,
-    /// with the identities of all its readings since [`UnstoredBucket::since_ms`], or more.
+    /// The rows that are not among the stored readings. `stored`: the bucket as loaded after the view was made, with
+    /// the keys of at least all its readings since [`UnstoredBucket::since_ms`].
     pub fn left(mut self, stored: &LoadedBucket) -> Rows {
         if stored.storage_mode == StorageMode::TimeSeries {
-            // Measurements have no position: whose they are is told by what the bucket knows to be its own.
+            // Measurements have no position: the bucket's list of its own writes determines whose they are.
             self.bucket.external.get_or_insert_with(|| Box::new(ExternalWrites::default()));
         }
         self.bucket.loaded(stored, Some(self.since_ms), usize::MAX);

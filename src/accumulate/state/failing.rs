@@ -1,35 +1,35 @@
-//! Buckets that the store keeps failing, while it serves others: named, counted, and in the end given up.
+//! Buckets whose reads or writes keep failing while the store serves others: named, counted, and finally given up.
 //!
-//! A bucket is *failing* from its first fault to its next successful write. After [`QUARANTINE_FAULTS`] faults it is
-//! *quarantined*: alone in its jobs since the second one, with a backoff between them, and named in the log and in
-//! `/readyz`. A bucket that has been failing for `flush.quarantine_after` while the store answered hands its readings over
-//! to be kept as dead letters, so that it holds neither the journal nor memory for ever; it does so sooner when it holds
-//! an eighth of the shard's memory. Readings that come after that have the same time again.
+//! A bucket is *failing* from its first fault to its next successful write. From the second fault on it is alone in its
+//! jobs, with a backoff between them. After [`QUARANTINE_FAULTS`] faults it is *quarantined*: named in the log and in
+//! `/readyz`. If it fails for `flush.quarantine_after` while the store answers other requests, its readings are kept as
+//! dead letters, so that they do not occupy journal and memory without end. This happens sooner if the bucket holds an
+//! eighth of the shard's memory. Readings that arrive later get the full time again.
 
 use std::collections::HashMap;
 
 use super::{BucketRef, RejectedRows, Shard, bucket_of};
 use crate::model::{BucketStart, Now, SensorId};
 
-/// Faults after which a bucket is named and counted.
+/// Faults after which a bucket is quarantined.
 pub const QUARANTINE_FAULTS: u32 = 4;
-/// Failing buckets that are kept account of; more than that is a failure of the store and not of buckets.
+/// Maximum number of failing buckets tracked; more than that means that the store fails, not single buckets.
 const FAILING_MAX: usize = 10_000;
-/// Quarantined buckets that are named.
+/// Maximum number of quarantined buckets named.
 pub const NAMED_MAX: usize = 20;
-/// Why readings of a quarantined bucket are dead letters.
+/// The `reason` of dead letters with readings of a quarantined bucket.
 pub const QUARANTINED: &str = "quarantined";
 
 /// A quarantined bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantined {
-    /// Its sensor.
+    /// The sensor of the bucket.
     pub sensor_id: SensorId,
-    /// Its bucket.
+    /// The start of the bucket.
     pub start: BucketStart,
-    /// The last failure, in the store's words.
+    /// The last error text of the store.
     pub reason: String,
-    /// When it failed first, in milliseconds since 1970.
+    /// Time of the first failure, ms since 1970.
     pub since_wall_ms: i64,
 }
 
@@ -47,12 +47,12 @@ pub(super) struct FailingBuckets {
     /// Quarantined since the last call of [`Shard::take_quarantined`].
     fresh: Vec<Quarantined>,
     quarantined: usize,
-    /// Whether the store answers at all.
+    /// Whether the store answers any request.
     store_answers: bool,
 }
 
 impl FailingBuckets {
-    /// The bucket has been written, or is at rest.
+    /// Removes a bucket that was written, or has nothing left to write.
     pub(super) fn recovered(&mut self, bucket_ref: BucketRef) {
         if !self.buckets.is_empty()
             && let Some(failing) = self.buckets.remove(&bucket_ref)
@@ -63,24 +63,24 @@ impl FailingBuckets {
 }
 
 impl Shard {
-    /// Whether the store has answered anything lately. While it has not, no bucket is to blame.
+    /// Sets whether the store has answered any request lately. Until it does, no bucket is given up.
     pub fn set_store_answers(&mut self, answers: bool) {
         self.failing.store_answers = answers;
     }
 
-    /// How many buckets are quarantined.
+    /// Number of quarantined buckets, also of those that [`Shard::quarantined`] does not list.
     pub fn quarantined_count(&self) -> usize {
         self.failing.quarantined
     }
 
-    /// The quarantined buckets, at most [`NAMED_MAX`], those that have failed longest first.
+    /// The quarantined buckets, at most [`NAMED_MAX`], longest failing first.
     pub fn quarantined(&self) -> Vec<Quarantined> {
         let mut list: Vec<_> = self.failing.buckets.iter().filter(|(_, f)| f.quarantined).collect();
         list.sort_by_key(|(bucket_ref, f)| (f.since.mono_ms, bucket_ref.slot, bucket_ref.start));
         list.into_iter().take(NAMED_MAX).filter_map(|(bucket_ref, failing)| self.named(*bucket_ref, failing)).collect()
     }
 
-    /// Buckets that were quarantined since the last call.
+    /// Buckets quarantined since the last call, at most [`NAMED_MAX`].
     pub fn take_quarantined(&mut self) -> Vec<Quarantined> {
         std::mem::take(&mut self.failing.fresh)
     }
@@ -95,7 +95,7 @@ impl Shard {
         })
     }
 
-    /// Keeps account of a bucket after a job in which the store failed it. Returns whether its readings were given up.
+    /// Records the state of a bucket after a job that the store failed, and gives it up if it has failed for too long.
     pub(super) fn note_fault(&mut self, bucket_ref: BucketRef, reason: &str, now: Now) {
         let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
         let (faults, memory, idle) = (bucket.faults(), bucket.memory(), bucket.idle());
@@ -127,7 +127,7 @@ impl Shard {
         }
     }
 
-    /// Hands the readings of a bucket over, to be kept elsewhere.
+    /// Hands over the readings of a bucket, to be kept as dead letters.
     fn give_up(&mut self, bucket_ref: BucketRef, age_ms: u64) {
         let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
         let before = bucket.memory();
@@ -137,7 +137,7 @@ impl Shard {
         let reason = self.failing.buckets.get(&bucket_ref).map(|f| f.reason.clone()).unwrap_or_default();
         self.failing.recovered(bucket_ref);
         let sensor_id = self.sensors[bucket_ref.slot as usize].id.clone();
-        let detail = format!("the store failed this bucket for {} s: {reason}", age_ms / 1000);
+        let detail = format!("reads or writes of this bucket failed for {} s: {reason}", age_ms / 1000);
         self.rejected_rows.push(RejectedRows { sensor_id, rows: rows.into(), reason: QUARANTINED, detail, acks });
     }
 }

@@ -1,7 +1,8 @@
-//! Jobs out of the queues: as large as a command may be, each bucket once.
+//! Builds jobs from the queues: as large as a command may be, each bucket once.
 //!
-//! Whatever failed is asked for again in a smaller job: with few others after the first failure, alone in the retry lane
-//! after the second. After jobs that failed as a whole all jobs of the shard become smaller, until one succeeds again.
+//! A failed operation is retried in a smaller job: with few other buckets after the first failure, alone in the retry
+//! lane after the second. After jobs that failed as a whole all jobs of the shard become smaller, until one succeeds
+//! again.
 
 use super::super::bucket::{Bucket, NextOp};
 use super::{BucketRef, Job, Shard, bucket_of};
@@ -9,18 +10,18 @@ use crate::flush::Lane;
 use crate::model::{BucketKey, PageWrite, StorageMode};
 use crate::store::LoadRequest;
 
-/// Buckets in one load: a stored page costs the answer about 100 bytes without its readings.
+/// Buckets in one load: a stored page adds about 100 bytes to the answer, without its readings.
 const LOAD_HEADS_MAX: usize = 2000;
-/// Buckets in one load if one is in doubt: the measurements of those are counted.
+/// Buckets in one load if one is in doubt: the store counts the measurements of those.
 const LOAD_DOUBT_MAX: usize = 500;
-/// Readings in one load, as far as they can be told before; 16 bytes each.
+/// Estimated readings in one load; 16 bytes each.
 const LOAD_READINGS_MAX: usize = 65_536;
-/// Buckets in a job with one that has failed once: the one at fault then keeps few others waiting.
+/// Buckets in a job with one that has failed once: a bad bucket then delays few others.
 const AFTER_FAULT_MAX: usize = 16;
 /// Faults after which a bucket is alone in its jobs.
 pub(super) const ALONE_AFTER_FAULTS: u32 = 2;
 
-/// How many buckets a job may have with this one in it.
+/// The maximum number of buckets in a job that contains this one.
 fn companions(bucket: &Bucket) -> usize {
     match bucket.faults() {
         0 => usize::MAX,
@@ -30,8 +31,8 @@ fn companions(bucket: &Bucket) -> usize {
 }
 
 impl Shard {
-    /// The next job for the store, of whichever lane has one; `None` if nothing is due. `storage_mode`: where the readings of new
-    /// buckets go.
+    /// The next job for the store, from the first lane that has one; `None` if nothing is due. `storage_mode`: of new
+    /// buckets.
     pub fn take(&mut self, storage_mode: StorageMode) -> Option<Job> {
         [Lane::Load, Lane::Write, Lane::Retry].into_iter().find_map(|lane| self.take_in(lane, storage_mode))
     }
@@ -49,7 +50,7 @@ impl Shard {
     pub fn take_in(&mut self, lane: Lane, storage_mode: StorageMode) -> Option<Job> {
         match lane {
             Lane::Load => self.take_loads(),
-            // The longer queue first: it is the one that has waited or the one that fills a command.
+            // The longer queue first: it has waited longer or fills a command.
             Lane::Write if self.creates.len() >= self.appends.len() => self
                 .take_writes(NextOp::Create, storage_mode)
                 .or_else(|| self.take_writes(NextOp::Append, storage_mode)),
@@ -60,7 +61,7 @@ impl Shard {
         }
     }
 
-    /// The bucket at the head of a queue, if it still needs what the queue is for and may be in a job with `others`.
+    /// The bucket at the head of a queue, if it still needs the queue's operation and may share a job with `others`.
     fn pop(&mut self, want: NextOp, others: usize, most: &mut usize) -> Option<(BucketRef, usize)> {
         loop {
             let queue = match want {
@@ -94,7 +95,7 @@ impl Shard {
         }
     }
 
-    /// Makes a limit smaller after jobs that failed as a whole.
+    /// Reduces a limit after jobs that failed as a whole.
     fn shrunk(&self, most: usize) -> usize {
         (most >> self.shrink).max(1)
     }
@@ -117,8 +118,8 @@ impl Shard {
 
     fn take_writes(&mut self, want: NextOp, storage_mode: StorageMode) -> Option<Job> {
         let (mut bucket_refs, mut writes, mut bytes) = (vec![], vec![], 0);
-        // Stops while a whole page of readings still fits. Its summary may come on top: 3.4 MiB at most, see
-        // `summary::PAGE_SUMMARY_BYTES_MAX`.
+        // Stops when a full page of readings might not fit. The page's summary may be added to that, 3.4 MiB at most,
+        // see `summary::PAGE_SUMMARY_BYTES_MAX`.
         let bytes_max = self.settings.command_bytes_max.saturating_sub(self.settings.page.bytes);
         let mut most = self.shrunk(self.settings.command_statements_max);
         while writes.len() < most && bytes <= bytes_max {
@@ -155,7 +156,7 @@ impl Shard {
         None
     }
 
-    /// The bucket's load, and about how many readings it brings.
+    /// The bucket's load, and an estimate of the readings that it returns.
     fn begin_load(&mut self, bucket_ref: BucketRef, position: usize) -> (LoadRequest, usize) {
         let sensor = &mut self.sensors[bucket_ref.slot as usize];
         let bucket = &mut sensor.buckets[position];

@@ -1,14 +1,14 @@
-//! A shard's state: its sensors, their open buckets, and the order in which these become due. Pure: events go in
+//! The state of a shard: its sensors, their open buckets, and the order in which these become due. Pure: events go in
 //! ([`Shard::accept`], [`Shard::finished`], [`Shard::tick`]), jobs come out ([`Shard::take`]).
 //!
-//! The life of a bucket: opened by its first reading, put into the wheel when something waits, moved to the queue of its
-//! need (load, create, append) when it is due, overfull, evicted by pressure, or the shard drains; taken from there
-//! into a job; back by the job's answer. Queues are looked at only when a command may be sent, so the longer the store
-//! takes, the larger the jobs become, without anybody deciding it.
+//! Life of a bucket: its first reading opens it. When rows are pending it is put into the wheel. It moves to the queue
+//! of its next operation (load, create, append) when it is due or overfull, when memory pressure evicts it, or when the
+//! shard drains. A job takes it from there, and the job's answer returns it. Queues are read only when a command may be
+//! sent, so the longer the store takes, the larger the jobs become, without an explicit rule.
 //!
-//! Limits: `bytes_max` (beyond half of it buckets remember little of what they have stored, beyond three quarters they
-//! are evicted before they are due, at all of it the shard takes no more: [`Shard::full`]) and `sensors_max` (idle
-//! sensors are forgotten first, then as for bytes).
+//! Limits: `bytes_max` and `sensors_max`. Beyond half of `bytes_max` buckets remember few stored readings, beyond three
+//! quarters they are evicted before they are due, at the limit the shard accepts nothing ([`Shard::full`]). At
+//! `sensors_max` idle sensors are dropped first, then the rules for bytes apply.
 
 pub mod failing;
 mod jobs;
@@ -39,35 +39,35 @@ use crate::model::{
 use crate::store::{LoadRequest, LoadResult, PageWriteResult, StoreError};
 use jobs::ALONE_AFTER_FAULTS;
 
-/// What a shard is told at its start.
+/// The settings of a shard, fixed at its start.
 #[derive(Debug, Clone)]
 pub struct ShardSettings {
-    /// `bucket.span`
+    /// `bucket.span`.
     pub span: Span,
-    /// `bucket.max_readings` and `bucket.max_bytes`
+    /// `bucket.max_readings` and `bucket.max_bytes`.
     pub page: PageLimits,
-    /// `flush.max_age` or `flush.linger`
+    /// From `flush.max_age` or `flush.linger`.
     pub due: DuePolicy,
-    /// `flush.command_max_bytes`
+    /// `flush.command_max_bytes`.
     pub command_bytes_max: u64,
-    /// `flush.command_max_statements`
+    /// `flush.command_max_statements`.
     pub command_statements_max: usize,
     /// This shard's part of `accumulate.max_bytes`.
     pub bytes_max: usize,
     /// This shard's part of `accumulate.max_sensors`.
     pub sensors_max: usize,
-    /// Stored readings that a bucket remembers at most, 16 bytes each; a 128th of it under pressure.
+    /// Maximum stored readings that a bucket remembers, 16 bytes each; a 128th of it under memory pressure.
     pub dedup_keys_max: usize,
-    /// `flush.quarantine_after`: how long a bucket may fail before its readings are kept elsewhere.
+    /// `flush.quarantine_after`: how long a bucket may fail before its readings become dead letters.
     pub quarantine_after_ms: u64,
     /// For buckets that the store keeps refusing.
     pub backoff: Backoff,
 }
 
-/// Where a reading stands in a batch, and its sensor's hash.
+/// The row of a reading in its batch, and its sensor's hash.
 pub type RowRef = (u32, u64);
 
-/// Names a bucket of this shard; stays valid while the bucket has something in flight.
+/// Identifies a bucket of this shard; valid while the bucket has something in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BucketRef {
     slot: u32,
@@ -75,13 +75,13 @@ pub struct BucketRef {
 }
 
 impl BucketRef {
-    /// The first instant of its bucket.
+    /// The start of its bucket.
     pub fn start(self) -> BucketStart {
         self.start
     }
 }
 
-/// What the store is to do. Tickets and writes or requests are in the same order.
+/// One command for the store. Bucket references and writes or requests are in the same order.
 #[derive(Debug)]
 pub enum Job {
     /// Page writes, all of one kind.
@@ -90,61 +90,61 @@ pub enum Job {
     Load(Vec<BucketRef>, Vec<LoadRequest>),
 }
 
-/// What the store did.
+/// A job with the store's answer.
 #[derive(Debug)]
 pub enum JobResult {
-    /// Of a [`Job::Write`].
+    /// Result of a [`Job::Write`]: the job's contents, and one result per write.
     Write(Vec<BucketRef>, Vec<PageWrite>, Result<Vec<PageWriteResult>, StoreError>),
-    /// Of a [`Job::Load`].
+    /// Result of a [`Job::Load`]: the job's contents, and one result per request.
     Load(Vec<BucketRef>, Vec<LoadRequest>, Result<Vec<LoadResult>, StoreError>),
 }
 
-/// Readings that the store refuses for good, or has failed for too long; to be kept as dead letters before the
+/// Readings that the store refuses permanently, or has failed for too long. They are kept as dead letters before the
 /// acknowledgements are delivered.
 #[derive(Debug)]
 pub struct RejectedRows {
-    /// Whose readings.
+    /// The sensor of all rows.
     pub sensor_id: SensorId,
-    /// The readings.
+    /// The rows to keep.
     pub rows: Arc<Rows>,
     /// [`STORE_REJECTED`] or [`failing::QUARANTINED`].
     pub reason: &'static str,
-    /// In the store's words.
+    /// The store's error text.
     pub detail: String,
-    /// Who waits for it.
+    /// To be delivered when the dead letters are stored.
     pub acks: Acks,
 }
 
-/// Why readings that the store refuses for good are dead letters.
+/// The `reason` of dead letters with readings that the store refuses permanently.
 pub const STORE_REJECTED: &str = "store_rejected";
 
-/// What happened since the last look, for the metrics.
+/// Events since the last call of [`Shard::take_counts`], for the metrics.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct ShardCounts {
-    /// Readings stored.
+    /// Readings now known to be stored.
     pub stored: u64,
     /// Readings dropped as duplicates.
     pub duplicates: u64,
-    /// Statements that met another version of their page.
+    /// Statements that found another version of their page.
     pub conflicts: u64,
 }
 
-/// How much a shard holds.
+/// What a shard holds in memory.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct ShardUsage {
-    /// Bytes.
+    /// Estimated memory in bytes, compared with `bytes_max`.
     pub bytes: usize,
-    /// Buckets.
+    /// Open buckets, including idle ones that are kept for late readings.
     pub buckets: usize,
-    /// Sensors.
+    /// Sensors, compared with `sensors_max`.
     pub sensors: usize,
-    /// Readings that are not stored yet, waiting or in flight.
+    /// Readings that are not stored yet, pending or in flight.
     pub readings: usize,
 }
 
-/// Failures in a row after which another conflict counts as a fault: another instance is not always faster.
+/// Failures in a row after which every further conflict counts as a fault: another instance is not always faster.
 const CONFLICTS_MAX: u32 = 4;
-/// After a job that failed as a whole jobs are a quarter as large, and twice as large after each that did not.
+/// A job that failed as a whole makes the next jobs a quarter as large; each one that succeeds doubles them again.
 const SHRINK_BITS: u32 = 2;
 const SHRINK_BITS_MAX: u32 = 12;
 
@@ -153,32 +153,32 @@ struct Sensor {
     hash: u64,
     tags: Option<Arc<Tags>>,
     interval: ReportingInterval,
-    /// Sorted by start. Nearly always one, which stands here: a sensor is then one allocation beside its slot, its id.
+    /// Sorted by start. Nearly always one, stored inline: a sensor then needs one allocation besides its slot, its id.
     buckets: SmallVec<[Bucket; 1]>,
 }
 
 /// One shard.
 pub struct Shard {
     settings: ShardSettings,
-    /// Tags beside those of the messages.
+    /// Tags in addition to those in the messages.
     registry: Registry,
     sensors: Slab<Sensor>,
     index: HashTable<u32>,
     schemas: FieldSchemas,
     tags: TagSets,
-    /// Bytes of `schemas` and `tags` as far as they are in `usage`, and when they were looked through last (monotonic ms).
+    /// The bytes of `schemas` and `tags` included in `usage`, and when they were last swept (monotonic ms).
     shared_bytes: usize,
     swept_ms: u64,
     wheel: DueWheel<BucketRef>,
     loads: VecDeque<BucketRef>,
     creates: VecDeque<BucketRef>,
     appends: VecDeque<BucketRef>,
-    /// Buckets that are alone in their jobs, whatever they need.
+    /// Buckets that are the only one in their job, for any operation.
     retries: VecDeque<BucketRef>,
-    /// By how many bits jobs are smaller than they may be, after some that failed as a whole.
+    /// By how many bits jobs are reduced, after jobs that failed as a whole.
     shrink: u32,
     failing: FailingBuckets,
-    /// What no other process can have written.
+    /// Buckets that no other process can have written.
     new: NewBuckets,
     usage: ShardUsage,
     counts: ShardCounts,
@@ -188,7 +188,7 @@ pub struct Shard {
     /// The latest bucket that was forgotten.
     evicted_until: Option<BucketStart>,
     sweep_at: usize,
-    /// Sensors that were forgotten, and those met last.
+    /// Evicted sensors, and the newest ones.
     evicted: EvictedSensors,
     new_sensors: VecDeque<NewSensor>,
 }
@@ -225,59 +225,59 @@ impl Shard {
         }
     }
 
-    /// The same shard, whose writes get the registry's tags as well.
+    /// The same shard; its writes also include the registry's tags.
     #[must_use]
     pub fn with_registry(self, registry: Registry) -> Shard {
         Shard { registry, ..self }
     }
 
-    /// Says which buckets no other process can have written; any other is looked up before its first write.
+    /// Sets which buckets no other process can have written; any other is loaded before its first write.
     pub fn set_new_buckets(&mut self, new: NewBuckets) {
         self.new = new;
     }
 
-    /// How much it holds.
+    /// What the shard holds now.
     pub fn usage(&self) -> ShardUsage {
         self.usage
     }
 
-    /// What happened since the last call.
+    /// The counts since the last call.
     pub fn take_counts(&mut self) -> ShardCounts {
         std::mem::take(&mut self.counts)
     }
 
-    /// Statements refused for good since the last call.
+    /// Readings of permanently refused statements and quarantined buckets since the last call.
     pub fn take_rejected_rows(&mut self) -> Vec<RejectedRows> {
         std::mem::take(&mut self.rejected_rows)
     }
 
-    /// At its limits: nothing more should be accepted until something is stored.
+    /// Whether a limit is reached: the caller should send nothing until something is stored.
     pub fn full(&self) -> bool {
         self.usage.bytes >= self.settings.bytes_max || self.usage.sensors >= self.settings.sensors_max
     }
 
-    /// Whether nothing waits and nothing is in flight.
+    /// Whether no rows are pending or in flight.
     pub fn empty(&self) -> bool {
         self.usage.readings == 0
     }
 
-    /// When something will be due, in monotonic ms; in the past when something is.
+    /// When the next bucket is due (monotonic ms); 0 if one is queued already.
     pub fn next_due_ms(&self) -> Option<u64> {
         if self.queued() == 0 { self.wheel.next_ms() } else { Some(0) }
     }
 
-    /// How much each bucket may remember of what it has stored.
+    /// How many stored readings each bucket may remember.
     fn keys_max(&self) -> usize {
         let max = self.settings.dedup_keys_max;
         if self.usage.bytes < self.settings.bytes_max / 2 {
             return max;
         }
-        // All of them together take a quarter of the memory at most.
+        // All buckets together use at most a quarter of the memory.
         let share = self.settings.bytes_max / 4 / self.usage.buckets.max(1) / size_of::<ReadingKey>();
         share.min(max / 128)
     }
 
-    /// Takes readings of a batch in. `ack` is delivered, as far as this shard is concerned, when all of them are stored.
+    /// Adds readings of a batch. This shard's part of `ack` is delivered when all of them are stored.
     pub fn accept(&mut self, batch: &ReadingBatch, row_refs: &[RowRef], ack: Ack, replayed: bool, now: Now) {
         self.schemas.begin(batch);
         for &(offset, hash) in row_refs {
@@ -323,7 +323,7 @@ impl Shard {
         ack.delivered();
     }
 
-    /// Moves what is due into the queues.
+    /// Moves due buckets into the queues.
     pub fn promote(&mut self, now: Now) {
         while let Some(due) = self.wheel.pop_due(now.mono_ms) {
             for bucket_ref in due {
@@ -334,14 +334,14 @@ impl Shard {
         }
     }
 
-    /// Whether a ticket of the wheel is still the bucket's: one that was queued before it was due (overfull, squeezed
-    /// out) has left a ticket behind, and may be in the wheel again with a later one.
+    /// Whether a wheel entry is still valid. A bucket that was queued before it was due (overfull, evicted) leaves its
+    /// entry in the wheel, and may have a later one.
     fn is_current(&mut self, bucket_ref: BucketRef, now: Now) -> bool {
         let due_ms = bucket_of(&mut self.sensors, bucket_ref).map_or(0, |(bucket, _)| bucket.due_ms);
         due_ms != 0 && self.wheel.slot_ms(due_ms) <= now.mono_ms
     }
 
-    /// Puts a bucket that is due into its queue, unless it is worth waiting for the rest of its page.
+    /// Queues a due bucket, unless it is worth waiting for the rest of its page.
     fn enqueue_or_hold(&mut self, bucket_ref: BucketRef, now: Now) {
         let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
         match bucket.hold_until_ms(self.settings.due, self.settings.page, now.mono_ms) {
@@ -353,7 +353,7 @@ impl Shard {
         }
     }
 
-    /// Moves what is due into the queues, forgets what is idle, and evicts buckets out under pressure.
+    /// Moves due buckets into the queues, drops idle buckets and sensors, and evicts buckets under memory pressure.
     pub fn tick(&mut self, now: Now) {
         self.promote(now);
         self.evict_idle(now);
@@ -361,7 +361,7 @@ impl Shard {
         self.evict_buckets();
     }
 
-    /// Makes everything due but what waits after a failure.
+    /// Makes every bucket due, except those in backoff after a failure.
     pub fn drain(&mut self) {
         let mut later = vec![];
         while let Some(due) = self.wheel.pop_first() {
@@ -377,7 +377,7 @@ impl Shard {
         later.into_iter().for_each(|(due_ms, bucket_ref)| self.wheel.push(due_ms, bucket_ref));
     }
 
-    /// The store's answer to a job.
+    /// Applies the store's answer to a job.
     pub fn finished(&mut self, done: JobResult, now: Now) {
         match done {
             JobResult::Write(bucket_refs, writes, Ok(answers)) => {
@@ -446,7 +446,7 @@ impl Shard {
             }),
             PageWriteResult::Conflict | PageWriteResult::SummaryConflict => {
                 self.counts.conflicts += 1;
-                // In a summary conflict the measurements are this statement's own.
+                // In a summary conflict the measurements were written by this statement.
                 let flag = if answer == PageWriteResult::Conflict { RowFlags::REFUSED } else { RowFlags::LOST };
                 self.settle(bucket_ref, now, |bucket, _| {
                     bucket.came_back(write, flag, now.mono_ms);
@@ -457,7 +457,7 @@ impl Shard {
                 });
                 self.note_fault(
                     bucket_ref,
-                    "no write fits its document, whatever is read of it: was it changed by hand?",
+                    "every write conflicts with the stored page, even after a load; was the page edited by hand?",
                     now,
                 );
             }
@@ -475,7 +475,7 @@ impl Shard {
         }
     }
 
-    /// Applies an answer to its bucket, keeps the books, and puts the bucket where it belongs next.
+    /// Applies an answer to its bucket, updates usage and counts, and schedules the bucket again.
     fn settle(
         &mut self,
         bucket_ref: BucketRef,
@@ -495,7 +495,7 @@ impl Shard {
         if bucket.idle() || bucket.queued {
             return;
         }
-        // The first failure is most likely a race and is looked into at once; after that, wait longer each time.
+        // The first failure is most likely a race and is retried immediately; further ones back off.
         if bucket.attempts() > 1 {
             let wait = self.settings.backoff.wait(bucket.attempts() - 1, fraction(hash));
             bucket.due_ms = now.mono_ms + wait.as_millis() as u64;
@@ -520,8 +520,8 @@ impl Shard {
         }
     }
 
-    /// Puts a bucket into the queue of its need. Tickets of the wheel may be stale: the bucket may be queued already, in
-    /// flight (it comes back by its answer) or gone.
+    /// Puts a bucket into the queue of its next operation. Wheel entries may be stale: the bucket may be queued
+    /// already, in flight (its answer returns it) or dropped.
     fn enqueue(&mut self, bucket_ref: BucketRef) {
         let Some((bucket, _)) = bucket_of(&mut self.sensors, bucket_ref) else { return };
         bucket.due_ms = 0;
@@ -539,12 +539,12 @@ impl Shard {
         queue.push_back(bucket_ref);
     }
 
-    /// Buckets in the queues.
+    /// Number of buckets in the queues.
     fn queued(&self) -> usize {
         self.loads.len() + self.creates.len() + self.appends.len() + self.retries.len()
     }
 
-    /// Above three quarters of the memory, or of the sensors, what is due soonest goes now.
+    /// Above three quarters of the memory, or at the limit of sensors, queues the buckets that are due soonest.
     fn evict_buckets(&mut self) {
         let over = |h: &ShardUsage, s: &ShardSettings| h.bytes >= s.bytes_max / 4 * 3 || h.sensors >= s.sensors_max;
         if !over(&self.usage, &self.settings) {
@@ -558,14 +558,14 @@ impl Shard {
     }
 }
 
-/// The bucket of a ticket, if it is still there, and its sensor's hash.
+/// The bucket of a reference, if it still exists, and its sensor's hash.
 fn bucket_of(sensors: &mut Slab<Sensor>, bucket_ref: BucketRef) -> Option<(&mut Bucket, u64)> {
     let sensor = sensors.get_mut(bucket_ref.slot as usize)?;
     let position = sensor.buckets.binary_search_by_key(&bucket_ref.start, |b| b.start).ok()?;
     Some((&mut sensor.buckets[position], sensor.hash))
 }
 
-/// A point in `[0, 1)` that is the sensor's own.
+/// A pseudo-random number in `[0, 1)` that is constant per sensor.
 fn fraction(hash: u64) -> f64 {
     (hash >> 11) as f64 / (1u64 << 53) as f64
 }

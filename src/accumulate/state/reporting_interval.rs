@@ -1,46 +1,46 @@
-//! How often a sensor speaks, in eight bytes, and who has become silent. Pure.
+//! How often a sensor reports, in eight bytes, and which sensors have become silent. Pure.
 //!
-//! *Silent* is a sensor of which no reading has come for longer than three times its usual interval and at least
-//! [`SILENT_MIN_S`]; while no interval is known (fewer than three readings), for longer than [`SILENT_UNKNOWN_S`]. What
-//! counts is the time of the readings, so a gateway that uploads late makes its sensors late, not silent sooner than its
-//! own habit: the floor of five minutes is above what gateways gather.
+//! A sensor is *silent* if its last reading is older than three times its usual interval and at least [`SILENT_MIN_S`];
+//! if its interval is unknown (fewer than three readings), older than [`SILENT_UNKNOWN_S`]. The time of the readings
+//! counts, not of their receipt: if a gateway uploads late, its sensors look late. The minimum of five minutes is
+//! longer than gateways usually collect.
 
 use std::collections::HashMap;
 
 use crate::model::SensorId;
 
-/// A sensor is never called silent sooner than this.
+/// No sensor is reported silent sooner than this.
 const SILENT_MIN_S: u32 = 5 * 60;
-/// Where its interval is not known.
+/// The limit while the interval is unknown.
 const SILENT_UNKNOWN_S: u32 = 60 * 60;
-/// How many of its usual intervals.
+/// The limit in multiples of the usual interval.
 const SILENT_INTERVALS: u32 = 3;
-/// Readings after which the interval is believed.
+/// Readings after which the interval counts as known.
 const KNOWN_FROM: u16 = 3;
 
-/// Eight bytes a sensor.
+/// The reporting interval of one sensor; eight bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ReportingInterval {
-    /// The latest reading, in seconds since 1970; 0: none yet, or before.
+    /// The latest reading, in seconds since 1970; 0: none, or before 1970.
     last_s: u32,
-    /// A moving average of the seconds between two readings, in quarters; as many as fit, 4.5 hours.
+    /// A moving average of the seconds between readings, in quarter seconds; saturates at 4.5 hours.
     interval_qs: u16,
-    /// Readings, as far as matters.
+    /// Number of readings, saturating.
     readings: u16,
 }
 
 impl ReportingInterval {
-    /// A reading of this time has come.
+    /// Records a reading of this time.
     pub(super) fn note(&mut self, ts_ms: i64) {
         let Ok(ts_s) = u32::try_from(ts_ms / 1000) else { return };
         if ts_s <= self.last_s && self.readings > 0 {
-            // Of the same second, or late.
+            // The same second, or out of order.
             return;
         }
         if self.readings > 0 {
             let gap = (ts_s - self.last_s).saturating_mul(4).min(u32::from(u16::MAX));
             let held = u32::from(self.interval_qs);
-            // An eighth of the new one, and the first as it is.
+            // The new gap has a weight of an eighth; the first one counts in full.
             let mean = if self.readings == 1 { gap } else { (held * 7 + gap).div_ceil(8) };
             self.interval_qs = mean as u16;
         }
@@ -52,7 +52,7 @@ impl ReportingInterval {
         (self.readings > 0).then(|| i64::from(self.last_s) * 1000)
     }
 
-    /// Where it is silent as of `now_ms` (wall): the time of its last reading, in milliseconds since 1970.
+    /// If it is silent as of `now_ms` (wall): the time of its last reading, ms since 1970.
     pub(super) fn silent_since(self, now_ms: i64) -> Option<i64> {
         let last_ts_ms = self.last_ts_ms()?;
         let allowed_s = match self.readings {
@@ -63,11 +63,11 @@ impl ReportingInterval {
     }
 }
 
-/// Sensors that the shard has forgotten, so that their silence can be told.
+/// Evicted sensors, so that they can still be reported as silent.
 #[derive(Debug, Default)]
 pub(super) struct EvictedSensors(HashMap<SensorId, ReportingInterval>);
 
-/// Of one shard, 100 bytes each. When there are more, those that spoke longest ago go.
+/// Maximum per shard, 100 bytes each. Beyond it, the half that reported longest ago is removed.
 const GONE_MAX: usize = 4096;
 
 impl EvictedSensors {
@@ -81,7 +81,7 @@ impl EvictedSensors {
         }
     }
 
-    /// The pace of one that is back.
+    /// Removes a sensor that reports again, and returns its interval.
     pub(super) fn back(&mut self, id: &str) -> ReportingInterval {
         if self.0.is_empty() { ReportingInterval::default() } else { self.0.remove(id).unwrap_or_default() }
     }

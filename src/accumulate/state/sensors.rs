@@ -1,4 +1,4 @@
-//! The sensors of a shard and their buckets: found, made, forgotten.
+//! The sensors of a shard and their buckets: lookup, creation, eviction.
 
 use smallvec::SmallVec;
 
@@ -8,13 +8,13 @@ use super::snapshot::{NEW_SENSORS_MAX, NewSensor};
 use super::{Sensor, Shard};
 use crate::model::{BucketStart, Now, ReadingRef, SensorId, memory};
 
-/// Sensors looked at in one sweep for idle ones, unless room is needed.
+/// Sensors visited per sweep for idle ones, unless room is needed.
 const SWEEP_STEP: usize = 4096;
-/// About what a sensor takes beside its buckets.
+/// Approximate memory of a sensor without its buckets.
 const SENSOR_BYTES: usize = 100;
 
-/// How often the shapes, names and tags are looked through for those that nobody has any more, and when the shard is full
-/// (ms). A look costs some 20 ns each.
+/// How often schemas, names and tags are swept for unused ones, normally and when the shard is full (ms). A check costs
+/// about 20 ns each.
 const SWEEP_MS: u64 = 10_000;
 const SWEEP_FULL_MS: u64 = 1000;
 
@@ -23,13 +23,13 @@ const SWEEP_FULL_MS: u64 = 1000;
 struct IdleSweep {
     /// Idle buckets of any time, not only old ones.
     all: bool,
-    /// But none that [counts](Bucket::counts_since) since then.
+    /// Except those that [count](Bucket::counts_since) since this time.
     since_ms: i64,
     now: Now,
 }
 
 impl Shard {
-    /// The slot of a sensor, made where there is none.
+    /// The slot of a sensor; creates the sensor if it does not exist.
     pub(super) fn sensor(&mut self, hash: u64, reading: &ReadingRef<'_>, now: Now) -> usize {
         let id = reading.sensor_id_bytes();
         if let Some(slot) = self.index.find(hash, |&slot| self.sensors[slot as usize].id.as_bytes() == id) {
@@ -50,7 +50,8 @@ impl Shard {
         slot
     }
 
-    /// The position of a bucket within its sensor, made if there is none. `replayed`: for a row of the journal's replay.
+    /// The index of a bucket within its sensor; creates the bucket if it does not exist. `replayed`: for a row of the
+    /// journal's replay.
     pub(super) fn bucket(&mut self, slot: usize, start: BucketStart, replayed: bool) -> usize {
         let buckets = &mut self.sensors[slot].buckets;
         match buckets.last() {
@@ -60,7 +61,7 @@ impl Shard {
         match buckets.binary_search_by_key(&start, |b| b.start) {
             Ok(position) => position,
             Err(position) => {
-                // Neither another process can have written it, nor this one before it forgot it.
+                // No other process can have written it, and this one has not evicted it before.
                 let evicted_until = self.evicted_until.is_some_and(|latest| start <= latest);
                 let believed_new = self.new.contains(start) && !evicted_until && !replayed;
                 buckets.insert(position, Bucket::new(start, believed_new));
@@ -84,14 +85,14 @@ impl Shard {
         sensor.tags = Some(self.tags.shared(tags));
     }
 
-    /// Keeps the books of what the buckets share: shapes, names and tags.
+    /// Updates the usage by what the buckets share: schemas, names and tags.
     pub(super) fn count_shared(&mut self) {
         let bytes = self.schemas.memory_bytes() + self.tags.memory_bytes();
         self.usage.bytes = self.usage.bytes + bytes - self.shared_bytes;
         self.shared_bytes = bytes;
     }
 
-    /// Lets go of the shapes, names and tags that no bucket has any more: sooner under pressure.
+    /// Frees schemas, names and tags that no bucket uses; more often when the shard is full.
     pub(super) fn sweep_shared(&mut self, now: Now) {
         let every_ms = if self.full() { SWEEP_FULL_MS } else { SWEEP_MS };
         if now.mono_ms >= self.swept_ms + every_ms {
@@ -102,15 +103,15 @@ impl Shard {
         }
     }
 
-    /// Makes room: idle buckets whose time is over are forgotten always, a few sensors at a time; when the shard is full,
-    /// all buckets forget most of what they have stored, and where it is buckets and sensors that fill it, every idle one
-    /// goes (and is loaded again if need be).
+    /// Makes room. Always: drops idle buckets whose time is over, a few sensors per call. When the shard is full: all
+    /// buckets forget most of the stored readings they know, and if buckets and sensors fill the shard, every idle
+    /// bucket is dropped (and loaded again when needed).
     pub(super) fn evict_idle(&mut self, now: Now) {
         let since_ms = self.arrivals.over_ms();
         if !self.full() {
             return self.sweep(SWEEP_STEP, IdleSweep { all: false, since_ms, now });
         }
-        // Not the waiting readings: those go by themselves, and a bucket that is forgotten has to be loaded again.
+        // Pending readings do not count: they leave by themselves, and a dropped bucket has to be loaded again.
         let idle = self.usage.buckets * (size_of::<Bucket>() + SENSOR_BYTES);
         let all = self.usage.sensors >= self.settings.sensors_max || idle >= self.settings.bytes_max / 2;
         self.sweep(usize::MAX, IdleSweep { all, since_ms, now });
@@ -122,7 +123,7 @@ impl Shard {
         }
     }
 
-    /// Looks at the next `steps` sensors: forgets idle buckets, and sensors without buckets.
+    /// Visits the next `steps` sensors: drops idle buckets, and sensors without buckets.
     fn sweep(&mut self, steps: usize, sweep: IdleSweep) {
         let (full, keys_max) = (self.full(), self.keys_max());
         let high_water_ms = sweep.now.wall_ms - self.keep_ms() - self.settings.span.ms();
@@ -147,7 +148,7 @@ impl Shard {
                 !drop
             });
             if evicted > 0 && sensor.buckets.len() == 1 {
-                // Back into the slot.
+                // Moves the last bucket back inline.
                 sensor.buckets.shrink_to_fit();
             }
             self.usage.bytes -= freed;
@@ -167,7 +168,7 @@ impl Shard {
 }
 
 impl Sensor {
-    /// Bytes of the sensor beside its buckets: the slab's entry without the room for the first one, the id, the index.
+    /// Bytes of the sensor without its buckets: the slab entry minus the inline bucket, the id, the index.
     pub(super) fn memory(&self) -> usize {
         size_of::<Sensor>() - size_of::<Bucket>() + memory::shared(self.id.len()) + 8
     }

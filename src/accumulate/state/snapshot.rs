@@ -1,5 +1,5 @@
-//! What a shard shows to whoever asks. Nothing here changes anything, and each step is short: a look at one sensor, or at
-//! [`SCAN_STEP`] places of the slab, so that a shard of a million sensors goes on with its work in between.
+//! Read-only views of a shard for queries. Each step is short: one sensor, or [`SCAN_STEP`] slots of the slab, so that
+//! a shard of a million sensors continues its work in between.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -9,77 +9,77 @@ use super::super::bucket::UnstoredBucket;
 use super::{Sensor, Shard};
 use crate::model::{Rows, SensorId, Tags, Value, keep_newer};
 
-/// Places of the slab that one step of a scan looks at: about half a millisecond where none of it is in the cache.
+/// Slab slots per step of a scan: about half a millisecond if none of it is in the CPU cache.
 const SCAN_STEP: usize = 2048;
 
-/// Bytes of rows that one view copies.
+/// Maximum bytes of rows that one view copies.
 const VIEW_BYTES_MAX: usize = 16 << 20;
 
-/// Entries of each list of a [`ShardFleet`].
+/// Maximum entries in the lists `busiest` and `silent` of a [`ShardFleet`].
 pub const FLEET_MAX: usize = 20;
 
-/// The sensors that were met last, among which the newest are.
+/// Maximum number of new sensors remembered.
 pub(super) const NEW_SENSORS_MAX: usize = 256;
 
 /// One sensor's rows that are not known to be stored.
 #[derive(Debug, Default)]
 pub struct UnstoredRows {
-    /// By time.
+    /// Ordered by start.
     pub buckets: Vec<UnstoredBucket>,
-    /// Where there is more than a view may copy: the time (ms) from which on nothing is shown.
+    /// If the view was truncated: the time (ms) from which on it contains nothing.
     pub cut_ms: Option<i64>,
 }
 
-/// What is known of a sensor's newest state.
+/// The newest state of a sensor in memory.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SensorSnapshot {
-    /// The latest time of its readings, stored ones too.
+    /// The latest time of its readings, including stored ones.
     pub last_ts_ms: Option<i64>,
-    /// Those of its messages.
+    /// The tags of its messages and of the registry.
     pub tags: Option<Arc<Tags>>,
-    /// By field: time and value of the newest one among the readings that are not known to be stored.
+    /// Per field: time and value of the newest reading that is not known to be stored.
     pub values: BTreeMap<String, (i64, Value)>,
 }
 
-/// A sensor that sends much.
+/// A sensor with a high rate of readings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BusySensor {
-    /// Which one.
+    /// The id as sent.
     pub sensor_id: SensorId,
-    /// Over the open buckets of the last hour.
+    /// The average over its open buckets of the current and the previous span.
     pub readings_per_minute: f64,
-    /// Of its readings, in milliseconds since 1970.
+    /// The time of its latest reading, ms since 1970.
     pub last_ts_ms: i64,
 }
 
-/// A sensor that has become silent.
+/// A sensor that has stopped reporting.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SilentSensor {
-    /// Which one.
+    /// The id as sent.
     pub sensor_id: SensorId,
-    /// Of its readings, in milliseconds since 1970.
+    /// The time of its latest reading, ms since 1970.
     pub last_ts_ms: i64,
 }
 
-/// A sensor that was met for the first time since the start, or after it was forgotten.
+/// A sensor that reported for the first time since the start, or for the first time since it was dropped.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewSensor {
-    /// Which one.
+    /// The id as sent.
     pub sensor_id: SensorId,
-    /// When (wall ms).
+    /// When its first reading arrived, ms since 1970.
     pub at_ms: i64,
 }
 
 /// One shard's part of the fleet.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct ShardFleet {
-    /// The sensors in memory.
+    /// Number of sensors in memory.
     pub sensors: usize,
     /// The busiest first.
     pub busiest: Vec<BusySensor>,
-    /// The one that fell silent last first.
+    /// The most recently silent first.
     pub silent: Vec<SilentSensor>,
-    /// The one met last first.
+    /// The newest first.
     pub new_sensors: Vec<NewSensor>,
 }
 
@@ -94,7 +94,7 @@ pub struct IdScan {
 }
 
 impl IdScan {
-    /// A scan for the first `limit` ids behind `after`, in the order of their bytes, that begin with `prefix`.
+    /// A scan for the first `limit` ids after `after`, in byte order, that begin with `prefix`.
     pub fn new(prefix: String, after: Option<String>, limit: usize) -> IdScan {
         IdScan { prefix, after, limit, at: 0, found: BinaryHeap::new() }
     }
@@ -115,7 +115,7 @@ impl IdScan {
         self.found.push(id.clone());
     }
 
-    /// What was found, in order.
+    /// The ids found, in byte order.
     pub fn into_ids(self) -> Vec<SensorId> {
         self.found.into_sorted_vec()
     }
@@ -126,7 +126,7 @@ impl IdScan {
 pub struct FleetScan {
     now_ms: i64,
     at: usize,
-    /// Readings a minute (a non-negative double's bits are in its order), last time.
+    /// Readings per minute (the bits of non-negative doubles sort like the doubles), last time.
     busiest: BinaryHeap<Reverse<(u64, i64, SensorId)>>,
     silent: BinaryHeap<Reverse<(i64, SensorId)>>,
 }
@@ -159,7 +159,7 @@ impl FleetScan {
     }
 }
 
-/// Keeps the largest [`FLEET_MAX`].
+/// Keeps the [`FLEET_MAX`] largest.
 fn push_bounded<T: Ord>(heap: &mut BinaryHeap<Reverse<T>>, value: T) {
     heap.push(Reverse(value));
     if heap.len() > FLEET_MAX {
@@ -172,7 +172,7 @@ impl Sensor {
         self.buckets.iter().filter_map(super::super::bucket::Bucket::last_ts_ms).max().max(self.interval.last_ts_ms())
     }
 
-    /// Over the buckets of now and of the span before, where that is still held.
+    /// Averages over the buckets of the current and the previous span, if still in memory.
     fn readings_per_minute(&self, now_ms: i64, span_ms: i64, page_max: u32) -> f64 {
         let recent = self.buckets.iter().filter(|b| b.start.0 > now_ms - 2 * span_ms && b.start.0 <= now_ms);
         let (mut readings, mut since_ms) = (0, now_ms);
@@ -187,7 +187,7 @@ impl Sensor {
 const MINUTE_MS: i64 = 60_000;
 
 impl Shard {
-    /// A view of one sensor's rows in `from_ms..to_ms`; empty where it has none.
+    /// A view of one sensor's rows in `from_ms..to_ms`; empty if there are none.
     pub fn view(&self, hash: u64, sensor_id: &str, from_ms: i64, to_ms: i64) -> UnstoredRows {
         let mut view = UnstoredRows::default();
         let Some(sensor) = self.known(hash, sensor_id) else { return view };
@@ -224,14 +224,14 @@ impl Shard {
         snapshot
     }
 
-    /// Goes on with a scan for ids; `true` when it is at its end. A sensor that has been there all the while is seen.
+    /// Continues a scan for ids; returns `true` at its end. Finds every sensor that exists during the whole scan.
     pub fn scan_ids(&self, scan: &mut IdScan) -> bool {
         let (sensors, is_last) = self.step(&mut scan.at);
         sensors.for_each(|sensor| scan.look(sensor));
         is_last
     }
 
-    /// Goes on with a scan for the fleet; the part when it is at its end.
+    /// Continues a scan of the fleet; returns the result at its end.
     pub fn scan_fleet(&self, scan: &mut FleetScan) -> Option<ShardFleet> {
         let (span_ms, page_max) = (self.settings.span.ms(), self.settings.page.readings);
         let (sensors, is_last) = self.step(&mut scan.at);
@@ -272,8 +272,8 @@ impl Shard {
     }
 }
 
-/// The time before which there are at most `bytes_max` of rows; where those of the first moment are more and `some` is to
-/// be shown, just behind that moment.
+/// The time before which the rows take at most `bytes_max`. If the rows of the first instant take more and `some` is
+/// set, the time just after that instant.
 fn cut<'a>(rows: impl Iterator<Item = &'a Rows>, from_ms: i64, bytes_max: usize, some: bool) -> i64 {
     let mut sizes: Vec<(i64, usize)> = rows
         .flat_map(Rows::iter)

@@ -1,11 +1,11 @@
 //! The size of the collection of dead letters, kept below `dead_letters.max_bytes`.
 //!
-//! Between two looks at the store's own account the dead letters that this process has stored are added to it. The account is
-//! looked at when these are a part of the limit ([`LOOK_AFTER`]), once a minute ([`LOOK_EVERY`]), and before anything is
-//! removed; so what other instances store and what is purged or expires is seen, and nothing is removed for an estimate.
-//! After each batch of dead letters the oldest ones are removed for up to [`KEEP_FOR`], which is many times what a batch can have
-//! even if these are small: a collection at its limit stays near it however fast dead letters come, and the next batch never waits
-//! longer than that.
+//! The size is the store's own count plus the bytes that this process has stored since. The count is queried when these
+//! reach a fraction of the limit ([`LOOK_AFTER`]), once a minute ([`LOOK_EVERY`]), and before anything is removed. So
+//! writes of other instances, purges and expiry are included, and nothing is removed because of an estimate. After each
+//! batch of dead letters the oldest ones are removed for up to [`KEEP_FOR`], which removes many times the size of a
+//! batch, even of small ones. So a collection at its limit stays near it however fast dead letters arrive, and the next
+//! batch waits no longer than that.
 
 use std::time::Duration;
 
@@ -16,22 +16,22 @@ use crate::flush::{Flusher, Permit};
 use crate::store::{Evicted, StoreError};
 use crate::telemetry::metrics;
 
-/// Between two looks at the store's account.
+/// Interval between queries of the store's count.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
-/// One look for so much of the limit that this process has stored itself: one part of it.
+/// The count is queried when this process has stored this fraction (1/n) of the limit.
 const LOOK_AFTER: u64 = 64;
-/// Removals at one go; then dead letters that wait are stored first.
+/// Maximum time of one round of removals; then queued dead letters are stored first.
 const KEEP_FOR: Duration = Duration::from_secs(2);
-/// Between two log lines of what was removed.
+/// Interval between log lines about removals.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// The limit, and what is known of the collection.
+/// The limit, and the known size of the collection.
 #[derive(Debug)]
 pub(super) struct Limit {
     bytes_max: u64,
-    /// As the store has said.
+    /// The store's last count.
     bytes: u64,
-    /// Stored by this process since.
+    /// Bytes stored by this process since that count.
     since: u64,
     due_at: Instant,
     /// Removed since the last log line.
@@ -47,7 +47,7 @@ impl Limit {
         Limit { bytes_max, bytes: 0, since: 0, due_at, removed, logged_at: None, warned: LogLimit::default() }
     }
 
-    /// This process has stored more.
+    /// Adds bytes that this process has stored.
     pub(super) fn stored(&mut self, bytes: u64) {
         self.since += bytes;
         metrics::dead_letters_bytes(self.bytes + self.since);
@@ -65,8 +65,8 @@ impl Limit {
         Instant::now() >= self.due_at
     }
 
-    /// Looks at the store's account, and removes the oldest dead letters if it is above the limit. What fails is tried again
-    /// with the next batch or look; nobody waits for it.
+    /// Queries the store's count, and removes the oldest dead letters if it is above the limit. A failure is retried
+    /// with the next batch or interval.
     pub(super) async fn keep(&mut self, flusher: &Flusher, permit: Permit) {
         let until = Instant::now() + KEEP_FOR;
         self.due_at = Instant::now() + LOOK_EVERY;
@@ -83,7 +83,7 @@ impl Limit {
         }
     }
 
-    /// One look and one removal; `false` if more are needed.
+    /// One query and one removal; `false` if more are needed.
     async fn look_and_remove(&mut self, flusher: &Flusher) -> Result<bool, StoreError> {
         (self.bytes, self.since) = (flusher.store.dead_letter_bytes().await?, 0);
         let mut done = true;
@@ -100,11 +100,11 @@ impl Limit {
     fn failed(&mut self, error: &StoreError) {
         metrics::store_error(error.kind(), 1);
         if let Some(more) = self.warned.due() {
-            tracing::warn!(more, "the size of the collection of dead letters is not kept, trying again: {error}");
+            tracing::warn!(more, %error, "size limit of the dead letters not enforced; retrying");
         }
     }
 
-    /// Counts what was removed, and says so now and then.
+    /// Counts removals, and logs them once per [`LOG_EVERY`].
     fn note(&mut self, removed: Evicted) {
         metrics::dead_letters_dropped("limit", removed.dead_letters);
         self.removed.dead_letters += removed.dead_letters;
@@ -119,7 +119,7 @@ impl Limit {
                 dead_letters,
                 bytes,
                 received_until_ms = until_ms,
-                "dead_letters.max_bytes is reached: the oldest dead letters are removed"
+                "dead_letters.max_bytes reached; removed the oldest dead letters"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! A log line that may be due for each dead letter, and is written once a minute.
+//! Limits a log line that each dead letter may cause to one per minute.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 const EVERY: Duration = Duration::from_secs(60);
 
-/// One kind of line.
+/// The state of one kind of log line.
 #[derive(Debug, Default)]
 pub(super) struct LogLimit {
     written_at: Option<Instant>,
@@ -14,7 +14,7 @@ pub(super) struct LogLimit {
 }
 
 impl LogLimit {
-    /// Whether to write it now: then how many were left out since the last one.
+    /// If the line should be written now: how many were suppressed since the last one.
     pub(super) fn due(&mut self) -> Option<u64> {
         if self.written_at.is_some_and(|at| at.elapsed() < EVERY) {
             self.suppressed += 1;

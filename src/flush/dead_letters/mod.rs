@@ -1,23 +1,24 @@
-//! Dead letters on their way to the store: gathered into batches, kept until the store has them, then acknowledged.
+//! Writes dead letters to the store: collects them into batches, keeps them until they are stored, then acknowledges.
 //!
-//! **Memory.** A delivery waits at [`DeadLetters::send`] until its bytes fit into [`IN_FLIGHT_BYTES_MAX`], and gives them
-//! back when all its dead letters are stored. So the dead letters in memory are bounded in bytes while MongoDB is away, and whoever
-//! sends more waits: the journal is the buffer.
+//! **Memory.** A delivery waits in [`DeadLetters::send`] until its bytes fit into [`IN_FLIGHT_BYTES_MAX`], and releases
+//! them when all its dead letters are stored. So the dead letters in memory are bounded in bytes while MongoDB is
+//! unavailable. Further callers wait; the journal is the buffer.
 //!
-//! **A batch that fails** is sent again after a backoff, without a permit meanwhile. If its failure may be the fault of one
-//! dead letter (no answer in time, or an error that the store gives to the whole), the next batch has half as many dead letters, down to
-//! one; each success doubles that number again.
+//! **A batch that fails** is retried after a backoff, without a permit meanwhile. If one dead letter may have caused
+//! the failure (no answer in time, or an error for the batch as a whole), the next batch has half as many, down to one.
+//! Each success doubles that number again.
 //!
-//! **A dead letter that fails alone** does not hold up the others:
-//! - Refused, from a sender and large: its beginning ([`CUT_BYTES`]) is stored instead, with the store's words in `detail`.
-//! - Otherwise, while those have at most [`ASIDE_BYTES_MAX`]: it is set aside and tried again alone every [`AGAIN_AFTER`],
-//!   unacknowledged, so the journal keeps it too.
-//! - Beyond that, refused ones of senders are given up, the first ones first: counted (`cause="refused"`) and logged, then
-//!   acknowledged. Nothing else ever is: dead letters with acknowledged readings stay, and one without an answer stays at the front
-//!   of the queue, since a store that answers nothing is no reason to lose anything.
+//! **A dead letter that fails alone** does not delay the others:
+//! - If it was refused, comes from a sender and is large, its beginning ([`CUT_BYTES`]) is stored instead, with the
+//!   store's error in `detail`.
+//! - Otherwise it is set aside, as long as those have at most [`ASIDE_BYTES_MAX`], and retried alone every
+//!   [`AGAIN_AFTER`]. It is not acknowledged, so the journal keeps it too.
+//! - Beyond that limit, refused dead letters of senders are given up, oldest first: counted (`cause="refused"`),
+//!   logged, then acknowledged. Nothing else is ever given up. Dead letters with acknowledged readings stay. One
+//!   without an answer stays at the front of the queue, since data must not be lost because the store does not answer.
 //!
-//! **The size of the collection** is kept below `dead_letters.max_bytes` by the same task, after each batch and once a minute
-//! ([`limit`]). Acknowledgements do not wait for it.
+//! **The size of the collection** is kept below `dead_letters.max_bytes` by the same task, after each batch and once a
+//! minute ([`limit`]). Acknowledgements do not wait for it.
 
 mod limit;
 mod log_limit;
@@ -39,27 +40,27 @@ use crate::telemetry::metrics;
 use limit::Limit;
 use log_limit::LogLimit;
 
-/// Dead letters of one command, and bytes after which no more are added.
+/// Maximum dead letters of one command, and bytes after which no more are added.
 const BATCH_LETTERS_MAX: usize = 1000;
 const BATCH_BYTES_MAX: usize = 8 << 20;
-/// Dead letters in memory, those that wait for their first try included. A delivery that is larger waits until it is alone.
+/// Maximum bytes of dead letters in memory, including those not sent yet. A larger delivery waits until it is alone.
 pub const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
-/// Of these, those that were set aside, before dead letters of senders are given up.
+/// Maximum bytes of dead letters set aside, before refused ones of senders are given up.
 const ASIDE_BYTES_MAX: usize = 4 << 20;
-/// What is stored of a dead letter that was refused whole.
+/// Bytes of the payload that are stored of a dead letter that was refused in full.
 const CUT_BYTES: usize = 16 << 10;
-/// Between two tries of dead letters that were set aside.
+/// Interval between retries of dead letters that were set aside.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// What was handed over at once: acknowledged when the last of its dead letters has gone.
+/// Dead letters that were sent together; acknowledged when the last of them is stored or given up.
 #[derive(Debug)]
 struct Delivery {
     acks: Acks,
-    /// Its bytes of [`IN_FLIGHT_BYTES_MAX`].
+    /// Its share of [`IN_FLIGHT_BYTES_MAX`].
     room: OwnedSemaphorePermit,
 }
 
-/// A dead letter on its way.
+/// A dead letter that is not stored yet.
 #[derive(Debug)]
 struct QueuedDeadLetter {
     dead_letter: DeadLetter,
@@ -67,21 +68,21 @@ struct QueuedDeadLetter {
     state: State,
 }
 
-/// What is known of a dead letter.
+/// The result of earlier attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing.
+    /// Not attempted.
     New,
-    /// It is the beginning of one that was refused.
+    /// The beginning of one that was refused.
     Cut,
-    /// It had no answer, alone.
+    /// It was sent alone and got no answer.
     Unanswered,
     /// The store has refused it.
     Refused,
 }
 
 impl QueuedDeadLetter {
-    /// It is stored, or given up; with the last one of its delivery the senders are told.
+    /// It is stored or given up. The last one of a delivery delivers the acknowledgements.
     fn done(self) {
         if let Some(Delivery { acks, room }) = Arc::into_inner(self.of) {
             acks.delivered();
@@ -90,7 +91,7 @@ impl QueuedDeadLetter {
     }
 }
 
-/// The handle: where dead letters are sent.
+/// The handle of the task that writes dead letters.
 #[derive(Debug, Clone)]
 pub struct DeadLetters {
     deliveries: mpsc::Sender<(Vec<DeadLetter>, Delivery)>,
@@ -98,8 +99,8 @@ pub struct DeadLetters {
 }
 
 impl DeadLetters {
-    /// A handle, and the task to run behind it; at most `queue_max` deliveries wait, and the collection is kept below
-    /// `stored_bytes_max`.
+    /// A handle, and the task for the caller to spawn. At most `queue_max` deliveries are queued; the collection is
+    /// kept below `stored_bytes_max`.
     pub fn new(
         flusher: Flusher,
         queue_max: usize,
@@ -110,20 +111,20 @@ impl DeadLetters {
         (DeadLetters { deliveries: tx, room: Arc::new(Semaphore::new(IN_FLIGHT_BYTES_MAX)) }, writer.run(rx))
     }
 
-    /// Hands over dead letters, when there is room for them; `acks` are delivered when the store has them.
+    /// Sends dead letters as soon as there is room for them; `acks` are delivered when the store has them.
     pub async fn send(&self, dead_letters: Vec<DeadLetter>, acks: Acks) {
         if dead_letters.is_empty() {
             return acks.delivered();
         }
         let bytes: usize = dead_letters.iter().map(DeadLetter::memory_bytes).sum();
         let wanted = bytes.min(IN_FLIGHT_BYTES_MAX) as u32;
-        // The semaphore is never closed, and the receiver lives as long as the service; when it is gone the
-        // acknowledgements say so by being dropped.
+        // The semaphore is never closed, and the receiver lives as long as the service. After its end the
+        // acknowledgements are dropped, which reports *not delivered*.
         let Ok(room) = self.room.clone().acquire_many_owned(wanted).await else { return };
         let _ = self.deliveries.send((dead_letters, Delivery { acks, room })).await;
     }
 
-    /// As [`DeadLetters::send`], for one acknowledgement.
+    /// Like [`DeadLetters::send`], for one acknowledgement.
     pub async fn send_one(&self, dead_letters: Vec<DeadLetter>, ack: Ack) {
         let mut acks = Acks::default();
         acks.join(&ack);
@@ -132,18 +133,18 @@ impl DeadLetters {
     }
 }
 
-/// What the task holds.
+/// The state of the task.
 struct DeadLetterWriter {
     flusher: Flusher,
     limit: Limit,
-    /// In the order they came.
+    /// In order of arrival.
     queue: VecDeque<QueuedDeadLetter>,
-    /// Those that failed alone.
+    /// Dead letters that failed alone.
     aside: VecDeque<QueuedDeadLetter>,
     again_at: Instant,
-    /// Dead letters of the next batch.
+    /// Maximum size of the next batch.
     dead_letters_max: usize,
-    /// Batches that failed in a row.
+    /// Failed batches in a row.
     failures: u32,
     trouble: LogLimit,
     given_up: LogLimit,
@@ -164,7 +165,7 @@ impl DeadLetterWriter {
         }
     }
 
-    /// Ends when every handle is gone and everything is stored.
+    /// Ends when every handle is dropped and everything is stored.
     async fn run(mut self, mut rx: mpsc::Receiver<(Vec<DeadLetter>, Delivery)>) {
         let mut open = true;
         while open || !self.queue.is_empty() || !self.aside.is_empty() {
@@ -187,7 +188,7 @@ impl DeadLetterWriter {
                         Some(delivery) => self.take(delivery),
                         None => open = false,
                     },
-                    // Before the store is prepared there is none, and this must be able to end all the same.
+                    // There is no permit before the store is prepared, and the task must be able to end before that.
                     permit = self.flusher.permit(), if due && open => self.limit.keep(&self.flusher, permit).await,
                     () = tokio::time::sleep_until(due_at), if !due && open => {}
                     () = tokio::time::sleep_until(self.again_at), if !self.aside.is_empty() => {}
@@ -203,7 +204,7 @@ impl DeadLetterWriter {
         self.queue.extend(dead_letters.into_iter().map(on_its_way));
     }
 
-    /// Sends the first dead letters of the queue, as many as one command may have now.
+    /// Sends the front of the queue, as many dead letters as one command may have now.
     async fn send_batch(&mut self) {
         let (mut n, mut bytes) = (0, 0);
         while n < self.queue.len().min(self.dead_letters_max) && (n == 0 || bytes < BATCH_BYTES_MAX) {
@@ -226,7 +227,7 @@ impl DeadLetterWriter {
         }
     }
 
-    /// One command, under a permit.
+    /// Sends one command, under a permit.
     async fn send(&mut self, batch: &[QueuedDeadLetter]) -> Result<Vec<DeadLetterWritten>, StoreError> {
         let dead_letters: Vec<DeadLetter> = batch.iter().map(|l| l.dead_letter.clone()).collect();
         let permit = self.flusher.permit().await;
@@ -253,16 +254,17 @@ impl DeadLetterWriter {
                     self.set_aside(dead_letter, State::Refused, &detail);
                 } else {
                     let cut =
-                        dead_letter.dead_letter.cut(CUT_BYTES, &format!("the store has refused it whole: {detail}"));
+                        dead_letter.dead_letter.cut(CUT_BYTES, &format!("the store refused it in full: {detail}"));
                     self.queue.push_front(QueuedDeadLetter { dead_letter: cut, state: State::Cut, ..dead_letter });
                 }
             }
         }
     }
 
-    /// A batch without answers goes back to the front, unless it is one dead letter that may be at fault itself.
+    /// Returns a batch without answers to the front of the queue, unless it is a single dead letter that may be the
+    /// cause.
     fn failed(&mut self, mut batch: Vec<QueuedDeadLetter>, error: &StoreError) {
-        // Of these no dead letter is the cause: there is no server, or none that writes.
+        // No dead letter causes these: there is no server, or none that accepts writes.
         let is_for_all =
             matches!(error.kind(), "network" | "no_primary" | "unauthorized" | "overload" | "write_concern");
         if let [one] = &batch[..]
@@ -290,7 +292,7 @@ impl DeadLetterWriter {
             && let Some(more) = self.trouble.due()
         {
             let DeadLetter { source, topic, reason, .. } = &dead_letter.dead_letter;
-            tracing::error!(%source, %topic, %reason, more, "a dead letter cannot be stored, trying again: {why}");
+            tracing::error!(%source, %topic, %reason, more, error = why, "dead letter not stored; retrying");
         }
         self.aside.push_back(QueuedDeadLetter { state, ..dead_letter });
         let may_go = |l: &QueuedDeadLetter| l.state == State::Refused && !l.dead_letter.is_own();
@@ -300,14 +302,14 @@ impl DeadLetterWriter {
         {
             if let Some(more) = self.given_up.due() {
                 let DeadLetter { source, topic, reason, .. } = &dead_letter.dead_letter;
-                tracing::error!(%source, %topic, %reason, more, "a dead letter is given up, the store refuses it: {why}");
+                tracing::error!(%source, %topic, %reason, more, error = why, "dropping dead letter: store refuses it");
             }
             metrics::dead_letters_dropped("refused", 1);
             dead_letter.done();
         }
     }
 
-    /// Tries one of those that were set aside; after a success the next one immediately.
+    /// Retries one dead letter that was set aside; after a success the next one follows immediately.
     async fn send_again(&mut self) {
         let Some(dead_letter) = self.aside.pop_front() else { return };
         let one = [dead_letter];

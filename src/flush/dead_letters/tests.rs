@@ -151,7 +151,7 @@ async fn a_large_dead_letter_that_is_refused_is_stored_in_part_and_says_so() {
     assert_eq!((dead.len(), part.payload.len(), part.is_whole()), (3, CUT_BYTES, false));
     assert_eq!(
         part.detail,
-        "why; the store has refused it whole: scripted refusal; the first 16384 of 1048576 bytes are kept"
+        "why; the store refused it in full: scripted refusal; the first 16384 of 1048576 bytes are kept"
     );
 }
 
