@@ -1,5 +1,5 @@
-//! Stored buckets read back whole, whatever is wrong with them, for `reconcile` and `convert`. Nothing here is on the way
-//! of a reading. All reads are of the primary with majority read concern: what they see is not rolled back.
+//! Reads whole stored buckets, however damaged, for `reconcile` and `convert`. Not used by ingest. All reads are from
+//! the primary with majority read concern: what they return is not rolled back.
 //!
 //! Memory: one bucket at a time, its readings in compact form (about 30 bytes each with two numbers).
 
@@ -19,34 +19,34 @@ use super::pack::{BUCKETS, SERIES};
 use crate::maintain::{BucketMeasurements, MaintainError, Selection, StoredBucket, StoredPage};
 use crate::model::{BucketKey, BucketStart, FieldSummary, Number, RowFlags, Rows, StorageMode, ValueRef};
 
-/// Values of one reading that [`Rows`] can hold.
+/// Maximum values per reading that [`Rows`] can hold.
 const VALUES_MAX: usize = 255;
 
-/// Both collections as these commands use them.
+/// Both collections with the options of the maintenance commands.
 #[derive(Debug, Clone)]
 pub(super) struct Collections {
     pub(super) buckets: Collection<RawDocumentBuf>,
     pub(super) measurements: Collection<RawDocumentBuf>,
-    /// Milliseconds of `bucket.span`.
+    /// `bucket.span` in milliseconds.
     pub(super) span_ms: i64,
 }
 
-/// What is known of the collection of measurements.
+/// The state of the time-series collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Native {
-    /// There is none, or it is not what hourbucket makes.
+    /// It does not exist, or it is not as hourbucket creates it.
     Absent,
-    /// It is there; seconds after which its measurements expire.
+    /// It exists; `expire_s`: its `expireAfterSeconds`.
     There { expire_s: Option<i64> },
 }
 
-/// An error of the driver, with what was being done.
+/// Converts a driver error, prefixed with the failed step.
 pub(super) fn failed(what: &'static str) -> impl Fn(mongodb::error::Error) -> MaintainError {
     move |error| MaintainError::Server(format!("{what}: {}", describe(&error)))
 }
 
 impl MongoStore {
-    /// The collections with the read and write concern of these commands.
+    /// The collections with the read and write concern of the maintenance commands.
     pub(super) fn collections(&self) -> Collections {
         let options = CollectionOptions::builder()
             .read_concern(ReadConcern::majority())
@@ -60,10 +60,10 @@ impl MongoStore {
         }
     }
 
-    /// Looks at the collection of measurements.
+    /// Inspects the time-series collection.
     pub(super) async fn measurements_collection(&self) -> Result<Native, MaintainError> {
         let list = doc! { "listCollections": 1, "filter": { "name": READINGS } };
-        let found = self.db.run_command(list).await.map_err(failed("looking at the collections"))?;
+        let found = self.db.run_command(list).await.map_err(failed("listing the collections"))?;
         let batch = found.get_document("cursor").and_then(|c| c.get_array("firstBatch"));
         let Some(entry) = batch.ok().and_then(|b| b.first()?.as_document()) else { return Ok(Native::Absent) };
         let options = entry.get_document("options").ok();
@@ -78,7 +78,7 @@ impl MongoStore {
     }
 }
 
-/// The filter of a selection.
+/// The filter for a selection.
 pub(super) fn selected(selection: &Selection) -> Document {
     let span = doc! {
         "$gte": DateTime::from_millis(selection.from_ms), "$lt": DateTime::from_millis(selection.to_ms),
@@ -90,26 +90,26 @@ pub(super) fn selected(selection: &Selection) -> Document {
     filter
 }
 
-/// The documents of one bucket.
+/// The filter for the documents of one bucket.
 pub(super) fn of_bucket(key: &BucketKey) -> Document {
     doc! { "sensor_id": &*key.sensor_id, "bucket_start": DateTime::from_millis(key.start.0) }
 }
 
-/// The measurements of one bucket.
+/// The filter for the measurements of one bucket.
 pub(super) fn measured_in(key: &BucketKey, end_ms: i64) -> Document {
     let span = doc! { "$gte": DateTime::from_millis(key.start.0), "$lt": DateTime::from_millis(end_ms) };
     doc! { "meta.sensor_id": &*key.sensor_id, "ts": span }
 }
 
-/// `_id` of a page.
+/// The `_id` of a page.
 pub(super) fn page_id(key: &BucketKey, page: u32) -> Document {
     doc! { "sensor_id": &*key.sensor_id, "bucket_start": DateTime::from_millis(key.start.0), "page": page as i32 }
 }
 
 impl Collections {
-    /// Reads one bucket; `measured`: its measurements too, whatever its form. The pages are read from the last to the
-    /// first: a page is sealed before the next one is made, so what is read in this order never shows an unsealed page
-    /// before another that was written properly.
+    /// Reads one bucket. `measured`: also its measurements, in any storage mode. Pages are read from the last to the
+    /// first: a page is sealed before the next one is created, so this order never shows an unsealed page before a
+    /// properly written later one.
     pub(super) async fn bucket(&self, key: &BucketKey, measured: bool) -> Result<StoredBucket, MaintainError> {
         let what = failed("reading a bucket");
         let mut cursor = self.buckets.find(of_bucket(key)).sort(doc! { "page": -1 }).await.map_err(&what)?;
@@ -120,8 +120,8 @@ impl Collections {
                 bucket.pages.insert(0, page);
             }
         }
-        // The document first, the measurements behind it: those are written in the other order, so a document never
-        // counts a measurement that is not seen here.
+        // The document first, then the measurements. They are written in the opposite order, so a document never counts
+        // a measurement that is missing here.
         if measured {
             self.measure(&mut bucket).await?;
         }
@@ -132,7 +132,7 @@ impl Collections {
         StoredBucket { end_ms: key.start.0 + self.span_ms, key, pages: vec![], measured: None }
     }
 
-    /// Reads the measurements of a bucket, in order of time.
+    /// Reads the measurements of a bucket, ordered by time.
     pub(super) async fn measure(&self, bucket: &mut StoredBucket) -> Result<(), MaintainError> {
         let what = failed("reading measurements");
         let filter = measured_in(&bucket.key, bucket.end_ms);
@@ -151,14 +151,15 @@ impl Collections {
         Ok(())
     }
 
-    /// All selected buckets, sensor by sensor in the order of the index, without measurements.
+    /// Streams all selected buckets, sensor by sensor in index order, without measurements.
     pub(super) async fn stream(&self, selection: &Selection) -> Result<Stream<'_>, MaintainError> {
         let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
         let cursor = self.buckets.find(selected(selection)).sort(sort).await;
         Ok(Stream { of: self, cursor: cursor.map_err(failed("reading the buckets"))?, next: None })
     }
 
-    /// A document of `sensor_buckets`: its bucket, the bucket's end, and the page. `None` for one without an id of ours.
+    /// Parses a document of `sensor_buckets` into its bucket, the bucket's end, and the page. `None` if its id is not
+    /// one that hourbucket writes.
     pub(super) fn parse(&self, found: &RawDocument) -> Option<(BucketKey, i64, StoredPage)> {
         let key = key_of(found)?;
         let number = |name: &str| found.get(name).ok().flatten().and_then(int);
@@ -188,13 +189,13 @@ impl Collections {
     }
 }
 
-/// The bucket that a document of `sensor_buckets` (or its projection) belongs to.
+/// The bucket of a document of `sensor_buckets`, or of its projection.
 pub(super) fn key_of(found: &RawDocument) -> Option<BucketKey> {
     let sensor_id = Arc::from(found.get_str("sensor_id").ok()?);
     Some(BucketKey { sensor_id, start: BucketStart(found.get_datetime("bucket_start").ok()?.timestamp_millis()) })
 }
 
-/// Buckets as they come.
+/// A stream of buckets.
 pub(super) struct Stream<'a> {
     of: &'a Collections,
     cursor: Cursor<RawDocumentBuf>,
@@ -202,7 +203,7 @@ pub(super) struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// The next bucket.
+    /// Returns the next bucket.
     pub(super) async fn next(&mut self) -> Result<Option<StoredBucket>, MaintainError> {
         let mut bucket: Option<StoredBucket> = self.next.take().map(|page| self.begin(page));
         while let Some(found) = self.cursor.try_next().await.map_err(failed("reading the buckets"))? {
@@ -224,7 +225,7 @@ impl Stream<'_> {
     }
 }
 
-/// Adds a stored reading; `false` (and nothing added) for what hourbucket cannot have written.
+/// Adds a stored reading. Returns `false`, and adds nothing, for a document that hourbucket cannot have written.
 pub(super) fn push(rows: &mut Rows, reading: &RawDocument, skip: &[&str]) -> bool {
     let Ok(ts) = reading.get_datetime("ts") else { return false };
     let mut values = vec![];
@@ -270,12 +271,12 @@ fn tags_of(meta: &RawDocument) -> BTreeMap<String, String> {
     meta.get_document("tags").map(entries).unwrap_or_default()
 }
 
-/// Tags as a document.
+/// Tags as a BSON document.
 pub(super) fn tags_document(tags: &BTreeMap<String, String>) -> Document {
     tags.iter().map(|(k, v)| (k.clone(), Bson::from(v.as_str()))).collect()
 }
 
-/// A value as BSON: integers stay integers.
+/// A value as BSON; integers stay integers.
 pub(super) fn value_bson(value: ValueRef<'_>) -> Bson {
     match value {
         ValueRef::Double(v) => Bson::Double(v),

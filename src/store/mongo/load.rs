@@ -1,18 +1,18 @@
-//! Buckets read back: the version of their pages and, if they are asked for, the identities of their readings.
+//! Reads buckets back: the versions of their pages and, if requested, the keys of their readings.
 //!
-//! One request never fails or delays the others for long. What many buckets need is asked for together, in pieces that fit
-//! well within `store.timeout`, a few at a time; every request has its own answer as soon as its last piece is there. If
-//! the time of the batch is over, the requests whose pieces were under way are answered with a timeout and the others are
-//! deferred. In a batch of few requests, which are those that failed before, none shares a piece with another, and a count
-//! that takes too long is split by time ([`measured`](super::measured)).
+//! One request neither fails the others nor delays them for long. Reads for many buckets are combined into pieces that
+//! fit well within `store.timeout`; a few pieces run at a time. Each request is complete as soon as its last piece has
+//! arrived. When the time of the batch is up, requests whose pieces are running get a timeout and the others are
+//! deferred. In a small batch, which consists of requests that failed before, no request shares a piece with another. A
+//! count that takes too long is split by time ([`count_measurements`](super::count_measurements)).
 //!
-//! The steps of a request: the heads of its pages (first page 0 of all, then the others of those that have more), then the
-//! readings of the pages in which one of the wanted time can be, or its measurements. The steps are not one moment.
-//! Between them only the last page can change, and what was not read of it is guarded by the version that its head told:
-//! a write based on it is refused then.
+//! The steps of a request: read the heads of its pages (first page 0 of all requests, then the other pages of buckets
+//! that have more). Then read the readings of the pages that can hold one of the requested time, or its measurements.
+//! The steps are not atomic together. Between them only the last page can change, and the version in its head guards
+//! the rest: a write that is based on a stale read is refused.
 //!
-//! A bucket whose document says so has its readings among the measurements instead; and so has one without a document, if
-//! there are any (a process ended before it wrote the summary).
+//! If the document of a bucket says so, its readings are in the time-series collection. The same holds for a bucket
+//! without a document that has measurements (a process ended before it wrote the summary).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,31 +29,31 @@ use super::{MongoStore, timed_out};
 use crate::model::{BucketKey, ReadingKey, StorageMode, ValueRef};
 use crate::store::{LoadRequest, LoadResult, LoadedBucket, LoadedPage, StoreError};
 
-/// Pages asked for in one `find`: without their readings, and with them in bytes, as far as the heads tell.
+/// Maximum pages per `find`: without readings, and in bytes of readings as reported by the heads.
 const HEADS_MAX: usize = 500;
 const READINGS_BYTES_MAX: u64 = 4 << 20;
-/// Buckets with several pages whose heads are asked for in one `find`.
+/// Maximum buckets with several pages whose heads one `find` reads.
 const SEALED_MAX: usize = 50;
-/// Commands of one load under way at a time.
+/// Maximum concurrent commands of one load.
 const COMMANDS_MAX: usize = 3;
-/// In a batch of at most this many requests each is loaded by itself.
+/// In a batch of at most this many requests, each is loaded separately.
 const ISOLATED_MAX: usize = 16;
 
-/// A request (by its place) and a page of its bucket.
+/// Index of a request, and a page of its bucket.
 type PageKey = (usize, u32);
 
-/// What is known of one request.
+/// The state of one request.
 #[derive(Debug)]
 struct Slot {
     bucket: LoadedBucket,
-    /// ChunkedBuffer that are missing.
+    /// Number of missing pieces.
     pieces: usize,
-    /// Its pieces are being asked for.
+    /// Reading its pieces has started.
     begun: bool,
     answer: Option<LoadResult>,
 }
 
-/// A batch of requests on their way.
+/// A batch of requests in progress.
 pub(super) struct Load<'a> {
     pub(super) store: &'a MongoStore,
     pub(super) requests: &'a [LoadRequest],
@@ -99,7 +99,7 @@ impl Load<'_> {
         tokio::join!(self.some(&free), after_fence);
     }
 
-    /// Waits for what was given up and writes these buckets.
+    /// Waits for abandoned statements that write these buckets.
     async fn fence(&self, places: Vec<usize>) -> Result<(), StoreError> {
         let (db, series) = (self.store.db.clone(), self.store.series.clone());
         let buckets: Vec<BucketKey> = places.iter().map(|r| self.requests[*r].bucket.clone()).collect();
@@ -138,7 +138,7 @@ impl Load<'_> {
         tokio::join!(pages, self.measurements(&measured));
     }
 
-    /// The heads of all pages of these buckets.
+    /// Reads the heads of all pages of these buckets.
     pub(super) async fn heads(&self, places: &[usize]) -> Result<(), StoreError> {
         let first: Vec<PageKey> = places.iter().map(|r| (*r, 0)).collect();
         let mut sealed = vec![];
@@ -154,7 +154,7 @@ impl Load<'_> {
             let mut slots = self.slots();
             for &r in chunk {
                 let pages = &mut slots[r].bucket.pages;
-                // Read again, page 0 included, so that all are of one moment.
+                // Read again including page 0, so that all heads are from the same read.
                 let read = (0..).map_while(|n| found.remove(&(r, n))).map(|(head, _)| head).collect::<Vec<_>>();
                 if !read.is_empty() {
                     *pages = read;
@@ -164,7 +164,7 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// The pages whose readings are wanted, in pieces.
+    /// The pages whose readings are needed, grouped into pieces.
     fn pieces(&self, places: &[usize]) -> Vec<Vec<PageKey>> {
         let (mut pieces, mut piece, mut bytes) = (vec![], vec![], 0);
         for &r in places {
@@ -187,7 +187,7 @@ impl Load<'_> {
         pieces
     }
 
-    /// Puts pages with their readings into the place of their heads.
+    /// Replaces the heads of pages with the pages and their readings.
     async fn readings(&self, piece: Vec<PageKey>) {
         let mut places: Vec<usize> = piece.iter().map(|(r, _)| *r).collect();
         places.dedup();
@@ -205,7 +205,7 @@ impl Load<'_> {
         }
     }
 
-    /// Pages by request and number; `keys` says which requests there are.
+    /// Finds pages by request and page number; `keys` names the requests.
     async fn find(
         &self,
         filter: (Document, Option<Hint>),
@@ -249,14 +249,14 @@ impl Load<'_> {
         look(&mut self.slots()[r].bucket)
     }
 
-    /// Says how many pieces a request needs; without any it is answered.
+    /// Sets how many pieces a request needs; with 0 it is complete.
     pub(super) fn expect(&self, r: usize, pieces: usize) {
         let mut slots = self.slots();
         slots[r].pieces = pieces;
         slots[r].finish();
     }
 
-    /// The pieces of these requests are asked for now.
+    /// Marks these requests as started.
     pub(super) fn begin(&self, places: &[usize]) {
         let mut slots = self.slots();
         places.iter().for_each(|r| slots[*r].begun = true);
@@ -268,7 +268,7 @@ impl Load<'_> {
         slots[r].finish();
     }
 
-    /// These requests have no other answer.
+    /// Fails these requests unless they already have a result.
     pub(super) fn fail(&self, places: &[usize], error: &StoreError) {
         let mut slots = self.slots();
         for r in places {
@@ -289,13 +289,12 @@ impl Slot {
     }
 }
 
-/// Carries these out, a few at a time.
+/// Runs these futures, at most [`COMMANDS_MAX`] at a time.
 pub(super) async fn together(futures: Vec<impl Future<Output = ()>>) {
     stream::iter(futures).for_each_concurrent(COMMANDS_MAX, |future| future).await;
 }
 
-/// The filter for pages by their ids. `_id` decides; the other fields are there for a sharded cluster, which targets by
-/// them.
+/// The filter for pages by id. `_id` decides; a sharded cluster needs the other fields to target its shards.
 fn by_ids(requests: &[LoadRequest], keys: &[PageKey]) -> (Document, Option<Hint>) {
     let (mut ids, mut sensors, mut starts) = (vec![], vec![], BTreeMap::new());
     for &(r, page) in keys {
@@ -310,7 +309,7 @@ fn by_ids(requests: &[LoadRequest], keys: &[PageKey]) -> (Document, Option<Hint>
     (filter, Some(Hint::Name("_id_".into())))
 }
 
-/// The filter for all pages of some buckets.
+/// The filter for all pages of these buckets.
 fn by_buckets(requests: &[LoadRequest], places: &[usize]) -> (Document, Option<Hint>) {
     let bucket = |r: &usize| {
         let bucket = &requests[*r].bucket;
@@ -326,12 +325,12 @@ fn head_id(found: &RawDocument) -> Option<(&str, i64, u32)> {
     Some((id.get_str("sensor_id").ok()?, start, u32::try_from(page).ok()?))
 }
 
-/// The bytes of a page's summary, for a projection; 0 where it has none.
+/// A projection for the size of a page's summary in bytes; 0 if it has none.
 pub(super) fn summary_bytes() -> Document {
     doc! { "$bsonSize": { "$cond": [{ "$eq": [{ "$type": "$summary" }, "object"] }, "$summary", {}] } }
 }
 
-/// A page, as far as the projection has it.
+/// Converts a projected page; missing fields get their defaults.
 pub(super) fn page_of(found: &RawDocument) -> LoadedPage {
     let number = |name: &str| found.get(name).ok().flatten().and_then(int).unwrap_or(0);
     let keys = match found.get_array("readings") {
@@ -348,7 +347,7 @@ pub(super) fn page_of(found: &RawDocument) -> LoadedPage {
     }
 }
 
-/// The identity of a stored reading or measurement.
+/// The key of a stored reading or measurement.
 pub(super) fn key_of(reading: &RawDocument) -> Option<ReadingKey> {
     Some(ReadingKey::new(reading.get_datetime("ts").ok()?.timestamp_millis(), values(reading)))
 }
@@ -361,7 +360,8 @@ pub(super) fn values(reading: &RawDocument) -> impl Iterator<Item = (&str, Value
     })
 }
 
-/// A stored value; `None` for `ts`, `meta` and `_id`, and for what is not ours: hourbucket writes these four kinds only.
+/// Converts a stored value. `None` for `ts`, `meta`, `_id` and types that hourbucket does not write (it writes these
+/// four only).
 pub(super) fn value_of(value: RawBsonRef<'_>) -> Option<ValueRef<'_>> {
     match value {
         RawBsonRef::Double(v) => Some(ValueRef::Double(v)),
@@ -373,13 +373,13 @@ pub(super) fn value_of(value: RawBsonRef<'_>) -> Option<ValueRef<'_>> {
     }
 }
 
-/// As everything is read that a write depends on: what a majority has, from the primary.
+/// The read concern and preference of all reads that a write depends on: majority, from the primary.
 pub(super) fn selection(find: Find<'_, RawDocumentBuf>) -> Find<'_, RawDocumentBuf> {
     find.read_concern(ReadConcern::majority())
         .selection_criteria(SelectionCriteria::ReadPreference(mongodb::options::ReadPreference::Primary))
 }
 
-/// An integer of either width, or a whole double.
+/// Reads an integer of either width, or a double, which is truncated.
 pub(super) fn int(value: RawBsonRef<'_>) -> Option<i64> {
     match value {
         RawBsonRef::Int32(v) => Some(i64::from(v)),

@@ -1,5 +1,5 @@
-//! One gated change to a stored bucket at a time. [`super::reconcile`] says which ones and why they are safe beside a
-//! running service.
+//! Guarded changes to a stored bucket, one at a time. [`super::reconcile`] explains which changes are made and why they
+//! are safe while the service runs.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,8 +14,8 @@ use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
 use crate::model::{BucketKey, FieldSummary, Number, Rows, StorageMode};
 use crate::store::summary_pages::chunks;
 
-/// The document of a page exactly as it was read: its version, its seal and its form. A writer changes at least one of
-/// them, and `readings` is counted on top, against changes by hand.
+/// A filter that matches a page only if it is exactly as it was read: same version, seal and storage mode. Every writer
+/// changes at least one of them. The number of `readings` is compared as well, against manual changes.
 pub(super) fn admission_control(key: &BucketKey, page: &StoredPage) -> Document {
     let count = match page.count {
         Some(n) => Bson::Int64(n),
@@ -40,7 +40,7 @@ pub(super) fn admission_control(key: &BucketKey, page: &StoredPage) -> Document 
     admission_control
 }
 
-/// `summary` of a document.
+/// The `summary` of a document.
 pub(super) fn summary(recompute_summary: &Recomputed) -> Document {
     let num = |n: Number| match n {
         Number::Int(v) => Bson::Int64(v),
@@ -52,7 +52,7 @@ pub(super) fn summary(recompute_summary: &Recomputed) -> Document {
     recompute_summary.fields.iter().map(|(name, (s, _))| (name.clone(), Bson::from(field(s)))).collect()
 }
 
-/// `readings` of a page.
+/// The `readings` of a page.
 pub(super) fn readings(rows: &Rows) -> Array {
     let reading = |row: crate::model::rows::Row<'_>| {
         let mut reading = doc! { "ts": DateTime::from_millis(row.ts_ms) };
@@ -62,7 +62,7 @@ pub(super) fn readings(rows: &Rows) -> Array {
     rows.iter().map(reading).collect()
 }
 
-/// What a recomputation sets in a document.
+/// The fields that a recomputation sets in a document.
 fn counted(recompute_summary: &Recomputed, unreadable: u32) -> Document {
     let mut set = doc! { "count": (recompute_summary.count + u64::from(unreadable)) as i32, "summary": summary(recompute_summary) };
     if recompute_summary.count > 0 {
@@ -72,7 +72,7 @@ fn counted(recompute_summary: &Recomputed, unreadable: u32) -> Document {
     set
 }
 
-/// A whole document of a bucket, without readings.
+/// A complete document of a bucket, without readings.
 pub(super) fn document(bucket: &StoredBucket, page: u32, tags: Document, recompute_summary: &Recomputed) -> Document {
     let start = DateTime::from_millis(bucket.key.start.0);
     let mut whole = doc! {
@@ -92,8 +92,8 @@ pub(super) fn document(bucket: &StoredBucket, page: u32, tags: Document, recompu
     whole
 }
 
-/// The documents of a bucket in time-series form: one, or as many as its fields take. Which of them counts how many of the
-/// measurements is of no meaning ([`crate::store::summary_pages`]); all but the last are sealed.
+/// The documents of a time-series bucket: one, or as many as its fields need. How the count is split between them has
+/// no meaning ([`crate::store::summary_pages`]); all but the last are sealed.
 pub(super) fn summaries(bucket: &StoredBucket, tags: &Document, recompute_summary: &Recomputed) -> Vec<Document> {
     let fields: BTreeMap<String, FieldSummary> =
         recompute_summary.fields.iter().map(|(name, (s, _))| (name.clone(), *s)).collect();
@@ -115,7 +115,7 @@ pub(super) fn summaries(bucket: &StoredBucket, tags: &Document, recompute_summar
     (0..).zip(chunks).map(document).collect()
 }
 
-/// Whether the document was still as it was read: every change says so.
+/// Whether the change was applied: `false` if the document had changed since it was read.
 pub(super) type Applied = Result<bool, MaintainError>;
 
 impl Collections {
@@ -128,11 +128,11 @@ impl Collections {
         Ok(result.matched_count == 1)
     }
 
-    /// Puts the count, the times and the summary of a page right; with `drop`, the readings that are in `drop` already
-    /// go first.
+    /// Corrects the count, the times and the summary of a page. With `drop`, first removes the readings that are
+    /// already in `drop`.
     ///
-    /// A repair never lets the count of a page that still grows go down: the count is its version, and a service that
-    /// knows an earlier one could meet the same number again after others have appended. Such a page is sealed.
+    /// A repair never lowers the count of an open page. The count is its version, and a service that has read an
+    /// earlier count could match the same number again after further appends. A page whose count is lowered is sealed.
     pub(super) async fn rewrite(
         &self,
         key: &BucketKey,
@@ -153,16 +153,16 @@ impl Collections {
         self.set(admission_control(key, page), set).await
     }
 
-    /// Seals a page that has a next one.
+    /// Seals a page that has a successor.
     pub(super) async fn seal(&self, key: &BucketKey, page: &StoredPage) -> Applied {
         self.set(admission_control(key, page), doc! { "has_overflow": true }).await
     }
 
-    /// Puts an empty sealed page where one is missing, so that the pages behind it are found again.
+    /// Inserts an empty sealed page in place of a missing one, so that the pages after it are found again.
     pub(super) async fn fill_gap(&self, bucket: &StoredBucket, page: u32) -> Applied {
         let Some(next) = bucket.pages.iter().find(|p| p.page > page) else { return Ok(false) };
         let mut whole = document(bucket, page, tags_document(&next.tags), &Recomputed::default());
-        // Times within those of the bucket: the view takes the earliest and the latest of all pages.
+        // Times within those of the bucket: the view uses the earliest and the latest of all pages.
         for (name, ms) in [("first_ts", next.first_ts_ms), ("last_ts", next.first_ts_ms)] {
             whole.insert(name, DateTime::from_millis(ms.unwrap_or(bucket.key.start.0)));
         }
@@ -178,14 +178,14 @@ impl Collections {
         let raw = RawDocumentBuf::try_from(&whole).map_err(|e| MaintainError::Server(e.to_string()))?;
         match self.buckets.insert_one(raw).await {
             Ok(_) => Ok(true),
-            // Somebody was faster: look again.
+            // Another writer inserted it first: read again.
             Err(error) if is_duplicate(&error) => Ok(false),
             Err(error) => Err(failed("inserting a page")(error)),
         }
     }
 }
 
-/// Whether an insert met a document of the same id.
+/// Whether an insert failed because a document with the same id exists.
 pub(super) fn is_duplicate(error: &mongodb::error::Error) -> bool {
     use mongodb::error::{ErrorKind, WriteFailure};
     let code = match error.kind.as_ref() {
