@@ -1,16 +1,19 @@
-//! Dead letters on the service's side: stored, counted and evicted. ([`super::dead_letters`] has what the commands do with them.)
+//! Stores, counts and evicts dead letters for the service. ([`super::dead_letters`] has the operations of the
+//! maintenance commands.)
 //!
-//! **The byte limit** (`dead_letters.max_bytes`) is kept by removing the oldest dead letters, and not by a capped collection:
-//! nothing can be deleted from one (before MongoDB 5.0), as `replay` and `purge` do, it has no TTL, and it cannot be
-//! sharded. How many bytes there are is the server's own account (`$collStats`): it costs no look at a document, and it is
-//! the same for all instances, whoever has stored or purged. After a crash of a standalone server it may be off by what was
-//! stored since its last checkpoint (60 s) until `validate` is run; a replica set corrects it when it recovers.
+//! **The byte limit** (`dead_letters.max_bytes`) is enforced by removing the oldest dead letters, and not with a capped
+//! collection. A capped collection does not allow deletes before MongoDB 5.0 (which `replay` and `purge` need), has no
+//! TTL, and cannot be sharded. The total size is the server's own statistic (`$collStats`). It needs no read of
+//! documents, and is the same for all instances, regardless of which of them stored or purged. After a crash of a
+//! standalone server it may miss what was stored since the last checkpoint (60 s) until `validate` is run; a replica
+//! set corrects it during recovery.
 //!
-//! **What is removed** are dead letters of senders. Those with [`OWN_SOURCE`] hold acknowledged readings, and neither this nor the
-//! TTL touches them. One index has both: `received_at`, of the dead letters whose source is before `store`. So the oldest ones are
-//! found without a look at the others, however many these are.
+//! **Only dead letters of senders are evicted.** Those with [`OWN_SOURCE`] hold acknowledged readings, and neither
+//! eviction nor the TTL removes them. Both use the same index: `received_at`, restricted to dead letters whose source
+//! sorts before `store`. So the oldest ones are found without reading the others, however many there are.
 //!
-//! Two instances that evict at the same time choose the same dead letters; at worst each removes one batch more than needed.
+//! Two instances that evict concurrently select the same dead letters; at worst each removes one batch more than
+//! needed.
 
 use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
 use mongodb::error::{ErrorKind, InsertManyError};
@@ -23,21 +26,21 @@ use super::{MongoStore, dead_letters, in_part};
 use crate::model::{DeadLetter, OWN_SOURCE};
 use crate::store::{BoxFuture, DeadLetterWritten, Evicted, StoreError};
 
-/// Dead letters in one delete: their ids fit into a small command.
+/// Maximum dead letters per delete: their ids fit into a small command.
 const EVICTED_MAX: usize = 1000;
-/// Bytes after which one call removes no more.
+/// Bytes after which one call stops removing.
 const EVICTED_BYTES_MAX: u64 = 64 << 20;
-/// The server reads a dead letter to know its size; so many at a time, since no more may be needed.
+/// Batch size. The server reads each dead letter to determine its size, and few may be needed.
 const LOOK_AT: u32 = 32;
 
-/// Dead letters that may expire and be evicted.
+/// The filter for dead letters that expire and can be evicted.
 pub(super) fn of_senders() -> Document {
     doc! { "source": { "$lt": OWN_SOURCE } }
 }
 
 impl MongoStore {
-    /// Stores dead letters in one command; one that is refused for its data as a whole is halved until the dead letter at fault
-    /// stands alone.
+    /// Stores dead letters in one command. If the server rejects the whole command because of its data, halves it until
+    /// the dead letter at fault is alone.
     pub(super) fn keep_dead_letters<'a>(
         &'a self,
         dead_letters: &'a [DeadLetter],
@@ -68,7 +71,7 @@ impl MongoStore {
     pub(super) async fn dead_letter_bytes(&self) -> Result<u64, StoreError> {
         let dead = self.dead.clone_with_type::<RawDocumentBuf>();
         let size = async move {
-            // On a sharded cluster a row each shard. It is no read of documents, and takes no other read concern.
+            // On a sharded cluster: one row per shard. This reads no documents and allows no other read concern.
             let size =
                 [doc! { "$collStats": { "storageStats": {} } }, doc! { "$project": { "size": "$storageStats.size" } }];
             let ask = dead.aggregate(size).read_concern(ReadConcern::local());
@@ -96,7 +99,7 @@ impl MongoStore {
             let mut these = of_senders();
             these.insert("_id", doc! { "$in": &ids });
             let dead_letters = dead.delete_many(these).write_concern(concern).await?.deleted_count;
-            // Another instance may have been faster with some of them.
+            // Another instance may have removed some of them first.
             Ok(Evicted { dead_letters, bytes: found.bytes * dead_letters / ids.len() as u64, ..found })
         };
         self.limited(evict).await?.map_err(|e| command_error(&e))
@@ -107,7 +110,7 @@ fn primary() -> SelectionCriteria {
     SelectionCriteria::ReadPreference(ReadPreference::Primary)
 }
 
-/// The ids of the oldest dead letters that have `wanted` bytes together, and what they are.
+/// The ids of the oldest dead letters with a total of `wanted` bytes, and their total.
 async fn oldest(
     dead: mongodb::Collection<RawDocumentBuf>,
     wanted: u64,
@@ -130,13 +133,13 @@ async fn oldest(
     Ok((ids, found))
 }
 
-/// Whether a command was refused for what it holds: by the server, or by the driver for a document above 16 MiB.
+/// Whether a command was rejected because of its content: by the server, or by the driver for a document above 16 MiB.
 fn is_of_the_data(error: &mongodb::error::Error) -> bool {
     matches!(error.kind.as_ref(), ErrorKind::InvalidArgument { .. })
         || command_code(error).is_some_and(|code| statement_error(code) != StatementError::Retryable)
 }
 
-/// The answers of an insert of which some dead letters were refused.
+/// The results of an insert in which some dead letters were rejected.
 fn refused(
     errors: &InsertManyError,
     dead_letters: usize,
@@ -149,7 +152,7 @@ fn refused(
     for error in errors.write_errors.iter().flatten() {
         let detail = format!("{} ({})", error.message, error.code);
         match (answers.get_mut(error.index), statement_error(error.code)) {
-            // A duplicate key: of a unique index that is not ours.
+            // A duplicate key comes from a unique index that hourbucket did not create.
             (Some(answer), StatementError::Data | StatementError::Conflict) => {
                 *answer = DeadLetterWritten::Rejected { detail }
             }

@@ -8,9 +8,9 @@
 //!
 //! **Limits.** A row is a document and must stay below 16 MiB, whatever field names have arrived. A larger row would
 //! abort the query, and with it the rows of all other sensors. So a row shows the fields of the first [`PAGES_MAX`]
-//! pages of its bucket, and of these the first [`FIELDS_MAX`] by name. If it omits any, it contains `summary_truncated:
-//! true`; then the summary of a field may lack values from later pages. `count`, `first_ts` and `last_ts` always cover
-//! all pages.
+//! pages of its bucket, and of these the first [`FIELDS_MAX`] by name. If fields are missing, the row contains
+//! `summary_truncated: true`; then the summary of a field may lack values from later pages. `count`, `first_ts` and
+//! `last_ts` always cover all pages.
 
 use mongodb::bson::{Document, doc};
 
