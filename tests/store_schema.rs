@@ -189,13 +189,14 @@ async fn an_emulation_that_makes_a_plain_collection_gets_buckets_and_nothing_is_
     let mut rig = Rig::new("emulation").await;
     rig.settings.uri = config::Secret::new(support::emulation::start(Mongod::shared().port()));
     rig.settings.mode = StoreMode::Timeseries;
-    rig.refused(&["it made a plain one, which was removed", "set store.mode to auto or bucket"]).await;
+    rig.refused(&["it created a plain collection instead, which was removed", "set store.mode to auto or bucket"])
+        .await;
     assert!(rig.names().await.is_empty());
     rig.settings.mode = StoreMode::Auto;
     let store = rig.store().await;
     let prepared = store.prepare().await.unwrap();
     assert_eq!(store.mode(), "bucket");
-    assert!(prepared.mode_reason.contains("it made a plain one, which was removed"), "{prepared:?}");
+    assert!(prepared.mode_reason.contains("it created a plain collection instead, which was removed"), "{prepared:?}");
     assert!(rig.entry("sensor_readings").await.is_none());
     // One that was there before is somebody's, empty or not.
     rig.db.create_collection("sensor_readings").await.unwrap();

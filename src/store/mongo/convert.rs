@@ -115,7 +115,7 @@ impl MongoStore {
     /// moment and run again.
     ///
     /// # Errors
-    /// The server failed or lacks a feature; the text says what to do.
+    /// The server failed or lacks a feature; the text includes what to do.
     pub async fn convert(
         &self,
         options: &ConvertOptions,

@@ -131,7 +131,8 @@ impl Obstacle {
             Obstacle::OtherFields { time, meta } => {
                 let meta = meta.map_or_else(|| "none".to_owned(), |m| format!("`{m}`"));
                 format!(
-                    "its time field is `{time}` and its meta field {meta}, not `{TIME_FIELD}` and `{META_FIELD}`: {instead}"
+                    "its time field is `{time}` and its meta field {meta}, not `{TIME_FIELD}` and \
+                     `{META_FIELD}`: {instead}"
                 )
             }
             Obstacle::NoRights(said) => format!(

@@ -11,8 +11,8 @@
 //! The steps are not atomic together. Between them only the last page can change, and the version in its head guards
 //! the rest: a write that is based on a stale read is refused.
 //!
-//! If the document of a bucket says so, its readings are in the time-series collection. The same holds for a bucket
-//! without a document that has measurements (a process ended before it wrote the summary).
+//! If the document of a bucket contains `storage: "timeseries"`, its readings are in the time-series collection. The
+//! same holds for a bucket without a document that has measurements (a process ended before it wrote the summary).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -120,9 +120,7 @@ impl MongoStore {
                 return Ok((true, why));
             }
             detect::Native::Missing(said) => said,
-            detect::Native::Emulated => {
-                "asked for a time-series collection, it made a plain one, which was removed".into()
-            }
+            detect::Native::Emulated => "it created a plain collection instead, which was removed".into(),
         };
         if self.mode == StoreMode::Timeseries {
             return Err(no_time_series(&missing));

@@ -24,8 +24,8 @@
 //! - *The response to its statement was lost, and a repair comes before its load.* Readings with their own time are
 //!   found by value, in any position. Readings with receipt time are identified by position after the known version,
 //!   and positions move only if `--drop-duplicates` removes readings. So duplicates are removed only from buckets that
-//!   ended before `settled_before_ms`. A concurrent replay of older readings with receipt time could store one of them
-//!   a second time. No other repair moves a reading.
+//!   ended before `settled_before_ms`. A concurrent replay of receipt-time readings older than that could store one of
+//!   them a second time. No other repair moves a reading.
 //! - *Time-series mode: measurements are stored before their document.* The document is read first, so it can be behind
 //!   its measurements but never ahead; after the pause it is usually up to date. If a repair writes the missing count
 //!   first, the service's guarded write is a conflict, and the service recomputes from the measurements, as after any

@@ -64,7 +64,10 @@ pub(super) fn readings(rows: &Rows) -> Array {
 
 /// The fields that a recomputation sets in a document.
 fn counted(recompute_summary: &Recomputed, unreadable: u32) -> Document {
-    let mut set = doc! { "count": (recompute_summary.count + u64::from(unreadable)) as i32, "summary": summary(recompute_summary) };
+    let mut set = doc! {
+        "count": (recompute_summary.count + u64::from(unreadable)) as i32,
+        "summary": summary(recompute_summary),
+    };
     if recompute_summary.count > 0 {
         set.insert("first_ts", DateTime::from_millis(recompute_summary.first_ts_ms));
         set.insert("last_ts", DateTime::from_millis(recompute_summary.last_ts_ms));

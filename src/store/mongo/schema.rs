@@ -219,7 +219,10 @@ fn validator() -> Document {
     };
     doc! { "$jsonSchema": {
         "bsonType": "object",
-        "required": ["_id", "schema_version", "sensor_id", "bucket_start", "bucket_end", "page", "count", "first_ts", "last_ts", "summary"],
+        "required": [
+            "_id", "schema_version", "sensor_id", "bucket_start", "bucket_end", "page", "count", "first_ts", "last_ts",
+            "summary",
+        ],
         "properties": {
             "_id": {
                 "bsonType": "object",

@@ -46,7 +46,7 @@ impl MongoStore {
     /// Refuses a server that cannot shard. Changes nothing.
     ///
     /// # Errors
-    /// The server is not a mongos; the text says what to do.
+    /// The server is not a mongos; the text includes what to do.
     pub async fn can_shard(&self) -> Result<(), String> {
         let setup = Setup::new(&self.db, &self.options);
         let hello = setup.ask(doc! { "hello": 1 }).await.map_err(|f| f.at("reading the topology").to_string())?;

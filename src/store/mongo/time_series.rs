@@ -9,7 +9,7 @@
 //! **Abandoned statements.** The server may still execute a statement whose response was lost. The
 //! [`fence`](super::fence) ensures that it has ended before the stored measurements are read.
 //!
-//! With a second instance writing the same sensor, all of this is at-least-once; the documentation says so.
+//! If a second instance writes the same sensor, delivery is only at least once, as documented.
 
 use std::time::{Duration, Instant};
 
