@@ -1,4 +1,4 @@
-//! A bucket as it stands in the store, whatever is wrong with it: nothing here is believed before it was recomputed.
+//! A stored bucket as it was read, however damaged: no value in it is trusted before it is recomputed.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -7,30 +7,30 @@ use crate::model::{BucketKey, FieldSummary, ReadingKey, Rows, StorageMode, summa
 /// One document of `sensor_buckets`.
 #[derive(Debug, Clone)]
 pub struct StoredPage {
-    /// Its number.
+    /// The page number, from 0.
     pub page: u32,
-    /// What it says of its storage mode.
+    /// The storage mode in the document.
     pub storage_mode: StorageMode,
-    /// Its version; absent where the field is missing or no number.
+    /// The count, which is the version; `None` if the field is missing or not a number.
     pub count: Option<i64>,
-    /// Whether it takes no more.
+    /// Whether it is closed for appends.
     pub sealed: bool,
-    /// Milliseconds since 1970.
+    /// The stored earliest time, in milliseconds since 1970.
     pub first_ts_ms: Option<i64>,
-    /// Milliseconds since 1970.
+    /// The stored latest time, in milliseconds since 1970.
     pub last_ts_ms: Option<i64>,
-    /// By field; `None` for one that is not whole.
+    /// The stored summary by field; `None` for an incomplete one.
     pub summary: BTreeMap<String, Option<FieldSummary>>,
-    /// Its tags.
+    /// The stored tags; empty if the field is missing.
     pub tags: BTreeMap<String, String>,
     /// Its readings in stored order.
     pub rows: Rows,
-    /// How many elements of `readings` hourbucket cannot have written.
+    /// Number of elements of `readings` that hourbucket cannot have written.
     pub unreadable: u32,
 }
 
 impl StoredPage {
-    /// How many readings it says it has; 0 where it says no such number.
+    /// The stored number of readings; 0 if it is missing or out of range.
     pub fn counted<N: TryFrom<i64> + Default>(&self) -> N {
         self.count.and_then(|n| N::try_from(n).ok()).unwrap_or_default()
     }
@@ -39,35 +39,35 @@ impl StoredPage {
 /// The measurements of a bucket.
 #[derive(Debug, Clone, Default)]
 pub struct BucketMeasurements {
-    /// In order of time.
+    /// Ordered by time.
     pub rows: Rows,
-    /// How many hourbucket cannot have written.
+    /// Number of measurements that hourbucket cannot have written.
     pub unreadable: u32,
-    /// The tags of the last one.
+    /// The tags of the last measurement.
     pub tags: BTreeMap<String, String>,
 }
 
-/// A bucket: its documents, and its measurements where they were read.
+/// A bucket: its documents, and its measurements if they were read.
 #[derive(Debug, Clone)]
 pub struct StoredBucket {
-    /// Whose, and its first instant.
+    /// Sensor and start time.
     pub key: BucketKey,
     /// Its end, exclusive, in milliseconds since 1970.
     pub end_ms: i64,
-    /// By number, gaps included.
+    /// Ordered by page number; pages may be missing.
     pub pages: Vec<StoredPage>,
-    /// Read where the form is [`StorageMode::TimeSeries`], where there is no document, and where a conversion needs them.
+    /// Read if the mode is [`StorageMode::TimeSeries`], if there is no document, and if a conversion needs them.
     pub measured: Option<BucketMeasurements>,
 }
 
 impl StoredBucket {
-    /// The form that its first page tells, page 0 unless that is missing.
+    /// The storage mode of its first page, which is page 0 unless that is missing.
     pub fn storage_mode(&self) -> StorageMode {
         self.pages.first().map_or(StorageMode::TimeSeries, |page| page.storage_mode)
     }
 
-    /// Pages with readings beside a document in time-series mode, or readings in one: written by somebody who still
-    /// believed in pages.
+    /// Pages with readings next to a document in time-series mode, or readings in such a document. Written by a process
+    /// that still expected bucket mode.
     pub fn strays(&self) -> impl Iterator<Item = &StoredPage> {
         let mixed = self.storage_mode() == StorageMode::TimeSeries;
         self.pages
@@ -75,7 +75,8 @@ impl StoredBucket {
             .filter(move |p| mixed && (p.storage_mode == StorageMode::Bucket || !p.rows.is_empty() || p.unreadable > 0))
     }
 
-    /// The pages in time-series mode, as one: they add up to the measurements together. `None` without any.
+    /// The pages in time-series mode merged into one, since only together they count the measurements. `None` if there
+    /// are none.
     pub fn merged(&self) -> Option<StoredPage> {
         let mut pages = self.pages.iter().filter(|p| p.storage_mode == StorageMode::TimeSeries);
         let mut merged = StoredPage { rows: Rows::default(), unreadable: 0, ..pages.next()?.clone() };
@@ -93,7 +94,7 @@ impl StoredBucket {
         Some(merged)
     }
 
-    /// Readings in all documents.
+    /// Number of readings in all documents.
     pub fn paged(&self) -> u64 {
         self.pages.iter().map(|p| p.rows.len() as u64).sum()
     }
@@ -105,16 +106,16 @@ impl StoredBucket {
     }
 }
 
-/// What readings add up to.
+/// The recomputed count, times and summary of readings.
 #[derive(Debug, Clone, Default)]
 pub struct Recomputed {
-    /// How many.
+    /// Number of readings.
     pub count: u64,
-    /// Earliest and latest time, in milliseconds since 1970; meaningless without readings.
+    /// Earliest time in milliseconds since 1970; meaningless without readings.
     pub first_ts_ms: i64,
-    /// See above.
+    /// Latest time in milliseconds since 1970; meaningless without readings.
     pub last_ts_ms: i64,
-    /// By field: the summary, and the sum of the absolute values, by which a difference of sums is judged.
+    /// By field: the summary, and the sum of the absolute values, which limits the allowed difference of sums.
     pub fields: BTreeMap<String, (FieldSummary, f64)>,
 }
 
@@ -129,7 +130,7 @@ impl Recomputed {
     }
 
     fn add(&mut self, rows: &Rows) {
-        // Not first_ts_ms() of the rows: after a part was taken off it is a bound only.
+        // Not first_ts_ms() of the rows: after a part was split off, it is only a bound.
         let times = || rows.iter().map(|r| r.ts_ms);
         let (first, last) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
         let none = self.count == 0;
@@ -148,7 +149,7 @@ impl Recomputed {
     }
 }
 
-/// Without what is in `seen` already; what stays is in it afterwards. The first of equal ones stays.
+/// Returns the rows whose keys are not in `seen`, and adds their keys. Keeps the first of equal ones.
 pub fn without_duplicates(rows: &Rows, seen: &mut HashSet<ReadingKey>) -> Rows {
     let mut kept = rows.clone();
     kept.retain(|row| seen.insert(row.key()));

@@ -1,4 +1,5 @@
-//! Dead letters as the commands see them: which are meant ([`DeadLetterFilter`]), and how one is shown ([`line()`]). Pure.
+//! Dead letters in the maintenance commands: selecting them ([`DeadLetterFilter`]) and printing them ([`line()`]).
+//! Pure.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
@@ -6,14 +7,14 @@ use base64::prelude::BASE64_STANDARD as BASE64;
 use super::report;
 use crate::model::DeadLetter;
 
-/// Which dead letters a command is about: those that pass all of it.
+/// Selects dead letters; all conditions must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeadLetterFilter {
-    /// With one of these reasons; empty: any.
+    /// One of these reasons; empty: any.
     pub reasons: Vec<String>,
-    /// From one of these sources; empty: any.
+    /// One of these sources; empty: any.
     pub sources: Vec<String>,
-    /// Whose topic is like this: `*` stands for any text, `?` for one character.
+    /// Topic pattern: `*` matches any text, `?` one character.
     pub topic: Option<String>,
     /// Received at or after this, in milliseconds since 1970.
     pub since_ms: Option<i64>,
@@ -22,13 +23,13 @@ pub struct DeadLetterFilter {
 }
 
 impl DeadLetterFilter {
-    /// Whether it lets all pass.
+    /// Whether it matches every dead letter.
     pub fn is_all(&self) -> bool {
         *self == DeadLetterFilter::default()
     }
 }
 
-/// The regular expression, as MongoDB reads it, of a text with `*` and `?`.
+/// Converts a pattern with `*` and `?` to a regular expression in MongoDB's syntax.
 pub fn pattern_of(glob: &str) -> String {
     let mut pattern = String::from("^");
     for c in glob.chars() {
@@ -46,8 +47,8 @@ pub fn pattern_of(glob: &str) -> String {
     pattern + "$"
 }
 
-/// A dead letter as a line of JSON: `{"id", "received_at", "source", "topic", "reason", "detail", "bytes"}` and `payload`
-/// where it is text, otherwise `payload_base64`.
+/// A dead letter as a line of JSON: `{"id", "received_at", "source", "topic", "reason", "detail", "bytes"}`, and
+/// `payload` if it is text, otherwise `payload_base64`.
 pub fn line(id: &str, dead_letter: &DeadLetter) -> String {
     let mut shown = serde_json::json!({
         "id": id,
@@ -65,27 +66,27 @@ pub fn line(id: &str, dead_letter: &DeadLetter) -> String {
     shown.to_string()
 }
 
-/// What a replay did, in dead_letters.
+/// Counts of a replay, in dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Replayed {
-    /// Looked at.
+    /// Dead letters that were processed.
     pub dead_letters: u64,
-    /// Became readings, all of which are stored, and are gone.
+    /// Decoded and stored completely, then removed.
     pub replayed: u64,
-    /// Became some readings, which are stored, and are still there for the rest.
+    /// Decoded in part: their readings are stored, and they are kept for the rest.
     pub in_part: u64,
-    /// Are rejected as before.
+    /// Rejected again.
     pub rejected: u64,
-    /// Hold no reading by the settings of today, which may be a wrong mapping: they are still there.
+    /// Without a reading under the current settings, which may be a wrong mapping; kept.
     pub empty: u64,
-    /// Could not be stored now.
+    /// Decoded, but not stored in this run.
     pub failed: u64,
-    /// The readings of all of them; those that were stored before are among them.
+    /// Readings in all of them, including those that were stored before.
     pub readings: u64,
 }
 
 impl Replayed {
-    /// Whether no dead letter is left of those looked at.
+    /// Whether every processed dead letter was replayed.
     pub fn is_complete(&self) -> bool {
         self.replayed == self.dead_letters
     }
@@ -96,8 +97,8 @@ impl std::fmt::Display for Replayed {
         let Replayed { dead_letters, replayed, in_part, rejected, empty, failed, readings } = self;
         write!(
             f,
-            "{dead_letters} dead letters: {replayed} replayed, {in_part} in part, {rejected} still rejected, {empty} without \
-             a reading, {failed} not stored; {readings} readings"
+            "{dead_letters} dead letters: {replayed} replayed, {in_part} in part, {rejected} still rejected, {empty} \
+             without a reading, {failed} not stored; {readings} readings"
         )
     }
 }

@@ -1,6 +1,6 @@
-//! Checking, mending and moving what is stored, without a database: what a stored bucket is ([`bucket`]), what is wrong
-//! with it ([`mod@audit`]), and how that is told ([`report`]). The other half, which reads and writes, is
-//! `store::mongo::{reconcile, convert}`. Pure.
+//! Checks, repairs and converts stored data; this half needs no database. [`bucket`] models a stored bucket,
+//! [`mod@audit`] finds what is wrong with it, [`report`] prints the findings. The other half,
+//! `store::mongo::{reconcile, convert}`, reads and writes. Pure.
 
 pub mod audit;
 pub mod bucket;
@@ -15,88 +15,88 @@ pub use audit::{Finding, Kind, audit};
 pub use bucket::{BucketMeasurements, StoredBucket, StoredPage};
 pub use report::{Entry, Reconciled, RepairOutcome};
 
-/// Which buckets a command is about.
+/// The buckets that a command works on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection {
     /// Buckets that begin at or after this, in milliseconds since 1970.
     pub from_ms: i64,
     /// Buckets that begin before this, in milliseconds since 1970.
     pub to_ms: i64,
-    /// Of these sensors; of all where empty.
+    /// Only these sensors; empty: all.
     pub sensors: Vec<String>,
 }
 
-/// Why a command on the stored data ended early.
+/// Why a maintenance command ended early.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MaintainError {
-    /// The server failed or refused; the same command may be given again.
+    /// The server failed or refused; the same command may be run again.
     #[error("{0}")]
     Server(String),
-    /// It cannot be done here; the text says what to do.
+    /// Impossible in this setup; the text includes what to do.
     #[error("{0}")]
     Refused(String),
-    /// A test's hook has ended it, as a crash would.
+    /// A test's hook has stopped it, as a crash would.
     #[error("stopped at {step:?} of {bucket:?}")]
     Stopped {
-        /// After which step.
+        /// The last completed step.
         step: Step,
-        /// Of which bucket.
+        /// The bucket that was being converted.
         bucket: BucketKey,
     },
 }
 
-/// What a conversion has just done to a bucket; tests end it there, as a crash would.
+/// The last step of a conversion of one bucket; tests stop after each of them, as a crash would.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Read and found in order.
+    /// The bucket was read and is valid.
     Read,
     /// A part of the readings was copied.
     PartCopied,
-    /// All of them were.
+    /// All readings were copied.
     Copied,
     /// The copy was read back and compared.
     Verified,
-    /// All statements of the swap were sent, and not committed.
+    /// All statements of the swap were sent, but not committed.
     Swapping,
-    /// The documents say the new storage_mode.
+    /// The documents have the new storage mode.
     Swapped,
-    /// What the old form has left was removed.
+    /// The leftovers of the old mode were removed.
     Removed,
 }
 
-/// How `convert` gets on.
+/// Progress of `convert`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Buckets looked at.
+    /// Buckets that were processed.
     pub buckets: u64,
-    /// About how many there are.
+    /// Approximate total number of buckets.
     pub buckets_total: u64,
-    /// Readings moved.
+    /// Readings that were moved.
     pub readings: u64,
 }
 
-/// What `convert` did.
+/// Result of `convert`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Converted {
-    /// Buckets whose form was changed.
+    /// Buckets whose storage mode was changed.
     pub buckets: u64,
-    /// Their readings.
+    /// The readings of these buckets.
     pub readings: u64,
-    /// Buckets left as they were, and why: the first [`LISTED_MAX`] of them.
+    /// Buckets that were not converted, and why: at most the first [`LISTED_MAX`].
     pub skipped: Vec<(BucketKey, String)>,
-    /// How many were.
+    /// Number of buckets that were not converted.
     pub skipped_total: u64,
-    /// Measurements that no document speaks of any more and that the server would not remove.
+    /// Leftover measurements that no document counts and that the server did not remove.
     pub leftovers: u64,
     /// Leftover measurements that were removed.
     pub removed: u64,
 }
 
-/// Skipped buckets that are listed one by one.
+/// Maximum skipped buckets that are listed individually.
 pub const LISTED_MAX: usize = 100;
 
 impl Converted {
-    /// Notes a bucket that was left as it was.
+    /// Adds a bucket that was not converted.
     pub fn skip(&mut self, bucket: BucketKey, why: String) {
         self.skipped_total += 1;
         if self.skipped.len() < LISTED_MAX {
@@ -105,8 +105,8 @@ impl Converted {
     }
 }
 
-/// How often each reading is in `rows`: equal ones are counted, not merged, since readings without a time of their own
-/// may be equal (DESIGN section 2).
+/// How often each reading occurs in `rows`. Equal ones are counted, not merged, since readings without a time of their
+/// own may be equal (DESIGN section 2).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReadingCounts(HashMap<ReadingKey, u32>);
 
@@ -120,7 +120,7 @@ impl ReadingCounts {
         tally
     }
 
-    /// Takes one out; `false` where there is none.
+    /// Removes one occurrence; returns `false` if there is none.
     pub fn take(&mut self, key: &ReadingKey) -> bool {
         match self.0.get_mut(key) {
             Some(n) if *n > 0 => {
@@ -131,33 +131,34 @@ impl ReadingCounts {
         }
     }
 
-    /// Whether there is one.
+    /// Whether there is at least one occurrence.
     pub fn holds(&self, key: &ReadingKey) -> bool {
         self.0.get(key).is_some_and(|n| *n > 0)
     }
 
-    /// How many are left.
+    /// The number of remaining occurrences.
     pub fn total(&self) -> u64 {
         self.0.values().map(|n| u64::from(*n)).sum()
     }
 }
 
-/// A moment as people write it: RFC 3339, or a date, which is its first instant in UTC; in milliseconds since 1970.
+/// Parses a time: RFC 3339, or a date, which means its start in UTC. Returns milliseconds since 1970.
 ///
 /// # Errors
-/// It is neither; the text says what to write.
+/// The text is neither; the error names the accepted forms.
 pub fn moment(text: &str) -> Result<i64, String> {
     if let Ok(time) = chrono::DateTime::parse_from_rfc3339(text) {
         return Ok(time.timestamp_millis());
     }
     match chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d") {
         Ok(date) => Ok(date.and_time(chrono::NaiveTime::MIN).and_utc().timestamp_millis()),
-        Err(_) => Err("write RFC 3339, such as 2024-03-01T10:00:00Z, or a date, such as 2024-03-01".to_owned()),
+        Err(_) => Err("expected RFC 3339, such as 2024-03-01T10:00:00Z, or a date, such as 2024-03-01".to_owned()),
     }
 }
 
-/// After its end a bucket is left alone for this long by what must not meet a service that still keeps it in memory: an
-/// hour for what may wait in memory or in a journal, and a twelfth of the span, for which idle buckets are kept.
+/// How long a bucket is excluded after its end from commands that must not collide with a service that keeps it in
+/// memory: an hour, for readings that may wait in memory or in a journal, plus a twelfth of the span, for which idle
+/// buckets are kept.
 pub fn settled_ms(span: Span) -> i64 {
     3_600_000 + span.ms() / 12
 }

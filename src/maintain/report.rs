@@ -1,4 +1,4 @@
-//! What `reconcile` has found and done, as a table for people and as one JSON document for programs.
+//! The report of `reconcile`, as a table for people and as one JSON document for programs.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{Finding, Selection};
 use crate::model::BucketKey;
 
-/// A time as RFC 3339 in UTC, with milliseconds where there are any.
+/// A time as RFC 3339 in UTC, with milliseconds if they are not zero.
 pub fn time(ms: i64) -> String {
     match DateTime::from_timestamp_millis(ms) {
         Some(t) => t.to_rfc3339_opts(SecondsFormat::AutoSi, true),
@@ -16,14 +16,14 @@ pub fn time(ms: i64) -> String {
     }
 }
 
-/// What became of a finding.
+/// The outcome of a finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RepairOutcome {
-    /// No repair was asked for.
+    /// No repair was requested.
     Found,
-    /// It is no more.
+    /// The finding was repaired.
     Repaired,
-    /// It is still there, and why.
+    /// The finding remains, and why.
     NotRepaired(String),
 }
 
@@ -37,43 +37,43 @@ impl RepairOutcome {
     }
 }
 
-/// A finding, where it is and what became of it.
+/// A finding in one bucket, and its outcome.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// Which bucket.
+    /// Sensor and start time.
     pub bucket: BucketKey,
-    /// What is wrong.
+    /// The difference.
     pub finding: Finding,
-    /// What became of it.
+    /// Whether it was repaired.
     pub outcome: RepairOutcome,
 }
 
-/// All of a run.
+/// The report of a whole run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reconciled {
-    /// What was looked at.
+    /// The buckets that were checked.
     pub selection: Selection,
-    /// Buckets, their documents and their readings.
+    /// Number of buckets that were checked.
     pub buckets: u64,
-    /// See above.
+    /// Number of documents of these buckets.
     pub documents: u64,
-    /// See above.
+    /// Number of readings in these buckets.
     pub readings: u64,
-    /// Findings by kind and outcome, all of them.
+    /// Number of findings by kind and outcome, including unlisted ones.
     pub totals: BTreeMap<(&'static str, &'static str), u64>,
-    /// The first `listed_max` of them.
+    /// At most the first `listed_max` findings.
     pub entries: Vec<Entry>,
-    /// Differences found, notes not counted.
+    /// Number of differences found, without notes.
     pub differences: u64,
-    /// Of these, the repaired ones.
+    /// Number of repaired differences.
     pub repaired: u64,
-    /// What the one who reads this should know.
+    /// Notes for the operator.
     pub notes: Vec<String>,
     listed_max: usize,
 }
 
 impl Reconciled {
-    /// An empty report that lists at most `listed_max` findings one by one.
+    /// An empty report that lists at most `listed_max` findings.
     pub fn new(selection: Selection, listed_max: usize) -> Reconciled {
         Reconciled {
             selection,
@@ -89,7 +89,7 @@ impl Reconciled {
         }
     }
 
-    /// Adds a finding.
+    /// Adds a finding, and lists it if there is room.
     pub fn add(&mut self, entry: Entry) {
         *self.totals.entry((entry.finding.kind.name(), entry.outcome.name())).or_default() += 1;
         if !entry.finding.kind.is_note() {
@@ -101,17 +101,17 @@ impl Reconciled {
         }
     }
 
-    /// Whether nothing differs, or nothing differs any more.
+    /// Whether there is no difference, or all are repaired.
     pub fn is_equal(&self) -> bool {
         self.differences == self.repaired
     }
 
-    /// How many findings are not listed.
+    /// Number of findings that are not listed.
     fn unlisted(&self) -> u64 {
         self.totals.values().sum::<u64>() - self.entries.len() as u64
     }
 
-    /// The table, and a line that sums up.
+    /// The table, followed by a summary line.
     pub fn table(&self) -> String {
         let mut rows: Vec<[String; 7]> = vec![];
         for Entry { bucket, finding, outcome } in &self.entries {
@@ -167,7 +167,7 @@ impl Reconciled {
         )
     }
 
-    /// One JSON document.
+    /// The report as one JSON document.
     pub fn json(&self) -> Value {
         let entry = |e: &Entry| {
             let kind = &e.finding.kind;

@@ -1,19 +1,22 @@
-//! The store, in words: what the flush stage asks of a database, and the answers it can get. [`memory`] is a full
-//! implementation for tests, [`mongo`] the real one; both pass the same contract suite (`tests/servers/store_contract.rs`).
+//! The store interface: the requests that the flush stage and the read API send to a database, and the possible
+//! responses. [`mongo`] is the production implementation, [`memory`] a complete one for tests. Both pass the same
+//! contract suite (`tests/store_contract.rs`).
 //!
 //! The contract:
-//! - [`Store::write`] carries out page writes, each by itself, in any order; no two of a batch are for the same bucket.
-//!   Each is atomic. A `Create` succeeds only where the page does not exist; an `Append` only where it exists, is not
-//!   sealed and has exactly the count named. Anything else is [`PageWriteResult::Conflict`] and changes nothing.
-//! - `Ok` means durable with the write concern. [`StoreError::NotApplied`] means that nothing of the batch was or will be
-//!   applied. [`StoreError::Unknown`] means that any part may have been, or may still be.
-//! - [`Store::load`] sees everything that an `Ok` was given for (majority read concern), and may not see yet what an
-//!   `Unknown` left.
-//! - Writes of [`StorageMode::TimeSeries`] store their measurements first, which no version guards, and then the summary. If the
-//!   summary is not what was believed they answer [`PageWriteResult::SummaryConflict`]. After that, and after an `Unknown`, the
-//!   bucket must be loaded with `doubt` before anything more is written to it: that load waits until no statement of this
-//!   process on the bucket that was given up can still be applied, and recomputes the summary if it differs ([`recompute_summary`]).
-//! - One bucket that cannot be loaded does not fail the others: [`Store::load`] answers each request by itself.
+//! - [`Store::write`] executes page writes independently and in any order; no two writes of one call address the same
+//!   bucket. Each write is atomic. A `Create` succeeds only if the page does not exist. An `Append` succeeds only if
+//!   the page exists, is not sealed and has exactly the given count. Otherwise the result is
+//!   [`PageWriteResult::Conflict`] and nothing changes.
+//! - `Ok` means durable with the configured write concern. [`StoreError::NotApplied`] means that nothing of the call
+//!   was or will be applied. [`StoreError::Unknown`] means that any part of it may have been applied, or may still be.
+//! - [`Store::load`] sees every write that returned `Ok` (majority read concern). It may not yet see the effects of a
+//!   write that returned `Unknown`.
+//! - A write in [`StorageMode::TimeSeries`] first stores its measurements, which no version guards, and then the
+//!   summary. If the stored summary does not have the expected version, the result is
+//!   [`PageWriteResult::SummaryConflict`]. After this result, and after an `Unknown`, the bucket must be loaded with
+//!   `doubt` before the next write to it. That load waits until no abandoned statement of this process on this bucket
+//!   can still be applied, and recomputes the summary if it differs from the measurements.
+//! - A bucket that cannot be loaded does not fail the others: [`Store::load`] returns one result per request.
 
 pub mod memory;
 pub mod mongo;
@@ -31,105 +34,105 @@ use reading::{
     StoredSensor,
 };
 
-/// A boxed future, so that the store can be chosen at run time; one allocation a command.
+/// A boxed future, so that the store can be chosen at run time; costs one allocation per command.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The answer to one page write.
+/// The result of one page write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PageWriteResult {
-    /// Done. `count` is what the page holds now (usually what was known plus what was sent; after an append to a page
-    /// that somebody had removed, only what was sent).
+    /// Applied. `count` is the number of readings in the page now: usually the known count plus the rows sent. If an
+    /// append found that the page had been deleted, only the rows sent.
     Done {
-        /// The page's version from here on.
+        /// The new version of the page.
         count: u32,
     },
-    /// The stored page is not what was believed; nothing was changed.
+    /// The stored page does not have the expected version; nothing was changed.
     Conflict,
-    /// Of [`StorageMode::TimeSeries`]: the measurements are stored, but the summary is not what was believed. Load the bucket with
-    /// `doubt`, which brings the summary in line.
+    /// Only in [`StorageMode::TimeSeries`]: the measurements are stored, but the stored summary does not have the
+    /// expected version. Load the bucket with `doubt`, which updates the summary.
     SummaryConflict,
-    /// It is not known whether this statement was applied, although others of the batch were answered: load the bucket.
+    /// Unknown whether this statement was applied, although other statements of the call have results. Load the bucket.
     Unknown {
-        /// Why, in the store's words.
+        /// The store's error text.
         detail: String,
     },
-    /// The store will never take this statement, whatever is tried: its readings become dead letters.
+    /// The store rejects this statement permanently; its readings become dead letters.
     Rejected {
-        /// Why, in the store's words.
+        /// The store's error text.
         detail: String,
     },
 }
 
-/// The answer to one update of a sensor's latest state.
+/// The result of one update of a sensor's latest state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LatestWriteResult {
-    /// Merged in.
+    /// Applied.
     Done,
-    /// Not this time (another upsert was faster, the server was busy): send the same again.
+    /// Not applied this time (a concurrent upsert won, or the server was busy): send the same update again.
     Again,
-    /// The store will never take this update.
+    /// The store rejects this update permanently.
     Rejected {
-        /// Why, in the store's words.
+        /// The store's error text.
         detail: String,
     },
 }
 
-/// The answer to one dead letter.
+/// The result of storing one dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeadLetterWritten {
-    /// It is stored.
+    /// Stored.
     Done,
-    /// The store will never take this dead letter as it is.
+    /// The store rejects this dead letter permanently.
     Rejected {
-        /// Why, in the store's words.
+        /// The store's error text.
         detail: String,
     },
 }
 
-/// What was removed to make room.
+/// The result of evicting dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Evicted {
-    /// Dead letters that this call has removed.
+    /// Number of dead letters that this call removed.
     pub dead_letters: u64,
-    /// Their bytes.
+    /// Their size in bytes, as the store counts it.
     pub bytes: u64,
-    /// When the last one of them was received, in milliseconds since 1970.
+    /// Receipt time of the newest removed dead letter, in milliseconds since 1970.
     pub until_ms: i64,
-    /// No dead letter is left that may be removed.
+    /// `true` if no evictable dead letter is left.
     pub exhausted: bool,
 }
 
-/// Why a command as a whole has no answers.
+/// Why a whole call failed, with no result for its parts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// Nothing was applied and nothing will be: send the same again, later.
+    /// Nothing was applied and nothing will be: the caller may send the same again later.
     #[error("{kind}: {detail}")]
     NotApplied {
-        /// A metric label of a fixed set (`network`, `no_primary`, `overload`, `unauthorized`, …).
+        /// A metric label from a fixed set (`network`, `no_primary`, `overload`, `unauthorized`, …).
         kind: &'static str,
-        /// In words.
+        /// The error text for an operator.
         detail: String,
     },
-    /// The answer never came, or it says that the write may be lost: load and compare before anything is sent again.
+    /// The response was lost, or it reports that the write may be lost. Load and compare before sending anything again.
     #[error("{kind}: {detail}")]
     Unknown {
-        /// As above, and `timeout`, `write_concern`.
+        /// A metric label as above, and `timeout`, `write_concern`.
         kind: &'static str,
-        /// In words.
+        /// The error text for an operator.
         detail: String,
     },
 }
 
-/// The answer to one [`LoadRequest`].
+/// The result of one [`LoadRequest`].
 pub type LoadResult = Result<LoadedBucket, StoreError>;
 
 impl StoreError {
-    /// The answer to a request that was not begun because the time was used up by others.
+    /// The result of a request that was not started because other requests used up the time limit.
     pub fn deferred() -> StoreError {
-        StoreError::NotApplied { kind: "deferred", detail: "not begun within the time of its batch".into() }
+        StoreError::NotApplied { kind: "deferred", detail: "not started within the time limit of its batch".into() }
     }
 
-    /// Whether the store as a whole is out of reach: the same can be asked again later.
+    /// Whether the whole store is unreachable; the same request can be sent again later.
     pub fn is_away(&self) -> bool {
         matches!(self.kind(), "network" | "no_primary" | "unauthorized")
     }
@@ -139,7 +142,7 @@ impl StoreError {
         self.kind() == "deferred"
     }
 
-    /// The kind, a metric label.
+    /// The kind of the error, a metric label.
     pub fn kind(&self) -> &'static str {
         match self {
             StoreError::NotApplied { kind, .. } | StoreError::Unknown { kind, .. } => kind,
@@ -147,55 +150,56 @@ impl StoreError {
     }
 }
 
-/// Which bucket to look at.
+/// Which bucket to load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoadRequest {
-    /// The bucket.
+    /// Sensor and start time.
     pub bucket: BucketKey,
-    /// The time (ms since 1970) from which on the readings are wanted; without any the answer is about ten times cheaper.
+    /// Return readings from this time on (ms since 1970). `None` returns no readings and costs about a tenth.
     pub readings_from: Option<i64>,
-    /// Whether a statement without an answer, or an earlier process, may have left a [`StorageMode::TimeSeries`] bucket with
-    /// measurements that its summary does not know, or that have no summary yet.
+    /// Whether an abandoned statement or an earlier process may have left measurements in a [`StorageMode::TimeSeries`]
+    /// bucket that its summary does not count, or that have no summary yet.
     pub doubt: bool,
 }
 
-/// A bucket as it is stored, in the order of the requests.
+/// The stored state of one bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LoadedBucket {
-    /// Where its readings are; of new buckets where there is none.
+    /// Where its readings are. For a bucket that is not stored: the mode of new buckets.
     pub storage_mode: StorageMode,
-    /// Its pages in order, without gaps, from page 0; empty where there is none.
+    /// Its pages in order from page 0, without gaps; empty if the bucket is not stored.
     pub pages: Vec<LoadedPage>,
 }
 
-/// One stored page.
+/// The stored state of one page.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LoadedPage {
-    /// Its version.
+    /// Number of readings; the version of the page.
     pub count: u32,
-    /// Whether it takes no more.
+    /// Whether it is closed for appends.
     pub sealed: bool,
-    /// Latest time in it, in milliseconds since 1970.
+    /// Latest time of its readings, in milliseconds since 1970.
     pub last_ts_ms: i64,
-    /// Bytes of the readings as a BSON array.
+    /// Size of the readings as a BSON array, in bytes.
     pub bytes: u64,
-    /// Bytes of its summary.
+    /// Size of its summary in bytes.
     pub summary_bytes: u64,
-    /// The identities of all its readings in stored order, where readings were asked for and it holds one of that time
-    /// or later; otherwise empty. Of [`StorageMode::TimeSeries`] only those of that time or later, in any order, all with page 0.
+    /// Keys of all readings of the page in stored order, if readings were requested and the page holds one of the
+    /// requested time or later; otherwise empty. In [`StorageMode::TimeSeries`]: only keys of the requested time or
+    /// later, unordered, all in page 0.
     pub keys: Vec<ReadingKey>,
 }
 
-/// What preparing the store found.
+/// The result of preparing the store.
 #[derive(Debug, Clone, Default)]
 pub struct PreparedStore {
-    /// Why this mode, in words.
+    /// Why this storage mode was chosen.
     pub mode_reason: String,
-    /// Such as `6.0.5`.
+    /// Server version, such as `6.0.5`.
     pub server_version: String,
-    /// What was made or changed.
+    /// One line for each object that was created or changed.
     pub changes: Vec<String>,
-    /// What an operator should know.
+    /// Warnings for the operator.
     pub warnings: Vec<String>,
 }
 
@@ -203,99 +207,101 @@ pub struct PreparedStore {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{detail}")]
 pub struct PrepareError {
-    /// In words, with what to do.
+    /// The error text, with what to do.
     pub detail: String,
-    /// Whether the same may work later.
+    /// Whether a retry may succeed.
     pub transient: bool,
 }
 
 /// A database of bucket pages.
 pub trait Store: Send + Sync + 'static {
-    /// Makes collections, indexes, validator and view where they are missing, and brings them up to date. To be done
-    /// before anything else, and again as long as the error is transient.
+    /// Creates missing collections, indexes, validator and view, and updates existing ones. Must succeed before any
+    /// other call; retry as long as the error is transient.
     fn prepare(&self) -> BoxFuture<'_, Result<PreparedStore, PrepareError>>;
 
-    /// Raises the database's high-water mark to at least `through` and returns what it was before. The mark survives
-    /// everything that the buckets survive (majority write concern). A process must not write a bucket that begins after
-    /// the mark, so a bucket after the returned mark has never been written: see [`NewBuckets`](crate::model::NewBuckets).
-    /// May be called again after any error.
+    /// Raises the database's high-water mark to at least `through` and returns its previous value. The mark is as
+    /// durable as the buckets (majority write concern). A process must not write a bucket that begins after the mark,
+    /// so a bucket that begins after the returned value has never been written: see
+    /// [`NewBuckets`](crate::model::NewBuckets). Idempotent: may be called again after any error.
     fn raise_high_water(&self, through: BucketStart) -> BoxFuture<'_, Result<BucketStart, StoreError>>;
 
-    /// Carries out the writes; the answers are in their order.
+    /// Executes the writes; the results are in the same order.
     fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>>;
 
-    /// Looks at buckets; the answers are in the order of the requests. A bucket that was not finished `within` this time
-    /// is answered with a timeout, and one that was not even begun with [`StoreError::deferred`]; without a limit each
-    /// bucket may take as long as its parts keep coming.
+    /// Loads buckets; the results are in the order of the requests. `within` limits the whole call: a bucket that is
+    /// not complete by then gets a timeout, and one that was not started gets [`StoreError::deferred`]. Without a
+    /// limit, a bucket may take as long as its parts keep arriving.
     ///
     /// # Errors
-    /// Nothing could be found out about any of them.
+    /// Nothing could be determined about any of the buckets.
     fn load<'a>(
         &'a self,
         requests: &'a [LoadRequest],
         within: Option<Duration>,
     ) -> BoxFuture<'a, Result<Vec<LoadResult>, StoreError>>;
 
-    /// Merges readings into the sensors' documents of `sensor_latest` ([`crate::model::latest`]); the answers are in
-    /// their order, no two for the same sensor. The same may be sent again after any error: merged twice is merged once.
+    /// Merges readings into the sensors' documents of `sensor_latest` ([`crate::model::latest`]). The results are in
+    /// the order of the updates; no two updates are for the same sensor. Idempotent: the same update may be sent again
+    /// after any error.
     fn latest<'a>(&'a self, updates: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>>;
 
-    /// A reader of the registry collection that `query` names; `None` where the store has no such thing.
+    /// A reader of the registry collection that `query` names; `None` if the store has no registry.
     fn registry(&self, query: registry::RegistryQuery) -> Option<std::sync::Arc<dyn registry::RegistryReader>> {
         let _ = query;
         None
     }
 
-    /// Keeps dead letters; the answers are in their order. May keep some twice when it is called again after an `Unknown`.
+    /// Stores dead letters; the results are in the same order. A retry after an `Unknown` may store some of them twice.
     fn write_dead_letters<'a>(
         &'a self,
         dead_letters: &'a [DeadLetter],
     ) -> BoxFuture<'a, Result<Vec<DeadLetterWritten>, StoreError>>;
 
-    /// Bytes of all dead letters that are stored, as the store counts them: those of other instances are among them.
+    /// Total size of all stored dead letters in bytes as the store counts them, including those of other instances.
     fn dead_letter_bytes(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
         Box::pin(async { Ok(0) })
     }
 
-    /// Removes the oldest dead letters until `bytes` are gone, or fewer where one call would take long. Dead letters that
+    /// Removes the oldest dead letters until `bytes` are freed; one call may free less to stay short. Dead letters that
     /// [hold acknowledged readings](DeadLetter::is_own) are never removed.
     fn evict_dead_letters(&self, bytes: u64) -> BoxFuture<'_, Result<Evicted, StoreError>> {
         let _ = bytes;
         Box::pin(async { Ok(Evicted { exhausted: true, ..Evicted::default() }) })
     }
 
-    /// The pages of one sensor; see [`reading`].
+    /// Reads the pages of one sensor; see [`reading`].
     fn pages<'a>(&'a self, query: &'a PageQuery) -> BoxFuture<'a, Result<PageResults, StoreError>>;
 
-    /// The measurements of one sensor, those of buckets in [`StorageMode::Bucket`] too (a conversion may have left some); none where
-    /// the store has no time-series collection.
+    /// Reads the measurements of one sensor, including those of buckets in [`StorageMode::Bucket`] (a conversion may
+    /// have left some). Empty if the store has no time-series collection.
     fn measurements<'a>(&'a self, query: &'a MeasurementQuery)
     -> BoxFuture<'a, Result<MeasurementResults, StoreError>>;
 
-    /// Sensors that have a bucket, by the bytes of their ids. Fewer than asked for mean that there are no more.
+    /// Lists sensors that have a bucket, ordered by the bytes of their ids. Fewer than the limit means that there are
+    /// no more.
     fn sensors<'a>(&'a self, query: &'a SensorQuery) -> BoxFuture<'a, Result<Vec<String>, StoreError>>;
 
-    /// The newest state of these sensors, in their order.
+    /// Reads the newest state of these sensors, in the same order.
     fn newest<'a>(&'a self, sensors: &'a [SensorId]) -> BoxFuture<'a, Result<Vec<StoredSensor>, StoreError>>;
 
-    /// Of each of these sensors the begin of its first bucket; `None` of one that has none.
+    /// The start of each sensor's first bucket; `None` if it has none.
     fn first_buckets<'a>(
         &'a self,
         sensors: &'a [SensorId],
     ) -> BoxFuture<'a, Result<Vec<Option<BucketStart>>, StoreError>>;
 
-    /// Dead letters, the one received last first.
+    /// Reads dead letters, newest receipt time first.
     fn find_dead_letters<'a>(
         &'a self,
         query: &'a DeadLetterQuery,
     ) -> BoxFuture<'a, Result<Vec<StoredDeadLetter>, StoreError>>;
 
-    /// Whether the store answers.
+    /// Checks that the store responds.
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>>;
 
-    /// Where the readings of new buckets go. Known when the store is prepared.
+    /// Where the readings of new buckets are stored. Known once the store is prepared.
     fn storage_mode(&self) -> StorageMode;
 
-    /// `bucket` or `timeseries`: the label `mode`.
+    /// `bucket` or `timeseries`: the metric label `mode`.
     fn mode(&self) -> &'static str;
 }

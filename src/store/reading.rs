@@ -1,68 +1,68 @@
-//! What the read API asks of a store, and what it gets. All of it is what a majority has, and sees everything that an
-//! `Ok` was given for before the question. Every answer has a limit of its own, and says where it ended.
+//! Queries that the read API sends to a store, and their results. Reads use majority read concern and see every write
+//! that returned `Ok` before the query. Each result has its own size limit and reports where it ended.
 
 use std::collections::BTreeMap;
 
 use crate::maintain::StoredPage;
 use crate::model::{BucketStart, DeadLetter, Rows, SensorId, Value};
 
-/// Which pages of a sensor.
+/// Selects pages of one sensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageQuery {
-    /// Whose.
+    /// The sensor.
     pub sensor_id: SensorId,
-    /// The first bucket.
+    /// The first bucket to return.
     pub from: BucketStart,
-    /// The time (ms since 1970) before which the buckets begin.
+    /// Return buckets that begin before this time (ms since 1970).
     pub to_ms: i64,
-    /// The page behind which to go on, in the order of the answer.
+    /// Continue after this page, in the order of the results.
     pub after: Option<(BucketStart, u32)>,
-    /// With readings, of the pages that can have some at or after this time (ms since 1970); without, of all pages all
-    /// but the readings.
+    /// If set, return readings, and only the pages that can hold one at or after this time (ms since 1970). If not,
+    /// return all pages without their readings.
     pub readings_from_ms: Option<i64>,
 }
 
-/// Pages by their buckets' time; those of one bucket from the last to the first. (A page is sealed before the next one is
-/// made, so what is read in this order fits together.)
+/// Pages ordered by bucket time, and within one bucket from the last page to the first. (A page is sealed before the
+/// next one is created, so pages read in this order are consistent.)
 #[derive(Debug, Clone, Default)]
 pub struct PageResults {
-    /// The next pages.
+    /// Start of the bucket, and the page.
     pub pages: Vec<(BucketStart, StoredPage)>,
-    /// The page behind which there may be more, to be given as `after`.
+    /// Pass this as `after` to continue; `None` at the end.
     pub next: Option<(BucketStart, u32)>,
 }
 
-/// Which measurements of a sensor.
+/// Selects measurements of one sensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MeasurementQuery {
-    /// Whose.
+    /// The sensor.
     pub sensor_id: SensorId,
-    /// From when on, in milliseconds since 1970.
+    /// Start of the time range, inclusive, in milliseconds since 1970.
     pub from_ms: i64,
-    /// Until when, exclusive.
+    /// End of the time range, exclusive, in milliseconds since 1970.
     pub to_ms: i64,
-    /// How many are enough.
+    /// Maximum number of measurements to return.
     pub limit: usize,
 }
 
-/// Measurements by time.
+/// Measurements ordered by time.
 #[derive(Debug, Clone, Default)]
 pub struct MeasurementResults {
-    /// Those before `until_ms`, all of them.
+    /// All measurements before `until_ms`.
     pub rows: Rows,
-    /// The end of what was asked for, or before it where there are more than `limit`. Never the begin: those of one
-    /// millisecond are given together.
+    /// End of the requested range, or an earlier time if there are more than `limit`. Always after the start of the
+    /// range: measurements of the same millisecond are returned together.
     pub until_ms: i64,
 }
 
-/// Which sensors.
+/// Selects sensors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SensorQuery {
-    /// How their ids begin.
+    /// Only ids with this prefix.
     pub prefix: String,
-    /// Behind this one.
+    /// Only ids after this one.
     pub after: Option<String>,
-    /// How many at most.
+    /// Maximum number of ids to return.
     pub limit: usize,
 }
 
@@ -71,30 +71,30 @@ pub struct SensorQuery {
 pub struct StoredSensor {
     /// The latest time of its readings, in milliseconds since 1970.
     pub last_ts_ms: Option<i64>,
-    /// Of its newest bucket.
+    /// Tags of its newest bucket.
     pub tags: BTreeMap<String, String>,
-    /// By field: time and value of the newest one, among the readings that came last.
+    /// By field: time and value of the newest one among the last stored readings.
     pub values: BTreeMap<String, (i64, Value)>,
 }
 
-/// Which dead letters.
+/// Selects dead letters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeadLetterQuery {
-    /// With this reason.
+    /// Only with this reason.
     pub reason: Option<String>,
-    /// Received at or before this time (ms since 1970), without so many of that very millisecond.
+    /// Only those received at or before this time (ms since 1970), skipping this many of that millisecond.
     pub before: Option<(i64, u32)>,
-    /// How many at most.
+    /// Maximum number of dead letters to return.
     pub limit: usize,
-    /// Bytes of payload after which no more are read.
+    /// Stop after this many bytes of payload.
     pub bytes_max: usize,
 }
 
 /// A dead letter and its id in the collection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredDeadLetter {
-    /// The id, as text.
+    /// The id as text.
     pub id: String,
-    /// The dead letter.
+    /// The content of the document.
     pub dead_letter: DeadLetter,
 }

@@ -1,52 +1,52 @@
-//! The registry of sensors, in words: a collection that somebody else keeps, one document a sensor, read only.
+//! The registry interface: a collection of sensors that the operator maintains, one document per sensor, read only.
 
 use super::{BoxFuture, StoreError};
 
-/// Which collection, and what of it.
+/// Which collection and fields to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistryQuery {
     /// `enrich.collection`, in the same database.
     pub collection: String,
-    /// `enrich.id_field`: the field that holds the sensor's id, dots for nested ones. Unique.
+    /// `enrich.id_field`: the field that holds the sensor id, with dots for nested fields. Unique.
     pub id_field: String,
-    /// `enrich.fields`, dots for nested ones; empty for all scalar fields at the top level.
+    /// `enrich.fields`, with dots for nested fields; empty selects all scalar fields at the top level.
     pub fields: Vec<String>,
 }
 
-/// What is wanted of a sensor's document.
+/// The requested fields of one sensor's document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistryRecord {
-    /// The sensor.
+    /// The value of the id field as text.
     pub sensor_id: String,
     /// Scalar fields as text: path and value, in the document's order.
     pub fields: Vec<(String, String)>,
 }
 
-/// A change of the registry.
+/// A change in the registry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RegistryChange {
-    /// A sensor's document is this now.
+    /// The new content of a sensor's document.
     Set(RegistryRecord),
-    /// A sensor has none any more.
+    /// The sensor's document was removed.
     Remove(String),
-    /// The change does not say which sensor it took something from: only reading all again tells.
+    /// The change does not identify the sensor that it removed: the whole registry must be read again.
     Unclear,
 }
 
-/// Changes as they happen.
+/// A stream of registry changes.
 pub trait RegistryChanges: Send {
-    /// Waits for the next one. Cancelling the future loses nothing.
+    /// Waits for the next change. Cancel safe.
     ///
     /// # Errors
-    /// Changes may have been missed; what follows is a new reader's [`RegistryReader::watch`] and [`RegistryReader::read`].
+    /// Changes may have been missed. The caller must call [`RegistryReader::watch`] and [`RegistryReader::read`] again.
     fn next(&mut self) -> BoxFuture<'_, Result<RegistryChange, StoreError>>;
 }
 
 /// Whether changes can be followed.
 pub enum RegistryWatch {
-    /// They can, from this moment on.
+    /// A stream of all changes from now on.
     Changes(Box<dyn RegistryChanges>),
-    /// Not on this server or of this collection (standalone, a view, missing rights): why, in words.
+    /// Not supported by this server or collection (standalone server, a view, missing privileges), with the reason.
     NotPossible(String),
 }
 
@@ -61,15 +61,15 @@ impl std::fmt::Debug for RegistryWatch {
 
 /// Reads a registry.
 pub trait RegistryReader: Send + Sync {
-    /// Reads all of it. Documents without an id that can be a sensor's are passed over.
+    /// Reads the whole registry. Documents whose id cannot be a sensor id are skipped.
     ///
     /// # Errors
-    /// It broke off; `each` has seen a part.
+    /// The read failed midway; `each` was called for a part of the documents.
     fn read<'a>(&'a self, each: &'a mut (dyn FnMut(RegistryRecord) + Send)) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Begins to follow changes; everything that changes after the answer is seen.
+    /// Starts following changes; the stream contains every change after this call returns.
     ///
     /// # Errors
-    /// The store is not there.
+    /// The store is not available.
     fn watch(&self) -> BoxFuture<'_, Result<RegistryWatch, StoreError>>;
 }

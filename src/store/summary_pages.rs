@@ -1,76 +1,79 @@
-//! How a time-series bucket's summary, counted anew from its measurements, is laid over its pages. Pure; the stores carry
-//! the steps out, each gated by the version (`count`) that the page was read with.
+//! Plans how the summary of a time-series bucket, recomputed from its measurements, is distributed over its pages.
+//! Pure; the stores execute the steps, each guarded by the version (`count`) that the page was read with.
 //!
-//! **One page.** If all fields fit into page 0 and there is no other, one statement replaces its summary. Its count never
-//! goes down while the page takes more: a statement that believes in an earlier count could meet it again (ABA). A page
-//! whose count is lowered is sealed by the same statement.
+//! **One page.** If all fields fit into page 0 and there is no other page, one statement replaces its summary. The
+//! count of an open page never decreases: a statement that expects an earlier count could match it again (ABA). A
+//! statement that lowers the count also seals the page.
 //!
-//! **Several pages.** Afterwards all of them are sealed, so no statement of an earlier view can match, and the next write
-//! begins a new page. The fields stand in the pages in the order of their names, each in one page only. The counts of the
-//! pages add up to the number of measurements; which page counts which is of no meaning any more. Every page that
-//! counts something counts less than before, so its version changes, and a recomputation that was given up can do no harm to a
-//! later one: its gates no longer match. What the others do not count is counted by a page that is added behind.
+//! **Several pages.** The recomputation leaves all pages sealed, so no statement based on an earlier read can match,
+//! and the next write creates a new page. The fields are distributed over the pages in the order of their names, each
+//! in one page only. The counts of the pages add up to the number of measurements; how they are split between the pages
+//! has no meaning. Every page with a nonzero count gets a lower one, so its version changes, and an abandoned
+//! recomputation cannot harm a later one: its guards no longer match. An additional page at the end holds the rest of
+//! the count.
 //!
-//! First the last page is sealed, if it is not, and emptied (a page of 16 MB could not even be sealed otherwise). Then
-//! - if the pages count too little ([`Several::Rising`]): all are rewritten, in their order, the fields that are left go to
-//!   pages behind, and the last of these counts the rest;
-//! - if they count enough or too much ([`Several::Falling`]): first a page is added with the rest, then all others are
-//!   rewritten or added, at the very end the page that had the highest count.
+//! First the last page is sealed, if it is not yet, and emptied (a page of 16 MB could not be sealed otherwise). Then:
+//! - if the pages count too little ([`Several::Rising`]): rewrite all of them in order, put the remaining fields into
+//!   additional pages, and give the rest of the count to the last of these;
+//! - if they count enough or too much ([`Several::Falling`]): first add a page with the rest of the count, then rewrite
+//!   or add all others, and at the very end rewrite the page that had the highest count.
 //!
-//! **Crash.** Until the last statement the counts add up to less (rising) or more (falling) than there are measurements, so
-//! the next load in doubt counts anew. Doing it again ends in the same state but for the number of pages. In between a
-//! reader may miss fields or see some twice; only in a bucket of several pages, for the moment that a recomputation takes.
+//! **Crash.** Until the last statement the counts add up to less (rising) or more (falling) than the number of
+//! measurements, so the next load with `doubt` recomputes the summary. A repetition ends in the same state except for
+//! the number of pages. In between, a reader may miss fields or see some twice, but only in a bucket of several pages
+//! and only while the recomputation runs.
 
 use std::collections::BTreeMap;
 
 use crate::model::FieldSummary;
 use crate::model::summary::entry_bytes;
 
-/// What counts for the plan of a stored page.
+/// The state of a stored page that the plan depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PageState {
-    /// Its version.
+    /// Number of counted measurements; the version of the page.
     pub(crate) count: u32,
-    /// Whether it takes no more.
+    /// Whether it is closed for appends.
     pub(crate) sealed: bool,
 }
 
-/// What is to be done.
+/// The steps to execute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// Nothing: the pages count all measurements.
+    /// Nothing to do: the pages count all measurements.
     AsItIs,
-    /// Page 0 gets everything; it is inserted where there is none.
+    /// Page 0 gets all fields; insert it if it does not exist.
     One {
-        /// By the same statement.
+        /// Seal the page in the same statement.
         seal: bool,
     },
-    /// See above.
+    /// Distribute the fields over several pages; see the module documentation.
     Several(Several),
 }
 
-/// The counts of the pages afterwards.
+/// The new counts of the pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Several {
-    /// The page that counts the rest is written last.
+    /// The page with the rest of the count is written last.
     Rising {
-        /// Of the pages there are.
+        /// New counts of the existing pages.
         pages: Vec<u32>,
-        /// Of those behind, at least one.
+        /// Count to distribute over the additional pages, at least one.
         rest: u32,
     },
-    /// The page that counts the rest is written first.
+    /// The page with the rest of the count is written first.
     Falling {
-        /// Of the pages there are.
+        /// New counts of the existing pages.
         pages: Vec<u32>,
-        /// Of the page that is added.
+        /// Count of the added page.
         rest: u32,
-        /// The page that is written last.
+        /// Index of the page to write last.
         last: usize,
     },
 }
 
-/// What a page behind counts, if it is not the one that counts the rest: so many times it can be rewritten under a gate.
+/// The count of an additional page other than the one with the rest: the number of times it can be rewritten under a
+/// guard.
 const SHARE: u32 = 16;
 
 impl Several {
@@ -90,7 +93,7 @@ impl Several {
         Several::Falling { pages: counts, rest, last }
     }
 
-    /// What one more page counts.
+    /// Takes the count of one additional page from the rest.
     pub(crate) fn share(&mut self) -> u32 {
         let (from, least) = match self {
             Several::Rising { rest, .. } => (rest, 1),
@@ -102,8 +105,8 @@ impl Several {
     }
 }
 
-/// The plan for `total` measurements. `pages`: from page 0, without gaps; `fits`: all fields fit into one page; `force`:
-/// also where the counts add up.
+/// The plan for `total` measurements. `pages`: from page 0, without gaps. `fits`: whether all fields fit into one page.
+/// `force`: plan a rewrite even if the counts already add up.
 pub(crate) fn plan(pages: &[PageState], total: u32, fits: bool, force: bool) -> Plan {
     let counted: u64 = pages.iter().map(|page| u64::from(page.count)).sum();
     if counted == u64::from(total) && !pages.is_empty() && !force {
@@ -117,10 +120,10 @@ pub(crate) fn plan(pages: &[PageState], total: u32, fits: bool, force: bool) -> 
     }
 }
 
-/// Fields that go to one page.
+/// The fields of one page.
 pub(crate) type Chunk = Vec<(String, FieldSummary)>;
 
-/// Fields in the order of their names, cut into what a page takes. At least one.
+/// Splits the fields, in the order of their names, into chunks of at most `bytes_max`. Returns at least one chunk.
 pub(crate) fn chunks(fields: BTreeMap<String, FieldSummary>, bytes_max: u64) -> Vec<Chunk> {
     let (mut chunks, mut chunk, mut bytes) = (vec![], vec![], 0);
     for (name, field) in fields {
@@ -165,10 +168,10 @@ mod tests {
         }
         assert_eq!(plan(&[open(3)], 3, true, true), keep, "a repair: same count, other summary");
         let later = Several::Rising { pages: vec![2], rest: 3 };
-        assert_eq!(plan(&[sealed(3)], 5, true, false), Plan::Several(later), "what came later has no room in it");
+        assert_eq!(plan(&[sealed(3)], 5, true, false), Plan::Several(later), "a sealed page cannot grow");
     }
 
-    /// Runs the steps; returns what the counts add up to after each.
+    /// Executes the steps; returns the sum of the counts after each.
     fn sums(pages: &[PageState], total: u32, more: usize) -> Vec<i64> {
         let mut held: Vec<i64> = pages.iter().map(|p| i64::from(p.count)).collect();
         let mut sums: Vec<i64> = vec![];
@@ -228,7 +231,7 @@ mod tests {
         let fields: BTreeMap<String, FieldSummary> = (0..10).map(|i| (format!("f{i}"), one)).collect();
         let lengths = |bytes| chunks(fields.clone(), bytes).iter().map(Vec::len).collect::<Vec<_>>();
         assert_eq!(lengths(3 * entry_bytes("f0")), [3, 3, 3, 1]);
-        assert_eq!(lengths(1), vec![1; 10], "one always goes");
+        assert_eq!(lengths(1), vec![1; 10], "a chunk holds at least one field");
         assert_eq!(chunks(BTreeMap::new(), 1), vec![vec![]]);
     }
 }

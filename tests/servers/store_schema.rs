@@ -188,13 +188,14 @@ async fn an_emulation_that_makes_a_plain_collection_gets_buckets_and_nothing_is_
     let mut rig = Rig::new("emulation").await;
     rig.settings.uri = config::Secret::new(support::emulation::start(Mongod::shared().port()));
     rig.settings.mode = StoreMode::Timeseries;
-    rig.refused(&["it made a plain one, which was removed", "set store.mode to auto or bucket"]).await;
+    rig.refused(&["it created a plain collection instead, which was removed", "set store.mode to auto or bucket"])
+        .await;
     assert!(rig.names().await.is_empty());
     rig.settings.mode = StoreMode::Auto;
     let store = rig.store().await;
     let prepared = store.prepare().await.unwrap();
     assert_eq!(store.mode(), "bucket");
-    assert!(prepared.mode_reason.contains("it made a plain one, which was removed"), "{prepared:?}");
+    assert!(prepared.mode_reason.contains("it created a plain collection instead, which was removed"), "{prepared:?}");
     assert!(rig.entry("sensor_readings").await.is_none());
     // One that was there before is somebody's, empty or not.
     rig.db.create_collection("sensor_readings").await.unwrap();
@@ -294,7 +295,7 @@ async fn another_span_and_a_newer_version_are_refused_before_anything_is_changed
     rig.span = Span::HOUR;
     let meta = rig.db.collection::<Document>("hourbucket_meta");
     meta.update_one(doc! { "_id": "schema" }, doc! { "$set": { "version": 2 } }).await.unwrap();
-    rig.refused(&["newer hourbucket", "schema version 2", "this one knows 1"]).await;
+    rig.refused(&["newer hourbucket", "schema version 2", "this one supports 1"]).await;
     assert_eq!(rig.indexes("sensor_buckets").await.len(), 2);
 
     // Written before there was metadata: the pages show it.
@@ -340,7 +341,7 @@ async fn of_instances_that_start_at_once_all_agree_on_mode_and_span() {
 async fn checking_changes_nothing_and_warns() {
     let rig = Rig::new("inspect").await;
     let (text, warnings) = rig.store().await.inspect().await.unwrap();
-    for part in ["MongoDB ", "replica set rs0", "collections to be made", "sensor_readings to be made"] {
+    for part in ["MongoDB ", "replica set rs0", "collections will be created", "sensor_readings will be created"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     assert_eq!(warnings.iter().any(|w| w.contains("CVE-2026-8053")), text.contains("MongoDB 6.0.5"), "{warnings:?}");

@@ -1,12 +1,12 @@
-//! What is wrong with a stored bucket: every document is held against a recomputation of its readings.
+//! Finds what is wrong with a stored bucket: compares every document with a recomputation from its readings.
 //!
-//! Sums: `$inc` has added the doubles in another order than a recomputation does, so two sums are equal when they differ by at
-//! most [`SUM_TOLERANCE`] of the sum of the absolute values (n additions of doubles err by at most n · 2⁻⁵³ of it, and
-//! 10⁻⁹ is that for eight million). Integers are compared exactly. Minimum and maximum are no results of a calculation
-//! and must be equal in value.
+//! Sums: `$inc` has added the doubles in another order than a recomputation does. So two sums are equal if they differ
+//! by at most [`SUM_TOLERANCE`] of the sum of the absolute values (n additions of doubles err by at most n · 2⁻⁵³ of
+//! it, and 10⁻⁹ is that for eight million). Integers are compared exactly. Minimum and maximum are not calculated, so
+//! they must be equal in value.
 //!
 //! Equal readings in one bucket are *possible* duplicates: two readings without a time of their own may be equal, and
-//! nothing in the store tells them from a reading stored twice.
+//! the store cannot distinguish them from a reading that was stored twice.
 
 use std::collections::HashSet;
 
@@ -16,21 +16,22 @@ use super::bucket::{Recomputed, StoredBucket, StoredPage, without_duplicates};
 use super::report::time;
 use crate::model::{FieldSummary, Number, StorageMode};
 
-/// Part of the sum of the absolute values by which two sums of doubles may differ.
+/// Maximum difference between two sums of doubles, relative to the sum of the absolute values.
 pub const SUM_TOLERANCE: f64 = 1e-9;
 
-/// One thing that is wrong.
+/// One difference between a document and its readings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
-    /// In which page; none where it is about the bucket.
+    /// The page number; `None` if the finding concerns the whole bucket.
     pub page: Option<u32>,
-    /// What.
+    /// The kind of difference.
     pub kind: Kind,
 }
 
-/// What is wrong. Times in milliseconds since 1970; `stored` is what the document says, `actual` the recomputation.
+/// A kind of difference. Times in milliseconds since 1970; `stored` is the value in the document, `actual` the
+/// recomputed one.
 #[derive(Debug, Clone, PartialEq)]
-#[allow(missing_docs, reason = "`stored` and `actual` are said above, `n` is a number of readings")]
+#[allow(missing_docs, reason = "`stored` and `actual` are explained above, `n` is a number of readings")]
 pub enum Kind {
     /// `count` is not the number of readings.
     Count { stored: Option<i64>, actual: u64 },
@@ -40,23 +41,24 @@ pub enum Kind {
     LastTs { stored: Option<i64>, actual: i64 },
     /// The summary of a field is not that of its values.
     Summary { field: String, stored: Option<FieldSummary>, actual: Option<FieldSummary> },
-    /// Readings equal to an earlier one of the bucket.
+    /// Readings that equal an earlier one of the bucket.
     Duplicates { n: u64 },
-    /// Readings whose time lies outside the bucket.
+    /// Readings with a time outside the bucket.
     Outside { n: u64 },
-    /// Elements of `readings` that are no readings.
+    /// Elements of `readings` that are not readings.
     Unreadable { n: u64 },
-    /// A page is not there, and one behind it is.
+    /// A page is missing before an existing one.
     MissingPage,
-    /// A page has a next one and would still take readings.
+    /// A page with a successor is not sealed.
     NotSealed,
-    /// A page beside a document in time-series mode, or readings in that document.
+    /// A page with readings next to a document in time-series mode, or readings in that document.
     Stray { n: u64 },
     /// Measurements of a bucket that has no document.
     NoDocument { n: u64 },
-    /// A document in time-series form counts readings, and there is no measurement.
+    /// A document in time-series mode counts readings, but there is no measurement.
     NoMeasurements { stored: i64 },
-    /// Measurements of a bucket whose document says pages: nobody's, left by a conversion. A note, not a difference.
+    /// Measurements of a bucket whose document is in bucket mode, left by a conversion; no reader returns them. A note,
+    /// not a difference.
     Leftover { n: u64 },
 }
 
@@ -80,7 +82,7 @@ impl Kind {
         }
     }
 
-    /// The field of the summary that it is about.
+    /// The summary field that it concerns.
     pub fn field(&self) -> Option<&str> {
         match self {
             Kind::Summary { field, .. } => Some(field),
@@ -88,25 +90,27 @@ impl Kind {
         }
     }
 
-    /// Whether it is only worth knowing.
+    /// Whether it is only a note and does not count as a difference.
     pub fn is_note(&self) -> bool {
         matches!(self, Kind::Leftover { .. })
     }
 
-    /// Why no repair can put it right; `None` where one can.
+    /// Why a repair is impossible; `None` if it is possible.
     pub fn beyond_repair(&self) -> Option<&'static str> {
         match self {
-            Kind::Outside { .. } => Some("readings are not moved to another bucket: look at how they came here"),
-            Kind::Unreadable { .. } => Some("not written by hourbucket: look at the document"),
+            Kind::Outside { .. } => Some("readings are not moved to another bucket: find out how they got there"),
+            Kind::Unreadable { .. } => Some("not written by hourbucket: inspect the document"),
             Kind::NoMeasurements { .. } => {
-                Some("the summary may be all that is left; delete the document to be rid of it")
+                Some("the summary may be all that is left; delete the document to remove it")
             }
-            Kind::Leftover { .. } => Some("seen by nobody; `convert --into bucket` removes them where the server can"),
+            Kind::Leftover { .. } => {
+                Some("no reader returns them; `convert --into bucket` removes them if the server can")
+            }
             _ => None,
         }
     }
 
-    /// What the document says; for those that only count readings, how many.
+    /// The value in the document; for findings that count readings, their number.
     pub fn stored(&self) -> Value {
         match self {
             Kind::Count { stored, .. } => json!(stored),
@@ -118,7 +122,7 @@ impl Kind {
         }
     }
 
-    /// What the readings say.
+    /// The recomputed value.
     pub fn actual(&self) -> Value {
         match self {
             Kind::Count { actual, .. } => json!(actual),
@@ -146,8 +150,8 @@ fn field_json(summary: Option<&FieldSummary>) -> Value {
         .map_or(Value::Null, |s| json!({ "min": num(s.min), "max": num(s.max), "sum": num(s.sum), "count": s.count }))
 }
 
-/// Everything that is wrong with a bucket, page by page. (The pages of the time-series form are held against the
-/// measurements together, and what differs is told of page 0.)
+/// Returns everything that is wrong with a bucket, page by page. (The pages of a time-series bucket are compared with
+/// the measurements together, and differences are reported for page 0.)
 pub fn audit(bucket: &StoredBucket) -> Vec<Finding> {
     match (bucket.storage_mode(), &bucket.measured) {
         (StorageMode::TimeSeries, Some(_)) => time_series(bucket),
@@ -219,7 +223,7 @@ fn time_series(bucket: &StoredBucket) -> Vec<Finding> {
     found
 }
 
-/// What the document of a page says, and what its readings do.
+/// Compares the document of a page with its recomputed readings.
 fn differences(page: &StoredPage, recompute_summary: &Recomputed, unreadable: u64) -> Vec<Finding> {
     let mut found = vec![];
     let mut note = |kind| found.push(Finding { page: Some(page.page), kind });
@@ -227,7 +231,7 @@ fn differences(page: &StoredPage, recompute_summary: &Recomputed, unreadable: u6
     if page.count != i64::try_from(actual).ok() {
         note(Kind::Count { stored: page.count, actual });
     }
-    // A page without readings (sealed before the first one fitted) has no times of its own.
+    // A page without readings (sealed before the first one fitted) has no times.
     if recompute_summary.count > 0 {
         if page.first_ts_ms != Some(recompute_summary.first_ts_ms) {
             note(Kind::FirstTs { stored: page.first_ts_ms, actual: recompute_summary.first_ts_ms });
@@ -260,14 +264,14 @@ fn same(stored: &FieldSummary, actual: &FieldSummary, absolute: f64) -> bool {
             (Number::Int(a), Number::Int(b)) => a == b,
             (a, b) => {
                 let (a, b) = (a.as_f64(), b.as_f64());
-                // If even the absolute values overflow, the order of the additions decides whether a sum is a number,
-                // infinite or none (inf - inf), and no recomputation says which is right.
+                // If even the absolute values overflow, the order of the additions decides whether a sum is finite,
+                // infinite or NaN (inf - inf), and no recomputation can prove which is right.
                 !absolute.is_finite() || a == b || (a - b).abs() <= SUM_TOLERANCE * absolute
             }
         }
 }
 
-/// By value: MongoDB's `$min` keeps whichever of 0.0 and -0.0, or of 1 and 1.0, came first.
+/// Compares by value: MongoDB's `$min` keeps whichever of 0.0 and -0.0, or of 1 and 1.0, came first.
 fn equal(a: Number, b: Number) -> bool {
     match (a, b) {
         (Number::Int(a), Number::Int(b)) => a == b,

@@ -1,4 +1,4 @@
-//! Audits of made-up buckets.
+//! Audits of constructed buckets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn rows(readings: &[(i64, V)]) -> Rows {
     rows
 }
 
-/// A page that says of its readings what is true.
+/// A page whose document matches its readings.
 fn page(n: u32, sealed: bool, readings: &[(i64, V)]) -> StoredPage {
     let rows = rows(readings);
     let recompute_summary = Recomputed::of([&rows]);
@@ -66,7 +66,7 @@ fn what_is_right_is_not_found_whatever_the_order_of_additions() {
     let cancels: Vec<(i64, V)> = [1e15, 0.3, -1e15, 0.1].iter().zip(0..).map(|(v, i)| (i, V::Double(*v))).collect();
     let mut cancels = bucket(vec![page(0, false, &cancels)]);
     cancels.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().sum = Number::Double(0.4);
-    assert_eq!(kinds(&cancels), [], "an error is judged by what was added, not by what is left");
+    assert_eq!(kinds(&cancels), [], "the tolerance depends on the absolute values, not on the result");
     cancels.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().sum = Number::Double(1e8);
     assert_eq!(kinds(&cancels), [(Some(0), "summary")]);
 }
@@ -81,14 +81,14 @@ fn a_sum_that_overflows_is_neither_reported_nor_repaired_again_and_again() {
         assert_eq!(kinds(&stored), [], "{sum}, by the order in which `$inc` came");
     }
     stored.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().count = 3;
-    assert_eq!(kinds(&stored), [(Some(0), "summary")], "what is beside the sum is still compared");
-    // Where no order can overflow, one that is not finite is wrong.
+    assert_eq!(kinds(&stored), [(Some(0), "summary")], "the other parts of the summary are still compared");
+    // If no order of additions can overflow, a sum that is not finite is wrong.
     let mut wrong = bucket(vec![page(0, false, &doubles(0..3))]);
     for sum in [f64::INFINITY, f64::NAN] {
         wrong.pages[0].summary.get_mut("t").unwrap().as_mut().unwrap().sum = Number::Double(sum);
         assert_eq!(kinds(&wrong), [(Some(0), "summary")], "{sum}");
         let said = audit(&wrong)[0].kind.stored();
-        assert!(said["sum"].is_null() && said["min"] == 0.0, "JSON knows no {sum}: {said}");
+        assert!(said["sum"].is_null() && said["min"] == 0.0, "JSON cannot represent {sum}: {said}");
     }
 }
 
@@ -133,7 +133,7 @@ fn duplicates_strangers_gaps_and_seals_are_found() {
     let leftover = audit(&broken).remove(0);
     assert_eq!((leftover.page, leftover.kind.name(), leftover.kind.is_note()), (None, "leftover_measurements", true));
     let empty = bucket(vec![StoredPage { first_ts_ms: Some(0), ..page(0, true, &[]) }, page(1, false, &doubles(0..2))]);
-    assert_eq!(kinds(&empty), [], "an empty sealed page is what a seal before the first reading leaves");
+    assert_eq!(kinds(&empty), [], "sealing a page before its first reading leaves it empty");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn the_pages_of_the_time_series_form_are_held_against_its_measurements_together(
     let pages =
         || vec![series(0, true, &readings[..4]), series(1, true, &readings[4..7]), series(2, false, &readings[7..])];
     assert_eq!(with(pages()), []);
-    // As a recomputation leaves it: counts without meaning, and each field in one page only.
+    // As a recomputation leaves it: the split of the counts has no meaning, and each field is in one page only.
     let mut recomputed = pages();
     let all = series(0, true, &readings);
     recomputed[0].summary.clear();

@@ -1,4 +1,4 @@
-//! What must hold of a stored state at rest.
+//! Invariants of the stored state at rest.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,13 @@ use crate::model::summary::{by_name, summarise};
 use crate::model::{BucketStart, FieldSummary, Reading, Rows, StorageMode};
 
 impl Pages {
-    /// Checks what must hold of a stored state at rest: a page's count and summary are those of its readings (of a
-    /// time-series bucket, those of all its pages together are those of its measurements), a page has no gap before it,
-    /// and exactly those with a next page are sealed (the last one may be, just before its successor is made).
+    /// Checks the invariants of the stored state at rest. The count and summary of a page are those of its readings (in
+    /// a time-series bucket, those of all pages together are those of its measurements). No page is missing before
+    /// another. Exactly the pages with a successor are sealed (the last one may be, just before its successor is
+    /// created).
     ///
     /// # Errors
-    /// What does not hold, and where.
+    /// The violated invariant, and the page.
     pub fn check(&self, max_readings: u32) -> Result<(), String> {
         for ((sensor, start, n), page) in &self.pages {
             let at = format!("page {n} of {sensor} at {}", start.0);
@@ -29,7 +30,7 @@ impl Pages {
                 return Err(format!("{at}: has a next page and is not sealed"));
             }
             if next.is_some_and(|next| next.storage_mode != page.storage_mode) {
-                return Err(format!("{at}: the next page has another form"));
+                return Err(format!("{at}: the next page has another storage mode"));
             }
             if *n > 0 && !self.pages.contains_key(&(sensor.clone(), *start, n - 1)) {
                 return Err(format!("{at}: the page before it is missing"));
@@ -51,7 +52,7 @@ impl Pages {
     }
 }
 
-/// Whether count and summary are those of the readings.
+/// Checks that count and summary are those of the readings.
 fn same(at: &str, count: u64, summary: &BTreeMap<String, FieldSummary>, readings: &[Reading]) -> Result<(), String> {
     if count != readings.len() as u64 {
         return Err(format!("{at}: count {count} but {} readings", readings.len()));
@@ -59,7 +60,7 @@ fn same(at: &str, count: u64, summary: &BTreeMap<String, FieldSummary>, readings
     let mut rows = Rows::default();
     readings.iter().for_each(|r| rows.push_reading(r));
     let expected = by_name(rows.fields(), &summarise(&rows));
-    // Sums depend on the order in which they are added up: by so much, and at the end of the range altogether.
+    // Sums depend on the order of additions: by this much, and completely if they overflow.
     let sizes = readings.iter().fold(1.0, |sum, r| sum + magnitude(r));
     let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * sizes || sizes.is_infinite();
     let same = expected.len() == summary.len()
@@ -74,7 +75,7 @@ fn same(at: &str, count: u64, summary: &BTreeMap<String, FieldSummary>, readings
     }
 }
 
-/// The sum of a reading's numbers without their signs.
+/// The sum of the absolute values of a reading's numbers.
 fn magnitude(reading: &Reading) -> f64 {
     reading.values.values().filter_map(|v| v.as_ref().num()).map(|n| n.as_f64().abs()).sum()
 }

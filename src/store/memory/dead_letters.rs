@@ -1,28 +1,28 @@
-//! Dead letters in memory: kept, counted and evicted as MongoDB does it, with faults that belong to single dead_letters.
+//! Dead letters in memory: stored, counted and evicted as in MongoDB, with faults for individual dead letters.
 
 use super::{MemoryStore, Pages, lock, unknown};
 use crate::model::DeadLetter;
 use crate::store::{DeadLetterWritten, Evicted, StoreError};
 
-/// Dead letters that one call removes at most. Small, so that what goes on behind it is tried as well.
+/// Maximum dead letters that one call evicts. Small, so that tests also cover the continuation after it.
 const EVICTED_MAX: u64 = 7;
 
-/// What the store makes of a dead letter.
+/// The outcome of storing one dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It is stored.
     Takes,
-    /// It is refused, and those beside it are stored.
+    /// It is rejected; the others of the command are stored.
     Refuses,
-    /// The command that has it among its dead letters gets no answer, and nothing of it is stored.
+    /// The whole command gets no response, and nothing of it is stored.
     Hangs,
 }
 
-/// Decides what the store makes of each dead letter.
+/// Decides the outcome for each dead letter.
 pub type Judge = Box<dyn FnMut(&DeadLetter) -> Verdict + Send>;
 
 impl MemoryStore {
-    /// Asks `judge` about every dead letter from now on.
+    /// Calls `judge` for every dead letter from now on.
     pub fn set_judge(&self, judge: Judge) {
         *lock(&self.judge) = judge;
     }

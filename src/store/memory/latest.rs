@@ -1,4 +1,4 @@
-//! `sensor_latest` in memory: what MongoDB holds after the same updates.
+//! `sensor_latest` in memory: the same content as in MongoDB after the same updates.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -14,9 +14,9 @@ pub type Recent = (i64, BTreeMap<String, Value>);
 pub struct LatestDocument {
     /// The latest time, in milliseconds since 1970.
     pub last_ts_ms: i64,
-    /// By field: when its newest value was measured, and the value.
+    /// By field: time and value of its newest reading.
     pub values: BTreeMap<String, (i64, Value)>,
-    /// The newest readings, the latest at the end.
+    /// The newest readings, ascending by time.
     pub recent: Vec<Recent>,
 }
 
@@ -25,7 +25,7 @@ fn borrowed((ts_ms, values): &Recent) -> RecentReading<'_> {
 }
 
 impl LatestDocument {
-    /// Merges an update in; never back in time, and in any order with the same result.
+    /// Merges an update. Values never go back in time, and the order of updates does not change the result.
     pub fn merge(&mut self, update: &LatestUpdate) {
         let new = newest(&update.rows, update.recent_max);
         let absent = self.values.is_empty();

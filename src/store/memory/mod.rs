@@ -1,7 +1,8 @@
-//! The store in memory: all of the contract, none of the database. For tests and simulations, with faults on demand.
+//! The store in memory: implements the full contract without a database, with faults on demand. For tests and
+//! simulations.
 //!
-//! [`Pages`] is the store itself, synchronous and deterministic, so that a simulation can drive it step by step.
-//! [`MemoryStore`] puts it behind the [`Store`] trait and lets a [`Script`] say what goes wrong with each command.
+//! [`Pages`] is the store itself, synchronous and deterministic, so that a simulation can run it step by step.
+//! [`MemoryStore`] implements the [`Store`] trait with it; a [`Script`] decides the fault of each command.
 
 mod check;
 mod dead_letters;
@@ -32,45 +33,45 @@ use latest::LatestDocument;
 /// A stored page.
 #[derive(Debug, Clone, Default)]
 pub struct Page {
-    /// Number of readings, the version.
+    /// Number of readings; the version of the page.
     pub count: u32,
-    /// Takes no more.
+    /// Whether it is closed for appends.
     pub sealed: bool,
     /// The readings in stored order.
     pub readings: Vec<Reading>,
-    /// What the summaries added up to, statement by statement, by field.
+    /// By field: the sum of the summaries of all statements.
     pub summary: BTreeMap<String, FieldSummary>,
-    /// Where its readings are; those of [`StorageMode::TimeSeries`] are not in `readings`.
+    /// Where its readings are stored; in [`StorageMode::TimeSeries`] `readings` is empty.
     pub storage_mode: StorageMode,
     bytes: u64,
 }
 
-/// All pages and dead letters.
+/// The whole stored state: pages, measurements, dead letters, latest state and high-water mark.
 #[derive(Debug, Clone, Default)]
 pub struct Pages {
-    /// By sensor, bucket and page.
+    /// By sensor, bucket and page number.
     pub pages: BTreeMap<(String, BucketStart, u32), Page>,
-    /// The time-series collection: by sensor and bucket, in the order they came.
+    /// The time-series collection: by sensor and bucket, in the order of arrival.
     pub series: BTreeMap<(String, BucketStart), Vec<Reading>>,
-    /// In the order they came.
+    /// Dead letters in the order of arrival.
     pub dead: Vec<DeadLetter>,
-    /// By sensor.
+    /// `sensor_latest`, by sensor.
     pub latest: BTreeMap<String, LatestDocument>,
-    /// No bucket after this one was ever written; `None` before the first was.
+    /// No bucket after this one was ever written; `None` before the first write.
     pub high_water: Option<BucketStart>,
-    /// Bytes of a page's summary, for a recomputation; without it those of MongoDB's pages.
+    /// Limit of a recomputed page's summary in bytes; `None` means that of MongoDB's pages.
     pub summary_bytes_max: Option<u64>,
 }
 
 impl Page {
-    /// Bytes that its summary would take in a document.
+    /// Bytes that its summary would need in a document.
     pub fn summary_bytes(&self) -> u64 {
         self.summary.keys().map(|name| entry_bytes(name)).sum()
     }
 }
 
 impl Pages {
-    /// Carries out one statement: under the version gate, or measurements first and then the summary.
+    /// Executes one statement: under the version guard, or measurements first and then the summary.
     pub fn write(&mut self, write: &PageWrite) -> PageWriteResult {
         if write.storage_mode == StorageMode::TimeSeries {
             self.insert(write);
@@ -79,13 +80,13 @@ impl Pages {
         self.gated(write)
     }
 
-    /// The first half of a write of [`StorageMode::TimeSeries`]: its measurements.
+    /// The first half of a write in [`StorageMode::TimeSeries`]: its measurements.
     pub fn insert(&mut self, write: &PageWrite) {
         let bucket = self.series.entry((write.sensor_id.to_string(), write.start)).or_default();
         bucket.extend(write.rows.to_readings(&write.sensor_id));
     }
 
-    /// The second half: the summary, if it is what was believed.
+    /// The second half: the summary, if it has the expected version.
     pub fn summarise(&mut self, write: &PageWrite) -> PageWriteResult {
         match self.gated(write) {
             PageWriteResult::Done { count } if count == write.count_after() => PageWriteResult::Done { count },
@@ -100,7 +101,7 @@ impl Pages {
             (PageKind::Append { known_count }, Some(page)) => {
                 page.count == known_count && !page.sealed && page.storage_mode == write.storage_mode
             }
-            // Upsert: an append to a page that somebody removed makes it anew.
+            // Upsert: an append to a deleted page recreates it.
             (PageKind::Append { .. }, None) => true,
             (PageKind::Create, Some(_)) => false,
         };
@@ -135,7 +136,7 @@ impl Pages {
         self.latest.entry(update.sensor_id.to_string()).or_default().merge(update);
     }
 
-    /// Looks at one bucket; `storage_mode`: of new buckets.
+    /// Loads one bucket; `storage_mode` is that of new buckets.
     pub fn load(&mut self, request: &LoadRequest, storage_mode: StorageMode) -> LoadedBucket {
         let key = (request.bucket.sensor_id.to_string(), request.bucket.start);
         if request.doubt
@@ -177,7 +178,7 @@ impl Pages {
         LoadedBucket { storage_mode: StorageMode::Bucket, pages: pages.into_iter().map(loaded).collect() }
     }
 
-    /// Every stored reading.
+    /// Every stored reading, from pages and measurements.
     pub fn readings(&self) -> impl Iterator<Item = &Reading> {
         self.pages.values().flat_map(|p| &p.readings).chain(self.series.values().flatten())
     }
@@ -187,25 +188,25 @@ fn stored_bytes(rows: &Rows) -> u64 {
     rows.stored_bytes() + rows.len() as u64 * ARRAY_KEY_BYTES_MAX
 }
 
-/// What goes wrong with one command.
+/// The fault of one command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// Succeeds.
     None,
-    /// It fails, and nothing is applied.
+    /// Fails; nothing is applied.
     NotApplied,
-    /// The answer is lost; nothing was applied.
+    /// The response is lost; nothing was applied.
     LostBefore,
-    /// The answer is lost; everything was applied.
+    /// The response is lost; everything was applied.
     LostAfter,
-    /// The answer is lost; only the first half of the statements was applied, and of a time-series write the
-    /// measurements of all.
+    /// The response is lost; only the first half of the statements was applied, and the measurements of all time-series
+    /// writes.
     LostHalf,
-    /// It is refused for good, statement by statement.
+    /// Every statement is rejected for good.
     Rejected,
 }
 
-/// Decides the fate of each command: a fault, and how long the command takes.
+/// Decides for each command its fault and how long it takes.
 pub type Script = Box<dyn FnMut() -> (Fault, Duration) + Send>;
 
 /// The memory store behind the trait.
@@ -229,12 +230,12 @@ impl std::fmt::Debug for MemoryStore {
 }
 
 impl MemoryStore {
-    /// A store in which nothing goes wrong.
+    /// A store without faults.
     pub fn new() -> MemoryStore {
         MemoryStore::with_script(Box::new(|| (Fault::None, Duration::ZERO)))
     }
 
-    /// A store in which `script` is asked about every command.
+    /// A store that calls `script` for every command.
     pub fn with_script(script: Script) -> MemoryStore {
         let judge: Judge = Box::new(|_| Verdict::Takes);
         MemoryStore {
@@ -245,22 +246,22 @@ impl MemoryStore {
         }
     }
 
-    /// The same store with this form for new buckets.
+    /// The same store with this storage mode for new buckets.
     pub fn with_form(self, storage_mode: StorageMode) -> MemoryStore {
         MemoryStore { storage_mode, ..self }
     }
 
-    /// Another script from now on.
+    /// Replaces the script.
     pub fn set_script(&self, script: Script) {
         *lock(&self.script) = script;
     }
 
-    /// What is stored.
+    /// The stored state, locked.
     pub fn pages(&self) -> MutexGuard<'_, Pages> {
         lock(&self.pages)
     }
 
-    /// A read, which fails or is slow as the script says.
+    /// A read that fails or is slow according to the script.
     async fn read<T>(&self, read: impl FnOnce(&Pages) -> T + Send) -> Result<T, StoreError> {
         let (fault, delay) = self.fate();
         pause(delay).await;
@@ -275,7 +276,7 @@ impl MemoryStore {
     }
 }
 
-/// A panic of a test elsewhere must not hide what is stored.
+/// A panic in a test must not hide the stored state.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -288,7 +289,7 @@ fn unknown() -> StoreError {
     StoreError::Unknown { kind: "timeout", detail: "scripted loss of the answer".into() }
 }
 
-/// A pause also for a zero duration: other tasks must be able to come between any two commands.
+/// Yields even for a zero duration: other tasks must be able to run between any two commands.
 async fn pause(delay: Duration) {
     if delay.is_zero() {
         tokio::task::yield_now().await;
@@ -354,7 +355,7 @@ impl Store for MemoryStore {
             let load = |r: &LoadRequest| self.pages().load(r, self.storage_mode);
             match fault {
                 Fault::None | Fault::Rejected => Ok(requests.iter().map(load).map(Ok).collect()),
-                // A part of the answers is missing.
+                // The second half of the results is missing.
                 Fault::LostHalf => {
                     let half = requests.len() / 2;
                     let missing = requests[half..].iter().map(|_| Err(unknown()));
@@ -410,7 +411,7 @@ impl Store for MemoryStore {
     }
 
     fn dead_letter_bytes(&self) -> BoxFuture<'_, Result<u64, StoreError>> {
-        // Without a fault: it is asked by the clock, and what a script says of commands must not depend on it.
+        // Without a fault: a timer calls this, and the script's sequence of commands must not depend on it.
         Box::pin(async { Ok(self.pages().dead_letter_bytes()) })
     }
 

@@ -1,4 +1,5 @@
-//! What the read API asks, answered from memory. Limits are small, so that what goes on behind them is tried as well.
+//! Executes the queries of the read API in memory. Limits are small, so that tests also cover the continuation after
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use crate::store::reading::{
     StoredSensor,
 };
 
-/// Pages in one answer.
+/// Maximum pages in one result.
 const PAGES_MAX: usize = 7;
 
 impl Pages {
@@ -113,7 +114,7 @@ impl Pages {
         sensors.iter().map(first).collect()
     }
 
-    /// See [`crate::store::Store::dead_letters`].
+    /// See [`crate::store::Store::find_dead_letters`].
     pub fn read_dead_letters(&self, q: &DeadLetterQuery) -> Vec<StoredDeadLetter> {
         let mut all: Vec<_> = self.dead.iter().enumerate().collect();
         all.retain(|(_, dead_letter)| {

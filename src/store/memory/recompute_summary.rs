@@ -1,4 +1,4 @@
-//! A time-series bucket's summary made anew over its pages, as [`crate::store::summary_pages`] plans it.
+//! Recomputes the summary of a time-series bucket over its pages, as [`crate::store::summary_pages`] plans it.
 
 use super::{Page, Pages};
 use crate::model::summary::{PAGE_SUMMARY_BYTES_MAX, by_name, entry_bytes, summarise};
@@ -11,12 +11,12 @@ impl Pages {
         (0..).map_while(|n| self.pages.get(&(sensor_id.to_owned(), start, n))).collect()
     }
 
-    /// Makes the summary anew where it does not count all measurements.
+    /// Recomputes the summary if it does not count all measurements.
     pub(super) fn recompute_summary(&mut self, sensor_id: &str, start: BucketStart) {
         self.recompute_in_part(sensor_id, start, usize::MAX);
     }
 
-    /// The same, ended by a crash behind so many statements.
+    /// The same, but ended by a crash after this many statements.
     pub fn recompute_in_part(&mut self, sensor_id: &str, start: BucketStart, statements: usize) {
         for (n, page) in self.steps(sensor_id, start).into_iter().take(statements) {
             self.pages.insert((sensor_id.to_owned(), start, n), page);

@@ -1,4 +1,5 @@
-//! BSON written straight into one buffer: no document tree, no allocation per element. Only what the hot path needs.
+//! Writes BSON directly into one buffer: no document tree, no allocation per element. Implements only what the hot path
+//! needs.
 
 use mongodb::bson::RawDocumentBuf;
 
@@ -13,19 +14,19 @@ const DATE: u8 = 0x09;
 const INT32: u8 = 0x10;
 const INT64: u8 = 0x12;
 
-/// A BSON document being written. Documents and arrays are opened and closed in order; names must hold no NUL (the
-/// decoders see to that).
+/// A BSON document under construction. Documents and arrays are opened and closed in order. Names must not contain NUL
+/// (the decoders ensure this).
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     buf: Vec<u8>,
 }
 
-/// An open document or array: where its length goes.
+/// An open document or array: the offset of its length.
 #[must_use]
 pub(super) struct Open(usize);
 
 impl Writer {
-    /// A writer with room for `bytes`, and its outermost document open.
+    /// Creates a writer with capacity for `bytes` and opens the outermost document.
     pub(super) fn new(bytes: usize) -> (Writer, Open) {
         let mut writer = Writer { buf: Vec::with_capacity(bytes) };
         let open = writer.open();
@@ -43,7 +44,7 @@ impl Writer {
         Open(at)
     }
 
-    /// Ends a document or array.
+    /// Closes a document or array.
     pub(super) fn close(&mut self, open: Open) {
         self.buf.push(0);
         let len = (self.buf.len() - open.0) as i32;
@@ -56,7 +57,7 @@ impl Writer {
         self.buf.push(0);
     }
 
-    /// An element whose name is `a.b.c`.
+    /// Starts an element with the name `a.b.c`.
     fn path(&mut self, kind: u8, path: [&str; 3]) {
         self.buf.push(kind);
         for (i, part) in path.into_iter().enumerate() {
@@ -160,10 +161,10 @@ impl Writer {
         }
     }
 
-    /// The finished document: the outermost one must be closed.
+    /// Returns the finished document; the outermost document must be closed.
     ///
     /// # Errors
-    /// The buffer is no BSON document, which is a mistake in this module's use.
+    /// The buffer is not a BSON document: a bug in the use of this module.
     pub(super) fn finish(self) -> mongodb::bson::error::Result<RawDocumentBuf> {
         RawDocumentBuf::from_bytes(self.buf)
     }

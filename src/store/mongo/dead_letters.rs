@@ -1,5 +1,5 @@
-//! The collection `dead_letters`, for the commands that look at it: dead letters in the order of their receipt, and without
-//! those that were replayed or are not wanted any more. (They are written by [`crate::store::Store::dead_letters`].)
+//! The collection `dead_letters` for the commands that list, replay and purge dead letters, in the order of receipt.
+//! ([`crate::store::Store::write_dead_letters`] writes them.)
 
 use mongodb::bson::{Binary, Bson, DateTime, Document, doc, spec::BinarySubtype};
 use mongodb::options::ReadConcern;
@@ -26,13 +26,13 @@ impl std::fmt::Display for DeadLetterId {
 /// A stored dead letter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeadLetterDocument {
-    /// Which one.
+    /// Its `_id`.
     pub id: DeadLetterId,
-    /// What it says.
+    /// Its content.
     pub dead_letter: DeadLetter,
 }
 
-/// A dead letter as it is stored.
+/// A dead letter as a BSON document.
 pub(in crate::store::mongo) fn document(dead_letter: &DeadLetter) -> Document {
     doc! {
         "received_at": DateTime::from_millis(dead_letter.received_at_ms),
@@ -44,7 +44,7 @@ pub(in crate::store::mongo) fn document(dead_letter: &DeadLetter) -> Document {
     }
 }
 
-/// The reverse. What somebody else has put there may lack something; it is shown all the same.
+/// Converts a document back. Other programs may have written incomplete documents; missing fields become empty.
 fn dead_letter(mut document: Document) -> DeadLetterDocument {
     let mut text = |name: &str| match document.remove(name) {
         Some(Bson::String(text)) => text,
@@ -95,8 +95,8 @@ fn failed(error: mongodb::error::Error) -> MaintainError {
 }
 
 impl MongoStore {
-    /// The next dead letters: oldest first from the one behind `after` on, at most `dead_letters_max`, and no more once they have
-    /// `bytes_max` bytes of payload.
+    /// Reads the next dead letters, oldest first, starting after `after`. Returns at most `dead_letters_max`, and stops
+    /// once they hold `bytes_max` bytes of payload.
     ///
     /// # Errors
     /// The server failed.
@@ -117,7 +117,7 @@ impl MongoStore {
         self.dead_letters(query, 1, dead_letters_max, bytes_max).await
     }
 
-    /// The newest dead letters, newest first.
+    /// Reads the newest dead letters, newest first.
     ///
     /// # Errors
     /// The server failed.
@@ -149,19 +149,19 @@ impl MongoStore {
         Ok(dead_letters)
     }
 
-    /// Removes these dead letters; what is gone already is no error. Gives how many were there.
+    /// Removes these dead letters and returns how many existed. Ids that do not exist are ignored.
     ///
     /// # Errors
-    /// The server failed; some of them may be gone.
+    /// The server failed; some of them may be removed.
     pub async fn remove_dead_letters(&self, dead_letters: &[DeadLetterId]) -> Result<u64, MaintainError> {
         let ids: Vec<Bson> = dead_letters.iter().map(|id| id.0.clone()).collect();
         self.delete(doc! { "_id": { "$in": ids } }).await
     }
 
-    /// Removes all dead letters that pass the filter, and gives how many those were.
+    /// Removes all dead letters that match the filter and returns how many.
     ///
     /// # Errors
-    /// The server failed; some of them may be gone.
+    /// The server failed; some of them may be removed.
     pub async fn purge_dead_letters(&self, filter: &DeadLetterFilter) -> Result<u64, MaintainError> {
         self.delete(query(filter)).await
     }

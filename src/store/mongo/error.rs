@@ -1,23 +1,24 @@
-//! What MongoDB's errors mean for the one who sent a command: nothing was applied, nobody knows, or never again.
+//! Classifies MongoDB's errors for the caller: nothing was applied, the outcome is unknown, or the data is rejected for
+//! good.
 
 use mongodb::bson::Document;
 use mongodb::error::ErrorKind;
 
 use crate::store::StoreError;
 
-/// What an error of a single statement means.
+/// The meaning of an error of a single statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StatementError {
-    /// The stored page is not what was believed (E11000).
+    /// The stored page does not have the expected version (E11000).
     Conflict,
     /// The data itself cannot be stored.
     Data,
-    /// The server is in trouble: ask again.
+    /// The server is in trouble: send it again.
     Retryable,
 }
 
-/// Sorts the error codes of `writeErrors`. Only what is known to be the data's fault is given up; everything else is
-/// asked again, loudly, since giving up a reading wrongly is worse than waiting.
+/// Classifies the error codes of `writeErrors`. Only codes that are known to be caused by the data reject it; all
+/// others are retried and logged, since rejecting a reading wrongly is worse than waiting.
 pub(super) fn statement_error(code: i32) -> StatementError {
     match code {
         11000 | 11001 | 12582 => StatementError::Conflict,
@@ -31,13 +32,13 @@ pub(super) fn statement_error(code: i32) -> StatementError {
     }
 }
 
-/// What a reply says where the write concern was not met: part of it may be lost again.
+/// The error text of a reply whose write concern was not satisfied: a part of the write may be lost again.
 pub(super) fn concern_error(reply: &Document) -> Option<String> {
     let error = reply.get_document("writeConcernError").ok()?;
     Some(error.get_str("errmsg").unwrap_or("write concern not satisfied").to_owned())
 }
 
-/// What a failed command means.
+/// The meaning of a failed command.
 pub(super) fn command_error(error: &mongodb::error::Error) -> StoreError {
     let detail = describe(error);
     match error.kind.as_ref() {
@@ -48,9 +49,9 @@ pub(super) fn command_error(error: &mongodb::error::Error) -> StoreError {
             StoreError::NotApplied { kind: "network", detail }
         }
         ErrorKind::Command(e) => match e.code {
-            // Unauthorized, AuthenticationFailed, AtlasError: refused before anything is done.
+            // Unauthorized, AuthenticationFailed, AtlasError: refused before anything is executed.
             13 | 18 | 8000 => StoreError::NotApplied { kind: "unauthorized", detail },
-            // NotWritablePrimary and its kin may also end a batch half way.
+            // NotWritablePrimary and related codes may also end a batch midway.
             10107 | 13435 | 13436 | 10058 | 189 | 11602 | 91 | 11600 => {
                 StoreError::Unknown { kind: "no_primary", detail }
             }
@@ -61,12 +62,12 @@ pub(super) fn command_error(error: &mongodb::error::Error) -> StoreError {
         ErrorKind::Write(_) => StoreError::Unknown { kind: "write_concern", detail },
         ErrorKind::Io(e) if e.kind() == std::io::ErrorKind::TimedOut => StoreError::Unknown { kind: "timeout", detail },
         ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } => StoreError::Unknown { kind: "network", detail },
-        // What was read makes no sense, or was found out to be wrong by ourselves: the server is there all the same.
+        // The reply was invalid, or this process found it to be wrong: the server is reachable all the same.
         _ => StoreError::Unknown { kind: "command", detail },
     }
 }
 
-/// The code of a command that failed as a whole.
+/// The error code of a command that failed as a whole.
 pub(super) fn command_code(error: &mongodb::error::Error) -> Option<i32> {
     match error.kind.as_ref() {
         ErrorKind::Command(e) => Some(e.code),
@@ -74,12 +75,13 @@ pub(super) fn command_code(error: &mongodb::error::Error) -> Option<i32> {
     }
 }
 
-/// The error in words. The driver's texts name hosts, never credentials; the URI itself is not in them.
+/// The error text for an operator. The driver's texts name hosts, never credentials; they do not contain the URI.
 pub(super) fn describe(error: &mongodb::error::Error) -> String {
     match error.kind.as_ref() {
         ErrorKind::Command(e) => format!("{} ({}): {}", e.code_name, e.code, e.message),
         ErrorKind::ServerSelection { message, .. } => format!(
-            "no server to write to; is MongoDB running, and are the hosts and the replicaSet of store.uri right? ({message})"
+            "no writable server found; is MongoDB running, and are the hosts and the replicaSet in store.uri correct? \
+             ({message})"
         ),
         _ => error.to_string(),
     }

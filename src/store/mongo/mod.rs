@@ -1,10 +1,11 @@
-//! MongoDB: bucket pages through raw commands ([`pack`]), measurements of time-series buckets ([`series`], [`fence`],
-//! [`recompute_summary`]), loads ([`load`]), what its errors mean ([`error`]), and before all that ([`prepare`]) what the server can
-//! do ([`detect`]), what the database was written with ([`metadata`]) and the collections ([`schema`]).
+//! The MongoDB store. Bucket pages are written with raw commands ([`pack`]), measurements of time-series buckets with
+//! [`time_series`], [`fence`] and [`recompute_summary`]. [`load`] reads buckets back; [`error`] classifies server
+//! errors. Before all that, [`prepare`] detects what the server supports ([`detect`]), checks what the database was
+//! written with ([`metadata`]) and creates the collections ([`schema`]).
 //!
-//! Every operation runs in a task of its own and its handle is waited for with a limit: the driver has no time-out for
-//! an operation. One that is given up is cancelled on this side, and its connection closed; it may still be carried out by
-//! the server, which is exactly what [`StoreError::Unknown`] says.
+//! Every operation runs in a separate task that is awaited with a time limit, since the driver has no timeout for an
+//! operation. An operation that exceeds the limit is cancelled on this side and its connection is closed. The server
+//! may still execute it, which is exactly what [`StoreError::Unknown`] means.
 
 mod bson;
 mod dead_letters;
@@ -50,12 +51,12 @@ use error::{StatementError, command_code, command_error, concern_error, describe
 use pack::{CommandOptions, WriteConcern};
 use write::time_series::TimeSeriesWriter;
 
-/// What preparing has found of native time-series.
+/// The result of detecting native time-series collections.
 #[derive(Debug, Clone, Copy)]
 struct Native {
-    /// New buckets are of that form.
+    /// New buckets use [`StorageMode::TimeSeries`].
     chosen: bool,
-    /// There is such a collection, also where the mode is another.
+    /// The time-series collection exists, even if the mode is another.
     there: bool,
 }
 
@@ -71,22 +72,22 @@ pub struct MongoStore {
     retention: Option<Duration>,
     dead_letters_retention: Duration,
     mode: config::StoreMode,
-    /// What preparing has found; see [`MongoStore::native`].
+    /// Set by preparing; see [`MongoStore::native`].
     native: Arc<OnceLock<Native>>,
     series: Arc<TimeSeriesWriter>,
     optional_indexes: OptionalIndexes,
 }
 
 impl MongoStore {
-    /// A store on the configured server. Nothing is sent yet.
+    /// Creates a store for the configured server. Sends nothing yet.
     ///
     /// # Errors
-    /// The URI or the write concern makes no sense; the text does not show the URI.
+    /// The URI or the write concern is invalid; the text does not contain the URI.
     pub async fn new(config: &config::Store, span: Span, dead_letters: Duration) -> Result<MongoStore, String> {
-        // The driver's message may quote the URI, which may hold a password.
+        // The driver's message may quote the URI, which may contain a password.
         let mut options = ClientOptions::parse(config.uri.reveal())
             .await
-            .map_err(|_| "store.uri: not a connection string that the driver understands".to_owned())?;
+            .map_err(|_| "store.uri: not a valid MongoDB connection string".to_owned())?;
         options.app_name.get_or_insert_with(|| "hourbucket".to_owned());
         options.max_pool_size.get_or_insert(config.pool_max);
         options.max_connecting.get_or_insert(4);
@@ -96,9 +97,9 @@ impl MongoStore {
         let db = client.database(&config.database);
         let write_concern = match config.write_concern.as_str() {
             "majority" => WriteConcern::Majority,
-            n => WriteConcern::Members(n.parse().map_err(|_| "store.write_concern: `majority` or a number")?),
+            n => WriteConcern::Members(n.parse().map_err(|_| "store.write_concern: expected `majority` or a number")?),
         };
-        // Before this process gives up, so that the server can say what it waited for.
+        // Shorter than this process' own timeout, so that the server can report what it waited for.
         let wtimeout_ms = i32::try_from(config.timeout.as_millis() / 4 * 3).unwrap_or(i32::MAX).max(1);
         let options = CommandOptions { span, write_concern, wtimeout_ms };
         Ok(MongoStore {
@@ -117,13 +118,13 @@ impl MongoStore {
         })
     }
 
-    /// The same store, which prepares what these need as well.
+    /// Also prepares these optional indexes.
     #[must_use]
     pub fn with_latest_and_tags(self, optional_indexes: OptionalIndexes) -> MongoStore {
         MongoStore { optional_indexes, ..self }
     }
 
-    /// Runs an operation in a task of its own, for at most `store.timeout`; it is cancelled when nobody waits any more.
+    /// Runs an operation in a separate task for at most `store.timeout`; cancels it when the caller stops waiting.
     async fn limited<T: Send + 'static>(
         &self,
         operation: impl Future<Output = mongodb::error::Result<T>> + Send + 'static,
@@ -131,8 +132,8 @@ impl MongoStore {
         limited(self.timeout, operation).await
     }
 
-    /// Writes of one kind as one command; a command that is refused for its data as a whole is halved until the
-    /// statement at fault stands alone. `comment`: see [`pack::command`].
+    /// Sends writes of one kind as one command. If the server rejects the whole command because of its data, halves it
+    /// until the statement at fault is alone. `comment`: see [`pack::command`].
     fn write_kind<'a>(
         &'a self,
         writes: &'a [&'a PageWrite],
@@ -166,8 +167,8 @@ impl MongoStore {
     }
 }
 
-/// Runs an operation in a task of its own for at most this time, and cancels it when nobody waits any more: a task that
-/// went on would pile up with the next tries. The driver closes a connection that is dropped in the middle of a command.
+/// Runs an operation in a separate task for at most this time, and cancels it when the caller stops waiting: abandoned
+/// tasks would pile up with the retries. The driver closes a connection whose command is dropped midway.
 pub(super) async fn limited<T: Send + 'static>(
     time: Duration,
     operation: impl Future<Output = mongodb::error::Result<T>> + Send + 'static,
@@ -180,7 +181,7 @@ pub(super) async fn limited<T: Send + 'static>(
     }
 }
 
-/// The error of an operation that has not ended within `store.timeout`.
+/// The error of an operation that did not finish within `store.timeout`.
 fn timed_out(time: Duration) -> StoreError {
     StoreError::Unknown { kind: "timeout", detail: format!("no answer within store.timeout ({time:?})") }
 }
@@ -193,7 +194,7 @@ impl<T> Drop for AbortOnDrop<T> {
     }
 }
 
-/// A failure after something was stored: nothing can be said of the whole.
+/// An error after a part was stored: the outcome of the whole is unknown.
 fn in_part(error: StoreError) -> StoreError {
     match error {
         StoreError::NotApplied { kind, detail } => StoreError::Unknown { kind, detail },
@@ -201,7 +202,7 @@ fn in_part(error: StoreError) -> StoreError {
     }
 }
 
-/// Reads the reply to a command: one answer a statement.
+/// Parses the reply to a command: one result per statement.
 fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<PageWriteResult>, StoreError> {
     if let Some(detail) = concern_error(reply) {
         return Err(StoreError::Unknown { kind: "write_concern", detail });
@@ -239,11 +240,11 @@ impl Store for MongoStore {
             let prepared = self.prepare_all().await;
             let prepared = prepared.map_err(|e| PrepareError { detail: e.to_string(), transient: e.transient })?;
             if self.measured() {
-                let waiting = "waiting for the statements of an earlier process";
+                let waiting = "waiting for statements of an earlier process";
                 let failed = |why| PrepareError { detail: format!("{waiting}: {why}"), transient: true };
                 let earlier = write::fence::wait_for_earlier(&self.db, &self.options);
                 let over = tokio::time::timeout(self.timeout, earlier).await;
-                let still = |_| failed("the server still runs some (db.currentOp()), asking again".to_owned());
+                let still = |_| failed("the server still runs some (see db.currentOp()); retrying".to_owned());
                 over.map_err(still)?.map_err(|e| failed(describe(&e)))?;
             }
             Ok(prepared)
@@ -252,7 +253,7 @@ impl Store for MongoStore {
 
     fn write<'a>(&'a self, writes: &'a [PageWrite]) -> BoxFuture<'a, Result<Vec<PageWriteResult>, StoreError>> {
         Box::pin(async move {
-            // The flush stage sends one kind a command, and both forms only after a change of mode.
+            // The flush stage sends one kind per command, and mixes storage modes only after a change of mode.
             let group = |w: &PageWrite| (w.storage_mode == StorageMode::TimeSeries, w.kind == PageKind::Create);
             let mut answers = Vec::with_capacity(writes.len());
             for run in writes.chunk_by(|a, b| group(a) == group(b)) {
@@ -260,7 +261,7 @@ impl Store for MongoStore {
                     StorageMode::TimeSeries => self.write_series(run).await,
                     StorageMode::Bucket => self.write_kind(&run.iter().collect::<Vec<_>>(), None).await,
                 };
-                // What came before is stored.
+                // The groups before this one are stored.
                 answers.extend(if answers.is_empty() { written? } else { written.map_err(in_part)? });
             }
             Ok(answers)
@@ -277,7 +278,7 @@ impl Store for MongoStore {
             let answers = self.load_all(requests, within).await;
             metrics::store_command("load", requests.len() as u64, begun.elapsed().as_secs_f64());
             let mut errors = answers.iter().filter_map(|a| a.as_ref().err());
-            // If nothing was found out at all, it is the store's failure and not that of some buckets.
+            // If no bucket has a result, the store failed, not individual buckets.
             match errors.clone().find(|e| e.is_away()).or_else(|| errors.find(|e| !e.is_deferred())) {
                 Some(error) if error.is_away() || answers.iter().all(Result::is_err) => Err(error.clone()),
                 None if !answers.is_empty() && answers.iter().all(Result::is_err) => Err(timed_out(self.timeout)),

@@ -1,5 +1,5 @@
-//! Page writes as commands: `insert` for new pages, `update` under the version gate for known ones (DESIGN sections 2
-//! and 3), as raw BSON.
+//! Encodes page writes as raw BSON commands: `insert` for new pages, `update` guarded by the version for existing ones
+//! (DESIGN sections 2 and 3).
 
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::options::Acknowledgment;
@@ -8,23 +8,23 @@ use super::bson::Writer;
 use crate::model::{PageKind, PageWrite, Rows, Span, StorageMode};
 use crate::store::mongo::names::BUCKETS;
 
-/// The version of the document's shape.
+/// The version of the document schema.
 pub(super) const SCHEMA_VERSION: i32 = 1;
-/// `storage` of a bucket whose readings are measurements.
+/// The value of `storage` in a bucket whose readings are measurements.
 pub(super) const SERIES: &str = "timeseries";
 
-/// What goes into every command.
+/// Options that every command carries.
 #[derive(Debug, Clone)]
 pub(super) struct CommandOptions {
     /// `bucket.span`
     pub(super) span: Span,
-    /// `w`: `majority` or a number of members.
+    /// The `w` of the write concern: `majority` or a number of members.
     pub(super) write_concern: WriteConcern,
-    /// Milliseconds after which the server gives up waiting for the write concern.
+    /// Milliseconds after which the server stops waiting for the write concern.
     pub(super) wtimeout_ms: i32,
 }
 
-/// `w` of the write concern.
+/// The `w` of a write concern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WriteConcern {
     Majority,
@@ -32,7 +32,7 @@ pub(super) enum WriteConcern {
 }
 
 impl WriteConcern {
-    /// `w` of a command.
+    /// The value of `w` in a command.
     pub(super) fn w(self) -> Bson {
         match self {
             WriteConcern::Majority => Bson::from("majority"),
@@ -40,7 +40,7 @@ impl WriteConcern {
         }
     }
 
-    /// The same for the driver's own methods, journaled.
+    /// The same for the driver's own methods, with `j: true`.
     pub(super) fn driver(self) -> mongodb::options::WriteConcern {
         let w = match self {
             WriteConcern::Majority => Acknowledgment::Majority,
@@ -51,30 +51,31 @@ impl WriteConcern {
 }
 
 impl CommandOptions {
-    /// The `writeConcern` of commands that are not hot.
+    /// The `writeConcern` of commands outside the hot path.
     pub(super) fn document(&self) -> Document {
         doc! { "w": self.write_concern.w(), "j": true, "wtimeout": self.wtimeout_ms }
     }
 
-    /// Writes the `writeConcern`.
+    /// Appends the `writeConcern`.
     pub(super) fn write_to(&self, w: &mut Writer) {
         let concern = w.document("writeConcern");
         match self.write_concern {
             WriteConcern::Majority => w.str("w", "majority"),
             WriteConcern::Members(n) => w.i32("w", n),
         }
-        // A standalone server acknowledges before its journal unless told so; on a replica set majority implies it.
+        // A standalone server acknowledges before its journal is synced unless `j` is set; on a replica set majority
+        // implies it.
         w.bool("j", true);
         w.i32("wtimeout", self.wtimeout_ms);
         w.close(concern);
     }
 }
 
-/// The command for writes of one kind: all `Create` or all `Append`. Of [`StorageMode::TimeSeries`] it holds the summaries only;
-/// `comment` then says whose it is.
+/// Encodes writes of one kind, all `Create` or all `Append`, as one command. In [`StorageMode::TimeSeries`] it contains
+/// only the summaries, and `comment` identifies the statement for the fence.
 ///
 /// # Errors
-/// A mistake in the writing of BSON.
+/// The encoder produced invalid BSON: a bug.
 pub(super) fn command(
     writes: &[&PageWrite],
     options: &CommandOptions,
@@ -103,17 +104,17 @@ pub(super) fn command(
     w.finish()
 }
 
-/// The size in bytes of the command for these writes, which is made and dropped: what a benchmark of the packing needs.
+/// Encodes the command for these writes and returns its size in bytes; for the benchmark of the encoding.
 ///
 /// # Errors
-/// A mistake in the writing of BSON.
+/// The encoder produced invalid BSON: a bug.
 pub fn packed_bytes(writes: &[PageWrite], span: Span) -> mongodb::bson::error::Result<usize> {
     let options = CommandOptions { span, write_concern: WriteConcern::Majority, wtimeout_ms: 0 };
     let writes: Vec<&PageWrite> = writes.iter().collect();
     Ok(command(&writes, &options, None)?.as_bytes().len())
 }
 
-/// `_id` of a page.
+/// The `_id` of a page.
 fn id(w: &mut Writer, write: &PageWrite) {
     let id = w.document("_id");
     w.str("sensor_id", &write.sensor_id);
@@ -173,9 +174,10 @@ fn readings(w: &mut Writer, name: &str, rows: &Rows) {
     w.close(list);
 }
 
-/// The gated update. `upsert` is on so that a page that is not as believed answers E11000 for its own statement (without
-/// it a command of many statements only tells how many matched). The gate is written as a range: an equality would be
-/// copied into a document that the upsert makes (where the page was removed meanwhile), and its count would lie.
+/// The guarded update. `upsert` is on so that a page without the expected version returns E11000 for its own statement
+/// (otherwise a command of many statements reports only how many matched). The guard is written as a range: an upsert
+/// would copy an equality into the document that it creates (if the page was deleted in the meantime), and its count
+/// would be wrong.
 fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
     let q = w.document("q");
     id(w, write);
@@ -188,7 +190,7 @@ fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
     let open = w.document("has_overflow");
     w.bool("$ne", true);
     w.close(open);
-    // `hourbucket convert` may have brought the bucket into the other form, with the same count.
+    // `hourbucket convert` may have changed the bucket's storage mode with the same count.
     match write.storage_mode {
         StorageMode::Bucket => {
             let open = w.document("storage");
@@ -227,7 +229,7 @@ fn update(w: &mut Writer, write: &PageWrite, known_count: u32, span: Span) {
     w.close(insert);
     w.close(u);
     w.bool("upsert", true);
-    // The planner would weigh the sensor's index against `_id` for every statement.
+    // Without the hint the planner would weigh the sensor's index against `_id` for every statement.
     w.str("hint", "_id_");
 }
 

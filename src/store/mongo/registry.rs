@@ -1,4 +1,4 @@
-//! The registry collection, and its change stream where the server has one.
+//! The registry collection, and its change stream if the server supports one.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) struct MongoRegistry {
 }
 
 impl MongoRegistry {
-    /// `timeout`: for the answer to one command, of which a large collection takes many.
+    /// `timeout` applies to each command; a large collection needs many.
     pub(super) fn new(db: &Database, query: RegistryQuery, timeout: Duration) -> MongoRegistry {
         MongoRegistry { collection: db.collection(&query.collection), query, timeout }
     }
@@ -63,12 +63,15 @@ impl RegistryReader for MongoRegistry {
             let watch = self.collection.watch().full_document(FullDocumentType::UpdateLookup);
             match tokio::time::timeout(self.timeout, watch.into_future()).await {
                 Ok(Ok(stream)) => Ok(RegistryWatch::Changes(Box::new(Stream { stream, query: self.query.clone() }))),
-                // The server has answered: it does not do that here.
+                // The server responded: it does not support change streams here.
                 Ok(Err(error)) if matches!(error.kind.as_ref(), ErrorKind::Command(_)) => {
                     Ok(RegistryWatch::NotPossible(describe(&error)))
                 }
                 Ok(Err(error)) => Err(command_error(&error)),
-                Err(_) => Err(StoreError::NotApplied { kind: "timeout", detail: "opening a change stream".into() }),
+                Err(_) => Err(StoreError::NotApplied {
+                    kind: "timeout",
+                    detail: "no answer within store.timeout when opening a change stream".into(),
+                }),
             }
         })
     }
@@ -86,7 +89,7 @@ impl RegistryChanges for Stream {
                 let event = match self.stream.next().await {
                     Some(Ok(event)) => event,
                     Some(Err(error)) => return Err(command_error(&error)),
-                    None => return Err(ended("the change stream has ended")),
+                    None => return Err(ended("the change stream ended")),
                 };
                 if let Some(change) = change(&event, &self.query)? {
                     return Ok(change);
@@ -100,12 +103,12 @@ fn ended(detail: &str) -> StoreError {
     StoreError::NotApplied { kind: "registry", detail: detail.into() }
 }
 
-/// What an event means; `None` where nothing.
+/// Converts an event; `None` if it does not concern the registry.
 fn change(
     event: &ChangeStreamEvent<RawDocumentBuf>,
     query: &RegistryQuery,
 ) -> Result<Option<RegistryChange>, StoreError> {
-    // An event names its document by `_id`; only where that is the sensor's id does it say whose tags have gone.
+    // An event names its document by `_id`. Only if that is the sensor id does the event identify the removed sensor.
     let by_key = query.id_field == "_id";
     let gone = || {
         let id = event.document_key.as_ref().and_then(|key| RawDocumentBuf::try_from(key).ok());
@@ -123,7 +126,7 @@ fn change(
             }
             Ok(match event.full_document.as_ref() {
                 Some(document) => record(document, query).map(RegistryChange::Set),
-                // Removed since.
+                // Removed since the event.
                 None => Some(gone()),
             })
         }
@@ -135,7 +138,7 @@ fn change(
     }
 }
 
-/// What is wanted of a document; `None` where its id cannot be a sensor's.
+/// Extracts the requested fields; `None` if the document's id cannot be a sensor id.
 fn record(document: &RawDocument, query: &RegistryQuery) -> Option<RegistryRecord> {
     let sensor_id = id_text(at(document, &query.id_field)?)?;
     let fields = if query.fields.is_empty() {
@@ -148,7 +151,7 @@ fn record(document: &RawDocument, query: &RegistryQuery) -> Option<RegistryRecor
     Some(RegistryRecord { sensor_id, fields })
 }
 
-/// The value at a path with dots.
+/// The value at a dotted path.
 fn at<'a>(document: &'a RawDocument, path: &str) -> Option<RawBsonRef<'a>> {
     match path.split_once('.') {
         None => document.get(path).ok()?,
@@ -156,7 +159,7 @@ fn at<'a>(document: &'a RawDocument, path: &str) -> Option<RawBsonRef<'a>> {
     }
 }
 
-/// A sensor's id: a text, a whole number or an ObjectId.
+/// A sensor id: a string, an integer or an ObjectId.
 fn id_text(value: RawBsonRef<'_>) -> Option<String> {
     match value {
         RawBsonRef::String(_) | RawBsonRef::Int32(_) | RawBsonRef::Int64(_) | RawBsonRef::ObjectId(_) => text(value),

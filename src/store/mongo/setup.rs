@@ -1,7 +1,7 @@
-//! Commands that look at the collections and change them, and what it means when one fails.
+//! Commands that inspect and change the collections, and the classification of their errors.
 //!
-//! What changes something carries the write concern of every other write: a collection, an index or the metadata that a
-//! failover takes back would leave readings behind that nothing describes.
+//! Commands that change something use the same write concern as all other writes. If a failover rolled back a
+//! collection, an index or the metadata, the stored readings would have no description.
 
 use mongodb::Database;
 use mongodb::bson::{Document, doc};
@@ -15,27 +15,28 @@ pub(in crate::store::mongo) const INDEX_NOT_FOUND: i32 = 27;
 pub(in crate::store::mongo) const NAMESPACE_EXISTS: i32 = 48;
 pub(in crate::store::mongo) const INDEX_OPTIONS_CONFLICT: i32 = 85;
 
-/// Codes of a server that is changing its primary, starting, stopping or busy, or (a mongos) out of reach of another:
-/// HostUnreachable, HostNotFound, LockTimeout, LockBusy, MaxTimeMSExpired, NetworkTimeout, ShutdownInProgress, WriteConflict,
-/// ConflictingOperationInProgress, FailedToSatisfyReadPreference, ReadConcernMajorityNotAvailableYet, PrimarySteppedDown,
-/// ExceededTimeLimit, SocketException, NotPrimary and its kin, and the interruptions.
+/// Error codes that are transient: the server is changing its primary, starting, stopping or busy, or a mongos cannot
+/// reach a shard. HostUnreachable, HostNotFound, LockTimeout, LockBusy, MaxTimeMSExpired, NetworkTimeout,
+/// ShutdownInProgress, WriteConflict, ConflictingOperationInProgress, FailedToSatisfyReadPreference,
+/// ReadConcernMajorityNotAvailableYet, PrimarySteppedDown, ExceededTimeLimit, SocketException, NotPrimary and related
+/// codes, and the interruptions.
 const PASSING: [i32; 21] =
     [6, 7, 24, 46, 50, 89, 91, 112, 117, 133, 134, 189, 262, 9001, 10058, 10107, 11600, 11602, 13388, 13435, 13436];
 
-/// What can go wrong while the collections are prepared, in words for the operator.
+/// An error while the collections are prepared, with a text for the operator.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {detail}")]
 pub(in crate::store::mongo) struct SchemaError {
-    /// What was being done.
+    /// The step that failed.
     pub(in crate::store::mongo) step: String,
-    /// Why it did not work, and what to do.
+    /// The reason, and what to do.
     pub(in crate::store::mongo) detail: String,
-    /// Whether another try may work (no server, no primary).
+    /// Whether a retry may succeed (no server, no primary).
     pub(in crate::store::mongo) transient: bool,
 }
 
 impl SchemaError {
-    /// Somebody has to do something first.
+    /// An error that needs an operator's action; a retry cannot succeed.
     pub(in crate::store::mongo) fn lasting(step: impl Into<String>, detail: impl Into<String>) -> SchemaError {
         SchemaError { step: step.into(), detail: detail.into(), transient: false }
     }
@@ -44,11 +45,11 @@ impl SchemaError {
 /// A command that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store::mongo) struct Failure {
-    /// The server's code, where the server answered.
+    /// The server's error code, if the server responded.
     pub(in crate::store::mongo) code: Option<i32>,
-    /// In the server's words.
+    /// The server's error text.
     pub(in crate::store::mongo) detail: String,
-    /// Whether another try may work.
+    /// Whether a retry may succeed.
     pub(in crate::store::mongo) transient: bool,
 }
 
@@ -63,12 +64,12 @@ impl Failure {
         }
     }
 
-    /// The failure of a step; where rights are missing, what to grant.
+    /// Adds the failed step, and advice if privileges are missing.
     pub(in crate::store::mongo) fn at(self, step: impl Into<String>) -> SchemaError {
         let advice = match self.code {
             Some(UNAUTHORIZED) => {
                 "; grant the user of store.uri the roles readWrite and dbAdmin on this database, or run `hourbucket \
-                 init` once as a user who has them (the service itself then needs readWrite only)"
+                 init` once as a user with these roles (the service itself then needs only readWrite)"
             }
             _ => "",
         };
@@ -76,7 +77,7 @@ impl Failure {
     }
 }
 
-/// The database being set up.
+/// The database that is prepared.
 #[derive(Debug)]
 pub(in crate::store::mongo) struct Setup<'a> {
     pub(in crate::store::mongo) db: &'a Database,
@@ -108,7 +109,7 @@ impl<'a> Setup<'a> {
         command.insert("writeConcern", self.write_concern.clone());
         let reply = db.run_command(command).await.map_err(|e| Failure::of(&e))?;
         match reply.get_document("writeConcernError") {
-            // Done, but not on as many members as asked for. Every step can be repeated, so it will be.
+            // Applied, but not on as many members as requested. The caller retries; every step is idempotent.
             Ok(concern) => Err(Failure {
                 code: concern.get_i32("code").ok(),
                 detail: concern.get_str("errmsg").unwrap_or("write concern not satisfied").to_owned(),
@@ -118,7 +119,7 @@ impl<'a> Setup<'a> {
         }
     }
 
-    /// Creates a collection with zstd compression, or without where the server does not take storage options.
+    /// Creates a collection with zstd compression, or without it if the server refuses storage options.
     pub(in crate::store::mongo) async fn create(&self, name: &str, options: &Document) -> Result<(), Failure> {
         let mut plain = doc! { "create": name };
         plain.extend(options.clone());
@@ -134,11 +135,11 @@ impl<'a> Setup<'a> {
         }
     }
 
-    /// What `listCollections` says of the named collections and views.
+    /// Lists the named collections and views.
     pub(in crate::store::mongo) async fn list(&self, names: &[&str]) -> Result<Listing, SchemaError> {
         let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
         let command = doc! { "listCollections": 1, "filter": { "name": { "$in": names } } };
-        let step = "looking at the collections (listCollections)";
+        let step = "listing the collections (listCollections)";
         let reply = self.ask(command).await.map_err(|f| f.at(step))?;
         let batch = reply.get_document("cursor").and_then(|c| c.get_array("firstBatch"));
         let found = batch.map(|b| b.iter().filter_map(|d| d.as_document().cloned()).collect());
@@ -146,7 +147,7 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// What is there: the entries of `listCollections`.
+/// The entries that `listCollections` returned.
 #[derive(Debug, Clone, Default)]
 pub(in crate::store::mongo) struct Listing(pub(in crate::store::mongo) Vec<Document>);
 
@@ -156,7 +157,7 @@ impl Listing {
         self.0.iter().find(|d| d.get_str("name").is_ok_and(|n| n == name))
     }
 
-    /// The options it was made with, or has got since.
+    /// The options it was created with, including later changes.
     pub(in crate::store::mongo) fn options(&self, name: &str) -> Option<&Document> {
         self.get(name)?.get_document("options").ok()
     }

@@ -1,45 +1,50 @@
-//! `hourbucket convert`: buckets of a span from pages into measurements of the time-series collection, and back.
+//! `hourbucket convert`: converts the buckets of a time range from pages to measurements of the time-series collection,
+//! and back.
 //!
-//! A bucket has one form, told by the document of its page 0; measurements of a sensor-hour whose document does not say
-//! `storage: "timeseries"` are nobody's, and no reader looks at them. So the form changes in one instant, and every
-//! reading can be read exactly once before, at and after it.
+//! A bucket has one storage mode, stored in the document of its page 0. Measurements of a sensor-hour whose document
+//! does not contain `storage: "timeseries"` belong to no bucket, and no reader returns them. So the mode changes
+//! atomically, and every reading can be read exactly once before, during and after the change.
 //!
-//! Pages into measurements, each bucket by itself ([`crate::store::mongo::swap`]; [`AT_ONCE`] of them at a time, all in memory):
-//! 1. read (majority); a bucket that differs from its readings is left for `reconcile`;
-//! 2. insert the readings that are not among its measurements yet: equal ones are counted, so a second run adds only
-//!    what the first has left out;
-//! 3. read the measurements back (majority) and compare them one by one with the pages;
-//! 4. swap: page 0 becomes the summary document, recomputed from the measurements, and the other pages go, each gated by
-//!    the count, seal and form it was read with. One document is replaced in one statement; several, in a transaction.
+//! Pages to measurements, each bucket separately ([`super::convert_bucket`]; [`AT_ONCE`] buckets concurrently, all in
+//! memory):
+//! 1. Read the bucket (majority). A bucket that differs from its readings is left for `reconcile`.
+//! 2. Insert the readings that are not among its measurements yet. Equal ones are counted, so a second run adds only
+//!    what the first run did not insert.
+//! 3. Read the measurements back (majority) and compare them one by one with the pages.
+//! 4. Swap: the summary document, recomputed from the measurements, replaces page 0, and the other pages are deleted.
+//!    Each change is guarded by the count, seal and storage mode that were read. A single document is replaced in one
+//!    statement, several in a transaction.
 //!
-//! A crash before 4 leaves pages, and measurements that nobody reads; after it, the new form. A second run begins such a
-//! bucket again, and finds it done or copies the rest.
+//! A crash before step 4 leaves the pages, and measurements that no reader returns; after it, the new mode. A second
+//! run starts with this bucket again, and either finds it done or copies the rest.
 //!
-//! Measurements into pages: read, cut into pages, and swapped in the same way: page 0 with its readings replaces the
-//! document, the other pages are inserted in the same transaction. What was measurements is *leftover* then. It is
-//! removed only after the pages were read back and hold every one of it:
-//! - MongoDB 7.0 and later delete measurements of a sensor and a span. This is tried, not asked for by version.
-//! - Before, a server deletes whole series only (by `meta`). So leftovers stay, unseen, until retention takes them; or
-//!   `drop_leftovers` deletes all measurements of a sensor, if every one of them is a leftover that its pages hold. That
-//!   is safe only while no instance writes in time-series mode: between the look and the delete such an instance could
-//!   insert a measurement of a new hour. Therefore it must be asked for.
+//! Measurements to pages: read, split into pages, and swap in the same way. Page 0 with its readings replaces the
+//! document, and the other pages are inserted in the same transaction. The measurements are *leftovers* then. They are
+//! removed only after the pages were read back and hold every one of them:
+//! - MongoDB 7.0 and later delete the measurements of a sensor and a time range. This is determined by trying, not from
+//!   the version.
+//! - Earlier servers delete only whole series (by `meta`). So leftovers stay, invisible to readers, until retention
+//!   removes them. Or `drop_leftovers` deletes all measurements of a sensor if every one of them is a leftover that its
+//!   pages hold. That is safe only while no instance writes in time-series mode: between the check and the delete such
+//!   an instance could insert a measurement of a new hour. Therefore it must be requested explicitly.
 //!
-//! A reader of raw readings must go by the documents (a `$lookup` of measurements for documents in time-series form), not
-//! unite both collections blindly: it would see leftovers, and the copies of a conversion under way, a second time.
+//! A reader of raw readings must follow the documents (a `$lookup` of measurements for documents in time-series mode).
+//! A union of both collections would return leftovers, and the copies of a conversion in progress, a second time.
 //!
-//! Beside a running service. An append, a seal or a new page before the swap makes the gate fail, and the bucket is begun
-//! again ([`TRIES`]). A service that has loaded the bucket before the swap and writes after it does one of these:
-//! - it appends to page 0: `count` or `storage` is another; a conflict, and it loads. (With pages of one and the same
-//!   count on both sides only `storage` tells: the service's gate must name the form.)
-//! - it appends to a page that is gone (its upsert makes it anew), or creates the next one: a *stray* page beside a
-//!   document in time-series form. Its readings stand in it once, and nowhere else. They are folded in, under the gates
-//!   of document and page, when this run is through, by the next run, and by `reconcile --repair`.
-//! - it inserts measurements for a bucket that is pages now: its document write is a conflict; it loads the pages and
-//!   writes there. The measurements are leftovers.
+//! Concurrency with a running service. An append, a seal or a new page before the swap makes the guard fail, and the
+//! bucket is converted again from the start ([`TRIES`]). A service that loaded the bucket before the swap and writes
+//! after it does one of these:
+//! - It appends to page 0. `count` or `storage` differs, so this is a conflict, and the service loads the bucket. (If
+//!   the pages on both sides have the same count, only `storage` differs: the service's guard must contain the mode.)
+//! - It appends to a deleted page (its upsert recreates it), or creates the next one. The result is a *stray* page next
+//!   to a document in time-series mode. Its readings are stored once, in this page only. They are folded in, under the
+//!   guards of document and page, at the end of this run, by the next run, and by `reconcile --repair`.
+//! - It inserts measurements for a bucket that consists of pages now. Its document write is a conflict; the service
+//!   loads the pages and writes there. The measurements are leftovers.
 //!
-//! The window for these is from a load to its write, seconds at most; a bucket kept in memory between is one that has not
-//! ended for long. So only buckets are taken that ended before `ended_before_ms`. Two conversions in opposite directions
-//! must not run at once: each would take the other's copies for leftovers.
+//! The window for these cases is from a load to its write: seconds at most, except for a bucket kept in memory in
+//! between, which has ended only recently. So only buckets that ended before `ended_before_ms` are converted. Two
+//! conversions in opposite directions must not run at the same time: each would take the other's copies for leftovers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -57,40 +62,41 @@ use crate::store::mongo::names::READINGS;
 use crate::store::mongo::pack::SERIES;
 use crate::store::mongo::read::bucket_reader::{Collections, Native, failed, key_of, measured_in, selected};
 
-/// Tries for a bucket that somebody writes to.
+/// Attempts for a bucket that another writer keeps changing.
 const TRIES: u32 = 10;
-/// Passes over the span: the second one folds what came in beside the first.
+/// Passes over the range: the second one folds in the stray pages that appeared during the first.
 const PASSES: u32 = 3;
-/// Buckets at once: most of the time of each is waiting for a majority to have written its journal.
+/// Buckets converted concurrently: most of the time is spent waiting for a majority to sync its journal.
 const AT_ONCE: usize = 8;
 
-/// Called after each step of a bucket; where it says `true` the conversion ends there, as in a crash (for tests).
+/// Called after each step of a bucket; if it returns `true`, the conversion ends there, as in a crash (for tests).
 pub type Hook = Arc<dyn Fn(Step, &BucketKey) -> bool + Send + Sync>;
 
-/// What to do.
+/// What to convert, and how.
 #[derive(Clone)]
 pub struct ConvertOptions {
-    /// Which buckets; the span is widened to whole buckets.
+    /// Which buckets; the range is widened to whole buckets.
     pub selection: Selection,
-    /// Only buckets that ended at or before this, in milliseconds since 1970.
+    /// Only buckets that ended at or before this time, in milliseconds since 1970.
     pub ended_before_ms: i64,
-    /// The form they shall have.
+    /// The storage mode to convert to.
     pub into: StorageMode,
     /// `bucket.max_readings` and `bucket.max_bytes`, for new pages.
     pub page: (u32, u64),
-    /// Remove leftovers by whole sensors where the server can do no better. No instance may write in time-series mode.
+    /// Remove leftovers by whole sensors if the server cannot delete single ones. No instance may write in time-series
+    /// mode.
     pub drop_leftovers: bool,
     /// For tests.
     pub hook: Option<Hook>,
 }
 
-/// What became of the measurements of a bucket that is pages now.
+/// The outcome of removing the measurements of a bucket that consists of pages now.
 enum Removal {
     Nothing,
     Removed(u64),
-    /// The server deletes whole series only.
+    /// The server deletes only whole series.
     Refused,
-    /// They must stay, and why.
+    /// They must be kept, and why.
     Kept(String),
 }
 
@@ -105,11 +111,11 @@ struct Run<'a> {
 }
 
 impl MongoStore {
-    /// Brings the buckets of a span into another form; `progress` is called now and then. May be ended at any moment and
-    /// given again.
+    /// Converts the buckets of a range to another storage mode; calls `progress` regularly. May be interrupted at any
+    /// moment and run again.
     ///
     /// # Errors
-    /// The server failed or cannot do it; the text says what to do.
+    /// The server failed or lacks a feature; the text includes what to do.
     pub async fn convert(
         &self,
         options: &ConvertOptions,
@@ -118,13 +124,13 @@ impl MongoStore {
         if self.measurements_collection().await? == Native::Absent {
             return Err(MaintainError::Refused(format!(
                 "there is no time-series collection {READINGS} with timeField ts and metaField meta: with \
-                 store.mode = \"timeseries\", `hourbucket init` makes it"
+                 store.mode = \"timeseries\", `hourbucket init` creates it"
             )));
         }
         let span = self.options.span;
         let mut selection = options.selection.clone();
         selection.from_ms = span.floor(selection.from_ms).0;
-        // A bucket has ended if it began a span earlier.
+        // A bucket has ended if it started a span earlier.
         selection.to_ms = selection.to_ms.min(options.ended_before_ms.saturating_sub(span.ms() - 1));
         let all = self.collections();
         let (done, at) = (Converted::default(), Progress::default());
@@ -153,12 +159,12 @@ impl Run<'_> {
         }
     }
 
-    /// All buckets that are not in the form asked for, once.
+    /// One pass over all buckets that are not in the requested mode.
     async fn pass(&mut self, progress: &mut impl FnMut(Progress)) -> Result<(), MaintainError> {
         let what = failed("reading the buckets");
         let mut filter = selected(&self.selection);
         match self.options.into {
-            // Pages beside a document in time-series form, and readings in one, too.
+            // Also stray pages, and readings in a document in time-series mode.
             StorageMode::TimeSeries => {
                 filter.insert("$or", [doc! { "storage": { "$ne": SERIES } }, doc! { "readings": { "$exists": true } }])
             }
@@ -187,7 +193,7 @@ impl Run<'_> {
         self.buckets(keys).await
     }
 
-    /// Some buckets at once. All are brought to their end, then the first error counts.
+    /// Converts some buckets concurrently. Completes all of them, then returns the first error.
     async fn buckets(&mut self, keys: Vec<BucketKey>) -> Result<(), MaintainError> {
         let turns = join_all(keys.iter().map(|key| self.bucket(key))).await;
         let mut first = Ok(());
@@ -200,7 +206,7 @@ impl Run<'_> {
                     self.removed(key, removal);
                 }
                 Ok((Turn::Nothing, _)) => {}
-                Ok((Turn::Again, _)) => self.done.skip(key, "somebody kept writing to it: try again later".into()),
+                Ok((Turn::Again, _)) => self.done.skip(key, "other writers kept changing it: try again later".into()),
                 Ok((Turn::Skip(why), _)) => self.done.skip(key, why),
                 Err(error) => first = first.and(Err(error)),
             }
@@ -209,7 +215,7 @@ impl Run<'_> {
         first
     }
 
-    /// One bucket, until it is done or somebody else was faster too often.
+    /// Converts one bucket; gives up after [`TRIES`] conflicts with other writers.
     async fn bucket(&self, key: &BucketKey) -> Result<(Turn, Removal), MaintainError> {
         let told = |step, key: &BucketKey| self.told(step, key);
         for _ in 0..TRIES {
@@ -237,7 +243,7 @@ impl Run<'_> {
         }
     }
 
-    /// Removes the measurements of a bucket that is pages, if its pages hold them all and the server can.
+    /// Removes the measurements of a bucket of pages, if its pages hold them all and the server supports it.
     async fn remove(&self, key: &BucketKey) -> Result<Removal, MaintainError> {
         if !self.deletes_by_time {
             return Ok(Removal::Nothing);
@@ -250,7 +256,7 @@ impl Run<'_> {
         }
         let removal = match self.all.measurements.delete_many(measured_in(key, bucket.end_ms)).await {
             Ok(result) => Removal::Removed(result.deleted_count),
-            // The server is older than 7.0: it deletes by `meta` only.
+            // The server is older than 7.0: it deletes only by `meta`.
             Err(error) if is_refusal(&error) => Removal::Refused,
             Err(error) => return Err(failed("removing measurements")(error)),
         };
@@ -258,7 +264,7 @@ impl Run<'_> {
         Ok(removal)
     }
 
-    /// What an earlier run, or a server that deletes whole series only, has left.
+    /// Removes what an earlier run, or a server that deletes only whole series, has left.
     async fn remove_leftovers(&mut self) -> Result<(), MaintainError> {
         let (all, mut sensors) = (self.all.clone(), BTreeSet::new());
         let mut hours = all.hours(&self.selection).await?;
@@ -283,7 +289,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Deletes all measurements of a sensor, if each is a leftover that its pages hold; `None` where one is not.
+    /// Deletes all measurements of a sensor, if each is a leftover that its pages hold; returns `None` if one is not.
     async fn remove_series(&self, sensor: &SensorId) -> Result<Option<u64>, MaintainError> {
         for key in self.hours_of(sensor).await? {
             let bucket = self.all.bucket(&key, true).await?;
@@ -296,7 +302,7 @@ impl Run<'_> {
         Ok(Some(result.deleted_count))
     }
 
-    /// Measurements of a sensor in buckets that are pages.
+    /// Counts the measurements of a sensor in buckets that consist of pages.
     async fn leftovers_of(&self, sensor: &SensorId) -> Result<u64, MaintainError> {
         let keys = self.hours_of(sensor).await?;
         let mut n = 0;
@@ -309,7 +315,7 @@ impl Run<'_> {
         Ok(n)
     }
 
-    /// Every hour in which a sensor has measurements, whatever span was asked for.
+    /// Every hour in which a sensor has measurements, independent of the requested range.
     async fn hours_of(&self, sensor: &SensorId) -> Result<Vec<BucketKey>, MaintainError> {
         let ever = Selection { from_ms: EVER.0, to_ms: EVER.1, sensors: vec![sensor.to_string()] };
         let (mut hours, mut keys) = (self.all.hours(&ever).await?, vec![]);
@@ -320,11 +326,11 @@ impl Run<'_> {
     }
 }
 
-/// The years 0 to 9999, in milliseconds since 1970: what a date in MongoDB's own functions may be.
+/// The years 0 to 9999, in milliseconds since 1970: the range of dates in MongoDB's own functions.
 const EVER: (i64, i64) = (-62_167_219_200_000, 253_402_300_800_000);
 
-/// How many measurements a bucket of pages has, an equal of each of which its pages must hold. (Fewer in the pages than among
-/// the measurements: `reconcile --drop-duplicates` has taken the others out.)
+/// Returns the number of measurements of a bucket of pages if its pages hold an equal reading for each. (The pages may
+/// hold fewer than there are measurements: `reconcile --drop-duplicates` has removed the others.)
 fn held(bucket: &StoredBucket) -> Result<u64, String> {
     let pages = ReadingCounts::of(bucket.pages.iter().map(|p| &p.rows));
     let rows = bucket.measured.iter().map(|m| &m.rows);
@@ -337,12 +343,12 @@ fn held(bucket: &StoredBucket) -> Result<u64, String> {
         return Ok(n);
     }
     Err(format!(
-        "{foreign} of its {n} measurements are not in its pages, so none was removed; its pages are what is read: look at \
-         them, and remove them by hand"
+        "{foreign} of its {n} measurements are not in its pages, so none was removed; readers use its pages: \
+         inspect the measurements, and remove them by hand"
     ))
 }
 
-/// Whether a delete was refused as such: InvalidOptions (6.0), IllegalOperation, or not supported.
+/// Whether the server refused this kind of delete: InvalidOptions (6.0), IllegalOperation, or CommandNotSupported.
 pub(in crate::store::mongo) fn is_refusal(error: &mongodb::error::Error) -> bool {
     use mongodb::error::{ErrorKind, WriteFailure};
     let code = match error.kind.as_ref() {

@@ -1,5 +1,5 @@
-//! One bucket from one form into the other, or a page that came too late into it. [`crate::store::mongo::maintenance::convert`] says in which order
-//! and why.
+//! Converts one bucket from one storage mode to the other, or folds a stray page into it. [`super::convert`] explains
+//! the order of the steps.
 
 use std::collections::HashSet;
 
@@ -17,21 +17,22 @@ use crate::store::mongo::error::command_code;
 use crate::store::mongo::maintenance::repair::{admission_control, document, readings, summaries};
 use crate::store::mongo::read::bucket_reader::{Collections, failed, tags_document, value_bson};
 
-/// Measurements in one insert: with reading and meta some hundred bytes each, far below the limit of a command.
+/// Measurements per insert. Each takes some hundred bytes with `meta`, so an insert stays far below the size limit of a
+/// command.
 const INSERT_MAX: usize = 1000;
-/// Tries to learn whether a commit was carried out.
+/// Attempts to determine whether a commit was applied.
 const COMMITS: u32 = 5;
 
-/// How a try at a bucket has ended.
+/// The outcome of one attempt to convert a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store::mongo) enum Turn {
-    /// The documents say the new form; so many readings.
+    /// The documents now have the new storage mode; number of readings.
     Done(u64),
     /// There was nothing to do.
     Nothing,
-    /// Somebody else has written: read it again.
+    /// Another writer changed the bucket: read it again.
     Again,
-    /// It must stay as it is, and why.
+    /// The bucket cannot be converted, and why.
     Skip(String),
 }
 
@@ -39,7 +40,7 @@ pub(in crate::store::mongo) enum Turn {
 pub(in crate::store::mongo) type StepHook<'a> =
     &'a (dyn Fn(Step, &BucketKey) -> Result<(), MaintainError> + Send + Sync);
 
-/// What a swap writes: page 0 in the place of page 0, pages removed, pages added; all of it or nothing.
+/// The writes of a swap: a replacement for page 0, pages to delete and pages to insert. Atomic.
 struct BucketConversion {
     head: (Document, Document),
     gone: Vec<Document>,
@@ -67,10 +68,10 @@ impl Collections {
         let sources: Vec<&StoredPage> = if mixed { bucket.strays().collect() } else { bucket.pages.iter().collect() };
         let mut missing = vec![];
         for page in &sources {
-            // A page that an append made anew has no tags: another `meta` would be another series.
+            // A page that an append recreated has no tags, and another `meta` would start another series.
             let tags = if mixed && page.tags.is_empty() { &bucket.pages[0].tags } else { &page.tags };
             let meta = doc! { "sensor_id": &*key.sensor_id, "tags": tags_document(tags) };
-            // A page that came too late may be the copy of what is there; a bucket's own pages are counted.
+            // A stray page may be a copy of existing measurements; equal readings in a bucket's own pages are counted.
             let known = |row: &Row<'_>, there: &mut ReadingCounts| {
                 if mixed { there.holds(&row.key()) } else { there.take(&row.key()) }
             };
@@ -80,7 +81,7 @@ impl Collections {
         }
         if !mixed && there.total() > 0 {
             return Ok(Turn::Skip(format!(
-                "sensor_readings has {} measurements of it that its pages have not: remove them first",
+                "sensor_readings has {} measurements of it that are not in its pages: remove them first",
                 there.total()
             )));
         }
@@ -92,7 +93,7 @@ impl Collections {
             }
         }
         told(Step::Copied, key)?;
-        // Read back with majority: what is compared here is not rolled back.
+        // Read back with majority read concern: what is compared here is not rolled back.
         let mut copy = StoredBucket { measured: None, ..bucket.clone() };
         self.measure(&mut copy).await?;
         let Some(measured) = &copy.measured else { return Ok(Turn::Again) };
@@ -107,7 +108,7 @@ impl Collections {
             return Ok(Turn::Again);
         }
         told(Step::Verified, key)?;
-        // The last ones seen.
+        // The tags of the last page that has any.
         let tagged = bucket.pages.iter().rev().find(|p| !p.tags.is_empty());
         let tags = tagged.map(|p| tags_document(&p.tags)).unwrap_or_default();
         let mut pages = summaries(&bucket, &tags, &Recomputed::of([&measured.rows])).into_iter();
@@ -124,12 +125,14 @@ impl Collections {
         Ok(Turn::Done(if mixed { n as u64 } else { bucket.paged() }))
     }
 
-    /// The pages beside a document in time-series form become measurements; `false` where somebody else has written.
+    /// Folds the stray pages of a time-series bucket into measurements; returns `false` if another writer changed the
+    /// bucket.
     pub(in crate::store::mongo) async fn fold(&self, bucket: &StoredBucket) -> Result<bool, MaintainError> {
         Ok(matches!(self.move_to_series(&bucket.key, &|_, _| Ok(())).await?, Turn::Done(_) | Turn::Nothing))
     }
 
-    /// Measurements into pages of at most `limits` readings and bytes; `once`: of equal ones the first alone.
+    /// Converts measurements to pages of at most `limits` readings and bytes; `once`: keep only the first of equal
+    /// ones.
     pub(in crate::store::mongo) async fn move_to_pages(
         &self,
         key: &BucketKey,
@@ -144,7 +147,7 @@ impl Collections {
             return Ok(Turn::Nothing);
         };
         if bucket.strays().next().is_some() {
-            return Ok(Turn::Skip("has pages beside its document: `hourbucket reconcile --repair` first".into()));
+            return Ok(Turn::Skip("has stray pages: run `hourbucket reconcile --repair` first".into()));
         }
         if let Some(why) = unfit(&bucket) {
             return Ok(Turn::Skip(why));
@@ -163,9 +166,9 @@ impl Collections {
         Ok(Turn::Done(rows.len() as u64))
     }
 
-    /// Carries a swap out under the gates of all documents it touches; `false` where one is not as it was read.
+    /// Executes a swap under the guards of all its documents; returns `false` if one has changed since it was read.
     async fn swap(&self, swap: BucketConversion, key: &BucketKey, told: StepHook<'_>) -> Result<bool, MaintainError> {
-        let what = failed("swapping the documents of a bucket");
+        let what = failed("replacing the documents of a bucket");
         let head = raw(&swap.head.1)?;
         if swap.gone.is_empty() && swap.new.is_empty() {
             told(Step::Swapping, key)?;
@@ -182,7 +185,8 @@ impl Collections {
                 commit(&mut session).await
             }
             other => {
-                // What is not committed is not done; a server that cannot be told of it ends it by itself.
+                // An uncommitted transaction has no effect; if this abort does not reach the server, the transaction
+                // expires.
                 let _ = session.abort_transaction().await;
                 other
             }
@@ -190,8 +194,8 @@ impl Collections {
         match done {
             Err(error) if error.contains_label(TRANSIENT_TRANSACTION_ERROR) => Ok(false),
             Err(error) if command_code(&error) == Some(ILLEGAL_OPERATION) => Err(MaintainError::Refused(
-                "the server has no transactions, which a bucket of several pages needs: make it a replica set (one \
-                 member is enough)"
+                "the server does not support transactions, which a bucket of several pages needs: make it a replica \
+                 set (one member is enough)"
                     .into(),
             )),
             done => done.map_err(&what),
@@ -226,7 +230,7 @@ impl Collections {
     }
 }
 
-/// A standalone server's answer to a transaction.
+/// The error code of a standalone server that is sent a transaction.
 const ILLEGAL_OPERATION: i32 = 20;
 
 async fn commit(session: &mut ClientSession) -> mongodb::error::Result<bool> {
@@ -239,18 +243,18 @@ async fn commit(session: &mut ClientSession) -> mongodb::error::Result<bool> {
     session.commit_transaction().await.map(|()| true)
 }
 
-/// Why a bucket must be put in order before its form can be changed.
+/// Why a bucket must be repaired before its storage mode can change.
 fn unfit(bucket: &StoredBucket) -> Option<String> {
     let fits = |kind: &Kind| matches!(kind, Kind::Duplicates { .. } | Kind::Leftover { .. } | Kind::Stray { .. });
     let unreadable = bucket.strays().any(|p| p.unreadable > 0);
-    // A document with pages beside it is written anew from the measurements anyway.
+    // The document of a bucket with stray pages is rewritten from the measurements anyway.
     let mixed = bucket.storage_mode() == StorageMode::TimeSeries && bucket.strays().next().is_some();
     let found: Vec<&str> = match mixed {
         true if unreadable => vec!["unreadable"],
         true => vec![],
         false => audit(bucket).iter().filter(|f| !fits(&f.kind)).map(|f| f.kind.name()).collect(),
     };
-    (!found.is_empty()).then(|| format!("differs ({}): `hourbucket reconcile` first", found.join(", ")))
+    (!found.is_empty()).then(|| format!("differs ({}): run `hourbucket reconcile` first", found.join(", ")))
 }
 
 fn measurement(row: &Row<'_>, meta: &Document) -> Result<RawDocumentBuf, MaintainError> {
@@ -263,7 +267,7 @@ fn raw(document: &Document) -> Result<RawDocumentBuf, MaintainError> {
     RawDocumentBuf::try_from(document).map_err(|e| MaintainError::Server(e.to_string()))
 }
 
-/// Readings as whole pages, sealed but for the last.
+/// Splits readings into pages; all but the last are sealed.
 fn cut(bucket: &StoredBucket, rows: &Rows, (readings_max, bytes_max): (u32, u64)) -> Vec<Document> {
     let tags = bucket.measured.as_ref().map(|m| tags_document(&m.tags)).unwrap_or_default();
     let room = StatementLimits { rows: readings_max as usize, bytes: bytes_max, summary_bytes: PAGE_SUMMARY_BYTES_MAX };

@@ -1,18 +1,22 @@
-//! Measurements that are stored twice, taken out of a bucket in time-series form, for `reconcile --drop-duplicates`.
+//! Removes duplicate measurements from a time-series bucket, for `reconcile --drop-duplicates`.
 //!
-//! What a server can delete from a time-series collection is found out by trying, never by its version:
-//! - **MongoDB 7.0 and later** delete by any filter. Equal measurements differ in their `_id` alone, so all of them but the one
-//!   with the lowest `_id` are deleted by it; two repairs at the same time choose the same ones. Then the document is counted
-//!   anew, under its gate. A crash before that leaves a document that counts too many: the next run sees and mends it.
-//! - **Before** (and for equal measurements that share an `_id`, which no index forbids) a delete can only match `meta`, so a
-//!   whole series would go. Instead the bucket is brought into pages, as `convert --into bucket` does it, without the
-//!   duplicates: one statement (a transaction, if it takes several pages) replaces the document, and from then on the pages
-//!   are what is read. Before it nothing has changed; after it all is done. What the measurements were is left over, seen by
-//!   no reader that goes by the documents, until retention removes it (see [`crate::store::mongo::maintenance::convert`]).
+//! Whether the server can delete single measurements from a time-series collection is determined by trying, never from
+//! its version:
+//! - **MongoDB 7.0 and later** delete by any filter. Equal measurements differ only in their `_id`, so all of them
+//!   except the one with the lowest `_id` are deleted by it; two concurrent repairs choose the same ones. Then the
+//!   document is recomputed under its guard. A crash before that leaves a document that counts too many; the next run
+//!   finds and repairs it.
+//! - **Earlier servers** can delete only by `meta`, which would remove a whole series. The same applies to equal
+//!   measurements that share an `_id`, which no index prevents. Instead the bucket is converted to pages without the
+//!   duplicates, as `convert --into bucket` does. One statement (a transaction, if it needs several pages) replaces the
+//!   document, and from then on readers use the pages. Before this statement nothing has changed; after it the
+//!   conversion is complete. The measurements become leftovers. No reader that follows the documents sees them, and
+//!   retention removes them (see [`super::convert`]).
 //!
-//! Beside a running service: as for a conversion, only buckets are touched that ended long ago. If a measurement comes all the
-//! same, the document's count has changed, and the gate fails. A conversion into time-series form must not run at the same
-//! time: it would take the left over measurements for its own copies, as in [`crate::store::mongo::maintenance::convert`].
+//! Concurrency with a running service: like a conversion, this touches only buckets that ended long ago. If a
+//! measurement arrives nevertheless, the document's count has changed, and the guard fails. A conversion to time-series
+//! mode must not run at the same time: it would take the leftovers for its own copies, as described in
+//! [`super::convert`].
 
 use std::collections::HashMap;
 
@@ -25,33 +29,34 @@ use crate::store::mongo::maintenance::convert::is_refusal;
 use crate::store::mongo::maintenance::convert_bucket::Turn;
 use crate::store::mongo::read::bucket_reader::{Collections, failed, measured_in};
 
-/// Measurements deleted by one command.
+/// Measurements deleted per command.
 const DELETE_MAX: usize = 1000;
 
-/// How duplicates were taken out of a bucket.
+/// How duplicates were removed from a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::mongo) enum Dropped {
-    /// Measurements were deleted; the bucket is to be recomputed.
+    /// Measurements were deleted; the bucket must be recomputed.
     Deleted,
-    /// The bucket is pages now.
+    /// The bucket now consists of pages.
     Converted,
-    /// Somebody else has written, or something else has to be repaired first: read it again.
+    /// Another writer changed it, or something else must be repaired first: read it again.
     Again,
-    /// The bucket takes several pages, and the server has no transactions.
+    /// The bucket needs several pages, and the server has no transactions.
     NoTransactions,
 }
 
-/// Which measurements are deleted by their `_id`.
+/// Measurements to delete.
 #[derive(Debug, Default)]
 struct Extras {
-    /// Of these.
+    /// The `_id`s to delete by.
     ids: Vec<Bson>,
-    /// Equal ones that cannot be told apart by it.
+    /// Number of duplicates that cannot be deleted by `_id`.
     alike: u64,
 }
 
 impl Collections {
-    /// Takes all but one of equal measurements out of a bucket in time-series form; `pages`: readings and bytes of a page.
+    /// Removes all but one of equal measurements from a time-series bucket; `pages`: maximum readings and bytes of a
+    /// page.
     pub(in crate::store::mongo) async fn drop_measured(
         &self,
         bucket: &StoredBucket,
@@ -83,7 +88,7 @@ impl Collections {
         Ok(extras(all))
     }
 
-    /// `false` if the server does not delete single measurements.
+    /// Deletes these measurements; returns `false` if the server cannot delete single measurements.
     async fn delete_extras(&self, bucket: &StoredBucket, ids: &[Bson]) -> Result<bool, MaintainError> {
         for some in ids.chunks(DELETE_MAX) {
             let mut these = measured_in(&bucket.key, bucket.end_ms);
@@ -98,7 +103,7 @@ impl Collections {
     }
 }
 
-/// Of equal measurements all but the one with the lowest `_id`.
+/// Selects all but the one with the lowest `_id` of equal measurements.
 fn extras(all: Vec<(ReadingKey, Option<ObjectId>)>) -> Extras {
     let mut by_key: HashMap<ReadingKey, Vec<Option<ObjectId>>> = HashMap::new();
     let mut times: HashMap<ObjectId, u32> = HashMap::new();

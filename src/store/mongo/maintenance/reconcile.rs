@@ -1,42 +1,46 @@
-//! `hourbucket reconcile`: every bucket of a span held against its readings, and mended on request, beside a running
-//! service.
+//! `hourbucket reconcile`: compares every bucket of a time range with its readings, and repairs it on request, while a
+//! service runs.
 //!
-//! The life of a bucket here: streamed in the order of the index, recomputed and compared ([`crate::maintain::audit`]);
-//! where it differs it is put aside, read again alone after a pause, and only what still differs is told or repaired. So
-//! what a service was just doing is no finding. A repair is made of gated statements ([`crate::store::mongo::maintenance::repair`]): read, compare,
-//! write if still as read; else again from the start, at most [`TRIES`] times. Memory: one bucket, and the names of
-//! those put aside ([`ASIDE_MAX`]).
+//! The steps for a bucket: it is streamed in index order, recomputed and compared ([`crate::maintain::audit`]). If it
+//! differs it is set aside and read again separately after a pause; only what still differs is reported or repaired. So
+//! a write in progress is not a finding. A repair consists of guarded statements ([`super::repair`]): read, compare,
+//! and write if unchanged. If the bucket has changed, the repair starts again, at most [`TRIES`] times. Memory: one
+//! bucket, and the keys of the buckets that are set aside ([`ASIDE_MAX`]).
 //!
-//! Beside it the service does this, and this is why nothing goes wrong (DESIGN section 2):
-//! - *It appends to a page.* It changes `count`, by which the repair is gated: whoever comes second finds the other's
-//!   number. A repair that changes `count` makes the service's next append a conflict; it loads, compares and goes on.
-//!   A repair that does not (summary, times) leaves `readings` and `count` alone; `$set` of the summary and `$inc` from
-//!   an append cannot mix, since the append makes the gate fail, or finds the summary set.
-//! - *It knew this number before (ABA).* If `count` went down and others appended until it was the same again, an
-//!   append of an earlier view would pass the gate with readings that are stored since. So the count of a page that
-//!   still grows never goes down: a repair that lowers it seals the page in the same statement, and nothing is ever
-//!   appended to a sealed one.
-//! - *It seals a page and makes the next.* In this order; a bucket is read again from its last page to its first, so
-//!   "not sealed" is never told of a page that was sealed in time. The stream may see it so; the second look does not.
-//! - *It creates the page that a repair fills in.* Both are inserts of one `_id`: one loses, and looks again.
-//! - *Its statement was applied and its answer lost, and a repair comes before its load.* Readings with a time of their
-//!   own are found by value, wherever they stand. Those with the time of receipt are counted by position behind the
-//!   known version, and positions move only where `--drop-duplicates` removes readings. So that is done only in
-//!   buckets that ended before `settled_before_ms`; a replay of receipt-time readings older than that, at the same
-//!   moment, could store one of them a second time. Nothing else here moves a reading.
-//! - *Time-series form: measurements are stored, and their document not yet.* The document is read first, so a document
-//!   ahead of its measurements is never seen, only one behind; after the pause it is mostly even. If a repair writes the
-//!   missing count first, the service's gated write is a conflict and it recomputes from the measurements, as after any
-//!   conflict. A document made for measurements without one is an insert: the service's is the one, or a conflict.
-//! - *Retention removes pages and measurements at different moments.* Buckets that begin before the retention (or
-//!   `expireAfterSeconds` of the measurements, if shorter) are left out, so a summary is never recomputed from what has
-//!   half expired.
+//! A concurrently running service may do the following, and this is why it is safe (DESIGN section 2):
+//! - *It appends to a page.* This changes `count`, which guards the repair: the second of the two writers finds the
+//!   other's number. A repair that changes `count` makes the service's next append a conflict; the service loads,
+//!   compares and continues. A repair that does not (summary, times) leaves `readings` and `count` unchanged. `$set` of
+//!   the summary and `$inc` of an append cannot mix, since the append either makes the guard fail or finds the new
+//!   summary.
+//! - *It has read this number before (ABA).* If `count` decreased and other appends raised it to the same value again,
+//!   an append based on an earlier read would pass the guard with readings that are stored by now. So the count of an
+//!   open page never decreases: a repair that lowers it seals the page in the same statement, and a sealed page accepts
+//!   no appends.
+//! - *It seals a page and creates the next one.* This is the order of the writes, and a bucket is read again from its
+//!   last page to its first, so "not sealed" is never reported for a page that was sealed in time. The stream may see
+//!   it so; the second read does not.
+//! - *It creates the page that a repair fills in.* Both insert the same `_id`: one fails and reads again.
+//! - *The response to its statement was lost, and a repair comes before its load.* Readings with their own time are
+//!   found by value, in any position. Readings with receipt time are identified by position after the known version,
+//!   and positions move only if `--drop-duplicates` removes readings. So duplicates are removed only from buckets that
+//!   ended before `settled_before_ms`. A concurrent replay of receipt-time readings older than that could store one of
+//!   them a second time. No other repair moves a reading.
+//! - *Time-series mode: measurements are stored before their document.* The document is read first, so it can be behind
+//!   its measurements but never ahead; after the pause it is usually up to date. If a repair writes the missing count
+//!   first, the service's guarded write is a conflict, and the service recomputes from the measurements, as after any
+//!   conflict. A document for measurements without one is inserted: either the service's insert succeeds, or it is a
+//!   conflict.
+//! - *Retention removes pages and measurements at different times.* Buckets that begin before the retention (or before
+//!   `expireAfterSeconds` of the measurements, if shorter) are skipped, so a summary is never recomputed from partly
+//!   expired measurements.
 //!
-//! Equal measurements are a matter of their own, since a server may not be able to delete single ones ([`crate::store::mongo::twice`]).
+//! Duplicate measurements are handled separately, since a server may not be able to delete single ones
+//! ([`super::drop_duplicates`]).
 //!
-//! Two repairs, or a repair and a `convert`, at the same time only make each other try again, but for duplicates:
-//! both would be removing the same ones under gates, which is harmless too. Instances of the service beside each other
-//! are covered by the gates as they are for their own writes.
+//! Two repairs, or a repair and a `convert`, at the same time only make each other retry. The exception is duplicates:
+//! both would remove the same ones under guards, which is also harmless. The guards protect several instances of the
+//! service in the same way.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -56,46 +60,46 @@ use crate::store::mongo::read::bucket_reader::{Collections, Native, failed, key_
 use crate::store::mongo::write::recompute_summary;
 use crate::store::mongo::write::time_series::TimeSeriesWriter;
 
-/// Before buckets that differ are looked at again, where measurements may be ahead of their document.
+/// Pause before buckets that differ are read again, if measurements may be ahead of their document.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// Before a repair that met a writer is tried again, times the number of tries.
+/// Pause before a repair that collided with a writer is retried, multiplied by the number of attempts.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
-/// Tries for one bucket; a busy page takes an append every `flush.max_age` at most, so two are nearly always enough.
+/// Attempts per bucket. A busy page gets an append every `flush.max_age` at most, so two are nearly always enough.
 const TRIES: u32 = 10;
-/// Buckets put aside before they are looked at again.
+/// Maximum buckets that are set aside before they are read again.
 const ASIDE_MAX: usize = 10_000;
-/// Sensor-hours of measurements whose documents are asked for at once.
+/// Sensor-hours of measurements whose documents are read together.
 const HOURS_MAX: usize = 500;
 
-/// What to do.
+/// What to reconcile, and how.
 #[derive(Debug, Clone)]
 pub struct ReconcileOptions {
-    /// Which buckets; the span is widened to whole buckets.
+    /// Which buckets; the range is widened to whole buckets.
     pub selection: Selection,
-    /// Put right what can be.
+    /// Repair findings that can be repaired.
     pub repair: bool,
-    /// Remove all but the first of equal readings too (only with `repair`).
+    /// Also remove all but the first of equal readings (only with `repair`).
     pub drop_duplicates: bool,
-    /// Do not look for equal readings at all.
+    /// Do not check for equal readings.
     pub ignore_duplicates: bool,
-    /// Tell of measurements that a conversion has left, too.
+    /// Also report leftover measurements of a conversion.
     pub leftovers: bool,
-    /// Now, in milliseconds since 1970: for the retention.
+    /// The current time in milliseconds since 1970, for the retention.
     pub now_ms: i64,
-    /// Duplicates are removed from buckets that ended before this, in milliseconds since 1970.
+    /// Remove duplicates from buckets that ended before this time, in milliseconds since 1970.
     pub settled_before_ms: i64,
-    /// `bucket.max_readings` and `bucket.max_bytes`, for buckets that have to be brought into pages.
+    /// `bucket.max_readings` and `bucket.max_bytes`, for buckets that must be converted to pages.
     pub page: (u32, u64),
-    /// Findings that are listed one by one.
+    /// Maximum findings that are listed individually.
     pub listed_max: usize,
 }
 
-/// Where something was put aside for.
+/// Why a bucket was set aside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Aside {
     Pages,
     TimeSeries,
-    /// Measurements were found that no document speaks of; what else is wrong with the bucket was told already.
+    /// Measurements exist that no document counts; other differences of the bucket are reported already.
     Unspoken,
 }
 
@@ -105,17 +109,17 @@ struct Run<'a> {
     options: &'a ReconcileOptions,
     report: Reconciled,
     aside: Vec<(BucketKey, Aside)>,
-    /// Buckets brought into pages, since the server deletes no single measurements.
+    /// Buckets that were converted to pages, since the server cannot delete single measurements.
     converted: u64,
-    /// The bucket at hand takes a transaction, and the server has none.
+    /// The current bucket needs a transaction, and the server has none.
     no_transactions: bool,
 }
 
 impl MongoStore {
-    /// Recomputes the buckets of a span, and repairs what differs where it is asked to.
+    /// Compares the buckets of a range with their readings, and repairs differences if requested.
     ///
     /// # Errors
-    /// The server failed; what was repaired until then stays repaired.
+    /// The server failed; earlier repairs remain.
     pub async fn reconcile(&self, options: &ReconcileOptions) -> Result<Reconciled, MaintainError> {
         let native = self.measurements_collection().await?;
         let mut selection = options.selection.clone();
@@ -124,7 +128,7 @@ impl MongoStore {
         let mut notes = vec![];
         if let Some(kept) = self.kept_from(native, options.now_ms).filter(|kept| selection.from_ms < *kept) {
             selection.from_ms = kept;
-            notes.push(format!("buckets before {} may be half expired and are left out", report::time(kept)));
+            notes.push(format!("buckets before {} may be partly expired and are skipped", report::time(kept)));
         }
         let mut report = Reconciled::new(selection, options.listed_max);
         report.notes = notes;
@@ -138,15 +142,16 @@ impl MongoStore {
         }
         if run.converted > 0 {
             run.report.notes.push(format!(
-                "{} buckets are pages now, without the duplicates: this server deletes measurements by whole series only. \
-                 Their measurements stay, unseen, until retention or `convert --into bucket --drop-leftovers` removes them",
+                "{} buckets are pages now, without the duplicates: this server deletes only whole series of \
+                 measurements. Readers no longer see their measurements; retention or `convert --into bucket \
+                 --drop-leftovers` removes them",
                 run.converted
             ));
         }
         Ok(run.report)
     }
 
-    /// The first bucket that cannot have expired in part.
+    /// The start of the first bucket that cannot have partly expired.
     fn kept_from(&self, native: Native, now_ms: i64) -> Option<i64> {
         let expire_s = match native {
             Native::There { expire_s } => expire_s,
@@ -160,7 +165,7 @@ impl MongoStore {
 }
 
 impl Run<'_> {
-    /// Every bucket that has documents.
+    /// Checks every bucket that has documents.
     async fn documents(&mut self) -> Result<(), MaintainError> {
         let all = self.all.clone();
         let mut stream = all.stream(&self.report.selection).await?;
@@ -180,7 +185,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Every sensor-hour that has measurements, and no document that speaks of them.
+    /// Checks every sensor-hour that has measurements but no document that counts them.
     async fn measurements(&mut self) -> Result<(), MaintainError> {
         let all = self.all.clone();
         let mut hours = all.hours(&self.report.selection).await?;
@@ -200,7 +205,7 @@ impl Run<'_> {
         if self.aside.len() >= ASIDE_MAX { self.look_again().await } else { Ok(()) }
     }
 
-    /// Looks again at what was put aside, and tells or repairs what still differs.
+    /// Reads the buckets that were set aside again, and reports or repairs what still differs.
     async fn look_again(&mut self) -> Result<(), MaintainError> {
         if self.aside.iter().any(|(_, aside)| *aside != Aside::Pages) {
             tokio::time::sleep(LOOK_AGAIN).await;
@@ -222,7 +227,7 @@ impl Run<'_> {
         found
     }
 
-    /// One bucket, alone.
+    /// Handles one bucket separately.
     async fn settle(&mut self, key: BucketKey, aside: Aside) -> Result<(), MaintainError> {
         self.no_transactions = false;
         let mut bucket = self.read(&key, aside).await?;
@@ -251,12 +256,12 @@ impl Run<'_> {
             let finding = finding.clone();
             self.report.add(Entry { bucket: key.clone(), finding, outcome: RepairOutcome::Repaired });
         }
-        // What dropping its duplicates has left over is told in a note.
+        // A note reports the leftovers of removed duplicates.
         let known = |f: &Finding| !matches!(f.kind, Kind::Leftover { .. }) || first.iter().any(|a| same(a, f));
         left.retain(known);
         for finding in left {
             let why = self.why_not(&bucket, &finding);
-            let why = why.unwrap_or("the bucket kept changing: try again").to_owned();
+            let why = why.unwrap_or("the bucket kept changing: run the command again").to_owned();
             self.report.add(Entry { bucket: key.clone(), finding, outcome: RepairOutcome::NotRepaired(why) });
         }
         Ok(())
@@ -266,7 +271,7 @@ impl Run<'_> {
         self.all.bucket(key, aside != Aside::Pages).await
     }
 
-    /// What is to be told of a bucket: of one with measurements that no document speaks of, only those.
+    /// The findings to report: if no document counts the measurements, only that.
     fn told(&self, bucket: &StoredBucket, aside: Aside) -> Vec<Finding> {
         let mut found = self.findings(bucket);
         if aside == Aside::Unspoken {
@@ -275,7 +280,7 @@ impl Run<'_> {
         found
     }
 
-    /// Why a finding is not repaired; `None` where it can be.
+    /// Why a finding is not repaired; `None` if it can be.
     fn why_not(&self, bucket: &StoredBucket, finding: &Finding) -> Option<&'static str> {
         if let Some(why) = finding.kind.beyond_repair() {
             return Some(why);
@@ -288,22 +293,22 @@ impl Run<'_> {
             || (bucket.storage_mode() == StorageMode::TimeSeries
                 && bucket.measured.as_ref().is_some_and(|m| m.unreadable > 0));
         if !self.options.drop_duplicates {
-            Some("kept: readings without a time of their own may be equal; --drop-duplicates removes them")
+            Some("kept: readings without a time of their own may be equal; use --drop-duplicates to remove them")
         } else if bucket.end_ms > self.options.settled_before_ms {
-            Some("kept: the bucket ended too short a time ago")
+            Some("kept: the bucket ended too recently")
         } else if foreign {
-            Some("kept: the bucket holds what hourbucket has not written")
+            Some("kept: the bucket holds data that hourbucket has not written")
         } else if self.no_transactions {
             Some(
-                "kept: this server deletes measurements by whole series only (before MongoDB 7.0), and without transactions \
-                 the bucket cannot be brought into several pages: make the server a replica set (one member is enough)",
+                "kept: this server deletes only whole series (before MongoDB 7.0), and without transactions \
+                 the bucket cannot be converted to several pages: make the server a replica set (one member is enough)",
             )
         } else {
             None
         }
     }
 
-    /// Repairs what it can; `false` where a statement met another writer.
+    /// Repairs what it can; returns `false` if a statement collided with another writer.
     async fn mend(&mut self, bucket: &StoredBucket, findings: &[Finding]) -> Result<bool, MaintainError> {
         match bucket.storage_mode() {
             StorageMode::TimeSeries => self.mend_series(bucket, findings).await,
@@ -313,7 +318,7 @@ impl Run<'_> {
 
     async fn mend_series(&mut self, bucket: &StoredBucket, findings: &[Finding]) -> Result<bool, MaintainError> {
         if bucket.strays().next().is_some() {
-            // It writes the documents from the measurements as well.
+            // This also rewrites the documents from the measurements.
             return self.all.fold(bucket).await;
         }
         let mut gaps = bucket.gaps().into_iter().peekable();
@@ -326,9 +331,9 @@ impl Run<'_> {
         }
         let mendable = |f: &&Finding| self.why_not(bucket, f).is_none();
         if bucket.pages.is_empty() || findings.iter().filter(mendable).any(|f| f.page.is_some()) {
-            // Over as many pages as it takes, under their gates; with all tries used somebody keeps writing.
+            // Uses as many pages as needed, under their guards; fails after repeated collisions with writers.
             let recomputed = recompute_summary::recompute_summary(&self.series, &bucket.key, true).await;
-            recomputed.map_err(failed("recounting a bucket"))?;
+            recomputed.map_err(failed("recomputing a bucket"))?;
             return Ok(true);
         }
         if !findings.iter().filter(mendable).any(|f| matches!(f.kind, Kind::Duplicates { .. })) {
@@ -337,7 +342,7 @@ impl Run<'_> {
         let dropped = self.all.drop_measured(bucket, self.options.page).await?;
         if dropped == Dropped::Deleted {
             let recomputed = recompute_summary::recompute_summary(&self.series, &bucket.key, true).await;
-            recomputed.map_err(failed("recounting a bucket"))?;
+            recomputed.map_err(failed("recomputing a bucket"))?;
         }
         self.converted += u64::from(dropped == Dropped::Converted);
         self.no_transactions = dropped == Dropped::NoTransactions;
@@ -349,7 +354,7 @@ impl Run<'_> {
         for page in bucket.gaps() {
             applied &= self.all.fill_gap(bucket, page).await?;
         }
-        // What stands in earlier pages; a rewritten page adds its own.
+        // Readings of earlier pages; a rewritten page adds its own.
         let mut seen = HashSet::new();
         for page in &bucket.pages {
             let of_page = || {
@@ -368,7 +373,7 @@ impl Run<'_> {
             if rewrite {
                 applied &= self.all.rewrite(&bucket.key, page, None).await?;
             } else if of_page().any(|k| matches!(k, Kind::NotSealed)) {
-                // After a rewrite this would miss its gate; the next round does it.
+                // After a rewrite the guard would fail; the next attempt seals it.
                 applied &= self.all.seal(&bucket.key, page).await?;
             }
         }
@@ -382,7 +387,7 @@ pub(in crate::store::mongo) struct Hours {
 }
 
 impl Hours {
-    /// Some more of them.
+    /// Returns the next ones, at most [`HOURS_MAX`].
     pub(in crate::store::mongo) async fn next(&mut self) -> Result<Option<Vec<BucketKey>>, MaintainError> {
         let mut keys = vec![];
         while keys.len() < HOURS_MAX
@@ -400,7 +405,7 @@ impl Hours {
 }
 
 impl Collections {
-    /// The sensor-hours of a selection that have measurements, in no order; the server groups, on disk if need be.
+    /// The sensor-hours of a selection that have measurements, unordered; the server groups them, on disk if necessary.
     pub(in crate::store::mongo) async fn hours(&self, selection: &Selection) -> Result<Hours, MaintainError> {
         let end =
             selection.to_ms.saturating_add(self.span_ms - 1).div_euclid(self.span_ms).saturating_mul(self.span_ms);
@@ -410,7 +415,7 @@ impl Collections {
             filter.insert("meta.sensor_id", doc! { "$in": &selection.sensors });
         }
         let ms = doc! { "$toLong": "$ts" };
-        // Floored towards the past, before 1970 too.
+        // Rounds down, also before 1970.
         let rest = doc! { "$mod": [{ "$add": [{ "$mod": [ms.clone(), self.span_ms] }, self.span_ms] }, self.span_ms] };
         let id = doc! { "sensor_id": "$meta.sensor_id", "start": { "$subtract": [ms, rest] } };
         let pipeline = [doc! { "$match": filter }, doc! { "$group": { "_id": id } }];

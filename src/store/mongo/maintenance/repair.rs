@@ -1,5 +1,5 @@
-//! One gated change to a stored bucket at a time. [`crate::store::mongo::maintenance::reconcile`] says which ones and why they are safe beside a
-//! running service.
+//! Guarded changes to a stored bucket, one at a time. [`super::reconcile`] explains which changes are made and why they
+//! are safe while the service runs.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,8 +14,8 @@ use crate::store::mongo::pack::{SCHEMA_VERSION, SERIES};
 use crate::store::mongo::read::bucket_reader::{Collections, failed, page_id, tags_document, value_bson};
 use crate::store::summary_pages::chunks;
 
-/// The document of a page exactly as it was read: its version, its seal and its form. A writer changes at least one of
-/// them, and `readings` is counted on top, against changes by hand.
+/// A filter that matches a page only if it is exactly as it was read: same version, seal and storage mode. Every writer
+/// changes at least one of them. The number of `readings` is compared as well, against manual changes.
 pub(in crate::store::mongo) fn admission_control(key: &BucketKey, page: &StoredPage) -> Document {
     let count = match page.count {
         Some(n) => Bson::Int64(n),
@@ -40,7 +40,7 @@ pub(in crate::store::mongo) fn admission_control(key: &BucketKey, page: &StoredP
     admission_control
 }
 
-/// `summary` of a document.
+/// The `summary` of a document.
 pub(in crate::store::mongo) fn summary(recompute_summary: &Recomputed) -> Document {
     let num = |n: Number| match n {
         Number::Int(v) => Bson::Int64(v),
@@ -52,7 +52,7 @@ pub(in crate::store::mongo) fn summary(recompute_summary: &Recomputed) -> Docume
     recompute_summary.fields.iter().map(|(name, (s, _))| (name.clone(), Bson::from(field(s)))).collect()
 }
 
-/// `readings` of a page.
+/// The `readings` of a page.
 pub(in crate::store::mongo) fn readings(rows: &Rows) -> Array {
     let reading = |row: crate::model::rows::Row<'_>| {
         let mut reading = doc! { "ts": DateTime::from_millis(row.ts_ms) };
@@ -62,9 +62,12 @@ pub(in crate::store::mongo) fn readings(rows: &Rows) -> Array {
     rows.iter().map(reading).collect()
 }
 
-/// What a recomputation sets in a document.
+/// The fields that a recomputation sets in a document.
 fn counted(recompute_summary: &Recomputed, unreadable: u32) -> Document {
-    let mut set = doc! { "count": (recompute_summary.count + u64::from(unreadable)) as i32, "summary": summary(recompute_summary) };
+    let mut set = doc! {
+        "count": (recompute_summary.count + u64::from(unreadable)) as i32,
+        "summary": summary(recompute_summary),
+    };
     if recompute_summary.count > 0 {
         set.insert("first_ts", DateTime::from_millis(recompute_summary.first_ts_ms));
         set.insert("last_ts", DateTime::from_millis(recompute_summary.last_ts_ms));
@@ -124,7 +127,7 @@ pub(in crate::store::mongo) fn summaries(
     (0..).zip(chunks).map(document).collect()
 }
 
-/// Whether the document was still as it was read: every change says so.
+/// Whether the change was applied: `false` if the document had changed since it was read.
 pub(in crate::store::mongo) type Applied = Result<bool, MaintainError>;
 
 impl Collections {
@@ -137,11 +140,11 @@ impl Collections {
         Ok(result.matched_count == 1)
     }
 
-    /// Puts the count, the times and the summary of a page right; with `drop`, the readings that are in `drop` already
-    /// go first.
+    /// Corrects the count, the times and the summary of a page. With `drop`, first removes the readings that are
+    /// already in `drop`.
     ///
-    /// A repair never lets the count of a page that still grows go down: the count is its version, and a service that
-    /// knows an earlier one could meet the same number again after others have appended. Such a page is sealed.
+    /// A repair never lowers the count of an open page. The count is its version, and a service that has read an
+    /// earlier count could match the same number again after further appends. A page whose count is lowered is sealed.
     pub(in crate::store::mongo) async fn rewrite(
         &self,
         key: &BucketKey,
@@ -162,16 +165,16 @@ impl Collections {
         self.set(admission_control(key, page), set).await
     }
 
-    /// Seals a page that has a next one.
+    /// Seals a page that has a successor.
     pub(in crate::store::mongo) async fn seal(&self, key: &BucketKey, page: &StoredPage) -> Applied {
         self.set(admission_control(key, page), doc! { "has_overflow": true }).await
     }
 
-    /// Puts an empty sealed page where one is missing, so that the pages behind it are found again.
+    /// Inserts an empty sealed page in place of a missing one, so that the pages after it are found again.
     pub(in crate::store::mongo) async fn fill_gap(&self, bucket: &StoredBucket, page: u32) -> Applied {
         let Some(next) = bucket.pages.iter().find(|p| p.page > page) else { return Ok(false) };
         let mut whole = document(bucket, page, tags_document(&next.tags), &Recomputed::default());
-        // Times within those of the bucket: the view takes the earliest and the latest of all pages.
+        // Times within those of the bucket: the view uses the earliest and the latest of all pages.
         for (name, ms) in [("first_ts", next.first_ts_ms), ("last_ts", next.first_ts_ms)] {
             whole.insert(name, DateTime::from_millis(ms.unwrap_or(bucket.key.start.0)));
         }
@@ -187,14 +190,14 @@ impl Collections {
         let raw = RawDocumentBuf::try_from(&whole).map_err(|e| MaintainError::Server(e.to_string()))?;
         match self.buckets.insert_one(raw).await {
             Ok(_) => Ok(true),
-            // Somebody was faster: look again.
+            // Another writer inserted it first: read again.
             Err(error) if is_duplicate(&error) => Ok(false),
             Err(error) => Err(failed("inserting a page")(error)),
         }
     }
 }
 
-/// Whether an insert met a document of the same id.
+/// Whether an insert failed because a document with the same id exists.
 pub(in crate::store::mongo) fn is_duplicate(error: &mongodb::error::Error) -> bool {
     use mongodb::error::{ErrorKind, WriteFailure};
     let code = match error.kind.as_ref() {

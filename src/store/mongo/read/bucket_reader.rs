@@ -1,5 +1,5 @@
-//! Stored buckets read back whole, whatever is wrong with them, for `reconcile` and `convert`. Nothing here is on the way
-//! of a reading. All reads are of the primary with majority read concern: what they see is not rolled back.
+//! Reads whole stored buckets, however damaged, for `reconcile` and `convert`. Not used by ingest. All reads are from
+//! the primary with majority read concern: what they return is not rolled back.
 //!
 //! Memory: one bucket at a time, its readings in compact form (about 30 bytes each with two numbers).
 
@@ -19,34 +19,34 @@ use crate::store::mongo::error::describe;
 use crate::store::mongo::names::{BUCKETS, READINGS};
 use crate::store::mongo::pack::SERIES;
 
-/// Values of one reading that [`Rows`] can hold.
+/// Maximum values per reading that [`Rows`] can hold.
 const VALUES_MAX: usize = 255;
 
-/// Both collections as these commands use them.
+/// Both collections with the options of the maintenance commands.
 #[derive(Debug, Clone)]
 pub(in crate::store::mongo) struct Collections {
     pub(in crate::store::mongo) buckets: Collection<RawDocumentBuf>,
     pub(in crate::store::mongo) measurements: Collection<RawDocumentBuf>,
-    /// Milliseconds of `bucket.span`.
+    /// `bucket.span` in milliseconds.
     pub(in crate::store::mongo) span_ms: i64,
 }
 
-/// What is known of the collection of measurements.
+/// The state of the time-series collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::store::mongo) enum Native {
-    /// There is none, or it is not what hourbucket makes.
+    /// It does not exist, or it is not as hourbucket creates it.
     Absent,
-    /// It is there; seconds after which its measurements expire.
+    /// It exists; `expire_s`: its `expireAfterSeconds`.
     There { expire_s: Option<i64> },
 }
 
-/// An error of the driver, with what was being done.
+/// Converts a driver error, prefixed with the failed step.
 pub(in crate::store::mongo) fn failed(what: &'static str) -> impl Fn(mongodb::error::Error) -> MaintainError {
     move |error| MaintainError::Server(format!("{what}: {}", describe(&error)))
 }
 
 impl MongoStore {
-    /// The collections with the read and write concern of these commands.
+    /// The collections with the read and write concern of the maintenance commands.
     pub(in crate::store::mongo) fn collections(&self) -> Collections {
         let options = CollectionOptions::builder()
             .read_concern(ReadConcern::majority())
@@ -60,10 +60,10 @@ impl MongoStore {
         }
     }
 
-    /// Looks at the collection of measurements.
+    /// Inspects the time-series collection.
     pub(in crate::store::mongo) async fn measurements_collection(&self) -> Result<Native, MaintainError> {
         let list = doc! { "listCollections": 1, "filter": { "name": READINGS } };
-        let found = self.db.run_command(list).await.map_err(failed("looking at the collections"))?;
+        let found = self.db.run_command(list).await.map_err(failed("listing the collections"))?;
         let batch = found.get_document("cursor").and_then(|c| c.get_array("firstBatch"));
         let Some(entry) = batch.ok().and_then(|b| b.first()?.as_document()) else { return Ok(Native::Absent) };
         let options = entry.get_document("options").ok();
@@ -78,7 +78,7 @@ impl MongoStore {
     }
 }
 
-/// The filter of a selection.
+/// The filter for a selection.
 pub(in crate::store::mongo) fn selected(selection: &Selection) -> Document {
     let span = doc! {
         "$gte": DateTime::from_millis(selection.from_ms), "$lt": DateTime::from_millis(selection.to_ms),
@@ -90,18 +90,18 @@ pub(in crate::store::mongo) fn selected(selection: &Selection) -> Document {
     filter
 }
 
-/// The documents of one bucket.
+/// The filter for the documents of one bucket.
 pub(in crate::store::mongo) fn of_bucket(key: &BucketKey) -> Document {
     doc! { "sensor_id": &*key.sensor_id, "bucket_start": DateTime::from_millis(key.start.0) }
 }
 
-/// The measurements of one bucket.
+/// The filter for the measurements of one bucket.
 pub(in crate::store::mongo) fn measured_in(key: &BucketKey, end_ms: i64) -> Document {
     let span = doc! { "$gte": DateTime::from_millis(key.start.0), "$lt": DateTime::from_millis(end_ms) };
     doc! { "meta.sensor_id": &*key.sensor_id, "ts": span }
 }
 
-/// `_id` of a page.
+/// The `_id` of a page.
 pub(in crate::store::mongo) fn page_id(key: &BucketKey, page: u32) -> Document {
     doc! { "sensor_id": &*key.sensor_id, "bucket_start": DateTime::from_millis(key.start.0), "page": page as i32 }
 }
@@ -124,8 +124,8 @@ impl Collections {
                 bucket.pages.insert(0, page);
             }
         }
-        // The document first, the measurements behind it: those are written in the other order, so a document never
-        // counts a measurement that is not seen here.
+        // The document first, then the measurements. They are written in the opposite order, so a document never counts
+        // a measurement that is missing here.
         if measured {
             self.measure(&mut bucket).await?;
         }
@@ -136,7 +136,7 @@ impl Collections {
         StoredBucket { end_ms: key.start.0 + self.span_ms, key, pages: vec![], measured: None }
     }
 
-    /// Reads the measurements of a bucket, in order of time.
+    /// Reads the measurements of a bucket, ordered by time.
     pub(in crate::store::mongo) async fn measure(&self, bucket: &mut StoredBucket) -> Result<(), MaintainError> {
         let what = failed("reading measurements");
         let filter = measured_in(&bucket.key, bucket.end_ms);
@@ -155,14 +155,15 @@ impl Collections {
         Ok(())
     }
 
-    /// All selected buckets, sensor by sensor in the order of the index, without measurements.
+    /// Streams all selected buckets, sensor by sensor in index order, without measurements.
     pub(in crate::store::mongo) async fn stream(&self, selection: &Selection) -> Result<Stream<'_>, MaintainError> {
         let sort = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
         let cursor = self.buckets.find(selected(selection)).sort(sort).await;
         Ok(Stream { of: self, cursor: cursor.map_err(failed("reading the buckets"))?, next: None })
     }
 
-    /// A document of `sensor_buckets`: its bucket, the bucket's end, and the page. `None` for one without an id of ours.
+    /// Parses a document of `sensor_buckets` into its bucket, the bucket's end, and the page. `None` if its id is not
+    /// one that hourbucket writes.
     pub(in crate::store::mongo) fn parse(&self, found: &RawDocument) -> Option<(BucketKey, i64, StoredPage)> {
         let key = key_of(found)?;
         let number = |name: &str| found.get(name).ok().flatten().and_then(int);
@@ -192,13 +193,13 @@ impl Collections {
     }
 }
 
-/// The bucket that a document of `sensor_buckets` (or its projection) belongs to.
+/// The bucket of a document of `sensor_buckets`, or of its projection.
 pub(in crate::store::mongo) fn key_of(found: &RawDocument) -> Option<BucketKey> {
     let sensor_id = Arc::from(found.get_str("sensor_id").ok()?);
     Some(BucketKey { sensor_id, start: BucketStart(found.get_datetime("bucket_start").ok()?.timestamp_millis()) })
 }
 
-/// Buckets as they come.
+/// A stream of buckets.
 pub(in crate::store::mongo) struct Stream<'a> {
     of: &'a Collections,
     cursor: Cursor<RawDocumentBuf>,
@@ -206,7 +207,7 @@ pub(in crate::store::mongo) struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// The next bucket.
+    /// Returns the next bucket.
     pub(in crate::store::mongo) async fn next(&mut self) -> Result<Option<StoredBucket>, MaintainError> {
         let mut bucket: Option<StoredBucket> = self.next.take().map(|page| self.begin(page));
         while let Some(found) = self.cursor.try_next().await.map_err(failed("reading the buckets"))? {
@@ -228,7 +229,7 @@ impl Stream<'_> {
     }
 }
 
-/// Adds a stored reading; `false` (and nothing added) for what hourbucket cannot have written.
+/// Adds a stored reading. Returns `false`, and adds nothing, for a document that hourbucket cannot have written.
 pub(in crate::store::mongo) fn push(rows: &mut Rows, reading: &RawDocument, skip: &[&str]) -> bool {
     let Ok(ts) = reading.get_datetime("ts") else { return false };
     let mut values = vec![];
@@ -274,12 +275,12 @@ fn tags_of(meta: &RawDocument) -> BTreeMap<String, String> {
     meta.get_document("tags").map(entries).unwrap_or_default()
 }
 
-/// Tags as a document.
+/// Tags as a BSON document.
 pub(in crate::store::mongo) fn tags_document(tags: &BTreeMap<String, String>) -> Document {
     tags.iter().map(|(k, v)| (k.clone(), Bson::from(v.as_str()))).collect()
 }
 
-/// A value as BSON: integers stay integers.
+/// A value as BSON; integers stay integers.
 pub(in crate::store::mongo) fn value_bson(value: ValueRef<'_>) -> Bson {
     match value {
         ValueRef::Double(v) => Bson::Double(v),

@@ -1,11 +1,12 @@
-//! The measurements of time-series buckets, for a load: how many there are, and the identities of those that are wanted.
+//! Reads the measurements of time-series buckets for a load: their number, and the keys of the requested ones.
 //!
-//! Buckets are grouped so that one command serves many of them: consecutive hours of one sensor make a run, and runs of the
-//! same time of several sensors a group. The server counts, by sensor and hour; what is sent over is one row a bucket. If
-//! the count of a group does not end in time, it is split by time, down to [`SLICE_MIN_MS`]. Identities are streamed, in
-//! batches that come quickly.
+//! Buckets are grouped so that one command serves many of them. Consecutive hours of one sensor form a run, and runs of
+//! several sensors over the same time form a group. The server counts by sensor and hour and returns one row per
+//! bucket. If the count of a group times out, it is split by time, down to [`SLICE_MIN_MS`]. Keys are streamed in
+//! batches that each arrive quickly.
 //!
-//! If a bucket is in doubt and its summary counts other than what is there, it is recomputed ([`crate::store::mongo::write::recompute_summary`]).
+//! If a bucket is loaded with `doubt` and its summary does not count the stored number, it is recomputed
+//! ([`super::recompute_summary`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -24,16 +25,16 @@ use crate::store::mongo::write::recompute_summary;
 use crate::store::{LoadedBucket, StoreError};
 use crate::telemetry::metrics;
 
-/// Sensors looked at in one command.
+/// Maximum sensors per command.
 const SENSORS_MAX: usize = 100;
-/// A count is not split further than this.
+/// A count is not split below this time range.
 const SLICE_MIN_MS: i64 = 1000;
-/// Into how many parts a count is split that does not end in time.
+/// Number of parts into which a count that times out is split.
 const SLICES: i64 = 8;
-/// Measurements in one batch of a cursor: about 2 MiB.
+/// Measurements per cursor batch: about 2 MiB.
 const BATCH: u32 = 20_000;
 
-/// Buckets whose measurements are looked at together: all hours from `from_ms` to `to_ms` of some sensors.
+/// Buckets whose measurements are read together: all hours from `from_ms` to `to_ms` of some sensors.
 #[derive(Debug)]
 struct Group {
     from_ms: i64,
@@ -41,11 +42,11 @@ struct Group {
     places: Vec<usize>,
 }
 
-/// What there is of a bucket: how many measurements, and the time of the latest.
+/// Number of measurements of a bucket, and their latest time.
 type Count = (u32, i64);
 
 impl Load<'_> {
-    /// Looks at the measurements of these requests.
+    /// Reads the measurements of these requests.
     pub(in crate::store::mongo) async fn measurements(&self, places: &[usize]) {
         places.iter().for_each(|r| self.expect(*r, 1));
         together(self.groups(places).into_iter().map(|group| self.group(group)).collect()).await;
@@ -58,7 +59,7 @@ impl Load<'_> {
             let bucket = &self.requests[r].bucket;
             by_sensor.entry(&bucket.sensor_id).or_default().push((bucket.start.0, r));
         }
-        // Runs of consecutive hours, by their time; of each the requests, sensor by sensor.
+        // The requests of each run of consecutive hours, by time range and then by sensor.
         let mut runs: BTreeMap<(i64, i64), Vec<Vec<usize>>> = BTreeMap::new();
         for mut hours in by_sensor.into_values() {
             hours.sort_unstable();
@@ -89,7 +90,7 @@ impl Load<'_> {
         }
     }
 
-    /// Brings the summary in line if it is in doubt and counts other than what is there, and answers the request.
+    /// Recomputes the summary if it is in doubt and does not count the stored number, and completes the request.
     async fn settle(&self, r: usize, count: Option<Count>, keys: Vec<ReadingKey>) -> Result<(), StoreError> {
         let request = &self.requests[r];
         let (there, last_ts_ms) = count.unwrap_or((0, i64::MIN));
@@ -111,7 +112,7 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// How many measurements the requests in doubt have.
+    /// Counts the measurements of the requests with `doubt`.
     async fn counts(&self, group: &Group) -> Result<HashMap<usize, Count>, StoreError> {
         let doubt: Vec<usize> = group.places.iter().copied().filter(|r| self.requests[*r].doubt).collect();
         let mut counts: HashMap<usize, Count> = HashMap::new();
@@ -140,7 +141,7 @@ impl Load<'_> {
         sensors.dedup();
         let first = span.floor(from_ms);
         let one = to_ms <= span.end(first);
-        // The number of the hour, from the first one on. Of one hour it is not computed: the server then counts faster.
+        // The number of the hour, from the first one on. Omitted for a single hour, which the server counts faster.
         let since = doc! { "$subtract": ["$ts", DateTime::from_millis(first.0)] };
         let hour = doc! { "$floor": { "$divide": [since, span.ms()] } };
         let id = if one {
@@ -172,13 +173,13 @@ impl Load<'_> {
         Ok(rows.into_iter().filter_map(row).collect())
     }
 
-    /// The identities of the measurements that the requests want.
+    /// Reads the keys of the requested measurements.
     async fn keys(
         &self,
         group: &Group,
         counts: &HashMap<usize, Count>,
     ) -> Result<HashMap<usize, Vec<ReadingKey>>, StoreError> {
-        // What was counted and has nothing of the wanted time is not looked at again.
+        // A bucket that was counted and has no measurement in the requested range is not read again.
         let wants = |r: &usize| {
             let from_ms = self.requests[*r].readings_from?;
             let last_ts_ms = if self.requests[*r].doubt { counts.get(r).map(|c| c.1)? } else { i64::MAX };
@@ -196,7 +197,7 @@ impl Load<'_> {
         let cursor = tokio::time::timeout(time, find).await.map_err(|_| timed_out(time))?;
         let mut cursor = cursor.map_err(|e| command_error(&e))?;
         loop {
-            // Of a batch that is here already this takes no time.
+            // Immediate if the batch has already arrived.
             let more = tokio::time::timeout(time, cursor.advance()).await.map_err(|_| timed_out(time))?;
             if !more.map_err(|e| command_error(&e))? {
                 return Ok(keys);

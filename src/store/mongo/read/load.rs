@@ -1,18 +1,18 @@
-//! Buckets read back: the version of their pages and, if they are asked for, the identities of their readings.
+//! Reads buckets back: the versions of their pages and, if requested, the keys of their readings.
 //!
-//! One request never fails or delays the others for long. What many buckets need is asked for together, in pieces that fit
-//! well within `store.timeout`, a few at a time; every request has its own answer as soon as its last piece is there. If
-//! the time of the batch is over, the requests whose pieces were under way are answered with a timeout and the others are
-//! deferred. In a batch of few requests, which are those that failed before, none shares a piece with another, and a count
-//! that takes too long is split by time ([`measured`](crate::store::mongo::measured)).
+//! One request neither fails the others nor delays them for long. Reads for many buckets are combined into pieces that
+//! fit well within `store.timeout`; a few pieces run at a time. Each request is complete as soon as its last piece has
+//! arrived. When the time of the batch is up, requests whose pieces are running get a timeout and the others are
+//! deferred. In a small batch, which consists of requests that failed before, no request shares a piece with another. A
+//! count that takes too long is split by time ([`count_measurements`](super::count_measurements)).
 //!
-//! The steps of a request: the heads of its pages (first page 0 of all, then the others of those that have more), then the
-//! readings of the pages in which one of the wanted time can be, or its measurements. The steps are not one moment.
-//! Between them only the last page can change, and what was not read of it is guarded by the version that its head told:
-//! a write based on it is refused then.
+//! The steps of a request: read the heads of its pages (first page 0 of all requests, then the other pages of buckets
+//! that have more). Then read the readings of the pages that can hold one of the requested time, or its measurements.
+//! The steps are not atomic together. Between them only the last page can change, and the version in its head guards
+//! the rest: a write that is based on a stale read is refused.
 //!
-//! A bucket whose document says so has its readings among the measurements instead; and so has one without a document, if
-//! there are any (a process ended before it wrote the summary).
+//! If the document of a bucket contains `storage: "timeseries"`, its readings are in the time-series collection. The
+//! same holds for a bucket without a document that has measurements (a process ended before it wrote the summary).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,31 +30,31 @@ use crate::store::mongo::pack::SERIES;
 use crate::store::mongo::timed_out;
 use crate::store::{LoadRequest, LoadResult, LoadedBucket, LoadedPage, StoreError};
 
-/// Pages asked for in one `find`: without their readings, and with them in bytes, as far as the heads tell.
+/// Maximum pages per `find`: without readings, and in bytes of readings as reported by the heads.
 const HEADS_MAX: usize = 500;
 const READINGS_BYTES_MAX: u64 = 4 << 20;
-/// Buckets with several pages whose heads are asked for in one `find`.
+/// Maximum buckets with several pages whose heads one `find` reads.
 const SEALED_MAX: usize = 50;
-/// Commands of one load under way at a time.
+/// Maximum concurrent commands of one load.
 const COMMANDS_MAX: usize = 3;
-/// In a batch of at most this many requests each is loaded by itself.
+/// In a batch of at most this many requests, each is loaded separately.
 const ISOLATED_MAX: usize = 16;
 
-/// A request (by its place) and a page of its bucket.
+/// Index of a request, and a page of its bucket.
 type PageKey = (usize, u32);
 
-/// What is known of one request.
+/// The state of one request.
 #[derive(Debug)]
 struct Slot {
     bucket: LoadedBucket,
-    /// ChunkedBuffer that are missing.
+    /// Number of missing pieces.
     pieces: usize,
-    /// Its pieces are being asked for.
+    /// Reading its pieces has started.
     begun: bool,
     answer: Option<LoadResult>,
 }
 
-/// A batch of requests on their way.
+/// A batch of requests in progress.
 pub(in crate::store::mongo) struct Load<'a> {
     pub(in crate::store::mongo) store: &'a MongoStore,
     pub(in crate::store::mongo) requests: &'a [LoadRequest],
@@ -104,7 +104,7 @@ impl Load<'_> {
         tokio::join!(self.some(&free), after_fence);
     }
 
-    /// Waits for what was given up and writes these buckets.
+    /// Waits for abandoned statements that write these buckets.
     async fn fence(&self, places: Vec<usize>) -> Result<(), StoreError> {
         let (db, series) = (self.store.db.clone(), self.store.series.clone());
         let buckets: Vec<BucketKey> = places.iter().map(|r| self.requests[*r].bucket.clone()).collect();
@@ -143,7 +143,7 @@ impl Load<'_> {
         tokio::join!(pages, self.measurements(&measured));
     }
 
-    /// The heads of all pages of these buckets.
+    /// Reads the heads of all pages of these buckets.
     pub(in crate::store::mongo) async fn heads(&self, places: &[usize]) -> Result<(), StoreError> {
         let first: Vec<PageKey> = places.iter().map(|r| (*r, 0)).collect();
         let mut sealed = vec![];
@@ -159,7 +159,7 @@ impl Load<'_> {
             let mut slots = self.slots();
             for &r in chunk {
                 let pages = &mut slots[r].bucket.pages;
-                // Read again, page 0 included, so that all are of one moment.
+                // Read again including page 0, so that all heads are from the same read.
                 let read = (0..).map_while(|n| found.remove(&(r, n))).map(|(head, _)| head).collect::<Vec<_>>();
                 if !read.is_empty() {
                     *pages = read;
@@ -169,7 +169,7 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// The pages whose readings are wanted, in pieces.
+    /// The pages whose readings are needed, grouped into pieces.
     fn pieces(&self, places: &[usize]) -> Vec<Vec<PageKey>> {
         let (mut pieces, mut piece, mut bytes) = (vec![], vec![], 0);
         for &r in places {
@@ -192,7 +192,7 @@ impl Load<'_> {
         pieces
     }
 
-    /// Puts pages with their readings into the place of their heads.
+    /// Replaces the heads of pages with the pages and their readings.
     async fn readings(&self, piece: Vec<PageKey>) {
         let mut places: Vec<usize> = piece.iter().map(|(r, _)| *r).collect();
         places.dedup();
@@ -210,7 +210,7 @@ impl Load<'_> {
         }
     }
 
-    /// Pages by request and number; `keys` says which requests there are.
+    /// Finds pages by request and page number; `keys` names the requests.
     async fn find(
         &self,
         filter: (Document, Option<Hint>),
@@ -254,14 +254,14 @@ impl Load<'_> {
         look(&mut self.slots()[r].bucket)
     }
 
-    /// Says how many pieces a request needs; without any it is answered.
+    /// Sets how many pieces a request needs; with 0 it is complete.
     pub(in crate::store::mongo) fn expect(&self, r: usize, pieces: usize) {
         let mut slots = self.slots();
         slots[r].pieces = pieces;
         slots[r].finish();
     }
 
-    /// The pieces of these requests are asked for now.
+    /// Marks these requests as started.
     pub(in crate::store::mongo) fn begin(&self, places: &[usize]) {
         let mut slots = self.slots();
         places.iter().for_each(|r| slots[*r].begun = true);
@@ -273,7 +273,7 @@ impl Load<'_> {
         slots[r].finish();
     }
 
-    /// These requests have no other answer.
+    /// Fails these requests unless they already have a result.
     pub(in crate::store::mongo) fn fail(&self, places: &[usize], error: &StoreError) {
         let mut slots = self.slots();
         for r in places {
@@ -294,13 +294,12 @@ impl Slot {
     }
 }
 
-/// Carries these out, a few at a time.
+/// Runs these futures, at most [`COMMANDS_MAX`] at a time.
 pub(in crate::store::mongo) async fn together(futures: Vec<impl Future<Output = ()>>) {
     stream::iter(futures).for_each_concurrent(COMMANDS_MAX, |future| future).await;
 }
 
-/// The filter for pages by their ids. `_id` decides; the other fields are there for a sharded cluster, which targets by
-/// them.
+/// The filter for pages by id. `_id` decides; a sharded cluster needs the other fields to target its shards.
 fn by_ids(requests: &[LoadRequest], keys: &[PageKey]) -> (Document, Option<Hint>) {
     let (mut ids, mut sensors, mut starts) = (vec![], vec![], BTreeMap::new());
     for &(r, page) in keys {
@@ -315,7 +314,7 @@ fn by_ids(requests: &[LoadRequest], keys: &[PageKey]) -> (Document, Option<Hint>
     (filter, Some(Hint::Name("_id_".into())))
 }
 
-/// The filter for all pages of some buckets.
+/// The filter for all pages of these buckets.
 fn by_buckets(requests: &[LoadRequest], places: &[usize]) -> (Document, Option<Hint>) {
     let bucket = |r: &usize| {
         let bucket = &requests[*r].bucket;

@@ -1,12 +1,12 @@
-//! The documented queries for the raw readings of a sensor and a span, one for each form that a bucket can have, and one
-//! for a database with both. They give equal rows for equal readings:
+//! The documented queries for the raw readings of a sensor and a time range: one for each storage mode, and one for a
+//! database with both. They return equal rows for equal readings:
 //!
 //! ```text
 //! { ts: ISODate("2024-03-01T10:00:00Z"), sensor_id: "S1", temp: 22.4, humid: 60 }
 //! ```
 //!
-//! in the order of `ts` (readings of the same `ts` in no order of their own). Each begins with a `$match` that the index
-//! of its collection answers.
+//! ordered by `ts` (the order of readings with the same `ts` is undefined). Each query starts with a `$match` that uses
+//! the index of its collection.
 
 use mongodb::bson::{DateTime, Document, doc};
 
@@ -14,19 +14,20 @@ use crate::model::Span;
 use crate::store::mongo::names::{BUCKETS, READINGS};
 use crate::store::mongo::pack::SERIES;
 
-/// Where the readings are.
+/// Where the readings are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadingsLocation {
-    /// In pages: to be run on `sensor_buckets`.
+    /// In pages: run the query on `sensor_buckets`.
     Pages,
-    /// As measurements: to be run on `sensor_readings`.
+    /// As measurements: run the query on `sensor_readings`.
     Measurements,
-    /// In both, as after a change of `store.mode` or a conversion: to be run on `sensor_buckets`. The bucket's document
-    /// decides, so measurements that a conversion has left behind are not seen; about four times the work of `Measurements`.
+    /// In both, as after a change of `store.mode` or a conversion: run the query on `sensor_buckets`. The bucket's
+    /// document decides, so leftover measurements of a conversion are not returned. Costs about four times as much as
+    /// `Measurements`.
     Both,
 }
 
-/// The pipeline for readings of one sensor in `from_ms..to_ms` (milliseconds since 1970). `span` is `bucket.span`.
+/// The pipeline for the readings of one sensor in `from_ms..to_ms` (milliseconds since 1970). `span` is `bucket.span`.
 pub fn raw_readings_pipeline(
     storage_mode: ReadingsLocation,
     sensor_id: &str,
@@ -39,10 +40,10 @@ pub fn raw_readings_pipeline(
         let first = DateTime::from_millis(span.floor(from_ms).0);
         vec![
             doc! { "$match": { "sensor_id": sensor_id, "bucket_start": { "$gte": first, "$lt": to } } },
-            // A bucket whose readings are measurements has no such field, and gives no rows.
+            // A bucket in time-series mode has no such field and returns no rows.
             doc! { "$unwind": "$readings" },
             doc! { "$match": { "readings.ts": { "$gte": from, "$lt": to } } },
-            // Twice: the first gives it its place, the second keeps it ours where a value has the same name.
+            // `sensor_id` appears twice: the first sets its position, the second keeps it if a value has the same name.
             doc! { "$replaceWith": { "$mergeObjects": [
                 { "ts": "$readings.ts", "sensor_id": "$sensor_id" }, "$readings", { "sensor_id": "$sensor_id" },
             ] } },
@@ -64,8 +65,8 @@ pub fn raw_readings_pipeline(
             let mut both = pages();
             let first = DateTime::from_millis(span.floor(from_ms).0);
             let mut of_bucket = measurements();
-            // Both bounds, and in one stage: the constants reach the index, the variables keep to the bucket. (As a stage
-            // of its own, the first is cached by MongoDB 6.0 with the variables of one bucket.)
+            // Both conditions in one stage: the constants use the index, the variables restrict the rows to the bucket.
+            // (As a separate stage, MongoDB 6.0 caches the first one with the variables of one bucket.)
             of_bucket[0] = doc! { "$match": {
                 "meta.sensor_id": sensor_id,
                 "ts": { "$gte": from, "$lt": to },

@@ -1,9 +1,9 @@
-//! What the read API asks ([`crate::store::reading`]): finds by the sensor's indexes, as a majority has it, each with a
-//! limit of the server's time.
+//! Executes the queries of the read API ([`crate::store::reading`]): finds on the sensor indexes with majority read
+//! concern, each with a server-side time limit.
 //!
-//! Every filter names the sensor, and so goes to one shard of a cluster, but for the list of sensors: that one asks for one
-//! id behind another, a seek in the index each (a loose index scan; a `$group` would read the index of the whole fleet
-//! before its first answer).
+//! Every filter names the sensor, and so targets one shard of a cluster. The exception is the list of sensors, which
+//! reads one id after another, each with an index seek (a loose index scan; a `$group` would read the index of all
+//! sensors before its first result).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -26,20 +26,20 @@ use crate::store::reading::{
     StoredSensor,
 };
 
-/// In one answer: pages, and bytes of them.
+/// Maximum pages in one result, and their maximum bytes.
 const PAGES_MAX: usize = 2000;
 const PAGES_BYTES_MAX: usize = 8 << 20;
-/// Bytes of the measurements in one answer.
+/// Maximum bytes of the measurements in one result.
 const MEASUREMENTS_BYTES_MAX: usize = 32 << 20;
-/// Measurements of one millisecond that are given together.
+/// Maximum measurements of one millisecond, which are returned together.
 const SAME_TIME_MAX: usize = 4_000_000;
-/// The newest readings of a page among which a field's last value is looked for.
+/// Newest readings of a page in which the last value of a field is searched.
 const LAST_READINGS: i32 = 20;
-/// Pages of one bucket that are looked at for the latest time.
+/// Maximum pages of one bucket that are read to find the latest time.
 const LAST_PAGES_MAX: i64 = 64;
-/// Sensors looked at together.
+/// Sensors that are read concurrently.
 const SENSORS_AT_ONCE: usize = 8;
-/// For the server; less than the limit of a whole request, so that it says what it was at.
+/// Server-side limit; below the limit of a whole request, so that the server reports the timeout.
 const TIME_MAX: Duration = Duration::from_secs(8);
 
 impl MongoStore {
@@ -47,7 +47,7 @@ impl MongoStore {
         &self,
         operation: impl Future<Output = Found<T>> + Send + 'static,
     ) -> Result<T, StoreError> {
-        // Where measurements may be is known from then on; before, they would be missing.
+        // Preparing determines where measurements are stored; before that, they would be missing from the result.
         if self.native.get().is_none() {
             let detail = "the service has not prepared its collections yet".to_owned();
             return Err(StoreError::NotApplied { kind: "not_prepared", detail });
@@ -136,7 +136,7 @@ impl MongoStore {
     }
 }
 
-/// The collection of dead letters with the read concern of the others.
+/// The collection of dead letters with the read concern of the other collections.
 fn dead_letters(store: &MongoStore, like: Collection<Document>) -> Collection<Document> {
     let options = mongodb::options::CollectionOptions::builder()
         .read_concern(like.read_concern().cloned())
@@ -160,7 +160,7 @@ async fn pages(of: &Collections, q: &PageQuery) -> Found<PageResults> {
     for filter in filters {
         let mut all = doc! { "sensor_id": &*q.sensor_id };
         all.extend(filter);
-        // The index backwards.
+        // Traverses the index backwards.
         let mut find = of.buckets.find(all).sort(doc! { "sensor_id": -1, "bucket_start": 1, "page": -1 });
         if q.readings_from_ms.is_none() {
             find = find.projection(doc! { "readings": 0 });
@@ -191,7 +191,7 @@ async fn measurements(of: &Collections, q: &MeasurementQuery) -> Found<Measureme
         match found {
             Some(found) => return Ok(found),
             None if limit >= SAME_TIME_MAX => {
-                let text = format!("more than {SAME_TIME_MAX} measurements of one millisecond");
+                let text = format!("more than {SAME_TIME_MAX} measurements in the same millisecond");
                 return Err(mongodb::error::Error::custom(text));
             }
             None => limit *= 4,
@@ -199,8 +199,8 @@ async fn measurements(of: &Collections, q: &MeasurementQuery) -> Found<Measureme
     }
 }
 
-/// The first `limit` measurements without the last ones, of whose millisecond there may be more; `None` where no others
-/// are left.
+/// Returns the first `limit` measurements without those of the last millisecond, which may have more. `None` if no
+/// others are left.
 async fn some_measurements(of: &Collections, q: &MeasurementQuery, limit: usize) -> Found<Option<MeasurementResults>> {
     let span = doc! { "$gte": DateTime::from_millis(q.from_ms), "$lt": DateTime::from_millis(q.to_ms) };
     let filter = doc! { "meta.sensor_id": &*q.sensor_id, "ts": span };
@@ -225,7 +225,7 @@ async fn some_measurements(of: &Collections, q: &MeasurementQuery, limit: usize)
     Ok(Some(MeasurementResults { rows, until_ms }))
 }
 
-/// The next sensors in the order of their ids: a seek in the index each, and no document.
+/// Returns the next sensor ids in order: one index seek each, without reading a document.
 async fn next_sensors(buckets: &Collection<RawDocumentBuf>, q: &SensorQuery) -> Found<Vec<String>> {
     let mut ids: Vec<String> = vec![];
     let mut after = q.after.clone();
@@ -288,7 +288,7 @@ async fn newest(of: Collections, sensor_id: SensorId) -> Found<StoredSensor> {
     Ok(news)
 }
 
-/// What `sensor_latest` knows of them: more, where a field has not come for long.
+/// Merges the state in `sensor_latest`, which also has fields that were not reported for a long time.
 async fn merge_latest(
     latest: &Collection<RawDocumentBuf>,
     sensors: &[SensorId],

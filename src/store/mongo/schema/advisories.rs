@@ -1,7 +1,8 @@
 //! Server versions whose time-series collections are known to corrupt memory or data.
 
-/// A fault: in versions `from..fixed` for each pair. Versions between the fix of one release line and the start of the
-/// next are good; rapid releases (such as 6.1 to 6.3) were never mended, so they belong to the line that follows them.
+/// A fault in the versions `from..fixed` of each pair. Versions between the fix of one release line and the start of
+/// the next are good. Rapid releases (such as 6.1 to 6.3) were never fixed, so they belong to the line that follows
+/// them.
 struct Advisory {
     name: &'static str,
     what: &'static str,
@@ -10,8 +11,8 @@ struct Advisory {
 
 type Version = (u32, u32, u32);
 
-/// Where the numbers come from: CVE-2026-8053 as in the Canadian Centre for Cyber Security's AV26-468 of 2026-05-13;
-/// the other two as in <https://osv.dev/vulnerability/BIT-mongodb-2026-18692> and `…-18693` (2026-09-17).
+/// Sources: CVE-2026-8053 from the Canadian Centre for Cyber Security's AV26-468 of 2026-05-13; the other two from
+/// <https://osv.dev/vulnerability/BIT-mongodb-2026-18692> and `…-18693` (2026-09-17).
 const ADVISORIES: [Advisory; 3] = [
     Advisory {
         name: "CVE-2026-8053",
@@ -37,8 +38,8 @@ const ADVISORIES: [Advisory; 3] = [
     },
 ];
 
-/// What an operator of this version should know where its time-series collections are used; `None` for a version that is
-/// not known to be at fault, and for one that is no version.
+/// The warning for an operator who uses time-series collections on this version. `None` if the version has no known
+/// fault or cannot be parsed.
 pub(in crate::store::mongo) fn warning(version: &str) -> Option<String> {
     let found = parse(version)?;
     let hits = ADVISORIES.iter().filter_map(|a| {
@@ -55,14 +56,14 @@ pub(in crate::store::mongo) fn warning(version: &str) -> Option<String> {
     ))
 }
 
-/// `major.minor.patch` at the beginning of a version such as `6.0.28-rc0`.
+/// Parses `major.minor.patch` at the start of a version such as `6.0.28-rc0`.
 fn parse(version: &str) -> Option<Version> {
     let number = |text: &str| text.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
     let mut parts = version.split('.');
     Some((number(parts.next()?)?, number(parts.next()?)?, number(parts.next()?)?))
 }
 
-/// Whether a server of this version may have time-series collections: for a guess before anything is tried.
+/// Whether a server of this version may support time-series collections: an estimate before it is tried.
 pub(in crate::store::mongo) fn may_be_native(version: &str) -> bool {
     parse(version).is_some_and(|v| v >= (5, 0, 0))
 }

@@ -1,12 +1,12 @@
-//! The collections, their validator, indexes, retention and view: made where they are missing, brought up to date where
-//! they are not. Every step can be repeated, by several instances at once.
+//! Creates the collections with their validator, indexes, retention and view if they are missing, and updates them if
+//! they differ. Every step can be repeated, also by several instances concurrently.
 //!
-//! What is right already is left alone, and not merely changed to the same: `collMod` takes a lock, and a right
-//! (`dbAdmin`) that the service's own user does without once `init` has been run.
+//! Objects that are already correct are not changed, not even to the same value. `collMod` takes a lock and needs a
+//! privilege (`dbAdmin`) that the service's own user does not need once `init` has been run.
 //!
-//! **Retention.** Pages and summaries go `store.retention` after the end of their bucket (TTL on `bucket_end`).
-//! Measurements are kept by their own time, which may be a whole span before that end, so they are given a span more: no
-//! summary ever counts measurements that are gone already, and `reconcile` finds no difference while an hour expires.
+//! **Retention.** Pages and summaries expire `store.retention` after the end of their bucket (TTL on `bucket_end`).
+//! Measurements expire by their own time, which may be a whole span before that end, so they are kept a span longer. So
+//! a summary never counts expired measurements, and `reconcile` finds no difference while an hour expires.
 
 use mongodb::bson::{Bson, Document, doc};
 
@@ -19,28 +19,29 @@ use crate::store::mongo::setup::{
     Setup,
 };
 
-/// What is kept for how long, in seconds; `None`: for ever.
+/// Retention periods in seconds; `None`: for ever.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store::mongo) struct Retention {
     /// Pages and summaries, after the end of their bucket.
     pub(in crate::store::mongo) buckets_s: Option<i64>,
-    /// Messages that could not be stored.
+    /// Dead letters, after their receipt.
     pub(in crate::store::mongo) dead_letters_s: i64,
 }
 
-/// The server refuses an `expireAfterSeconds` that leads behind 1970 (time-series collections alone: InvalidOptions 72,
-/// seen on 6.0.5). 47 years never do.
+/// The server refuses an `expireAfterSeconds` that reaches back before 1970 (only in time-series collections:
+/// InvalidOptions 72, seen on 6.0.5). 47 years never do.
 const READINGS_S_MAX: i64 = 1_500_000_000;
 
 impl Retention {
-    /// Measurements, after their own time (see above). Longer than the server can say is for ever, never shorter.
+    /// Retention of measurements, after their own time (see above). A longer one than the server supports becomes
+    /// unlimited, never shorter.
     pub(in crate::store::mongo) fn readings_s(self, span: Span) -> Option<i64> {
         self.buckets_s.map(|s| s.saturating_add(span.ms() / 1000)).filter(|s| *s <= READINGS_S_MAX)
     }
 }
 
-/// Prepares everything but the time-series collection's existence, which [`crate::store::mongo::schema::detect`] sees to; returns a line for
-/// each thing that was made or changed.
+/// Prepares everything except the time-series collection itself, which [`super::detect`] creates. Returns one line per
+/// object that was created or changed.
 ///
 /// # Errors
 /// The first step that failed.
@@ -55,7 +56,7 @@ pub(in crate::store::mongo) async fn prepare(
     let key = doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 };
     index(setup, BUCKETS, doc! { "key": key, "name": "sensor_bucket_page" }).await?;
     done.extend(ttl(setup, BUCKETS, "bucket_end", "bucket_end_ttl", keep.buckets_s, None).await?);
-    // Also where this run writes pages: measurements of an earlier mode are kept no longer than the rest.
+    // Also if this run writes pages: measurements of an earlier mode are not kept longer than the rest.
     if found.get(READINGS).is_some_and(|f| fits(f).is_ok()) {
         let key = doc! { format!("{META_FIELD}.sensor_id"): 1, TIME_FIELD: -1 };
         index(setup, READINGS, doc! { "key": key, "name": "sensor_reading" }).await?;
@@ -69,7 +70,7 @@ pub(in crate::store::mongo) async fn prepare(
     Ok(done)
 }
 
-/// Whether a collection was made; another instance may have been faster.
+/// Whether this process created the collection; another instance may have created it first.
 fn made(created: Result<(), Failure>, name: &str) -> Result<bool, SchemaError> {
     match created {
         Ok(()) => Ok(true),
@@ -78,7 +79,7 @@ fn made(created: Result<(), Failure>, name: &str) -> Result<bool, SchemaError> {
     }
 }
 
-/// The collection of pages and its validator.
+/// Creates or updates the collection of pages with its validator.
 async fn buckets(setup: &Setup<'_>, found: &Listing, done: &mut Vec<String>) -> Result<(), SchemaError> {
     let wanted = doc! { "validator": validator(), "validationLevel": "moderate" };
     if found.get(BUCKETS).is_none() && made(setup.create(BUCKETS, &wanted).await, BUCKETS)? {
@@ -101,8 +102,8 @@ async fn index(setup: &Setup<'_>, collection: &str, index: Document) -> Result<(
     setup.change(command).await.map(drop).map_err(|f| f.at(format!("creating an index of {collection}")))
 }
 
-/// Makes, changes or drops the TTL index on `field`, as `seconds` says, of the documents `of` or all; a line where that
-/// changed something.
+/// Creates, changes or drops the TTL index on `field` according to `seconds`, for the documents `of` or all. Returns a
+/// line if this changed something.
 async fn ttl(
     setup: &Setup<'_>,
     collection: &str,
@@ -114,7 +115,7 @@ async fn ttl(
     let step = format!("setting the retention of {collection}");
     let Some(seconds) = seconds else {
         return match setup.change(doc! { "dropIndexes": collection, "index": name }).await {
-            Ok(_) => Ok(Some(format!("{collection} is kept for ever from now on"))),
+            Ok(_) => Ok(Some(format!("{collection} is now kept for ever"))),
             Err(Failure { code: Some(INDEX_NOT_FOUND | NAMESPACE_NOT_FOUND), .. }) => Ok(None),
             Err(failure) => Err(failure.at(step)),
         };
@@ -136,11 +137,12 @@ async fn ttl(
     }
 }
 
-/// The indexes of dead letters: in the order of receipt, and the same of those alone that expire and are evicted
-/// ([`crate::store::mongo::dead_letters`]). Before, one index was both, and dead letters with acknowledged readings expired too.
+/// The indexes of dead letters: one in the order of receipt, and a partial one with only those that expire and can be
+/// evicted ([`super::dead_letter_commands`]). Earlier versions had one index for both, with which dead letters with
+/// acknowledged readings expired too.
 async fn dead_letters(setup: &Setup<'_>, seconds: i64) -> Result<Vec<String>, SchemaError> {
     const BEFORE: &str = "received_at_ttl";
-    let step = format!("looking at the indexes of {DEAD_LETTERS}");
+    let step = format!("listing the indexes of {DEAD_LETTERS}");
     let found = setup.ask(doc! { "listIndexes": DEAD_LETTERS }).await.map_err(|f| f.at(step))?;
     let all = found.get_document("cursor").and_then(|c| c.get_array("firstBatch")).map(Vec::as_slice);
     let is_before =
@@ -154,7 +156,7 @@ async fn dead_letters(setup: &Setup<'_>, seconds: i64) -> Result<Vec<String>, Sc
     Ok(ttl(setup, DEAD_LETTERS, "received_at", name, Some(seconds), of).await?.into_iter().collect())
 }
 
-/// Sets how long measurements are kept; a line where that changed something.
+/// Sets the retention of measurements. Returns a line if this changed something.
 async fn readings_retention(
     setup: &Setup<'_>,
     found: &Listing,
@@ -174,11 +176,11 @@ async fn readings_retention(
     setup.change(change).await.map_err(|f| f.at(format!("setting the retention of {READINGS} (collMod)")))?;
     Ok(Some(match seconds {
         Some(s) => format!("retention of {READINGS}: {s} s after {TIME_FIELD}"),
-        None => format!("{READINGS} is kept for ever from now on"),
+        None => format!("{READINGS} is now kept for ever"),
     }))
 }
 
-/// Creates or updates the view; a line where that changed something.
+/// Creates or updates the view. Returns a line if this changed something.
 async fn view(setup: &Setup<'_>, found: &Listing) -> Result<Option<String>, SchemaError> {
     let wanted = doc! { "viewOn": BUCKETS, "pipeline": summaries_pipeline() };
     let Some(options) = found.options(SUMMARIES) else {
@@ -194,8 +196,7 @@ async fn view(setup: &Setup<'_>, found: &Listing) -> Result<Option<String>, Sche
         return Ok(None);
     }
     if found.get(SUMMARIES).is_some_and(|f| f.get_str("type").is_ok_and(|t| t != "view")) {
-        let detail =
-            format!("there is a collection of that name: rename or drop it ({SUMMARIES} is made by hourbucket)");
+        let detail = format!("a collection with that name exists: rename or drop it (hourbucket creates {SUMMARIES})");
         return Err(SchemaError::lasting("updating the view sensor_summaries", detail));
     }
     let mut change = doc! { "collMod": SUMMARIES };
@@ -204,7 +205,7 @@ async fn view(setup: &Setup<'_>, found: &Listing) -> Result<Option<String>, Sche
     Ok(Some(format!("updated view {SUMMARIES}")))
 }
 
-/// The shape of a page (DESIGN section 3). `moderate`: documents that were wrong before are left alone.
+/// The schema of a page (DESIGN section 3). `moderate`: invalid existing documents can still be updated.
 fn validator() -> Document {
     let number = doc! { "bsonType": ["int", "long"], "minimum": 0 };
     let summary_of_field = doc! {
@@ -217,7 +218,10 @@ fn validator() -> Document {
     };
     doc! { "$jsonSchema": {
         "bsonType": "object",
-        "required": ["_id", "schema_version", "sensor_id", "bucket_start", "bucket_end", "page", "count", "first_ts", "last_ts", "summary"],
+        "required": [
+            "_id", "schema_version", "sensor_id", "bucket_start", "bucket_end", "page", "count", "first_ts", "last_ts",
+            "summary",
+        ],
         "properties": {
             "_id": {
                 "bsonType": "object",
@@ -233,10 +237,11 @@ fn validator() -> Document {
             "first_ts": { "bsonType": "date" },
             "last_ts": { "bsonType": "date" },
             "summary": { "bsonType": "object", "additionalProperties": summary_of_field },
-            // Not each element: checking a thousand readings again at every append would cost more than the append.
+            // Elements are not validated: checking a thousand readings again at every append would cost more than the
+            // append.
             "readings": { "bsonType": "array" },
             "has_overflow": { "bsonType": "bool" },
-            // Without it the readings are in this document; with it they are measurements in sensor_readings.
+            // Absent: the readings are in this document. Present: they are measurements in sensor_readings.
             "storage": { "enum": ["timeseries"] },
         },
     } }

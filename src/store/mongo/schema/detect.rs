@@ -1,22 +1,22 @@
-//! Whether the server has native time-series collections, found out by doing (DESIGN section 3).
+//! Detects whether the server has native time-series collections, by trying (DESIGN section 3).
 //!
-//! A version number says little: emulations answer with one of MongoDB's, a cluster may run at an older feature level, a
-//! user may lack the rights. So `sensor_readings` is created where it is missing, and then `listCollections` is asked
-//! what there is now. Only a collection whose `type` is `timeseries`, with our time and meta field, is used.
+//! A version number proves little: emulations report one of MongoDB's, a cluster may run at an older feature level, and
+//! the user may lack privileges. So `sensor_readings` is created if it is missing, and then `listCollections` shows the
+//! result. Only a collection whose `type` is `timeseries`, with the expected time and meta field, is used.
 //!
 //! ```text
-//!  there before   create     there after          outcome
-//!  time-series    -          -                    used, if its fields are ours; else an error
-//!  plain or view  -          -                    error: never touched, and never a reason to change the mode
-//!  nothing        done       time-series          used
-//!  nothing        done       plain                an emulation: removed again if empty; no time-series
-//!  nothing        refused    time-series          another instance was faster: used
-//!  nothing        unknown    nothing              no time-series
-//!  nothing        no rights  nothing              error
+//!  existed before  create     exists after   outcome
+//!  time-series     -          -              used, if its fields match; else an error
+//!  plain or view   -          -              error: never changed, and never a reason to change the mode
+//!  nothing         ok         time-series    used
+//!  nothing         ok         plain          an emulation: removed again if empty; no time-series
+//!  nothing         refused    time-series    another instance created it first: used
+//!  nothing         unknown    nothing        no time-series
+//!  nothing         no rights  nothing        error
 //! ```
 //!
-//! No time-series means buckets with `store.mode = "auto"`, and an error with `"timeseries"`. A failure that is none of
-//! these is an error too: a mode chosen by accident would stay with the data.
+//! "No time-series" means bucket mode with `store.mode = "auto"`, and an error with `"timeseries"`. Any other failure
+//! is an error too: a mode chosen by accident would stay with the data.
 
 use mongodb::bson::{Document, doc};
 
@@ -29,52 +29,52 @@ pub(in crate::store::mongo) const TIME_FIELD: &str = "ts";
 /// Its meta field: `{sensor_id, tags}`.
 pub(in crate::store::mongo) const META_FIELD: &str = "meta";
 
-/// Codes with which servers and emulations say that they do not know the option: BadValue, FailedToParse,
-/// CommandNotFound, InvalidOptions, CommandNotSupported, NotImplemented, a feature that is not supported (303), and
-/// unknown field (40415; MongoDB 4.4).
+/// Error codes with which servers and emulations report an unknown option: BadValue, FailedToParse, CommandNotFound,
+/// InvalidOptions, CommandNotSupported, NotImplemented, an unsupported feature (303), and unknown field (40415; MongoDB
+/// 4.4).
 const UNKNOWN_OPTION: [i32; 8] = [2, 9, 59, 72, 115, 238, 303, 40415];
 
-/// What there is for measurements.
+/// The outcome of the detection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store::mongo) enum Native {
-    /// A time-series collection as it should be; `made` by this run.
+    /// A matching time-series collection exists.
     Fits {
-        /// Whether this run made it.
+        /// Whether this run created it.
         made: bool,
     },
-    /// The server has none: why, in words.
+    /// The server does not support them, with the reason.
     Missing(String),
-    /// The server said yes and made a plain collection.
+    /// The server reported success but created a plain collection.
     Emulated,
 }
 
-/// Why nothing can be said, or used.
+/// Why the outcome is undetermined, or the collection unusable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::store::mongo) enum Obstacle {
-    /// Something else has the name: `collection` or `view`.
+    /// An object of another type has the name: `collection` or `view`.
     OtherKind(String),
     /// A time-series collection with other fields.
     OtherFields { time: String, meta: Option<String> },
-    /// Creating it is not allowed.
+    /// The user must not create it.
     NoRights(String),
-    /// Created, but not there.
+    /// Created, but not listed.
     Unseen,
-    /// Something else, such as no primary.
+    /// Another error, such as no primary.
     Failed(Failure),
 }
 
-/// What was seen of the collection.
+/// The observations about the collection.
 #[derive(Debug, Default)]
 pub(in crate::store::mongo) struct Seen<'a> {
-    /// Its entry in `listCollections` before anything was done.
+    /// Its entry in `listCollections` before the creation.
     pub(in crate::store::mongo) before: Option<&'a Document>,
-    /// The answer to `create`, where it was tried.
+    /// The response to `create`, if it was sent.
     pub(in crate::store::mongo) created: Option<Result<(), Failure>>,
-    /// Its entry afterwards.
+    /// Its entry in `listCollections` afterwards.
     pub(in crate::store::mongo) after: Option<&'a Document>,
 }
 
-/// Sorts out what was seen; see the table above.
+/// Classifies the observations; see the table above.
 pub(in crate::store::mongo) fn classify(seen: Seen<'_>) -> Result<Native, Obstacle> {
     if let Some(found) = seen.before {
         return fits(found).map(|()| Native::Fits { made: false });
@@ -93,11 +93,11 @@ pub(in crate::store::mongo) fn classify(seen: Seen<'_>) -> Result<Native, Obstac
             Some(code) if UNKNOWN_OPTION.contains(&code) => Ok(Native::Missing(failure.detail)),
             _ => Err(Obstacle::Failed(failure)),
         },
-        (None, None) => Ok(Native::Missing("it was not asked for".into())),
+        (None, None) => Ok(Native::Missing("creating it was not tried".into())),
     }
 }
 
-/// Whether an entry of `listCollections` is a time-series collection with our fields.
+/// Whether an entry of `listCollections` is a time-series collection with the expected fields.
 pub(in crate::store::mongo) fn fits(found: &Document) -> Result<(), Obstacle> {
     let kind = found.get_str("type").unwrap_or("collection");
     if kind != "timeseries" {
@@ -129,12 +129,13 @@ impl Obstacle {
             Obstacle::OtherFields { time, meta } => {
                 let meta = meta.map_or_else(|| "none".to_owned(), |m| format!("`{m}`"));
                 format!(
-                    "its time field is `{time}` and its meta field {meta}, not `{TIME_FIELD}` and `{META_FIELD}`: {instead}"
+                    "its time field is `{time}` and its meta field {meta}, not `{TIME_FIELD}` and \
+                     `{META_FIELD}`: {instead}"
                 )
             }
             Obstacle::NoRights(said) => format!(
                 "{said}; the user of store.uri lacks the privilege createCollection there: grant the role readWrite on \
-                 {database}, or run `hourbucket init` once as a user who may, or set store.mode = \"bucket\""
+                 {database}, or run `hourbucket init` once as a user who has it, or set store.mode = \"bucket\""
             ),
             Obstacle::Unseen => format!(
                 "it exists, but listCollections does not show it: grant the user of store.uri the privilege \
@@ -142,7 +143,7 @@ impl Obstacle {
             ),
             Obstacle::Failed(failure) => {
                 let error = failure.at(step);
-                let advice = if error.transient { "" } else { "; set store.mode = \"bucket\" to do without" };
+                let advice = if error.transient { "" } else { "; set store.mode = \"bucket\" to work without them" };
                 return SchemaError { detail: format!("{}{advice}", error.detail), ..error };
             }
         };
@@ -150,8 +151,9 @@ impl Obstacle {
     }
 }
 
-/// How much time the server's own buckets cover: `seconds` is an hour, `minutes` a day (`bucketMaxSpanSeconds` of 3600
-/// and 86400, read on 6.0.5). They are at least as long as ours, and no longer than needed: retention removes whole ones.
+/// The time range of the server's own buckets: `seconds` is an hour, `minutes` a day (`bucketMaxSpanSeconds` of 3600
+/// and 86400, read on 6.0.5). At least as long as hourbucket's span, but no longer than needed: retention removes whole
+/// ones.
 pub(in crate::store::mongo) fn granularity(span: Span) -> &'static str {
     if span.ms() <= Span::HOUR.ms() { "seconds" } else { "minutes" }
 }
@@ -167,7 +169,8 @@ pub(in crate::store::mongo) fn create_options(span: Span, expire_s: Option<i64>)
     options
 }
 
-/// Finds out, creating the collection where nothing is there; what an emulation made is removed again.
+/// Detects native time-series collections, creating the collection if it is missing. Removes the plain collection of an
+/// emulation.
 ///
 /// # Errors
 /// An obstacle, in words.
@@ -190,7 +193,7 @@ pub(in crate::store::mongo) async fn detect(
     Ok(native)
 }
 
-/// Removes the plain collection that this run made. One that holds something by now is left, for a person to look at.
+/// Removes the plain collection that this run created. If it contains documents by now, it is kept for an operator.
 async fn remove_if_empty(setup: &Setup<'_>) -> Result<(), SchemaError> {
     let step = format!("removing the plain collection {READINGS} that the server made instead of a time-series one");
     let find = doc! { "find": READINGS, "limit": 1 };
@@ -198,7 +201,7 @@ async fn remove_if_empty(setup: &Setup<'_>) -> Result<(), SchemaError> {
     let empty = reply.get_document("cursor").and_then(|c| c.get_array("firstBatch")).is_ok_and(Vec::is_empty);
     if !empty {
         let detail = format!(
-            "it holds documents already: look at it, and drop it or set store.mode = \"bucket\" ({BUCKETS} only)"
+            "it contains documents already: inspect it, and drop it or set store.mode = \"bucket\" ({BUCKETS} only)"
         );
         return Err(SchemaError::lasting(step, detail));
     }
@@ -238,7 +241,7 @@ mod tests {
             assert!(error.to_string().contains(name) && error.to_string().contains("store.mode"), "{error}");
             assert!(!error.transient);
         }
-        // Very old servers do not say a type.
+        // Very old servers do not report a type.
         assert_eq!(seen(&doc! { "name": READINGS }), Err(Obstacle::OtherKind("collection".into())));
         for (fields, time, meta) in [
             (doc! { "timeField": "time", "metaField": "meta" }, "time", Some("meta")),
@@ -256,7 +259,7 @@ mod tests {
         assert_eq!(after_create(Ok(()), None), Err(Obstacle::Unseen));
         let plain = doc! { "name": READINGS, "type": "collection", "options": {} };
         assert_eq!(after_create(Ok(()), Some(&plain)), Ok(Native::Emulated));
-        // Another instance was faster, or somebody else.
+        // Another instance or program created it first.
         assert_eq!(after_create(Err(failure(48)), Some(&native())), Ok(Native::Fits { made: false }));
         assert_eq!(
             after_create(Err(failure(48)), Some(&plain)),

@@ -1,13 +1,14 @@
-//! What this database was written with: one document that every start reads before it changes anything.
+//! What this database was written with: one document that every startup reads before it changes anything.
 //!
 //! ```text
 //! hourbucket_meta: { _id: "schema", version: 1, span_ms: 3600000, created_by: "0.1.0" }
 //! ```
 //!
-//! `version` is the shape of all documents: a newer one is refused, since a page written by rules that this version does
-//! not know could not be gated or counted rightly. `span_ms` is `bucket.span`: pages of two spans would overlap, the same
-//! reading could then be stored in both, and every hour would be counted twice. So the first start fixes it for good, and
-//! it is fixed before the first page is written: of two instances that start at once with different spans, one is refused.
+//! `version` is the schema version of all documents. A newer one is refused, since this process could not correctly
+//! guard or count pages that follow unknown rules. `span_ms` is `bucket.span`. Pages of two spans would overlap, so the
+//! same reading could be stored in both and every hour would be counted twice. Therefore the first startup sets the
+//! span permanently, before the first page is written. If two instances with different spans start at the same time,
+//! one is refused.
 
 use std::time::Duration;
 
@@ -19,28 +20,28 @@ use crate::store::mongo::names::{BUCKETS, META};
 use crate::store::mongo::pack::SCHEMA_VERSION;
 use crate::store::mongo::setup::{Failure, SchemaError, Setup};
 
-const STEP: &str = "reading what the database was written with (hourbucket_meta)";
+const STEP: &str = "reading the schema version and span of the database (hourbucket_meta)";
 const DUPLICATE_KEY: i32 = 11000;
 
 /// Refuses a database that was written with another span or by a newer version. Changes nothing.
 ///
 /// # Errors
-/// What does not fit, and what to do.
+/// What does not match, and what to do.
 pub(in crate::store::mongo) async fn check(setup: &Setup<'_>, span: Span) -> Result<(), SchemaError> {
     match read(setup).await? {
         Some(found) => fits(&found, span, setup.db.name()),
         None => match one_page(setup).await? {
-            // Written before there was such a document.
+            // Written by a version without this document.
             Some(page) => fits(&of_page(&page, span), span, setup.db.name()),
             None => Ok(()),
         },
     }
 }
 
-/// The same, and notes the span where nothing is noted yet; says whether it did.
+/// Checks the same, and records the span if none is recorded yet; returns whether it did.
 ///
 /// # Errors
-/// What does not fit, and what to do.
+/// What does not match, and what to do.
 pub(in crate::store::mongo) async fn settle(setup: &Setup<'_>, span: Span) -> Result<bool, SchemaError> {
     check(setup, span).await?;
     let command = doc! {
@@ -54,14 +55,14 @@ pub(in crate::store::mongo) async fn settle(setup: &Setup<'_>, span: Span) -> Re
     };
     let reply = match setup.change(command).await {
         Ok(reply) => reply,
-        // Another instance was in the middle of the same.
+        // Another instance did the same concurrently.
         Err(Failure { code: Some(DUPLICATE_KEY), .. }) => return check(setup, span).await.map(|()| false),
-        Err(failure) => return Err(failure.at("noting the span of the buckets (hourbucket_meta)")),
+        Err(failure) => return Err(failure.at("recording the span of the buckets (hourbucket_meta)")),
     };
     let existing = reply.get_document("lastErrorObject").and_then(|o| o.get_bool("updatedExisting")).unwrap_or(false);
     match reply.get_document("value") {
         Ok(now) => fits(now, span, setup.db.name()).map(|()| !existing),
-        Err(_) => Err(SchemaError::lasting(STEP, "the server did not show the document that it was to make")),
+        Err(_) => Err(SchemaError::lasting(STEP, "the server did not return the document after the upsert")),
     }
 }
 
@@ -74,7 +75,7 @@ async fn one_page(setup: &Setup<'_>) -> Result<Option<Document>, SchemaError> {
     first(setup, doc! { "find": BUCKETS, "projection": shown, "limit": 1 }).await
 }
 
-/// The first document of a `find`, as a majority has it.
+/// The first document of a `find` with majority read concern.
 async fn first(setup: &Setup<'_>, mut find: Document) -> Result<Option<Document>, SchemaError> {
     find.insert("readConcern", doc! { "level": "majority" });
     let mut reply = setup.ask(find).await.map_err(|f| f.at(STEP))?;
@@ -85,7 +86,7 @@ async fn first(setup: &Setup<'_>, mut find: Document) -> Result<Option<Document>
     }))
 }
 
-/// What a page shows of it; what it does not show is taken as it should be.
+/// Derives the metadata from a page; fields that the page lacks are assumed to match.
 fn of_page(page: &Document, span: Span) -> Document {
     let time = |name: &str| page.get_datetime(name).map(|d| d.timestamp_millis());
     let span_ms = match (time("bucket_start"), time("bucket_end")) {
@@ -108,7 +109,7 @@ fn fits(found: &Document, span: Span, database: &str) -> Result<(), SchemaError>
     let version = int(found, "version").unwrap_or(0);
     if version > i64::from(SCHEMA_VERSION) {
         let detail = format!(
-            "database {database} was written by a newer hourbucket (schema version {version}; this one knows \
+            "database {database} was written by a newer hourbucket (schema version {version}; this one supports \
              {SCHEMA_VERSION}): start that version, or use another store.database; nothing was changed"
         );
         return Err(SchemaError::lasting(STEP, detail));
@@ -120,18 +121,20 @@ fn fits(found: &Document, span: Span, database: &str) -> Result<(), SchemaError>
             let detail = format!(
                 "database {database} was written with bucket.span = \"{theirs}\", and buckets of two spans cannot be \
                  mixed, but bucket.span is \"{ours}\": set bucket.span = \"{theirs}\", or use another store.database \
-                 for buckets of \"{ours}\" (or, where none of the data is needed, drop this one); nothing was changed"
+                 for buckets of \"{ours}\" (or drop this one if its data is not needed); nothing was changed"
             );
             Err(SchemaError::lasting(STEP, detail))
         }
         None => {
-            let detail = format!("the document in {database}.{META} has no span_ms: restore it, it fixes bucket.span");
+            let detail = format!(
+                "the document in {database}.{META} has no span_ms: restore the field, which defines bucket.span"
+            );
             Err(SchemaError::lasting(STEP, detail))
         }
     }
 }
 
-/// As it is written in the configuration.
+/// Formats a span as in the configuration.
 fn in_words(ms: i64) -> String {
     write_duration(Duration::from_millis(ms.unsigned_abs()))
 }
@@ -147,10 +150,7 @@ mod tests {
         let hour = Span::HOUR;
         let ms = |n: i64| doc! { "version": 1, "span_ms": n };
         assert!(fits(&ms(3_600_000), hour, "db").is_ok());
-        assert!(
-            fits(&doc! { "version": 1i64, "span_ms": 3_600_000.0 }, hour, "db").is_ok(),
-            "whatever wrote the number"
-        );
+        assert!(fits(&doc! { "version": 1i64, "span_ms": 3_600_000.0 }, hour, "db").is_ok(), "any numeric type");
         let error = fits(&ms(900_000), hour, "db").unwrap_err().to_string();
         for part in ["bucket.span = \"15m\"", "\"1h\"", "store.database", "db"] {
             assert!(error.contains(part), "{part}: {error}");

@@ -1,7 +1,9 @@
-//! Before the first reading: what the server is, which mode it allows, and the collections.
+//! Prepares the database before the first reading: detects the server, chooses the storage mode, and creates the
+//! collections.
 //!
-//! The order is that of the damage which a mistake could do: first what is only read (the server, what the database was
-//! written with), then the one thing that decides everything else (whether there is native time-series), then the rest.
+//! The order limits the damage that a mistake can do: first the read-only checks (the server, and what the database was
+//! written with), then the choice that determines everything else (whether native time-series collections exist), then
+//! the rest.
 
 use std::time::Duration;
 
@@ -21,31 +23,31 @@ use crate::store::mongo::schema::metadata;
 use crate::store::mongo::setup::{SchemaError, Setup};
 use crate::store::mongo::write::high_water;
 
-/// What the server says of itself.
+/// The server's description of itself.
 struct Server {
     version: String,
     /// `replica set rs0`, `sharded cluster`, `standalone`.
     topology: String,
-    /// What an operator should know of it in any mode.
+    /// Warnings that apply in any mode.
     warnings: Vec<String>,
 }
 
 impl MongoStore {
-    /// Whether new buckets have their readings in the time-series collection. Before [`prepare`](Self::prepare_all), what
-    /// the configuration says, where it says it.
+    /// Whether new buckets store their readings in the time-series collection. Before [`prepare`](Self::prepare_all):
+    /// whether the configuration requires it.
     pub(in crate::store::mongo) fn native(&self) -> bool {
         self.native.get().map_or(self.mode == StoreMode::Timeseries, |native| native.chosen)
     }
 
-    /// Whether there is a time-series collection, in which measurements of any bucket may be.
+    /// Whether there is a time-series collection, which may hold measurements of any bucket.
     pub(in crate::store::mongo) fn measured(&self) -> bool {
         self.native.get().is_some_and(|native| native.there)
     }
 
-    /// What the server is, in a line, and what an operator should know; changes nothing.
+    /// Returns a line that describes the server, and warnings for the operator. Changes nothing.
     ///
     /// # Errors
-    /// It cannot be reached, does not let us ask, or the database cannot be used as it is configured.
+    /// The server is unreachable, the user lacks privileges, or the database cannot be used as configured.
     pub async fn inspect(&self) -> Result<(String, Vec<String>), String> {
         self.inspect_all().await.map_err(|e| e.to_string())
     }
@@ -55,16 +57,16 @@ impl MongoStore {
         let mut server = self.server(&setup).await?;
         let found = setup.list(&[BUCKETS, READINGS]).await?;
         metadata::check(&setup, self.options.span).await?;
-        let made = if found.get(BUCKETS).is_some() { "collections exist" } else { "collections to be made" };
+        let made = if found.get(BUCKETS).is_some() { "collections exist" } else { "collections will be created" };
         let (native, mode) = match (self.mode, found.get(READINGS)) {
             (StoreMode::Bucket, _) => (false, "store.mode is bucket".to_owned()),
             (_, Some(entry)) => {
                 detect::fits(entry).map_err(|o| o.error(self.db.name()))?;
                 (true, format!("{READINGS} is a native time-series collection"))
             }
-            // Only creating it would tell.
+            // Only creating the collection would prove it.
             (_, None) if advisories::may_be_native(&server.version) => {
-                (true, format!("{READINGS} to be made, as a native time-series collection if the server really can"))
+                (true, format!("{READINGS} will be created, as a native time-series collection if supported"))
             }
             (StoreMode::Timeseries, None) => {
                 return Err(no_time_series(&format!("version {}", server.version)));
@@ -75,7 +77,7 @@ impl MongoStore {
         Ok((format!("MongoDB {}, {}, {made}, {mode}", server.version, server.topology), server.warnings))
     }
 
-    /// Finds the mode, and makes the collections or brings them up to date.
+    /// Determines the mode, and creates or updates the collections.
     pub(in crate::store::mongo) async fn prepare_all(&self) -> Result<PreparedStore, SchemaError> {
         let setup = Setup::new(&self.db, &self.options);
         let mut server = self.server(&setup).await?;
@@ -96,15 +98,15 @@ impl MongoStore {
         }
         changes.extend(latest_and_tag_indexes::prepare(&setup, self.optional_indexes).await?);
         server.warnings.extend(advisories::warning(&server.version).filter(|_| native));
-        // Set once: a mode that changed under the buckets in memory would be a third form. Preparing again, after a
-        // failure further down, finds the same.
+        // Set only once: if the mode changed, buckets in memory would use another one than the store. A repeated
+        // preparation, after a later step failed, finds the same mode.
         let there = native || setup.list(&[READINGS]).await?.get(READINGS).is_some_and(|e| detect::fits(e).is_ok());
         let _ = self.native.set(Native { chosen: native, there });
         let mode_reason = format!("{why} ({})", server.topology);
         Ok(PreparedStore { mode_reason, server_version: server.version, changes, warnings: server.warnings })
     }
 
-    /// Whether to use native time-series, and why.
+    /// Returns whether to use native time-series collections, and why.
     async fn choose(
         &self,
         setup: &Setup<'_>,
@@ -125,9 +127,7 @@ impl MongoStore {
                 return Ok((true, why));
             }
             detect::Native::Missing(said) => said,
-            detect::Native::Emulated => {
-                "asked for a time-series collection, it made a plain one, which was removed".into()
-            }
+            detect::Native::Emulated => "it created a plain collection instead, which was removed".into(),
         };
         if self.mode == StoreMode::Timeseries {
             return Err(no_time_series(&missing));
@@ -135,17 +135,17 @@ impl MongoStore {
         Ok((false, format!("store.mode is auto, and the server has no native time-series collections: {missing}")))
     }
 
-    /// What the server is, and what an operator should know of it.
+    /// Describes the server, with warnings for the operator.
     async fn server(&self, setup: &Setup<'_>) -> Result<Server, SchemaError> {
-        let build = setup.ask(doc! { "buildInfo": 1 }).await.map_err(|f| f.at("asking for the version"))?;
-        let hello = setup.ask(doc! { "hello": 1 }).await.map_err(|f| f.at("asking for the topology"))?;
+        let build = setup.ask(doc! { "buildInfo": 1 }).await.map_err(|f| f.at("reading the server version"))?;
+        let hello = setup.ask(doc! { "hello": 1 }).await.map_err(|f| f.at("reading the topology"))?;
         let version = build.get_str("version").unwrap_or("unknown").to_owned();
         let mut warnings = vec![];
         let topology = match (hello.get_str("setName"), hello.get_str("msg")) {
             (Ok(set), _) => format!("replica set {set}"),
             (_, Ok("isdbgrid")) => "sharded cluster".to_owned(),
             _ => {
-                let text = "the server is standalone: nothing survives the loss of its disk; use a replica set";
+                let text = "the server is standalone: losing its disk loses all data; use a replica set";
                 warnings.push(text.to_owned());
                 "standalone".to_owned()
             }

@@ -1,9 +1,9 @@
-//! The collections spread over a cluster (`hourbucket init --shard`).
+//! Shards the collections of a cluster (`hourbucket init --shard`).
 //!
-//! Pages by `{sensor_id, bucket_start}`: every write names both, so it goes to one shard, and a sensor's history can be
-//! split by time. Measurements by `{"meta.sensor_id"}` alone: a shard key with the time field is allowed up to 7.0, but is
-//! deprecated since 8.0 (SERVER-88647: chunks then cut through the server's own buckets), and neither can be taken back
-//! before 8.0.10. What it costs: all measurements of one sensor stay on one shard.
+//! The shard key of pages is `{sensor_id, bucket_start}`. Every write contains both, so it targets one shard, and a
+//! sensor's history can be split by time. The shard key of measurements is `{"meta.sensor_id"}` alone: a key with the
+//! time field is allowed up to 7.0, but is deprecated since 8.0 (SERVER-88647: chunks then split the server's own
+//! buckets), and neither can be undone before 8.0.10. The cost: all measurements of one sensor stay on one shard.
 
 use mongodb::bson::{Document, doc};
 
@@ -12,8 +12,8 @@ use crate::store::mongo::names::{BUCKETS, READINGS};
 use crate::store::mongo::schema::detect::{META_FIELD, fits};
 use crate::store::mongo::setup::{SchemaError, Setup};
 
-/// What is sent, in order: the index that the shard key of a collection with data needs (in the database), then, to
-/// `admin`, the commands that shard. All can be repeated.
+/// The commands in order: the index that the shard key of a non-empty collection needs (in the database), then the
+/// sharding commands (in `admin`). All can be repeated.
 struct Commands {
     index: Document,
     admin: Vec<Document>,
@@ -26,7 +26,7 @@ fn commands(database: &str, measurements: bool) -> Commands {
         "indexes": [{ "key": pages.clone(), "name": "shard_key" }],
     };
     let mut admin = vec![
-        // Not needed since 6.0, and harmless there.
+        // Not needed since 6.0, but harmless there.
         doc! { "enableSharding": database },
         doc! { "shardCollection": format!("{database}.{BUCKETS}"), "key": pages },
     ];
@@ -37,7 +37,7 @@ fn commands(database: &str, measurements: bool) -> Commands {
     Commands { index, admin }
 }
 
-/// Whether the answer to `hello` comes from a mongos.
+/// Whether the response to `hello` comes from a mongos.
 fn is_mongos(hello: &Document) -> bool {
     hello.get_str("msg").is_ok_and(|m| m == "isdbgrid")
 }
@@ -46,22 +46,23 @@ impl MongoStore {
     /// Refuses a server that cannot shard. Changes nothing.
     ///
     /// # Errors
-    /// There is no mongos, and what to do.
+    /// The server is not a mongos; the text includes what to do.
     pub async fn can_shard(&self) -> Result<(), String> {
         let setup = Setup::new(&self.db, &self.options);
-        let hello = setup.ask(doc! { "hello": 1 }).await.map_err(|f| f.at("asking for the topology").to_string())?;
+        let hello = setup.ask(doc! { "hello": 1 }).await.map_err(|f| f.at("reading the topology").to_string())?;
         if is_mongos(&hello) {
             return Ok(());
         }
         let what =
             hello.get_str("setName").map_or_else(|_| "a standalone server".into(), |s| format!("replica set {s}"));
         Err(format!(
-            "init --shard: store.uri leads to {what}, not to the mongos of a sharded cluster: leave out --shard, or \
-             point store.uri to a mongos; nothing was changed"
+            "init --shard: store.uri points to {what}, not to a mongos of a sharded cluster: omit --shard, or \
+             set store.uri to a mongos; nothing was changed"
         ))
     }
 
-    /// Shards the collections, which [`prepare`](crate::store::Store::prepare) has made; a line for each that was done.
+    /// Shards the collections, which [`prepare`](crate::store::Store::prepare) has created. Returns one line per
+    /// command.
     ///
     /// # Errors
     /// The first step that failed.
@@ -104,7 +105,7 @@ mod tests {
         );
         let index = doc! { "createIndexes": "sensor_buckets", "indexes": [{ "key": pages, "name": "shard_key" }] };
         assert_eq!(both.index, index);
-        assert_eq!(commands("db", false).admin, both.admin[..2], "no measurements, nothing to shard for them");
+        assert_eq!(commands("db", false).admin, both.admin[..2], "without measurements only the pages are sharded");
     }
 
     #[test]

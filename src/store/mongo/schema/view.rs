@@ -1,24 +1,25 @@
-//! The view `sensor_summaries`: one row for each sensor and bucket, its pages merged, averages added.
+//! The view `sensor_summaries`: one row per sensor and bucket, with its pages merged and averages added.
 //!
-//! **Cost.** It begins with page 0; a `$group` over all pages would read the whole collection before its first row, and a
-//! filter on the view's sensor or time would not reach the index. Most buckets have one page, which is not sealed: they
-//! are rows as they stand, without a lookup. Those that are sealed come from a second pipeline (`$unionWith`, into which the
-//! server moves the filter as well), which looks all their pages up and groups the fields by name; so a bucket costs by
-//! its fields and not by their square.
+//! **Cost.** The pipeline starts with page 0. A `$group` over all pages would read the whole collection before its
+//! first row, and a filter on the view's sensor or time would not reach the index. Most buckets have one page, which is
+//! not sealed: these become rows directly, without a lookup. Sealed ones come from a second pipeline (`$unionWith`,
+//! into which the server also pushes the filter), which looks up all their pages and groups the fields by name. So the
+//! cost of a bucket grows with its number of fields and not with the square of it.
 //!
-//! **Bounds.** A row is a document, and so below 16 MiB, whatever names have arrived; a row beyond that would end the
-//! query, for the rows of all other sensors too. So the row of a bucket shows the fields of its first [`PAGES_MAX`] pages,
-//! and of these the first [`FIELDS_MAX`] by name. If it leaves any out it says `summary_truncated: true`; then the summary
-//! of a field may lack what stands in later pages. `count`, `first_ts` and `last_ts` are always those of all pages.
+//! **Limits.** A row is a document and must stay below 16 MiB, whatever field names have arrived. A larger row would
+//! abort the query, and with it the rows of all other sensors. So a row shows the fields of the first [`PAGES_MAX`]
+//! pages of its bucket, and of these the first [`FIELDS_MAX`] by name. If fields are missing, the row contains
+//! `summary_truncated: true`; then the summary of a field may lack values from later pages. `count`, `first_ts` and
+//! `last_ts` always cover all pages.
 
 use mongodb::bson::{Document, doc};
 
 use crate::store::mongo::names::BUCKETS;
 
-/// Pages whose fields a row shows. All their fields together, at most `PAGES_MAX * (FIELDS_MAX + 1)`, are grouped in the
-/// server's memory (some 200 bytes each, 13 MB of the 100 MB that it allows).
+/// Pages whose fields a row shows. The server groups all their fields, at most `PAGES_MAX * (FIELDS_MAX + 1)`, in
+/// memory (about 200 bytes each: 13 MB of the 100 MB that it allows).
 const PAGES_MAX: i32 = 4;
-/// Fields of a row: with names of 128 bytes 200 bytes each, 3.2 MB; as `$lookup` hands them over 300, 4.9 MB of 16 MiB.
+/// Fields per row. With names of 128 bytes: 200 bytes each, 3.2 MB; as `$lookup` returns them 300, 4.9 MB of 16 MiB.
 const FIELDS_MAX: i32 = 16_384;
 
 /// The pipeline of the view, on the collection of pages.
@@ -44,7 +45,7 @@ fn fields() -> Document {
     doc! { "$slice": [{ "$objectToArray": { "$ifNull": ["$summary", {}] } }, FIELDS_MAX + 1] }
 }
 
-/// A field of the row. Whatever stands there: an expression that fails would end the query for all.
+/// One field of the row. Accepts any stored content: an expression that fails would abort the query for all sensors.
 fn entry(name: &str, value: &str) -> Document {
     let of = |part: &str| format!("{value}.{part}");
     doc! { "$let": {
@@ -67,8 +68,8 @@ fn row_of_one_page() -> Document {
     } }
 }
 
-/// All pages of a bucket by the names of their fields, merged. First comes what is about the pages themselves: it has no
-/// name. (Each bucket's pipeline is parsed anew, so what can stand outside does.)
+/// All pages of a bucket, merged by field name. The first element has no name and holds the fields of the pages
+/// themselves. (The server parses this pipeline again for each bucket, so everything that can be outside of it is.)
 fn all_pages() -> Vec<Document> {
     let of_bucket = doc! { "$and": [{ "$eq": ["$sensor_id", "$$sensor"] }, { "$eq": ["$bucket_start", "$$start"] }] };
     let shown = doc! { "$cond": [{ "$lt": ["$page", PAGES_MAX] }, fields(), []] };
@@ -83,7 +84,7 @@ fn all_pages() -> Vec<Document> {
             "sum": { "$sum": "$f.v.sum" }, "count": { "$sum": "$f.v.count" },
             "page": { "$max": "$page" }, "first_ts": { "$min": "$first_ts" }, "last_ts": { "$max": "$last_ts" },
         } },
-        // Nothing comes before every name.
+        // A missing name sorts before every name.
         doc! { "$sort": { "_id": 1 } },
         doc! { "$limit": FIELDS_MAX + 2 },
     ]

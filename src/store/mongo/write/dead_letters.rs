@@ -1,16 +1,19 @@
-//! Dead letters on the service's side: stored, counted and evicted. ([`crate::store::mongo::dead_letters`] has what the commands do with them.)
+//! Stores, counts and evicts dead letters for the service. ([`super::dead_letters`] has the operations of the
+//! maintenance commands.)
 //!
-//! **The byte limit** (`dead_letters.max_bytes`) is kept by removing the oldest dead letters, and not by a capped collection:
-//! nothing can be deleted from one (before MongoDB 5.0), as `replay` and `purge` do, it has no TTL, and it cannot be
-//! sharded. How many bytes there are is the server's own account (`$collStats`): it costs no look at a document, and it is
-//! the same for all instances, whoever has stored or purged. After a crash of a standalone server it may be off by what was
-//! stored since its last checkpoint (60 s) until `validate` is run; a replica set corrects it when it recovers.
+//! **The byte limit** (`dead_letters.max_bytes`) is enforced by removing the oldest dead letters, and not with a capped
+//! collection. A capped collection does not allow deletes before MongoDB 5.0 (which `replay` and `purge` need), has no
+//! TTL, and cannot be sharded. The total size is the server's own statistic (`$collStats`). It needs no read of
+//! documents, and is the same for all instances, regardless of which of them stored or purged. After a crash of a
+//! standalone server it may miss what was stored since the last checkpoint (60 s) until `validate` is run; a replica
+//! set corrects it during recovery.
 //!
-//! **What is removed** are dead letters of senders. Those with [`crate::model::OWN_SOURCE`] hold acknowledged readings, and neither this nor the
-//! TTL touches them. One index has both: `received_at`, of the dead letters whose source is before `store`. So the oldest ones are
-//! found without a look at the others, however many these are.
+//! **Only dead letters of senders are evicted.** Those with [`OWN_SOURCE`] hold acknowledged readings, and neither
+//! eviction nor the TTL removes them. Both use the same index: `received_at`, restricted to dead letters whose source
+//! sorts before `store`. So the oldest ones are found without reading the others, however many there are.
 //!
-//! Two instances that evict at the same time choose the same dead letters; at worst each removes one batch more than needed.
+//! Two instances that evict concurrently select the same dead letters; at worst each removes one batch more than
+//! needed.
 
 use mongodb::bson::{Bson, DateTime, RawDocumentBuf, doc};
 use mongodb::error::{ErrorKind, InsertManyError};
@@ -25,11 +28,11 @@ use crate::store::mongo::in_part;
 use crate::store::mongo::setup::NAMESPACE_NOT_FOUND;
 use crate::store::{BoxFuture, DeadLetterWritten, Evicted, StoreError};
 
-/// Dead letters in one delete: their ids fit into a small command.
+/// Maximum dead letters per delete: their ids fit into a small command.
 const EVICTED_MAX: usize = 1000;
-/// Bytes after which one call removes no more.
+/// Bytes after which one call stops removing.
 const EVICTED_BYTES_MAX: u64 = 64 << 20;
-/// The server reads a dead letter to know its size; so many at a time, since no more may be needed.
+/// Batch size. The server reads each dead letter to determine its size, and few may be needed.
 const LOOK_AT: u32 = 32;
 
 impl MongoStore {
@@ -65,7 +68,7 @@ impl MongoStore {
     pub(in crate::store::mongo) async fn dead_letter_bytes(&self) -> Result<u64, StoreError> {
         let dead = self.dead.clone_with_type::<RawDocumentBuf>();
         let size = async move {
-            // On a sharded cluster a row each shard. It is no read of documents, and takes no other read concern.
+            // On a sharded cluster: one row per shard. This reads no documents and allows no other read concern.
             let size =
                 [doc! { "$collStats": { "storageStats": {} } }, doc! { "$project": { "size": "$storageStats.size" } }];
             let ask = dead.aggregate(size).read_concern(ReadConcern::local());
@@ -93,7 +96,7 @@ impl MongoStore {
             let mut these = dead_letters::of_senders();
             these.insert("_id", doc! { "$in": &ids });
             let dead_letters = dead.delete_many(these).write_concern(concern).await?.deleted_count;
-            // Another instance may have been faster with some of them.
+            // Another instance may have removed some of them first.
             Ok(Evicted { dead_letters, bytes: found.bytes * dead_letters / ids.len() as u64, ..found })
         };
         self.limited(evict).await?.map_err(|e| command_error(&e))
@@ -104,7 +107,7 @@ fn primary() -> SelectionCriteria {
     SelectionCriteria::ReadPreference(ReadPreference::Primary)
 }
 
-/// The ids of the oldest dead letters that have `wanted` bytes together, and what they are.
+/// The ids of the oldest dead letters with a total of `wanted` bytes, and their total.
 async fn oldest(
     dead: mongodb::Collection<RawDocumentBuf>,
     wanted: u64,
@@ -128,13 +131,13 @@ async fn oldest(
     Ok((ids, found))
 }
 
-/// Whether a command was refused for what it holds: by the server, or by the driver for a document above 16 MiB.
+/// Whether a command was rejected because of its content: by the server, or by the driver for a document above 16 MiB.
 fn is_of_the_data(error: &mongodb::error::Error) -> bool {
     matches!(error.kind.as_ref(), ErrorKind::InvalidArgument { .. })
         || command_code(error).is_some_and(|code| statement_error(code) != StatementError::Retryable)
 }
 
-/// The answers of an insert of which some dead letters were refused.
+/// The results of an insert in which some dead letters were rejected.
 fn refused(
     errors: &InsertManyError,
     dead_letters: usize,
@@ -147,7 +150,7 @@ fn refused(
     for error in errors.write_errors.iter().flatten() {
         let detail = format!("{} ({})", error.message, error.code);
         match (answers.get_mut(error.index), statement_error(error.code)) {
-            // A duplicate key: of a unique index that is not ours.
+            // A duplicate key comes from a unique index that hourbucket did not create.
             (Some(answer), StatementError::Data | StatementError::Conflict) => {
                 *answer = DeadLetterWritten::Rejected { detail }
             }

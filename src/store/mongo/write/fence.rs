@@ -1,17 +1,20 @@
-//! The fence: what was given up is over, and seen, before anybody looks at what is stored.
+//! The fence: every abandoned statement has ended, and its effects are visible, before stored data is read again.
 //!
-//! A time-series statement whose answer never came may still be carried out, by a server that was slow or by one that the
-//! network had cut off, and then measurements would appear behind a load that has not seen them. So
-//! - every such command carries a comment with the name of its process and a number, and those given up are remembered with
-//!   their buckets;
-//! - before one of these buckets is loaded in doubt, the server is asked until it runs none of its statements, twice in a
-//!   row and a moment apart (what a socket still held has begun by then); other buckets do not wait;
-//! - then a document is written with majority: whatever the server applied before it is in its log before it, and so is
-//!   seen by majority reads after it. A former primary that is cut off cannot make anything of a majority any more.
+//! The server may still execute a time-series statement whose response was lost, because it was slow or cut off by the
+//! network. Its measurements would then appear after a load that did not see them. Therefore:
+//! - Every such command carries a comment with the id of its process and a number. Abandoned commands are remembered
+//!   with their buckets.
+//! - Before one of these buckets is loaded with `doubt`, the server is polled until it reports none of its statements
+//!   as running, twice in a row and a moment apart (a command that was still in a socket has started by then). Other
+//!   buckets do not wait.
+//! - Then a document is written with majority write concern. Everything that the server applied before it precedes it
+//!   in the oplog, and so is visible to later majority reads. A former primary that is cut off cannot get a majority
+//!   for anything any more.
 //!
-//! Where there is a time-series collection, the statements of an earlier process are waited for in the same way at the
-//! start, those for pages too (the form of a new bucket may have changed with the process): whatever writes to the two
-//! collections at that moment, other instances too, which are over in a moment.
+//! If a time-series collection exists, startup waits in the same way for the statements of an earlier process,
+//! including those for pages (the storage mode of a new bucket may have changed with the process). It waits for every
+//! operation that writes to the two collections at that moment. This includes writes of other instances, which end
+//! soon.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,10 +29,10 @@ use crate::store::mongo::error::concern_error;
 use crate::store::mongo::names::{BUCKETS, META, READINGS};
 use crate::store::mongo::pack::{CommandOptions, WriteConcern};
 
-/// Between two looks at what the server runs.
+/// Interval between two polls of the running operations.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What the statements of this process are called, and which of them nobody waits for any more.
+/// Names the statements of this process and remembers the abandoned ones.
 #[derive(Debug)]
 pub(in crate::store::mongo) struct Fence {
     process: u64,
@@ -37,7 +40,7 @@ pub(in crate::store::mongo) struct Fence {
     given_up: Mutex<Vec<GivenUp>>,
 }
 
-/// A statement that nobody waits for any more.
+/// A statement whose result no caller waits for any more.
 #[derive(Debug)]
 struct GivenUp {
     name: String,
@@ -50,35 +53,36 @@ impl Fence {
         Fence { process: fastrand::u64(..), next: AtomicU64::new(0), given_up: Mutex::default() }
     }
 
-    /// The comment of a new statement.
+    /// Returns the comment of a new statement.
     pub(in crate::store::mongo) fn name(&self) -> String {
         format!("hourbucket {:016x}-{}", self.process, self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A name for statements on a bucket that are given up when it is dropped, unless they are [`Named::over`] by then.
+    /// Names the statements on a bucket. They count as abandoned if the name is dropped before [`Named::over`].
     pub(in crate::store::mongo) fn named(&self, bucket: BucketKey) -> Named<'_> {
         Named { fence: self, name: self.name(), bucket }
     }
 
-    /// Nobody waits for this one any more.
+    /// Marks a statement as abandoned.
     pub(in crate::store::mongo) fn gave_up(&self, name: String, buckets: impl Iterator<Item = BucketKey>) {
         self.lock().push(GivenUp { name, buckets: buckets.collect() });
     }
 
-    /// The statements that were given up and that write this bucket.
+    /// The abandoned statements that write this bucket.
     fn names(&self, bucket: &BucketKey) -> Vec<String> {
         self.lock().iter().filter(|g| g.buckets.contains(bucket)).map(|g| g.name.clone()).collect()
     }
 
-    /// Whether a statement that was given up writes this bucket.
+    /// Whether an abandoned statement writes this bucket.
     pub(in crate::store::mongo) fn covers(&self, bucket: &BucketKey) -> bool {
         self.lock().iter().any(|g| g.buckets.contains(bucket))
     }
 
-    /// Waits until all that was given up before and writes one of these buckets is over and seen.
+    /// Waits until all statements that were abandoned before this call and write one of these buckets have ended and
+    /// are visible.
     ///
     /// # Errors
-    /// The server cannot be asked; it is not known then.
+    /// The server cannot be queried; then it is unknown whether they have ended.
     pub(in crate::store::mongo) async fn wait(
         &self,
         db: &Database,
@@ -108,7 +112,7 @@ impl Fence {
     }
 }
 
-/// The name of statements that somebody waits for.
+/// The name of statements that a caller waits for.
 #[derive(Debug)]
 pub(in crate::store::mongo) struct Named<'a> {
     fence: &'a Fence,
@@ -121,7 +125,7 @@ impl Named<'_> {
         &self.name
     }
 
-    /// All of them were answered.
+    /// All of the statements have results.
     pub(in crate::store::mongo) fn over(mut self) {
         self.name.clear();
     }
@@ -135,7 +139,7 @@ impl Drop for Named<'_> {
     }
 }
 
-/// Waits until what writes now, as an earlier process may have left it, is over and seen.
+/// Waits until the currently running writes, which an earlier process may have left, have ended and are visible.
 ///
 /// # Errors
 /// The server cannot be asked; it is not known then.
@@ -156,9 +160,9 @@ pub(in crate::store::mongo) async fn wait_for_earlier(
     mark(db, options).await
 }
 
-/// The ids of the operations that match.
+/// The ids of the running operations that match.
 async fn running(db: &Database, matches: Document) -> mongodb::error::Result<Vec<Bson>> {
-    // One's own operations need no privilege to be seen.
+    // Listing one's own operations needs no privilege.
     let mut command = doc! { "currentOp": 1, "$ownOps": true };
     command.extend(matches);
     let reply = db.client().database("admin").run_command(command).await?;
@@ -166,10 +170,10 @@ async fn running(db: &Database, matches: Document) -> mongodb::error::Result<Vec
     Ok(list.iter().filter_map(|op| op.as_document()?.get("opid").cloned()).collect())
 }
 
-/// Writes the document of the fence with majority.
+/// Writes the fence document with majority write concern.
 async fn mark(db: &Database, options: &CommandOptions) -> mongodb::error::Result<()> {
     let update = doc! { "q": { "_id": "fence" }, "u": { "$inc": { "n": 1i64 } }, "upsert": true };
-    // Whatever store.write_concern is: the reads behind the fence are those of a majority.
+    // Independent of store.write_concern: the reads after the fence use majority read concern.
     let concern = CommandOptions { write_concern: WriteConcern::Majority, ..options.clone() }.document();
     let command = doc! { "update": META, "updates": [update], "writeConcern": concern };
     match concern_error(&db.run_command(command).await?) {

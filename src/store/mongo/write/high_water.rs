@@ -1,16 +1,18 @@
-//! The high-water mark: no bucket that begins after it was ever written, by any process.
+//! The high-water mark: no process has ever written a bucket that begins after it.
 //!
 //! ```text
 //! hourbucket_meta: { _id: "high_water", bucket_start: ISODate("2024-03-01T11:00:00Z") }
 //! ```
 //!
-//! A measurement in a native time-series collection cannot be refused as a duplicate, so before the first one of a
-//! sensor's hour the service must look whether there are any, unless it knows that nobody can have written that hour.
-//! The service's clock cannot tell: sensors' clocks may be ahead, and its own may be wrong. So every process raises this
-//! mark, with majority, before it writes a bucket beyond it, and what lies between the old and the new mark is new.
+//! A native time-series collection cannot refuse a duplicate measurement. So before the first measurement of a sensor's
+//! hour the service must check whether there are any, unless it is certain that no process can have written that hour.
+//! The service's clock cannot prove this: sensors' clocks may be ahead, and its own may be wrong. Therefore every
+//! process raises this mark, with majority write concern, before it writes a bucket beyond it. Buckets between the old
+//! and the new mark are new.
 //!
-//! A database that was written before there was a mark, or restored behind its back, gets one a day after its last bucket
-//! and the server's time. What is put into a database that has been in use must be older than its mark.
+//! A database without a mark (written by a version that had none, or restored without it) gets one a day after the
+//! later of its last bucket and the server's time. Data that is imported into a database in use must be older than its
+//! mark.
 
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
@@ -22,17 +24,17 @@ use crate::store::mongo::names::{BUCKETS, META, READINGS};
 use crate::store::mongo::pack::{CommandOptions, WriteConcern};
 use crate::store::mongo::setup::{Failure, SchemaError, Setup};
 
-/// Before the first bucket: 0001-01-01, which every tool can show.
+/// Earlier than any bucket: 0001-01-01, which every tool can display.
 const NEVER_MS: i64 = -62_135_596_800_000;
-/// What a database without a mark may have beyond its last summary: measurements of sensors whose clocks are ahead.
+/// Margin after the last summary of a database without a mark, for measurements of sensors whose clocks are ahead.
 const MARGIN_MS: i64 = 24 * 60 * 60 * 1000;
 const DUPLICATE_KEY: i32 = 11000;
-const STEP: &str = "noting up to which hour buckets were written (hourbucket_meta)";
+const STEP: &str = "recording the high-water mark (hourbucket_meta)";
 
-/// Makes the mark if there is none; says whether it did.
+/// Creates the mark if there is none; returns whether it did.
 ///
 /// # Errors
-/// The server's, with the step.
+/// The server's error, with the step.
 pub(in crate::store::mongo) async fn settle(setup: &Setup<'_>) -> Result<bool, SchemaError> {
     let find = doc! { "find": META, "filter": { "_id": "high_water" }, "limit": 1 };
     let found = first(setup, find).await?.and_then(|d| d.get_datetime("bucket_start").copied().ok());
@@ -42,7 +44,7 @@ pub(in crate::store::mongo) async fn settle(setup: &Setup<'_>) -> Result<bool, S
     }
     let mark = initial(setup).await?;
     if found.is_some() {
-        // Nothing was written by a process that knows the mark. What there is nevertheless was restored or imported.
+        // No process that uses the mark has written yet. Existing data was restored or imported.
         let update = doc! {
             "q": { "_id": "high_water" }, "u": { "$max": { "bucket_start": DateTime::from_millis(mark) } },
         };
@@ -57,15 +59,15 @@ pub(in crate::store::mongo) async fn settle(setup: &Setup<'_>) -> Result<bool, S
     let error = reply.get_array("writeErrors").ok().and_then(|e| e.first()).and_then(Bson::as_document);
     match error {
         None => Ok(true),
-        // Another instance has made it meanwhile.
+        // Another instance created it in the meantime.
         Some(e) if e.get_i32("code").is_ok_and(|code| code == DUPLICATE_KEY) => Ok(false),
         Some(e) => Err(SchemaError::lasting(STEP, e.get_str("errmsg").unwrap_or("refused"))),
     }
 }
 
-/// The mark of a database that has none.
+/// The initial mark of a database that has none.
 async fn initial(setup: &Setup<'_>) -> Result<i64, SchemaError> {
-    // Only the index is read.
+    // A covered query: it reads only the index.
     let latest = doc! {
         "aggregate": BUCKETS,
         "pipeline": [
@@ -85,7 +87,7 @@ async fn initial(setup: &Setup<'_>) -> Result<i64, SchemaError> {
     Ok(latest.map_or(server, |latest| latest.max(server)).timestamp_millis() + MARGIN_MS)
 }
 
-/// The first document of a reply with a cursor.
+/// The first document of a cursor reply.
 async fn first(setup: &Setup<'_>, command: Document) -> Result<Option<Document>, SchemaError> {
     let reply = setup.ask(command).await.map_err(|f: Failure| f.at(STEP))?;
     let batch = reply.get_document("cursor").and_then(|c| c.get_array("firstBatch"));
@@ -98,18 +100,19 @@ impl MongoStore {
         if let Some(before) = self.try_raise(through).await? {
             return Ok(before);
         }
-        // Somebody has removed the document. What may be written is found out from what there is.
+        // The document was deleted. Derive the mark again from the stored data.
         let (db, options) = (self.db.clone(), self.options.clone());
         let made = self.limited(async move { Ok(settle(&Setup::new(&db, &options)).await) }).await?;
         let made = made.map_err(|e| command_error(&e))?;
         made.map_err(|e| StoreError::NotApplied { kind: "command", detail: e.to_string() })?;
-        let missing = || StoreError::NotApplied { kind: "command", detail: format!("{STEP}: the document is gone") };
+        let missing = || StoreError::NotApplied { kind: "command", detail: format!("{STEP}: the document is missing") };
         self.try_raise(through).await?.ok_or_else(missing)
     }
 
-    /// Raises the mark; `None` if there is none.
+    /// Raises the mark; returns `None` if there is none.
     async fn try_raise(&self, through: BucketStart) -> Result<Option<BucketStart>, StoreError> {
-        // Majority, whatever store.write_concern says: a mark that is rolled back would make written buckets new again.
+        // Majority, independent of store.write_concern: a mark that is rolled back would make written buckets new
+        // again.
         let concern = CommandOptions { write_concern: WriteConcern::Majority, ..self.options.clone() }.document();
         let command = doc! {
             "findAndModify": META,

@@ -1,15 +1,15 @@
-//! `sensor_latest`: updates that merge readings into their sensors' documents.
+//! `sensor_latest`: encodes updates that merge readings into the sensors' documents.
 //!
-//! A statement is an aggregation pipeline on the document's `_id`, upsert on, and says nothing about what was there
-//! before, so it may be repeated and come in any order: each field of `values` is the larger of the stored and the new
-//! `{ts, value}` in BSON's order, which is by `ts` first; `recent` is the newest of both. Where all new readings are
-//! later than the stored document, which is the normal case, the two lists are put one behind the other; otherwise each
-//! new reading is put between the stored ones before it and after it, and an equal one gives way. That works from
-//! MongoDB 4.2 on ($sortArray would need 5.2, and $setUnion promises no order).
+//! Each statement is an aggregation pipeline on the document's `_id` with upsert. It does not depend on the previous
+//! state, so statements may be repeated and arrive in any order. Each field of `values` becomes the larger of the
+//! stored and the new `{ts, value}` in BSON order, which compares `ts` first. `recent` becomes the newest readings of
+//! both. In the normal case all new readings are later than the stored document, and the two lists are concatenated.
+//! Otherwise each new reading is inserted between the stored ones before and after it and replaces an equal one. This
+//! works with MongoDB 4.2 and later ($sortArray would need 5.2, and $setUnion guarantees no order).
 //!
-//! Measured on 6.0.5, ten recent readings of two fields: 65 to 85 µs of mongod a statement, as much as the same with
-//! classic operators (`$max`, `$push` with `$slice`, gated by `last_ts`), which a reading that is late or sent again would
-//! refuse at another 100 µs; a repeated statement costs half, since it changes nothing.
+//! Measured on 6.0.5 with ten recent readings of two fields: 65 to 85 µs of mongod time per statement. Classic
+//! operators (`$max`, `$push` with `$slice`, guarded by `last_ts`) take as long, and would refuse late or repeated
+//! readings at another 100 µs. A repeated statement costs half, since it changes nothing.
 
 use mongodb::bson::{Document, RawDocumentBuf};
 
@@ -86,7 +86,7 @@ fn statement(w: &mut Writer, update: &LatestUpdate) {
     w.bool("upsert", true);
 }
 
-/// `$max: [stored, new]`; a stored one that is missing counts for nothing.
+/// `$max: [stored, new]`; ignores a missing stored value.
 fn larger(w: &mut Writer, stored: &str, new: impl FnOnce(&mut Writer, &str)) {
     let list = w.array("$max");
     w.str("0", stored);
@@ -94,7 +94,7 @@ fn larger(w: &mut Writer, stored: &str, new: impl FnOnce(&mut Writer, &str)) {
     w.close(list);
 }
 
-/// The newest of what is stored and what is new, ascending.
+/// The newest of the stored and the new readings, ascending.
 fn recent(w: &mut Writer, new: &Newest<'_>, recent_max: usize) {
     let Some(first) = new.recent.first() else {
         let none = w.array("recent");
@@ -119,7 +119,7 @@ fn recent(w: &mut Writer, new: &Newest<'_>, recent_max: usize) {
     let slice = w.array("$slice");
     let either = w.document("0");
     let cond = w.array("$cond");
-    // A document that is missing has no `last_ts`, and what is missing is less than anything.
+    // A missing document has no `last_ts`, and a missing value sorts before every other.
     let later = w.document("0");
     let both = w.array("$lt");
     w.str("0", "$last_ts");
@@ -142,7 +142,7 @@ fn recent(w: &mut Writer, new: &Newest<'_>, recent_max: usize) {
     w.close(recent);
 }
 
-/// The list at `path`; an empty one where there is none.
+/// The list at `path`, or an empty list if there is none.
 fn or_empty(w: &mut Writer, name: &str, path: &str) {
     let open = w.document(name);
     let cond = w.array("$cond");
@@ -156,7 +156,7 @@ fn or_empty(w: &mut Writer, name: &str, path: &str) {
     w.close(open);
 }
 
-/// Each new reading between the stored ones that are less and those that are greater.
+/// Inserts each new reading between the smaller and the greater stored ones.
 fn merged(w: &mut Writer, name: &str) {
     let open = w.document(name);
     let reduce = w.document("$reduce");
@@ -175,7 +175,7 @@ fn merged(w: &mut Writer, name: &str) {
     w.close(open);
 }
 
-/// Those of `$$value` that compare so with `$$this`.
+/// The elements of `$$value` for which `operator` holds with `$$this`.
 fn compared(w: &mut Writer, name: &str, operator: &str) {
     let open = w.document(name);
     let filter = w.document("$filter");
@@ -191,10 +191,10 @@ fn compared(w: &mut Writer, name: &str, operator: &str) {
     w.close(open);
 }
 
-/// Reads the reply to a command: one answer a statement.
+/// Parses the reply to a command: one result per statement.
 ///
 /// # Errors
-/// The write concern was not met, or an error cannot be told to belong to a statement.
+/// The write concern was not satisfied, or an error does not identify its statement.
 pub(in crate::store::mongo) fn answers(updates: usize, reply: &Document) -> Result<Vec<LatestWriteResult>, StoreError> {
     if let Some(detail) = concern_error(reply) {
         return Err(StoreError::Unknown { kind: "write_concern", detail });
@@ -213,7 +213,8 @@ pub(in crate::store::mongo) fn answers(updates: usize, reply: &Document) -> Resu
     Ok(answers)
 }
 
-/// What an error means for one statement. Two upserts of a new document may meet (E11000): one of them is sent again.
+/// The result of a failed statement. Two concurrent upserts of a new document may collide (E11000); one of them is sent
+/// again.
 fn answer_to(code: i32, detail: String) -> LatestWriteResult {
     match statement_error(code) {
         StatementError::Data => LatestWriteResult::Rejected { detail },
@@ -221,12 +222,12 @@ fn answer_to(code: i32, detail: String) -> LatestWriteResult {
     }
 }
 
-/// Whether a command as a whole is refused for its data: one of its statements is at fault.
+/// Whether a command failed as a whole because of the data of one of its statements.
 pub(in crate::store::mongo) fn at_fault(error: &mongodb::error::Error) -> bool {
     command_code(error).is_some_and(|c| statement_error(c) == StatementError::Data)
 }
 
-/// Whether a command is refused because the user may not write this collection, which must not hold up the journal.
+/// Whether the user lacks the privilege to write this collection. Such an error must not block the journal.
 pub(in crate::store::mongo) fn forbidden(error: &mongodb::error::Error) -> bool {
     const UNAUTHORIZED: i32 = 13;
     command_code(error) == Some(UNAUTHORIZED)

@@ -1,13 +1,13 @@
-//! A time-series bucket's summary, made anew from its measurements. [`crate::store::summary_pages`] says over which pages, in
-//! which steps, and why a crash between them does no harm; here are the statements, each gated by the version that the page
-//! was read with.
+//! Recomputes the summary of a time-series bucket from its measurements. [`crate::store::summary_pages`] defines the
+//! pages and the order of the steps, and why a crash between them is harmless. This file has the statements, each
+//! guarded by the version that the page was read with.
 //!
-//! Memory: the measurements are streamed. The fields of the result are held up to [`FIELDS_BYTES_MAX`]; where there are
-//! more, those that come first by name are written, and the measurements are read again for the next ones. (Names of 128
-//! bytes: about 150,000 fields a pass.)
+//! Memory: the measurements are streamed. The fields of the result are held up to [`FIELDS_BYTES_MAX`]. If there are
+//! more, the first ones by name are written, and the measurements are read again for the next ones. (With names of 128
+//! bytes: about 150,000 fields per pass.)
 //!
-//! The statements carry a name of the [`crate::store::mongo::write::fence`]. Whoever stops waiting for a recomputation drops it, and the next load in
-//! doubt waits until the server has ended what it still does of it.
+//! The statements carry a name of the [`super::fence`]. If the caller abandons a recomputation, the name is dropped,
+//! and the next load with `doubt` waits until the server has ended its statements.
 
 use std::collections::BTreeMap;
 
@@ -25,20 +25,20 @@ use crate::store::mongo::pack::{SCHEMA_VERSION, SERIES};
 use crate::store::mongo::write::time_series::TimeSeriesWriter;
 use crate::store::summary_pages::{Chunk, PageState, Plan, Several, chunks, plan};
 
-/// Where somebody was faster, it is done again, this often.
+/// Attempts when concurrent writers change the bucket.
 const TRIES_MAX: usize = 20;
-/// Measurements added up at once, unless they have more names than this.
+/// Measurements that are added up together, unless they have more than [`NAMES_MAX`] field names.
 const ROWS_MAX: usize = 10_000;
 const NAMES_MAX: usize = 512;
-/// Measurements in one batch of a cursor, so that each comes in time however many there are.
+/// Measurements per cursor batch, so that each batch arrives in time however many there are.
 const BATCH: u32 = 20_000;
-/// Bytes of the fields that are held at once.
+/// Maximum bytes of the fields held in memory.
 const FIELDS_BYTES_MAX: u64 = 64 << 20;
-/// Bytes that a field takes in memory, beside its name.
+/// Memory of a field in bytes, in addition to its name.
 const FIELD_BYTES: u64 = 256;
-/// Values of one measurement that [`Rows`] can hold.
+/// Maximum values per measurement that [`Rows`] can hold.
 const VALUES_MAX: usize = 255;
-/// Pages in a row that may be missing.
+/// Maximum consecutive missing pages.
 const GAP_MAX: usize = 10_000;
 const DUPLICATE_KEY: i32 = 11000;
 
@@ -54,7 +54,7 @@ struct Total {
     fields_bytes: u64,
     /// Fields from this name on did not fit.
     below: Option<String>,
-    /// Of the last one that has any.
+    /// Of the last measurement that has tags.
     tags: Document,
 }
 
@@ -93,7 +93,7 @@ impl Total {
         }
     }
 
-    /// What a page says beside its count: its summary, and the times of the whole bucket.
+    /// The content of a page: its count, its summary, and the time range of the whole bucket.
     fn page(&self, count: u32, chunk: &Chunk) -> Document {
         let num = |n: Number| match n {
             Number::Int(v) => Bson::Int64(v),
@@ -112,16 +112,16 @@ impl Total {
     }
 }
 
-/// A bucket that was recomputed.
+/// A recomputed bucket.
 pub(in crate::store::mongo) struct RecomputedSummary {
-    /// How many measurements there are.
+    /// Number of measurements.
     pub(in crate::store::mongo) count: u32,
     /// Its pages, from page 0.
     pub(in crate::store::mongo) pages: Vec<LoadedPage>,
 }
 
-/// Makes the summary anew, where it does not count all measurements (`force`: in any case). Where there are none nothing
-/// is changed: retention may have taken them and not yet the summary.
+/// Recomputes the summary if it does not count all measurements (`force`: in any case). Without measurements nothing is
+/// changed: retention may have removed them before the summary.
 pub(in crate::store::mongo) async fn recompute_summary(
     series: &TimeSeriesWriter,
     bucket: &BucketKey,
@@ -139,7 +139,7 @@ pub(in crate::store::mongo) async fn recompute_summary(
             return Ok(RecomputedSummary { count, pages: pages.into_iter().map_while(|page| page).collect() });
         }
     }
-    let text = format!("the summary of a bucket at {} changes faster than it is recounted", bucket.start.0);
+    let text = format!("the summary of the bucket at {} changes faster than it can be recomputed", bucket.start.0);
     Err(Error::custom(text))
 }
 
@@ -148,8 +148,8 @@ fn id(bucket: &BucketKey, page: usize) -> Document {
     doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start, "page": page as i32 }
 }
 
-/// The pages that are stored, without their summaries; `None` for one that is missing before another (a recomputation of a
-/// bucket without documents was ended before its last step, or somebody has deleted it).
+/// The stored pages without their summaries. `None` for a missing page before another one: a recomputation of a bucket
+/// without documents ended before its last step, or an operator deleted the page.
 async fn heads(series: &TimeSeriesWriter, bucket: &BucketKey) -> mongodb::error::Result<Vec<Option<LoadedPage>>> {
     let start = DateTime::from_millis(bucket.start.0);
     let filter = doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start };
@@ -164,17 +164,18 @@ async fn heads(series: &TimeSeriesWriter, bucket: &BucketKey) -> mongodb::error:
     while let Some(found) = series.in_time(found.try_next()).await? {
         let number = |name: &str| found.get(name).ok().flatten().and_then(int);
         if !found.get_str("storage").is_ok_and(|s| s == SERIES) {
-            // Another instance, with another store.mode. A load finds the form and goes on in it.
+            // Another instance writes with another store.mode. A load returns the bucket's mode, and writes continue in
+            // it.
             let text = match pages.is_empty() {
-                true => "the bucket holds pages, not measurements",
-                false => "pages with readings stand beside a time-series bucket: run `hourbucket reconcile --repair`",
+                true => "the bucket is stored as pages, not as measurements",
+                false => "a time-series bucket also has pages with readings: run `hourbucket reconcile --repair`",
             };
             return Err(Error::custom(text));
         }
         let missing = number("page").and_then(|page| usize::try_from(page).ok()?.checked_sub(pages.len()));
         match missing {
             Some(n @ 0..=GAP_MAX) => pages.extend((0..n).map(|_| None)),
-            _ => return Err(Error::custom(format!("a page of the bucket has the number {:?}", number("page")))),
+            _ => return Err(Error::custom(format!("a page of the bucket has number {:?}", number("page")))),
         }
         pages.push(Some(crate::store::mongo::document::page_of(&found)));
     }
@@ -208,7 +209,7 @@ fn add_row(rows: &mut Rows, document: &RawDocument) {
     rows.push_named(ts.timestamp_millis(), RowFlags::default(), &values);
 }
 
-/// One try, on the pages as they were read.
+/// One attempt, based on the pages as they were read.
 struct Run<'a> {
     series: &'a TimeSeriesWriter,
     bucket: &'a BucketKey,
@@ -217,7 +218,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Carries the plan out; `false` where a page is not as it was read.
+    /// Executes the plan. Returns `false` if a page has changed since it was read.
     async fn write(&self, mut total: Total, force: bool) -> mongodb::error::Result<bool> {
         let bytes: u64 = total.fields.keys().map(|name| entry_bytes(name)).sum();
         let fits = bytes <= PAGE_SUMMARY_BYTES_MAX && total.below.is_none();
@@ -256,7 +257,7 @@ impl Run<'_> {
                 (pages.clone(), pages.len() + 1, Some(*last))
             }
         };
-        // The last fields are for the last statement.
+        // The last fields are written by the last statement.
         let mut held = fields.next().await?.unwrap_or_default();
         for n in (0..counts.len()).filter(|n| Some(*n) != last) {
             let next = fields.next().await?;
@@ -278,7 +279,7 @@ impl Run<'_> {
         }
     }
 
-    /// All of it in page 0, there or not.
+    /// Writes all fields to page 0, whether it exists or not.
     async fn page_0(&self, total: &Total, mut page: Document, seal: bool) -> mongodb::error::Result<bool> {
         let Some(Some(head)) = self.pages.first() else { return self.insert(0, total, page, seal).await };
         if seal {
@@ -287,7 +288,7 @@ impl Run<'_> {
         self.set(head, 0, page, head.sealed).await
     }
 
-    /// One of several pages, there or not. The last one was sealed by now.
+    /// Writes one of several pages, whether it exists or not. The last page is sealed by now.
     async fn rewrite(&self, n: usize, total: &Total, mut page: Document) -> mongodb::error::Result<bool> {
         let Some(Some(stored)) = self.pages.get(n) else { return self.insert(n, total, page, true).await };
         page.insert("has_overflow", true);
@@ -313,7 +314,7 @@ impl Run<'_> {
         self.run(doc! { "insert": BUCKETS, "documents": [document] }).await
     }
 
-    /// Changes page `n`, if it has the count that it was read with; `sealed`: whether it is now.
+    /// Updates page `n` if it still has the count that it was read with; `sealed`: whether it is sealed now.
     async fn set(&self, page: &LoadedPage, n: usize, set: Document, sealed: bool) -> mongodb::error::Result<bool> {
         let filter = doc! {
             "_id": id(self.bucket, n),
@@ -327,7 +328,7 @@ impl Run<'_> {
         self.run(doc! { "update": BUCKETS, "updates": [update] }).await
     }
 
-    /// A command of one statement: whether it did something; an error where nobody knows.
+    /// Runs a command of one statement and returns whether it changed something; an error means that this is unknown.
     async fn run(&self, mut command: Document) -> mongodb::error::Result<bool> {
         command.insert("comment", self.comment);
         command.insert("writeConcern", self.series.options.document());
@@ -344,11 +345,11 @@ impl Run<'_> {
     }
 }
 
-/// All fields of a bucket, a page's worth at a time, in the order of their names.
+/// All fields of a bucket in the order of their names, one page's worth at a time.
 struct Fields<'a> {
     of: &'a Run<'a>,
     chunks: std::vec::IntoIter<Chunk>,
-    /// Behind this there are more.
+    /// More fields follow after this name.
     after: Option<String>,
 }
 
@@ -377,6 +378,6 @@ impl<'a> Fields<'a> {
 
 impl std::fmt::Debug for RecomputedSummary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Recounted").field("count", &self.count).field("pages", &self.pages.len()).finish()
+        f.debug_struct("RecomputedSummary").field("count", &self.count).field("pages", &self.pages.len()).finish()
     }
 }

@@ -1,15 +1,15 @@
 //! Time-series buckets: measurements in a native collection, and the summary in `sensor_buckets` (DESIGN section 2).
 //!
-//! **Writing.** First the measurements of all statements as large unordered inserts, each sensor's together, then the
-//! summaries under the version gate like any page. A native collection cannot refuse a duplicate, so nothing is inserted
-//! on a guess: after an answer that never came, and where an earlier process may have been, the bucket is loaded with
-//! `doubt` before its next statement. A summary that meets another version is recomputed
-//! from the measurements by the load that follows ([`crate::store::mongo::write::recompute_summary`]).
+//! **Writing.** First the measurements of all statements are sent as large unordered inserts, grouped by sensor. Then
+//! the summaries follow, guarded by the version like any page. A native collection cannot refuse a duplicate, so
+//! nothing is inserted speculatively: after a lost response, and if an earlier process may have written the bucket, it
+//! is loaded with `doubt` before its next statement. If a summary does not have the expected version, the load that
+//! follows recomputes it from the measurements ([`super::recompute_summary`]).
 //!
-//! **Given up.** A statement whose answer never came may still be carried out; [`fence`] makes sure that it is over before
-//! the stored measurements are looked at.
+//! **Abandoned statements.** The server may still execute a statement whose response was lost. The
+//! [`fence`](super::fence) ensures that it has ended before the stored measurements are read.
 //!
-//! A second instance on the same sensor makes all of this at least once, and the documentation says so.
+//! If a second instance writes the same sensor, delivery is only at least once, as documented.
 
 use std::time::{Duration, Instant};
 
@@ -30,12 +30,12 @@ use crate::store::mongo::write::fence::Fence;
 use crate::store::{BoxFuture, PageWriteResult, StoreError};
 use crate::telemetry::metrics;
 
-/// Measurements in one command; the server takes 100,000.
+/// Maximum measurements per command; the server accepts 100,000.
 const MEASUREMENTS_MAX: usize = 50_000;
-/// Bytes of one command, below the 16 MiB that a raw command may have.
+/// Maximum bytes per command, below the 16 MiB limit of a raw command.
 const COMMAND_BYTES_MAX: usize = 12 << 20;
 
-/// What time-series buckets need beside what pages need.
+/// The state that time-series buckets need in addition to pages.
 #[derive(Debug)]
 pub(in crate::store::mongo) struct TimeSeriesWriter {
     pub(in crate::store::mongo) db: Database,
@@ -51,7 +51,7 @@ impl TimeSeriesWriter {
         TimeSeriesWriter { db: db.clone(), readings: db.collection(READINGS), options, fence: Fence::new(), timeout }
     }
 
-    /// Waits for one step of something longer, for at most `store.timeout`.
+    /// Runs one step of a longer operation for at most `store.timeout`.
     pub(in crate::store::mongo) async fn in_time<T>(
         &self,
         step: impl Future<Output = mongodb::error::Result<T>>,
@@ -66,8 +66,8 @@ impl TimeSeriesWriter {
 }
 
 impl MongoStore {
-    /// Stores measurements and summaries. Once a measurement may be stored there is no going back: whatever fails then is
-    /// `Unknown`, and found out by a load.
+    /// Stores measurements and summaries. Once a measurement may be stored, every later failure is `Unknown`, and a
+    /// load determines the outcome.
     pub(in crate::store::mongo) fn write_series<'a>(
         &'a self,
         writes: &'a [PageWrite],
@@ -103,7 +103,7 @@ impl MongoStore {
                 answers[i] = match written {
                     PageWriteResult::Done { count } if count == writes[i].count_after() => written,
                     PageWriteResult::Unknown { .. } => written,
-                    // Another version, none at all any more, or a sum that no longer fits: the load recomputes it.
+                    // Another version, a deleted document, or a sum that no longer fits: the load recomputes it.
                     _ => PageWriteResult::SummaryConflict,
                 };
             }
@@ -111,9 +111,10 @@ impl MongoStore {
         Ok(answers)
     }
 
-    /// Inserts the measurements; says which statements must not go on to their summary: those of which the server refuses
-    /// some for good, and those of which it may have stored some. The former are given back whole, so what was stored of
-    /// them nevertheless is there twice; nothing that the decoders let through is known to be refused.
+    /// Inserts the measurements. Returns the statements whose summary must not be written: those with a measurement
+    /// that the server rejects, and those with one that may or may not be stored. A rejected statement is reported as a
+    /// whole, so measurements of it that were stored nevertheless are stored twice. No input that the decoders accept
+    /// is known to be rejected.
     async fn measurements(&self, writes: &[PageWrite], name: &str) -> Result<Vec<Option<PageWriteResult>>, StoreError> {
         let mut packer = Packer::new(writes);
         let mut refused = vec![None; writes.len()];
@@ -147,16 +148,16 @@ impl MongoStore {
     }
 }
 
-/// Packs the rows of statements into insert commands, one after the other.
+/// Packs the rows of statements into consecutive insert commands.
 struct Packer<'a> {
     writes: &'a [PageWrite],
     rows: Box<dyn Iterator<Item = (usize, Row<'a>)> + Send + 'a>,
     next: Option<(usize, Row<'a>)>,
-    /// The statement that the next row belongs to.
+    /// The statement of the next row.
     at: usize,
-    /// The statements of the rows of the last command.
+    /// The statement of each row of the last command.
     last: Vec<usize>,
-    /// For the statement at hand: its fields' places in the order of their names.
+    /// For the current statement: the position of each field in the order of names.
     order: Vec<u32>,
     order_of: Option<usize>,
 }
@@ -170,7 +171,7 @@ impl<'a> Packer<'a> {
         Packer { writes, rows, next, at, last: vec![], order: vec![], order_of: None }
     }
 
-    /// The next command, as large as it may be.
+    /// The next command, as large as the limits allow.
     fn next(
         &mut self,
         options: &CommandOptions,
@@ -182,7 +183,7 @@ impl<'a> Packer<'a> {
         w.str("insert", READINGS);
         w.bool("ordered", false);
         w.str("comment", comment);
-        // The server gives it up when this process does.
+        // The server ends the command when this process abandons it.
         w.i32("maxTimeMS", options.wtimeout_ms);
         options.write_to(&mut w);
         let list = w.array("documents");
@@ -200,8 +201,8 @@ impl<'a> Packer<'a> {
         Some(w.finish())
     }
 
-    /// One measurement. The values are in the order of their names, whatever the sender's: the server packs measurements
-    /// whose fields come in one order best.
+    /// Encodes one measurement. The values are sorted by name, independent of the sender's order: the server compresses
+    /// measurements best if their fields have a constant order.
     fn measurement(&mut self, w: &mut Writer, write: usize, row: &Row<'_>) {
         let page = &self.writes[write];
         w.date("ts", row.ts_ms);
@@ -228,12 +229,12 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// Statements whose rows the last command ended; `before`: where the one before it stopped.
+    /// Number of statements that the last command completed; `before`: where the previous command stopped.
     fn statements(&self, before: Option<usize>) -> u64 {
         (self.at - before.unwrap_or(0)) as u64
     }
 
-    /// What an element of `writeErrors` means for its statement: refused for good, or not known.
+    /// Maps an element of `writeErrors` to the result of its statement: rejected, or unknown.
     fn failed(&self, error: &Document) -> Result<(usize, PageWriteResult), StoreError> {
         let code = error.get_i32("code").unwrap_or_default();
         let detail = format!("{} ({code})", error.get_str("errmsg").unwrap_or_default());
