@@ -248,8 +248,8 @@ pub struct Flush {
     pub backoff_min: Duration,
     /// `backoff_max`: longest wait before a retry (default 5s).
     pub backoff_max: Duration,
-    /// `quarantine_after`: how long a bucket may fail while the store answers for others; then its readings become dead
-    /// letters (default 10m).
+    /// `quarantine_after`: how long a bucket may fail while the store answers for others (default 10m). Then its readings
+    /// become dead letters.
     pub quarantine_after: Duration,
 }
 

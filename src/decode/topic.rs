@@ -45,7 +45,7 @@ pub enum TopicError {
     /// Two parts that match several levels.
     #[error("only one part can match several levels: one name with # in its braces, or # at the end")]
     SeveralTwice,
-    /// More names than [`NAMES_MAX`].
+    /// More names than a template may have.
     #[error("a topic template can have at most {max} names", max = NAMES_MAX)]
     TooManyNames,
 }

@@ -17,8 +17,8 @@ pub enum Step {
     First,
 }
 
-/// A JSON Pointer (RFC 6901): `/rx/0/rssi` from the record, `$/gw_mac` from the message. `` is the record, `$` the
-/// message.
+/// A JSON Pointer (RFC 6901): `/rx/0/rssi` from the record, `$/gw_mac` from the message. An empty text is
+/// the record, `$` the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// Starts at the message instead of the record.
