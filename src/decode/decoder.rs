@@ -56,7 +56,7 @@ impl Decoder {
     }
 
     /// The templates that the command `decode` tries on a topic if no template is given.
-    pub(super) fn usual_templates(&self) -> &'static [&'static str] {
+    pub(crate) fn usual_templates(&self) -> &'static [&'static str] {
         match &self.0 {
             Kind::BuiltIn(Format::Scalar) => &["+/{sensor_id}/{field}", "{sensor_id}/{field}"],
             Kind::BuiltIn(Format::Json | Format::Ndjson | Format::Cbor | Format::MessagePack) => &["+/{sensor_id}/#"],

@@ -7,13 +7,12 @@
 //! - Parts that they share: `reading` decodes one reading in the native format, `token` one of its members, `template`
 //!   is the fast path for similar readings, `time` and `names` hold the rules for times and names, `quota` limits the
 //!   readings of a payload, `decimal` parses plain numbers, `split` finds the end of a broken element.
-//! - [`topic`] parses topics, [`reasons`] is the closed list of reject reasons, [`cli`] is the command `decode`.
+//! - [`topic`] parses topics, [`reasons`] is the closed list of reject reasons.
 //!
 //! Invariants: every element of a payload becomes one reading or one reject with its index. Readings already in `out`
 //! stay unchanged. Time and memory are linear in the payload; kept rejects are limited (see [`Rejects`]).
 
 mod binary;
-pub mod cli;
 mod decimal;
 mod decoder;
 mod json;
@@ -32,7 +31,7 @@ mod split;
 mod template;
 #[cfg(test)]
 mod tests;
-mod time;
+pub(crate) mod time;
 mod token;
 pub mod topic;
 

@@ -165,7 +165,7 @@ fn spoken(ms: i128) -> String {
 }
 
 /// RFC 3339 with milliseconds and `Z`; `None` outside of the years 0 to 9999.
-pub(super) fn to_rfc3339(ms: i64) -> Option<String> {
+pub(crate) fn to_rfc3339(ms: i64) -> Option<String> {
     let time = chrono::DateTime::from_timestamp_millis(ms)?;
     (0..=9999).contains(&time.year()).then(|| time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true))
 }

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::Config;
+use crate::maintain::dead_letters::{DeadLetterFilter, line};
+use crate::maintain::moment;
+use crate::model::{Clock, SystemClock};
+use crate::replay::replay;
+use crate::store::mongo::MongoStore;
+use crate::telemetry::log;
 use clap::{Args, Subcommand};
-use hourbucket::config::Config;
-use hourbucket::maintain::dead_letters::{DeadLetterFilter, line};
-use hourbucket::maintain::moment;
-use hourbucket::model::{Clock, SystemClock};
-use hourbucket::replay::replay;
-use hourbucket::store::mongo::MongoStore;
-use hourbucket::telemetry::log;
 
 /// Exit code of a failed command; 1 means that dead letters remain.
 const ERROR: u8 = 2;
@@ -81,7 +81,7 @@ impl Which {
 }
 
 fn age(text: &str) -> Result<Duration, String> {
-    hourbucket::config::parse_duration(text).ok_or_else(|| "expected a duration, such as 7d or 12h".to_owned())
+    crate::config::parse_duration(text).ok_or_else(|| "expected a duration, such as 7d or 12h".to_owned())
 }
 
 /// Runs a `dead-letters` command.
@@ -128,11 +128,11 @@ async fn list(store: &MongoStore, filter: &DeadLetterFilter, limit: usize) -> Ex
 async fn replay_dead_letters(config: &Config, store: MongoStore, filter: &DeadLetterFilter) -> ExitCode {
     // Logs failures of the store; other messages of the service do not matter here.
     let mut settings = config.log.clone();
-    settings.level = "warn,hourbucket::replay=info".to_owned();
+    settings.level = "warn,crate::replay=info".to_owned();
     if let Err(failure) = log::init(&settings) {
         return error(failure);
     }
-    let tell = |dead_letter: &hourbucket::store::mongo::DeadLetterDocument, reason: &str, detail: &str| {
+    let tell = |dead_letter: &crate::store::mongo::DeadLetterDocument, reason: &str, detail: &str| {
         eprintln!("kept: {} {}: {reason}: {detail}", dead_letter.id, dead_letter.dead_letter.topic);
     };
     match replay(config.clone(), store, filter, Arc::new(SystemClock::new()), tell).await {

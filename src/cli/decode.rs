@@ -1,31 +1,35 @@
 //! The command `decode`: prints the readings and rejects of a payload.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Read, Write};
+use std::process::ExitCode;
 
-use super::{Captured, Context, Formats, Rejects, TopicTemplate, TsUnit, reasons, sparkplug, time};
-use crate::config::Config;
+use super::{fail, say};
+use crate::config::{self, Config};
+use crate::decode::topic::{Captured, TopicTemplate};
+use crate::decode::{Context, Formats, Rejects, TsUnit, reasons, sparkplug, time};
 use crate::model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
+use crate::model::{Clock, SystemClock};
 
 /// The payload's format and context.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct DecodeRequest<'a> {
+pub(super) struct DecodeRequest<'a> {
     /// The name of a format: built-in, a built-in mapping, or one of the configuration.
-    pub format: &'a str,
+    pub(super) format: &'a str,
     /// The MQTT topic of the payload.
-    pub topic: Option<&'a str>,
+    pub(super) topic: Option<&'a str>,
     /// The subscription's template.
-    pub template: Option<&'a str>,
+    pub(super) template: Option<&'a str>,
     /// The unit of numeric times.
-    pub ts_unit: Option<&'a str>,
+    pub(super) ts_unit: Option<&'a str>,
 }
 
 /// Counts of the printed results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DecodeOutput {
+pub(super) struct DecodeOutput {
     /// Readings in the payload.
-    pub readings: usize,
+    pub(super) readings: usize,
     /// Rejects, including those that were counted but not printed.
-    pub rejects: usize,
+    pub(super) rejects: usize,
 }
 
 /// Decodes one payload and writes a JSON line for each reading and each reject.
@@ -44,7 +48,7 @@ pub struct DecodeOutput {
 ///
 /// # Errors
 /// `InvalidInput` for an unknown format or unit or an invalid template; otherwise errors of writing.
-pub fn run(
+fn run(
     request: DecodeRequest<'_>,
     payload: &[u8],
     out: &mut impl Write,
@@ -132,6 +136,55 @@ fn reading_line(batch: &ReadingBatch, reading: &ReadingRef<'_>) -> String {
     let tags = owned.tags.iter().map(|(k, v)| format!("{}:{}", text(k), text(v)));
     line += &format!(",\"tags\":{{{}}}}}", tags.collect::<Vec<_>>().join(","));
     line
+}
+
+/// The settings affect decoding, but an invalid default file must not prevent it. One given with `--config` does.
+pub(super) fn settings(path: Option<&std::path::Path>) -> Result<Config, config::ConfigErrors> {
+    match config::load(path, config::environment()) {
+        Ok(loaded) => Ok(loaded.config),
+        Err(errors) if path.is_some() => Err(errors),
+        Err(_) => {
+            eprintln!(
+                "hourbucket: invalid configuration (run `hourbucket check` for details); decoding with the defaults"
+            );
+            Ok(Config::default())
+        }
+    }
+}
+
+pub(super) fn list_formats(config: &Config) -> ExitCode {
+    Formats::new(&config.decoding()).names().into_iter().for_each(say);
+    // Not a format for messages in general, but `decode` accepts it.
+    say(sparkplug::NAME);
+    ExitCode::SUCCESS
+}
+
+pub(super) fn decode_stdin(question: DecodeRequest<'_>, mut config: Config) -> ExitCode {
+    if std::io::stdin().is_terminal() {
+        eprintln!("hourbucket: reading the payload from the terminal; end it with Ctrl-D");
+    }
+    let mut payload = vec![];
+    if let Err(error) = std::io::stdin().lock().read_to_end(&mut payload) {
+        return fail(format!("standard input: {error}"));
+    }
+    // Samples may be of any age; the limits for times apply only to the running service.
+    let century = std::time::Duration::from_secs(1000 * 365 * 24 * 3600);
+    (config.limits.past, config.limits.future) = (century, century);
+    let received_at_ms = SystemClock::new().now().wall_ms;
+    let mut out = std::io::stdout().lock();
+    match run(question, &payload, &mut out, &config, received_at_ms) {
+        Ok(shown) if shown.readings > 0 => ExitCode::SUCCESS,
+        Ok(shown) => {
+            if shown.rejects == 0 {
+                eprintln!(
+                    "hourbucket: no reading and no error: all values are null, nan, unavailable or similar, or the \
+                     format skips this message"
+                );
+            }
+            ExitCode::FAILURE
+        }
+        Err(error) => fail(error),
+    }
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use crate::config::Config;
+use crate::maintain::{Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms};
+use crate::model::{Clock, StorageMode, SystemClock};
+use crate::store::mongo::{ConvertOptions, MongoStore, ReconcileOptions};
 use clap::{Args, ValueEnum};
-use hourbucket::config::Config;
-use hourbucket::maintain::{Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms};
-use hourbucket::model::{Clock, StorageMode, SystemClock};
-use hourbucket::store::mongo::{ConvertOptions, MongoStore, ReconcileOptions};
 
 /// Exit code of a failed command; 1 means that something differs.
 pub(crate) const ERROR: u8 = 2;

@@ -1,0 +1,37 @@
+//! The command `journal`: what is in it, and saving what can be read.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use super::{check, fail, say};
+use crate::config::Config;
+use crate::journal;
+
+#[derive(Subcommand)]
+pub(super) enum JournalCommand {
+    /// List segments and damage; makes no changes
+    Inspect,
+    /// Move damaged segments aside and keep their readable contents; the service must be stopped
+    Salvage,
+}
+
+pub(super) fn run(command: &JournalCommand, config: &Config) -> ExitCode {
+    let dir = &config.journal.dir;
+    match command {
+        JournalCommand::Inspect => match journal::inspect(&journal::fs::RealFs, dir) {
+            Ok(report) => {
+                say(&check::describe(&report));
+                if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            }
+            Err(error) => fail(error),
+        },
+        JournalCommand::Salvage => match journal::salvage(&journal::fs::RealFs, dir) {
+            Ok(salvaged) => {
+                say(&check::describe_salvage(&salvaged));
+                ExitCode::SUCCESS
+            }
+            Err(error) => fail(error),
+        },
+    }
+}

@@ -1,0 +1,233 @@
+//! The command line: arguments, configuration, commands, exit codes. One file per command.
+
+mod check;
+mod dead_letters;
+mod decode;
+mod journal;
+mod maintain;
+mod probe;
+mod run;
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{self, Config};
+use crate::store::Store;
+use crate::store::mongo::{MongoStore, OptionalIndexes};
+
+/// Stores sensor readings from MQTT and HTTP in MongoDB, in hourly buckets, each acknowledged reading exactly once
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The configuration file [default: config/hourbucket.toml, if it exists]
+    #[arg(long, global = true)]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the service until SIGTERM or SIGINT; SIGHUP reloads the configuration. Exit code 0: all acknowledged
+    /// readings are stored, 1: failed, 3: the journal keeps readings that were not stored in time, 78: invalid
+    /// configuration, so a restart would not help
+    Run,
+    /// Check on admin.listen that the running service is alive; exit code 1: it is not
+    Probe {
+        /// Check that it accepts readings
+        #[arg(long)]
+        ready: bool,
+    },
+    /// Check configuration, connections, server and journal; exit code 1 on a problem
+    Check,
+    /// Create or update the collections, indexes, validator and view; exit code 1 on a problem
+    Init {
+        /// Also shard the collections; store.uri must point to a mongos
+        #[arg(long)]
+        shard: bool,
+    },
+    /// Decode a payload from standard input and print the result; exit code 1 if it has no reading
+    Decode {
+        /// A built-in format (json, ndjson, scalar, line, ...), a shipped profile such as zigbee2mqtt, or one of
+        /// [formats.NAME] in the configuration; --list shows all
+        #[arg(long, required_unless_present = "list")]
+        format: Option<String>,
+        /// The MQTT topic of the message
+        #[arg(long)]
+        topic: Option<String>,
+        /// The subscription's topic template, such as sensors/{sensor_id}/{field}
+        #[arg(long)]
+        template: Option<String>,
+        /// Unit of numeric times: s, ms, us or ns [default: by magnitude]
+        #[arg(long)]
+        ts_unit: Option<String>,
+        /// Only list the formats
+        #[arg(long)]
+        list: bool,
+    },
+    /// Compare stored buckets with their readings; exit code 0: all equal (or repaired), 1: they differ, 2: failed
+    Reconcile(maintain::Reconcile),
+    /// Convert stored buckets from pages to the time-series collection or back; can be interrupted and repeated; exit
+    /// code 0: done, 1: some were skipped or differ, 2: failed
+    Convert(maintain::Convert),
+    /// List, replay or remove dead letters: messages that could not be decoded or stored
+    DeadLetters {
+        #[command(subcommand)]
+        command: dead_letters::DeadLetters,
+    },
+    /// Inspect or salvage the journal
+    Journal {
+        #[command(subcommand)]
+        command: journal::JournalCommand,
+    },
+    /// Read a secret from standard input and print its line for http.tokens_file
+    HashToken,
+    /// Print docs/configuration.md
+    #[command(hide = true)]
+    ConfigReference,
+}
+
+/// Runs the command that the arguments name.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match &arguments.command {
+        Command::Decode { format, topic, template, ts_unit, list } => {
+            let request = decode::DecodeRequest {
+                format: format.as_deref().unwrap_or_default(),
+                topic: topic.as_deref(),
+                template: template.as_deref(),
+                ts_unit: ts_unit.as_deref(),
+            };
+            match decode::settings(arguments.config.as_deref()) {
+                Ok(config) if *list => decode::list_formats(&config),
+                Ok(config) => decode::decode_stdin(request, config),
+                Err(errors) => fail(errors),
+            }
+        }
+        Command::HashToken => hash_token(),
+        Command::ConfigReference => {
+            say(config::reference().trim_end());
+            ExitCode::SUCCESS
+        }
+        _ => match config::load(arguments.config.as_deref(), config::environment()) {
+            Ok(loaded) => with_config(arguments.command, loaded, arguments.config),
+            Err(errors) => command_failed(&arguments.command, errors),
+        },
+    }
+}
+
+/// EX_CONFIG of sysexits.h: a service manager should not restart.
+const CONFIG_UNUSABLE: u8 = 78;
+
+/// A failure exits with 2 in commands whose exit code 1 means that something differs.
+fn command_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode {
+    let failed = fail(error);
+    match command {
+        Command::Reconcile(_) | Command::Convert(_) | Command::DeadLetters { .. } => ExitCode::from(maintain::ERROR),
+        Command::Run => ExitCode::from(CONFIG_UNUSABLE),
+        _ => failed,
+    }
+}
+
+fn fail(error: impl std::fmt::Display) -> ExitCode {
+    eprintln!("hourbucket: {error}");
+    ExitCode::FAILURE
+}
+
+fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) -> ExitCode {
+    if let Command::Journal { command } = command {
+        return journal::run(&command, &loaded.config);
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(format!("cannot start the runtime: {error}")),
+    };
+    let code = match command {
+        Command::Run => runtime.block_on(run::run(loaded, path)),
+        Command::Probe { ready } => match runtime.block_on(probe::probe(&loaded.config.admin, ready)) {
+            Ok(answer) => {
+                say(&answer);
+                ExitCode::SUCCESS
+            }
+            Err(error) => fail(error),
+        },
+        Command::Init { shard } => runtime.block_on(init(&loaded.config, shard)),
+        Command::Reconcile(arguments) => runtime.block_on(async {
+            let config = &loaded.config;
+            maintain::reconcile(config, store(config).await, arguments).await
+        }),
+        Command::Convert(arguments) => runtime.block_on(async {
+            let config = &loaded.config;
+            maintain::convert(config, store(config).await, arguments).await
+        }),
+        Command::DeadLetters { command } => runtime.block_on(async {
+            let config = &loaded.config;
+            dead_letters::run(config, store(config).await, command).await
+        }),
+        _ => runtime.block_on(check_all(&loaded)),
+    };
+    // Does not wait for blocking work such as a name lookup or a driver task.
+    runtime.shutdown_timeout(std::time::Duration::from_millis(200));
+    code
+}
+
+async fn store(config: &Config) -> Result<MongoStore, String> {
+    let optional_indexes = OptionalIndexes { latest: config.latest.enabled, tags_index: config.store.tags_index };
+    let store = MongoStore::new(&config.store, config.bucket.span, config.dead_letters.retention).await?;
+    Ok(store.with_latest_and_tags(optional_indexes))
+}
+
+async fn init(config: &Config, shard: bool) -> ExitCode {
+    let done = async {
+        let store = store(config).await?;
+        if shard {
+            // Before anything is created.
+            store.can_shard().await?;
+        }
+        let prepared = store.prepare().await.map_err(|e| e.to_string())?;
+        prepared.changes.iter().for_each(|change| say(change));
+        prepared.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+        if shard {
+            store.shard().await?.iter().for_each(|line| say(line));
+        }
+        say(&format!("ready: MongoDB {}, {}", prepared.server_version, prepared.mode_reason));
+        Ok::<(), String>(())
+    };
+    match done.await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(error),
+    }
+}
+
+async fn check_all(loaded: &config::Loaded) -> ExitCode {
+    let file = loaded.file.as_ref().map_or_else(|| "no file, defaults".to_owned(), |f| f.display().to_string());
+    say(&format!("ok       configuration  {file}"));
+    loaded.config.warnings().iter().for_each(|warning| say(&format!("warning  configuration  {warning}")));
+    let store = store(&loaded.config).await;
+    let mut good = true;
+    for finding in check::check(&loaded.config, store).await {
+        good &= finding.good();
+        say(&finding.to_string());
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn hash_token() -> ExitCode {
+    let mut secret = String::new();
+    match std::io::stdin().lock().read_to_string(&mut secret) {
+        Ok(_) => {
+            let hash = crate::ingest::tokens::hash_secret(secret.trim_end_matches(['\r', '\n']));
+            say(&format!("sha256 = \"{hash}\""));
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(format!("standard input: {error}")),
+    }
+}
+
+/// Prints a line to standard output. A closed pipe is not an error.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+}

@@ -1,0 +1,57 @@
+//! The command `run`: the service until a signal.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use super::{fail, store};
+use crate::app::Service;
+use crate::config;
+use crate::model::{Clock, SystemClock};
+use crate::shutdown;
+use crate::systemd::Notifier;
+use crate::telemetry::{log, metrics};
+
+pub(super) async fn run(loaded: config::Loaded, path: Option<PathBuf>) -> ExitCode {
+    let config = loaded.config;
+    if let Err(error) = log::init(&config.log) {
+        return fail(error);
+    }
+    if let Err(error) = metrics::install() {
+        return fail(error);
+    }
+    let (signal, mut hangups) = match shutdown::signal().and_then(|signal| Ok((signal, shutdown::hangups()?))) {
+        Ok(both) => both,
+        Err(error) => return fail(format!("signal handlers: {error}")),
+    };
+    let file = loaded.file.map_or_else(|| "none, defaults".to_owned(), |f| f.display().to_string());
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), config = file, "starting");
+    config.warnings().iter().for_each(|warning| tracing::warn!(%warning, "configuration warning"));
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let store = match store(&config).await {
+        Ok(store) => Arc::new(store),
+        Err(error) => return fail(error),
+    };
+    let notifier = Notifier::new(&config::manager()).unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot notify the service manager (NOTIFY_SOCKET)");
+        Notifier::default()
+    });
+    match Service::start_watched(config, store, clock, notifier).await {
+        Ok(service) => {
+            let (reloader, notifier) = (service.reloader(), service.notifier());
+            tokio::spawn(async move {
+                while hangups.recv().await.is_some() {
+                    notifier.reloading().await;
+                    let path = path.clone();
+                    let done = reloader.reload(move || config::load(path.as_deref(), config::environment())).await;
+                    notifier.ready(done.status()).await;
+                }
+            });
+            ExitCode::from(service.run_until(signal).await.exit_code())
+        }
+        Err(error) => {
+            tracing::error!(%error, "cannot start");
+            ExitCode::FAILURE
+        }
+    }
+}
