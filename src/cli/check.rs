@@ -16,14 +16,14 @@ const CONNECT: Duration = Duration::from_secs(5);
 
 /// The result of one check.
 #[derive(Debug)]
-pub struct Finding {
+pub(super) struct Finding {
     what: String,
     result: Result<String, String>,
 }
 
 impl Finding {
     /// Whether the check succeeded.
-    pub fn good(&self) -> bool {
+    pub(super) fn good(&self) -> bool {
         self.result.is_ok()
     }
 }
@@ -38,7 +38,7 @@ impl fmt::Display for Finding {
 }
 
 /// Checks everything except the configuration itself, which the caller has loaded. Makes no changes.
-pub async fn check(config: &Config, store: Result<MongoStore, String>) -> Vec<Finding> {
+pub(super) async fn check(config: &Config, store: Result<MongoStore, String>) -> Vec<Finding> {
     let mut findings = vec![];
     let server = match store {
         Ok(store) => store.inspect().await,
@@ -95,7 +95,7 @@ fn brief(report: &Report) -> String {
 }
 
 /// The journal in full: one line per segment and per problem.
-pub fn describe(report: &Report) -> String {
+pub(super) fn describe(report: &Report) -> String {
     let mut lines = vec![brief(report)];
     for s in &report.segments {
         let torn = s.cut.map(|cut| format!(", its last write is incomplete; the next start cuts off {cut}"));
@@ -117,7 +117,7 @@ pub fn describe(report: &Report) -> String {
 }
 
 /// The result of a salvage, one line per segment moved and per range lost.
-pub fn describe_salvage(salvaged: &Salvaged) -> String {
+pub(super) fn describe_salvage(salvaged: &Salvaged) -> String {
     if salvaged.moved.is_empty() {
         return "no damage found; nothing was changed".into();
     }

@@ -22,7 +22,7 @@ const ANSWER_MAX_BYTES: u64 = 1 << 20;
 ///
 /// # Errors
 /// No response, or not 200; a text for the user, with the body.
-pub async fn probe(admin: &config::Admin, ready: bool) -> Result<String, String> {
+pub(super) async fn probe(admin: &config::Admin, ready: bool) -> Result<String, String> {
     let (addr, path) = (reachable(admin.listen), if ready { "/readyz" } else { "/livez" });
     let secure = admin.tls.cert_file.is_some();
     let wrong = |what: String| format!("{}://{addr}{path}: {what}", if secure { "https" } else { "http" });
