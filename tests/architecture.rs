@@ -1,4 +1,4 @@
-//! Holds the dependency rules of DESIGN section 5 by reading the source text: who may name whom, where a library may be
+//! Holds the dependency rules of docs/design.md, section 5, by reading the source text: who may name whom, where a library may be
 //! used, which files are pure, and how long a file may be. Parts that are not written yet are skipped.
 //!
 //! The text is read without a parser: comments, literals and test modules are blanked out, `use` trees are spread into
@@ -9,6 +9,8 @@
 
 #[path = "architecture/glossary.rs"]
 mod glossary;
+#[path = "architecture/links.rs"]
+mod links;
 #[path = "architecture/source.rs"]
 mod source;
 
@@ -279,7 +281,7 @@ fn the_code_keeps_the_rules() {
     all.extend(files("tests"));
     let is_test = |path: &str| test_only.iter().any(|prefix| path.starts_with(prefix));
     let broken: Vec<String> = all.iter().flat_map(|(path, text)| check(path, text, is_test(path))).collect();
-    assert!(broken.is_empty(), "DESIGN section 5 is broken:\n{}", broken.join("\n"));
+    assert!(broken.is_empty(), "docs/design.md, section 5 is broken:\n{}", broken.join("\n"));
 }
 
 /// A file that no program names is compiled by nobody, and its tests never run.
@@ -443,4 +445,32 @@ fn the_glossary_rules_can_fail() {
     {
         assert!(glossary.check_words("src/ack.rs", text).is_empty(), "{text}");
     }
+}
+
+#[test]
+fn links_and_references_of_the_documents_resolve() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = |name: &str| fs::read_to_string(root.join("docs").join(name)).unwrap();
+    let mut found: Vec<String> = ["architecture.md", "design.md", "glossary.md"]
+        .into_iter()
+        .flat_map(|name| links::broken_links(root, name, &text(name)))
+        .collect();
+    let cites = |(path, _): &(String, String)| !path.starts_with("tests/architecture");
+    let sources = files("src").into_iter().chain(files("tests")).filter(cites);
+    found.extend(sources.flat_map(|(path, source)| links::broken_sections(&text("design.md"), &path, &source)));
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn a_broken_link_or_reference_is_found() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let check = |line: &str| links::broken_links(root, "x.md", line);
+    assert!(check("[`Ack`](../src/ack.rs), [`app`](../src/app/mod.rs)").is_empty());
+    assert!(check("[`Ack`](../src/gone.rs)")[0].contains("docs/x.md:1: there is no file"));
+    assert!(check("a\n[`Nack`](../src/ack.rs)")[0].contains("docs/x.md:2: `src/ack.rs` does not declare `Nack`"));
+    let design = "# Design\n## 2. Identity\n";
+    let cite =
+        |number: u32| links::broken_sections(design, "a.rs", &format!("// See docs/design.md, section {number}."));
+    assert!(cite(2).is_empty());
+    assert!(cite(3)[0].contains("a.rs:1: docs/design.md has no section 3"));
 }

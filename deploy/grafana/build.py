@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes dashboards/hourbucket.json: `build.py` writes it, `build.py --check` fails where the file differs.
+"""Generates dashboards/hourbucket.json: `build.py` writes it, `build.py --check` fails if the file differs.
 
-The dashboard is kept here, a panel a call, because positions, ids and the two hundred keys of each panel in the JSON
-are not for people. After a change in Grafana's editor, bring it over here and compare the two files.
+The dashboard is maintained here, one call per panel, because the JSON's positions, ids and two hundred keys per panel
+are hard to edit by hand. After a change in Grafana's editor, transfer it to this file and compare the two JSON files.
 """
 
 import json
@@ -10,7 +10,7 @@ import pathlib
 import sys
 
 FILE = pathlib.Path(__file__).parent / "dashboards" / "hourbucket.json"
-# Where the runbooks can be read; the same in deploy/prometheus/rules/hourbucket.yml. docs/monitoring.md tells how to change both.
+# Address of the runbooks; the same in deploy/prometheus/rules/hourbucket.yml. docs/monitoring.md describes how to change both.
 RUNBOOKS = "https://hourbucket.example/docs/runbooks.md"
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH = 24
@@ -19,16 +19,16 @@ GREEN, YELLOW, RED, BLUE = "green", "yellow", "red", "blue"
 
 
 def only(matcher):
-    """The selected instances, and a matcher more."""
+    """The selected instances, with one more matcher."""
     return '{instance=~"$instance",' + matcher + "}"
 
 
-# The process_* metrics are those of every exporter.
+# Every exporter has process_* metrics, so these need the job.
 OWN = only('job="hourbucket"')
 
 
 def rate(metric, by="", where=S):
-    """A sum of rates for each instance, and for each value of `by`."""
+    """A sum of rates per instance and per value of `by`."""
     return f"sum by (instance{', ' + by if by else ''}) (rate({metric}{where}[$__rate_interval]))"
 
 
@@ -40,7 +40,7 @@ def quantile(q, metric, by="", where=S):
 
 
 class Board:
-    """Panels from left to right and from top to bottom, in rows with a title."""
+    """Places panels from left to right and from top to bottom, in titled rows."""
 
     def __init__(self):
         self.panels, self.id, self.x, self.y, self.height = [], 0, 0, 0, 0
@@ -146,53 +146,53 @@ BAD_BELOW_ONE = [{"color": RED, "value": None}, {"color": GREEN, "value": 1}]
 def now(board):
     board.row("Now")
     board.stat(
-        "Ready", "Whether readings sent now would be taken; /readyz of the admin port says why not.",
+        "Ready", "Whether readings sent now would be accepted; otherwise /readyz of the admin port has the reason.",
         f"hourbucket_ready{S}", "bool_yes_no", mappings=YES_NO, all_steps=BAD_BELOW_ONE,
         alerts=["HourbucketNotReady", "HourbucketDown", "HourbucketBroken"], width=3,
     )
     board.stat(
-        "MongoDB answers", "Whether the last answer of MongoDB was good. While it is away the journal keeps the readings.",
+        "MongoDB answers", "Whether the last request to MongoDB succeeded. While MongoDB is unavailable the journal keeps the readings.",
         f"hourbucket_store_up{S}", "bool_yes_no", mappings=YES_NO, all_steps=BAD_BELOW_ONE,
         alerts=["HourbucketStoreUnreachable"], width=3,
     )
     board.stat(
-        "Brokers connected", "Whether connected to the broker and subscribed.",
+        "Brokers connected", "Whether the service is connected to the broker and subscribed.",
         f"hourbucket_mqtt_connected{S}", "bool_yes_no", legend="{{instance}} {{broker}}", mappings=YES_NO,
         all_steps=BAD_BELOW_ONE, alerts=["HourbucketMqttDisconnected"], width=3,
     )
     board.stat(
-        "Oldest unstored", "Age of the oldest accepted reading that MongoDB has not stored. At rest about flush.max_age at most.",
+        "Oldest unstored", "Age of the oldest accepted reading that MongoDB has not stored. Normally at most about flush.max_age.",
         f"hourbucket_oldest_unstored_seconds{S}", "s", steps=[(60, YELLOW), (120, RED)], alerts=["HourbucketNotFresh"], width=3,
     )
     board.stat(
-        "Journal in use", "Size of the journal against journal.max_bytes. Empty with ingest.ack = \"stored\".",
+        "Journal in use", "Size of the journal relative to journal.max_bytes. Empty with ingest.ack = \"stored\".",
         f"hourbucket_journal_bytes{S} / hourbucket_journal_max_bytes{S}", "percentunit", min=0, max=1,
         steps=[(0.5, YELLOW), (0.8, RED)], alerts=["HourbucketJournalNearlyFull", "HourbucketJournalFilling"], width=3,
     )
     board.stat(
-        "Accepted", "Readings taken over a second, all sources.",
+        "Accepted", "Readings accepted per second, all sources.",
         rate("hourbucket_readings_accepted_total"), "cps", all_steps=[{"color": BLUE, "value": None}], width=3,
     )
     board.stat(
-        "Rejected share", "Part of the readings of the last minutes that was rejected.",
+        "Rejected share", "Share of the readings of the last minutes that was rejected.",
         f'{rate("hourbucket_readings_rejected_total")} / ({rate("hourbucket_readings_received_total")} > 0)', "percentunit",
         min=0, max=1, steps=[(0.01, YELLOW), (0.05, RED)], alerts=["HourbucketRejectedHigh"], width=3,
     )
     board.stat(
-        "Alerts firing", "How many alerts of hourbucket fire in this Prometheus.",
+        "Alerts firing", "Number of hourbucket alerts that fire in this Prometheus.",
         'count(ALERTS{alertname=~"Hourbucket.*",alertstate="firing"}) or vector(0)', "none", legend="firing",
         steps=[(1, RED)], width=3,
     )
     hide = {"id": "organize", "options": {"excludeByName": {"Time": True, "Value": True, "__name__": True, "job": True}}}
     board.panel(
-        "table", "Build, and where readings go",
-        "The version of each instance, and whether its readings go into pages (bucket) or into native time-series "
-        "(timeseries). One job should not have both for long.",
+        "table", "Build and storage mode",
+        "The version of each instance, and whether it stores readings in pages (bucket) or in a native time-series "
+        "collection (timeseries). One job should not have both for long.",
         [(f"hourbucket_build_info{S} * on (instance) group_left (mode) (hourbucket_store_mode{S} == 1)", "", "table")],
         "none", 12, 5, transformations=[hide],
     )
     board.panel(
-        "table", "What fires", "The alerts of hourbucket that fire or are about to.",
+        "table", "Firing alerts", "The hourbucket alerts that fire or are pending.",
         [('ALERTS{alertname=~"Hourbucket.*"}', "", "table")], "none", 12, 5, transformations=[hide],
     )
 
@@ -204,17 +204,17 @@ def traffic(board):
         [(rate("hourbucket_readings_received_total", "source"), "{{instance}} {{source}}")], "cps", stack=True,
     )
     board.graph(
-        "Accepted by source", "Readings taken over. \"replay\" are those of the journal, read again after a start.",
+        "Accepted by source", "Readings accepted. \"replay\": readings replayed from the journal after a start.",
         [(rate("hourbucket_readings_accepted_total", "source"), "{{instance}} {{source}}")], "cps", stack=True,
     )
     board.graph(
-        "Rejected by reason", "Readings and messages refused. Source \"store\": MongoDB has refused what was acknowledged.",
+        "Rejected by reason", "Readings and messages rejected. Source \"store\": MongoDB rejected acknowledged readings.",
         [(rate("hourbucket_readings_rejected_total", "source, reason") + " > 0", "{{instance}} {{source}} {{reason}}")], "cps",
         alerts=["HourbucketRejectedHigh", "HourbucketStoreRejected", "HourbucketSensorClocks", "HourbucketQos0Dropped"],
     )
     board.graph(
         "Stored and duplicate",
-        "What became of the accepted readings: stored, or known from before. At rest the two add up to what was accepted.",
+        "The accepted readings by result: newly stored, or stored before. At rest the two add up to the accepted readings.",
         [
             (rate("hourbucket_readings_stored_total", "mode"), "{{instance}} stored ({{mode}})"),
             (rate("hourbucket_readings_duplicate_total"), "{{instance}} duplicate"),
@@ -222,13 +222,13 @@ def traffic(board):
         "cps", stack=True, alerts=["HourbucketDuplicatesHigh"],
     )
     board.graph(
-        "Dead letters by reason", "Messages and readings that were kept in dead_letters, within an hour.",
+        "Dead letters by reason", "Messages and readings added to dead_letters within an hour.",
         [(f"sum by (instance, reason) (increase(hourbucket_dead_letters_total{S}[1h]))", "{{instance}} {{reason}}")], "short",
         alerts=["HourbucketDeadLetters"], min=0,
     )
     board.graph(
         "HTTP requests by route and status",
-        "429 and 503 are overload, a full journal or a service that stops; 400 to 415 are the sender's.",
+        "429 and 503: overload, a full journal or a stopping service. 400 to 415: errors of the sender.",
         [(rate("hourbucket_http_requests_total", "route, status"), "{{instance}} {{route}} {{status}}")], "reqps",
         alerts=["HourbucketHttpFailing"],
     )
@@ -237,11 +237,11 @@ def traffic(board):
 def senders(board):
     board.row("Acknowledgements")
     board.heatmap(
-        "Acknowledgement latency", "From decoded to acknowledged, for requests and groups of messages of all sources.",
+        "Acknowledgement latency", "Time from decoding to acknowledgement, for requests and groups of messages of all sources.",
         "hourbucket_ack_seconds", alerts=["HourbucketAcksSlow"],
     )
     board.heatmap(
-        "HTTP latency", "From the head of a request to its answer, all routes.", "hourbucket_http_request_seconds",
+        "HTTP latency", "Time from the head of a request to its answer, all routes.", "hourbucket_http_request_seconds",
     )
     board.graph(
         "Acknowledgement latency by source", "Median and 99th percentile.",
@@ -252,7 +252,7 @@ def senders(board):
         "s", steps=[(1, RED)], alerts=["HourbucketAcksSlow"],
     )
     board.graph(
-        "Waiting for their acknowledgement", "Messages and requests by source.",
+        "Waiting for acknowledgement", "Messages and requests by source.",
         [(f"hourbucket_acks_pending{S}", "{{instance}} {{source}}")], "short", min=0,
     )
     board.graph(
@@ -269,27 +269,27 @@ def backlog(board):
         alerts=["HourbucketNotFresh"],
     )
     board.graph(
-        "No progress", "How long the oldest unstored reading has been the same although MongoDB answers.",
+        "No progress", "Time for which the oldest unstored reading has been the same although MongoDB answers.",
         [(f"hourbucket_stalled_seconds{S}", "{{instance}}")], "s", min=0, steps=[(30, RED)],
         alerts=["HourbucketStalled"],
     )
     board.graph(
-        "Quarantined buckets", "Buckets that MongoDB keeps failing while it answers others.",
+        "Quarantined buckets", "Buckets that keep failing in MongoDB while others succeed.",
         [(f"hourbucket_quarantined_buckets{S}", "{{instance}}")], "short", min=0, steps=[(1, RED)],
         alerts=["HourbucketBucketQuarantined"],
     )
     board.graph(
-        "Oldest message without PUBACK", "For each broker.",
+        "Oldest message without PUBACK", "Age of the message, per broker.",
         [(f"hourbucket_mqtt_oldest_unacked_seconds{S}", "{{instance}} {{broker}}")], "s", min=0, steps=[(30, RED)],
         alerts=["HourbucketAcksOld"],
     )
     board.graph(
-        "Intake closed", "1 while nothing is taken for this reason.",
+        "Intake closed", "1 while nothing is accepted for this reason.",
         [(f"hourbucket_intake_closed{S}", "{{instance}} {{reason}}")], "short", min=0, max=1,
         alerts=["HourbucketJournalFull", "HourbucketBroken"],
     )
     board.graph(
-        "Journal", "Its size on disk, and journal.max_bytes. It includes up to four segments kept for use again.",
+        "Journal", "Its size on disk, and journal.max_bytes. The size includes up to four empty segments kept for reuse.",
         [
             (f"hourbucket_journal_bytes{S}", "{{instance}}"),
             (f"hourbucket_journal_max_bytes{S}", "{{instance}} limit"),
@@ -297,11 +297,11 @@ def backlog(board):
         "bytes", min=0, alerts=["HourbucketJournalFilling", "HourbucketJournalNearlyFull"],
     )
     board.graph(
-        "Journal entries that are not stored", "One is a request or a group of messages.",
+        "Unstored journal entries", "One entry is one request or one group of messages.",
         [(f"hourbucket_journal_unstored_entries{S}", "{{instance}}")], "short", min=0,
     )
     board.graph(
-        "Readings in flight", "In memory and not stored. What is behind the tail of the journal is not in memory.",
+        "Readings in flight", "Readings in memory that are not stored. Readings that exist only in the journal do not count.",
         [(f"hourbucket_readings_in_flight{S}", "{{instance}}")], "short", min=0,
     )
     board.heatmap(
@@ -309,7 +309,7 @@ def backlog(board):
         alerts=["HourbucketJournalSlow"],
     )
     board.graph(
-        "Journal fdatasync, 99th percentile", "Rising: the disk of journal.dir is busy or failing.",
+        "Journal fdatasync, 99th percentile", "If it rises, the disk of journal.dir is busy or failing.",
         [(quantile(0.99, "hourbucket_journal_sync_seconds"), "{{instance}}")], "s", width=12, steps=[(0.1, RED)],
         alerts=["HourbucketJournalSlow"],
     )
@@ -319,18 +319,18 @@ def store(board):
     board.row("MongoDB")
     writes = only('kind=~"insert|update|measurement"')
     board.graph(
-        "Readings a statement",
-        "What each insert, update and measurement carries. More is cheaper: it grows with flush.max_age and with the load.",
+        "Readings per statement",
+        "Readings in each insert, update and measurement statement. More is cheaper; it grows with flush.max_age and the load.",
         [(f'{rate("hourbucket_readings_stored_total")} / {rate("hourbucket_store_statements_total", where=writes)}', "{{instance}}")],
         "short", min=0,
     )
     every = rate("hourbucket_store_statements_total")
     board.graph(
-        "Statements a reading", "All statements, loads too, for one stored reading: what the server has to do for it.",
+        "Statements per reading", "All statements, including loads, per stored reading: the server's work for one reading.",
         [(f'{every} / {rate("hourbucket_readings_stored_total")}', "{{instance}}")], "short", min=0,
     )
     board.graph(
-        "Statements a command", "How full the commands are; up to flush.command_max_statements.",
+        "Statements per command", "Average size of the commands; up to flush.command_max_statements.",
         [(f'{rate("hourbucket_store_statements_total", "kind")} / {rate("hourbucket_store_write_seconds_count", "kind")}',
           "{{instance}} {{kind}}")],
         "short", min=0,
@@ -338,7 +338,7 @@ def store(board):
     board.graph(
         "Statements by kind",
         "insert: a new page; update: more readings for a page; load: a bucket looked up; measurement: native "
-        "time-series; recount: a summary made of stored measurements.",
+        "time-series; recount: a summary recomputed from stored measurements.",
         [(rate("hourbucket_store_statements_total", "kind"), "{{instance}} {{kind}}")], "ops", stack=True,
     )
     board.graph(
@@ -347,7 +347,7 @@ def store(board):
     )
     board.heatmap("Latency", "Time of one command, all kinds.", "hourbucket_store_write_seconds", width=8)
     board.graph(
-        "Errors by kind", "Commands and statements that failed. Each is tried again, or what is stored is looked up.",
+        "Errors by kind", "Commands and statements that failed. Each is retried, after a lookup of the stored page if necessary.",
         [(rate("hourbucket_store_errors_total", "kind"), "{{instance}} {{kind}}")], "ops",
         alerts=["HourbucketStoreErrors", "HourbucketStoreUnreachable"], min=0,
     )
@@ -360,7 +360,7 @@ def store(board):
         "ops", alerts=["HourbucketConflictsHigh"], min=0,
     )
     board.graph(
-        "Open buckets", "Sensors and hours that are held in memory.",
+        "Open buckets", "Buckets (one hour of one sensor each) that are held in memory.",
         [(f"hourbucket_open_buckets{S}", "{{instance}}")], "short", min=0,
     )
 
@@ -378,33 +378,33 @@ def mqtt(board):
         min=0, alerts=["HourbucketMqttFlapping"],
     )
     board.graph(
-        "Waiting for their PUBACK", "Messages of the broker; up to mqtt.window.",
+        "Waiting for PUBACK", "Messages of the broker; up to mqtt.window.",
         [(f"hourbucket_mqtt_unacked{S}", "{{instance}} {{broker}}")], "short", min=0,
     )
     board.graph(
-        "Window full", "Part of the time in which mqtt.window was full (MQTT 5) and the broker held messages back.",
+        "Window full", "Share of the time during which mqtt.window was full (MQTT 5) and the broker held messages back.",
         [(rate("hourbucket_mqtt_window_full_seconds_total", "broker"), "{{instance}} {{broker}}")], "percentunit", min=0, max=1,
         steps=[(0.5, RED)], alerts=["HourbucketMqttWindowFull"],
     )
     board.graph(
-        "Retained left out, births asked for", "Retained messages that were not taken, and Sparkplug B nodes asked for their births.",
+        "Retained skipped, rebirths requested", "Retained messages that were skipped, and rebirth requests to Sparkplug B nodes.",
         [
-            (rate("hourbucket_mqtt_left_out_total", "broker"), "{{instance}} {{broker}} left out"),
-            (rate("hourbucket_sparkplug_rebirths_total", "broker"), "{{instance}} {{broker}} births"),
+            (rate("hourbucket_mqtt_left_out_total", "broker"), "{{instance}} {{broker}} skipped"),
+            (rate("hourbucket_sparkplug_rebirths_total", "broker"), "{{instance}} {{broker}} rebirths"),
         ],
         "cps", min=0,
     )
     board.graph(
-        "Devices connected", "On the service's own port ([listen.mqtt]).",
+        "Devices connected", "Devices connected to the service's MQTT port ([listen.mqtt]).",
         [(f"hourbucket_mqtt_direct_connections{S}", "{{instance}}")], "short", min=0,
     )
     board.graph(
-        "Devices: tries to connect", "By result. \"accepted\" is the good one.",
+        "Devices: connection attempts", "By result. \"accepted\" means success.",
         [(rate("hourbucket_mqtt_direct_connects_total", "result"), "{{instance}} {{result}}")], "cps", width=12, min=0,
     )
     board.graph(
-        "Devices: connections that ended",
-        "By reason; \"left\" is the device's own DISCONNECT, \"lost\" a connection that broke, the others were ended by the service.",
+        "Devices: ended connections",
+        "By reason. \"left\": the device sent DISCONNECT. \"lost\": the connection broke. The service ended all others.",
         [(rate("hourbucket_mqtt_direct_disconnects_total", "reason"), "{{instance}} {{reason}}")], "cps", width=12, min=0,
         alerts=["HourbucketDevicesDisconnected"],
     )
@@ -413,7 +413,7 @@ def mqtt(board):
 def process(board):
     board.row("Memory and process")
     board.graph(
-        "Memory of open buckets", "Against accumulate.max_bytes. Near it, buckets are written early.",
+        "Memory of open buckets", "Relative to accumulate.max_bytes. Near the limit, buckets are written early.",
         [
             (f"hourbucket_accumulate_bytes{S}", "{{instance}}"),
             (f"hourbucket_accumulate_max_bytes{S}", "{{instance}} limit"),
@@ -421,7 +421,7 @@ def process(board):
         "bytes", min=0, alerts=["HourbucketMemoryNearLimit"],
     )
     board.graph(
-        "Memory of the process", "Resident: what counts against a container's limit. Virtual: address space, mostly not used.",
+        "Memory of the process", "Resident: counts against a container's limit. Virtual: address space, mostly unused.",
         [
             (f"process_resident_memory_bytes{OWN}", "{{instance}} resident"),
             (f"process_virtual_memory_bytes{OWN}", "{{instance}} virtual"),
@@ -438,26 +438,26 @@ def process(board):
         "CPU", "Cores in use.", [(f"rate(process_cpu_seconds_total{OWN}[$__rate_interval])", "{{instance}}")], "short", min=0,
     )
     board.graph(
-        "File descriptors", "Files and connections, against the limit (ulimit -n).",
+        "File descriptors", "Files and connections, and the limit (ulimit -n).",
         [(f"process_open_fds{OWN}", "{{instance}}"), (f"process_max_fds{OWN}", "{{instance}} limit")], "short", min=0,
         alerts=["HourbucketFewDescriptors"],
     )
     board.graph(
-        "Clock", "How far the machine's clock is behind that of Prometheus.",
+        "Clock", "How far the machine's clock is behind Prometheus' clock.",
         [(f"timestamp(hourbucket_clock_seconds{S}) - hourbucket_clock_seconds{S}", "{{instance}}")], "s",
         alerts=["HourbucketClockOff"],
     )
     board.graph(
-        "Up for", "Time since the process was started.",
+        "Uptime", "Time since the process was started.",
         [(f"time() - process_start_time_seconds{OWN}", "{{instance}}")], "s", min=0, alerts=["HourbucketRestarting"],
     )
     board.graph(
-        "Certificates", "Time until a port's certificate expires. The files are read again when they change.",
+        "Certificates", "Time until a port's certificate expires. The service reads the files again when they change.",
         [(f"hourbucket_tls_not_after_seconds{S} - time()", "{{instance}} {{port}}")], "s", width=6, min=0,
         alerts=["HourbucketCertificateExpires"],
     )
     board.graph(
-        "Certificate files", "0 while the files of a port cannot be used and older ones hold; and reads that failed.",
+        "Certificate files", "0 while the files of a port are unusable and an older certificate is in use; and failed reads.",
         [
             (f"hourbucket_tls_files_ok{S}", "{{instance}} {{port}} usable"),
             (rate("hourbucket_tls_reads_total", "port", only('result="failed"')), "{{instance}} {{port}} failed"),
@@ -465,11 +465,11 @@ def process(board):
         "short", width=6, min=0, alerts=["HourbucketTlsFilesUnusable"],
     )
     board.graph(
-        "TLS handshakes", "Of the ports for HTTP, by what became of them.",
+        "TLS handshakes", "Handshakes on the HTTP ports, by result.",
         [(rate("hourbucket_tls_handshakes_total", "port, result"), "{{instance}} {{port}} {{result}}")], "cps", width=6, min=0,
     )
     board.graph(
-        "Settings", "Times that they were read again (SIGHUP), by result, and how old those are that hold.",
+        "Settings", "Reloads (SIGHUP) by result, and the age of the settings in effect.",
         [
             (f"hourbucket_config_reloads_total{S}", "{{instance}} {{result}}"),
             (f"time() - hourbucket_config_last_reload_success_timestamp_seconds{S}", "{{instance}} age in s"),
@@ -479,32 +479,33 @@ def process(board):
 
 
 def side(board):
-    board.row("Newest state and registry (where switched on)")
+    board.row("Latest state and registry (if enabled)")
     board.graph(
-        "Updates of sensor_latest", "By result; \"refused\" are those that MongoDB does not take for what they are.",
+        "Updates of sensor_latest", "By result. \"refused\": MongoDB rejects them because of their content.",
         [(rate("hourbucket_latest_updates_total", "result"), "{{instance}} {{result}}")], "ops", min=0, width=6,
     )
     board.graph(
-        "Sensors waiting for it", "Sensors whose document in sensor_latest is to be updated.",
+        "Sensors with a pending update", "Sensors whose document in sensor_latest is to be updated.",
         [(f"hourbucket_latest_sensors{S}", "{{instance}}")], "short", min=0, width=6,
     )
     board.graph(
-        "Memory for it", "Against latest.max_bytes.", [(f"hourbucket_latest_bytes{S}", "{{instance}}")], "bytes", min=0, width=6,
+        "Memory for pending updates",
+        "Relative to latest.max_bytes.", [(f"hourbucket_latest_bytes{S}", "{{instance}}")], "bytes", min=0, width=6,
     )
     board.graph(
-        "Sensors of the registry", "Known, and left out for want of room (enrich.max_sensors).",
+        "Sensors of the registry", "Loaded, and skipped because of enrich.max_sensors.",
         [
-            (f"hourbucket_registry_sensors{S}", "{{instance}} known"),
-            (f"hourbucket_registry_left_out{S}", "{{instance}} left out"),
+            (f"hourbucket_registry_sensors{S}", "{{instance}} loaded"),
+            (f"hourbucket_registry_left_out{S}", "{{instance}} skipped"),
         ],
         "short", min=0, width=6,
     )
     board.graph(
-        "Registry read whole", "By result. It is read at the start, and where its change stream ends.",
+        "Full registry loads", "By result. The registry is loaded at the start, and after its change stream ends.",
         [(rate("hourbucket_registry_loads_total", "result"), "{{instance}} {{result}}")], "ops", min=0, width=12,
     )
     board.graph(
-        "Changes of the registry", "Taken over from its change stream.",
+        "Changes of the registry", "Applied from its change stream.",
         [(rate("hourbucket_registry_changes_total"), "{{instance}}")], "ops", min=0, width=12,
     )
 
@@ -517,7 +518,7 @@ def dashboard():
     return {
         "uid": "hourbucket",
         "title": "hourbucket",
-        "description": "Sensor readings over MQTT and HTTP into MongoDB as hourly buckets. Made by deploy/grafana/build.py.",
+        "description": "Sensor readings over MQTT and HTTP into MongoDB as hourly buckets. Generated by deploy/grafana/build.py.",
         "tags": ["hourbucket", "mongodb", "mqtt", "iot"],
         "editable": True,
         "graphTooltip": 1,
@@ -554,7 +555,7 @@ def dashboard():
         },
         "links": [
             {"title": "Runbooks", "type": "link", "icon": "doc", "url": RUNBOOKS, "targetBlank": True, "asDropdown": False,
-             "includeVars": False, "keepTime": False, "tags": [], "tooltip": "What each alert means and what to do"},
+             "includeVars": False, "keepTime": False, "tags": [], "tooltip": "Meaning of each alert and what to do"},
         ],
         "templating": {
             "list": [
@@ -574,7 +575,7 @@ def main():
     text = json.dumps(dashboard(), indent=2) + "\n"
     if sys.argv[1:] == ["--check"]:
         if not FILE.exists() or FILE.read_text(encoding="utf-8") != text:
-            sys.exit(f"{FILE} is not what build.py makes; run deploy/grafana/build.py")
+            sys.exit(f"{FILE} is not what build.py generates; run deploy/grafana/build.py")
     elif sys.argv[1:]:
         sys.exit("usage: build.py [--check]")
     else:

@@ -106,7 +106,7 @@ impl Converted {
 }
 
 /// How often each reading occurs in `rows`. Equal ones are counted, not merged, since readings without a time of their
-/// own may be equal (DESIGN section 2).
+/// own may be equal (docs/design.md, section 2).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReadingCounts(HashMap<ReadingKey, u32>);
 

@@ -110,7 +110,7 @@ fn the_examples_in_the_shipped_file_work_and_show_the_defaults() {
     assert_eq!(broker.subscriptions[0].qos, defaults.subscriptions[0].qos);
 }
 
-/// DESIGN section 4, as it stands there but for the names of the files.
+/// docs/design.md, section 4, as it stands there but for the names of the files.
 const DESIGN: &str = r#"
 [ingest]
 ack = "journal"                  # or "stored"
@@ -388,7 +388,7 @@ fn what_cannot_work_together_is_refused() {
     let topic = "mqtt[0].subscriptions[0].topic";
     for (from, to, key, part) in [
         ("127.0.0.1:8080\"\ntokens_file = \"tokens.toml\"", "0.0.0.0:8080\"", "http.listen", "allow_anonymous"),
-        ("tokens_file", "allow_anonymous = true\ntokens_file", "http.allow_anonymous", "anyone"),
+        ("tokens_file", "allow_anonymous = true\ntokens_file", "http.allow_anonymous", "anonymous"),
         ("127.0.0.1:8081", "127.0.0.1:8080", "admin.listen", "another port"),
         ("max_bytes = \"16GiB\"", "max_bytes = \"100MiB\"", "journal.max_bytes", "twice"),
         ("max_age = \"15s\"", "backoff_min = \"6s\"", "flush.backoff_min", "backoff_max"),

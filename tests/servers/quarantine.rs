@@ -21,7 +21,7 @@ use serde_json::Value;
 
 const HOUR_MS: i64 = 3_600_000;
 const MAX_AGE: Duration = Duration::from_secs(1);
-/// What an innocent reading may wait (DESIGN, promise 2).
+/// What an innocent reading may wait (docs/design.md, section 1).
 const LIMIT: Duration = Duration::from_secs(15 + MAX_AGE.as_secs());
 const PATIENCE: Duration = Duration::from_secs(60);
 const BAD: &str = "bad-1";

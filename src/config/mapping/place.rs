@@ -69,7 +69,7 @@ pub enum Source {
     /// The scalar at a place.
     Place(Place),
     /// The concatenation of these pieces.
-    ChunkedBuffer(Vec<Piece>),
+    Joined(Vec<Piece>),
 }
 
 impl Step {
@@ -197,12 +197,12 @@ impl Source {
             pieces.push(Piece::parse(&after[1..close])?);
             rest = &after[close + 1..];
         }
-        Ok(Source::ChunkedBuffer(pieces))
+        Ok(Source::Joined(pieces))
     }
 
     /// Whether the text is the same for every message.
     pub fn is_constant(&self) -> bool {
-        matches!(self, Source::ChunkedBuffer(pieces) if pieces.iter().all(|piece| matches!(piece, Piece::Text(_))))
+        matches!(self, Source::Joined(pieces) if pieces.iter().all(|piece| matches!(piece, Piece::Text(_))))
     }
 }
 

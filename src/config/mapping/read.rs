@@ -137,7 +137,7 @@ impl Keys {
             zone: self.zone,
             unreadable_refuses: self.unreadable_refuses.unwrap_or(true),
             values: self.values.unwrap_or_else(|| Values::At(vec![Place { from_message: false, steps: Vec::new() }])),
-            field: self.field.unwrap_or_else(|| vec![Source::ChunkedBuffer(vec![Piece::Name("field".into(), None)])]),
+            field: self.field.unwrap_or_else(|| vec![Source::Joined(vec![Piece::Name("field".into(), None)])]),
             prefix: self.prefix,
             separator: self.separator.unwrap_or_else(|| "_".to_owned()),
             level_separator: self.level_separator.unwrap_or_else(|| "/".to_owned()),
@@ -162,7 +162,7 @@ fn used(rule: &Rule) -> Vec<String> {
     for source in rule.id.iter().chain(times).chain(tags) {
         let places: Vec<&Place> = match source {
             Source::Place(place) => vec![place],
-            Source::ChunkedBuffer(pieces) => pieces.iter().filter_map(Piece::place).collect(),
+            Source::Joined(pieces) => pieces.iter().filter_map(Piece::place).collect(),
         };
         let within = places.into_iter().filter(|place| !place.from_message || rule.each.is_empty());
         names.extend(within.filter_map(|place| place.name(&rule.separator)));

@@ -63,7 +63,7 @@ impl<'de> Source<'de> for Cbor<'de> {
             (1, Some(n)) => Head::Int(-1 - i128::from(n)),
             (2, Some(n)) => Head::Bytes(self.0.take(n)?),
             (3, Some(n)) => Head::Text(self.0.take(n)?),
-            (2 | 3, None) => Head::ChunkedBuffer { text: major == 3 },
+            (2 | 3, None) => Head::Chunked { text: major == 3 },
             (4, n) => Head::Array(n),
             (5, n) => Head::Map(n),
             (6, Some(n)) => Head::Tag(n),
@@ -147,8 +147,8 @@ mod tests {
             (&[0x9f], Head::Array(None)),
             (&[0xa1], Head::Map(Some(1))),
             (&[0xbf], Head::Map(None)),
-            (&[0x5f], Head::ChunkedBuffer { text: false }),
-            (&[0x7f], Head::ChunkedBuffer { text: true }),
+            (&[0x5f], Head::Chunked { text: false }),
+            (&[0x7f], Head::Chunked { text: true }),
             (&[0xff], Head::Break),
         ] {
             assert_eq!(one(bytes), Ok(head), "{bytes:x?}");

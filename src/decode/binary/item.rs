@@ -150,7 +150,7 @@ impl<'de, S: Source<'de>> Items<'de, S> {
             Head::Double(v) => Item::Double(v),
             Head::Text(bytes) => std::str::from_utf8(bytes).map_or(Item::BadText, |text| Item::Text(text.into())),
             Head::Bytes(bytes) => Item::Bytes(bytes.into()),
-            Head::ChunkedBuffer { text } => self.pieces(text)?,
+            Head::Chunked { text } => self.pieces(text)?,
             Head::Array(len) => Item::Nested("an array", self.pass_over(len)?),
             Head::Map(len) => Item::Nested("an object", self.pass_over(doubled(len))?),
             Head::Time(nanos) => Item::Time(Time::Nanos(nanos)),
@@ -197,7 +197,7 @@ impl<'de, S: Source<'de>> Items<'de, S> {
             match head {
                 Head::Array(len) => self.open.push(len),
                 Head::Map(len) => self.open.push(doubled(len)),
-                Head::ChunkedBuffer { text } => drop(self.pieces(text)?),
+                Head::Chunked { text } => drop(self.pieces(text)?),
                 Head::Break => return Err(self.malformed("expected a value, found a break")),
                 _ => {}
             }

@@ -42,7 +42,7 @@ pub(super) enum Head<'de> {
     Text(&'de [u8]),
     Bytes(&'de [u8]),
     /// A text or bytes in chunks, which follow up to a break.
-    ChunkedBuffer {
+    Chunked {
         text: bool,
     },
     /// The number of values that follow; `None`: up to a break.

@@ -154,7 +154,7 @@ impl<'x, 'm> Around<'x, 'm> {
     {
         let text = match source {
             Source::Place(place) => scalar_text(find(place, self.record, self.message)?)?,
-            Source::ChunkedBuffer(pieces) => match &pieces[..] {
+            Source::Joined(pieces) => match &pieces[..] {
                 [piece] => self.piece(piece)?,
                 pieces => {
                     let mut text = String::new();
@@ -202,7 +202,7 @@ impl<'x, 'm> Around<'x, 'm> {
                 Value::Array(_) => Token::Nested("array"),
                 Value::Null => return None,
             }),
-            Source::ChunkedBuffer(_) => self.source(source).map(Token::Str),
+            Source::Joined(_) => self.source(source).map(Token::Str),
         }
     }
 }

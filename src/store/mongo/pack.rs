@@ -1,5 +1,5 @@
 //! Encodes page writes as raw BSON commands: `insert` for new pages, `update` guarded by the version for existing ones
-//! (DESIGN sections 2 and 3).
+//! (docs/design.md, section 2).
 
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::options::Acknowledgment;

@@ -7,7 +7,7 @@
 //! and write if unchanged. If the bucket has changed, the repair starts again, at most [`TRIES`] times. Memory: one
 //! bucket, and the keys of the buckets that are set aside ([`ASIDE_MAX`]).
 //!
-//! A concurrently running service may do the following, and this is why it is safe (DESIGN section 2):
+//! A concurrently running service may do the following, and this is why it is safe (docs/design.md, section 2):
 //! - *It appends to a page.* This changes `count`, which guards the repair: the second of the two writers finds the
 //!   other's number. A repair that changes `count` makes the service's next append a conflict; the service loads,
 //!   compares and continues. A repair that does not (summary, times) leaves `readings` and `count` unchanged. `$set` of

@@ -205,7 +205,7 @@ async fn view(setup: &Setup<'_>, found: &Listing) -> Result<Option<String>, Sche
     Ok(Some(format!("updated view {SUMMARIES}")))
 }
 
-/// The schema of a page (DESIGN section 3). `moderate`: invalid existing documents can still be updated.
+/// The schema of a page (docs/design.md, section 3). `moderate`: invalid existing documents can still be updated.
 fn validator() -> Document {
     let number = doc! { "bsonType": ["int", "long"], "minimum": 0 };
     let summary_of_field = doc! {

@@ -1,4 +1,4 @@
-//! Detects whether the server has native time-series collections, by trying (DESIGN section 3).
+//! Detects whether the server has native time-series collections, by trying (docs/design.md, section 3).
 //!
 //! A version number proves little: emulations report one of MongoDB's, a cluster may run at an older feature level, and
 //! the user may lack privileges. So `sensor_readings` is created if it is missing, and then `listCollections` shows the
