@@ -129,7 +129,7 @@ async fn all(
         if dead_letters.is_empty() {
             return Ok(sum);
         }
-        let gone = shard_batch(&dead_letters, reader, admission, &mut sum, tell).await?;
+        let gone = replay_batch(&dead_letters, reader, admission, &mut sum, tell).await?;
         if !gone.is_empty() {
             store.remove_dead_letters(&gone).await?;
         }
@@ -139,7 +139,7 @@ async fn all(
 
 /// Submits the readings of these dead letters. Returns the dead letters that are done: all of their readings are
 /// stored.
-async fn shard_batch(
+async fn replay_batch(
     dead_letters: &[DeadLetterDocument],
     reader: &mut Redecoder,
     admission: &Admission,

@@ -50,7 +50,7 @@ impl FailureSignal {
     }
 
     /// Reports a failure and closes the admission permanently. The first reason is kept.
-    pub fn failure_signal(&self, reason: impl Into<String>) {
+    pub fn fail(&self, reason: impl Into<String>) {
         self.admission_control.broken();
         self.reason.send_if_modified(|current| {
             let first = current.is_none();

@@ -1,4 +1,4 @@
-//! How long ago readings with the time of receipt came, as their own times tell it. Pure.
+//! How long ago readings with the time of receipt came, as seen in their own times. Pure.
 //!
 //! Two equal readings of one sensor that got the same time of receipt came within a moment of each other. What is known of
 //! the first must be kept until the second can no longer come, or the second is taken for the first when its answer is

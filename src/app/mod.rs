@@ -132,7 +132,7 @@ impl ServiceContext {
             if let Err(panic) = AssertUnwindSafe(part).catch_unwind().await {
                 let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
                 let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-                failure_signal.failure_signal(format!("task {name} panicked: {text}"));
+                failure_signal.fail(format!("task {name} panicked: {text}"));
             }
         })
     }
@@ -223,7 +223,7 @@ impl ServiceContext {
         let failure_signal = self.failure_signal.clone();
         let ended = move |result: Result<(), crate::route::RouteError>| {
             if let Err(error) = result {
-                failure_signal.failure_signal(error.to_string());
+                failure_signal.fail(error.to_string());
             }
         };
         if self.config.ingest.ack == AckMode::Stored {
@@ -236,7 +236,7 @@ impl ServiceContext {
             fs: Arc::new(journal::fs::RealFs),
             clock: self.clock.clone(),
             admission_control: self.admission_control.clone(),
-            on_broken: Box::new(move |why| broken.failure_signal(format!("journal: {why}"))),
+            on_broken: Box::new(move |why| broken.fail(format!("journal: {why}"))),
         };
         let config = self.config.journal.clone();
         let opened = tokio::task::spawn_blocking(move || Journal::open(&config, env)).await.map_err(start_error)?;
@@ -558,7 +558,7 @@ fn watched(context: &Arc<ServiceContext>, name: String, task: JoinHandle<()>) ->
     let failure_signal = context.failure_signal.clone();
     context.spawn(name.clone(), async move {
         if task.await.is_err_and(|e| e.is_panic()) {
-            failure_signal.failure_signal(format!("task {name} panicked"));
+            failure_signal.fail(format!("task {name} panicked"));
         }
     })
 }

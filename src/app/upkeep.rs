@@ -75,7 +75,7 @@ impl ServiceContext {
                     tokio::time::sleep(backoff(&self.config).wait(failures, fastrand::f64())).await;
                 }
                 Err(error) => {
-                    self.failure_signal.failure_signal(format!("store preparation failed: {error}"));
+                    self.failure_signal.fail(format!("store preparation failed: {error}"));
                     return false;
                 }
             }

@@ -106,7 +106,7 @@ impl Appender {
         if ingest_batch.memory_bytes() > PAYLOAD_BYTES_MAX {
             tracing::error!(
                 bytes = ingest_batch.memory_bytes(),
-                "dropping a message that is too large for the journal"
+                "refusing a message that is too large for the journal"
             );
             return None;
         }

@@ -122,11 +122,11 @@ pub struct Recomputed {
 impl Recomputed {
     /// Adds up all rows, in their order.
     pub fn of<'a>(all: impl IntoIterator<Item = &'a Rows>) -> Recomputed {
-        let mut recompute_summary = Recomputed::default();
+        let mut recomputed = Recomputed::default();
         for rows in all.into_iter().filter(|r| !r.is_empty()) {
-            recompute_summary.add(rows);
+            recomputed.add(rows);
         }
-        recompute_summary
+        recomputed
     }
 
     fn add(&mut self, rows: &Rows) {

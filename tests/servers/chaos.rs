@@ -162,8 +162,8 @@ fn the_recount_notices_what_is_there_twice() {
             }
         });
         let sent = (0..10).map(|n| ("s".to_owned(), START + n * STEP_MS, n));
-        let recompute_summary = || stored::exactly_once(&stored::readings(&uri, database), sent);
-        let noticed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(recompute_summary)).is_err();
+        let recomputed = || stored::exactly_once(&stored::readings(&uri, database), sent);
+        let noticed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(recomputed)).is_err();
         assert_eq!(noticed, wrong, "{mode:?}, {updates:?}, a measurement twice: {twice}");
     }
 }

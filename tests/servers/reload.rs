@@ -192,7 +192,7 @@ fn under_load_everything_is_taken_over_or_refused_and_nothing_is_lost() {
     assert!(result == "invalid" && detail.contains("entry 1 (gw1)") && !detail.contains("geheim"), "{detail}");
     assert_eq!(rig.post("/v1/readings", "gw1.two", "x").0, 400, "the token before holds");
     let (_, ready) = rig.service.get_admin("/readyz").unwrap();
-    assert!(ready.contains("\"ready\":true") && ready.contains("the settings before hold"), "{ready}");
+    assert!(ready.contains("\"ready\":true") && ready.contains("the previous settings stay in effect"), "{ready}");
 
     // Many at once; the last state of the files counts.
     rig.tokens(&[("gw1", "two"), ("gw2", "three")]);

@@ -126,7 +126,7 @@ impl Shard {
     /// Visits the next `steps` sensors: drops idle buckets, and sensors without buckets.
     fn sweep(&mut self, steps: usize, sweep: IdleSweep) {
         let (full, keys_max) = (self.full(), self.keys_max());
-        let high_water_ms = sweep.now.wall_ms - self.keep_ms() - self.settings.span.ms();
+        let idle_before_ms = sweep.now.wall_ms - self.keep_ms() - self.settings.span.ms();
         for _ in 0..steps.min(self.sensors.capacity()) {
             let slot = self.sweep_at;
             self.sweep_at = if slot + 1 >= self.sensors.capacity() { 0 } else { slot + 1 };
@@ -139,7 +139,7 @@ impl Shard {
                     freed += before - bucket.memory();
                 }
                 let unused = bucket.idle() && !bucket.queued && !bucket.counts_since(sweep.since_ms);
-                let drop = unused && (sweep.all || bucket.start.0 < high_water_ms);
+                let drop = unused && (sweep.all || bucket.start.0 < idle_before_ms);
                 if drop {
                     self.evicted_until = self.evicted_until.max(Some(bucket.start));
                     freed += bucket.memory() + size_of::<Bucket>();

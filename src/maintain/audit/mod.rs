@@ -165,8 +165,8 @@ fn pages(bucket: &StoredBucket) -> Vec<Finding> {
     let last = bucket.pages.last().map_or(0, |p| p.page);
     let mut seen = HashSet::new();
     for page in &bucket.pages {
-        let recompute_summary = Recomputed::of([&page.rows]);
-        found.extend(differences(page, &recompute_summary, u64::from(page.unreadable)));
+        let recomputed = Recomputed::of([&page.rows]);
+        found.extend(differences(page, &recomputed, u64::from(page.unreadable)));
         let n = (page.rows.len() - without_duplicates(&page.rows, &mut seen).len()) as u64;
         if n > 0 {
             found.push(finding(page.page, Kind::Duplicates { n }));
@@ -224,27 +224,26 @@ fn time_series(bucket: &StoredBucket) -> Vec<Finding> {
 }
 
 /// Compares the document of a page with its recomputed readings.
-fn differences(page: &StoredPage, recompute_summary: &Recomputed, unreadable: u64) -> Vec<Finding> {
+fn differences(page: &StoredPage, recomputed: &Recomputed, unreadable: u64) -> Vec<Finding> {
     let mut found = vec![];
     let mut note = |kind| found.push(Finding { page: Some(page.page), kind });
-    let actual = recompute_summary.count + unreadable;
+    let actual = recomputed.count + unreadable;
     if page.count != i64::try_from(actual).ok() {
         note(Kind::Count { stored: page.count, actual });
     }
     // A page without readings (sealed before the first one fitted) has no times.
-    if recompute_summary.count > 0 {
-        if page.first_ts_ms != Some(recompute_summary.first_ts_ms) {
-            note(Kind::FirstTs { stored: page.first_ts_ms, actual: recompute_summary.first_ts_ms });
+    if recomputed.count > 0 {
+        if page.first_ts_ms != Some(recomputed.first_ts_ms) {
+            note(Kind::FirstTs { stored: page.first_ts_ms, actual: recomputed.first_ts_ms });
         }
-        if page.last_ts_ms != Some(recompute_summary.last_ts_ms) {
-            note(Kind::LastTs { stored: page.last_ts_ms, actual: recompute_summary.last_ts_ms });
+        if page.last_ts_ms != Some(recomputed.last_ts_ms) {
+            note(Kind::LastTs { stored: page.last_ts_ms, actual: recomputed.last_ts_ms });
         }
     }
-    let names: std::collections::BTreeSet<&String> =
-        page.summary.keys().chain(recompute_summary.fields.keys()).collect();
+    let names: std::collections::BTreeSet<&String> = page.summary.keys().chain(recomputed.fields.keys()).collect();
     for field in names {
         let stored = page.summary.get(field).copied().flatten();
-        let actual = recompute_summary.fields.get(field);
+        let actual = recomputed.fields.get(field);
         let equal = match (stored, actual) {
             (Some(s), Some((a, absolute))) => same(&s, a, *absolute),
             _ => false,

@@ -27,15 +27,15 @@ fn rows(readings: &[(i64, V)]) -> Rows {
 /// A page whose document matches its readings.
 fn page(n: u32, sealed: bool, readings: &[(i64, V)]) -> StoredPage {
     let rows = rows(readings);
-    let recompute_summary = Recomputed::of([&rows]);
+    let recomputed = Recomputed::of([&rows]);
     StoredPage {
         page: n,
         storage_mode: StorageMode::Bucket,
-        count: Some(recompute_summary.count as i64),
+        count: Some(recomputed.count as i64),
         sealed,
-        first_ts_ms: Some(recompute_summary.first_ts_ms),
-        last_ts_ms: Some(recompute_summary.last_ts_ms),
-        summary: recompute_summary.fields.iter().map(|(n, (s, _))| (n.clone(), Some(*s))).collect(),
+        first_ts_ms: Some(recomputed.first_ts_ms),
+        last_ts_ms: Some(recomputed.last_ts_ms),
+        summary: recomputed.fields.iter().map(|(n, (s, _))| (n.clone(), Some(*s))).collect(),
         tags: BTreeMap::new(),
         rows,
         unreadable: 0,

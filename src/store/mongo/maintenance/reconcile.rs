@@ -423,7 +423,7 @@ impl Collections {
         Ok(Hours { cursor: cursor.map_err(failed("reading measurements"))? })
     }
 
-    /// The form that the documents of buckets tell, where they have a page 0.
+    /// The storage mode according to page 0 of each bucket, if there is one.
     pub(in crate::store::mongo) async fn forms(
         &self,
         keys: &[BucketKey],

@@ -41,7 +41,7 @@ pub(in crate::store::mongo) fn admission_control(key: &BucketKey, page: &StoredP
 }
 
 /// The `summary` of a document.
-pub(in crate::store::mongo) fn summary(recompute_summary: &Recomputed) -> Document {
+pub(in crate::store::mongo) fn summary(recomputed: &Recomputed) -> Document {
     let num = |n: Number| match n {
         Number::Int(v) => Bson::Int64(v),
         Number::Double(v) => Bson::Double(v),
@@ -49,7 +49,7 @@ pub(in crate::store::mongo) fn summary(recompute_summary: &Recomputed) -> Docume
     let field = |s: &crate::model::FieldSummary| {
         doc! { "min": num(s.min), "max": num(s.max), "sum": num(s.sum), "count": s.count as i32 }
     };
-    recompute_summary.fields.iter().map(|(name, (s, _))| (name.clone(), Bson::from(field(s)))).collect()
+    recomputed.fields.iter().map(|(name, (s, _))| (name.clone(), Bson::from(field(s)))).collect()
 }
 
 /// The `readings` of a page.
@@ -63,14 +63,14 @@ pub(in crate::store::mongo) fn readings(rows: &Rows) -> Array {
 }
 
 /// The fields that a recomputation sets in a document.
-fn counted(recompute_summary: &Recomputed, unreadable: u32) -> Document {
+fn counted(recomputed: &Recomputed, unreadable: u32) -> Document {
     let mut set = doc! {
-        "count": (recompute_summary.count + u64::from(unreadable)) as i32,
-        "summary": summary(recompute_summary),
+        "count": (recomputed.count + u64::from(unreadable)) as i32,
+        "summary": summary(recomputed),
     };
-    if recompute_summary.count > 0 {
-        set.insert("first_ts", DateTime::from_millis(recompute_summary.first_ts_ms));
-        set.insert("last_ts", DateTime::from_millis(recompute_summary.last_ts_ms));
+    if recomputed.count > 0 {
+        set.insert("first_ts", DateTime::from_millis(recomputed.first_ts_ms));
+        set.insert("last_ts", DateTime::from_millis(recomputed.last_ts_ms));
     }
     set
 }
@@ -80,7 +80,7 @@ pub(in crate::store::mongo) fn document(
     bucket: &StoredBucket,
     page: u32,
     tags: Document,
-    recompute_summary: &Recomputed,
+    recomputed: &Recomputed,
 ) -> Document {
     let start = DateTime::from_millis(bucket.key.start.0);
     let mut whole = doc! {
@@ -96,7 +96,7 @@ pub(in crate::store::mongo) fn document(
         "last_ts": start,
         "summary": {},
     };
-    whole.extend(counted(recompute_summary, 0));
+    whole.extend(counted(recomputed, 0));
     whole
 }
 
@@ -105,19 +105,19 @@ pub(in crate::store::mongo) fn document(
 pub(in crate::store::mongo) fn summaries(
     bucket: &StoredBucket,
     tags: &Document,
-    recompute_summary: &Recomputed,
+    recomputed: &Recomputed,
 ) -> Vec<Document> {
     let fields: BTreeMap<String, FieldSummary> =
-        recompute_summary.fields.iter().map(|(name, (s, _))| (name.clone(), *s)).collect();
+        recomputed.fields.iter().map(|(name, (s, _))| (name.clone(), *s)).collect();
     let chunks = chunks(fields, PAGE_SUMMARY_BYTES_MAX);
-    let (pages, mut left) = (chunks.len() as u64, recompute_summary.count);
+    let (pages, mut left) = (chunks.len() as u64, recomputed.count);
     let document = |(n, chunk): (u64, Vec<(String, FieldSummary)>)| {
         let count = left.div_ceil(pages - n);
         left -= count;
         let fields = chunk.into_iter().map(|(name, field)| (name, (field, 0.0))).collect();
-        let mut whole = document(bucket, n as u32, tags.clone(), &Recomputed { count, fields, ..*recompute_summary });
-        whole.insert("first_ts", DateTime::from_millis(recompute_summary.first_ts_ms));
-        whole.insert("last_ts", DateTime::from_millis(recompute_summary.last_ts_ms));
+        let mut whole = document(bucket, n as u32, tags.clone(), &Recomputed { count, fields, ..*recomputed });
+        whole.insert("first_ts", DateTime::from_millis(recomputed.first_ts_ms));
+        whole.insert("last_ts", DateTime::from_millis(recomputed.last_ts_ms));
         whole.insert("storage", SERIES);
         if n + 1 < pages {
             whole.insert("has_overflow", true);
@@ -153,9 +153,9 @@ impl Collections {
     ) -> Applied {
         let kept = drop.filter(|_| page.unreadable == 0).map(|seen| without_duplicates(&page.rows, seen));
         let kept = kept.filter(|rows| rows.len() < page.rows.len());
-        let recompute_summary = Recomputed::of([kept.as_ref().unwrap_or(&page.rows)]);
-        let mut set = counted(&recompute_summary, page.unreadable);
-        let actual = (recompute_summary.count + u64::from(page.unreadable)) as i64;
+        let recomputed = Recomputed::of([kept.as_ref().unwrap_or(&page.rows)]);
+        let mut set = counted(&recomputed, page.unreadable);
+        let actual = (recomputed.count + u64::from(page.unreadable)) as i64;
         if page.count.is_some_and(|stored| actual < stored) {
             set.insert("has_overflow", true);
         }
