@@ -1,7 +1,8 @@
 //! The MongoDB store. Bucket pages are written with raw commands ([`pack`]), measurements of time-series buckets with
-//! [`time_series`], [`fence`] and [`recompute_summary`]. [`load`] reads buckets back; [`error`] classifies server
-//! errors. Before all that, [`prepare`] detects what the server supports ([`detect`]), checks what the database was
-//! written with ([`metadata`]) and creates the collections ([`schema`]).
+//! [`write::time_series`], [`write::fence`] and [`write::recompute_summary`]. [`read::load`] reads buckets back;
+//! [`error`] classifies server errors. Before all that, [`schema::prepare`] detects what the server supports
+//! ([`schema::detect`]), checks what the database was written with ([`schema::metadata`]) and creates the collections
+//! ([`schema::collections`]).
 //!
 //! Every operation runs in a separate task that is awaited with a time limit, since the driver has no timeout for an
 //! operation. An operation that exceeds the limit is cancelled on this side and its connection is closed. The server
