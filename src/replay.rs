@@ -32,6 +32,8 @@ use crate::shutdown::ExitReason;
 use crate::store::Store;
 use crate::store::mongo::{DeadLetterDocument, DeadLetterId, MongoStore};
 
+/// The target of the log events of a replay, for a log filter.
+pub const LOG_TARGET: &str = module_path!();
 /// Dead letters processed together, and bytes after which no more are added.
 const DEAD_LETTERS_MAX: usize = 1000;
 const BYTES_MAX: usize = 8 << 20;

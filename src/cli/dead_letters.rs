@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::maintain::dead_letters::{DeadLetterFilter, line};
 use crate::maintain::moment;
 use crate::model::{Clock, SystemClock};
-use crate::replay::replay;
+use crate::replay;
 use crate::store::mongo::MongoStore;
 use crate::telemetry::log;
 use clap::{Args, Subcommand};
@@ -128,14 +128,14 @@ async fn list(store: &MongoStore, filter: &DeadLetterFilter, limit: usize) -> Ex
 async fn replay_dead_letters(config: &Config, store: MongoStore, filter: &DeadLetterFilter) -> ExitCode {
     // Logs failures of the store; other messages of the service do not matter here.
     let mut settings = config.log.clone();
-    settings.level = "warn,crate::replay=info".to_owned();
+    settings.level = format!("warn,{}=info", replay::LOG_TARGET);
     if let Err(failure) = log::init(&settings) {
         return error(failure);
     }
     let tell = |dead_letter: &crate::store::mongo::DeadLetterDocument, reason: &str, detail: &str| {
         eprintln!("kept: {} {}: {reason}: {detail}", dead_letter.id, dead_letter.dead_letter.topic);
     };
-    match replay(config.clone(), store, filter, Arc::new(SystemClock::new()), tell).await {
+    match replay::replay(config.clone(), store, filter, Arc::new(SystemClock::new()), tell).await {
         Ok(replayed) => {
             say(&replayed.to_string());
             match (replayed.failed, replayed.is_complete()) {
