@@ -277,9 +277,8 @@ fn files(dir: &str) -> Vec<(String, String)> {
 fn the_code_keeps_the_rules() {
     let mut all = files("src");
     assert!(all.iter().any(|(path, _)| path == "src/model/mod.rs"), "the sources were not found");
-    let test_only: BTreeSet<String> = all.iter().flat_map(|(path, text)| test_modules(path, text)).collect();
+    let is_test = test_only(&all);
     all.extend(files("tests"));
-    let is_test = |path: &str| test_only.iter().any(|prefix| path.starts_with(prefix));
     let broken: Vec<String> = all.iter().flat_map(|(path, text)| check(path, text, is_test(path))).collect();
     assert!(broken.is_empty(), "docs/design.md, section 5 is broken:\n{}", broken.join("\n"));
 }
@@ -409,6 +408,12 @@ fn test_modules_in_files_of_their_own_are_found() {
     assert_eq!(test_modules("src/lib.rs", text), ["src/tests", "src/model_check"]);
 }
 
+/// Whether a file is compiled for tests only, by its path.
+fn test_only(sources: &[(String, String)]) -> impl Fn(&str) -> bool + use<> {
+    let modules: BTreeSet<String> = sources.iter().flat_map(|(path, text)| test_modules(path, text)).collect();
+    move |path| modules.iter().any(|prefix| path.starts_with(prefix))
+}
+
 fn glossary() -> Glossary {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/glossary.md");
     Glossary::read(&fs::read_to_string(path).unwrap())
@@ -417,8 +422,8 @@ fn glossary() -> Glossary {
 #[test]
 fn every_public_type_of_the_pipeline_is_in_the_glossary_and_no_other() {
     let all = files("src");
-    let test_only: BTreeSet<String> = all.iter().flat_map(|(path, text)| test_modules(path, text)).collect();
-    let kept: Vec<_> = all.into_iter().filter(|(path, _)| !test_only.iter().any(|t| path.starts_with(t))).collect();
+    let is_test = test_only(&all);
+    let kept: Vec<_> = all.into_iter().filter(|(path, _)| !is_test(path)).collect();
     let found = glossary().check_types(&kept);
     assert!(found.is_empty(), "{}", found.join("\n"));
 }

@@ -5,6 +5,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::{Args, Subcommand};
+
+use super::{MAINTENANCE_FAILED, maintenance_failed, say};
 use crate::config::Config;
 use crate::maintain::dead_letters::{DeadLetterFilter, line};
 use crate::maintain::moment;
@@ -12,10 +15,6 @@ use crate::model::{Clock, SystemClock};
 use crate::replay;
 use crate::store::mongo::MongoStore;
 use crate::telemetry::log;
-use clap::{Args, Subcommand};
-
-/// Exit code of a failed command; 1 means that dead letters remain.
-const ERROR: u8 = 2;
 
 /// Maximum bytes of payloads in one `list`.
 const LISTED_BYTES_MAX: usize = 256 << 20;
@@ -85,11 +84,7 @@ fn age(text: &str) -> Result<Duration, String> {
 }
 
 /// Runs a `dead-letters` command.
-pub(crate) async fn run(config: &Config, store: Result<MongoStore, String>, command: DeadLetters) -> ExitCode {
-    let store = match store {
-        Ok(store) => store,
-        Err(failure) => return error(failure),
-    };
+pub(crate) async fn run(config: &Config, store: MongoStore, command: DeadLetters) -> ExitCode {
     match command {
         DeadLetters::List { which, limit } => list(&store, &which.filter(), limit).await,
         DeadLetters::Replay { which } => replay_dead_letters(config, store, &which.filter()).await,
@@ -100,11 +95,11 @@ pub(crate) async fn run(config: &Config, store: Result<MongoStore, String>, comm
                 filter.until_ms = Some(SystemClock::new().now().wall_ms.saturating_sub(age_ms));
             }
             match (filter.is_all(), all, yes) {
-                (true, false, _) => {
-                    error("no filter; expected --older-than, --reason, --source, --topic, --since, --until or --all")
-                }
-                (false, true, _) => error("--all cannot be combined with another filter"),
-                (true, true, false) => error("--all removes every dead letter; add --yes to confirm"),
+                (true, false, _) => maintenance_failed(
+                    "no filter; expected --older-than, --reason, --source, --topic, --since, --until or --all",
+                ),
+                (false, true, _) => maintenance_failed("--all cannot be combined with another filter"),
+                (true, true, false) => maintenance_failed("--all removes every dead letter; add --yes to confirm"),
                 _ => purge(&store, &filter).await,
             }
         }
@@ -121,7 +116,7 @@ async fn list(store: &MongoStore, filter: &DeadLetterFilter, limit: usize) -> Ex
             }
             ExitCode::SUCCESS
         }
-        Err(failure) => error(failure),
+        Err(failure) => maintenance_failed(failure),
     }
 }
 
@@ -130,7 +125,7 @@ async fn replay_dead_letters(config: &Config, store: MongoStore, filter: &DeadLe
     let mut settings = config.log.clone();
     settings.level = format!("warn,{}=info", replay::LOG_TARGET);
     if let Err(failure) = log::init(&settings) {
-        return error(failure);
+        return maintenance_failed(failure);
     }
     let tell = |dead_letter: &crate::store::mongo::DeadLetterDocument, reason: &str, detail: &str| {
         eprintln!("kept: {} {}: {reason}: {detail}", dead_letter.id, dead_letter.dead_letter.topic);
@@ -141,10 +136,12 @@ async fn replay_dead_letters(config: &Config, store: MongoStore, filter: &DeadLe
             match (replayed.failed, replayed.is_complete()) {
                 (0, true) => ExitCode::SUCCESS,
                 (0, false) => ExitCode::FAILURE,
-                _ => ExitCode::from(ERROR),
+                _ => ExitCode::from(MAINTENANCE_FAILED),
             }
         }
-        Err(failure) => error(format!("{failure}; replayed readings are stored, and the next replay continues")),
+        Err(failure) => {
+            maintenance_failed(format!("{failure}; replayed readings are stored, and the next replay continues"))
+        }
     }
 }
 
@@ -154,15 +151,6 @@ async fn purge(store: &MongoStore, filter: &DeadLetterFilter) -> ExitCode {
             say(&format!("{removed} dead letters removed"));
             ExitCode::SUCCESS
         }
-        Err(failure) => error(failure),
+        Err(failure) => maintenance_failed(failure),
     }
-}
-
-fn error(error: impl std::fmt::Display) -> ExitCode {
-    eprintln!("hourbucket: {error}");
-    ExitCode::from(ERROR)
-}
-
-fn say(text: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
 }

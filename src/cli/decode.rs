@@ -7,8 +7,7 @@ use super::{fail, say};
 use crate::config::{self, Config};
 use crate::decode::topic::{Captured, TopicTemplate};
 use crate::decode::{Context, Formats, Rejects, TsUnit, reasons, sparkplug, time};
-use crate::model::{BatchBuilder, ReadingBatch, ReadingRef, ValueRef};
-use crate::model::{Clock, SystemClock};
+use crate::model::{BatchBuilder, Clock, ReadingBatch, ReadingRef, SystemClock, ValueRef};
 
 /// The payload's format and context.
 #[derive(Debug, Clone, Copy, Default)]
@@ -159,7 +158,7 @@ pub(super) fn list_formats(config: &Config) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-pub(super) fn decode_stdin(question: DecodeRequest<'_>, mut config: Config) -> ExitCode {
+pub(super) fn decode_stdin(request: DecodeRequest<'_>, mut config: Config) -> ExitCode {
     if std::io::stdin().is_terminal() {
         eprintln!("hourbucket: reading the payload from the terminal; end it with Ctrl-D");
     }
@@ -172,7 +171,7 @@ pub(super) fn decode_stdin(question: DecodeRequest<'_>, mut config: Config) -> E
     (config.limits.past, config.limits.future) = (century, century);
     let received_at_ms = SystemClock::new().now().wall_ms;
     let mut out = std::io::stdout().lock();
-    match run(question, &payload, &mut out, &config, received_at_ms) {
+    match run(request, &payload, &mut out, &config, received_at_ms) {
         Ok(shown) if shown.readings > 0 => ExitCode::SUCCESS,
         Ok(shown) => {
             if shown.rejects == 0 {

@@ -4,14 +4,13 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use clap::{Args, ValueEnum};
+
+use super::{maintenance_failed, say};
 use crate::config::Config;
 use crate::maintain::{Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms};
 use crate::model::{Clock, StorageMode, SystemClock};
 use crate::store::mongo::{ConvertOptions, MongoStore, ReconcileOptions};
-use clap::{Args, ValueEnum};
-
-/// Exit code of a failed command; 1 means that something differs.
-pub(crate) const ERROR: u8 = 2;
 
 /// Interval between progress lines without a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
@@ -78,16 +77,12 @@ enum Into {
 /// The years 0 to 9999.
 const EVER: (i64, i64) = (-62_167_219_200_000, 253_402_300_800_000);
 
-pub(crate) async fn reconcile(config: &Config, store: Result<MongoStore, String>, arguments: Reconcile) -> ExitCode {
-    let store = match store {
-        Ok(store) => store,
-        Err(failure) => return error(failure),
-    };
+pub(crate) async fn reconcile(config: &Config, store: MongoStore, arguments: Reconcile) -> ExitCode {
     let (now_ms, span) = (SystemClock::new().now().wall_ms, config.bucket.span);
     let to_ms = arguments.to.unwrap_or(span.floor(now_ms).0);
     let from_ms = arguments.from.unwrap_or(to_ms - DAY_MS);
     if from_ms >= to_ms {
-        return error("--from must be before --to");
+        return maintenance_failed("--from must be before --to");
     }
     let options = ReconcileOptions {
         selection: Selection { from_ms, to_ms, sensors: arguments.sensors },
@@ -105,21 +100,17 @@ pub(crate) async fn reconcile(config: &Config, store: Result<MongoStore, String>
             say(&if arguments.json { format!("{:#}", report.json()) } else { report.table() });
             verdict(report.is_equal())
         }
-        Err(failure) => error(failure),
+        Err(failure) => maintenance_failed(failure),
     }
 }
 
-pub(crate) async fn convert(config: &Config, store: Result<MongoStore, String>, arguments: Convert) -> ExitCode {
-    let store = match store {
-        Ok(store) => store,
-        Err(failure) => return error(failure),
-    };
+pub(crate) async fn convert(config: &Config, store: MongoStore, arguments: Convert) -> ExitCode {
     let now_ms = SystemClock::new().now().wall_ms;
     let ended_before_ms = now_ms - settled_ms(config.bucket.span);
     let from_ms = arguments.from.unwrap_or(EVER.0);
     let to_ms = arguments.to.unwrap_or(EVER.1);
     if from_ms >= to_ms {
-        return error("--from must be before --to");
+        return maintenance_failed("--from must be before --to");
     }
     let selection = Selection { from_ms, to_ms, sensors: arguments.sensors };
     let options = ConvertOptions {
@@ -135,7 +126,9 @@ pub(crate) async fn convert(config: &Config, store: Result<MongoStore, String>, 
     bar.end();
     let converted = match converted {
         Ok(converted) => converted,
-        Err(failure) => return error(format!("{failure}; converted buckets stay converted; the next run continues")),
+        Err(failure) => {
+            return maintenance_failed(format!("{failure}; converted buckets stay converted; the next run continues"));
+        }
     };
     tell(&converted);
     // Compares counts, times and summaries of all buckets in the range with the readings in their new place.
@@ -146,7 +139,7 @@ pub(crate) async fn convert(config: &Config, store: Result<MongoStore, String>, 
             say(&report.table());
             verdict(report.is_equal() && converted.skipped_total == 0)
         }
-        Err(failure) => error(failure),
+        Err(failure) => maintenance_failed(failure),
     }
 }
 
@@ -236,14 +229,4 @@ impl Bar {
 
 fn verdict(equal: bool) -> ExitCode {
     if equal { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn error(error: impl std::fmt::Display) -> ExitCode {
-    eprintln!("hourbucket: {error}");
-    ExitCode::from(ERROR)
-}
-
-/// Prints to standard output. A closed pipe is not an error.
-fn say(text: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
 }

@@ -114,7 +114,7 @@ pub fn main() -> ExitCode {
         }
         _ => match config::load(arguments.config.as_deref(), config::environment()) {
             Ok(loaded) => with_config(arguments.command, loaded, arguments.config),
-            Err(errors) => command_failed(&arguments.command, errors),
+            Err(errors) => config_failed(&arguments.command, errors),
         },
     }
 }
@@ -122,11 +122,13 @@ pub fn main() -> ExitCode {
 /// EX_CONFIG of sysexits.h: a service manager should not restart.
 const CONFIG_UNUSABLE: u8 = 78;
 
-/// A failure exits with 2 in commands whose exit code 1 means that something differs.
-fn command_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode {
+/// Of a failed command whose exit code 1 means that something differs or remains.
+const MAINTENANCE_FAILED: u8 = 2;
+
+fn config_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode {
     let failed = fail(error);
     match command {
-        Command::Reconcile(_) | Command::Convert(_) | Command::DeadLetters { .. } => ExitCode::from(maintain::ERROR),
+        Command::Reconcile(_) | Command::Convert(_) | Command::DeadLetters { .. } => ExitCode::from(MAINTENANCE_FAILED),
         Command::Run => ExitCode::from(CONFIG_UNUSABLE),
         _ => failed,
     }
@@ -135,6 +137,11 @@ fn command_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode 
 fn fail(error: impl std::fmt::Display) -> ExitCode {
     eprintln!("hourbucket: {error}");
     ExitCode::FAILURE
+}
+
+fn maintenance_failed(error: impl std::fmt::Display) -> ExitCode {
+    fail(error);
+    ExitCode::from(MAINTENANCE_FAILED)
 }
 
 fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) -> ExitCode {
@@ -155,18 +162,15 @@ fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) 
             Err(error) => fail(error),
         },
         Command::Init { shard } => runtime.block_on(init(&loaded.config, shard)),
-        Command::Reconcile(arguments) => runtime.block_on(async {
-            let config = &loaded.config;
-            maintain::reconcile(config, store(config).await, arguments).await
-        }),
-        Command::Convert(arguments) => runtime.block_on(async {
-            let config = &loaded.config;
-            maintain::convert(config, store(config).await, arguments).await
-        }),
-        Command::DeadLetters { command } => runtime.block_on(async {
-            let config = &loaded.config;
-            dead_letters::run(config, store(config).await, command).await
-        }),
+        Command::Reconcile(arguments) => runtime.block_on(with_store(&loaded.config, async |config, store| {
+            maintain::reconcile(config, store, arguments).await
+        })),
+        Command::Convert(arguments) => runtime.block_on(with_store(&loaded.config, async |config, store| {
+            maintain::convert(config, store, arguments).await
+        })),
+        Command::DeadLetters { command } => runtime.block_on(with_store(&loaded.config, async |config, store| {
+            dead_letters::run(config, store, command).await
+        })),
         _ => runtime.block_on(check_all(&loaded)),
     };
     // Does not wait for blocking work such as a name lookup or a driver task.
@@ -178,6 +182,14 @@ async fn store(config: &Config) -> Result<MongoStore, String> {
     let optional_indexes = OptionalIndexes { latest: config.latest.enabled, tags_index: config.store.tags_index };
     let store = MongoStore::new(&config.store, config.bucket.span, config.dead_letters.retention).await?;
     Ok(store.with_latest_and_tags(optional_indexes))
+}
+
+/// Runs a maintenance command on the store.
+async fn with_store(config: &Config, command: impl AsyncFnOnce(&Config, MongoStore) -> ExitCode) -> ExitCode {
+    match store(config).await {
+        Ok(store) => command(config, store).await,
+        Err(error) => maintenance_failed(error),
+    }
 }
 
 async fn init(config: &Config, shard: bool) -> ExitCode {

@@ -8,19 +8,18 @@ use std::path::Path;
 pub(crate) fn broken_links(root: &Path, document: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (number, line) in text.lines().enumerate() {
-        for link in line.split("](../").skip(1) {
-            let Some((path, _)) = link.split_once(')') else { continue };
+        for (at, start) in line.match_indices("](../") {
+            let Some((path, _)) = line[at + start.len()..].split_once(')') else { continue };
             let path = path.split('#').next().unwrap_or(path);
             let place = format!("docs/{document}:{}", number + 1);
-            let Ok(source) = fs::read_to_string(root.join(path)) else {
-                if !root.join(path).exists() {
-                    found.push(format!("{place}: there is no file `{path}`"));
-                }
-                continue;
-            };
-            let before = &line[..line.find(&format!("](../{path}")).unwrap_or(0)];
-            let item = before.rsplit_once("[`").map(|(_, item)| item.trim_end_matches('`'));
-            if let Some(item) = item.filter(|item| path.ends_with(".rs") && !declares(path, &source, item)) {
+            if !root.join(path).exists() {
+                found.push(format!("{place}: there is no file `{path}`"));
+            }
+            let item = line[..at].strip_suffix('`').and_then(|before| before.rsplit_once("[`")).map(|(_, item)| item);
+            if let (Some(item), Ok(source)) = (item, fs::read_to_string(root.join(path)))
+                && path.ends_with(".rs")
+                && !declares(path, &source, item)
+            {
                 found.push(format!("{place}: `{path}` does not declare `{item}`"));
             }
         }

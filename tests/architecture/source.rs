@@ -12,7 +12,7 @@ pub(crate) struct Code {
 impl Code {
     /// Reads a file; `path` is from the root, with `/`.
     pub(crate) fn read(path: &str, text: &str) -> Code {
-        let text = without_tests(&blank(text));
+        let text = without_tests(&blank(text, Comments::Blank));
         let mut scan = Scan { text: &text, at: 0, paths: Vec::new() };
         scan.all();
         let module = module_of(path);
@@ -23,31 +23,13 @@ impl Code {
 
     /// The file without literals, but with its comments.
     pub(crate) fn without_literals(text: &str) -> String {
-        let blanked = blank(text);
-        // `blank` keeps the place of each character, so what it blanked and is not a comment is a literal.
-        let mut out: Vec<char> = text.chars().collect();
-        let mut at = 0;
-        while at < out.len() {
-            let is_comment = out[at] == '/' && matches!(out.get(at + 1), Some('/' | '*')) && blanked[at] == ' ';
-            if is_comment {
-                at = if out[at + 1] == '/' { line_end(&out, at) } else { comment_end(&out, at) };
-                continue;
-            }
-            if blanked[at] == ' ' && out[at] != '\n' {
-                let end = literal_end(&out, at);
-                out[at..end].iter_mut().filter(|c| **c != '\n').for_each(|c| *c = ' ');
-                at = end;
-                continue;
-            }
-            at += 1;
-        }
-        out.into_iter().collect()
+        blank(text, Comments::Keep).into_iter().collect()
     }
 }
 
 /// The files (without ending) that a file declares as `#[cfg(test)] mod name;`.
 pub(crate) fn test_modules(path: &str, text: &str) -> Vec<String> {
-    let text: String = blank(text).into_iter().collect();
+    let text: String = blank(text, Comments::Blank).into_iter().collect();
     let dir = match path.strip_suffix("/mod.rs").or(path.strip_suffix("/lib.rs")).or(path.strip_suffix("/main.rs")) {
         Some(dir) => dir,
         None => path.trim_end_matches(".rs"),
@@ -84,12 +66,21 @@ fn resolve(module: &[String], path: &str) -> String {
     ["crate"].into_iter().chain(module).chain(rest).collect::<Vec<_>>().join("::")
 }
 
-/// The text with comments, strings and characters replaced by blanks; lines stay where they are.
-fn blank(text: &str) -> Vec<char> {
+/// What [`blank`] does with comments.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Comments {
+    Keep,
+    Blank,
+}
+
+/// The text with strings, characters and, if wanted, comments replaced by blanks; lines stay where they are.
+fn blank(text: &str, comments: Comments) -> Vec<char> {
     let mut out: Vec<char> = text.chars().collect();
     let mut at = 0;
     while at < out.len() {
-        let end = match (out[at], out.get(at + 1).copied().unwrap_or(' ')) {
+        let next = out.get(at + 1).copied().unwrap_or(' ');
+        let is_comment = out[at] == '/' && matches!(next, '/' | '*');
+        let end = match (out[at], next) {
             ('/', '/') => line_end(&out, at),
             ('/', '*') => comment_end(&out, at),
             ('"', _) => string_end(&out, at + 1),
@@ -98,22 +89,12 @@ fn blank(text: &str) -> Vec<char> {
             ('\'', _) if out.get(at + 2) == Some(&'\'') => at + 3,
             _ => at,
         };
-        out[at..end].iter_mut().filter(|c| **c != '\n').for_each(|c| *c = ' ');
+        if !is_comment || comments == Comments::Blank {
+            out[at..end].iter_mut().filter(|c| **c != '\n').for_each(|c| *c = ' ');
+        }
         at = end.max(at + 1);
     }
     out
-}
-
-/// The end of the literal at `at`, or one further where there is none.
-fn literal_end(text: &[char], at: usize) -> usize {
-    let end = match (text[at], text.get(at + 1).copied().unwrap_or(' ')) {
-        ('"', _) => string_end(text, at + 1),
-        ('r', '"' | '#') => raw_end(text, at + 1),
-        ('\'', '\\') => (at + 3..text.len()).find(|i| text[*i] == '\'').map_or(text.len(), |i| i + 1),
-        ('\'', _) if text.get(at + 2) == Some(&'\'') => at + 3,
-        _ => at,
-    };
-    end.max(at + 1)
 }
 
 fn line_end(text: &[char], at: usize) -> usize {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use crate::support::free_port;
 use crate::support::mosquitto::Mosquitto;
 use crate::support::mqtt_rig::*;
 use hourbucket::config::MqttProtocol::{V4, V5};
@@ -11,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 #[tokio::test]
 async fn websockets() {
     for protocol in [V4, V5] {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let free = free_port();
         let broker = Mosquitto::start(&format!("listener {free} 127.0.0.1\nprotocol websockets"));
         let mut ingest = Ingest::start(config(&format!("ws://127.0.0.1:{free}/mqtt"), protocol)).await;
         publish_sensors(broker.port(), (0..1000).map(|i| format!("S{i}"))).await;
@@ -37,8 +38,7 @@ async fn tls() {
         std::fs::set_permissions(dir.path().join(name), open(0o644)).unwrap();
     }
     let files = format!("certfile {0}/server.pem\nkeyfile {0}/server.key", dir.path().display());
-    let [tcp, ws] = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
-    let [tcp, ws] = [tcp, ws].map(|listener| listener.local_addr().unwrap().port());
+    let [tcp, ws] = [free_port(), free_port()];
     let listeners = format!("listener {tcp} 127.0.0.1\n{files}\nlistener {ws} 127.0.0.1\nprotocol websockets\n{files}");
     let broker = Mosquitto::start(&listeners);
     for (url, protocol) in [
@@ -89,7 +89,7 @@ async fn a_refused_subscription_is_named_and_keeps_the_broker_not_ready() {
 /// A broker that is not there, or does not let us in, is a status and tried again; a stop ends the trying at once.
 #[tokio::test]
 async fn a_broker_that_cannot_be_reached_is_reported() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let free = free_port();
     let mut ingest = Ingest::spawn(config(&format!("mqtt://127.0.0.1:{free}"), V5));
     ingest.until(|status| status.problem.is_some()).await;
     ingest.finish().await;
@@ -121,7 +121,7 @@ async fn certificates_of_our_own_are_shown_and_read_again() {
         let (cert, key) = (dir.path().join("client.pem"), dir.path().join("client.key"));
         write_open(&cert, include_str!("../support/mqtt_tls/server.pem"));
         write_open(&key, include_str!("../support/mqtt_tls/server.key"));
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let free = free_port();
         let mut broker = Mosquitto::start(&format!(
             "listener {free} 127.0.0.1\ncafile {0}/ca.pem\ncertfile {0}/server.pem\nkeyfile {0}/server.key\n\
              require_certificate true",

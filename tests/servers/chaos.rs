@@ -105,15 +105,35 @@ fn killed_at_random_instants(mode: &str) {
     sent.extend(devices.finish(true));
     println!("{} readings acknowledged, {kills} kills, {recycled} segments in files used before", sent.len());
     // Also those that the broker still holds, and those of the journal.
-    wait_until("everything is stored", PATIENCE, || {
+    wait_until_all_are_counted(&service, &mongod.uri(), sent.len() as u64);
+    stored::exactly_once(&stored::readings(&mongod.uri(), "hourbucket"), sent);
+    assert_eq!(service.terminate(Duration::from_secs(40)), 0, "{}", service.log());
+}
+
+/// Waits until the documents count `sent` readings and the service has nothing left to store. Idle alone is not enough:
+/// while the service connects again, the broker holds what it has acknowledged to the devices.
+fn wait_until_all_are_counted(service: &Service, uri: &str, sent: u64) {
+    let (mut counted, mut progress) = (0, Instant::now());
+    loop {
+        let now = stored::counted(uri, "hourbucket");
+        if now != counted {
+            (counted, progress) = (now, Instant::now());
+        }
         let metrics = service.metrics();
         let idle = metrics.get("oldest_unstored_seconds") == 0.0 && metrics.get("readings_in_flight") == 0.0;
         let settled = metrics.get("readings_stored_total") + metrics.get("readings_duplicate_total");
-        (idle && settled == metrics.get("readings_accepted_total")).then_some(())?;
-        (stored::readings(&mongod.uri(), "hourbucket").len() >= sent.len()).then_some(())
-    });
-    stored::exactly_once(&stored::readings(&mongod.uri(), "hourbucket"), sent);
-    assert_eq!(service.terminate(Duration::from_secs(40)), 0, "{}", service.log());
+        if idle && settled == metrics.get("readings_accepted_total") && counted >= sent {
+            return;
+        }
+        let state = || (service.get_admin("/readyz"), metrics.text());
+        assert!(
+            progress.elapsed() < PATIENCE,
+            "{counted} of {sent} counted, no progress: {:?}\n{}",
+            state(),
+            service.log()
+        );
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }
 
 /// What the kills are judged by: it notices a reading that is there twice, whether its summary counts it twice or once,

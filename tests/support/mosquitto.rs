@@ -4,7 +4,7 @@
 #![allow(unreachable_pub, dead_code, reason = "included by several tests, none of which uses all of it")]
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ impl Mosquitto {
     pub fn start(extra: &str) -> Mosquitto {
         // The port is free now; should someone else take it before mosquitto does, mosquitto says so and we try again.
         for _ in 0..20 {
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let port = super::free_port();
             let dir = tempfile::tempdir().unwrap();
             let config = format!(
                 "listener {port} 127.0.0.1\nallow_anonymous true\nmax_inflight_messages 0\nmax_queued_messages 0\n\

@@ -57,6 +57,22 @@ pub fn readings(uri: &str, database: &str) -> BTreeMap<Stored, u32> {
     })
 }
 
+/// The readings that the documents count, in either mode. Cheap, and true at any moment: [`readings`] compares documents
+/// with measurements that are read later, so nothing may be written meanwhile.
+pub fn counted(uri: &str, database: &str) -> u64 {
+    block_on(async {
+        let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
+        let buckets = client.database(database).collection::<Document>("sensor_buckets");
+        let sum = doc! { "$group": { "_id": null, "n": { "$sum": "$count" } } };
+        let mut found = buckets.aggregate([sum]).await.expect("a sum");
+        if !found.advance().await.expect("a sum") {
+            return 0;
+        }
+        let sum: Document = found.deserialize_current().expect("a sum");
+        number(sum.get("n").unwrap()).unwrap() as u64
+    })
+}
+
 /// Counts a time-series bucket, its pages merged; returns its measurements.
 async fn series_bucket(
     measurements: &mongodb::Collection<Document>,

@@ -33,7 +33,7 @@ pub struct DeadLetterDocument {
 }
 
 /// A dead letter as a BSON document.
-pub(in crate::store::mongo) fn document(dead_letter: &DeadLetter) -> Document {
+pub(super) fn document(dead_letter: &DeadLetter) -> Document {
     doc! {
         "received_at": DateTime::from_millis(dead_letter.received_at_ms),
         "source": &dead_letter.source,
@@ -62,7 +62,7 @@ fn dead_letter(mut document: Document) -> DeadLetterDocument {
 }
 
 /// The same with its id as text.
-pub(in crate::store::mongo) fn read_dead_letter(document: Document) -> (String, DeadLetter) {
+pub(super) fn read_dead_letter(document: Document) -> (String, DeadLetter) {
     let DeadLetterDocument { id, dead_letter } = dead_letter(document);
     (id.to_string(), dead_letter)
 }
@@ -174,6 +174,6 @@ impl MongoStore {
 }
 
 /// Dead letters that may expire and be evicted.
-pub(in crate::store::mongo) fn of_senders() -> Document {
+pub(super) fn of_senders() -> Document {
     doc! { "source": { "$lt": OWN_SOURCE } }
 }

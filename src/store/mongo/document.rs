@@ -7,13 +7,16 @@ use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
 use crate::model::{ReadingKey, ValueRef};
 use crate::store::LoadedPage;
 
+/// Measurements per cursor batch: about 2 MiB, so that each batch arrives in time however many there are.
+pub(super) const MEASUREMENTS_PER_BATCH: u32 = 20_000;
+
 /// The bytes of a page's summary, for a projection; 0 where it has none.
-pub(in crate::store::mongo) fn summary_bytes() -> Document {
+pub(super) fn summary_bytes() -> Document {
     doc! { "$bsonSize": { "$cond": [{ "$eq": [{ "$type": "$summary" }, "object"] }, "$summary", {}] } }
 }
 
 /// A page, as far as the projection has it.
-pub(in crate::store::mongo) fn page_of(found: &RawDocument) -> LoadedPage {
+pub(super) fn page_of(found: &RawDocument) -> LoadedPage {
     let number = |name: &str| found.get(name).ok().flatten().and_then(int).unwrap_or(0);
     let keys = match found.get_array("readings") {
         Ok(readings) => readings.into_iter().filter_map(|r| key_of(r.ok()?.as_document()?)).collect(),
@@ -30,12 +33,12 @@ pub(in crate::store::mongo) fn page_of(found: &RawDocument) -> LoadedPage {
 }
 
 /// The identity of a stored reading or measurement.
-pub(in crate::store::mongo) fn key_of(reading: &RawDocument) -> Option<ReadingKey> {
+pub(super) fn key_of(reading: &RawDocument) -> Option<ReadingKey> {
     Some(ReadingKey::new(reading.get_datetime("ts").ok()?.timestamp_millis(), values(reading)))
 }
 
 /// The values of a stored reading or measurement, by name.
-pub(in crate::store::mongo) fn values(reading: &RawDocument) -> impl Iterator<Item = (&str, ValueRef<'_>)> {
+pub(super) fn values(reading: &RawDocument) -> impl Iterator<Item = (&str, ValueRef<'_>)> {
     reading.into_iter().filter_map(|element| {
         let (name, value) = element.ok()?;
         Some((name.as_str(), value_of(value)?))
@@ -43,7 +46,7 @@ pub(in crate::store::mongo) fn values(reading: &RawDocument) -> impl Iterator<It
 }
 
 /// A stored value; `None` for `ts`, `meta` and `_id`, and for what is not ours: hourbucket writes these four kinds only.
-pub(in crate::store::mongo) fn value_of(value: RawBsonRef<'_>) -> Option<ValueRef<'_>> {
+pub(super) fn value_of(value: RawBsonRef<'_>) -> Option<ValueRef<'_>> {
     match value {
         RawBsonRef::Double(v) => Some(ValueRef::Double(v)),
         RawBsonRef::Int64(v) => Some(ValueRef::Int(v)),
@@ -55,7 +58,7 @@ pub(in crate::store::mongo) fn value_of(value: RawBsonRef<'_>) -> Option<ValueRe
 }
 
 /// An integer of either width, or a whole double.
-pub(in crate::store::mongo) fn int(value: RawBsonRef<'_>) -> Option<i64> {
+pub(super) fn int(value: RawBsonRef<'_>) -> Option<i64> {
     match value {
         RawBsonRef::Int32(v) => Some(i64::from(v)),
         RawBsonRef::Int64(v) => Some(v),
@@ -65,13 +68,13 @@ pub(in crate::store::mongo) fn int(value: RawBsonRef<'_>) -> Option<i64> {
 }
 
 /// The filter for the measurements of some sensors in `from_ms..to_ms`.
-pub(in crate::store::mongo) fn measurements_of(sensors: &[&str], from_ms: i64, to_ms: i64) -> Document {
+pub(super) fn measurements_of(sensors: &[&str], from_ms: i64, to_ms: i64) -> Document {
     let (from, to) = (DateTime::from_millis(from_ms), DateTime::from_millis(to_ms));
     doc! { "meta.sensor_id": { "$in": sensors }, "ts": { "$gte": from, "$lt": to } }
 }
 
 /// For reads that a write depends on: data that a majority has, from the primary.
-pub(in crate::store::mongo) fn majority_from_primary(find: Find<'_, RawDocumentBuf>) -> Find<'_, RawDocumentBuf> {
+pub(super) fn majority_from_primary(find: Find<'_, RawDocumentBuf>) -> Find<'_, RawDocumentBuf> {
     find.read_concern(ReadConcern::majority())
         .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
 }

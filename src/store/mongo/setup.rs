@@ -9,11 +9,11 @@ use mongodb::bson::{Document, doc};
 use crate::store::mongo::error::{command_code, describe};
 use crate::store::mongo::pack::CommandOptions;
 
-pub(in crate::store::mongo) const UNAUTHORIZED: i32 = 13;
-pub(in crate::store::mongo) const NAMESPACE_NOT_FOUND: i32 = 26;
-pub(in crate::store::mongo) const INDEX_NOT_FOUND: i32 = 27;
-pub(in crate::store::mongo) const NAMESPACE_EXISTS: i32 = 48;
-pub(in crate::store::mongo) const INDEX_OPTIONS_CONFLICT: i32 = 85;
+pub(super) const UNAUTHORIZED: i32 = 13;
+pub(super) const NAMESPACE_NOT_FOUND: i32 = 26;
+pub(super) const INDEX_NOT_FOUND: i32 = 27;
+pub(super) const NAMESPACE_EXISTS: i32 = 48;
+pub(super) const INDEX_OPTIONS_CONFLICT: i32 = 85;
 
 /// Error codes that are transient: the server is changing its primary, starting, stopping or busy, or a mongos cannot
 /// reach a shard. HostUnreachable, HostNotFound, LockTimeout, LockBusy, MaxTimeMSExpired, NetworkTimeout,
@@ -26,31 +26,31 @@ const PASSING: [i32; 21] =
 /// An error while the collections are prepared, with a text for the operator.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {detail}")]
-pub(in crate::store::mongo) struct SchemaError {
+pub(super) struct SchemaError {
     /// The step that failed.
-    pub(in crate::store::mongo) step: String,
+    pub(super) step: String,
     /// The reason, and what to do.
-    pub(in crate::store::mongo) detail: String,
+    pub(super) detail: String,
     /// Whether a retry may succeed (no server, no primary).
-    pub(in crate::store::mongo) transient: bool,
+    pub(super) transient: bool,
 }
 
 impl SchemaError {
     /// An error that needs an operator's action; a retry cannot succeed.
-    pub(in crate::store::mongo) fn lasting(step: impl Into<String>, detail: impl Into<String>) -> SchemaError {
+    pub(super) fn lasting(step: impl Into<String>, detail: impl Into<String>) -> SchemaError {
         SchemaError { step: step.into(), detail: detail.into(), transient: false }
     }
 }
 
 /// A command that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::store::mongo) struct Failure {
+pub(super) struct Failure {
     /// The server's error code, if the server responded.
-    pub(in crate::store::mongo) code: Option<i32>,
+    pub(super) code: Option<i32>,
     /// The server's error text.
-    pub(in crate::store::mongo) detail: String,
+    pub(super) detail: String,
     /// Whether a retry may succeed.
-    pub(in crate::store::mongo) transient: bool,
+    pub(super) transient: bool,
 }
 
 impl Failure {
@@ -65,7 +65,7 @@ impl Failure {
     }
 
     /// Adds the failed step, and advice if privileges are missing.
-    pub(in crate::store::mongo) fn at(self, step: impl Into<String>) -> SchemaError {
+    pub(super) fn at(self, step: impl Into<String>) -> SchemaError {
         let advice = match self.code {
             Some(UNAUTHORIZED) => {
                 "; grant the user of store.uri the roles readWrite and dbAdmin on this database, or run `hourbucket \
@@ -79,33 +79,29 @@ impl Failure {
 
 /// The database that is prepared.
 #[derive(Debug)]
-pub(in crate::store::mongo) struct Setup<'a> {
-    pub(in crate::store::mongo) db: &'a Database,
+pub(super) struct Setup<'a> {
+    pub(super) db: &'a Database,
     write_concern: Document,
 }
 
 impl<'a> Setup<'a> {
-    pub(in crate::store::mongo) fn new(db: &'a Database, options: &CommandOptions) -> Setup<'a> {
+    pub(super) fn new(db: &'a Database, options: &CommandOptions) -> Setup<'a> {
         let write_concern = doc! { "w": options.write_concern.w(), "wtimeout": options.wtimeout_ms };
         Setup { db, write_concern }
     }
 
     /// Runs a command that changes nothing.
-    pub(in crate::store::mongo) async fn ask(&self, command: Document) -> Result<Document, Failure> {
+    pub(super) async fn ask(&self, command: Document) -> Result<Document, Failure> {
         self.db.run_command(command).await.map_err(|e| Failure::of(&e))
     }
 
     /// Runs a command that changes something, with the write concern.
-    pub(in crate::store::mongo) async fn change(&self, command: Document) -> Result<Document, Failure> {
+    pub(super) async fn change(&self, command: Document) -> Result<Document, Failure> {
         self.change_in(self.db, command).await
     }
 
     /// The same on another database, such as `admin`.
-    pub(in crate::store::mongo) async fn change_in(
-        &self,
-        db: &Database,
-        mut command: Document,
-    ) -> Result<Document, Failure> {
+    pub(super) async fn change_in(&self, db: &Database, mut command: Document) -> Result<Document, Failure> {
         command.insert("writeConcern", self.write_concern.clone());
         let reply = db.run_command(command).await.map_err(|e| Failure::of(&e))?;
         match reply.get_document("writeConcernError") {
@@ -120,7 +116,7 @@ impl<'a> Setup<'a> {
     }
 
     /// Creates a collection with zstd compression, or without it if the server refuses storage options.
-    pub(in crate::store::mongo) async fn create(&self, name: &str, options: &Document) -> Result<(), Failure> {
+    pub(super) async fn create(&self, name: &str, options: &Document) -> Result<(), Failure> {
         let mut plain = doc! { "create": name };
         plain.extend(options.clone());
         let mut compressed = plain.clone();
@@ -136,7 +132,7 @@ impl<'a> Setup<'a> {
     }
 
     /// Lists the named collections and views.
-    pub(in crate::store::mongo) async fn list(&self, names: &[&str]) -> Result<Listing, SchemaError> {
+    pub(super) async fn list(&self, names: &[&str]) -> Result<Listing, SchemaError> {
         let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
         let command = doc! { "listCollections": 1, "filter": { "name": { "$in": names } } };
         let step = "listing the collections (listCollections)";
@@ -149,16 +145,16 @@ impl<'a> Setup<'a> {
 
 /// The entries that `listCollections` returned.
 #[derive(Debug, Clone, Default)]
-pub(in crate::store::mongo) struct Listing(pub(in crate::store::mongo) Vec<Document>);
+pub(super) struct Listing(pub(super) Vec<Document>);
 
 impl Listing {
     /// The entry of a collection or view.
-    pub(in crate::store::mongo) fn get(&self, name: &str) -> Option<&Document> {
+    pub(super) fn get(&self, name: &str) -> Option<&Document> {
         self.0.iter().find(|d| d.get_str("name").is_ok_and(|n| n == name))
     }
 
     /// The options it was created with, including later changes.
-    pub(in crate::store::mongo) fn options(&self, name: &str) -> Option<&Document> {
+    pub(super) fn options(&self, name: &str) -> Option<&Document> {
         self.get(name)?.get_document("options").ok()
     }
 }

@@ -56,6 +56,7 @@ use crate::maintain::{
 use crate::model::{BucketKey, BucketStart, StorageMode};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::maintenance::drop_duplicates::Dropped;
+use crate::store::mongo::pack::SERIES;
 use crate::store::mongo::read::bucket_reader::{Collections, Native, failed, key_of, page_id};
 use crate::store::mongo::write::recompute_summary;
 use crate::store::mongo::write::time_series::TimeSeriesWriter;
@@ -435,7 +436,7 @@ impl Collections {
         let mut cursor = found.map_err(&what)?;
         let mut forms = vec![];
         while let Some(found) = cursor.try_next().await.map_err(&what)? {
-            let series = found.get_str("storage").is_ok_and(|s| s == crate::store::mongo::pack::SERIES);
+            let series = found.get_str("storage").is_ok_and(|s| s == SERIES);
             if let Some(key) = key_of(&found) {
                 forms.push((key, if series { StorageMode::TimeSeries } else { StorageMode::Bucket }));
             }

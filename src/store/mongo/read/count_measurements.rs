@@ -16,8 +16,7 @@ use mongodb::bson::{DateTime, Document, RawDocument, doc};
 use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
 
 use crate::model::{ReadingKey, StorageMode};
-use crate::store::mongo::document::key_of;
-use crate::store::mongo::document::majority_from_primary;
+use crate::store::mongo::document::{MEASUREMENTS_PER_BATCH, key_of, majority_from_primary, measurements_of};
 use crate::store::mongo::error::command_error;
 use crate::store::mongo::read::load::{Load, together};
 use crate::store::mongo::timed_out;
@@ -31,8 +30,6 @@ const SENSORS_MAX: usize = 100;
 const SLICE_MIN_MS: i64 = 1000;
 /// Number of parts into which a count that times out is split.
 const SLICES: i64 = 8;
-/// Measurements per cursor batch: about 2 MiB.
-const BATCH: u32 = 20_000;
 
 /// Buckets whose measurements are read together: all hours from `from_ms` to `to_ms` of some sensors.
 #[derive(Debug)]
@@ -150,7 +147,7 @@ impl Load<'_> {
             doc! { "s": "$meta.sensor_id", "h": hour }
         };
         let pipeline = vec![
-            doc! { "$match": crate::store::mongo::document::measurements_of(&sensors, from_ms, to_ms) },
+            doc! { "$match": measurements_of(&sensors, from_ms, to_ms) },
             doc! { "$group": { "_id": id, "n": { "$sum": 1 }, "last": { "$max": "$ts" } } },
         ];
         let by_bucket: HashMap<(&str, i64), usize> = self.by_bucket(places);
@@ -193,7 +190,7 @@ impl Load<'_> {
         let by_bucket = self.by_bucket(&places);
         let filter = crate::store::mongo::document::measurements_of(&sensors, from_ms.max(group.from_ms), group.to_ms);
         let (span, time) = (self.store.options.span, self.store.timeout);
-        let find = majority_from_primary(self.store.series.readings.find(filter).batch_size(BATCH));
+        let find = majority_from_primary(self.store.series.readings.find(filter).batch_size(MEASUREMENTS_PER_BATCH));
         let cursor = tokio::time::timeout(time, find).await.map_err(|_| timed_out(time))?;
         let mut cursor = cursor.map_err(|e| command_error(&e))?;
         loop {

@@ -11,6 +11,7 @@
 use mongodb::bson::{Bson, Document, doc};
 
 use crate::model::Span;
+use crate::store::mongo::dead_letters::of_senders;
 use crate::store::mongo::names::{BUCKETS, DEAD_LETTERS, READINGS, SUMMARIES};
 use crate::store::mongo::schema::detect::{META_FIELD, TIME_FIELD, fits};
 use crate::store::mongo::schema::view::summaries_pipeline;
@@ -152,7 +153,7 @@ async fn dead_letters(setup: &Setup<'_>, seconds: i64) -> Result<Vec<String>, Sc
     }
     let key = doc! { "received_at": 1, "_id": 1 };
     index(setup, DEAD_LETTERS, doc! { "key": key, "name": "letter_received" }).await?;
-    let (name, of) = ("sender_letters_ttl", Some(crate::store::mongo::dead_letters::of_senders()));
+    let (name, of) = ("sender_letters_ttl", Some(of_senders()));
     Ok(ttl(setup, DEAD_LETTERS, "received_at", name, Some(seconds), of).await?.into_iter().collect())
 }
 

@@ -13,11 +13,11 @@ use crate::config::StoreMode;
 use crate::store::PreparedStore;
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::Native;
-use crate::store::mongo::names::{BUCKETS, READINGS};
+use crate::store::mongo::names::{BUCKETS, META, READINGS};
 use crate::store::mongo::pack::WriteConcern;
 use crate::store::mongo::schema::advisories;
 use crate::store::mongo::schema::collections::{self, Retention};
-use crate::store::mongo::schema::detect::{self};
+use crate::store::mongo::schema::detect;
 use crate::store::mongo::schema::latest_and_tag_indexes;
 use crate::store::mongo::schema::metadata;
 use crate::store::mongo::setup::{SchemaError, Setup};
@@ -89,12 +89,11 @@ impl MongoStore {
         metadata::check(&setup, span).await?;
         let (native, why) = self.choose(&setup, keep.readings_s(span), &mut changes).await?;
         if metadata::settle(&setup, span).await? {
-            changes.push(format!("noted bucket.span in {}", crate::store::mongo::names::META));
+            changes.push(format!("noted bucket.span in {}", META));
         }
         changes.extend(collections::prepare(&setup, span, keep).await?);
         if high_water::settle(&setup).await? {
-            changes
-                .push(format!("noted in {} up to which hour buckets were written", crate::store::mongo::names::META));
+            changes.push(format!("noted in {} up to which hour buckets were written", META));
         }
         changes.extend(latest_and_tag_indexes::prepare(&setup, self.optional_indexes).await?);
         server.warnings.extend(advisories::warning(&server.version).filter(|_| native));

@@ -18,7 +18,9 @@ use mongodb::error::Error;
 use crate::model::summary::{PAGE_SUMMARY_BYTES_MAX, entry_bytes};
 use crate::model::{BucketKey, FieldSummary, Number, RowFlags, Rows, summary};
 use crate::store::LoadedPage;
-use crate::store::mongo::document::{int, majority_from_primary, measurements_of, values};
+use crate::store::mongo::document::{
+    MEASUREMENTS_PER_BATCH, int, majority_from_primary, measurements_of, summary_bytes, values,
+};
 use crate::store::mongo::error::concern_error;
 use crate::store::mongo::names::BUCKETS;
 use crate::store::mongo::pack::{SCHEMA_VERSION, SERIES};
@@ -30,8 +32,6 @@ const TRIES_MAX: usize = 20;
 /// Measurements that are added up together, unless they have more than [`NAMES_MAX`] field names.
 const ROWS_MAX: usize = 10_000;
 const NAMES_MAX: usize = 512;
-/// Measurements per cursor batch, so that each batch arrives in time however many there are.
-const BATCH: u32 = 20_000;
 /// Maximum bytes of the fields held in memory.
 const FIELDS_BYTES_MAX: u64 = 64 << 20;
 /// Memory of a field in bytes, in addition to its name.
@@ -155,7 +155,7 @@ async fn heads(series: &TimeSeriesWriter, bucket: &BucketKey) -> mongodb::error:
     let filter = doc! { "sensor_id": &*bucket.sensor_id, "bucket_start": start };
     let projection = doc! {
         "page": 1, "count": 1, "storage": 1, "has_overflow": 1, "last_ts": 1,
-        "summary_bytes": crate::store::mongo::document::summary_bytes(),
+        "summary_bytes": summary_bytes(),
     };
     let buckets = series.db.collection(BUCKETS);
     let find = buckets.find(filter).projection(projection).sort(doc! { "sensor_id": 1, "bucket_start": -1, "page": 1 });
@@ -185,7 +185,7 @@ async fn heads(series: &TimeSeriesWriter, bucket: &BucketKey) -> mongodb::error:
 async fn add_up(series: &TimeSeriesWriter, bucket: &BucketKey, after: Option<String>) -> mongodb::error::Result<Total> {
     let (from_ms, to_ms) = (bucket.start.0, series.options.span.end(bucket.start));
     let filter = measurements_of(&[&bucket.sensor_id], from_ms, to_ms);
-    let find = majority_from_primary(series.readings.find(filter).batch_size(BATCH));
+    let find = majority_from_primary(series.readings.find(filter).batch_size(MEASUREMENTS_PER_BATCH));
     let mut cursor = series.in_time(async { find.await }).await?;
     let (mut total, mut rows) = (Total { after, ..Total::default() }, Rows::default());
     while let Some(document) = series.in_time(cursor.try_next()).await? {
