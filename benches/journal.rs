@@ -5,6 +5,8 @@
 //!
 //!     cargo bench --bench journal [-- DIRECTORY [SECONDS]]
 
+#![allow(clippy::disallowed_macros, reason = "a program for a terminal")]
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

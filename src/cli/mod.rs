@@ -1,5 +1,7 @@
 //! The command line: arguments, configuration, commands, exit codes. One file per command.
 
+#![allow(clippy::disallowed_macros, reason = "commands print for a person or a script")]
+
 mod check;
 mod dead_letters;
 mod decode;

@@ -18,6 +18,7 @@
 //!   can still be applied, and recomputes the summary if it differs from the measurements.
 //! - A bucket that cannot be loaded does not fail the others: [`Store::load`] returns one result per request.
 
+#[cfg(any(test, feature = "test-util"))]
 pub mod memory;
 pub mod mongo;
 pub mod reading;

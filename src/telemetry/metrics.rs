@@ -2,6 +2,8 @@
 //! Call these functions once per batch, command or request, never once per reading. No label holds a sensor id.
 //! [`super::catalog`] describes each metric.
 
+#![allow(clippy::disallowed_macros, reason = "the place of the metric macros")]
+
 use std::sync::OnceLock;
 
 use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};

@@ -1,7 +1,7 @@
 //! The real tasks (router, shards, flush) on the memory store, in paused time: answers are lost after writing, commands
 //! fail, are slow, or are applied by half, as a printed seed says. `HOURBUCKET_LOST_SEED=17` replays one history.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::disallowed_macros, reason = "a test that prints")]
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

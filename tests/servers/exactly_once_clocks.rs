@@ -4,7 +4,7 @@
 //! A time-series collection cannot refuse a duplicate, so there all of it depends on which buckets the service takes for
 //! new. In bucket mode the same histories are run too: there they must hold in any case.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::disallowed_macros, reason = "a test that prints")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -1,7 +1,7 @@
 //! What README and guides say, done: links lead somewhere, commands answer what is shown, settings are taken, and the
 //! queries of docs/mongodb.md find in both modes what they promise, by the index that they promise.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::disallowed_macros, reason = "a test that prints")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

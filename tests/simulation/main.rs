@@ -10,7 +10,7 @@
 //! which goes on after a failure with `HOURBUCKET_SIM_ALL=1`. The live histories take a thousand times as long, so there are fewer of
 //! them: `HOURBUCKET_SIM_LIVE_SEEDS`.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_macros, reason = "a test, with figures")]
 
 mod live;
 mod process;

@@ -3,6 +3,7 @@
 //!
 //! All calls block. A caller without a dedicated thread uses `spawn_blocking`.
 
+#[cfg(any(test, feature = "test-util"))]
 pub mod memory;
 pub mod real;
 
@@ -10,6 +11,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(any(test, feature = "test-util"))]
 pub use memory::MemFs;
 pub use real::RealFs;
 
