@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Optional stages: [`latest`] maintains the newest state of each sensor; [`enrich`] adds the tags of a registry to
-//! pages. [`replay`] decodes dead letters again, as a second instance. [`read`] returns acknowledged readings, stored
+//! pages. [`dead_letters`] keeps what could not be decoded or stored, and replays it. [`read`] returns acknowledged readings, stored
 //! or not.
 //!
 //! An acknowledgement ([`ack`]) travels with every reading and returns when the reading is safe. Apart from it, only
@@ -27,7 +27,7 @@
 //! a label with a sensor id, a second place that decides what is a duplicate ([`accumulate::bucket`] does), a retry
 //! that does not check what the first attempt did.
 //!
-//! Pure modules (no async, IO, clock): [`model`], [`decode`], [`maintain`], `accumulate::{bucket, state}`,
+//! Pure modules (no async, IO, clock): [`model`], [`decode`], [`maintain`], `dead_letters::{filter, redecode}`, `accumulate::{bucket, state}`,
 //! `flush::{due, backoff}`, `app::progress`, `ingest::mqtt::{acks, collect, retained, window}`,
 //! `ingest::listen::{codec, exchanges, frames, inflight}`, `latest::state`, `enrich::registry`, `read::{hours, merge}`.
 //! `tests/architecture.rs` enforces these rules.
@@ -39,6 +39,7 @@ pub mod admission;
 pub mod app;
 pub mod cli;
 pub mod config;
+pub mod dead_letters;
 pub mod decode;
 pub mod enrich;
 pub mod flush;
@@ -48,7 +49,6 @@ pub mod latest;
 pub mod maintain;
 pub mod model;
 pub mod read;
-pub mod replay;
 pub mod route;
 pub mod shutdown;
 pub mod store;

@@ -53,7 +53,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "admission",
             "journal(Follower|EntryKind)",
             "accumulate(ShardBatch|ShardHandle|ShardClosed)",
-            "flush(dead_letters)",
+            "dead_letters(DeadLetters)",
             "config",
             "telemetry",
         ],
@@ -65,6 +65,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "model",
             "ack",
             "flush",
+            "dead_letters(DeadLetters)",
             "latest(LatestHandle)",
             "enrich(Registry)",
             "store(LoadResult|LoadRequest|LoadedBucket|StoreError|PageWriteResult)",
@@ -75,7 +76,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("flush", &["model", "ack", "store", "config", "telemetry"]),
     ("latest", &["model", "ack", "flush", "store(LatestWriteResult|StoreError)", "telemetry"]),
     ("enrich", &["model", "store(registry|StoreError)", "config", "telemetry"]),
-    ("store", &["model", "maintain", "config", "telemetry"]),
+    ("store", &["model", "maintain", "dead_letters(filter)", "config", "telemetry"]),
     ("maintain", &["model"]),
     // It looks at every place where a reading can be, and changes none.
     (
@@ -93,16 +94,23 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ),
     // Both ports are served by the same code, which lives with the larger one.
     ("admin", &["ingest(http|tls|TlsStatus)", "read", "store(reading)", "telemetry", "config", "model"]),
+    // The store uses the filter, so this names nothing that names the store.
+    ("dead_letters", &["model", "maintain(report)"]),
+    ("dead_letters/writer", &["model", "ack", "flush", "store(DeadLetterWritten|Evicted|StoreError)", "telemetry"]),
+    ("dead_letters/redecode", &["model", "decode", "ingest(http|mqtt)", "config", "telemetry(metrics)"]),
     // A second instance for a command.
     (
-        "replay",
-        &["app", "ingest(redecode|mqtt)", "admission", "ack", "maintain", "shutdown", "store", "config", "model"],
+        "dead_letters/replay",
+        &["app", "ingest(mqtt)", "admission", "ack", "maintain", "shutdown", "store", "config", "model"],
     ),
 ];
 
-/// The folders of the MongoDB store, from the lowest. A file may name its own folder, those before it, and what is directly
-/// in `store/mongo`, which all of them share.
-const MONGO_LAYERS: &[&str] = &["write", "read", "schema", "maintenance"];
+/// Folders with layers, and their parts (folders or files) from the lowest. A part may name itself, those before it, and
+/// what is in the folder but not listed, which all of them share.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("store/mongo", &["write", "read", "schema", "maintenance"]),
+    ("dead_letters", &["filter", "writer", "redecode", "replay"]),
+];
 
 /// A path (or its end, where it starts with `::`) and where alone it may stand.
 struct Home {
@@ -150,6 +158,8 @@ const PURE: &[&str] = &[
     "src/model/",
     "src/decode/",
     "src/maintain/",
+    "src/dead_letters/filter",
+    "src/dead_letters/redecode",
     "src/accumulate/arrivals",
     "src/accumulate/state",
     "src/flush/due",
@@ -177,7 +187,7 @@ fn check(path: &str, text: &str, is_test: bool) -> Vec<String> {
     if !is_test && path.starts_with("src/") {
         let code = Code::read(path, text);
         for (line, name) in &code.paths {
-            let broken = [names(path, name), home(path, name), pure(path, name), mongo_layers(path, name)];
+            let broken = [names(path, name), home(path, name), pure(path, name), layers(path, name)];
             found.extend(broken.into_iter().flatten().map(|rule| format!("{path}:{line}: `{name}`: {rule}")));
         }
     }
@@ -223,12 +233,15 @@ fn names(path: &str, name: &str) -> Option<String> {
 }
 
 /// What is below does not name what is above it.
-fn mongo_layers(path: &str, name: &str) -> Option<String> {
-    let layer = |folder: &str| MONGO_LAYERS.iter().position(|l| *l == folder).map_or(0, |n| n + 1);
-    let (folder, _) = path.strip_prefix("src/store/mongo/")?.split_once('/').unwrap_or_default();
-    let target = name.strip_prefix("crate::store::mongo::")?.split("::").next()?;
-    let is_root = path == "src/store/mongo/mod.rs";
-    (!is_root && layer(target) > layer(folder)).then(|| format!("`{target}` is above: {}", MONGO_LAYERS.join(" < ")))
+fn layers(path: &str, name: &str) -> Option<String> {
+    LAYERS.iter().find_map(|(folder, parts)| {
+        let inside = path.strip_prefix("src/")?.strip_prefix(folder)?.strip_prefix('/')?;
+        let target = name.strip_prefix("crate::")?.strip_prefix(&folder.replace('/', "::"))?.strip_prefix("::")?;
+        let layer = |part: &str| parts.iter().position(|l| *l == part).map_or(0, |n| n + 1);
+        let (part, target) = (inside.split(['/', '.']).next()?, target.split("::").next()?);
+        let is_above = part != "mod" && layer(target) > layer(part);
+        is_above.then(|| format!("`{target}` is above: {}", parts.join(" < ")))
+    })
 }
 
 /// A library, a metric macro, the environment and the clock each have their place.
@@ -339,6 +352,18 @@ fn every_rule_can_fail() {
         ("src/ingest/mqtt/v5.rs", "use tokio_rustls::TlsConnector;", "ingest/tls"),
         ("src/store/mongo/write/fence.rs", "use crate::store::mongo::read::load;", "`read` is above"),
         ("src/store/mongo/bson.rs", "use super::schema::detect;", "`schema` is above"),
+        ("src/dead_letters/filter.rs", "use super::writer::DeadLetterWriter;", "`writer` is above"),
+        ("src/dead_letters/redecode.rs", "use crate::dead_letters::replay::replay;", "`replay` is above"),
+        ("src/dead_letters/filter.rs", "use crate::store::Store;", "dead_letters may name"),
+        ("src/dead_letters/writer/limit.rs", "use crate::ingest::http::X;", "dead_letters may name"),
+        ("src/dead_letters/writer/mod.rs", "use crate::store::mongo::MongoStore;", "dead_letters may name"),
+        ("src/dead_letters/redecode.rs", "use crate::app::Service;", "dead_letters may name"),
+        ("src/dead_letters/replay.rs", "use crate::journal::Journal;", "dead_letters may name"),
+        ("src/store/mongo/dead_letters.rs", "use crate::dead_letters::DeadLetters;", "store may name"),
+        ("src/accumulate/task.rs", "use crate::dead_letters::filter::line;", "accumulate may name"),
+        ("src/route/mod.rs", "use crate::flush::Flusher;", "route may name"),
+        ("src/flush/mod.rs", "use crate::dead_letters::DeadLetters;", "flush may name"),
+        ("src/ingest/mqtt/mod.rs", "use crate::dead_letters::redecode::Redecoded;", "ingest may name"),
         ("src/store/mod.rs", "use mongodb::bson::Bson;", "BSON stay"),
         ("src/config/uri.rs", "use mongodb::Client;", "BSON stay"),
         ("src/journal/writer.rs", "fn f() { counter!(\"x\"); }", "typed function"),
@@ -348,6 +373,8 @@ fn every_rule_can_fail() {
         ("src/app.rs", "fn f() { chrono::Utc::now(); }", "wall clock"),
         ("src/journal/writer.rs", "fn f() { SystemTime::now(); }", "wall clock"),
         ("src/model/hour.rs", "async fn f() {}", "pure file"),
+        ("src/dead_letters/filter.rs", "async fn f() {}", "pure file"),
+        ("src/dead_letters/redecode.rs", "use tokio::time;", "pure file"),
         ("src/decode/json.rs", "fn f() { g().await; }", "pure file"),
         ("src/decode/json.rs", "use tokio::sync::mpsc;", "pure file"),
         ("src/accumulate/state.rs", "use std::{fs, fmt};", "pure file"),

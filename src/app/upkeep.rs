@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::context::{ServiceContext, backoff};
 use super::progress::{Observation, Progress};
-use super::{ServiceContext, backoff};
 use crate::accumulate::state::failing::NAMED_MAX;
 use crate::accumulate::task::{ANSWERS_WITHIN, ShardGauges};
 use crate::admin::health::{Quarantine, QuarantinedBucket};

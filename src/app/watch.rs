@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ShardGauges;
+use crate::accumulate::task::ShardGauges;
 use crate::ack::Ack;
 use crate::admin::Health;
 use crate::admin::health::Report;

@@ -9,10 +9,10 @@ use clap::{Args, Subcommand};
 
 use super::{MAINTENANCE_FAILED, maintenance_failed, say};
 use crate::config::Config;
-use crate::maintain::dead_letters::{DeadLetterFilter, line};
+use crate::dead_letters::filter::{DeadLetterFilter, line};
+use crate::dead_letters::replay;
 use crate::maintain::moment;
 use crate::model::{Clock, SystemClock};
-use crate::replay;
 use crate::store::mongo::MongoStore;
 use crate::telemetry::log;
 

@@ -8,10 +8,11 @@
 //! A job that failed because the store is unavailable is retried after a backoff, without a permit during the wait. A
 //! write whose answer was lost, and a load that timed out, return to their shard, which makes the next job smaller.
 //!
+//! Latest states and dead letters are written under the same permits; their tasks decide about retries.
+//!
 //! No bucket beyond the database's high-water mark is loaded or written before the mark was raised ([`HighWater`]).
 
 pub mod backoff;
-pub mod dead_letters;
 pub mod due;
 mod high_water;
 
@@ -22,8 +23,10 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use crate::model::{BucketStart, LatestUpdate, NewBuckets, PageWrite, Span, StorageMode};
-use crate::store::{LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, Store, StoreError};
+use crate::model::{BucketStart, DeadLetter, LatestUpdate, NewBuckets, PageWrite, Span, StorageMode};
+use crate::store::{
+    DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, Store, StoreError,
+};
 use crate::telemetry::metrics;
 use backoff::Backoff;
 use high_water::HighWater;
@@ -217,6 +220,40 @@ impl Flusher {
         self.store.latest(updates).await.inspect_err(|error| metrics::store_error(error.kind(), 1))
     }
 
+    /// Stores dead letters, without retries: the caller keeps those that are not stored and sends them again, after a
+    /// [`pause`](Flusher::pause).
+    ///
+    /// # Errors
+    /// Any of them may be stored.
+    pub(crate) async fn write_dead_letters(
+        &self,
+        permit: Permit,
+        dead_letters: &[DeadLetter],
+    ) -> Result<Vec<DeadLetterWritten>, StoreError> {
+        let answers = self.store.write_dead_letters(dead_letters).await;
+        drop(permit);
+        if answers.is_ok() {
+            (self.on_store)(Ok(()));
+        }
+        answers
+    }
+
+    /// The total size of all stored dead letters, in bytes as the store counts them.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub(crate) async fn dead_letter_bytes(&self, _permit: &Permit) -> Result<u64, StoreError> {
+        self.store.dead_letter_bytes().await
+    }
+
+    /// Removes the oldest dead letters of senders, see [`Store::evict_dead_letters`].
+    ///
+    /// # Errors
+    /// Any of them may be removed.
+    pub(crate) async fn evict_dead_letters(&self, _permit: &Permit, bytes: u64) -> Result<Evicted, StoreError> {
+        self.store.evict_dead_letters(bytes).await
+    }
+
     async fn cover(&self, latest: Option<BucketStart>) -> Result<(), StoreError> {
         let Some(latest) = latest else { return Ok(()) };
         self.high_water.cover(&*self.store, latest, self.span.ms()).await
@@ -241,7 +278,7 @@ impl Flusher {
     }
 
     /// Waits after a failure. The caller must not hold a permit.
-    async fn pause(&self, error: &StoreError, failures: &mut u32) {
+    pub(crate) async fn pause(&self, error: &StoreError, failures: &mut u32) {
         self.failed(error);
         *failures += 1;
         tokio::time::sleep(self.backoff.wait(*failures, fastrand::f64())).await;

@@ -5,7 +5,6 @@
 pub mod http;
 pub mod listen;
 pub mod mqtt;
-pub mod redecode;
 pub(crate) mod tls;
 pub mod tokens;
 

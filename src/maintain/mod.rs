@@ -4,7 +4,6 @@
 
 pub mod audit;
 pub mod bucket;
-pub mod dead_letters;
 pub mod report;
 
 use std::collections::HashMap;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::accumulate::{ShardBatch, ShardClosed, ShardHandle};
 use crate::ack::Ack;
 use crate::admission::IngestReceiver;
-use crate::flush::dead_letters::DeadLetters;
+use crate::dead_letters::DeadLetters;
 use crate::journal::{EntryKind, Follower};
 use crate::model::{Clock, DeadLetter, ReadingBatch};
 use crate::telemetry::metrics::{self, Source};

@@ -10,6 +10,7 @@ const PIPELINE: &[&str] = &[
     "src/accumulate/",
     "src/ack.rs",
     "src/admission.rs",
+    "src/dead_letters/",
     "src/decode/",
     "src/enrich/",
     "src/flush/",

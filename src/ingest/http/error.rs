@@ -17,7 +17,7 @@ use crate::admission::AdmissionError;
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum IngestError {
+pub(crate) enum IngestError {
     #[error("token required: send the header `Authorization: Bearer <id>.<secret>` (or `Token` in place of `Bearer`)")]
     NoToken,
     #[error("malformed Authorization header; expected `Bearer <id>.<secret>` (or `Token` in place of `Bearer`)")]

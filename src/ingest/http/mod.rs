@@ -63,7 +63,7 @@ use crate::decode::Formats;
 use crate::ingest::tls::{Certificates, Files, OnTls, TlsError};
 use crate::model::Clock;
 
-pub(in crate::ingest) use self::hooks::Hooks;
+pub(crate) use self::hooks::Target as HookTarget;
 pub use self::server::BindError;
 
 const READINGS: &str = "/v1/readings";

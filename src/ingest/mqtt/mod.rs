@@ -23,7 +23,6 @@
 //! - `acks` tracks which messages may be acknowledged.
 //! - `link`, with `v4` and `v5`, is one connection. It uses `socket` and `target`; `files` reads certificates and
 //!   password.
-//! - `redecode` decodes dead letters again.
 //! - `retained` remembers which retained messages were accepted. `window` measures how long messages stay
 //!   unacknowledged.
 //!
@@ -70,7 +69,6 @@ pub(in crate::ingest) mod collect;
 mod connection;
 mod files;
 pub(in crate::ingest) mod link;
-pub(in crate::ingest) mod redecode;
 pub(in crate::ingest) mod retained;
 mod socket;
 pub(in crate::ingest) mod submit;
@@ -80,6 +78,7 @@ mod v5;
 mod window;
 
 pub use client::{BrokerStatus, OnStatus, spawn};
+pub(crate) use collect::{CollectedBatch, Collector, Settings as CollectorSettings};
 pub use target::SetupError;
 
 /// Host and port of a broker's URL; the scheme's default port if the URL has none.

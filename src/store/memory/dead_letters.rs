@@ -1,4 +1,5 @@
 //! Dead letters in memory: stored, counted and evicted as in MongoDB, with faults for individual dead letters.
+//! [`crate::dead_letters`] has the design.
 
 use super::{MemoryStore, Pages, lock, unknown};
 use crate::model::DeadLetter;

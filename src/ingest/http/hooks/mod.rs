@@ -27,7 +27,6 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 
-use self::target::Target;
 use super::admit::{Shared, asks_before_sending, refuse};
 use super::answer;
 use super::body::{ReceivedBody, drain, receive};
@@ -37,7 +36,7 @@ use super::pipeline::{self, DecodedBody};
 use crate::model::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter};
 use crate::telemetry::metrics::Source;
 
-pub(in crate::ingest) use self::target::Hooks;
+pub(crate) use self::target::Target;
 
 pub(super) const HOOKS: &str = "/v1/hooks/{format}";
 /// With the slash that AWS appends.

@@ -10,9 +10,8 @@ use super::super::encoding::Encoding;
 use super::super::error::IngestError;
 use super::super::pipeline::{DecodeOptions, Origin};
 use crate::config::Decoding;
-use crate::decode::{Context, Formats, Rejects, TsUnit, UnknownName, reasons};
-use crate::ingest::redecode::Redecoded;
-use crate::model::{BatchBuilder, DeadLetter};
+use crate::decode::{Context, Formats, Rejects, TsUnit, UnknownName};
+use crate::model::{BatchBuilder, ReadingBatch};
 
 const PREFIX: &str = "/v1/hooks/";
 
@@ -24,7 +23,7 @@ const NATIVE: &str = "json";
 
 /// A parsed URL.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Target {
+pub(crate) struct Target {
     format: String,
     sensor_id: Option<String>,
     field: Option<String>,
@@ -120,10 +119,31 @@ impl Target {
         written
     }
 
-    fn read_back(written: &str) -> Option<Target> {
+    /// The target of a dead letter by its `topic`; `None` if that is no URL of a hook.
+    pub(crate) fn read_back(written: &str) -> Option<Target> {
         let uri: Uri = written.parse().ok()?;
         let format = pairs(&format!("/?f={}", uri.path().strip_prefix(PREFIX)?).parse().ok()?)?.pop()?.1;
         Target::of(&format, &uri).ok()
+    }
+
+    /// Decodes a body that was kept, like one sent to this URL now, but with its receipt time.
+    ///
+    /// # Errors
+    /// The format is unknown.
+    pub(crate) fn decode_again(
+        &self,
+        body: &[u8],
+        received_at_ms: i64,
+        formats: &Formats,
+        decoding: &Decoding,
+    ) -> Result<(ReadingBatch, Rejects), IngestError> {
+        let DecodeOptions { decoder, ts_unit, origin, .. } = self.decode_options(formats, Encoding::Identity)?;
+        let Decoding { limits, line, .. } = decoding;
+        let (sensor_id, field) = (origin.sensor_id.as_deref(), origin.field.as_deref());
+        let cx = Context { limits, line, received_at_ms, ts_unit, sensor_id, field, tags: &[] };
+        let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
+        decoder.decode(body, origin.topic.as_deref(), &cx, &mut out, &mut rejects);
+        Ok((out.finish(), rejects))
     }
 }
 
@@ -139,42 +159,6 @@ fn escaped(text: &str) -> String {
         }
     }
     escaped
-}
-
-/// Redecodes the dead letters of hooks.
-#[derive(Debug)]
-pub(in crate::ingest) struct Hooks(Formats);
-
-impl Hooks {
-    pub(in crate::ingest) fn new(decoding: &Decoding) -> Hooks {
-        Hooks(Formats::new(decoding))
-    }
-
-    pub(in crate::ingest) fn read(&self, dead_letter: &DeadLetter, decoding: &Decoding) -> Redecoded {
-        if dead_letter.reason == reasons::DESTINATION_CONFIRMATION {
-            return Redecoded::rejected(&dead_letter.reason, "not a reading: open its enableUrl, then purge it");
-        }
-        let options = Target::read_back(&dead_letter.topic)
-            .ok_or_else(|| "the topic of the dead letter is not the URL of a hook".to_owned())
-            .and_then(|target| target.decode_options(&self.0, Encoding::Identity).map_err(|e| e.to_string()));
-        let options = match options {
-            Ok(options) => options,
-            Err(why) => return Redecoded::rejected(reasons::UNKNOWN_FORMAT, why),
-        };
-        let Decoding { limits, line, .. } = decoding;
-        let cx = Context {
-            limits,
-            line,
-            received_at_ms: dead_letter.received_at_ms,
-            ts_unit: options.ts_unit,
-            sensor_id: options.origin.sensor_id.as_deref(),
-            field: options.origin.field.as_deref(),
-            tags: &[],
-        };
-        let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
-        options.decoder.decode(&dead_letter.payload, options.origin.topic.as_deref(), &cx, &mut out, &mut rejects);
-        Redecoded::of(out.finish(), &rejects)
-    }
 }
 
 #[cfg(test)]

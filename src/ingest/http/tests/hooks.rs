@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::readings::tokens_file;
 use super::rig::{Answer, Request, Rig, decoding, post};
 use crate::ack::Ack;
+use crate::dead_letters::redecode::Redecoder;
 use crate::decode::reasons;
-use crate::ingest::redecode::Redecoder;
 use crate::model::{DeadLetter, Reading, Value};
 
 fn hook(target: &str, body: impl Into<Vec<u8>>) -> Request {

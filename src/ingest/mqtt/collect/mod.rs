@@ -79,12 +79,12 @@ impl PayloadDecoder {
 
 /// Settings for all messages of a collector.
 #[derive(Debug, Clone)]
-pub(in crate::ingest) struct Settings {
+pub(crate) struct Settings {
     /// The `source` of its dead letters.
-    pub(in crate::ingest) source: &'static str,
-    pub(in crate::ingest) payload_bytes_max: usize,
+    pub(crate) source: &'static str,
+    pub(crate) payload_bytes_max: usize,
     /// The topic of our own status. Its messages are not readings, even if a subscription matches them.
-    pub(in crate::ingest) status_topic: Option<String>,
+    pub(crate) status_topic: Option<String>,
 }
 
 /// The result for a received message.
@@ -98,7 +98,7 @@ pub(in crate::ingest) enum Take {
 
 /// Rejects per reason. A list, because there are few reasons.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::ingest) struct Rejected(pub(in crate::ingest) Vec<(&'static str, u64)>);
+pub(crate) struct Rejected(pub(in crate::ingest) Vec<(&'static str, u64)>);
 
 impl Rejected {
     fn add(&mut self, rejects: &Rejects) {
@@ -110,18 +110,18 @@ impl Rejected {
         }
     }
 
-    pub(in crate::ingest) fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.0.iter().map(|(_, n)| n).sum()
     }
 }
 
 /// The content of one ingest batch.
 #[derive(Debug)]
-pub(in crate::ingest) struct CollectedBatch {
-    pub(in crate::ingest) batch: ReadingBatch,
+pub(crate) struct CollectedBatch {
+    pub(crate) batch: ReadingBatch,
     /// The messages with a reject, each once.
-    pub(in crate::ingest) dead: Vec<DeadLetter>,
-    pub(in crate::ingest) rejected: Rejected,
+    pub(crate) dead: Vec<DeadLetter>,
+    pub(crate) rejected: Rejected,
     /// Number of skipped messages.
     pub(in crate::ingest) skipped: u64,
 }
@@ -131,7 +131,7 @@ pub(in crate::ingest) struct CollectedBatch {
 pub(in crate::ingest) struct NoRoom;
 
 #[derive(Debug)]
-pub(in crate::ingest) struct Collector {
+pub(crate) struct Collector {
     routes: Vec<Route>,
     decoding: Arc<Decoding>,
     settings: Settings,
@@ -155,7 +155,7 @@ impl Collector {
     ///
     /// # Errors
     /// A topic template cannot be parsed.
-    pub(in crate::ingest) fn new(
+    pub(crate) fn new(
         subscriptions: &[Subscription],
         settings: Settings,
         decoding: Arc<Decoding>,
@@ -249,6 +249,18 @@ impl Collector {
     /// The commands that the messages so far require. They are published now, or never.
     pub(in crate::ingest) fn rebirths(&mut self) -> impl Iterator<Item = Rebirth> {
         self.rebirths.drain(..)
+    }
+
+    /// Decodes one message that was received before and kept: a dead letter, which has no user properties. It goes
+    /// through the same code as a new one, in a batch by itself.
+    pub(crate) fn decode_again(&mut self, topic: &str, payload: &[u8], received_at_ms: i64) -> CollectedBatch {
+        let (topic, payload) = (topic.to_owned().into(), payload.to_owned().into());
+        let message = Message { topic, payload, is_dup: true, ..Message::default() };
+        // The collector is empty, so there is room for it.
+        let _ = self.take(&message, received_at_ms);
+        // The message is old: it must not cause a rebirth command to a Sparkplug B node.
+        self.rebirths.clear();
+        self.finish()
     }
 
     /// Remembers an acknowledged message.

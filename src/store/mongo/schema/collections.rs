@@ -139,7 +139,7 @@ async fn ttl(
 }
 
 /// The indexes of dead letters: one in the order of receipt, and a partial one with only those that expire and can be
-/// evicted ([`super::dead_letter_commands`]). Earlier versions had one index for both, with which dead letters with
+/// evicted ([`crate::store::mongo::dead_letters`]). Earlier versions had one index for both, with which dead letters with
 /// acknowledged readings expired too.
 async fn dead_letters(setup: &Setup<'_>, seconds: i64) -> Result<Vec<String>, SchemaError> {
     const BEFORE: &str = "received_at_ttl";

@@ -1,6 +1,5 @@
-//! Commands that change what is stored: page writes, measurements, latest state, dead letters, the high-water mark.
+//! Commands that change what is stored: page writes, measurements, latest state, the high-water mark.
 
-pub(super) mod dead_letters;
 pub(super) mod fence;
 pub(super) mod high_water;
 pub(super) mod latest;

@@ -5,7 +5,7 @@
 //! stopped. Two instances may write the same sensor anyway: every write is conditional on the version of its page, so
 //! they detect each other and load again.
 //!
-//! Life of a dead letter: read from the collection, decoded ([`crate::ingest::redecode`]), submitted as a separate
+//! Life of a dead letter: read from the collection, decoded ([`redecode`](super::redecode)), submitted as a separate
 //! ingest batch, stored (majority) and acknowledged, removed. After a crash in between the dead letter remains, and the
 //! next replay does the same again: its readings are compared with the stored ones, like those of the journal's replay,
 //! and are found. That holds for receipt-time readings too, since they get the receipt time of the dead letter each
@@ -23,10 +23,10 @@ use crate::ack::{Ack, AckOutcome};
 use crate::admission::{Admission, AdmissionError, IngestBatch};
 use crate::app::{Service, StartError};
 use crate::config::Config;
+use crate::dead_letters::filter::DeadLetterFilter;
+use crate::dead_letters::redecode::{Redecoded, Redecoder};
 use crate::ingest::mqtt::SetupError;
-use crate::ingest::redecode::{Redecoded, Redecoder};
 use crate::maintain::MaintainError;
-use crate::maintain::dead_letters::{DeadLetterFilter, Replayed};
 use crate::model::{Clock, StorageMode};
 use crate::shutdown::ExitReason;
 use crate::store::Store;
@@ -59,6 +59,43 @@ pub enum ReplayError {
     /// The instance has failed.
     #[error("{0}")]
     Broken(String),
+}
+
+/// Counts of a replay, in dead letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Replayed {
+    /// Dead letters that were processed.
+    pub dead_letters: u64,
+    /// Decoded and stored completely, then removed.
+    pub replayed: u64,
+    /// Decoded in part: their readings are stored, and they are kept for the rest.
+    pub in_part: u64,
+    /// Rejected again.
+    pub rejected: u64,
+    /// Without a reading under the current settings, which may be a wrong mapping; kept.
+    pub empty: u64,
+    /// Decoded, but not stored in this run.
+    pub failed: u64,
+    /// Readings in all of them, including those that were stored before.
+    pub readings: u64,
+}
+
+impl Replayed {
+    /// Whether every processed dead letter was replayed.
+    pub fn is_complete(&self) -> bool {
+        self.replayed == self.dead_letters
+    }
+}
+
+impl std::fmt::Display for Replayed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Replayed { dead_letters, replayed, in_part, rejected, empty, failed, readings } = self;
+        write!(
+            f,
+            "{dead_letters} dead letters: {replayed} replayed, {in_part} in part, {rejected} still rejected, {empty} \
+             without a reading, {failed} not stored; {readings} readings"
+        )
+    }
 }
 
 /// Replays the dead letters that match the filter and were received before now, oldest first. Calls `tell` for each

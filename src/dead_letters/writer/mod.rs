@@ -32,8 +32,8 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
-use super::Flusher;
 use crate::ack::{Ack, Acks};
+use crate::flush::Flusher;
 use crate::model::DeadLetter;
 use crate::store::{DeadLetterWritten, StoreError};
 use crate::telemetry::metrics;
@@ -44,7 +44,7 @@ use log_limit::LogLimit;
 const BATCH_LETTERS_MAX: usize = 1000;
 const BATCH_BYTES_MAX: usize = 8 << 20;
 /// Maximum bytes of dead letters in memory, including those not sent yet. A larger delivery waits until it is alone.
-pub const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
+const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
 /// Maximum bytes of dead letters set aside, before refused ones of senders are given up.
 const ASIDE_BYTES_MAX: usize = 4 << 20;
 /// Bytes of the payload that are stored of a dead letter that was refused in full.
@@ -231,10 +231,8 @@ impl DeadLetterWriter {
     async fn send(&mut self, batch: &[QueuedDeadLetter]) -> Result<Vec<DeadLetterWritten>, StoreError> {
         let dead_letters: Vec<DeadLetter> = batch.iter().map(|l| l.dead_letter.clone()).collect();
         let permit = self.flusher.permit().await;
-        let answers = self.flusher.store.write_dead_letters(&dead_letters).await;
-        drop(permit);
+        let answers = self.flusher.write_dead_letters(permit, &dead_letters).await;
         if let Ok(answers) = &answers {
-            (self.flusher.on_store)(Ok(()));
             let stored = dead_letters.iter().zip(answers).filter(|(_, kept)| **kept == DeadLetterWritten::Done);
             self.limit.stored(stored.map(|(dead_letter, _)| dead_letter.memory_bytes() as u64).sum());
         }

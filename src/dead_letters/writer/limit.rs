@@ -72,7 +72,7 @@ impl Limit {
         self.due_at = Instant::now() + LOOK_EVERY;
         let mut permit = Some(permit);
         while let Some(held) = permit.take() {
-            let done = self.look_and_remove(flusher).await;
+            let done = self.look_and_remove(flusher, &held).await;
             drop(held);
             match done {
                 Ok(true) => {}
@@ -84,11 +84,11 @@ impl Limit {
     }
 
     /// One query and one removal; `false` if more are needed.
-    async fn look_and_remove(&mut self, flusher: &Flusher) -> Result<bool, StoreError> {
-        (self.bytes, self.since) = (flusher.store.dead_letter_bytes().await?, 0);
+    async fn look_and_remove(&mut self, flusher: &Flusher, permit: &Permit) -> Result<bool, StoreError> {
+        (self.bytes, self.since) = (flusher.dead_letter_bytes(permit).await?, 0);
         let mut done = true;
         if self.bytes > self.bytes_max {
-            let removed = flusher.store.evict_dead_letters(self.bytes - self.bytes_max).await?;
+            let removed = flusher.evict_dead_letters(permit, self.bytes - self.bytes_max).await?;
             self.bytes = self.bytes.saturating_sub(removed.bytes);
             done = self.bytes <= self.bytes_max || removed.exhausted;
             self.note(removed);

@@ -1,10 +1,9 @@
-//! Dead letters in the maintenance commands: selecting them ([`DeadLetterFilter`]) and printing them ([`line()`]).
-//! Pure.
+//! Dead letters in the commands: selecting them ([`DeadLetterFilter`]) and printing them ([`line()`]). Pure.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 
-use super::report;
+use crate::maintain::report;
 use crate::model::DeadLetter;
 
 /// Selects dead letters; all conditions must match.
@@ -64,43 +63,6 @@ pub fn line(id: &str, dead_letter: &DeadLetter) -> String {
         Err(_) => shown["payload_base64"] = BASE64.encode(&dead_letter.payload).into(),
     }
     shown.to_string()
-}
-
-/// Counts of a replay, in dead letters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Replayed {
-    /// Dead letters that were processed.
-    pub dead_letters: u64,
-    /// Decoded and stored completely, then removed.
-    pub replayed: u64,
-    /// Decoded in part: their readings are stored, and they are kept for the rest.
-    pub in_part: u64,
-    /// Rejected again.
-    pub rejected: u64,
-    /// Without a reading under the current settings, which may be a wrong mapping; kept.
-    pub empty: u64,
-    /// Decoded, but not stored in this run.
-    pub failed: u64,
-    /// Readings in all of them, including those that were stored before.
-    pub readings: u64,
-}
-
-impl Replayed {
-    /// Whether every processed dead letter was replayed.
-    pub fn is_complete(&self) -> bool {
-        self.replayed == self.dead_letters
-    }
-}
-
-impl std::fmt::Display for Replayed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Replayed { dead_letters, replayed, in_part, rejected, empty, failed, readings } = self;
-        write!(
-            f,
-            "{dead_letters} dead letters: {replayed} replayed, {in_part} in part, {rejected} still rejected, {empty} \
-             without a reading, {failed} not stored; {readings} readings"
-        )
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,75 @@
+//! What the parts of the service share, and how their tasks are spawned.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use tokio::task::JoinHandle;
+
+use super::upkeep;
+use crate::admin::Health;
+use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
+use crate::config::Config;
+use crate::flush::Flusher;
+use crate::flush::backoff::Backoff;
+use crate::model::{Clock, FieldLimiter};
+use crate::shutdown::FailureSignal;
+use crate::store::Store;
+
+/// The dependencies that the parts of the start share.
+pub(super) struct ServiceContext {
+    pub(super) config: Config,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) health: Arc<Health>,
+    pub(super) admission_control: AdmissionControl,
+    pub(super) failure_signal: FailureSignal,
+    pub(super) flusher: Flusher,
+}
+
+impl ServiceContext {
+    /// Creates the context, and the two ends of admission. The flusher sends nothing before it is opened.
+    pub(super) fn new(
+        config: Config,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+    ) -> (Arc<ServiceContext>, Admission, IngestReceiver) {
+        let admission_control = AdmissionControl::default();
+        let failure_signal = FailureSignal::new(admission_control.clone());
+        let health = Arc::new(Health::new(config.ingest.ack));
+        let on_store = upkeep::on_store(health.clone(), clock.clone());
+        let flusher = Flusher::new(store, backoff(&config), config.bucket.span, on_store);
+        let bytes_max = u32::try_from(config.ingest.queue_max_bytes).unwrap_or(u32::MAX);
+        let (admission, ingest_batches) =
+            admission_channel(config.ingest.queue_max, bytes_max, admission_control.clone());
+        let admission = admission.counting_fields(FieldLimiter::new(config.bucket.span));
+        let context = ServiceContext { config, clock, health, admission_control, failure_signal, flusher };
+        (Arc::new(context), admission, ingest_batches)
+    }
+
+    /// Spawns a task; if it panics, the service ends.
+    pub(super) fn spawn(
+        &self,
+        name: impl Into<String>,
+        part: impl Future<Output = ()> + Send + 'static,
+    ) -> JoinHandle<()> {
+        let (name, failure_signal) = (name.into(), self.failure_signal.clone());
+        tokio::spawn(async move {
+            if let Err(panic) = AssertUnwindSafe(part).catch_unwind().await {
+                let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
+                let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+                failure_signal.fail(format!("task {name} panicked: {text}"));
+            }
+        })
+    }
+}
+
+pub(super) fn backoff(config: &Config) -> Backoff {
+    Backoff { min: config.flush.backoff_min, max: config.flush.backoff_max }
+}
+
+/// Runs a server and logs its failure.
+pub(super) async fn logged(name: &'static str, server: impl Future<Output = std::io::Result<()>>) {
+    if let Err(error) = server.await {
+        tracing::error!(server = name, %error, "server failed");
+    }
+}

@@ -1,0 +1,129 @@
+//! The ports for senders, which are bound first and served last, and the connections to brokers.
+
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::context::{ServiceContext, logged};
+use super::reload::{Reloader, Running};
+use super::{StartError, start_error};
+use crate::admin::{Admin, TokenSource};
+use crate::admission::Admission;
+use crate::config::{Config, Decoding, Live, Setter};
+use crate::ingest::http::HttpIngest;
+use crate::ingest::listen::MqttListener;
+use crate::ingest::mqtt::{self, BrokerStatus};
+use crate::ingest::{self, IngestDeps};
+
+impl ServiceContext {
+    /// What all protocols need, and the setter of the decoders' settings.
+    pub(super) fn ingest_deps(&self, admission: &Admission) -> (Setter<Decoding>, IngestDeps) {
+        let ((setter, decoding), health) = (Live::new(self.config.decoding()), self.health.clone());
+        let deps = IngestDeps {
+            decoding,
+            on_tls: Arc::new(move |status| health.tls(status)),
+            ack: self.config.ingest.ack,
+            admission: admission.clone(),
+            clock: self.clock.clone(),
+            stop: CancellationToken::new(),
+            drained: CancellationToken::new(),
+        };
+        (setter, deps)
+    }
+}
+
+/// The ports for readings, bound but not served yet.
+pub(super) struct IngestPorts {
+    pub(super) http: Option<HttpIngest>,
+    pub(super) devices: Option<MqttListener>,
+}
+
+impl IngestPorts {
+    pub(super) async fn bind(config: &Config, deps: &IngestDeps) -> Result<IngestPorts, StartError> {
+        let mut ports = IngestPorts { http: None, devices: None };
+        if config.http.enabled {
+            let (decoding, admission, clock) = (deps.decoding.now(), deps.admission.clone(), deps.clock.clone());
+            let http = HttpIngest::bind(&config.http, decoding, admission, clock, &deps.on_tls).await;
+            ports.http = Some(http.map_err(start_error)?);
+        }
+        if config.listen.mqtt.enabled {
+            let devices = MqttListener::bind(&config.listen.mqtt, deps.clone()).await;
+            ports.devices = Some(devices.map_err(start_error)?);
+        }
+        Ok(ports)
+    }
+
+    /// The tokens that authorize readers: those of HTTP writers, also if the HTTP port is disabled. None for a second
+    /// instance (`repeats`), which serves no readings.
+    pub(super) fn readers(&self, config: &Config, repeats: bool) -> Result<TokenSource, StartError> {
+        let tokens = match &self.http {
+            Some(http) => http.tokens(),
+            None if repeats => None,
+            None => ingest::http::tokens(&config.http).map_err(start_error)?,
+        };
+        Ok(TokenSource::new(tokens))
+    }
+
+    /// The handle that applies changed settings to these ports.
+    pub(super) fn reloader(
+        &self,
+        context: &ServiceContext,
+        decoding: Setter<Decoding>,
+        admin: &Admin,
+        readers: TokenSource,
+    ) -> Reloader {
+        Reloader::new(Running {
+            config: context.config.clone(),
+            clock: context.clock.clone(),
+            health: context.health.clone(),
+            decoding,
+            http: self.http.as_ref().map(HttpIngest::renewal),
+            admin: admin.certificates().cloned(),
+            readers,
+            devices: self.devices.as_ref().map(MqttListener::renewal),
+        })
+    }
+
+    /// The URL of the port for readings over HTTP.
+    pub(super) fn http_url(&self, config: &Config) -> Option<String> {
+        let addr = self.http.as_ref().map(HttpIngest::local_addr)?;
+        let scheme = if config.http.tls.cert_file.is_some() { "https" } else { "http" };
+        Some(format!("{scheme}://{addr}"))
+    }
+}
+
+/// Starts HTTP, the MQTT listener and the brokers. They own all admission handles; the caller keeps none.
+pub(super) fn start_front(
+    context: &Arc<ServiceContext>,
+    ports: IngestPorts,
+    deps: IngestDeps,
+) -> Result<Vec<JoinHandle<()>>, StartError> {
+    let mut front = vec![];
+    for broker in &context.config.mqtt {
+        let health = context.health.clone();
+        let on_status = Arc::new(move |status: BrokerStatus| {
+            health.mqtt(&status.broker, status.is_ready(), status.problem);
+        });
+        let task = mqtt::spawn(broker.clone(), deps.clone(), on_status).map_err(start_error)?;
+        front.push(watched(context, broker.url.clone(), task));
+    }
+    if let Some(devices) = ports.devices {
+        front.push(watched(context, "MQTT listener".to_owned(), devices.spawn()));
+    }
+    if let Some(http) = ports.http {
+        let serve = http.serve(deps.stop.clone(), context.config.shutdown.deadline);
+        front.push(context.spawn("http", logged("http", serve)));
+    }
+    Ok(front)
+}
+
+/// Spawns a watcher for an ingest task; if the task panics, the service ends.
+fn watched(context: &Arc<ServiceContext>, name: String, task: JoinHandle<()>) -> JoinHandle<()> {
+    let failure_signal = context.failure_signal.clone();
+    context.spawn(name.clone(), async move {
+        if task.await.is_err_and(|e| e.is_panic()) {
+            failure_signal.fail(format!("task {name} panicked"));
+        }
+    })
+}

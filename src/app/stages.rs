@@ -1,0 +1,195 @@
+//! Starts and connects the stages between admission and the store: shards, latest state, journal, router, dead letters.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use super::context::{ServiceContext, backoff};
+use super::{StartError, start_error};
+use crate::accumulate::state::ShardSettings;
+use crate::accumulate::task::{ShardGauges, ShardTask};
+use crate::accumulate::{PageLimits, QueryHandle, ShardHandle};
+use crate::admission::IngestReceiver;
+use crate::config::{AckMode, Config, Decoding, Live};
+use crate::dead_letters::DeadLetters;
+use crate::enrich::{Enrichment, Registry};
+use crate::flush::due::DuePolicy;
+use crate::journal::{self, Journal};
+use crate::latest::state::LatestSettings;
+use crate::latest::{LatestGauges, LatestHandle, LatestTask};
+use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
+use crate::route::Router;
+use crate::route::oldest::Oldest;
+use crate::store::Store;
+use crate::store::registry::RegistryQuery;
+
+/// Capacity of the channel for dead letters, in deliveries.
+const DEAD_QUEUE_MAX: usize = 64;
+/// Stored readings that a bucket remembers to find duplicates: 128 KiB, or 64 readings under memory pressure.
+const SEEN_MAX: usize = 8192;
+
+/// The running stages.
+pub(super) struct Stages {
+    /// With `ack = "journal"`.
+    pub(super) journal: Option<Journal>,
+    pub(super) router: JoinHandle<()>,
+    pub(super) shards: Vec<JoinHandle<()>>,
+    /// One per shard with `latest.enabled`, else empty.
+    pub(super) latest: Vec<JoinHandle<()>>,
+    pub(super) dead: JoinHandle<()>,
+    pub(super) gauges: Vec<Arc<ShardGauges>>,
+    pub(super) latest_gauges: Vec<Arc<LatestGauges>>,
+    pub(super) oldest: Arc<Oldest>,
+}
+
+/// The shards and the tasks of their latest state.
+#[derive(Default)]
+struct ShardSet {
+    handles: Vec<ShardHandle>,
+    tasks: Vec<JoinHandle<()>>,
+    gauges: Vec<Arc<ShardGauges>>,
+    /// One per shard with `latest.enabled`, else empty.
+    latest: Vec<JoinHandle<()>>,
+    latest_gauges: Vec<Arc<LatestGauges>>,
+}
+
+impl ServiceContext {
+    /// Starts and connects the stages. Returns them, and a query handle of each shard. `repeats`: the readings may be
+    /// stored already.
+    pub(super) async fn stages(
+        &self,
+        registry: &Registry,
+        ingest_batches: IngestReceiver,
+        repeats: bool,
+    ) -> Result<(Stages, Vec<QueryHandle>), StartError> {
+        let oldest = Arc::new(Oldest::default());
+        let (dead_handle, dead) =
+            DeadLetters::new(self.flusher.clone(), DEAD_QUEUE_MAX, self.config.dead_letters.max_bytes);
+        let ShardSet { handles, tasks: shards, gauges, latest, latest_gauges } = self.shards(&dead_handle, registry);
+        let query_handles = handles.iter().map(ShardHandle::query_handle).collect();
+        let router = Router::new(handles, dead_handle).repeating(repeats);
+        let (router, journal) = self.route(router, ingest_batches, oldest.clone()).await?;
+        let dead = self.spawn("dead letters", dead);
+        Ok((Stages { journal, router, shards, latest, dead, gauges, latest_gauges, oldest }, query_handles))
+    }
+
+    fn shards(&self, dead: &DeadLetters, registry: &Registry) -> ShardSet {
+        let config = &self.config;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let n = if config.accumulate.shards == 0 { cores } else { config.accumulate.shards };
+        let settings = shard_settings(config, n);
+        let mut shards = ShardSet::default();
+        for i in 0..n {
+            let latest = config.latest.enabled.then(|| self.latest(i, n, &mut shards));
+            let gauge = Arc::new(ShardGauges::default());
+            let (flusher, clock) = (self.flusher.clone(), self.clock.clone());
+            let (handle, task) = ShardTask::new(
+                settings.clone(),
+                config.flush.commands_max,
+                flusher,
+                dead.clone(),
+                clock,
+                gauge.clone(),
+            );
+            let task = task.with_latest_and_tags(registry.clone(), latest);
+            shards.handles.push(handle);
+            shards.tasks.push(self.spawn(format!("shard {i}"), task.run()));
+            shards.gauges.push(gauge);
+        }
+        shards
+    }
+
+    /// Spawns the latest-state task of shard `i` of `n`.
+    fn latest(&self, i: usize, n: usize, shards: &mut ShardSet) -> LatestHandle {
+        let config = &self.config;
+        let settings = LatestSettings {
+            interval_ms: u64::try_from(config.latest.interval.as_millis()).unwrap_or(u64::MAX),
+            recent_max: config.latest.recent,
+            command_bytes_max: config.flush.command_max_bytes,
+            command_statements_max: config.flush.command_max_statements,
+            bytes_max: usize::try_from(config.latest.max_bytes).unwrap_or(usize::MAX) / n,
+            sensors_max: (config.accumulate.max_sensors / n).max(1),
+        };
+        let hold_acks = config.ingest.ack == AckMode::Journal;
+        let (flusher, clock, gauges) = (self.flusher.clone(), self.clock.clone(), Arc::new(LatestGauges::default()));
+        let (handle, task) = LatestTask::new(settings, hold_acks, flusher, backoff(config), clock, gauges.clone());
+        shards.latest.push(self.spawn(format!("latest state of shard {i}"), task.run()));
+        shards.latest_gauges.push(gauges);
+        handle
+    }
+
+    /// The task that fills the tag registry; `None` if it is disabled.
+    pub(super) fn enrichment(
+        &self,
+        store: &Arc<dyn Store>,
+        registry: &Registry,
+        decoding: Live<Decoding>,
+    ) -> Option<Enrichment> {
+        let settings = &self.config.enrich;
+        let query = RegistryQuery {
+            collection: settings.collection.clone()?,
+            id_field: settings.id_field.clone(),
+            fields: settings.fields.clone(),
+        };
+        let (reader, interval) = (store.registry(query)?, settings.interval);
+        Some(Enrichment::new(reader, registry.clone(), decoding, interval, settings.max_sensors))
+    }
+
+    /// Starts the router, and with `ack = "journal"` the journal before it.
+    async fn route(
+        &self,
+        router: Router,
+        ingest_batches: IngestReceiver,
+        oldest: Arc<Oldest>,
+    ) -> Result<(JoinHandle<()>, Option<Journal>), StartError> {
+        let failure_signal = self.failure_signal.clone();
+        let ended = move |result: Result<(), crate::route::RouteError>| {
+            if let Err(error) = result {
+                failure_signal.fail(error.to_string());
+            }
+        };
+        if self.config.ingest.ack == AckMode::Stored {
+            let clock = self.clock.clone();
+            let task = self.spawn("router", async move { ended(router.take(ingest_batches, oldest, clock).await) });
+            return Ok((task, None));
+        }
+        let broken = self.failure_signal.clone();
+        let env = journal::JournalDeps {
+            fs: Arc::new(journal::fs::RealFs),
+            clock: self.clock.clone(),
+            admission_control: self.admission_control.clone(),
+            on_broken: Box::new(move |why| broken.fail(format!("journal: {why}"))),
+        };
+        let config = self.config.journal.clone();
+        let opened = tokio::task::spawn_blocking(move || Journal::open(&config, env)).await.map_err(start_error)?;
+        let mut opened = opened.map_err(start_error)?;
+        opened.journal.start(ingest_batches).map_err(start_error)?;
+        let task = self.spawn("router", async move { ended(router.follow(opened.follower).await) });
+        Ok((task, Some(opened.journal)))
+    }
+}
+
+/// The settings of each of `n` shards.
+fn shard_settings(config: &Config, n: usize) -> ShardSettings {
+    let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+    ShardSettings {
+        span: config.bucket.span,
+        page: PageLimits {
+            readings: config.bucket.max_readings,
+            bytes: config.bucket.max_bytes,
+            summary_bytes: PAGE_SUMMARY_BYTES_MAX,
+        },
+        due: match config.ingest.ack {
+            AckMode::Journal => DuePolicy::Age(ms(config.flush.max_age)),
+            AckMode::Stored => DuePolicy::Linger(ms(config.flush.linger)),
+        },
+        command_bytes_max: config.flush.command_max_bytes,
+        command_statements_max: config.flush.command_max_statements,
+        bytes_max: usize::try_from(config.accumulate.max_bytes).unwrap_or(usize::MAX) / n,
+        sensors_max: (config.accumulate.max_sensors / n).max(1),
+        dedup_keys_max: SEEN_MAX,
+        quarantine_after_ms: ms(config.flush.quarantine_after),
+        backoff: backoff(config),
+    }
+}

@@ -1,0 +1,97 @@
+//! Starts the parts of the service in order; the documentation of [`crate::app`] has the order.
+
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::context::{ServiceContext, logged};
+use super::ports::{IngestPorts, start_front};
+use super::stages::Stages;
+use super::{Service, StartError, start_error};
+use crate::accumulate::QueryHandle;
+use crate::admin::Admin;
+use crate::admission::Admission;
+use crate::config::Config;
+use crate::enrich::{Enrichment, Registry};
+use crate::ingest::http::HttpIngest;
+use crate::ingest::listen::MqttListener;
+use crate::journal::Journal;
+use crate::model::Clock;
+use crate::read::ReadService;
+use crate::store::Store;
+
+impl Service {
+    /// Starts all parts. `repeats`: a second instance, whose readings may be stored already ([`Service::start_fed`]).
+    pub(super) async fn start_with(
+        config: Config,
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        repeats: bool,
+    ) -> Result<(Service, Admission), StartError> {
+        let (context, admission, ingest_batches) = ServiceContext::new(config, store.clone(), clock);
+        let ServiceContext { config, health, clock, .. } = &*context;
+        // Ports first: they fail most often, and nothing else has started yet.
+        let admin = Admin::bind(&config.admin, health.clone(), clock.clone()).await.map_err(start_error)?;
+        let (decoding, deps) = context.ingest_deps(&admission);
+        let ports = IngestPorts::bind(config, &deps).await?;
+        let readers = ports.readers(config, repeats)?;
+        let reloader = ports.reloader(&context, decoding, &admin, readers.clone());
+        let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
+        let enrichment = context.enrichment(&store, &registry, deps.decoding.clone());
+        let (stages, query_handles) = context.stages(&registry, ingest_batches, repeats).await?;
+        if let Some(url) = ports.http_url(config) {
+            health.http(url);
+        }
+        let http_addr = ports.http.as_ref().map(HttpIngest::local_addr);
+        let mqtt_addr = ports.devices.as_ref().map(MqttListener::local_addr);
+        let admin_addr = admin.local_addr();
+        let reads = context.reads(&stages, query_handles, store.clone());
+        let admin = if repeats { admin } else { admin.with_reads(Arc::new(reads), readers) };
+        let side = context.start_side(store, &stages, enrichment);
+        let admin_stop = CancellationToken::new();
+        let admin = context.spawn("admin port", logged("admin port", admin.serve(admin_stop.clone())));
+        let (stop, drained) = (deps.stop.clone(), deps.drained.clone());
+        // Last, because readings arrive from here on.
+        let front = start_front(&context, ports, deps)?;
+        health.started();
+        let notifier = Arc::default();
+        let service = Service {
+            http_addr,
+            mqtt_addr,
+            admin_addr,
+            context,
+            stop,
+            drained,
+            admin_stop,
+            front,
+            stages,
+            side,
+            admin,
+            notifier,
+            reloader,
+        };
+        Ok((service, admission))
+    }
+}
+
+impl ServiceContext {
+    /// Answers queries from the store, the shards and the journal.
+    fn reads(&self, stages: &Stages, query_handles: Vec<QueryHandle>, store: Arc<dyn Store>) -> ReadService {
+        let journal = stages.journal.as_ref().map(Journal::handle);
+        ReadService::new(query_handles, journal, store, self.clock.clone(), self.config.bucket.span)
+    }
+
+    /// Starts the background tasks: preparation of the store, and upkeep.
+    fn start_side(
+        self: &Arc<Self>,
+        store: Arc<dyn Store>,
+        stages: &Stages,
+        enrichment: Option<Enrichment>,
+    ) -> Vec<JoinHandle<()>> {
+        let (gauges, latest_gauges) = (stages.gauges.clone(), stages.latest_gauges.clone());
+        let journal = stages.journal.as_ref().map(Journal::handle);
+        let upkeep = self.clone().upkeep(store.clone(), gauges, latest_gauges, journal, stages.oldest.clone());
+        vec![self.spawn("store preparation", self.clone().prepare(store, enrichment)), self.spawn("upkeep", upkeep)]
+    }
+}
