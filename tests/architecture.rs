@@ -7,6 +7,8 @@
 
 #![allow(clippy::unwrap_used, reason = "what a helper cannot do fails the test")]
 
+#[path = "architecture/cycles.rs"]
+mod cycles;
 #[path = "architecture/glossary.rs"]
 mod glossary;
 #[path = "architecture/links.rs"]
@@ -281,6 +283,15 @@ fn the_code_keeps_the_rules() {
     all.extend(files("tests"));
     let broken: Vec<String> = all.iter().flat_map(|(path, text)| check(path, text, is_test(path))).collect();
     assert!(broken.is_empty(), "docs/design.md, section 5 is broken:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn no_files_name_each_other() {
+    let all = files("src");
+    let is_test = test_only(&all);
+    let kept: Vec<_> = all.into_iter().filter(|(path, _)| !is_test(path)).collect();
+    let found = cycles::cycles(&kept);
+    assert!(found.is_empty(), "{} import cycles:\n{}", found.len(), found.join("\n"));
 }
 
 /// A file that no program names is compiled by nobody, and its tests never run.

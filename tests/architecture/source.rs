@@ -5,6 +5,8 @@
 pub(crate) struct Code {
     /// Every path that it names, with its line; a macro's has a `!` behind it. Keywords and single names are there too.
     pub(crate) paths: Vec<(usize, String)>,
+    /// Those of `pub use`.
+    pub(crate) reexports: Vec<String>,
     /// The file without comments, literals and test modules.
     pub(crate) text: String,
 }
@@ -13,12 +15,13 @@ impl Code {
     /// Reads a file; `path` is from the root, with `/`.
     pub(crate) fn read(path: &str, text: &str) -> Code {
         let text = without_tests(&blank(text, Comments::Blank));
-        let mut scan = Scan { text: &text, at: 0, paths: Vec::new() };
+        let mut scan = Scan { text: &text, at: 0, paths: Vec::new(), reexports: Vec::new() };
         scan.all();
         let module = module_of(path);
         let line = |at: usize| 1 + text[..at].iter().filter(|c| **c == '\n').count();
+        let reexports = scan.reexports.into_iter().map(|at| resolve(&module, &scan.paths[at].1)).collect();
         let paths = scan.paths.into_iter().map(|(at, path)| (line(at), resolve(&module, &path))).collect();
-        Code { paths, text: text.iter().collect() }
+        Code { paths, reexports, text: text.iter().collect() }
     }
 
     /// The file without literals, but with its comments.
@@ -44,7 +47,7 @@ pub(crate) fn test_modules(path: &str, text: &str) -> Vec<String> {
 }
 
 /// The modules above the items of a file, from the crate's root.
-fn module_of(path: &str) -> Vec<String> {
+pub(crate) fn module_of(path: &str) -> Vec<String> {
     let place = path.trim_start_matches("src/").trim_end_matches(".rs");
     let place = place.strip_suffix("/mod").unwrap_or(place);
     if place == "lib" || place == "main" { Vec::new() } else { place.split('/').map(str::to_owned).collect() }
@@ -177,6 +180,8 @@ struct Scan<'a> {
     text: &'a [char],
     at: usize,
     paths: Vec<(usize, String)>,
+    /// Which of the paths are those of `pub use`.
+    reexports: Vec<usize>,
 }
 
 impl Scan<'_> {
@@ -189,7 +194,11 @@ impl Scan<'_> {
             let start = self.at;
             let mut path = self.word();
             if path == "use" {
+                let first = self.paths.len();
                 self.tree("");
+                if self.is_public(start) {
+                    self.reexports.extend(first..self.paths.len());
+                }
                 continue;
             }
             while self.skip("::") {
@@ -204,6 +213,13 @@ impl Scan<'_> {
             }
             self.paths.push((start, path));
         }
+    }
+
+    /// Whether `pub`, alone or with a place in brackets, precedes the word at `at`.
+    fn is_public(&self, at: usize) -> bool {
+        let before: String = self.text[at.saturating_sub(80)..at].iter().collect();
+        let before = before.rsplit([';', '{', '}', ']']).next().unwrap_or_default().trim();
+        before == "pub" || (before.starts_with("pub(") && before.ends_with(')'))
     }
 
     /// One branch of a `use` tree, and those below it.
