@@ -6,12 +6,12 @@
 pub mod memory;
 pub mod real;
 
+pub use memory::MemFs;
+pub use real::RealFs;
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-
-pub use memory::MemFs;
-pub use real::RealFs;
 
 /// An open file. Reads and writes take an offset; there is no file position.
 pub trait FsFile: Send + Sync {
