@@ -65,11 +65,14 @@
 
 mod acks;
 mod backoff;
+mod broker;
 mod client;
 pub(in crate::ingest) mod collect;
 mod connection;
+mod event;
 mod files;
 pub(in crate::ingest) mod link;
+mod options;
 pub(in crate::ingest) mod redecode;
 pub(in crate::ingest) mod retained;
 mod socket;
@@ -79,7 +82,8 @@ mod v4;
 mod v5;
 mod window;
 
-pub use client::{BrokerStatus, OnStatus, spawn};
+pub use broker::{BrokerStatus, OnStatus};
+pub use client::spawn;
 pub use target::SetupError;
 
 /// Host and port of a broker's URL; the scheme's default port if the URL has none.
