@@ -1,5 +1,6 @@
-//! Holds the dependency rules of docs/design.md, section 5, by reading the source text: who may name whom, where a library may be
-//! used, which files are pure, and how long a file may be. Parts that are not written yet are skipped.
+//! Holds the dependency rules of docs/design.md, section 5, by reading the source text: who may name whom, where a
+//! library may be used, which files are pure, how long a file may be, and that imports between files form no cycle.
+//! Parts that are not written yet are skipped.
 //!
 //! The text is read without a parser: comments, literals and test modules are blanked out, `use` trees are spread into
 //! single paths, and every rule is a question about paths. A path that is pieced together by a macro escapes; nothing
@@ -7,6 +8,8 @@
 
 #![allow(clippy::unwrap_used, reason = "what a helper cannot do fails the test")]
 
+#[path = "architecture/cycles.rs"]
+mod cycles;
 #[path = "architecture/glossary.rs"]
 mod glossary;
 #[path = "architecture/links.rs"]
@@ -294,6 +297,105 @@ fn the_code_keeps_the_rules() {
     all.extend(files("tests"));
     let broken: Vec<String> = all.iter().flat_map(|(path, text)| check(path, text, is_test(path))).collect();
     assert!(broken.is_empty(), "docs/design.md, section 5 is broken:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn no_files_name_each_other() {
+    let all = files("src");
+    let is_test = test_only(&all);
+    // Not opened yet.
+    let is_open = |path: &str| !path.starts_with("src/app/") && !path.starts_with("src/decode/");
+    let kept: Vec<_> = all.into_iter().filter(|(path, _)| !is_test(path) && is_open(path)).collect();
+    let found = cycles::cycles(&kept);
+    assert!(found.is_empty(), "{} import cycles:\n{}", found.len(), found.join("\n"));
+}
+
+/// The import cycles of made-up files: path below `src` and text.
+fn import_cycles(files: &[(&str, &str)]) -> Vec<String> {
+    let files: Vec<_> =
+        files.iter().map(|(path, text)| (format!("src/{path}.rs"), format!("//! X.\n{text}\n"))).collect();
+    cycles::cycles(&files)
+}
+
+#[test]
+fn an_import_cycle_is_found() {
+    let found = import_cycles(&[("a", "use crate::b::B;"), ("b", "fn f() { crate::a::g(); }")]);
+    assert_eq!(found, ["src/a.rs:2 names `crate::b::B` of src/b.rs\n    src/b.rs:2 names `crate::a::g` of src/a.rs"]);
+    let found = import_cycles(&[("a", "use crate::b::B;"), ("b", "use crate::c::C;"), ("c", "use crate::a::A;")]);
+    assert_eq!(found.len(), 1, "three files make one cycle: {found:#?}");
+    assert_eq!(found[0].lines().count(), 3, "{found:#?}");
+    let exported = ("x/mod", "mod c;\npub use c::C;");
+    let found = import_cycles(&[("a", "use crate::x::C;"), exported, ("x/c", "use crate::a::A;\npub struct C;")]);
+    assert_eq!(found.len(), 1, "a re-export leads to the file that declares the item: {found:#?}");
+    assert!(found[0].contains("names `crate::x::C` of src/x/c.rs") && !found[0].contains("src/x/mod.rs"), "{found:#?}");
+    let found = import_cycles(&[("x/mod", "mod c;\npub struct P;\nfn f() { c::g(); }"), ("x/c", "use super::P;")]);
+    assert_eq!(found.len(), 1, "a parent and its child: {found:#?}");
+}
+
+#[test]
+fn an_import_cycle_is_found_whatever_its_names_look_like() {
+    // What a parent says that also has `P`; its child `c` names that.
+    for parent in [
+        "mod c;\nuse c::g as other;",
+        "mod c;\nuse c as d;\nfn f() { d::g(); }",
+        "mod c;\nuse self::{c::{self, C}};",
+        "mod c;\nfn f() -> Vec<c::C> {}",
+        "mod c;\npub use c::C;\nfn f(x: C) {}",
+        "mod c;\npub(super) use c::C as D;\nfn f(x: D) {}",
+        "mod c;\npub use c::g;\nfn f() { g(); }",
+        "mod c;\npub use c::g;\nfn f() { g::<u8>(); }",
+        "mod c;\npub use c::*;\nfn f(x: C) {}",
+        "mod c;\nuse c::*;",
+        "#[macro_use]\nmod c;\nfn f() { m!(); }",
+        "mod c;\nfn f() { crate::m!(); }",
+    ] {
+        let child = "use super::P;\npub struct C;\npub fn g() {}\nmacro_rules! m { () => {} }";
+        let found = import_cycles(&[("x/mod", &format!("{parent}\npub struct P;")), ("x/c", child)]);
+        assert_eq!(found.len(), 1, "{parent}: {found:#?}");
+    }
+    // How `a` names something of `x/c`, which names `a`.
+    for user in [
+        "use crate::x::D;",
+        "use crate::x::c::C;",
+        "use crate::x;\nfn f() { x::D::new(); }",
+        "use crate::x::c as y;\nfn f() { y::C::new(); }",
+        "use crate::y::E;",
+        "use crate::z::C;",
+        "macro_rules! n { () => { $crate::x::D } }",
+    ] {
+        let files = [
+            ("a", user),
+            ("x/mod", "pub mod c;\npub use c::C as D;"),
+            ("x/c", "use crate::a::A;\npub struct C;"),
+            ("y", "pub use crate::x::D as E;"),
+            ("z", "pub use crate::x::c::*;"),
+        ];
+        let found = import_cycles(&files);
+        assert_eq!(found.len(), 1, "{user}: {found:#?}");
+        assert!(found[0].ends_with("src/x/c.rs:2 names `crate::a::A` of src/a.rs"), "{user}: {found:#?}");
+    }
+}
+
+#[test]
+fn what_is_no_import_cycle_is_let_through() {
+    // What a parent says that also has `P`; its child `c` names that.
+    for parent in [
+        "mod c;",
+        "mod c;\npub use c::C;",
+        "mod c;\npub(crate) use self::c::{C, g as h};",
+        "pub mod c;\npub use c::*;",
+        "mod c;\nuse c as d;",
+        "mod c;\npub use c::g;\nstruct S { g: u8 }\nfn f(s: S) { s.g(); let g = s.g; }",
+        "mod c;\n// c::g();\nconst X: &str = \"c::g()\";\n#[cfg(test)]\nmod tests { use super::c::C; }",
+    ] {
+        let child = "use super::P;\npub struct C;\npub fn g() {}";
+        let found = import_cycles(&[("x/mod", &format!("{parent}\npub struct P;")), ("x/c", child)]);
+        assert!(found.is_empty(), "{parent}: {found:#?}");
+    }
+    let down = [("a", "use crate::b::B;\nuse crate::c::C;"), ("b", "use crate::c::C;"), ("c", "use chrono::Utc;")];
+    assert!(import_cycles(&down).is_empty());
+    let foreign = [("x/mod", "mod c;\npub use chrono::Utc;\nfn f() { c::g(); }"), ("x/c", "use super::Utc;")];
+    assert!(import_cycles(&foreign).is_empty(), "an item of another crate is nobody's");
 }
 
 /// A file that no program names is compiled by nobody, and its tests never run.

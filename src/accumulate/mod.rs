@@ -9,5 +9,5 @@ pub mod state;
 pub mod task;
 
 pub use bucket::{PageLimits, UnstoredBucket};
-pub use query::QueryHandle;
-pub use task::{ShardBatch, ShardClosed, ShardHandle};
+pub use query::{QueryHandle, ShardClosed};
+pub use task::{ShardBatch, ShardHandle};

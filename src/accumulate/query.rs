@@ -13,7 +13,6 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::state::Shard;
 use super::state::snapshot::{FleetScan, IdScan, SensorSnapshot, ShardFleet, UnstoredRows};
-use super::task::ShardClosed;
 use crate::model::{Now, SensorId, stable_hash};
 
 /// Queries in one shard's queue; further callers wait.
@@ -74,6 +73,11 @@ pub struct QueryHandle {
     queries: mpsc::Sender<PendingQuery>,
     handed_over: Arc<AtomicU64>,
 }
+
+/// The error if a shard's task has ended.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("a shard task has ended")]
+pub struct ShardClosed;
 
 /// A query in the queue.
 #[derive(Debug)]

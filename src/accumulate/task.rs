@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::query::{QueryHandle, QueryWorker};
+use super::query::{QueryHandle, QueryWorker, ShardClosed};
 use super::state::failing::Quarantined;
 use super::state::{Job, JobResult, RejectedRows, RowRef, Shard, ShardCounts, ShardSettings, ShardUsage};
 use crate::ack::Ack;
@@ -56,11 +56,6 @@ impl ShardHandle {
         self.query_handle.clone()
     }
 }
-
-/// The error if a shard's task has ended.
-#[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("a shard task has ended")]
-pub struct ShardClosed;
 
 /// What a shard holds, for the metrics, and a sign of life for the watchdog.
 #[derive(Debug, Default)]

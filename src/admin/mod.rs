@@ -12,6 +12,9 @@ mod page;
 mod params;
 mod render;
 
+pub use self::access::TokenSource;
+pub use self::health::{Health, JournalState};
+
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -32,9 +35,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::access::Access;
-pub use self::access::TokenSource;
 use self::answer::ApiError;
-pub use self::health::{Health, JournalState};
 use crate::config;
 use crate::ingest::http::answer::json;
 use crate::ingest::http::{BindError, open_tls, server};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use super::{MAINTENANCE_FAILED, maintenance_failed, say};
+use super::output::{MAINTENANCE_FAILED, maintenance_failed, say};
 use crate::config::Config;
 use crate::dead_letters::filter::{DeadLetterFilter, line};
 use crate::dead_letters::replay;

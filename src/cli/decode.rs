@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Read, Write};
 use std::process::ExitCode;
 
-use super::{fail, say};
+use super::output::{fail, say};
 use crate::config::{self, Config};
 use crate::decode::topic::{Captured, TopicTemplate};
 use crate::decode::{Context, Formats, Rejects, TsUnit, reasons, sparkplug, time};

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use super::{check, fail, say};
+use super::check;
+use super::output::{fail, say};
 use crate::config::Config;
 use crate::journal;
 

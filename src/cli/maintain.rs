@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
-use super::{maintenance_failed, say};
+use super::output::{maintenance_failed, say};
 use crate::config::Config;
 use crate::maintain::{Converted, MaintainError, Progress, Reconciled, Selection, moment, report, settled_ms};
 use crate::model::{Clock, StorageMode, SystemClock};

@@ -7,18 +7,23 @@ mod dead_letters;
 mod decode;
 mod journal;
 mod maintain;
+mod output;
 mod probe;
 mod run;
+mod store;
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use output::{MAINTENANCE_FAILED, fail, maintenance_failed, say};
+use store::store;
+
 use crate::config::{self, Config};
 use crate::store::Store;
-use crate::store::mongo::{MongoStore, OptionalIndexes};
+use crate::store::mongo::MongoStore;
 
 /// Stores sensor readings from MQTT and HTTP in MongoDB, in hourly buckets, each acknowledged reading exactly once
 #[derive(Parser)]
@@ -124,9 +129,6 @@ pub fn main() -> ExitCode {
 /// EX_CONFIG of sysexits.h: a service manager should not restart.
 const CONFIG_UNUSABLE: u8 = 78;
 
-/// Of a failed command whose exit code 1 means that something differs or remains.
-const MAINTENANCE_FAILED: u8 = 2;
-
 fn config_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode {
     let failed = fail(error);
     match command {
@@ -134,16 +136,6 @@ fn config_failed(command: &Command, error: impl std::fmt::Display) -> ExitCode {
         Command::Run => ExitCode::from(CONFIG_UNUSABLE),
         _ => failed,
     }
-}
-
-fn fail(error: impl std::fmt::Display) -> ExitCode {
-    eprintln!("hourbucket: {error}");
-    ExitCode::FAILURE
-}
-
-fn maintenance_failed(error: impl std::fmt::Display) -> ExitCode {
-    fail(error);
-    ExitCode::from(MAINTENANCE_FAILED)
 }
 
 fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) -> ExitCode {
@@ -178,12 +170,6 @@ fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) 
     // Does not wait for blocking work such as a name lookup or a driver task.
     runtime.shutdown_timeout(std::time::Duration::from_millis(200));
     code
-}
-
-async fn store(config: &Config) -> Result<MongoStore, String> {
-    let optional_indexes = OptionalIndexes { latest: config.latest.enabled, tags_index: config.store.tags_index };
-    let store = MongoStore::new(&config.store, config.bucket.span, config.dead_letters.retention).await?;
-    Ok(store.with_latest_and_tags(optional_indexes))
 }
 
 /// Runs a maintenance command on the store.
@@ -239,9 +225,4 @@ fn hash_token() -> ExitCode {
         }
         Err(error) => fail(format!("standard input: {error}")),
     }
-}
-
-/// Prints a line to standard output. A closed pipe is not an error.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{line}");
 }

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use super::{fail, store};
+use super::output::fail;
+use super::store::store;
 use crate::app::Service;
 use crate::config;
 use crate::model::{Clock, SystemClock};

@@ -13,19 +13,10 @@
 //! `http.tokens_file`, keeps its meaning). An empty variable counts as not set. `HOURBUCKET_` variables without a
 //! double underscore belong to other tools and are ignored; with one, an unknown name is an error.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
-
-use chrono_tz::Tz;
-
-use self::mapping::Mapping;
-use crate::model::Span;
-
 mod check;
 mod dump;
 mod error;
+mod formats;
 mod listen;
 mod live;
 mod load;
@@ -35,6 +26,7 @@ mod mqtt;
 mod reader;
 mod reference;
 pub mod reload;
+mod secret;
 mod sections;
 mod suggest;
 mod tls;
@@ -49,10 +41,21 @@ pub use live::{Live, Setter};
 pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
 pub use manager::{Manager, manager};
 pub use reference::reference;
+pub use secret::Secret;
 pub(crate) use suggest::nearest;
 pub use tls::{ClientAuth, Tls, TlsVersion};
 pub use units::parse_duration;
 pub(crate) use units::write_duration;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono_tz::Tz;
+use mapping::Mapping;
+
+use crate::model::Span;
 
 /// All settings. The shipped `config/hourbucket.toml` shows each key with its default and a comment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -524,26 +527,4 @@ pub struct ListenMqtt {
     pub window: u16,
     /// `[[listen.mqtt.topics]]`: like subscriptions, with QoS 1.
     pub topics: Vec<Subscription>,
-}
-
-/// A text that `Debug` does not print.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Wraps a text.
-    pub fn new(text: String) -> Secret {
-        Secret(text)
-    }
-
-    /// The text itself, for the code that must send it.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("***")
-    }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::formats::{FORMATS, SPARKPLUG};
 use super::mapping::{self, Mapping, profiles};
 use super::reader::{Bad, Report, Section, one_of, read_secret, wrong};
 use super::suggest::nearest;
@@ -12,11 +13,6 @@ use super::tree::{Node, Origin};
 use super::units::{KIB, MIB};
 use super::{Mqtt, MqttProtocol, Retained, Secret, Subscription, tls, uri};
 
-/// The payload formats of `decode::Format`; add a new one in both places. Also Sparkplug B, which the connection to a
-/// broker decodes itself.
-pub(super) const FORMATS: &[&str] =
-    &["json", "ndjson", "scalar", "line", "cbor", "msgpack", "senml", "senml-cbor", "otlp", "otlp-json", SPARKPLUG];
-const SPARKPLUG: &str = "sparkplug";
 const TS_UNITS: [&str; 4] = ["s", "ms", "us", "ns"];
 const RETAINED: [(&str, Retained); 3] =
     [("once", Retained::Once), ("always", Retained::Always), ("never", Retained::Never)];

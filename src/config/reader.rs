@@ -12,9 +12,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::Problem;
+use super::secret::Secret;
+use super::suggest::{self, pattern};
 use super::tree::{Entries, Node, Origin, Raw};
 use super::units::{parse_duration, parse_size, write_duration, write_size};
-use super::{Secret, suggest};
 
 /// The largest secret or token file to read: a password of a megabyte is a mistake.
 const SECRET_MAX_BYTES: u64 = 1024 * 1024;
@@ -412,17 +413,4 @@ pub(super) fn one_of(names: impl IntoIterator<Item = impl Display>) -> String {
         Some((last, rest)) if !rest.is_empty() => format!("write {} or {last}", rest.join(", ")),
         _ => format!("write {}", names.concat()),
     }
-}
-
-/// A key without list indexes: `mqtt[0].url` becomes `mqtt.url`.
-pub(super) fn pattern(key: &str) -> String {
-    let mut inside = false;
-    key.chars()
-        .filter(|c| {
-            inside |= *c == '[';
-            let keep = !inside;
-            inside &= *c != ']';
-            keep
-        })
-        .collect()
 }

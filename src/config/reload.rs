@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::reader::pattern;
+use super::suggest::pattern;
 use super::{Config, Decoding, Mqtt, mapping};
 
 /// A key that differs.
@@ -118,7 +118,7 @@ pub fn taken_over(old: &Config, new: &Config) -> Config {
 pub fn fits(config: &Config) -> Result<(), String> {
     let of_brokers = config.mqtt.iter().flat_map(|mqtt| &mqtt.subscriptions);
     for route in of_brokers.chain(&config.listen.mqtt.topics) {
-        let built_in = super::mqtt::FORMATS.contains(&route.format.as_str());
+        let built_in = super::formats::FORMATS.contains(&route.format.as_str());
         if !built_in && mapping::find(&config.formats, &route.format).is_none() {
             return Err(format!(
                 "formats.{} was removed, but messages of {} use it until a restart; restore it, or restart",

@@ -1,6 +1,5 @@
 //! Suggests the key that was probably meant instead of an unknown one.
 
-use super::reader::pattern;
 use super::tree::Origin;
 
 /// Advice for an unknown key, based on the known ones.
@@ -37,6 +36,19 @@ pub(super) fn for_key(key: &str, origin: &Origin, known: &[String]) -> String {
         return format!("there is no section `{section}`; did you mean `{near}`?");
     }
     "remove it; the shipped config/hourbucket.toml shows every key".to_owned()
+}
+
+/// A key without list indexes: `mqtt[0].url` becomes `mqtt.url`.
+pub(super) fn pattern(key: &str) -> String {
+    let mut inside = false;
+    key.chars()
+        .filter(|c| {
+            inside |= *c == '[';
+            let keep = !inside;
+            inside &= *c != ']';
+            keep
+        })
+        .collect()
 }
 
 /// The name of the variable that sets a key.

@@ -162,6 +162,7 @@ fn numbers_keep_their_kind_and_their_value() {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "a table")]
 fn bad_input_and_what_it_gets() {
     use reasons::*;
     let s = |n| "s".repeat(n);

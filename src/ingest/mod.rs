@@ -8,11 +8,11 @@ pub mod mqtt;
 pub(crate) mod tls;
 pub mod tokens;
 
+pub use tls::{OnTls, TlsError, TlsStatus};
+
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
-
-pub use tls::{OnTls, TlsError, TlsStatus};
 
 use crate::admission::Admission;
 use crate::config::{AckMode, Decoding, Live};

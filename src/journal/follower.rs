@@ -19,7 +19,8 @@ use tokio::task::JoinHandle;
 use super::error::{Damage, JournalFailure};
 use super::reader::{FrameReader, Step};
 use super::segment::{HEADER_BYTES, Payload};
-use super::shared::{SegmentInfo, Shared};
+use super::segment_info::SegmentInfo;
+use super::shared::Shared;
 use super::tracker::{Appended, EntryKind, Place, TrackedEntry};
 use crate::ack::Ack;
 

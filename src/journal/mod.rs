@@ -48,10 +48,22 @@ mod reader;
 mod recovery;
 mod repair;
 mod segment;
+mod segment_info;
 mod segment_manager;
+mod segment_pool;
 mod shared;
+mod stats;
 mod tracker;
 mod writer;
+
+pub use error::{Damage, JournalError, JournalFailure};
+pub use follower::{Follower, JournalEntry};
+pub use recovery::TornTail;
+pub use repair::{Report, Salvaged, SegmentReport, check, inspect, salvage};
+pub use segment::{FORMAT_VERSION, FrameFault, HeaderFault};
+pub use shared::OnBroken;
+pub use stats::JournalStats;
+pub use tracker::EntryKind;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,14 +74,6 @@ use tokio::sync::Notify;
 use crate::admission::{AdmissionControl, IngestBatch, IngestReceiver};
 use crate::config;
 use crate::model::Clock;
-
-pub use error::{Damage, JournalError, JournalFailure};
-pub use follower::{Follower, JournalEntry};
-pub use recovery::TornTail;
-pub use repair::{Report, Salvaged, SegmentReport, check, inspect, salvage};
-pub use segment::{FORMAT_VERSION, FrameFault, HeaderFault};
-pub use shared::OnBroken;
-pub use tracker::EntryKind;
 
 use error::io_error;
 use fs::Fs;
@@ -105,34 +109,6 @@ pub struct OpenedJournal {
     pub journal: Journal,
     /// The reading side.
     pub follower: Follower,
-}
-
-/// The state of the journal.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct JournalStats {
-    /// Size on disk, including the segment pool.
-    pub bytes: u64,
-    /// The limit in effect, from `journal.max_bytes`.
-    pub bytes_max: u64,
-    /// Segment files, without the pool.
-    pub segments: usize,
-    /// Entries that the follower has not returned yet.
-    pub backlog_entries: u64,
-    /// Entries from the first unstored one to the newest.
-    pub unstored_entries: u64,
-    /// The sequence of the first unstored entry; `None` if everything is stored.
-    pub unstored_from: Option<u64>,
-    /// Entries of an earlier run that were replayed, out of [`JournalStats::replay_total`].
-    pub replay_done: u64,
-    /// Entries of an earlier run to replay.
-    pub replay_total: u64,
-    /// Wall-clock time at which the oldest unstored entry was appended, in milliseconds since 1970. Survives restarts.
-    pub oldest_unstored_ms: Option<i64>,
-    /// Age of that entry in milliseconds, independent of later changes of the wall clock. For an entry of an earlier
-    /// process: the age by the wall clock at this start (at least 0), plus the time since.
-    pub oldest_unstored_age_ms: Option<u64>,
-    /// The first failure of the journal.
-    pub broken: Option<String>,
 }
 
 /// A handle to query the state of the journal.

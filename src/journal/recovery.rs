@@ -40,8 +40,8 @@ use super::segment::{
     FRAME_HEAD_BYTES, FrameFault, FrameHead, FrameKind, HEADER_BYTES, Header, HeaderFault, Payload, RawHead,
     frame_span, synced_frame,
 };
-use super::segment_manager::UNFINISHED;
-use super::shared::SegmentInfo;
+use super::segment_info::SegmentInfo;
+use super::segment_pool::UNFINISHED;
 use super::tracker::{Appended, Place};
 
 /// The file name of a segment. Names sort like numbers.

@@ -303,7 +303,7 @@ impl Rebuild {
 
 /// Writes a segment with all valid frames of a slot and renames it into place. Returns the end of its sequences.
 fn rebuild(fs: &dyn Fs, dir: &Path, slot: &Slot, span: Span, done: &mut Salvaged) -> std::io::Result<u64> {
-    let temporary = dir.join(format!("salvaged{}", super::segment_manager::UNFINISHED));
+    let temporary = dir.join(format!("salvaged{}", super::segment_pool::UNFINISHED));
     let (number, first_seq) = (slot.number, span.first_seq);
     // Keeps the salt, which identifies the process. That is safe because the file is new.
     let (version, salt) = slot.header.map_or((FORMAT_VERSION, fastrand::u32(..)), |old| (old.version, old.salt));

@@ -15,18 +15,16 @@
 //! removed at shutdown, and at the start after a crash.
 
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::checkpoint;
 use super::error::JournalFailure;
-use super::fs::FsFile;
 use super::segment::HEADER_BYTES;
-use super::shared::{SegmentInfo, Shared};
+use super::segment_info::SegmentInfo;
+use super::segment_pool::{PreparedSegment, SegmentPool};
+use super::shared::Shared;
 
-/// Suffix of files that will become segments, so that a crash leaves no incomplete `*.seg` file.
-pub(super) const UNFINISHED: &str = ".tmp";
 /// Interval of idle ticks, of checkpoints, and of attempts to get space.
 const TICK: Duration = Duration::from_secs(1);
 /// Interval of log messages about the progress of a replay.
@@ -35,34 +33,6 @@ const PROGRESS_MS: u64 = 10_000;
 /// Maximum number of files in the pool. The backlog varies by a few segments between two flushes. 256 MiB of disk at
 /// the default segment size.
 const READY_MAX: usize = 4;
-
-/// A file with reserved space and without a header for its new segment.
-pub(super) struct PreparedSegment {
-    pub(super) file: Arc<dyn FsFile>,
-    pub(super) path: PathBuf,
-    pub(super) bytes: u64,
-    /// Whether the file was a segment before.
-    pub(super) recycled: bool,
-}
-
-/// Files that will become segments.
-#[derive(Default)]
-pub(super) struct SegmentPool {
-    /// The last one is used next: a recycled one if there is any.
-    ready: Vec<PreparedSegment>,
-    /// A write or a segment was rejected, and admission is closed.
-    refused: bool,
-    /// Number of file names used. Names are unique, because the writer fills one file while the segment manager
-    /// prepares the next.
-    named: u64,
-}
-
-impl SegmentPool {
-    fn next_path(&mut self, dir: &Path) -> PathBuf {
-        self.named += 1;
-        dir.join(format!("next-{}{UNFINISHED}", self.named))
-    }
-}
 
 /// Why no segment is available.
 #[derive(Debug, thiserror::Error)]

@@ -7,12 +7,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use super::JournalStats;
 use super::error::JournalFailure;
 use super::fs::{DirLock, Fs};
 use super::recovery::Recovered;
-use super::segment::Coding;
-use super::segment_manager::SegmentPool;
+use super::segment_info::SegmentInfo;
+use super::segment_pool::SegmentPool;
+use super::stats::JournalStats;
 use super::tracker::{Appended, Tail, TrackedEntry, Tracker};
 use crate::ack::{Ack, AckOutcome};
 use crate::admission::AdmissionControl;
@@ -21,21 +21,6 @@ use crate::telemetry::metrics;
 
 /// Called once, when the journal fails, from any thread. Must return quickly.
 pub type OnBroken = Box<dyn Fn(&JournalFailure) + Send + Sync>;
-
-/// An existing segment.
-#[derive(Debug, Clone)]
-pub(super) struct SegmentInfo {
-    pub(super) number: u64,
-    pub(super) path: PathBuf,
-    pub(super) coding: Coding,
-    pub(super) first_seq: u64,
-    /// End of its frames. Later bytes are not synced, or belong to an earlier segment.
-    pub(super) data_end: u64,
-    /// Size on disk.
-    pub(super) bytes: u64,
-    /// Written by this process, so that its salt differs from those of the next segments.
-    pub(super) own: bool,
-}
 
 /// The mutable state.
 pub(super) struct State {

@@ -24,7 +24,8 @@ use super::segment::{
     FORMAT_VERSION, FRAME_HEAD_BYTES, FrameHead, FrameKind, HEADER_BYTES, Header, PAYLOAD_BYTES_MAX, begin_frame,
     encode_dead, end_frame, seal_frame, synced_copy_at, synced_frame,
 };
-use super::shared::{SegmentInfo, Shared};
+use super::segment_info::SegmentInfo;
+use super::shared::Shared;
 use super::tracker::{Appended, EntryKind, Place, TrackedEntry};
 use crate::ack::Ack;
 use crate::admission::{IngestBatch, IngestReceiver};

@@ -5,14 +5,15 @@
 pub mod audit;
 pub mod bucket;
 pub mod report;
-
-use std::collections::HashMap;
-
-use crate::model::{BucketKey, ReadingKey, Rows, Span};
+mod times;
 
 pub use audit::{Finding, Kind, audit};
 pub use bucket::{BucketMeasurements, StoredBucket, StoredPage};
 pub use report::{Entry, Reconciled, RepairOutcome};
+
+use std::collections::HashMap;
+
+use crate::model::{BucketKey, ReadingKey, Rows, Span};
 
 /// The buckets that a command works on.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,19 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, SecondsFormat};
+pub use super::times::time;
+
 use serde_json::{Value, json};
 
 use super::{Finding, Selection};
 use crate::model::BucketKey;
-
-/// A time as RFC 3339 in UTC, with milliseconds if they are not zero.
-pub fn time(ms: i64) -> String {
-    match DateTime::from_timestamp_millis(ms) {
-        Some(t) => t.to_rfc3339_opts(SecondsFormat::AutoSi, true),
-        None => format!("{ms} ms"),
-    }
-}
 
 /// The outcome of a finding.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,12 +7,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
+
+pub use super::fleet_cache::Fleet;
 
 use super::{ReadError, ReadService, TIME_MAX};
 use crate::accumulate::query::{ShardQuery, ShardResponse};
-use crate::accumulate::state::snapshot::{BusySensor, FLEET_MAX, NewSensor, ShardFleet, SilentSensor};
+use crate::accumulate::state::snapshot::{FLEET_MAX, NewSensor, ShardFleet};
 use crate::model::SensorId;
 
 /// How long a result is reused.
@@ -23,32 +24,6 @@ const LOOK_UP_MAX: usize = 256;
 const LOOK_UP_TIME: Duration = Duration::from_secs(2);
 /// Maximum number of sensors for which the lookup result is cached.
 const KNOWN_MAX: usize = 4096;
-
-/// The sensors of all shards: their number, the busiest, the newest and the silent ones.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Fleet {
-    /// When the shards were scanned, ms since 1970.
-    pub as_of_ms: i64,
-    /// Sensors in memory: those that sent something in the last hour or so.
-    pub sensors: usize,
-    /// The busiest first.
-    pub busiest: Vec<BusySensor>,
-    /// The newest first.
-    pub newest: Vec<NewSensor>,
-    /// The most recently silent first.
-    pub silent: Vec<SilentSensor>,
-}
-
-/// The last result.
-#[derive(Default)]
-pub(super) struct FleetCache(Mutex<Cached>);
-
-#[derive(Default)]
-struct Cached {
-    fleet: Option<(Instant, Fleet)>,
-    /// For each new sensor: whether it was in the store before.
-    known: HashMap<SensorId, bool>,
-}
 
 impl ReadService {
     /// The fleet, at most a few seconds old.

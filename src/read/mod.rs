@@ -30,6 +30,7 @@
 //! early with a cursor. An unavailable store causes an error, never an unlimited wait.
 
 pub mod fleet;
+mod fleet_cache;
 pub mod hours;
 pub mod merge;
 pub mod sensors;
@@ -48,7 +49,7 @@ use crate::model::{BucketStart, Clock, SensorId, Span, stable_hash};
 use crate::route::shard_of;
 use crate::store::reading::{DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, StoredDeadLetter};
 use crate::store::{Store, StoreError};
-use fleet::FleetCache;
+use fleet_cache::FleetCache;
 use hours::{Hour, Hours, OpenHour};
 use merge::{MergedReadings, ReadingMerge, Window};
 

@@ -18,6 +18,8 @@
 //!   can still be applied, and recomputes the summary if it differs from the measurements.
 //! - A bucket that cannot be loaded does not fail the others: [`Store::load`] returns one result per request.
 
+mod box_future;
+mod error;
 #[cfg(any(test, feature = "test-util"))]
 pub mod memory;
 pub mod mongo;
@@ -25,8 +27,9 @@ pub mod reading;
 pub mod registry;
 pub(crate) mod summary_pages;
 
-use std::future::Future;
-use std::pin::Pin;
+pub use box_future::BoxFuture;
+pub use error::StoreError;
+
 use std::time::Duration;
 
 use crate::model::{BucketKey, BucketStart, DeadLetter, LatestUpdate, PageWrite, ReadingKey, SensorId, StorageMode};
@@ -34,9 +37,6 @@ use reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
     StoredSensor,
 };
-
-/// A boxed future, so that the store can be chosen at run time; costs one allocation per command.
-pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The result of one page write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,53 +103,8 @@ pub struct Evicted {
     pub exhausted: bool,
 }
 
-/// Why a whole call failed, with no result for its parts.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StoreError {
-    /// Nothing was applied and nothing will be: the caller may send the same again later.
-    #[error("{kind}: {detail}")]
-    NotApplied {
-        /// A metric label from a fixed set (`network`, `no_primary`, `overload`, `unauthorized`, …).
-        kind: &'static str,
-        /// The error text for an operator.
-        detail: String,
-    },
-    /// The response was lost, or it reports that the write may be lost. Load and compare before sending anything again.
-    #[error("{kind}: {detail}")]
-    Unknown {
-        /// A metric label as above, and `timeout`, `write_concern`.
-        kind: &'static str,
-        /// The error text for an operator.
-        detail: String,
-    },
-}
-
 /// The result of one [`LoadRequest`].
 pub type LoadResult = Result<LoadedBucket, StoreError>;
-
-impl StoreError {
-    /// The result of a request that was not started because other requests used up the time limit.
-    pub fn deferred() -> StoreError {
-        StoreError::NotApplied { kind: "deferred", detail: "not started within the time limit of its batch".into() }
-    }
-
-    /// Whether the whole store is unreachable; the same request can be sent again later.
-    pub fn is_away(&self) -> bool {
-        matches!(self.kind(), "network" | "no_primary" | "unauthorized")
-    }
-
-    /// Whether this is [`StoreError::deferred`].
-    pub fn is_deferred(&self) -> bool {
-        self.kind() == "deferred"
-    }
-
-    /// The kind of the error, a metric label.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            StoreError::NotApplied { kind, .. } | StoreError::Unknown { kind, .. } => kind,
-        }
-    }
-}
 
 /// Which bucket to load.
 #[derive(Debug, Clone, PartialEq, Eq)]

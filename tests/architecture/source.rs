@@ -1,24 +1,46 @@
 //! Rust's text as a list of the paths it names, for `architecture.rs`: without comments, literals and test modules, with
 //! `use` trees spread out and `self` and `super` resolved.
 
+use std::collections::BTreeSet;
+
 /// What is asked about a file.
 pub(crate) struct Code {
     /// Every path that it names, with its line; a macro's has a `!` behind it. Keywords and single names are there too.
     pub(crate) paths: Vec<(usize, String)>,
+    /// Which of the paths are those of `use`.
+    pub(crate) imports: Vec<Import>,
+    /// The items that it declares, those inside other items too.
+    pub(crate) declared: BTreeSet<String>,
     /// The file without comments, literals and test modules.
     pub(crate) text: String,
+}
+
+/// The words before the name of an item.
+const ITEMS: &[&str] = &["fn", "struct", "enum", "union", "trait", "type", "const", "static", "mod", "macro_rules!"];
+
+/// One name that a `use` brings into a file.
+pub(crate) struct Import {
+    /// Its path's place in [`Code::paths`].
+    pub(crate) at: usize,
+    /// The name in this file: the one behind `as`, `*` for all names of a module.
+    pub(crate) name: String,
+    /// `pub use`, or `pub(…) use`.
+    pub(crate) is_public: bool,
 }
 
 impl Code {
     /// Reads a file; `path` is from the root, with `/`.
     pub(crate) fn read(path: &str, text: &str) -> Code {
         let text = without_tests(&blank(text, Comments::Blank));
-        let mut scan = Scan { text: &text, at: 0, paths: Vec::new() };
+        let mut scan = Scan { text: &text, at: 0, paths: Vec::new(), imports: Vec::new() };
         scan.all();
         let module = module_of(path);
-        let line = |at: usize| 1 + text[..at].iter().filter(|c| **c == '\n').count();
+        let ends: Vec<usize> = (0..text.len()).filter(|at| text[*at] == '\n').collect();
+        let line = |at: usize| 1 + ends.partition_point(|end| *end < at);
+        let declared = scan.paths.windows(2).filter(|pair| ITEMS.contains(&pair[0].1.as_str()));
+        let declared = declared.map(|pair| pair[1].1.trim_end_matches('!').to_owned()).collect();
         let paths = scan.paths.into_iter().map(|(at, path)| (line(at), resolve(&module, &path))).collect();
-        Code { paths, text: text.iter().collect() }
+        Code { paths, imports: scan.imports, declared, text: text.iter().collect() }
     }
 
     /// The file without literals, but with its comments.
@@ -44,7 +66,7 @@ pub(crate) fn test_modules(path: &str, text: &str) -> Vec<String> {
 }
 
 /// The modules above the items of a file, from the crate's root.
-fn module_of(path: &str) -> Vec<String> {
+pub(crate) fn module_of(path: &str) -> Vec<String> {
     let place = path.trim_start_matches("src/").trim_end_matches(".rs");
     let place = place.strip_suffix("/mod").unwrap_or(place);
     if place == "lib" || place == "main" { Vec::new() } else { place.split('/').map(str::to_owned).collect() }
@@ -177,6 +199,7 @@ struct Scan<'a> {
     text: &'a [char],
     at: usize,
     paths: Vec<(usize, String)>,
+    imports: Vec<Import>,
 }
 
 impl Scan<'_> {
@@ -189,7 +212,7 @@ impl Scan<'_> {
             let start = self.at;
             let mut path = self.word();
             if path == "use" {
-                self.tree("");
+                self.tree("", self.is_public(start));
                 continue;
             }
             while self.skip("::") {
@@ -206,15 +229,22 @@ impl Scan<'_> {
         }
     }
 
+    /// Whether `pub`, alone or with a place in brackets, precedes the word at `at`.
+    fn is_public(&self, at: usize) -> bool {
+        let before: String = self.text[at.saturating_sub(80)..at].iter().collect();
+        let before = before.rsplit([';', '{', '}', ']']).next().unwrap_or_default().trim();
+        before == "pub" || (before.starts_with("pub(") && before.ends_with(')'))
+    }
+
     /// One branch of a `use` tree, and those below it.
-    fn tree(&mut self, above: &str) {
+    fn tree(&mut self, above: &str, is_public: bool) {
         let mut path = above.to_owned();
         loop {
             self.blanks();
             let start = self.at;
             if self.skip("{") {
                 while !matches!(self.next_mark(), None | Some('}' | ';')) {
-                    self.tree(&path);
+                    self.tree(&path, is_public);
                     self.blanks();
                     self.skip(",");
                 }
@@ -235,10 +265,15 @@ impl Scan<'_> {
             if self.skip("::") {
                 continue;
             }
-            self.paths.push((start, path));
+            let mut name = path.trim_end_matches("::self").rsplit("::").next().unwrap_or_default().to_owned();
             while !matches!(self.peek(), None | Some(',' | '}' | ';')) {
-                self.at += 1;
+                match self.word() {
+                    word if word.is_empty() => self.at += 1,
+                    word => name = word,
+                }
             }
+            self.imports.push(Import { at: self.paths.len(), name, is_public });
+            self.paths.push((start, path));
             return;
         }
     }

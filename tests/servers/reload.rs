@@ -117,6 +117,7 @@ fn sender(
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one course of events")]
 fn under_load_everything_is_taken_over_or_refused_and_nothing_is_lost() {
     let (rig, database) = Rig::start("reload", "");
     rig.tokens(&[("gw1", "one")]);

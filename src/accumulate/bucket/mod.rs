@@ -23,36 +23,32 @@
 //! Invariants: at most one statement or load in flight; a reading is in exactly one of pending, in flight, stored;
 //! acknowledgements leave with the last reading that was pending when they joined.
 
+mod incoming_reading;
+mod page_limits;
 mod pending;
 mod stored_state;
 mod unstored;
+mod write_outcome;
+
+pub(super) use incoming_reading::IncomingReading;
+pub use page_limits::PageLimits;
+pub use unstored::UnstoredBucket;
+pub(super) use write_outcome::WriteOutcome;
 
 use std::sync::Arc;
 
 use pending::Pending;
 use stored_state::{StoredState, SummaryBytes};
-pub use unstored::UnstoredBucket;
 
 use super::dedup::{DedupWindow, ExternalWrites, Position};
 use crate::ack::{Ack, Acks};
 use crate::flush::due::DuePolicy;
 use crate::model::rows::{self, StatementLimits};
 use crate::model::{
-    BucketStart, FieldSchema, FieldSummary, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, StorageMode,
-    Tags, memory, summary,
+    BucketStart, FieldSummary, PageKind, PageWrite, ReadingKey, RowFlags, Rows, SensorId, StorageMode, Tags, memory,
+    summary,
 };
 use crate::store::LoadedBucket;
-
-/// The size limits of a page.
-#[derive(Debug, Clone, Copy)]
-pub struct PageLimits {
-    /// `bucket.max_readings`.
-    pub readings: u32,
-    /// `bucket.max_bytes`: the size of the readings as a BSON array.
-    pub bytes: u64,
-    /// The size of the summary: [`summary::PAGE_SUMMARY_BYTES_MAX`], smaller in tests.
-    pub summary_bytes: u64,
-}
 
 /// What is with the store.
 #[derive(Debug)]
@@ -108,32 +104,6 @@ pub(super) enum NextOp {
     Create,
     /// Append to a page.
     Append,
-}
-
-/// The effect of an answer.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct WriteOutcome {
-    /// Readings now known to be stored.
-    pub(super) stored: u64,
-    /// Readings dropped because they had been stored before.
-    pub(super) duplicates: u64,
-}
-
-/// A reading on arrival: its values as encoded in its batch, under the names of `schema`.
-pub(super) struct IncomingReading<'a> {
-    pub(super) ts_ms: i64,
-    pub(super) flags: RowFlags,
-    /// When it came ([`super::arrivals`]), of one with the time of receipt.
-    pub(super) arrived_ms: i64,
-    pub(super) schema: &'a Arc<FieldSchema>,
-    pub(super) numbers: u8,
-    pub(super) payload: &'a [u8],
-}
-
-impl IncomingReading<'_> {
-    fn key(&self) -> ReadingKey {
-        ReadingKey::new(self.ts_ms, self.schema.values(self.payload))
-    }
 }
 
 impl Bucket {

@@ -6,10 +6,11 @@
 //! dead letters, so that they do not occupy journal and memory without end. This happens sooner if the bucket holds an
 //! eighth of the shard's memory. Readings that arrive later get the full time again.
 
-use std::collections::HashMap;
+pub use super::failing_buckets::Quarantined;
 
+use super::failing_buckets::Failing;
 use super::{BucketRef, RejectedRows, Shard, bucket_of};
-use crate::model::{BucketStart, Now, SensorId};
+use crate::model::Now;
 
 /// Faults after which a bucket is quarantined.
 pub const QUARANTINE_FAULTS: u32 = 4;
@@ -19,48 +20,6 @@ const FAILING_MAX: usize = 10_000;
 pub const NAMED_MAX: usize = 20;
 /// The `reason` of dead letters with readings of a quarantined bucket.
 pub const QUARANTINED: &str = "quarantined";
-
-/// A quarantined bucket.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Quarantined {
-    /// The sensor of the bucket.
-    pub sensor_id: SensorId,
-    /// The start of the bucket.
-    pub start: BucketStart,
-    /// The last error text of the store.
-    pub reason: String,
-    /// Time of the first failure, ms since 1970.
-    pub since_wall_ms: i64,
-}
-
-#[derive(Debug)]
-struct Failing {
-    since: Now,
-    reason: String,
-    quarantined: bool,
-}
-
-/// The failing buckets of a shard.
-#[derive(Debug, Default)]
-pub(super) struct FailingBuckets {
-    buckets: HashMap<BucketRef, Failing>,
-    /// Quarantined since the last call of [`Shard::take_quarantined`].
-    fresh: Vec<Quarantined>,
-    quarantined: usize,
-    /// Whether the store answers any request.
-    store_answers: bool,
-}
-
-impl FailingBuckets {
-    /// Removes a bucket that was written, or has nothing left to write.
-    pub(super) fn recovered(&mut self, bucket_ref: BucketRef) {
-        if !self.buckets.is_empty()
-            && let Some(failing) = self.buckets.remove(&bucket_ref)
-        {
-            self.quarantined -= usize::from(failing.quarantined);
-        }
-    }
-}
 
 impl Shard {
     /// Sets whether the store has answered any request lately. Until it does, no bucket is given up.

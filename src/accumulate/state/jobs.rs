@@ -18,8 +18,6 @@ const LOAD_DOUBT_MAX: usize = 500;
 const LOAD_READINGS_MAX: usize = 65_536;
 /// Buckets in a job with one that has failed once: a bad bucket then delays few others.
 const AFTER_FAULT_MAX: usize = 16;
-/// Faults after which a bucket is alone in its jobs.
-pub(super) const ALONE_AFTER_FAULTS: u32 = 2;
 
 /// The maximum number of buckets in a job that contains this one.
 fn companions(bucket: &Bucket) -> usize {

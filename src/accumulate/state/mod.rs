@@ -10,21 +10,26 @@
 //! quarters they are evicted before they are due, at the limit the shard accepts nothing ([`Shard::full`]). At
 //! `sensors_max` idle sensors are dropped first, then the rules for bytes apply.
 
+mod bucket_ref;
 pub mod failing;
+mod failing_buckets;
 mod jobs;
+mod new_sensor;
 mod reporting_interval;
 mod sensors;
 pub mod snapshot;
 
+pub use bucket_ref::BucketRef;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use failing::FailingBuckets;
+use failing_buckets::FailingBuckets;
 use hashbrown::HashTable;
+use new_sensor::NewSensor;
 use reporting_interval::{EvictedSensors, ReportingInterval};
 use slab::Slab;
 use smallvec::SmallVec;
-use snapshot::NewSensor;
 
 use super::arrivals::Arrivals;
 use super::bucket::{Bucket, IncomingReading, NextOp, PageLimits};
@@ -37,7 +42,6 @@ use crate::model::{
     TagSets, Tags,
 };
 use crate::store::{LoadRequest, LoadResult, PageWriteResult, StoreError};
-use jobs::ALONE_AFTER_FAULTS;
 
 /// The settings of a shard, fixed at its start.
 #[derive(Debug, Clone)]
@@ -66,20 +70,6 @@ pub struct ShardSettings {
 
 /// The row of a reading in its batch, and its sensor's hash.
 pub type RowRef = (u32, u64);
-
-/// Identifies a bucket of this shard; valid while the bucket has something in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct BucketRef {
-    slot: u32,
-    start: BucketStart,
-}
-
-impl BucketRef {
-    /// The start of its bucket.
-    pub fn start(self) -> BucketStart {
-        self.start
-    }
-}
 
 /// One command for the store. Bucket references and writes or requests are in the same order.
 #[derive(Debug)]
@@ -144,6 +134,8 @@ pub struct ShardUsage {
 
 /// Failures in a row after which every further conflict counts as a fault: another instance is not always faster.
 const CONFLICTS_MAX: u32 = 4;
+/// Faults after which a bucket is alone in its jobs.
+const ALONE_AFTER_FAULTS: u32 = 2;
 /// A job that failed as a whole makes the next jobs a quarter as large; each one that succeeds doubles them again.
 const SHRINK_BITS: u32 = 2;
 const SHRINK_BITS_MAX: u32 = 12;

@@ -3,8 +3,8 @@
 use smallvec::SmallVec;
 
 use super::super::bucket::Bucket;
+use super::new_sensor::{NEW_SENSORS_MAX, NewSensor};
 use super::reporting_interval::ReportingInterval;
-use super::snapshot::{NEW_SENSORS_MAX, NewSensor};
 use super::{Sensor, Shard};
 use crate::model::{BucketStart, Now, ReadingRef, SensorId, memory};
 

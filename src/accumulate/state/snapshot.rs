@@ -5,6 +5,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
+pub use super::new_sensor::NewSensor;
+
 use super::super::bucket::UnstoredBucket;
 use super::{Sensor, Shard};
 use crate::model::{Rows, SensorId, Tags, Value, keep_newer};
@@ -17,9 +19,6 @@ const VIEW_BYTES_MAX: usize = 16 << 20;
 
 /// Maximum entries in the lists `busiest` and `silent` of a [`ShardFleet`].
 pub const FLEET_MAX: usize = 20;
-
-/// Maximum number of new sensors remembered.
-pub(super) const NEW_SENSORS_MAX: usize = 256;
 
 /// One sensor's rows that are not known to be stored.
 #[derive(Debug, Default)]
@@ -59,15 +58,6 @@ pub struct SilentSensor {
     pub sensor_id: SensorId,
     /// The time of its latest reading, ms since 1970.
     pub last_ts_ms: i64,
-}
-
-/// A sensor that reported for the first time since the start, or for the first time since it was dropped.
-#[derive(Debug, Clone, PartialEq)]
-pub struct NewSensor {
-    /// The id as sent.
-    pub sensor_id: SensorId,
-    /// When its first reading arrived, ms since 1970.
-    pub at_ms: i64,
 }
 
 /// One shard's part of the fleet.

@@ -37,12 +37,14 @@ mod read;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+pub use place::{Each, EachStep, Filter, Glob, Piece, Place, Source, Step};
+/// Parses the formats in a text, for tests of other modules. Also returns the problems found.
+#[cfg(test)]
+pub(crate) use profiles::parse as parse_formats;
+pub use profiles::{find, shipped};
+pub(super) use read::{read, zone};
 
 use chrono_tz::Tz;
-
-pub use place::{Each, EachStep, Filter, Glob, Piece, Place, Source, Step};
-pub(super) use read::{read, zone};
 
 /// Limits on formats in a configuration, rules in a format, and entries in any list of a rule. They are generous
 /// because operators, not senders, write them.
@@ -264,18 +266,4 @@ impl Mapping {
         let constant = |rule: &Rule| !rule.skip && rule.id.iter().any(Source::is_constant);
         self.rules.iter().enumerate().filter(move |(_, rule)| constant(rule)).map(|(i, _)| i)
     }
-}
-
-/// Looks up a mapping by name: first in the configuration, then among the built-in ones.
-pub fn find(formats: &[Arc<Mapping>], name: &str) -> Option<Arc<Mapping>> {
-    formats.iter().chain(profiles::all()).find(|mapping| mapping.name == name).cloned()
-}
-
-/// Parses the formats in a text, for tests of other modules. Also returns the problems found.
-#[cfg(test)]
-pub(crate) use profiles::parse as parse_formats;
-
-/// The built-in mappings, sorted by name.
-pub fn shipped() -> &'static [Arc<Mapping>] {
-    profiles::all()
 }

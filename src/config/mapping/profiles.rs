@@ -31,11 +31,16 @@ profiles![
     "zigbee2mqtt",
 ];
 
-/// All built-in mappings, parsed.
-pub(super) fn all() -> &'static [Arc<Mapping>] {
+/// The built-in mappings, sorted by name.
+pub fn shipped() -> &'static [Arc<Mapping>] {
     static ALL: LazyLock<Vec<Arc<Mapping>>> =
         LazyLock::new(|| PROFILES.iter().flat_map(|(name, text)| parse(name, text).0).collect());
     &ALL
+}
+
+/// Looks up a mapping by name: first in the configuration, then among the built-in ones.
+pub fn find(formats: &[Arc<Mapping>], name: &str) -> Option<Arc<Mapping>> {
+    formats.iter().chain(shipped()).find(|mapping| mapping.name == name).cloned()
 }
 
 /// Their names, sorted.

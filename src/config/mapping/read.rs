@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use chrono_tz::Tz;
 
+use super::super::formats::FORMATS;
 use super::super::reader::{Bad, Report, Section, one_of, wrong};
 use super::super::topic::parse_template;
 use super::super::tree::{Entries, Node, Raw};
@@ -12,9 +13,6 @@ use super::{
     Condition, FORMATS_MAX, FieldRule, Fraction, Kind, LIST_MAX, Mapping, RULES_MAX, Rule, Scalar, Texts, TimeSource,
     TimeUnit, Type, Values,
 };
-
-/// The names of the built-in formats, which a mapping cannot use.
-pub(in super::super) const BUILT_IN: &[&str] = crate::config::mqtt::FORMATS;
 
 /// The keys of a rule; `None` if not set.
 #[derive(Clone, Default)]
@@ -57,7 +55,7 @@ fn mapping(name: &str, path: String, entries: Entries, report: &mut Report) -> M
     if name.is_empty() || name.len() > 64 || !name.bytes().all(good) {
         let advice = "use 1 to 64 letters, digits, _ and -";
         report.bad(&path, Bad::new(format!("`{name}` is not a valid name of a format"), advice));
-    } else if BUILT_IN.contains(&name) {
+    } else if FORMATS.contains(&name) {
         report.bad(&path, Bad::new(format!("`{name}` is a built-in format"), "choose another name"));
     }
     let text = dump(&path, &entries);

@@ -17,6 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::body::{BodyBudget, drain};
 use super::error::IngestError;
+use super::routes::ROUTES;
 use super::tokens::Tokens;
 use crate::admission::{Admission, AdmissionError};
 use crate::config;
@@ -127,8 +128,7 @@ pub(super) async fn drained(request: Request) {
 /// Outermost middleware: counts the request, and turns a panic into an answer instead of a broken connection.
 pub(super) async fn observe(request: Request, next: Next) -> Response {
     let matched = request.extensions().get::<MatchedPath>();
-    let route =
-        matched.and_then(|path| super::ROUTES.into_iter().find(|route| *route == path.as_str().trim_end_matches('/')));
+    let route = matched.and_then(|path| ROUTES.into_iter().find(|route| *route == path.as_str().trim_end_matches('/')));
     let mut seen = RequestGuard { route: route.unwrap_or(UNMATCHED), status: SENDER_LEFT, since: Instant::now() };
     let response = match AssertUnwindSafe(next.run(request)).catch_unwind().await {
         Ok(response) => response,

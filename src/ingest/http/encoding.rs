@@ -13,9 +13,6 @@ use flate2::bufread::{DeflateDecoder, MultiGzDecoder, ZlibDecoder};
 
 use super::error::IngestError;
 
-/// The accepted names, for error messages.
-pub(super) const ENCODINGS: [&str; 4] = ["gzip", "zstd", "deflate", "identity"];
-
 /// Largest zstd window, 8 MiB: RFC 9659 §3 limits senders to it. It limits how much memory a frame can make the decoder
 /// allocate.
 const ZSTD_WINDOW_LOG_MAX: u32 = 23;

@@ -10,9 +10,9 @@ use axum::http::header::{ACCEPT_ENCODING, CONNECTION, RETRY_AFTER, WWW_AUTHENTIC
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
+use super::accepted::{ENCODINGS, media_types};
 use super::answer::json;
-use super::encoding::ENCODINGS;
-use super::media;
+use super::routes::WRITE_ROUTES;
 use crate::admission::AdmissionError;
 
 /// Why a request is refused.
@@ -24,7 +24,7 @@ pub(crate) enum IngestError {
     MalformedToken,
     #[error("token rejected: its id is not in the tokens file, or its secret does not match")]
     WrongToken,
-    #[error("no such path: {path}; send readings to POST {}", super::WRITE_ROUTES.join(" or POST "))]
+    #[error("no such path: {path}; send readings to POST {}", WRITE_ROUTES.join(" or POST "))]
     NotFound { path: String },
     #[error("{detail}; expected the path /v1/hooks/FORMAT")]
     NoFormat { detail: String },
@@ -37,7 +37,7 @@ pub(crate) enum IngestError {
     #[error("query not supported; query MongoDB instead (here CREATE DATABASE does nothing, SHOW DATABASES is empty)")]
     NoQueries,
     #[error("unsupported Content-Type {given:?}; expected one of {}; without the header the body is read as JSON",
-        media::names().collect::<Vec<_>>().join(", "))]
+        media_types().collect::<Vec<_>>().join(", "))]
     MediaType { given: String },
     #[error("unsupported Content-Encoding {given:?}; expected one of {}", ENCODINGS.join(", "))]
     Encoding { given: String },

@@ -3,27 +3,9 @@
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 
+use super::accepted::MEDIA_TYPES;
 use super::error::IngestError;
 use crate::decode::Format;
-
-/// The accepted media types. A new format is one line here.
-const MEDIA_TYPES: [(&str, Format); 10] = [
-    ("application/json", Format::Json),
-    ("application/x-ndjson", Format::Ndjson),
-    ("application/ndjson", Format::Ndjson),
-    ("application/jsonl", Format::Ndjson),
-    ("application/senml+json", Format::Senml),
-    ("application/senml+cbor", Format::SenmlCbor),
-    ("application/cbor", Format::Cbor),
-    ("application/msgpack", Format::MessagePack),
-    ("application/vnd.msgpack", Format::MessagePack),
-    ("application/x-msgpack", Format::MessagePack),
-];
-
-/// The accepted names, for error messages.
-pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    MEDIA_TYPES.iter().map(|(name, _)| *name)
-}
 
 /// The format that Content-Type names; JSON if the header is missing. Parameters (`charset=utf-8`) are ignored: the
 /// decoder accepts UTF-8 only and rejects anything else with a reason.

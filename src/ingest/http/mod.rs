@@ -22,9 +22,11 @@
 //! running requests get the rest of the deadline, new ones still get 503, and the socket closes when no request is
 //! left.
 
+mod accepted;
 mod admit;
 pub(crate) mod answer;
 mod body;
+mod connection_limit;
 mod encoding;
 mod error;
 mod hooks;
@@ -33,6 +35,7 @@ mod media;
 mod otlp;
 mod pipeline;
 mod readings;
+mod routes;
 mod secure;
 pub(crate) mod server;
 mod thingsboard;
@@ -40,6 +43,10 @@ pub mod tokens;
 
 #[cfg(test)]
 mod tests;
+
+pub(crate) use self::hooks::Target as HookTarget;
+pub use self::routes::ROUTES;
+pub use self::server::BindError;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -56,42 +63,13 @@ use tokio_util::sync::CancellationToken;
 
 use self::admit::Shared;
 use self::body::BodyBudget;
+use self::routes::READINGS;
 use self::tokens::{Tokens, TokensError};
 use crate::admission::Admission;
 use crate::config;
 use crate::decode::Formats;
 use crate::ingest::tls::{Certificates, Files, OnTls, TlsError};
 use crate::model::Clock;
-
-pub(crate) use self::hooks::Target as HookTarget;
-pub use self::server::BindError;
-
-const READINGS: &str = "/v1/readings";
-
-/// Every route, as in the metrics label `route` and in the API description.
-pub const ROUTES: [&str; 10] = [
-    READINGS,
-    hooks::HOOKS,
-    otlp::METRICS,
-    thingsboard::TELEMETRY,
-    influx::WRITE_V2,
-    influx::WRITE_V1,
-    influx::WRITE_V3,
-    influx::QUERY,
-    influx::PING,
-    influx::HEALTH,
-];
-
-/// The routes that accept readings, for error messages.
-const WRITE_ROUTES: [&str; 7] = [
-    READINGS,
-    hooks::HOOKS,
-    otlp::METRICS,
-    thingsboard::TELEMETRY,
-    influx::WRITE_V2,
-    influx::WRITE_V1,
-    influx::WRITE_V3,
-];
 
 /// How long connections may take to send the last answers after the last request is done.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);

@@ -22,10 +22,9 @@ use super::admit::{Shared, drained};
 use super::encoding;
 use super::error::{IngestError, RETRY_BUSY_S};
 use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
+use super::routes::METRICS;
 use crate::decode::otlp::Encoding;
 use crate::decode::{Rejects, reasons};
-
-pub(super) const METRICS: &str = "/v1/metrics";
 
 /// Rejects that an answer describes; the others are only counted.
 const TOLD_MAX: usize = 3;

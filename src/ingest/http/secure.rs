@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-use super::server::{Counted, Limited};
+use super::connection_limit::{Counted, Limited};
 use crate::ingest::tls::{Certificates, TlsStream};
 use crate::telemetry::metrics;
 

@@ -4,7 +4,7 @@
 //! the connection open for ever; and no common sender needs HTTP/2. With TLS, ALPN announces HTTP/1.1 to the client.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
+use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,9 +18,10 @@ use axum_server::{Handle, Server};
 use hyper_util::rt::TokioTimer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tower::{Service, service_fn};
 
+use super::connection_limit::{Counted, Limited};
 use super::secure::Secured;
 use crate::ingest::tls::Certificates;
 
@@ -107,45 +108,5 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let mut router = self.0.borrow().clone();
         router.call(request)
-    }
-}
-
-/// Accepts connections up to a limit.
-#[derive(Debug, Clone)]
-pub(super) struct Limited(Arc<Semaphore>);
-
-impl<S> Accept<TcpStream, S> for Limited {
-    type Stream = TcpStream;
-    type Service = Counted<S>;
-    type Future = Ready<io::Result<(TcpStream, Counted<S>)>>;
-
-    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let permit = self.0.clone().try_acquire_owned().map_err(io::Error::other);
-        ready(permit.and_then(|permit| {
-            // Small answers must not wait for the TCP acknowledgement of the previous one.
-            stream.set_nodelay(true)?;
-            Ok((stream, Counted { service, _permit: Arc::new(permit) }))
-        }))
-    }
-}
-
-/// The service of one connection; dropping its last clone releases the permit.
-#[derive(Debug, Clone)]
-pub(super) struct Counted<S> {
-    service: S,
-    _permit: Arc<OwnedSemaphorePermit>,
-}
-
-impl<S: Service<R>, R> Service<R> for Counted<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.service.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: R) -> S::Future {
-        self.service.call(request)
     }
 }

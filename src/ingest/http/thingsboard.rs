@@ -23,8 +23,7 @@ use super::answer;
 use super::encoding::Encoding;
 use super::error::IngestError;
 use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
-
-pub(super) const TELEMETRY: &str = "/api/v1/{token}/telemetry";
+use super::routes::TELEMETRY;
 
 /// The mapping; a configuration can replace it with its own of that name.
 const PROFILE: &str = "thingsboard-telemetry";

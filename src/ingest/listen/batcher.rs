@@ -28,7 +28,7 @@ use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
 use crate::telemetry::rejected;
 
-/// Messages that may wait for a batcher. Their bytes are bounded over all batchers ([`super::BYTES_MAX`]).
+/// Messages that may wait for a batcher. Their bytes are bounded over all batchers ([`super::shared::BYTES_MAX`]).
 pub(super) const QUEUE_MAX: usize = 1024;
 /// Ingest batches that may wait for the next stage, of 256 KiB each.
 const BATCHES_MAX: usize = 4;

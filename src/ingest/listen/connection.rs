@@ -14,7 +14,6 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
 use super::batcher::{AckSender, Incoming};
 use super::clients::Registration;
 use super::codec::{self, Packet, ProtocolError, Publish, Reply, Version};
@@ -22,6 +21,7 @@ use super::connect::Client;
 use super::exchanges::{Exchanges, Sent};
 use super::frames::{self, Frames, Limits, Next};
 use super::inflight::{AckResult, InFlight};
+use super::shared::{BYTES_MAX, LARGE_BYTES_MAX, Shared};
 use crate::config::ListenMqtt;
 use crate::decode::reasons::{NO_SUBSCRIPTION, PAYLOAD_TOO_LARGE, TOPIC_TOO_LONG};
 use crate::ingest::mqtt::link::{AdmissionError, Message};
@@ -463,12 +463,12 @@ async fn room(
 fn weight(held: &Held) -> u32 {
     let detail = held.refused.as_ref().map_or(0, |refused| refused.detail.capacity());
     let bytes = held.publish.memory_bytes() + detail + MESSAGE_BYTES;
-    u32::try_from(bytes.min(super::BYTES_MAX)).unwrap_or(u32::MAX)
+    u32::try_from(bytes.min(BYTES_MAX)).unwrap_or(u32::MAX)
 }
 
 /// The part of the large-packet budget that a packet uses.
 fn large_weight(bytes: Option<usize>) -> u32 {
-    u32::try_from(bytes.unwrap_or_default().min(super::LARGE_BYTES_MAX)).unwrap_or(u32::MAX)
+    u32::try_from(bytes.unwrap_or_default().min(LARGE_BYTES_MAX)).unwrap_or(u32::MAX)
 }
 
 fn large_until(bytes: usize) -> Instant {

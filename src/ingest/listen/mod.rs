@@ -67,75 +67,33 @@ mod frames;
 mod inflight;
 mod log_limit;
 mod port;
+mod shared;
 #[cfg(test)]
 mod tests;
+
+pub use self::port::ListenError;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::task::TaskTracker;
 
 use self::batcher::{Batcher, Incoming};
-use self::clients::Clients;
-use self::log_limit::LimitedLog;
-pub use self::port::ListenError;
 use self::port::{Batchers, Port};
+use self::shared::Shared;
 use super::IngestDeps;
 use super::mqtt::collect::{Collector, Settings};
 use super::tls::{Certificates, Files};
 use super::tokens::{Tokens, TokensError};
 use crate::config::{ListenMqtt, Live, Setter};
-use crate::decode::topic::filter_matches;
 use crate::telemetry::metrics::Source;
 
 /// The setting that names the file of tokens.
 const TOKENS_KEY: &str = "listen.mqtt.tokens_file";
-/// Bytes of messages that may wait for the batchers, over all connections.
-const BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Bytes of large packets that are arriving, over all connections. A packet that is larger than this passes alone.
-const LARGE_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Maximum number of batchers; more of them make smaller ingest batches.
 const GATHERERS_MAX: usize = 4;
-
-/// State shared by all connections.
-struct Shared {
-    settings: ListenMqtt,
-    deps: IngestDeps,
-    tokens: Live<Option<Tokens>>,
-    clients: Clients,
-    /// [`BYTES_MAX`].
-    bytes: Arc<Semaphore>,
-    /// [`LARGE_BYTES_MAX`].
-    large: Arc<Semaphore>,
-    /// The user properties that any topic's configuration turns into tags.
-    user_properties: Arc<[String]>,
-    logs: LimitedLog,
-}
-
-impl Shared {
-    fn new(settings: &ListenMqtt, deps: IngestDeps, tokens: Live<Option<Tokens>>) -> Shared {
-        let mut names: Vec<String> =
-            settings.topics.iter().flat_map(|topic| topic.user_property_tags.clone()).collect();
-        names.sort_unstable();
-        names.dedup();
-        Shared {
-            settings: settings.clone(),
-            logs: LimitedLog::new(deps.clock.clone()),
-            deps,
-            tokens,
-            clients: Clients::default(),
-            bytes: Arc::new(Semaphore::new(BYTES_MAX)),
-            large: Arc::new(Semaphore::new(LARGE_BYTES_MAX)),
-            user_properties: names.into(),
-        }
-    }
-
-    fn is_wanted(&self, topic: &str) -> bool {
-        self.settings.topics.iter().any(|route| filter_matches(&route.filter, topic))
-    }
-}
 
 /// The port: open, but not served yet.
 pub struct MqttListener {

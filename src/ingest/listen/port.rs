@@ -12,10 +12,10 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::task::TaskTracker;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Shared;
 use super::batcher::Incoming;
 use super::connect::{self, ConnectError};
 use super::connection::Connection;
+use super::shared::Shared;
 use crate::config::ListenMqtt;
 use crate::ingest::IngestDeps;
 use crate::ingest::mqtt::SetupError;

@@ -15,6 +15,7 @@ use super::batcher::QUEUE_MAX;
 use super::codec::Version;
 use super::connect::Client;
 use super::connection::{CloseReason, Connection};
+use super::shared::{BYTES_MAX, LARGE_BYTES_MAX};
 use super::*;
 use crate::admission::{AdmissionControl, admission_channel};
 use crate::config::{AckMode, Config, Retained, Subscription};

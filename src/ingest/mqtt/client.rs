@@ -1,93 +1,25 @@
 //! A broker's poll task: connects, receives, hands over, acknowledges, and reconnects.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::acks::{AckTracker, Group};
+use super::acks::AckTracker;
 use super::backoff::Backoff;
+use super::broker::{Broker, BrokerStatus, OnStatus};
 use super::collect::{Collector, Settings};
 use super::connection::{CloseReason, Connection};
-use super::files::{self, Credentials};
-use super::link::{self, Receipt};
-use super::retained::Note;
+use super::files;
+use super::link;
 use super::submit;
 use super::target::{SetupError, Target};
 use super::window::Window;
-use crate::ack::AckOutcome;
-use crate::admission::{Admission, AdmissionError};
-use crate::config::{AckMode, Decoding, Live, Mqtt, MqttProtocol};
+use crate::admission::AdmissionError;
+use crate::config::{Mqtt, MqttProtocol};
 use crate::ingest::IngestDeps;
-use crate::model::Clock;
 use crate::telemetry::metrics::{self, Source};
-
-/// Connection status of a broker, for readiness.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BrokerStatus {
-    /// `host:port`, as in the metrics label `broker`.
-    pub broker: String,
-    /// Whether the connection is open.
-    pub connected: bool,
-    /// Whether the broker has granted every subscription.
-    pub subscribed: bool,
-    /// Why the broker is not ready, or is degraded: also a subscription granted with a lower QoS than requested.
-    pub problem: Option<String>,
-}
-
-impl BrokerStatus {
-    /// Whether messages of every subscription can arrive.
-    pub fn is_ready(&self) -> bool {
-        self.connected && self.subscribed
-    }
-}
-
-/// Called at every change, in the broker's task. It must not block.
-pub type OnStatus = Arc<dyn Fn(BrokerStatus) + Send + Sync>;
-
-/// A message that waits for its PUBACK.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Pending {
-    pub(super) receipt: Receipt,
-    /// Remembered once the message is acknowledged.
-    pub(super) note: Option<Note>,
-    /// Time of receipt on the monotonic clock.
-    pub(super) since_ms: u64,
-}
-
-/// State shared by the connections of a broker.
-pub(super) struct Broker {
-    pub(super) config: Arc<Mqtt>,
-    pub(super) name: String,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) stop: CancellationToken,
-    pub(super) drained: CancellationToken,
-    pub(super) collector: Collector,
-    pub(super) decoding: Live<Decoding>,
-    pub(super) ack_tracker: AckTracker<Pending>,
-    pub(super) window: Window,
-    pub(super) ack: AckMode,
-    pub(super) admission: Admission,
-    /// Why the previous content of the files is used.
-    pub(super) file_problem: Option<String>,
-    /// One outcome per ingest batch in flight, also of older connections. Ingest batches are bounded by the queue and
-    /// by admission.
-    pub(super) settled_tx: mpsc::UnboundedSender<(Group, AckOutcome)>,
-    pub(super) settled: mpsc::UnboundedReceiver<(Group, AckOutcome)>,
-    /// Connections opened so far.
-    pub(super) connections: u64,
-    pub(super) status: BrokerStatus,
-    on_status: OnStatus,
-    target: Target,
-    /// Certificates and password of the last connection.
-    material: Option<Credentials>,
-    backoff: Backoff,
-    pending_shown: i64,
-}
 
 /// Starts the tasks of one broker. They end after `stop` when all accepted messages are acknowledged, or at `drained`
 /// if that comes first.
@@ -215,44 +147,5 @@ impl Broker {
             self.status.problem = Some(end.to_string());
         }
         self.report();
-    }
-
-    /// Publishes the status.
-    pub(super) fn report(&self) {
-        (self.on_status)(self.status.clone());
-    }
-
-    /// Updates the gauge of messages that wait for their PUBACK, by difference, because other brokers add to the same
-    /// gauge.
-    pub(super) fn show_pending(&mut self) {
-        let pending = self.ack_tracker.pending() as i64;
-        if pending != self.pending_shown {
-            metrics::acks_pending_change(Source::Mqtt, pending - self.pending_shown);
-            self.pending_shown = pending;
-        }
-    }
-}
-
-/// Polls once: the output of a future if it is ready.
-pub(super) async fn now<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
-    std::future::poll_fn(|cx| {
-        Poll::Ready(match future.as_mut().poll(cx) {
-            Poll::Ready(output) => Some(output),
-            Poll::Pending => None,
-        })
-    })
-    .await
-}
-
-#[cfg(test)]
-mod tests {
-    use std::pin::pin;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn only_what_is_there_at_once_is_given() {
-        assert_eq!(now(pin!(async { 1 })).await, Some(1));
-        assert_eq!(now(pin!(std::future::pending::<()>())).await, None);
     }
 }

@@ -2,14 +2,16 @@
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use super::client::{Broker, Pending, now};
+use super::broker::{Broker, Pending};
 use super::collect::Take;
-use super::link::{Event, Grant, Link, LinkError, Message, OFFLINE, ONLINE, Sender};
+use super::link::{Event, Grant, Link, LinkError, Message, Sender};
+use super::options::{OFFLINE, ONLINE};
 use super::submit::BATCHES_MAX;
 use super::target::SetupError;
 use super::window::cause;
@@ -378,5 +380,29 @@ impl<'a> Connection<'a> {
             let status = self.broker.config.status_topic.as_deref().map(|topic| (topic, OFFLINE));
             self.sender.close(link, status).await;
         }
+    }
+}
+
+/// Polls once: the output of a future if it is ready.
+async fn now<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    std::future::poll_fn(|cx| {
+        Poll::Ready(match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Some(output),
+            Poll::Pending => None,
+        })
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_what_is_there_at_once_is_given() {
+        assert_eq!(now(pin!(async { 1 })).await, Some(1));
+        assert_eq!(now(pin!(std::future::pending::<()>())).await, None);
     }
 }

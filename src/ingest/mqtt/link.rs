@@ -12,8 +12,10 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::net::TcpStream;
+
+pub(in crate::ingest) use super::event::{AdmissionError, Message, Receipt};
+pub(super) use super::event::{Event, Grant};
 
 use super::files::Credentials;
 use super::socket::Handle;
@@ -21,85 +23,8 @@ use super::target::{SetupError, Target};
 use super::{v4, v5};
 use crate::config::{Mqtt, MqttProtocol};
 
-/// Our own status, published explicitly or as last will.
-pub(super) const ONLINE: &str = "online";
-pub(super) const OFFLINE: &str = "offline";
-
-/// Capacity of rumqttc's request queue. Each receipt is acknowledged once and packet ids have 16 bits, so with a few
-/// more for SUBSCRIBE and DISCONNECT it is never full. Memory is allocated only as needed.
-pub(super) const REQUESTS_MAX: usize = 65_535 + 16;
-
-/// Requests that rumqttc writes, and packets that it reads, before it switches to the other direction.
-pub(super) const REQUEST_BATCH: usize = 1024;
-/// The maximum that rumqttc allows.
-pub(super) const READ_BATCH: usize = 128;
-
-/// Timeout to open a connection, in seconds.
-pub(super) const CONNECT_SECONDS: u64 = 10;
-
 /// Timeout to close a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The acknowledgement that a message requires.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::ingest) enum Receipt {
-    /// QoS 1: PUBACK.
-    PubAck(u16),
-    /// QoS 2: PUBREC. Never requested, but a session created by another client may still hold such messages.
-    PubRec(u16),
-}
-
-#[derive(Debug, Default)]
-pub(in crate::ingest) struct Message {
-    /// The topic; the broker should have verified that it is UTF-8.
-    pub(in crate::ingest) topic: Bytes,
-    pub(in crate::ingest) payload: Bytes,
-    /// `None`: QoS 0.
-    pub(in crate::ingest) receipt: Option<Receipt>,
-    /// The broker had it retained, and sends it because of a subscription.
-    pub(in crate::ingest) is_retained: bool,
-    /// It may have been sent before.
-    pub(in crate::ingest) is_dup: bool,
-    /// MQTT 5: the user properties.
-    pub(in crate::ingest) properties: Vec<(String, String)>,
-    /// Set if the receiver decided not to decode it: it becomes a dead letter.
-    pub(in crate::ingest) refused: Option<AdmissionError>,
-}
-
-/// Why a message is not decoded.
-#[derive(Debug)]
-pub(in crate::ingest) struct AdmissionError {
-    /// One of [`crate::decode::reasons`].
-    pub(in crate::ingest) reason: &'static str,
-    /// For a person.
-    pub(in crate::ingest) detail: String,
-    /// Size of the payload as sent; the message may contain only its beginning.
-    pub(in crate::ingest) payload_bytes: usize,
-}
-
-/// The broker's answer to one filter of a SUBSCRIBE.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Grant {
-    /// Granted, with at most this QoS.
-    Qos(u8),
-    /// Refused, with the broker's reason.
-    Refused(String),
-}
-
-/// An incoming event.
-#[derive(Debug)]
-pub(super) enum Event {
-    /// The connection is open; whether the broker still has the session.
-    Connected {
-        /// From CONNACK.
-        session_present: bool,
-    },
-    Message(Message),
-    /// SUBACK: one answer per filter, in the order of the subscriptions.
-    Subscribed(Vec<Grant>),
-    /// PUBACK for our own status.
-    Published,
-}
 
 /// Why a connection ended, with rumqttc's text.
 #[derive(Debug, thiserror::Error)]

@@ -64,11 +64,14 @@
 
 mod acks;
 mod backoff;
+mod broker;
 mod client;
 pub(in crate::ingest) mod collect;
 mod connection;
+mod event;
 mod files;
 pub(in crate::ingest) mod link;
+mod options;
 pub(in crate::ingest) mod retained;
 mod socket;
 pub(in crate::ingest) mod submit;
@@ -77,7 +80,8 @@ mod v4;
 mod v5;
 mod window;
 
-pub use client::{BrokerStatus, OnStatus, spawn};
+pub use broker::{BrokerStatus, OnStatus};
+pub use client::spawn;
 pub(crate) use collect::{CollectedBatch, Collector, Settings as CollectorSettings};
 pub use target::SetupError;
 

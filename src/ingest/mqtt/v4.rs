@@ -7,8 +7,9 @@ use rumqttc_v4::{
 };
 use tokio::net::TcpStream;
 
+use super::event::{Event, Grant, Message, Receipt};
 use super::files::Credentials;
-use super::link::{CONNECT_SECONDS, Event, Grant, Message, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX, Receipt};
+use super::options::{CONNECT_SECONDS, OFFLINE, READ_BATCH, REQUEST_BATCH, REQUESTS_MAX};
 use super::socket::Handle;
 use super::target::{Scheme, SetupError, Target, dial};
 use crate::config::Mqtt;

@@ -6,6 +6,10 @@ mod certificates;
 mod local;
 mod x509;
 
+pub(crate) use self::certificates::{Certificates, Files, Loaded, TlsStream};
+pub use self::certificates::{OnTls, TlsStatus};
+pub(crate) use self::local::connect_to_any;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,10 +20,6 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{ServerConfig, WebPkiClientVerifier};
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{self, ConfigBuilder, RootCertStore, SupportedProtocolVersion};
-
-pub(crate) use self::certificates::{Certificates, Files, Loaded, TlsStream};
-pub use self::certificates::{OnTls, TlsStatus};
-pub(crate) use self::local::connect_to_any;
 
 /// Why certificates cannot be used. The text never shows any part of a key.
 #[derive(Debug, thiserror::Error)]

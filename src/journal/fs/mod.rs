@@ -7,13 +7,13 @@
 pub mod memory;
 pub mod real;
 
-use std::io;
-use std::path::Path;
-use std::sync::Arc;
-
 #[cfg(any(test, feature = "test-util"))]
 pub use memory::MemFs;
 pub use real::RealFs;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
 
 /// An open file. Reads and writes take an offset; there is no file position.
 pub trait FsFile: Send + Sync {

@@ -20,6 +20,9 @@
 //! segment ([`Tracker::give_up`]). A crash may then mistake an unstored reading with a receipt time for its stored
 //! twin.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -251,6 +254,3 @@ impl Tail {
         taken
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -8,12 +8,15 @@
 //! Equal readings in one bucket are *possible* duplicates: two readings without a time of their own may be equal, and
 //! the store cannot distinguish them from a reading that was stored twice.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
 use super::bucket::{Recomputed, StoredBucket, StoredPage, without_duplicates};
-use super::report::time;
+use super::times::time;
 use crate::model::{FieldSummary, Number, StorageMode};
 
 /// Maximum difference between two sums of doubles, relative to the sum of the absolute values.
@@ -277,6 +280,3 @@ fn equal(a: Number, b: Number) -> bool {
         (a, b) => a.as_f64() == b.as_f64(),
     }
 }
-
-#[cfg(test)]
-mod tests;

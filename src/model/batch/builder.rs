@@ -317,3 +317,16 @@ impl BatchBuilder {
         (schemas.len() - 1) as u32
     }
 }
+
+/// Builds a batch of owned readings (tests and tools); skips readings that exceed a limit.
+impl FromIterator<Reading> for ReadingBatch {
+    fn from_iter<I: IntoIterator<Item = Reading>>(readings: I) -> ReadingBatch {
+        let mut builder = BatchBuilder::new(VALUES_MAX);
+        for reading in readings {
+            if builder.push(&reading).is_err() {
+                builder.abort();
+            }
+        }
+        builder.finish()
+    }
+}

@@ -13,12 +13,12 @@
 
 mod builder;
 
+pub use builder::{BatchBuilder, BuildError, Mark};
+
 use super::ids::stable_hash;
 use super::memory;
 use super::reading::Reading;
 use super::value::{Cursor, ValueRef};
-
-pub use builder::{BatchBuilder, BuildError, Mark};
 
 const FLAG_RECEIPT_TIME: u8 = 1;
 
@@ -310,19 +310,6 @@ impl<'a> ReadingRef<'a> {
         }
         let whole = cursor.rest.is_empty() && numbers == usize::from(self.numbers);
         std::str::from_utf8(self.id).ok().filter(|_| whole)
-    }
-}
-
-/// Builds a batch of owned readings (tests and tools); skips readings that exceed a limit.
-impl FromIterator<Reading> for ReadingBatch {
-    fn from_iter<I: IntoIterator<Item = Reading>>(readings: I) -> ReadingBatch {
-        let mut builder = BatchBuilder::new(VALUES_MAX);
-        for reading in readings {
-            if builder.push(&reading).is_err() {
-                builder.abort();
-            }
-        }
-        builder.finish()
     }
 }
 

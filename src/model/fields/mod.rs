@@ -23,6 +23,9 @@
 //! The shared names are determined again every [`EPOCH_MS`], so that unused names free their space. The journal's
 //! replay skips this check: acknowledged readings are always stored.
 
+#[cfg(test)]
+mod tests;
+
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -296,6 +299,3 @@ impl FieldGuard {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -9,6 +9,8 @@ mod chunked_buffer;
 mod schemas;
 mod split;
 
+pub use split::StatementLimits;
+
 use std::sync::Arc;
 
 use super::field_schema::FieldSchema;
@@ -16,7 +18,6 @@ use super::reading::{Reading, ReadingKey};
 use super::value::{Cursor, ValueRef};
 use chunked_buffer::ChunkedBuffer;
 use schemas::RowSchemas;
-pub use split::StatementLimits;
 
 /// Properties of a row. Kept when the row is moved to another [`Rows`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

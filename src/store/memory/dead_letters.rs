@@ -1,26 +1,13 @@
 //! Dead letters in memory: stored, counted and evicted as in MongoDB, with faults for individual dead letters.
 //! [`crate::dead_letters`] has the design.
 
+use super::judge::{Judge, Verdict};
 use super::{MemoryStore, Pages, lock, unknown};
 use crate::model::DeadLetter;
 use crate::store::{DeadLetterWritten, Evicted, StoreError};
 
 /// Maximum dead letters that one call evicts. Small, so that tests also cover the continuation after it.
 const EVICTED_MAX: u64 = 7;
-
-/// The outcome of storing one dead letter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is stored.
-    Takes,
-    /// It is rejected; the others of the command are stored.
-    Refuses,
-    /// The whole command gets no response, and nothing of it is stored.
-    Hangs,
-}
-
-/// Decides the outcome for each dead letter.
-pub type Judge = Box<dyn FnMut(&DeadLetter) -> Verdict + Send>;
 
 impl MemoryStore {
     /// Calls `judge` for every dead letter from now on.

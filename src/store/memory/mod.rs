@@ -6,9 +6,12 @@
 
 mod check;
 mod dead_letters;
+mod judge;
 pub mod latest;
 mod read;
 mod recompute_summary;
+
+pub use judge::{Judge, Verdict};
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,7 +30,6 @@ use crate::model::summary::entry_bytes;
 use crate::model::{
     BucketStart, DeadLetter, FieldSummary, LatestUpdate, PageKind, PageWrite, Reading, Rows, SensorId, StorageMode,
 };
-pub use dead_letters::{Judge, Verdict};
 use latest::LatestDocument;
 
 /// A stored page.

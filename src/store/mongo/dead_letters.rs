@@ -25,7 +25,7 @@ use crate::model::{DeadLetter, OWN_SOURCE};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::document::int;
 use crate::store::mongo::error::{StatementError, command_code, command_error, describe, statement_error};
-use crate::store::mongo::in_part;
+use crate::store::mongo::limited::in_part;
 use crate::store::mongo::setup::NAMESPACE_NOT_FOUND;
 use crate::store::{BoxFuture, DeadLetterWritten, Evicted, StoreError};
 

@@ -12,6 +12,7 @@ mod bson;
 mod dead_letters;
 mod document;
 mod error;
+mod limited;
 mod maintenance;
 mod names;
 mod pack;
@@ -21,13 +22,6 @@ mod schema;
 mod setup;
 mod write;
 
-use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
-
-use mongodb::bson::{Document, RawDocumentBuf, doc};
-use mongodb::options::ClientOptions;
-use mongodb::{Client, Collection, Database};
-
 pub use dead_letters::{DeadLetterDocument, DeadLetterId};
 pub use maintenance::convert::{ConvertOptions, Hook};
 pub use maintenance::reconcile::ReconcileOptions;
@@ -35,6 +29,13 @@ pub use names::{BUCKETS, DEAD_LETTERS, LATEST, META, READINGS, SUMMARIES};
 pub use pack::packed_bytes;
 pub use read::pipelines::{ReadingsLocation, raw_readings_pipeline};
 pub use schema::latest_and_tag_indexes::{OptionalIndexes, TAGS_INDEX};
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use mongodb::bson::{Document, RawDocumentBuf, doc};
+use mongodb::options::ClientOptions;
+use mongodb::{Client, Collection, Database};
 
 use super::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
@@ -49,8 +50,9 @@ use crate::config;
 use crate::model::{BucketStart, DeadLetter, LatestUpdate, PageKind, PageWrite, SensorId, Span, StorageMode};
 use crate::telemetry::metrics;
 use error::{StatementError, command_code, command_error, concern_error, describe, statement_error};
+use limited::{in_part, limited, timed_out};
 use pack::{CommandOptions, WriteConcern};
-use write::time_series::TimeSeriesWriter;
+use write::time_series_writer::TimeSeriesWriter;
 
 /// The result of detecting native time-series collections.
 #[derive(Debug, Clone, Copy)]
@@ -165,41 +167,6 @@ impl MongoStore {
             answers.extend(self.write_kind(b, comment).await.map_err(in_part)?);
             Ok(answers)
         })
-    }
-}
-
-/// Runs an operation in a separate task for at most this time, and cancels it when the caller stops waiting: abandoned
-/// tasks would pile up with the retries. The driver closes a connection whose command is dropped midway.
-pub(super) async fn limited<T: Send + 'static>(
-    time: Duration,
-    operation: impl Future<Output = mongodb::error::Result<T>> + Send + 'static,
-) -> Result<mongodb::error::Result<T>, StoreError> {
-    let mut task = AbortOnDrop(tokio::spawn(operation));
-    match tokio::time::timeout(time, &mut task.0).await {
-        Ok(Ok(result)) => Ok(result),
-        Ok(Err(_)) => Err(StoreError::Unknown { kind: "driver", detail: "the driver's task panicked".into() }),
-        Err(_) => Err(timed_out(time)),
-    }
-}
-
-/// The error of an operation that did not finish within `store.timeout`.
-fn timed_out(time: Duration) -> StoreError {
-    StoreError::Unknown { kind: "timeout", detail: format!("no answer within store.timeout ({time:?})") }
-}
-
-struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// An error after a part was stored: the outcome of the whole is unknown.
-fn in_part(error: StoreError) -> StoreError {
-    match error {
-        StoreError::NotApplied { kind, detail } => StoreError::Unknown { kind, detail },
-        unknown => unknown,
     }
 }
 

@@ -15,6 +15,8 @@
 mod handshake;
 mod target;
 
+pub(crate) use self::target::Target;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,12 +35,10 @@ use super::body::{ReceivedBody, drain, receive};
 use super::encoding::Encoding;
 use super::error::IngestError;
 use super::pipeline::{self, DecodedBody};
+use super::routes::HOOKS;
 use crate::model::{DEAD_PAYLOAD_BYTES_MAX, DeadLetter};
 use crate::telemetry::metrics::Source;
 
-pub(crate) use self::target::Target;
-
-pub(super) const HOOKS: &str = "/v1/hooks/{format}";
 /// With the slash that AWS appends.
 const HOOKS_SLASH: &str = "/v1/hooks/{format}/";
 

@@ -26,15 +26,9 @@ use super::body::receive;
 use super::encoding::Encoding;
 use super::error::IngestError;
 use super::pipeline::{self, DecodeOptions, Origin};
+use super::routes::{HEALTH, PING, QUERY, WRITE_V1, WRITE_V2, WRITE_V3};
 use crate::decode::{Format, Rejects, TsUnit, reasons};
 use crate::telemetry::metrics::{self, Source};
-
-pub(super) const WRITE_V1: &str = "/write";
-pub(super) const WRITE_V2: &str = "/api/v2/write";
-pub(super) const WRITE_V3: &str = "/api/v3/write_lp";
-pub(super) const QUERY: &str = "/query";
-pub(super) const PING: &str = "/ping";
-pub(super) const HEALTH: &str = "/health";
 
 /// Size limit of the body of a query.
 const QUERY_BYTES_MAX: u64 = 64 << 10;

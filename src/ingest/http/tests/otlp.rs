@@ -2,7 +2,7 @@
 
 use super::readings::tokens_file;
 use super::rig::{Answer, Request, Rig, post};
-use crate::ingest::http::otlp::METRICS;
+use crate::ingest::http::routes::METRICS;
 use crate::model::Value;
 
 const GOOD: &str = r#"{"name":"temp","gauge":{"dataPoints":[{"asDouble":21.5}]}}"#;

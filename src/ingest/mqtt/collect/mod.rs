@@ -1,6 +1,9 @@
 //! Turns messages into ingest batches: finds the subscription of each message, decodes it, and collects readings and
 //! dead letters until they are handed over. Pure: no IO, no clock, no metric.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use chrono_tz::Tz;
@@ -403,6 +406,3 @@ fn dead_letter(source: &str, message: &Message, received_at_ms: i64, first: &dec
     let payload = (&message.payload[..], payload_bytes);
     DeadLetter::keep_part(received_at_ms, source, topic, payload, first.reason, &first.detail)
 }
-
-#[cfg(test)]
-mod tests;

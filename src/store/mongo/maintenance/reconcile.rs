@@ -59,7 +59,7 @@ use crate::store::mongo::maintenance::drop_duplicates::Dropped;
 use crate::store::mongo::pack::SERIES;
 use crate::store::mongo::read::bucket_reader::{Collections, Native, failed, key_of, page_id};
 use crate::store::mongo::write::recompute_summary;
-use crate::store::mongo::write::time_series::TimeSeriesWriter;
+use crate::store::mongo::write::time_series_writer::TimeSeriesWriter;
 
 /// Pause before buckets that differ are read again, if measurements may be ahead of their document.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);

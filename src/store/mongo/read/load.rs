@@ -26,8 +26,8 @@ use crate::model::{BucketKey, StorageMode};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::document::{int, majority_from_primary, page_of, summary_bytes};
 use crate::store::mongo::error::command_error;
+use crate::store::mongo::limited::timed_out;
 use crate::store::mongo::pack::SERIES;
-use crate::store::mongo::timed_out;
 use crate::store::{LoadRequest, LoadResult, LoadedBucket, LoadedPage, StoreError};
 
 /// Maximum pages per `find`: without readings, and in bytes of readings as reported by the heads.

@@ -5,3 +5,4 @@ pub(super) mod high_water;
 pub(super) mod latest;
 pub(super) mod recompute_summary;
 pub(super) mod time_series;
+pub(super) mod time_series_writer;

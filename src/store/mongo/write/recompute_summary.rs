@@ -24,7 +24,7 @@ use crate::store::mongo::document::{
 use crate::store::mongo::error::concern_error;
 use crate::store::mongo::names::BUCKETS;
 use crate::store::mongo::pack::{SCHEMA_VERSION, SERIES};
-use crate::store::mongo::write::time_series::TimeSeriesWriter;
+use crate::store::mongo::write::time_series_writer::TimeSeriesWriter;
 use crate::store::summary_pages::{Chunk, PageState, Plan, Several, chunks, plan};
 
 /// Attempts when concurrent writers change the bucket.

@@ -11,22 +11,18 @@
 //!
 //! If a second instance writes the same sensor, delivery is only at least once, as documented.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mongodb::bson::{Document, RawDocumentBuf};
-use mongodb::{Collection, Database};
 
 use crate::model::rows::Row;
 use crate::model::{PageKind, PageWrite};
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::bson::Writer;
-use crate::store::mongo::command_error;
-use crate::store::mongo::error::{StatementError, concern_error, statement_error};
-use crate::store::mongo::in_part;
+use crate::store::mongo::error::{StatementError, command_error, concern_error, statement_error};
+use crate::store::mongo::limited::in_part;
 use crate::store::mongo::names::READINGS;
 use crate::store::mongo::pack::{self, CommandOptions};
-use crate::store::mongo::timed_out;
-use crate::store::mongo::write::fence::Fence;
 use crate::store::{BoxFuture, PageWriteResult, StoreError};
 use crate::telemetry::metrics;
 
@@ -34,36 +30,6 @@ use crate::telemetry::metrics;
 const MEASUREMENTS_MAX: usize = 50_000;
 /// Maximum bytes per command, below the 16 MiB limit of a raw command.
 const COMMAND_BYTES_MAX: usize = 12 << 20;
-
-/// The state that time-series buckets need in addition to pages.
-#[derive(Debug)]
-pub(in crate::store::mongo) struct TimeSeriesWriter {
-    pub(in crate::store::mongo) db: Database,
-    pub(in crate::store::mongo) readings: Collection<RawDocumentBuf>,
-    pub(in crate::store::mongo) options: CommandOptions,
-    pub(in crate::store::mongo) fence: Fence,
-    /// `store.timeout`
-    pub(in crate::store::mongo) timeout: Duration,
-}
-
-impl TimeSeriesWriter {
-    pub(in crate::store::mongo) fn new(db: &Database, options: CommandOptions, timeout: Duration) -> TimeSeriesWriter {
-        TimeSeriesWriter { db: db.clone(), readings: db.collection(READINGS), options, fence: Fence::new(), timeout }
-    }
-
-    /// Runs one step of a longer operation for at most `store.timeout`.
-    pub(in crate::store::mongo) async fn in_time<T>(
-        &self,
-        step: impl Future<Output = mongodb::error::Result<T>>,
-    ) -> mongodb::error::Result<T> {
-        match tokio::time::timeout(self.timeout, step).await {
-            Ok(done) => done,
-            Err(_) => {
-                Err(std::io::Error::new(std::io::ErrorKind::TimedOut, timed_out(self.timeout).to_string()).into())
-            }
-        }
-    }
-}
 
 impl MongoStore {
     /// Stores measurements and summaries. Once a measurement may be stored, every later failure is `Unknown`, and a

@@ -1,0 +1,10 @@
+//! What an answer of the store changed.
+
+/// The effect of an answer.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(in crate::accumulate) struct WriteOutcome {
+    /// Readings now known to be stored.
+    pub(in crate::accumulate) stored: u64,
+    /// Readings dropped because they had been stored before.
+    pub(in crate::accumulate) duplicates: u64,
+}

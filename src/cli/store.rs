@@ -1,0 +1,10 @@
+//! The store of the configuration, for commands that work on it.
+
+use crate::config::Config;
+use crate::store::mongo::{MongoStore, OptionalIndexes};
+
+pub(super) async fn store(config: &Config) -> Result<MongoStore, String> {
+    let optional_indexes = OptionalIndexes { latest: config.latest.enabled, tags_index: config.store.tags_index };
+    let store = MongoStore::new(&config.store, config.bucket.span, config.dead_letters.retention).await?;
+    Ok(store.with_latest_and_tags(optional_indexes))
+}

@@ -1,0 +1,21 @@
+//! The paths of the port. `router` in the module above gives each its handler.
+
+pub(super) const READINGS: &str = "/v1/readings";
+pub(super) const HOOKS: &str = "/v1/hooks/{format}";
+/// OTLP.
+pub(super) const METRICS: &str = "/v1/metrics";
+/// ThingsBoard.
+pub(super) const TELEMETRY: &str = "/api/v1/{token}/telemetry";
+/// InfluxDB 1.x, 2.x and 3.x.
+pub(super) const WRITE_V1: &str = "/write";
+pub(super) const WRITE_V2: &str = "/api/v2/write";
+pub(super) const WRITE_V3: &str = "/api/v3/write_lp";
+pub(super) const QUERY: &str = "/query";
+pub(super) const PING: &str = "/ping";
+pub(super) const HEALTH: &str = "/health";
+
+/// Every route, as in the metrics label `route` and in the API description.
+pub const ROUTES: [&str; 10] = [READINGS, HOOKS, METRICS, TELEMETRY, WRITE_V2, WRITE_V1, WRITE_V3, QUERY, PING, HEALTH];
+
+/// The routes that accept readings, for error messages.
+pub(super) const WRITE_ROUTES: [&str; 7] = [READINGS, HOOKS, METRICS, TELEMETRY, WRITE_V2, WRITE_V1, WRITE_V3];

@@ -1,0 +1,55 @@
+//! The state that all connections of the port share.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use super::clients::Clients;
+use super::log_limit::LimitedLog;
+use crate::config::{ListenMqtt, Live};
+use crate::decode::topic::filter_matches;
+use crate::ingest::IngestDeps;
+use crate::ingest::tokens::Tokens;
+
+/// Bytes of messages that may wait for the batchers, over all connections.
+pub(super) const BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Bytes of large packets that are arriving, over all connections. A packet that is larger than this passes alone.
+pub(super) const LARGE_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// State shared by all connections.
+pub(super) struct Shared {
+    pub(super) settings: ListenMqtt,
+    pub(super) deps: IngestDeps,
+    pub(super) tokens: Live<Option<Tokens>>,
+    pub(super) clients: Clients,
+    /// [`BYTES_MAX`].
+    pub(super) bytes: Arc<Semaphore>,
+    /// [`LARGE_BYTES_MAX`].
+    pub(super) large: Arc<Semaphore>,
+    /// The user properties that any topic's configuration turns into tags.
+    pub(super) user_properties: Arc<[String]>,
+    pub(super) logs: LimitedLog,
+}
+
+impl Shared {
+    pub(super) fn new(settings: &ListenMqtt, deps: IngestDeps, tokens: Live<Option<Tokens>>) -> Shared {
+        let mut names: Vec<String> =
+            settings.topics.iter().flat_map(|topic| topic.user_property_tags.clone()).collect();
+        names.sort_unstable();
+        names.dedup();
+        Shared {
+            settings: settings.clone(),
+            logs: LimitedLog::new(deps.clock.clone()),
+            deps,
+            tokens,
+            clients: Clients::default(),
+            bytes: Arc::new(Semaphore::new(BYTES_MAX)),
+            large: Arc::new(Semaphore::new(LARGE_BYTES_MAX)),
+            user_properties: names.into(),
+        }
+    }
+
+    pub(super) fn is_wanted(&self, topic: &str) -> bool {
+        self.settings.topics.iter().any(|route| filter_matches(&route.filter, topic))
+    }
+}

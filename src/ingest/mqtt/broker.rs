@@ -1,0 +1,100 @@
+//! The state of one broker, which its connections share one after the other.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::acks::{AckTracker, Group};
+use super::backoff::Backoff;
+use super::collect::Collector;
+use super::event::Receipt;
+use super::files::Credentials;
+use super::retained::Note;
+use super::target::Target;
+use super::window::Window;
+use crate::ack::AckOutcome;
+use crate::admission::Admission;
+use crate::config::{AckMode, Decoding, Live, Mqtt};
+use crate::model::Clock;
+use crate::telemetry::metrics::{self, Source};
+
+/// Connection status of a broker, for readiness.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrokerStatus {
+    /// `host:port`, as in the metrics label `broker`.
+    pub broker: String,
+    /// Whether the connection is open.
+    pub connected: bool,
+    /// Whether the broker has granted every subscription.
+    pub subscribed: bool,
+    /// Why the broker is not ready, or is degraded: also a subscription granted with a lower QoS than requested.
+    pub problem: Option<String>,
+}
+
+impl BrokerStatus {
+    /// Whether messages of every subscription can arrive.
+    pub fn is_ready(&self) -> bool {
+        self.connected && self.subscribed
+    }
+}
+
+/// Called at every change, in the broker's task. It must not block.
+pub type OnStatus = Arc<dyn Fn(BrokerStatus) + Send + Sync>;
+
+/// A message that waits for its PUBACK.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pending {
+    pub(super) receipt: Receipt,
+    /// Remembered once the message is acknowledged.
+    pub(super) note: Option<Note>,
+    /// Time of receipt on the monotonic clock.
+    pub(super) since_ms: u64,
+}
+
+/// State shared by the connections of a broker.
+pub(super) struct Broker {
+    pub(super) config: Arc<Mqtt>,
+    pub(super) name: String,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) stop: CancellationToken,
+    pub(super) drained: CancellationToken,
+    pub(super) collector: Collector,
+    pub(super) decoding: Live<Decoding>,
+    pub(super) ack_tracker: AckTracker<Pending>,
+    pub(super) window: Window,
+    pub(super) ack: AckMode,
+    pub(super) admission: Admission,
+    /// Why the previous content of the files is used.
+    pub(super) file_problem: Option<String>,
+    /// One outcome per ingest batch in flight, also of older connections. Ingest batches are bounded by the queue and
+    /// by admission.
+    pub(super) settled_tx: mpsc::UnboundedSender<(Group, AckOutcome)>,
+    pub(super) settled: mpsc::UnboundedReceiver<(Group, AckOutcome)>,
+    /// Connections opened so far.
+    pub(super) connections: u64,
+    pub(super) status: BrokerStatus,
+    pub(super) on_status: OnStatus,
+    pub(super) target: Target,
+    /// Certificates and password of the last connection.
+    pub(super) material: Option<Credentials>,
+    pub(super) backoff: Backoff,
+    pub(super) pending_shown: i64,
+}
+
+impl Broker {
+    /// Publishes the status.
+    pub(super) fn report(&self) {
+        (self.on_status)(self.status.clone());
+    }
+
+    /// Updates the gauge of messages that wait for their PUBACK, by difference, because other brokers add to the same
+    /// gauge.
+    pub(super) fn show_pending(&mut self) {
+        let pending = self.ack_tracker.pending() as i64;
+        if pending != self.pending_shown {
+            metrics::acks_pending_change(Source::Mqtt, pending - self.pending_shown);
+            self.pending_shown = pending;
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What a connection receives, the same for MQTT 3.1.1 and 5.
+
+use bytes::Bytes;
+
+/// The acknowledgement that a message requires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::ingest) enum Receipt {
+    /// QoS 1: PUBACK.
+    PubAck(u16),
+    /// QoS 2: PUBREC. Never requested, but a session created by another client may still hold such messages.
+    PubRec(u16),
+}
+
+#[derive(Debug, Default)]
+pub(in crate::ingest) struct Message {
+    /// The topic; the broker should have verified that it is UTF-8.
+    pub(in crate::ingest) topic: Bytes,
+    pub(in crate::ingest) payload: Bytes,
+    /// `None`: QoS 0.
+    pub(in crate::ingest) receipt: Option<Receipt>,
+    /// The broker had it retained, and sends it because of a subscription.
+    pub(in crate::ingest) is_retained: bool,
+    /// It may have been sent before.
+    pub(in crate::ingest) is_dup: bool,
+    /// MQTT 5: the user properties.
+    pub(in crate::ingest) properties: Vec<(String, String)>,
+    /// Set if the receiver decided not to decode it: it becomes a dead letter.
+    pub(in crate::ingest) refused: Option<AdmissionError>,
+}
+
+/// Why a message is not decoded.
+#[derive(Debug)]
+pub(in crate::ingest) struct AdmissionError {
+    /// One of [`crate::decode::reasons`].
+    pub(in crate::ingest) reason: &'static str,
+    /// For a person.
+    pub(in crate::ingest) detail: String,
+    /// Size of the payload as sent; the message may contain only its beginning.
+    pub(in crate::ingest) payload_bytes: usize,
+}
+
+/// The broker's answer to one filter of a SUBSCRIBE.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Grant {
+    /// Granted, with at most this QoS.
+    Qos(u8),
+    /// Refused, with the broker's reason.
+    Refused(String),
+}
+
+/// An incoming event.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// The connection is open; whether the broker still has the session.
+    Connected {
+        /// From CONNACK.
+        session_present: bool,
+    },
+    Message(Message),
+    /// SUBACK: one answer per filter, in the order of the subscriptions.
+    Subscribed(Vec<Grant>),
+    /// PUBACK for our own status.
+    Published,
+}

@@ -1,0 +1,29 @@
+//! What the journal holds, for metrics and the admin port.
+
+/// The state of the journal.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JournalStats {
+    /// Size on disk, including the segment pool.
+    pub bytes: u64,
+    /// The limit in effect, from `journal.max_bytes`.
+    pub bytes_max: u64,
+    /// Segment files, without the pool.
+    pub segments: usize,
+    /// Entries that the follower has not returned yet.
+    pub backlog_entries: u64,
+    /// Entries from the first unstored one to the newest.
+    pub unstored_entries: u64,
+    /// The sequence of the first unstored entry; `None` if everything is stored.
+    pub unstored_from: Option<u64>,
+    /// Entries of an earlier run that were replayed, out of [`JournalStats::replay_total`].
+    pub replay_done: u64,
+    /// Entries of an earlier run to replay.
+    pub replay_total: u64,
+    /// Wall-clock time at which the oldest unstored entry was appended, in milliseconds since 1970. Survives restarts.
+    pub oldest_unstored_ms: Option<i64>,
+    /// Age of that entry in milliseconds, independent of later changes of the wall clock. For an entry of an earlier
+    /// process: the age by the wall clock at this start (at least 0), plus the time since.
+    pub oldest_unstored_age_ms: Option<u64>,
+    /// The first failure of the journal.
+    pub broken: Option<String>,
+}
