@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +32,7 @@ use self::reload::Running;
 use crate::accumulate::state::ShardSettings;
 use crate::accumulate::task::{ShardGauges, ShardTask};
 use crate::accumulate::{PageLimits, ShardHandle};
-use crate::admin::{Admin, Health, TokenSource};
+use crate::admin::{Admin, AdminError, Health, TokenSource};
 use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use crate::config::{AckMode, Config, Decoding, Live};
 use crate::enrich::{Enrichment, Registry};
@@ -41,10 +41,11 @@ use crate::flush::backoff::Backoff;
 use crate::flush::dead_letters::DeadLetters;
 use crate::flush::due::DuePolicy;
 use crate::ingest;
-use crate::ingest::http::HttpIngest;
-use crate::ingest::listen::MqttListener;
-use crate::ingest::mqtt::{self, BrokerStatus};
-use crate::journal::{self, Journal};
+use crate::ingest::http::{HttpError, HttpIngest};
+use crate::ingest::listen::{ListenError, MqttListener};
+use crate::ingest::mqtt::{self, BrokerStatus, SetupError};
+use crate::ingest::tokens::TokensError;
+use crate::journal::{self, Journal, JournalError};
 use crate::latest::state::LatestSettings;
 use crate::latest::{LatestGauges, LatestHandle, LatestTask};
 use crate::model::summary::PAGE_SUMMARY_BYTES_MAX;
@@ -64,13 +65,33 @@ const SEEN_MAX: usize = 8192;
 /// Time for the admin port's last responses, beyond the deadline.
 const ADMIN_GRACE: Duration = Duration::from_secs(1);
 
-/// Why the service cannot start.
+/// What could not be started, and why.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct StartError(String);
-
-fn start_error(error: impl std::fmt::Display) -> StartError {
-    StartError(error.to_string())
+pub enum StartError {
+    /// The admin port.
+    #[error("{0}")]
+    Admin(#[from] AdminError),
+    /// The port for readings over HTTP.
+    #[error("{0}")]
+    Http(#[from] HttpError),
+    /// The port for MQTT devices.
+    #[error("{0}")]
+    MqttListener(#[from] ListenError),
+    /// The tokens of readers, if the HTTP port is disabled.
+    #[error("{0}")]
+    Tokens(#[from] TokensError),
+    /// The connection to a broker.
+    #[error("{0}")]
+    Broker(#[from] SetupError),
+    /// The journal cannot be opened.
+    #[error("{0}")]
+    Journal(#[from] JournalError),
+    /// The task that opens the journal panicked.
+    #[error("{0}")]
+    JournalTask(#[source] JoinError),
+    /// The threads of the journal.
+    #[error("{0}")]
+    JournalThreads(#[source] std::io::Error),
 }
 
 /// A running service.
@@ -239,9 +260,9 @@ impl ServiceContext {
             on_broken: Box::new(move |why| broken.fail(format!("journal: {why}"))),
         };
         let config = self.config.journal.clone();
-        let opened = tokio::task::spawn_blocking(move || Journal::open(&config, env)).await.map_err(start_error)?;
-        let mut opened = opened.map_err(start_error)?;
-        opened.journal.start(ingest_batches).map_err(start_error)?;
+        let opened = tokio::task::spawn_blocking(move || Journal::open(&config, env)).await;
+        let mut opened = opened.map_err(StartError::JournalTask)??;
+        opened.journal.start(ingest_batches).map_err(StartError::JournalThreads)?;
         let task = self.spawn("router", async move { ended(router.follow(opened.follower).await) });
         Ok((task, Some(opened.journal)))
     }
@@ -320,7 +341,7 @@ impl Service {
             flusher: flusher.clone(),
         });
         // Ports first: they fail most often, and nothing else has started yet.
-        let admin = Admin::bind(&config.admin, health.clone(), clock.clone()).await.map_err(start_error)?;
+        let admin = Admin::bind(&config.admin, health.clone(), clock.clone()).await?;
         let (stop, drained) = (CancellationToken::new(), CancellationToken::new());
         let ((setter, decoding), of_ports) = (Live::new(config.decoding()), health.clone());
         let env = ingest::IngestDeps {
@@ -337,7 +358,7 @@ impl Service {
         let readers = match &ports.http {
             Some(http) => http.tokens(),
             None if repeats => None,
-            None => ingest::http::tokens(&config.http).map_err(start_error)?,
+            None => ingest::http::tokens(&config.http)?,
         };
         let readers = TokenSource::new(readers);
         let reloader = Reloader::new(Running {
@@ -518,11 +539,11 @@ impl IngestPorts {
         if config.http.enabled {
             let (decoding, admission, clock) = (env.decoding.now(), env.admission.clone(), env.clock.clone());
             let http = HttpIngest::bind(&config.http, decoding, admission, clock, &env.on_tls).await;
-            ports.http = Some(http.map_err(start_error)?);
+            ports.http = Some(http?);
         }
         if config.listen.mqtt.enabled {
             let devices = MqttListener::bind(&config.listen.mqtt, env.clone()).await;
-            ports.devices = Some(devices.map_err(start_error)?);
+            ports.devices = Some(devices?);
         }
         Ok(ports)
     }
@@ -540,7 +561,7 @@ fn start_front(
         let on_status = Arc::new(move |status: BrokerStatus| {
             health.mqtt(&status.broker, status.is_ready(), status.problem);
         });
-        let task = mqtt::spawn(broker.clone(), env.clone(), on_status).map_err(start_error)?;
+        let task = mqtt::spawn(broker.clone(), env.clone(), on_status)?;
         front.push(watched(context, broker.url.clone(), task));
     }
     if let Some(devices) = ports.devices {

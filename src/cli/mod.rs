@@ -8,6 +8,7 @@ mod maintain;
 mod probe;
 mod run;
 
+use std::error::Error;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ use clap::{Parser, Subcommand};
 
 use crate::config::{self, Config};
 use crate::store::Store;
-use crate::store::mongo::{MongoStore, OptionalIndexes};
+use crate::store::mongo::{MongoStore, OptionalIndexes, StoreConfigError};
 
 /// Stores sensor readings from MQTT and HTTP in MongoDB, in hourly buckets, each acknowledged reading exactly once
 #[derive(Parser)]
@@ -178,7 +179,7 @@ fn with_config(command: Command, loaded: config::Loaded, path: Option<PathBuf>) 
     code
 }
 
-async fn store(config: &Config) -> Result<MongoStore, String> {
+async fn store(config: &Config) -> Result<MongoStore, StoreConfigError> {
     let optional_indexes = OptionalIndexes { latest: config.latest.enabled, tags_index: config.store.tags_index };
     let store = MongoStore::new(&config.store, config.bucket.span, config.dead_letters.retention).await?;
     Ok(store.with_latest_and_tags(optional_indexes))
@@ -199,14 +200,14 @@ async fn init(config: &Config, shard: bool) -> ExitCode {
             // Before anything is created.
             store.can_shard().await?;
         }
-        let prepared = store.prepare().await.map_err(|e| e.to_string())?;
+        let prepared = store.prepare().await?;
         prepared.changes.iter().for_each(|change| say(change));
         prepared.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
         if shard {
             store.shard().await?.iter().for_each(|line| say(line));
         }
         say(&format!("ready: MongoDB {}, {}", prepared.server_version, prepared.mode_reason));
-        Ok::<(), String>(())
+        Ok::<(), Box<dyn Error>>(())
     };
     match done.await {
         Ok(()) => ExitCode::SUCCESS,

@@ -48,6 +48,7 @@ pub use error::{ConfigErrors, Problem};
 pub use live::{Live, Setter};
 pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
 pub use manager::{Manager, manager};
+pub use reader::SecretFileError;
 pub use reference::reference;
 pub(crate) use suggest::nearest;
 pub use tls::{ClientAuth, Tls, TlsVersion};

@@ -27,6 +27,7 @@ use crate::model::summary::entry_bytes;
 use crate::model::{
     BucketStart, DeadLetter, FieldSummary, LatestUpdate, PageKind, PageWrite, Reading, Rows, SensorId, StorageMode,
 };
+pub use check::{BrokenInvariant, InvalidPage};
 pub use dead_letters::{Judge, Verdict};
 use latest::LatestDocument;
 

@@ -21,6 +21,7 @@ mod schema;
 mod setup;
 mod write;
 
+use std::num::ParseIntError;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,7 @@ pub use names::{BUCKETS, DEAD_LETTERS, LATEST, META, READINGS, SUMMARIES};
 pub use pack::packed_bytes;
 pub use read::pipelines::{ReadingsLocation, raw_readings_pipeline};
 pub use schema::latest_and_tag_indexes::{OptionalIndexes, TAGS_INDEX};
+pub use setup::SchemaError;
 
 use super::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
@@ -61,6 +63,20 @@ struct Native {
     there: bool,
 }
 
+/// Why the settings of the store cannot be used. The text does not contain the URI.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreConfigError {
+    /// The URI cannot be parsed. The driver's message may quote it with its password, so it is omitted.
+    #[error("store.uri: not a valid MongoDB connection string")]
+    Uri,
+    /// The driver refuses the options of the URI.
+    #[error("store.uri: {}", describe(.0))]
+    Options(#[source] mongodb::error::Error),
+    /// `store.write_concern` is neither `majority` nor a number.
+    #[error("store.write_concern: expected `majority` or a number")]
+    WriteConcern(#[from] ParseIntError),
+}
+
 /// The MongoDB store.
 #[derive(Debug, Clone)]
 pub struct MongoStore {
@@ -83,22 +99,23 @@ impl MongoStore {
     /// Creates a store for the configured server. Sends nothing yet.
     ///
     /// # Errors
-    /// The URI or the write concern is invalid; the text does not contain the URI.
-    pub async fn new(config: &config::Store, span: Span, dead_letters: Duration) -> Result<MongoStore, String> {
-        // The driver's message may quote the URI, which may contain a password.
-        let mut options = ClientOptions::parse(config.uri.reveal())
-            .await
-            .map_err(|_| "store.uri: not a valid MongoDB connection string".to_owned())?;
+    /// The URI or the write concern is invalid.
+    pub async fn new(
+        config: &config::Store,
+        span: Span,
+        dead_letters: Duration,
+    ) -> Result<MongoStore, StoreConfigError> {
+        let mut options = ClientOptions::parse(config.uri.reveal()).await.map_err(|_| StoreConfigError::Uri)?;
         options.app_name.get_or_insert_with(|| "hourbucket".to_owned());
         options.max_pool_size.get_or_insert(config.pool_max);
         options.max_connecting.get_or_insert(4);
         options.server_selection_timeout = Some(config.connect_timeout);
         options.connect_timeout = Some(config.connect_timeout);
-        let client = Client::with_options(options).map_err(|e| format!("store.uri: {}", describe(&e)))?;
+        let client = Client::with_options(options).map_err(StoreConfigError::Options)?;
         let db = client.database(&config.database);
         let write_concern = match config.write_concern.as_str() {
             "majority" => WriteConcern::Majority,
-            n => WriteConcern::Members(n.parse().map_err(|_| "store.write_concern: expected `majority` or a number")?),
+            n => WriteConcern::Members(n.parse()?),
         };
         // Shorter than this process' own timeout, so that the server can report what it waited for.
         let wtimeout_ms = i32::try_from(config.timeout.as_millis() / 4 * 3).unwrap_or(i32::MAX).max(1);
