@@ -73,7 +73,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         ],
     ),
     ("flush", &["model", "ack", "store", "config", "telemetry"]),
-    ("latest", &["model", "ack", "flush", "store(LatestWriteResult|StoreError)", "telemetry"]),
+    ("latest", &["model", "ack", "flush", "store(LatestWriteResult|StoreError|StoreErrorKind)", "telemetry"]),
     ("enrich", &["model", "store(registry|StoreError)", "config", "telemetry"]),
     ("store", &["model", "maintain", "config", "telemetry"]),
     ("maintain", &["model"]),

@@ -162,8 +162,7 @@ impl Running {
             let device_tokens = if has_devices { listen::tokens(&config.listen.mqtt)? } else { None };
             let mut certificates = vec![];
             for (port, files) in ports.into_iter().filter_map(|(port, files)| Some((port?, files?))) {
-                let loaded =
-                    files.read().map_err(|source| ReloadError::Certificates { port: port.port(), source })?;
+                let loaded = files.read().map_err(|source| ReloadError::Certificates { port: port.port(), source })?;
                 certificates.push((port, loaded));
             }
             Ok(Ready { config, http_tokens, device_tokens, certificates })

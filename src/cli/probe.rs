@@ -29,9 +29,7 @@ pub(super) struct ProbeError {
 
 #[derive(Debug, thiserror::Error)]
 enum ProbeFault {
-    #[error(
-        "admin.tls requires client certificates, and the probe has none; set admin.tls.client_auth = \"optional\""
-    )]
+    #[error("admin.tls requires client certificates, and the probe has none; set admin.tls.client_auth = \"optional\"")]
     ClientCertificate,
     /// The answer is not 200.
     #[error("{status}: {body}")]

@@ -116,9 +116,7 @@ pub fn taken_over(old: &Config, new: &Config) -> Config {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReloadConflict {
     /// A route that stays uses a format that was removed.
-    #[error(
-        "formats.{format} was removed, but messages of {filter} use it until a restart; restore it, or restart"
-    )]
+    #[error("formats.{format} was removed, but messages of {filter} use it until a restart; restore it, or restart")]
     FormatInUse {
         /// The name of the format.
         format: String,

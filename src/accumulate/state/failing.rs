@@ -17,8 +17,25 @@ pub const QUARANTINE_FAULTS: u32 = 4;
 const FAILING_MAX: usize = 10_000;
 /// Maximum number of quarantined buckets named.
 pub const NAMED_MAX: usize = 20;
-/// The `reason` of dead letters with readings of a quarantined bucket.
-pub const QUARANTINED: &str = "quarantined";
+
+/// Why acknowledged readings become dead letters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RejectCause {
+    /// The store refuses them permanently.
+    StoreRejected,
+    /// Reads or writes of their bucket have failed for too long.
+    Quarantined,
+}
+
+impl RejectCause {
+    /// The `reason` of the dead letters and of the metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RejectCause::StoreRejected => "store_rejected",
+            RejectCause::Quarantined => "quarantined",
+        }
+    }
+}
 
 /// A quarantined bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,6 +155,12 @@ impl Shard {
         self.failing.recovered(bucket_ref);
         let sensor_id = self.sensors[bucket_ref.slot as usize].id.clone();
         let detail = format!("reads or writes of this bucket failed for {} s: {reason}", age_ms / 1000);
-        self.rejected_rows.push(RejectedRows { sensor_id, rows: rows.into(), reason: QUARANTINED, detail, acks });
+        self.rejected_rows.push(RejectedRows {
+            sensor_id,
+            rows: rows.into(),
+            reason: RejectCause::Quarantined,
+            detail,
+            acks,
+        });
     }
 }

@@ -19,7 +19,7 @@ pub mod snapshot;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use failing::FailingBuckets;
+use failing::{FailingBuckets, RejectCause};
 use hashbrown::HashTable;
 use reporting_interval::{EvictedSensors, ReportingInterval};
 use slab::Slab;
@@ -107,16 +107,13 @@ pub struct RejectedRows {
     pub sensor_id: SensorId,
     /// The rows to keep.
     pub rows: Arc<Rows>,
-    /// [`STORE_REJECTED`] or [`failing::QUARANTINED`].
-    pub reason: &'static str,
+    /// Why they are not stored.
+    pub reason: RejectCause,
     /// The store's error text.
     pub detail: String,
     /// To be delivered when the dead letters are stored.
     pub acks: Acks,
 }
-
-/// The `reason` of dead letters with readings that the store refuses permanently.
-pub const STORE_REJECTED: &str = "store_rejected";
 
 /// Events since the last call of [`Shard::take_counts`], for the metrics.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -467,7 +464,7 @@ impl Shard {
                 self.settle(bucket_ref, now, |bucket, refused| {
                     let acks = bucket.given_up();
                     let (sensor_id, rows) = (write.sensor_id, write.rows);
-                    refused.push(RejectedRows { sensor_id, rows, reason: STORE_REJECTED, detail, acks });
+                    refused.push(RejectedRows { sensor_id, rows, reason: RejectCause::StoreRejected, detail, acks });
                     (0, 0)
                 });
                 self.usage.readings -= rows;

@@ -255,7 +255,11 @@ impl Piece {
         if what.starts_with(['/', '$']) {
             return Ok(Piece::Place(Place::parse(what)?, filter));
         }
-        if is_name(what) { Ok(Piece::Name(what.into(), filter)) } else { Err(InvalidPlace::Name(format!("{{{text}}}"))) }
+        if is_name(what) {
+            Ok(Piece::Name(what.into(), filter))
+        } else {
+            Err(InvalidPlace::Name(format!("{{{text}}}")))
+        }
     }
 }
 

@@ -96,11 +96,7 @@ impl Pages {
 }
 
 /// Checks that count and summary are those of the readings.
-fn same(
-    count: u64,
-    summary: &BTreeMap<String, FieldSummary>,
-    readings: &[Reading],
-) -> Result<(), BrokenInvariant> {
+fn same(count: u64, summary: &BTreeMap<String, FieldSummary>, readings: &[Reading]) -> Result<(), BrokenInvariant> {
     if count != readings.len() as u64 {
         return Err(BrokenInvariant::Count { count, readings: readings.len() });
     }

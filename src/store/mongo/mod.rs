@@ -45,7 +45,7 @@ use super::reading::{
 use super::registry::{RegistryQuery, RegistryReader};
 use super::{
     BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError,
-    PreparedStore, Store, StoreError,
+    PreparedStore, Store, StoreError, StoreErrorKind,
 };
 use crate::config;
 use crate::model::{BucketStart, DeadLetter, LatestUpdate, PageKind, PageWrite, SensorId, Span, StorageMode};
@@ -194,14 +194,16 @@ pub(super) async fn limited<T: Send + 'static>(
     let mut task = AbortOnDrop(tokio::spawn(operation));
     match tokio::time::timeout(time, &mut task.0).await {
         Ok(Ok(result)) => Ok(result),
-        Ok(Err(_)) => Err(StoreError::Unknown { kind: "driver", detail: "the driver's task panicked".into() }),
+        Ok(Err(_)) => {
+            Err(StoreError::Unknown { kind: StoreErrorKind::Driver, detail: "the driver's task panicked".into() })
+        }
         Err(_) => Err(timed_out(time)),
     }
 }
 
 /// The error of an operation that did not finish within `store.timeout`.
 fn timed_out(time: Duration) -> StoreError {
-    StoreError::Unknown { kind: "timeout", detail: format!("no answer within store.timeout ({time:?})") }
+    StoreError::Unknown { kind: StoreErrorKind::Timeout, detail: format!("no answer within store.timeout ({time:?})") }
 }
 
 struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
@@ -223,7 +225,7 @@ fn in_part(error: StoreError) -> StoreError {
 /// Parses the reply to a command: one result per statement.
 fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<PageWriteResult>, StoreError> {
     if let Some(detail) = concern_error(reply) {
-        return Err(StoreError::Unknown { kind: "write_concern", detail });
+        return Err(StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail });
     }
     let done = |w: &&PageWrite| PageWriteResult::Done { count: w.count_after() };
     let mut answers: Vec<PageWriteResult> = writes.iter().map(done).collect();
@@ -241,7 +243,7 @@ fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<PageWriteResul
         let detail = || error.get_str("errmsg").unwrap_or_default().to_owned();
         let code = error.get_i32("code").unwrap_or_default();
         let Some(i) = index(&error) else {
-            return Err(StoreError::Unknown { kind: "command", detail: detail() });
+            return Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail: detail() });
         };
         answers[i] = match statement_error(code) {
             StatementError::Conflict => PageWriteResult::Conflict,
@@ -313,7 +315,7 @@ impl Store for MongoStore {
         Box::pin(async move {
             let Some(_) = updates.first() else { return Ok(vec![]) };
             let command = write::latest::command(updates, &self.options)
-                .map_err(|e| StoreError::NotApplied { kind: "driver", detail: e.to_string() })?;
+                .map_err(|e| StoreError::NotApplied { kind: StoreErrorKind::Driver, detail: e.to_string() })?;
             let begun = Instant::now();
             let db = self.db.clone();
             let result = self.limited(async move { db.run_raw_command(command).await }).await;
