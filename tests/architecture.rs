@@ -77,7 +77,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         ],
     ),
     ("flush", &["model", "ack", "store", "config", "telemetry"]),
-    ("latest", &["model", "ack", "flush", "store(LatestWriteResult|StoreError)", "telemetry"]),
+    ("latest", &["model", "ack", "flush", "store(LatestWriteResult|StoreError|StoreErrorKind)", "telemetry"]),
     ("enrich", &["model", "store(registry|StoreError)", "config", "telemetry"]),
     ("store", &["model", "maintain", "dead_letters(filter)", "config", "telemetry"]),
     ("maintain", &["model"]),
@@ -99,7 +99,10 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("admin", &["ingest(http|tls|TlsStatus)", "read", "store(reading)", "telemetry", "config", "model"]),
     // The store uses the filter, so this names nothing that names the store.
     ("dead_letters", &["model", "maintain(report)"]),
-    ("dead_letters/writer", &["model", "ack", "flush", "store(DeadLetterWritten|Evicted|StoreError)", "telemetry"]),
+    (
+        "dead_letters/writer",
+        &["model", "ack", "flush", "store(DeadLetterWritten|Evicted|StoreError|StoreErrorKind)", "telemetry"],
+    ),
     ("dead_letters/redecode", &["model", "decode", "ingest(http|mqtt)", "config", "telemetry(metrics)"]),
     // A second instance for a command.
     (
@@ -189,6 +192,9 @@ fn check(path: &str, text: &str, is_test: bool) -> Vec<String> {
     let mut found = shape(path, text);
     if !is_test && path.starts_with("src/") {
         let code = Code::read(path, text);
+        found.extend(string_errors(&code.text).into_iter().map(|line| {
+            format!("{path}:{line}: an error is a type of its own that implements `Error`, not a `String`")
+        }));
         for (line, name) in &code.paths {
             let broken = [names(path, name), home(path, name), pure(path, name), layers(path, name)];
             found.extend(broken.into_iter().flatten().map(|rule| format!("{path}:{line}: `{name}`: {rule}")));
@@ -260,6 +266,32 @@ fn pure(path: &str, name: &str) -> Option<String> {
     (is_pure && is_impure).then(|| "a pure file holds no async, no IO, no clock".to_owned())
 }
 
+/// The lines with a `Result` whose error is a `String`.
+fn string_errors(text: &str) -> Vec<usize> {
+    let found = text.match_indices("Result<").filter(|(at, name)| {
+        let mut depth = 1;
+        let mut before = ' ';
+        let mut last = String::new();
+        for c in text[at + name.len()..].chars() {
+            match c {
+                '<' | '(' | '[' => depth += 1,
+                // Not the end of an arrow.
+                '>' if before == '-' => {}
+                '>' | ')' | ']' => depth -= 1,
+                _ => {}
+            }
+            before = c;
+            match (c, depth) {
+                (_, 0) => break,
+                (',', 1) => last.clear(),
+                _ => last.push(c),
+            }
+        }
+        matches!(last.trim(), "String" | "std::string::String")
+    });
+    found.map(|(at, _)| 1 + text[..at].matches('\n').count()).collect()
+}
+
 /// Whether a path begins with the pattern, or holds it anywhere where the pattern begins with `::`.
 fn fits(name: &str, pattern: &str) -> bool {
     let framed = format!("::{name}::");
@@ -304,7 +336,7 @@ fn no_files_name_each_other() {
     let all = files("src");
     let is_test = test_only(&all);
     // Not opened yet.
-    let is_open = |path: &str| !path.starts_with("src/app/") && !path.starts_with("src/decode/");
+    let is_open = |path: &str| !path.starts_with("src/decode/");
     let kept: Vec<_> = all.into_iter().filter(|(path, _)| !is_test(path) && is_open(path)).collect();
     let found = cycles::cycles(&kept);
     assert!(found.is_empty(), "{} import cycles:\n{}", found.len(), found.join("\n"));
@@ -485,6 +517,8 @@ fn every_rule_can_fail() {
         ("src/flush/pack/size.rs", "use tokio::time;", "pure file"),
         ("src/flush/backoff.rs", "fn f() { std::time::Instant::now(); }", "pure file"),
         ("src/ingest/mqtt/acks.rs", "use std::fs;", "pure file"),
+        ("src/app.rs", "fn f() -> Result<(), String> {}", "not a `String`"),
+        ("src/cli/run.rs", "fn f() -> Result<fn() -> Vec<(u8, String)>,\n std::string::String> {}", "not a `String`"),
         ("src/model/hour.rs", &"\n".repeat(SOURCE_LINES_MAX), "more than 600"),
         ("tests/long.rs", &"\n".repeat(TEST_LINES_MAX), "more than 800"),
     ] {
@@ -511,6 +545,8 @@ fn what_is_right_is_let_through() {
         ("src/ingest/mqtt/v5.rs", "use rumqttc_v5::Client;"),
         ("src/store/mongo/error.rs", "use mongodb::bson; use crate::store::Store;"),
         ("src/config/load.rs", "fn f() { std::env::vars_os(); }"),
+        ("src/app.rs", "fn f(a: Result<String, io::Error>) -> Result<Vec<Option<String>>, E<String>> {}"),
+        ("src/app.rs", "#[cfg(test)]\nmod tests { fn f() -> Result<(), String> {} }"),
         ("src/app.rs", "use crate::{store, ingest, flush::X}; const V: &str = env!(\"CARGO_PKG_VERSION\");"),
         (
             "src/model/hour.rs",

@@ -296,15 +296,15 @@ impl ShardTask {
     async fn refuse(&self, refused: RejectedRows) {
         let RejectedRows { sensor_id, rows, reason, detail, acks } = refused;
         let (readings, at_ms) = (rows.len() as u64, self.clock.now().wall_ms);
-        tracing::error!(%sensor_id, readings, reason, detail, "store refused readings; kept as dead letters");
-        metrics::rejected(Source::Store, reason, readings);
-        rejected::note(Source::Store, &sensor_id, reason, readings, &detail, at_ms);
+        tracing::error!(%sensor_id, readings, reason = reason.as_str(), detail, "store refused readings; kept as dead letters");
+        metrics::rejected(Source::Store, reason.as_str(), readings);
+        rejected::note(Source::Store, &sensor_id, reason.as_str(), readings, &detail, at_ms);
         let dead_letter = |payload| DeadLetter {
             received_at_ms: at_ms,
             source: Source::Store.label().into(),
             topic: String::new(),
             payload,
-            reason: reason.into(),
+            reason: reason.as_str().into(),
             detail: detail.clone(),
         };
         let dead_letters = as_lines(&sensor_id, &rows).into_iter().map(dead_letter).collect();

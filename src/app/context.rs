@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use tokio::task::JoinHandle;
 
-use super::upkeep;
+use super::on_store::on_store;
 use crate::admin::Health;
 use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use crate::config::Config;
@@ -36,7 +36,7 @@ impl ServiceContext {
         let admission_control = AdmissionControl::default();
         let failure_signal = FailureSignal::new(admission_control.clone());
         let health = Arc::new(Health::new(config.ingest.ack));
-        let on_store = upkeep::on_store(health.clone(), clock.clone());
+        let on_store = on_store(health.clone(), clock.clone());
         let flusher = Flusher::new(store, backoff(&config), config.bucket.span, on_store);
         let bytes_max = u32::try_from(config.ingest.queue_max_bytes).unwrap_or(u32::MAX);
         let (admission, ingest_batches) =

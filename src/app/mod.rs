@@ -13,16 +13,19 @@
 //! before it ended.
 
 mod context;
+mod on_store;
 mod ports;
 mod progress;
 mod reload;
 mod shut_down;
 mod stages;
 mod start;
+mod start_error;
 mod upkeep;
 mod watch;
 
 pub use self::reload::{Reloaded, Reloader};
+pub use self::start_error::StartError;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -39,15 +42,6 @@ use crate::model::Clock;
 use crate::shutdown::ExitReason;
 use crate::store::Store;
 use crate::systemd::Notifier;
-
-/// Why the service cannot start.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct StartError(String);
-
-fn start_error(error: impl std::fmt::Display) -> StartError {
-    StartError(error.to_string())
-}
 
 /// A running service.
 pub struct Service {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::StartError;
 use super::context::{ServiceContext, logged};
 use super::reload::{Reloader, Running};
-use super::{StartError, start_error};
 use crate::admin::{Admin, TokenSource};
 use crate::admission::Admission;
 use crate::config::{Config, Decoding, Live, Setter};
@@ -45,11 +45,11 @@ impl IngestPorts {
         if config.http.enabled {
             let (decoding, admission, clock) = (deps.decoding.now(), deps.admission.clone(), deps.clock.clone());
             let http = HttpIngest::bind(&config.http, decoding, admission, clock, &deps.on_tls).await;
-            ports.http = Some(http.map_err(start_error)?);
+            ports.http = Some(http?);
         }
         if config.listen.mqtt.enabled {
             let devices = MqttListener::bind(&config.listen.mqtt, deps.clone()).await;
-            ports.devices = Some(devices.map_err(start_error)?);
+            ports.devices = Some(devices?);
         }
         Ok(ports)
     }
@@ -60,7 +60,7 @@ impl IngestPorts {
         let tokens = match &self.http {
             Some(http) => http.tokens(),
             None if repeats => None,
-            None => ingest::http::tokens(&config.http).map_err(start_error)?,
+            None => ingest::http::tokens(&config.http)?,
         };
         Ok(TokenSource::new(tokens))
     }
@@ -105,7 +105,7 @@ pub(super) fn start_front(
         let on_status = Arc::new(move |status: BrokerStatus| {
             health.mqtt(&status.broker, status.is_ready(), status.problem);
         });
-        let task = mqtt::spawn(broker.clone(), deps.clone(), on_status).map_err(start_error)?;
+        let task = mqtt::spawn(broker.clone(), deps.clone(), on_status)?;
         front.push(watched(context, broker.url.clone(), task));
     }
     if let Some(devices) = ports.devices {

@@ -11,14 +11,14 @@
 use std::sync::Arc;
 
 use tokio::sync::Mutex;
+use tokio::task::JoinError;
 
-use super::{StartError, start_error};
 use crate::admin::{Health, TokenSource};
-use crate::config::reload::{Change, changes, fits, taken_over};
+use crate::config::reload::{Change, ReloadConflict, changes, fits, taken_over};
 use crate::config::{Config, ConfigErrors, Decoding, Loaded, Setter};
 use crate::ingest::tls::{Certificates, Files, Loaded as LoadedTls};
-use crate::ingest::tokens::Tokens;
-use crate::ingest::{http, listen};
+use crate::ingest::tokens::{Tokens, TokensError};
+use crate::ingest::{TlsError, http, listen};
 use crate::model::Clock;
 use crate::telemetry::{log, metrics};
 
@@ -44,6 +44,23 @@ struct Ready {
     http_tokens: Option<Arc<Tokens>>,
     device_tokens: Option<Tokens>,
     certificates: Vec<(Certificates, LoadedTls)>,
+}
+
+/// Why a reload changed nothing.
+#[derive(Debug, thiserror::Error)]
+enum ReloadError {
+    #[error("{0}")]
+    Config(#[from] ConfigErrors),
+    #[error("{0}")]
+    Conflict(#[from] ReloadConflict),
+    #[error("{0}")]
+    Tokens(#[from] TokensError),
+    #[error("{port}: {source}")]
+    Certificates { port: &'static str, source: Box<TlsError> },
+    #[error("{0}")]
+    Level(#[from] log::LogError),
+    #[error("{0}")]
+    Task(#[from] JoinError),
 }
 
 /// The result of a reload.
@@ -94,26 +111,25 @@ impl Reloader {
         let done = match done {
             Ok(found) if found.iter().any(|change| change.waits.is_some()) => Reloaded::RestartNeeded(found),
             Ok(found) => Reloaded::Applied(found),
-            Err(why) => Reloaded::Invalid(why),
+            Err(error) => Reloaded::Invalid(error.to_string()),
         };
         running.tell(&done);
         done
     }
 }
 
-async fn read(load: impl FnOnce() -> Result<Loaded, ConfigErrors> + Send + 'static) -> Result<Config, String> {
+async fn read(load: impl FnOnce() -> Result<Loaded, ConfigErrors> + Send + 'static) -> Result<Config, ReloadError> {
     // Files may be on a slow disk.
-    let loaded = tokio::task::spawn_blocking(load).await.map_err(|error| error.to_string())?;
-    loaded.map(|loaded| loaded.config).map_err(|errors| errors.to_string())
+    Ok(tokio::task::spawn_blocking(load).await??.config)
 }
 
 impl Running {
     /// Applies what can change. Returns all changed keys, applied or not.
-    async fn take_over(&mut self, new: &Config) -> Result<Vec<Change>, String> {
+    async fn take_over(&mut self, new: &Config) -> Result<Vec<Change>, ReloadError> {
         let (found, config) = (changes(&self.config, new), taken_over(&self.config, new));
         fits(&config)?;
         let ready = self.prepare(config).await?;
-        log::set_level(&ready.config.log.level).map_err(|error| error.to_string())?;
+        log::set_level(&ready.config.log.level)?;
         // Nothing can fail from here on.
         for (certificates, loaded) in ready.certificates {
             certificates.put(loaded);
@@ -132,7 +148,7 @@ impl Running {
     }
 
     /// Reads the files that the settings name.
-    async fn prepare(&self, config: Config) -> Result<Ready, String> {
+    async fn prepare(&self, config: Config) -> Result<Ready, ReloadError> {
         let http = self.http.as_ref().and_then(|http| http.certificates.clone());
         let devices = self.devices.as_ref().and_then(|devices| devices.certificates.clone());
         let ports = [
@@ -142,17 +158,18 @@ impl Running {
         ];
         let has_devices = self.devices.is_some();
         let read = tokio::task::spawn_blocking(move || {
-            let http_tokens = http::tokens(&config.http).map_err(start_error)?;
-            let device_tokens =
-                if has_devices { listen::tokens(&config.listen.mqtt).map_err(start_error)? } else { None };
+            let http_tokens = http::tokens(&config.http)?;
+            let device_tokens = if has_devices { listen::tokens(&config.listen.mqtt)? } else { None };
             let mut certificates = vec![];
             for (port, files) in ports.into_iter().filter_map(|(port, files)| Some((port?, files?))) {
-                let loaded = files.read().map_err(|error| StartError(format!("{}: {error}", port.port())))?;
+                let loaded = files
+                    .read()
+                    .map_err(|source| ReloadError::Certificates { port: port.port(), source: Box::new(source) })?;
                 certificates.push((port, loaded));
             }
-            Ok::<_, StartError>(Ready { config, http_tokens, device_tokens, certificates })
+            Ok(Ready { config, http_tokens, device_tokens, certificates })
         });
-        read.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+        read.await?
     }
 
     /// Reports the result: one log line per key and one in total, health and metrics.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
+use super::StartError;
 use super::context::{ServiceContext, backoff};
-use super::{StartError, start_error};
 use crate::accumulate::state::ShardSettings;
 use crate::accumulate::task::{ShardGauges, ShardTask};
 use crate::accumulate::{PageLimits, QueryHandle, ShardHandle};
@@ -162,9 +162,9 @@ impl ServiceContext {
             on_broken: Box::new(move |why| broken.fail(format!("journal: {why}"))),
         };
         let config = self.config.journal.clone();
-        let opened = tokio::task::spawn_blocking(move || Journal::open(&config, env)).await.map_err(start_error)?;
-        let mut opened = opened.map_err(start_error)?;
-        opened.journal.start(ingest_batches).map_err(start_error)?;
+        let opened = tokio::task::spawn_blocking(move || Journal::open(&config, env)).await;
+        let mut opened = opened.map_err(StartError::JournalTask)??;
+        opened.journal.start(ingest_batches).map_err(StartError::JournalThreads)?;
         let task = self.spawn("router", async move { ended(router.follow(opened.follower).await) });
         Ok((task, Some(opened.journal)))
     }

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::context::{ServiceContext, logged};
 use super::ports::{IngestPorts, start_front};
 use super::stages::Stages;
-use super::{Service, StartError, start_error};
+use super::{Service, StartError};
 use crate::accumulate::QueryHandle;
 use crate::admin::Admin;
 use crate::admission::Admission;
@@ -32,7 +32,7 @@ impl Service {
         let (context, admission, ingest_batches) = ServiceContext::new(config, store.clone(), clock);
         let ServiceContext { config, health, clock, .. } = &*context;
         // Ports first: they fail most often, and nothing else has started yet.
-        let admin = Admin::bind(&config.admin, health.clone(), clock.clone()).await.map_err(start_error)?;
+        let admin = Admin::bind(&config.admin, health.clone(), clock.clone()).await?;
         let (decoding, deps) = context.ingest_deps(&admission);
         let ports = IngestPorts::bind(config, &deps).await?;
         let readers = ports.readers(config, repeats)?;

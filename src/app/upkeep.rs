@@ -1,22 +1,20 @@
 //! Background tasks: prepare the store, ping it, and update gauges and health.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::context::{ServiceContext, backoff};
 use super::progress::{Observation, Progress};
 use crate::accumulate::state::failing::NAMED_MAX;
 use crate::accumulate::task::{ANSWERS_WITHIN, ShardGauges};
+use crate::admin::JournalState;
 use crate::admin::health::{Quarantine, QuarantinedBucket};
-use crate::admin::{Health, JournalState};
 use crate::admission::AdmissionError;
 use crate::config::AckMode;
 use crate::enrich::Enrichment;
-use crate::flush::OnStoreResult;
 use crate::journal;
 use crate::latest::LatestGauges;
-use crate::model::{Clock, Now};
+use crate::model::Now;
 use crate::route::oldest::Oldest;
 use crate::store::Store;
 use crate::telemetry::metrics::{self, AdmissionClosed};
@@ -237,37 +235,20 @@ impl ProgressReport {
     }
 }
 
-/// Returns the callback that reports to health, and logs when requests start to fail and when they succeed again.
-pub(super) fn on_store(health: Arc<Health>, clock: Arc<dyn Clock>) -> OnStoreResult {
-    let well = AtomicBool::new(true);
-    Arc::new(move |result| match result {
-        Ok(()) => {
-            health.store_ok(clock.now().wall_ms);
-            if !well.swap(true, Ordering::Relaxed) {
-                tracing::info!("store requests succeed again");
-            }
-        }
-        Err(error) => {
-            health.store_failed(error.to_string());
-            if well.swap(false, Ordering::Relaxed) {
-                tracing::warn!(%error, "store request failed; retrying");
-            }
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use super::super::on_store::on_store;
     use super::*;
     use crate::ack::Ack;
+    use crate::admin::Health;
     use crate::admission::{AdmissionControl, IngestBatch};
     use crate::config::{AckMode, Config};
     use crate::flush::Flusher;
     use crate::journal::fs::MemFs;
     use crate::journal::{Journal, JournalDeps};
-    use crate::model::{DeadLetter, ReadingBatch, SystemClock};
+    use crate::model::{Clock, DeadLetter, ReadingBatch, SystemClock};
     use crate::shutdown::FailureSignal;
     use crate::store::memory::{Fault, MemoryStore};
 

@@ -1,5 +1,6 @@
 //! `hourbucket check`: checks that everything the configuration names can be used, one line each.
 
+use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::config::{AckMode, Config};
 use crate::ingest::mqtt;
 use crate::journal::{self, Report, Salvaged, SegmentReport};
 use crate::model::{Clock, SystemClock};
-use crate::store::mongo::MongoStore;
+use crate::store::mongo::{MongoStore, StoreConfigError};
 
 /// Time for a broker to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -18,7 +19,18 @@ const CONNECT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Finding {
     what: String,
-    result: Result<String, String>,
+    result: Result<String, Box<dyn Error>>,
+}
+
+/// A problem that only this command looks for.
+#[derive(Debug, thiserror::Error)]
+enum CheckError {
+    #[error("{}", describe(.0))]
+    Journal(Report),
+    #[error("{address}: {source}; check that the broker is running, and mqtt.url")]
+    Broker { address: String, source: std::io::Error },
+    #[error("{address}: no answer within {CONNECT:?}")]
+    BrokerTimeout { address: String },
 }
 
 impl Finding {
@@ -38,11 +50,11 @@ impl fmt::Display for Finding {
 }
 
 /// Checks everything except the configuration itself, which the caller has loaded. Makes no changes.
-pub(super) async fn check(config: &Config, store: Result<MongoStore, String>) -> Vec<Finding> {
+pub(super) async fn check(config: &Config, store: Result<MongoStore, StoreConfigError>) -> Vec<Finding> {
     let mut findings = vec![];
     let server = match store {
-        Ok(store) => store.inspect().await,
-        Err(error) => Err(error),
+        Ok(store) => store.inspect().await.map_err(Box::from),
+        Err(error) => Err(Box::from(error)),
     };
     match server {
         Ok((text, warnings)) => {
@@ -59,27 +71,27 @@ pub(super) async fn check(config: &Config, store: Result<MongoStore, String>) ->
         let dir = config.journal.dir.clone();
         let result = match tokio::task::spawn_blocking(move || journal::check(&journal::fs::RealFs, &dir)).await {
             Ok(Ok(report)) if report.is_sound() => Ok(brief(&report)),
-            Ok(Ok(report)) => Err(describe(&report)),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(error) => Err(error.to_string()),
+            Ok(Ok(report)) => Err(CheckError::Journal(report).into()),
+            Ok(Err(error)) => Err(error.into()),
+            Err(error) => Err(error.into()),
         };
         findings.push(Finding { what: "journal".into(), result });
     }
     if let Some(path) = config.http.tokens_file.as_ref().filter(|_| config.http.enabled) {
         let result = crate::ingest::tokens::Tokens::load("http.tokens_file", path);
-        let result = result.map(|t| format!("{} tokens", t.len())).map_err(|e| e.to_string());
+        let result = result.map(|t| format!("{} tokens", t.len())).map_err(Box::from);
         findings.push(Finding { what: "http tokens".into(), result });
     }
     let now_s = SystemClock::new().now().wall_ms / 1000;
     let ports = [("http tls", config.http.enabled.then_some(&config.http.tls)), ("admin tls", Some(&config.admin.tls))];
     for (what, tls) in ports {
         if let Some(result) = tls.and_then(|tls| crate::ingest::http::check_tls(tls, now_s)) {
-            findings.push(Finding { what: what.into(), result });
+            findings.push(Finding { what: what.into(), result: result.map_err(Box::from) });
         }
     }
     if config.listen.mqtt.enabled {
         let result = crate::ingest::listen::check(&config.listen.mqtt, now_s);
-        findings.push(Finding { what: "listen.mqtt".into(), result });
+        findings.push(Finding { what: "listen.mqtt".into(), result: result.map_err(Box::from) });
     }
     findings
 }
@@ -127,11 +139,11 @@ pub(super) fn describe_salvage(salvaged: &Salvaged) -> String {
 }
 
 /// Whether the broker's address accepts connections. Opens no session, which would end the one of the service.
-async fn reachable(url: &str) -> Result<String, String> {
-    let address = mqtt::address(url).map_err(|e| e.to_string())?;
+async fn reachable(url: &str) -> Result<String, Box<dyn Error>> {
+    let address = mqtt::address(url)?;
     match tokio::time::timeout(CONNECT, TcpStream::connect(&address)).await {
         Ok(Ok(_)) => Ok(format!("{address} accepts connections")),
-        Ok(Err(error)) => Err(format!("{address}: {error}; check that the broker is running, and mqtt.url")),
-        Err(_) => Err(format!("{address}: no answer within {CONNECT:?}")),
+        Ok(Err(source)) => Err(CheckError::Broker { address, source }.into()),
+        Err(_) => Err(CheckError::BrokerTimeout { address }.into()),
     }
 }

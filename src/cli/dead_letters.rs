@@ -79,8 +79,12 @@ impl Which {
     }
 }
 
-fn age(text: &str) -> Result<Duration, String> {
-    crate::config::parse_duration(text).ok_or_else(|| "expected a duration, such as 7d or 12h".to_owned())
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("expected a duration, such as 7d or 12h")]
+struct InvalidAge;
+
+fn age(text: &str) -> Result<Duration, InvalidAge> {
+    crate::config::parse_duration(text).ok_or(InvalidAge)
 }
 
 /// Runs a `dead-letters` command.

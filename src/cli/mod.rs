@@ -12,6 +12,7 @@ mod probe;
 mod run;
 mod store;
 
+use std::error::Error;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -187,14 +188,14 @@ async fn init(config: &Config, shard: bool) -> ExitCode {
             // Before anything is created.
             store.can_shard().await?;
         }
-        let prepared = store.prepare().await.map_err(|e| e.to_string())?;
+        let prepared = store.prepare().await?;
         prepared.changes.iter().for_each(|change| say(change));
         prepared.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
         if shard {
             store.shard().await?.iter().for_each(|line| say(line));
         }
         say(&format!("ready: MongoDB {}, {}", prepared.server_version, prepared.mode_reason));
-        Ok::<(), String>(())
+        Ok::<(), Box<dyn Error>>(())
     };
     match done.await {
         Ok(()) => ExitCode::SUCCESS,

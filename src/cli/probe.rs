@@ -18,25 +18,46 @@ const WITHIN: Duration = Duration::from_secs(5);
 /// Far above the size of `/readyz`, which lists every broker.
 const ANSWER_MAX_BYTES: u64 = 1 << 20;
 
+/// Why the service does not report that it is healthy.
+#[derive(Debug, thiserror::Error)]
+#[error("{url}: {fault}")]
+pub(super) struct ProbeError {
+    url: String,
+    #[source]
+    fault: ProbeFault,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ProbeFault {
+    #[error("admin.tls requires client certificates, and the probe has none; set admin.tls.client_auth = \"optional\"")]
+    ClientCertificate,
+    /// The answer is not 200.
+    #[error("{status}: {body}")]
+    Status { status: u16, body: String },
+    #[error("{0}; check that the service is running, with this admin.listen")]
+    Connection(#[source] std::io::Error),
+    #[error("no answer within {WITHIN:?}")]
+    Timeout,
+}
+
 /// Requests `/livez`, or with `ready` `/readyz`. Returns the body of a 200 response.
 ///
 /// # Errors
-/// No response, or not 200; a text for the user, with the body.
-pub(super) async fn probe(admin: &config::Admin, ready: bool) -> Result<String, String> {
+/// No response, or not 200.
+pub(super) async fn probe(admin: &config::Admin, ready: bool) -> Result<String, ProbeError> {
     let (addr, path) = (reachable(admin.listen), if ready { "/readyz" } else { "/livez" });
     let secure = admin.tls.cert_file.is_some();
-    let wrong = |what: String| format!("{}://{addr}{path}: {what}", if secure { "https" } else { "http" });
+    let url = format!("{}://{addr}{path}", if secure { "https" } else { "http" });
     if secure && admin.tls.client_ca_file.is_some() && admin.tls.client_auth == ClientAuth::Required {
-        let detail = "admin.tls requires client certificates, and the probe has none; set admin.tls.client_auth = \
-                      \"optional\"";
-        return Err(wrong(detail.into()));
+        return Err(ProbeError { url, fault: ProbeFault::ClientCertificate });
     }
-    match tokio::time::timeout(WITHIN, connect_and_ask(addr, path, secure)).await {
-        Ok(Ok((200, body))) => Ok(body),
-        Ok(Ok((status, body))) => Err(wrong(format!("{status}: {body}"))),
-        Ok(Err(error)) => Err(wrong(format!("{error}; check that the service is running, with this admin.listen"))),
-        Err(_) => Err(wrong(format!("no answer within {WITHIN:?}"))),
-    }
+    let fault = match tokio::time::timeout(WITHIN, connect_and_ask(addr, path, secure)).await {
+        Ok(Ok((200, body))) => return Ok(body),
+        Ok(Ok((status, body))) => ProbeFault::Status { status, body },
+        Ok(Err(error)) => ProbeFault::Connection(error),
+        Err(_) => ProbeFault::Timeout,
+    };
+    Err(ProbeError { url, fault })
 }
 
 /// The unspecified address is valid for listening, not for connecting.
@@ -93,13 +114,13 @@ mod tests {
         let stop = CancellationToken::new();
         let serving = tokio::spawn(port.serve(stop.clone()));
         assert_eq!(probe(&admin, false).await.unwrap(), "ok");
-        let error = probe(&admin, true).await.unwrap_err();
+        let error = probe(&admin, true).await.unwrap_err().to_string();
         assert!(error.contains("503") && error.contains("starting"), "{error}");
         health.started();
         assert!(probe(&admin, true).await.unwrap().contains("\"ready\":true"));
         stop.cancel();
         serving.await.unwrap().unwrap();
-        let error = probe(&admin, false).await.unwrap_err();
+        let error = probe(&admin, false).await.unwrap_err().to_string();
         assert!(error.contains("the service is running"), "{error}");
     }
 
@@ -113,7 +134,7 @@ mod tests {
             let _ = stream.read(&mut [0; 256]).await.unwrap();
             stream.write_all(b"220 smtp.example ready\r\n").await.unwrap();
         });
-        assert!(probe(&admin, false).await.unwrap_err().contains("not HTTP"));
+        assert!(probe(&admin, false).await.unwrap_err().to_string().contains("not HTTP"));
         other.await.unwrap();
     }
 }

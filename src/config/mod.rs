@@ -40,6 +40,7 @@ pub use error::{ConfigErrors, Problem};
 pub use live::{Live, Setter};
 pub use load::{DEFAULT_PATH, Loaded, environment, known_keys, load};
 pub use manager::{Manager, manager};
+pub use reader::SecretFileError;
 pub use reference::reference;
 pub use secret::Secret;
 pub(crate) use suggest::nearest;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::formats::{FORMATS, SPARKPLUG};
 use super::mapping::{self, Mapping, profiles};
-use super::reader::{Bad, Report, Section, one_of, read_secret, wrong};
+use super::reader::{Bad, Report, SecretFileError, Section, one_of, read_secret, wrong};
 use super::suggest::nearest;
 use super::topic::{Level, check_filter, check_tag_name, check_topic, never_meets, parse_template};
 use super::tree::{Node, Origin};
@@ -81,10 +81,10 @@ impl Mqtt {
     /// The current password. It is read again from its file, so a rotated password is used from the next connection on.
     ///
     /// # Errors
-    /// The file is unusable now. The text is the reason, for the log.
-    pub fn password_now(&self) -> Result<Option<Secret>, String> {
+    /// The file is unusable now.
+    pub fn password_now(&self) -> Result<Option<Secret>, SecretFileError> {
         match &self.password_file {
-            Some(path) => read_secret(path).map(|text| Some(Secret::new(text))).map_err(Bad::what),
+            Some(path) => read_secret(path).map(|text| Some(Secret::new(text))),
             None => Ok(self.password.clone()),
         }
     }

@@ -43,13 +43,8 @@ pub(super) struct Bad {
 }
 
 impl Bad {
-    pub(super) fn new(what: impl Into<String>, advice: impl Into<String>) -> Bad {
-        Bad { what: what.into(), advice: advice.into() }
-    }
-
-    /// The problem without the advice, for contexts in which the user cannot follow it.
-    pub(super) fn what(self) -> String {
-        self.what
+    pub(super) fn new(what: impl Display, advice: impl Into<String>) -> Bad {
+        Bad { what: what.to_string(), advice: advice.into() }
     }
 }
 
@@ -62,7 +57,7 @@ impl Report {
 
     /// Reports values that are valid by themselves but not together. Does nothing if one of them is already known to be
     /// bad.
-    pub(super) fn impossible(&mut self, keys: &[&str], what: impl Into<String>, advice: impl Into<String>) {
+    pub(super) fn impossible(&mut self, keys: &[&str], what: impl Display, advice: impl Into<String>) {
         if !keys.iter().any(|key| self.unusable.contains(*key)) {
             // Point at the first key that is set explicitly.
             let key = keys.iter().find(|key| self.is_set(key)).or(keys.first()).copied().unwrap_or_default();
@@ -217,9 +212,9 @@ impl<'a> Section<'a> {
         }
         let text = match read_secret(Path::new(pointer.text().unwrap_or_default())) {
             Ok(text) => text,
-            Err(bad) => {
+            Err(error) => {
                 self.report.origins.insert(path.to_owned(), pointer.origin);
-                self.report.bad(path, bad);
+                self.report.bad(path, error.into());
                 return None;
             }
         };
@@ -369,19 +364,52 @@ fn unreadable(path: &Path, e: &std::io::Error) -> Bad {
     Bad::new(format!("{} cannot be read: {e}", path.display()), PATH_ADVICE)
 }
 
-/// Reads a secret from a file, without the line ending that editors and `echo` append.
-pub(super) fn read_secret(path: &Path) -> Result<String, Bad> {
-    let length = std::fs::metadata(path).map_err(|e| unreadable(path, &e))?.len();
-    if length > SECRET_MAX_BYTES {
-        return Err(Bad::new(
-            format!("{} is larger than {}", path.display(), write_size(SECRET_MAX_BYTES)),
-            PATH_ADVICE,
-        ));
+/// Why a file that holds a secret cannot be used. The text contains nothing of the file.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretFileError {
+    /// The file cannot be read.
+    #[error("{} cannot be read: {source}", path.display())]
+    Read {
+        /// Path of the file.
+        path: PathBuf,
+        /// The error of the call.
+        source: std::io::Error,
+    },
+    /// A secret is never that large.
+    #[error("{} is larger than {}", path.display(), write_size(SECRET_MAX_BYTES))]
+    TooLarge {
+        /// Path of the file.
+        path: PathBuf,
+    },
+    /// The file contains no secret.
+    #[error("{} is empty", path.display())]
+    Empty {
+        /// Path of the file.
+        path: PathBuf,
+    },
+}
+
+impl From<SecretFileError> for Bad {
+    fn from(error: SecretFileError) -> Bad {
+        let advice = match error {
+            SecretFileError::Read { .. } | SecretFileError::TooLarge { .. } => PATH_ADVICE,
+            SecretFileError::Empty { .. } => "write the value into the file",
+        };
+        Bad::new(error, advice)
     }
-    let text = std::fs::read_to_string(path).map_err(|e| unreadable(path, &e))?;
+}
+
+/// Reads a secret from a file, without the line ending that editors and `echo` append.
+pub(super) fn read_secret(path: &Path) -> Result<String, SecretFileError> {
+    let unreadable = |source| SecretFileError::Read { path: path.to_owned(), source };
+    let length = std::fs::metadata(path).map_err(unreadable)?.len();
+    if length > SECRET_MAX_BYTES {
+        return Err(SecretFileError::TooLarge { path: path.to_owned() });
+    }
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
     let text = text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text));
     if text.is_empty() {
-        return Err(Bad::new(format!("{} is empty", path.display()), "write the value into the file"));
+        return Err(SecretFileError::Empty { path: path.to_owned() });
     }
     Ok(text.to_owned())
 }

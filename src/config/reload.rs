@@ -2,6 +2,7 @@
 //! applied, and why the others need a restart. A key that is not listed needs a restart.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use super::suggest::pattern;
 use super::{Config, Decoding, Mqtt, mapping};
@@ -111,37 +112,50 @@ pub fn taken_over(old: &Config, new: &Config) -> Config {
     config
 }
 
+/// Why new settings cannot be applied next to those that stay until a restart.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReloadConflict {
+    /// A route that stays uses a format that was removed.
+    #[error("formats.{format} was removed, but messages of {filter} use it until a restart; restore it, or restart")]
+    FormatInUse {
+        /// The name of the format.
+        format: String,
+        /// The topic filter of the route.
+        filter: String,
+    },
+    /// The HTTP port would accept readings from anyone.
+    #[error(
+        "http listens on {0} until a restart, and without tokens anyone could write; restore http.tokens_file, or restart"
+    )]
+    HttpUnguarded(SocketAddr),
+    /// The MQTT listener would accept readings from anyone.
+    #[error(
+        "listen.mqtt listens on {0} until a restart, and without tokens anyone could write; restore \
+         listen.mqtt.tokens_file, or restart"
+    )]
+    MqttUnguarded(SocketAddr),
+}
+
 /// Checks that the applied settings fit those that stay: each configuration was valid by itself.
 ///
 /// # Errors
-/// Key and reason.
-pub fn fits(config: &Config) -> Result<(), String> {
+/// The first conflict.
+pub fn fits(config: &Config) -> Result<(), ReloadConflict> {
     let of_brokers = config.mqtt.iter().flat_map(|mqtt| &mqtt.subscriptions);
     for route in of_brokers.chain(&config.listen.mqtt.topics) {
         let built_in = super::formats::FORMATS.contains(&route.format.as_str());
         if !built_in && mapping::find(&config.formats, &route.format).is_none() {
-            return Err(format!(
-                "formats.{} was removed, but messages of {} use it until a restart; restore it, or restart",
-                route.format, route.filter
-            ));
+            return Err(ReloadConflict::FormatInUse { format: route.format.clone(), filter: route.filter.clone() });
         }
     }
     let http = &config.http;
     if http.enabled && !http.listen.ip().is_loopback() && !http.is_guarded() {
-        return Err(format!(
-            "http listens on {} until a restart, and without tokens anyone could write; restore http.tokens_file, \
-             or restart",
-            http.listen
-        ));
+        return Err(ReloadConflict::HttpUnguarded(http.listen));
     }
     let mqtt = &config.listen.mqtt;
     let is_guarded = mqtt.tokens_file.is_some() || mqtt.client_ca_file.is_some() || mqtt.allow_anonymous;
     if mqtt.enabled && !mqtt.listen.ip().is_loopback() && !is_guarded {
-        return Err(format!(
-            "listen.mqtt listens on {} until a restart, and without tokens anyone could write; restore \
-             listen.mqtt.tokens_file, or restart",
-            mqtt.listen
-        ));
+        return Err(ReloadConflict::MqttUnguarded(mqtt.listen));
     }
     Ok(())
 }
@@ -291,7 +305,7 @@ mod tests {
     fn a_format_in_use_until_a_restart_cannot_go() {
         let old = config(BROKER);
         let merged = taken_over(&old, &config(""));
-        assert!(fits(&merged).unwrap_err().contains("formats.own"), "{:?}", fits(&merged));
+        assert!(fits(&merged).unwrap_err().to_string().contains("formats.own"), "{:?}", fits(&merged));
         assert_eq!(fits(&old), Ok(()));
     }
 }

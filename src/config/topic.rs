@@ -17,53 +17,84 @@ const NAMES_MAX: usize = 16;
 /// Keys of the stored documents, which cannot be names of tags.
 const RESERVED: [&str; 3] = ["ts", "meta", "_id"];
 
-/// Checks a topic filter. The error is the reason.
-pub(super) fn check_filter(filter: &str) -> Result<(), String> {
+/// Why a text is not a topic filter, a topic, a topic template or the name of a tag.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum InvalidTopic {
+    #[error("a shared filter has the form $share/group/filter, with no + or # in the group")]
+    SharedFilter,
+    #[error("a filter must not be empty")]
+    EmptyFilter,
+    #[error("a filter must have at most {TOPIC_MAX_BYTES} bytes and no NUL")]
+    FilterBytes,
+    #[error("# must be the whole last level")]
+    FilterHash,
+    #[error("+ must be a whole level")]
+    FilterPlus,
+    #[error("a topic must have 1 to {TOPIC_MAX_BYTES} bytes, without +, # and NUL")]
+    Topic,
+    #[error("a template must have 1 to {TOPIC_MAX_BYTES} bytes and no NUL")]
+    TemplateBytes,
+    #[error("`{0}`: a name must have 1 to {NAME_MAX_BYTES} letters, digits, _ and -")]
+    Name(String),
+    #[error("`{0}`: reserved: the stored documents use this name")]
+    Reserved(String),
+    #[error("`{0}`: a name in braces must be a whole level")]
+    PartOfLevel(String),
+    #[error("`{0}`: + must be a whole level, # the whole last level")]
+    Wildcard(String),
+    #[error("`{{{0}}}` occurs twice")]
+    Repeated(String),
+    #[error("only one part can match several levels: one name with # in its braces, or # at the end")]
+    SeveralOpen,
+    #[error("more than {NAMES_MAX} names")]
+    TooManyNames,
+}
+
+/// Checks a topic filter.
+pub(super) fn check_filter(filter: &str) -> Result<(), InvalidTopic> {
     if let Some(shared) = filter.strip_prefix("$share") {
         // $share/{group}/{filter}, the group without wildcards (MQTT 5 §4.8.2).
         let group = shared.strip_prefix('/').and_then(|rest| rest.split_once('/'));
         match group {
             Some((group, rest)) if !group.is_empty() && !group.contains(['+', '#']) && !rest.is_empty() => {}
             _ if shared.is_empty() || shared.starts_with('/') => {
-                return Err("a shared filter has the form $share/group/filter, with no + or # in the group".to_owned());
+                return Err(InvalidTopic::SharedFilter);
             }
             _ => {}
         }
     }
     let topic = unshared(filter);
     if topic.is_empty() {
-        return Err("a filter must not be empty".to_owned());
+        return Err(InvalidTopic::EmptyFilter);
     }
     if filter.len() > TOPIC_MAX_BYTES || filter.contains('\0') {
-        return Err(format!("a filter must have at most {TOPIC_MAX_BYTES} bytes and no NUL"));
+        return Err(InvalidTopic::FilterBytes);
     }
     let levels: Vec<&str> = topic.split('/').collect();
     for (i, level) in levels.iter().enumerate() {
         if level.contains('#') && (*level != "#" || i + 1 < levels.len()) {
-            return Err("# must be the whole last level".to_owned());
+            return Err(InvalidTopic::FilterHash);
         }
         if level.contains('+') && *level != "+" {
-            return Err("+ must be a whole level".to_owned());
+            return Err(InvalidTopic::FilterPlus);
         }
     }
     Ok(())
 }
 
-/// Checks a topic that can be published to. The error is the reason.
-pub(super) fn check_topic(topic: &str) -> Result<(), String> {
+/// Checks a topic that can be published to.
+pub(super) fn check_topic(topic: &str) -> Result<(), InvalidTopic> {
     if topic.is_empty() || topic.len() > TOPIC_MAX_BYTES || topic.contains(['+', '#', '\0']) {
-        return Err(format!("a topic must have 1 to {TOPIC_MAX_BYTES} bytes, without +, # and NUL"));
+        return Err(InvalidTopic::Topic);
     }
     Ok(())
 }
 
-/// Checks the name of a tag in the settings. The error is the reason.
-pub(super) fn check_tag_name(name: &str) -> Result<(), String> {
+/// Checks the name of a tag in the settings.
+pub(super) fn check_tag_name(name: &str) -> Result<(), InvalidTopic> {
     match name {
-        _ if !is_name(name) => {
-            Err(format!("`{name}`: a name must have 1 to {NAME_MAX_BYTES} letters, digits, _ and -"))
-        }
-        _ if RESERVED.contains(&name) => Err(format!("`{name}`: reserved: the stored documents use this name")),
+        _ if !is_name(name) => Err(InvalidTopic::Name(name.to_owned())),
+        _ if RESERVED.contains(&name) => Err(InvalidTopic::Reserved(name.to_owned())),
         _ => Ok(()),
     }
 }
@@ -89,10 +120,10 @@ pub(super) enum Level<'a> {
     Rest,
 }
 
-/// Parses a template. The error is the reason.
-pub(super) fn parse_template(template: &str) -> Result<Vec<Level<'_>>, String> {
+/// Parses a template.
+pub(super) fn parse_template(template: &str) -> Result<Vec<Level<'_>>, InvalidTopic> {
     if template.is_empty() || template.len() > TOPIC_MAX_BYTES || template.contains('\0') {
-        return Err(format!("a template must have 1 to {TOPIC_MAX_BYTES} bytes and no NUL"));
+        return Err(InvalidTopic::TemplateBytes);
     }
     let count = template.split('/').count();
     let mut levels = Vec::with_capacity(count);
@@ -102,20 +133,18 @@ pub(super) fn parse_template(template: &str) -> Result<Vec<Level<'_>>, String> {
             "#" if i + 1 == count => Level::Rest,
             _ => match level.strip_prefix('{').and_then(|level| level.strip_suffix('}')) {
                 Some(name) if RESERVED.contains(&name) => {
-                    return Err(format!("`{level}`: reserved: the stored documents use this name"));
+                    return Err(InvalidTopic::Reserved(level.to_owned()));
                 }
                 Some(name) if is_name(name) => Level::Name(name),
                 Some(name) if name.strip_suffix('#').is_some_and(|name| is_name(name) && !RESERVED.contains(&name)) => {
                     Level::Names(name.trim_end_matches('#'))
                 }
-                Some(_) => {
-                    return Err(format!("`{level}`: a name must have 1 to {NAME_MAX_BYTES} letters, digits, _ and -"));
-                }
+                Some(_) => return Err(InvalidTopic::Name(level.to_owned())),
                 None if level.contains(['{', '}']) => {
-                    return Err(format!("`{level}`: a name in braces must be a whole level"));
+                    return Err(InvalidTopic::PartOfLevel(level.to_owned()));
                 }
                 None if level.contains(['+', '#']) => {
-                    return Err(format!("`{level}`: + must be a whole level, # the whole last level"));
+                    return Err(InvalidTopic::Wildcard(level.to_owned()));
                 }
                 None => Level::Text(level),
             },
@@ -123,16 +152,16 @@ pub(super) fn parse_template(template: &str) -> Result<Vec<Level<'_>>, String> {
         if let Level::Name(name) | Level::Names(name) = level
             && (levels.contains(&Level::Name(name)) || levels.contains(&Level::Names(name)))
         {
-            return Err(format!("`{{{name}}}` occurs twice"));
+            return Err(InvalidTopic::Repeated(name.to_owned()));
         }
         levels.push(level);
     }
     if levels.iter().filter(|level| matches!(level, Level::Names(_) | Level::Rest)).count() > 1 {
-        return Err("only one part can match several levels: one name with # in its braces, or # at the end".to_owned());
+        return Err(InvalidTopic::SeveralOpen);
     }
     let is_tag = |level: &&Level<'_>| matches!(level, Level::Name(name) | Level::Names(name) if !["sensor_id", "field"].contains(name));
     if levels.iter().filter(is_tag).count() > NAMES_MAX {
-        return Err(format!("more than {NAMES_MAX} names"));
+        return Err(InvalidTopic::TooManyNames);
     }
     Ok(levels)
 }

@@ -193,7 +193,7 @@ impl Flusher {
                         self.succeeded();
                     }
                     let failed = answers.iter().filter_map(|a| a.as_ref().err()).filter(|e| !e.is_deferred());
-                    failed.for_each(|error| metrics::store_error(error.kind(), 1));
+                    failed.for_each(|error| metrics::store_error(error.kind().as_str(), 1));
                     return Ok(answers);
                 }
                 Err(error) if error.is_away() => {
@@ -217,7 +217,7 @@ impl Flusher {
         _permit: Permit,
         updates: &[LatestUpdate],
     ) -> Result<Vec<LatestWriteResult>, StoreError> {
-        self.store.latest(updates).await.inspect_err(|error| metrics::store_error(error.kind(), 1))
+        self.store.latest(updates).await.inspect_err(|error| metrics::store_error(error.kind().as_str(), 1))
     }
 
     /// Stores dead letters, without retries: the caller keeps those that are not stored and sends them again, after a
@@ -265,7 +265,7 @@ impl Flusher {
     }
 
     fn failed(&self, error: &StoreError) {
-        metrics::store_error(error.kind(), 1);
+        metrics::store_error(error.kind().as_str(), 1);
         (self.on_store)(Err(error));
     }
 

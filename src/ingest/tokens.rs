@@ -82,8 +82,33 @@ pub enum TokensError {
         /// The entry: its position from 1, with its id if that is valid.
         entry: String,
         /// The rule that the entry breaks.
-        problem: &'static str,
+        #[source]
+        problem: InvalidToken,
     },
+}
+
+/// The rule that an entry of a tokens file breaks. No variant holds anything of the entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the texts say it")]
+pub enum InvalidToken {
+    #[error("is not a table")]
+    NotATable,
+    #[error("has an unknown key; expected only id and sha256 (never the secret itself)")]
+    UnknownKey,
+    #[error("has no id")]
+    NoId,
+    #[error("id must be a string")]
+    IdNotText,
+    #[error("id must be 1 to 64 letters, digits, - or _")]
+    Id,
+    #[error("has no sha256")]
+    NoHash,
+    #[error("sha256 must be a string")]
+    HashNotText,
+    #[error("sha256 must be 64 hexadecimal digits, the SHA-256 of the secret")]
+    Hash,
+    #[error("another entry has the same id")]
+    SameId,
 }
 
 /// The SHA-256 of a secret as the file expects it: 64 lower-case hexadecimal digits. The secret should be at least 32
@@ -130,7 +155,7 @@ impl Tokens {
             })?;
             by_hash.entry(hash).and_modify(|owner| *owner = None).or_insert_with(|| Some(Box::from(id)));
             if by_id.insert(Box::from(id), hash).is_some() {
-                let (entry, problem) = (format!("{} ({id})", i + 1), "another entry has the same id");
+                let (entry, problem) = (format!("{} ({id})", i + 1), InvalidToken::SameId);
                 return Err(TokensError::Entry { key, path, entry, problem });
             }
         }
@@ -177,17 +202,17 @@ fn valid_id(id: &str) -> bool {
     !id.is_empty() && id.len() <= TOKEN_ID_MAX_BYTES && id.bytes().all(allowed)
 }
 
-fn parse_entry(entry: &toml::Value) -> Result<(&str, Hash), &'static str> {
-    let entry = entry.as_table().ok_or("is not a table")?;
+fn parse_entry(entry: &toml::Value) -> Result<(&str, Hash), InvalidToken> {
+    let entry = entry.as_table().ok_or(InvalidToken::NotATable)?;
     if entry.keys().any(|key| key != "id" && key != "sha256") {
-        return Err("has an unknown key; expected only id and sha256 (never the secret itself)");
+        return Err(InvalidToken::UnknownKey);
     }
-    let id = entry.get("id").ok_or("has no id")?.as_str().ok_or("id must be a string")?;
+    let id = entry.get("id").ok_or(InvalidToken::NoId)?.as_str().ok_or(InvalidToken::IdNotText)?;
     if !valid_id(id) {
-        return Err("id must be 1 to 64 letters, digits, - or _");
+        return Err(InvalidToken::Id);
     }
-    let hex = entry.get("sha256").ok_or("has no sha256")?.as_str().ok_or("sha256 must be a string")?;
-    let hash = parse_hash(hex).ok_or("sha256 must be 64 hexadecimal digits, the SHA-256 of the secret")?;
+    let hex = entry.get("sha256").ok_or(InvalidToken::NoHash)?.as_str().ok_or(InvalidToken::HashNotText)?;
+    let hash = parse_hash(hex).ok_or(InvalidToken::Hash)?;
     Ok((id, hash))
 }
 
@@ -206,8 +231,8 @@ fn parse_hash(hex: &str) -> Option<Hash> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Tokens, String> {
-        Tokens::parse("x.tokens_file", text, Path::new("t.toml")).map_err(|e| e.to_string())
+    fn parse(text: &str) -> Result<Tokens, TokensError> {
+        Tokens::parse("x.tokens_file", text, Path::new("t.toml"))
     }
 
     fn file(id: &str, secret: &str) -> String {
@@ -236,7 +261,7 @@ mod tests {
             (&format!("{0}{0}", file("gw1", "hunter2")), "entry 2 (gw1): another entry has the same id"),
             (&format!("[[tokens]]\nid = 5\nsha256 = \"{hash}\""), "entry 1: id must be a string"),
         ] {
-            let error = parse(text).unwrap_err();
+            let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(problem) && error.contains("t.toml"), "{error}");
             assert!(!error.contains("hunter2") && !error.contains(&hash), "{error}");
         }

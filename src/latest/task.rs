@@ -12,7 +12,7 @@ use crate::ack::Ack;
 use crate::flush::backoff::Backoff;
 use crate::flush::{Flusher, Permit};
 use crate::model::{Clock, ReadingBatch};
-use crate::store::{LatestWriteResult, StoreError};
+use crate::store::{LatestWriteResult, StoreError, StoreErrorKind};
 use crate::telemetry::metrics;
 
 /// Capacity of the task's channel, in batches. The task only copies them into memory, so few are enough.
@@ -21,7 +21,7 @@ const QUEUE_MAX: usize = 4;
 /// takes about half a minute. Then it is dropped, because the journal keeps its entries until then.
 const TRIES_MAX: u32 = 10;
 /// The kind of a [`StoreError`] that the server answered with and that is not known to be temporary.
-const ANSWERED: &str = "command";
+const ANSWERED: StoreErrorKind = StoreErrorKind::Command;
 /// How often an idle task checks its wheel.
 const TICK: Duration = Duration::from_millis(20);
 

@@ -142,17 +142,22 @@ impl ReadingCounts {
     }
 }
 
+/// A text is neither a time nor a date.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected RFC 3339, such as 2024-03-01T10:00:00Z, or a date, such as 2024-03-01")]
+pub struct InvalidMoment;
+
 /// Parses a time: RFC 3339, or a date, which means its start in UTC. Returns milliseconds since 1970.
 ///
 /// # Errors
 /// The text is neither; the error names the accepted forms.
-pub fn moment(text: &str) -> Result<i64, String> {
+pub fn moment(text: &str) -> Result<i64, InvalidMoment> {
     if let Ok(time) = chrono::DateTime::parse_from_rfc3339(text) {
         return Ok(time.timestamp_millis());
     }
     match chrono::NaiveDate::parse_from_str(text, "%Y-%m-%d") {
         Ok(date) => Ok(date.and_time(chrono::NaiveTime::MIN).and_utc().timestamp_millis()),
-        Err(_) => Err("expected RFC 3339, such as 2024-03-01T10:00:00Z, or a date, such as 2024-03-01".to_owned()),
+        Err(_) => Err(InvalidMoment),
     }
 }
 

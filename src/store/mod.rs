@@ -28,7 +28,7 @@ pub mod registry;
 pub(crate) mod summary_pages;
 
 pub use box_future::BoxFuture;
-pub use error::StoreError;
+pub use error::{StoreError, StoreErrorKind};
 
 use std::time::Duration;
 

@@ -13,8 +13,8 @@ use hourbucket::flush::backoff::Backoff;
 use hourbucket::flush::due::DuePolicy;
 use hourbucket::model::{Now, Reading, ReadingBatch, Span, StorageMode, Value};
 use hourbucket::route::row_refs;
-use hourbucket::store::StoreError;
 use hourbucket::store::memory::Pages;
+use hourbucket::store::{StoreError, StoreErrorKind};
 
 const HOUR: i64 = 3_600_000;
 const START_MS: i64 = 472_222 * HOUR;
@@ -60,7 +60,7 @@ impl Rig {
             let done = match self.shard.take(self.storage_mode).expect("something waits") {
                 Job::Write(tickets, writes) if lost > 0 => {
                     lost -= 1;
-                    let error = StoreError::Unknown { kind: "timeout", detail: String::new() };
+                    let error = StoreError::Unknown { kind: StoreErrorKind::Timeout, detail: String::new() };
                     JobResult::Write(tickets, writes, Err(error))
                 }
                 Job::Write(tickets, writes) => {

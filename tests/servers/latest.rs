@@ -32,7 +32,7 @@ use hourbucket::store::reading::{
 };
 use hourbucket::store::{
     BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError,
-    PreparedStore, Store, StoreError,
+    PreparedStore, Store, StoreError, StoreErrorKind,
 };
 use mongodb::bson::{Bson, Document, doc};
 use proptest::prelude::*;
@@ -361,7 +361,9 @@ struct Unwilling(Arc<AtomicUsize>);
 impl Store for Unwilling {
     fn latest<'a>(&'a self, _: &'a [LatestUpdate]) -> BoxFuture<'a, Result<Vec<LatestWriteResult>, StoreError>> {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Box::pin(async { Err(StoreError::Unknown { kind: "command", detail: "CommandNotSupportedOnView".into() }) })
+        Box::pin(async {
+            Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail: "CommandNotSupportedOnView".into() })
+        })
     }
 
     fn prepare(&self) -> BoxFuture<'_, Result<PreparedStore, PrepareError>> {

@@ -491,7 +491,7 @@ async fn mongodb_4_4_keeps_the_contract_with_buckets() {
     let store = MongoStore::new(&settings, Span::HOUR, Duration::from_secs(3600)).await.unwrap();
     let error = store.prepare().await.unwrap_err();
     assert!(!error.transient && error.detail.contains("set store.mode to auto or bucket"), "{error}");
-    assert!(store.inspect().await.unwrap_err().contains("set store.mode to auto or bucket"));
+    assert!(store.inspect().await.unwrap_err().to_string().contains("set store.mode to auto or bucket"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -153,7 +153,7 @@ async fn what_has_the_name_and_does_not_fit_is_refused_and_left_alone() {
     for mode in MODES {
         rig.settings.mode = mode;
         rig.refused(&["plain collection", "rename or drop sensor_readings", "store.mode = \"bucket\""]).await;
-        let said = rig.store().await.inspect().await.unwrap_err();
+        let said = rig.store().await.inspect().await.unwrap_err().to_string();
         assert!(said.contains("plain collection"), "{said}");
     }
     assert_eq!(plain.count_documents(doc! {}).await.unwrap(), 1);
@@ -288,7 +288,7 @@ async fn another_span_and_a_newer_version_are_refused_before_anything_is_changed
     rig.settings.retention = Some(Duration::from_secs(DAY_S));
     let advice = ["was written with bucket.span = \"1h\"", "bucket.span is \"15m\"", "use another store.database"];
     rig.refused(&advice).await;
-    let said = rig.store().await.inspect().await.unwrap_err();
+    let said = rig.store().await.inspect().await.unwrap_err().to_string();
     assert!(advice.iter().all(|part| said.contains(part)), "{said}");
     assert_eq!(rig.indexes("sensor_buckets").await.len(), 2, "the retention was not set");
     assert_eq!(rig.names().await, names);

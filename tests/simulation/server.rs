@@ -16,7 +16,7 @@ use hourbucket::store::reading::{
 };
 use hourbucket::store::{
     BoxFuture, DeadLetterWritten, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError,
-    PreparedStore, Store, StoreError,
+    PreparedStore, Store, StoreError, StoreErrorKind,
 };
 use tokio::time::Instant;
 
@@ -305,11 +305,11 @@ impl State {
 }
 
 fn not_applied() -> StoreError {
-    StoreError::NotApplied { kind: "network", detail: "scripted: no connection".into() }
+    StoreError::NotApplied { kind: StoreErrorKind::Network, detail: "scripted: no connection".into() }
 }
 
 fn unknown() -> StoreError {
-    StoreError::Unknown { kind: "timeout", detail: "scripted: no answer".into() }
+    StoreError::Unknown { kind: StoreErrorKind::Timeout, detail: "scripted: no answer".into() }
 }
 
 /// `HOURBUCKET_SIM_TRACE=1` prints what the database was asked.
@@ -401,7 +401,10 @@ impl Server {
     fn look(&self, request: &LoadRequest, storage_mode: StorageMode, fate: Fate) -> LoadResult {
         let mut state = self.state();
         if state.trouble == Trouble::LoadsFail && state.awkward(&request.bucket.sensor_id, request.bucket.start) {
-            return Err(StoreError::Unknown { kind: "command", detail: "scripted: BSONObjectTooLarge".into() });
+            return Err(StoreError::Unknown {
+                kind: StoreErrorKind::Command,
+                detail: "scripted: BSONObjectTooLarge".into(),
+            });
         }
         if fate == Fate::Partly && state.rng.u8(0..3) == 0 {
             state.hit(&request.bucket.sensor_id);

@@ -24,7 +24,7 @@ use hourbucket::flush::due::DuePolicy;
 use hourbucket::model::{BucketStart, NewBuckets, Now, PageWrite, Reading, ReadingBatch, Span, StorageMode, Value};
 use hourbucket::route::row_refs;
 use hourbucket::store::memory::Pages;
-use hourbucket::store::{PageWriteResult, StoreError};
+use hourbucket::store::{PageWriteResult, StoreError, StoreErrorKind};
 
 use super::{HOUR, Identity, identity};
 
@@ -363,7 +363,7 @@ impl Sim {
             (process.mark, process.new) = (through.max(before), process.new.raised(before, through));
         }
         let fault = if self.faulty { self.rng.u8(0..12) } else { 255 };
-        let unknown = || StoreError::Unknown { kind: "timeout", detail: String::new() };
+        let unknown = || StoreError::Unknown { kind: StoreErrorKind::Timeout, detail: String::new() };
         let done = match job {
             Job::Load(tickets, requests) => {
                 if fault < 2 {
@@ -387,7 +387,7 @@ impl Sim {
                     writes[..n].iter().map(|w| apply(pages, stored, w)).collect()
                 };
                 let answer = match fault {
-                    0 => Err(StoreError::NotApplied { kind: "network", detail: String::new() }),
+                    0 => Err(StoreError::NotApplied { kind: StoreErrorKind::Network, detail: String::new() }),
                     1 => {
                         self.zombies.extend(writes.iter().cloned());
                         Err(unknown())

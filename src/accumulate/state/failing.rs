@@ -9,7 +9,8 @@
 pub use super::failing_buckets::Quarantined;
 
 use super::failing_buckets::Failing;
-use super::{BucketRef, RejectedRows, Shard, bucket_of};
+use super::rejected_rows::{RejectCause, RejectedRows};
+use super::{BucketRef, Shard, bucket_of};
 use crate::model::Now;
 
 /// Faults after which a bucket is quarantined.
@@ -18,8 +19,6 @@ pub const QUARANTINE_FAULTS: u32 = 4;
 const FAILING_MAX: usize = 10_000;
 /// Maximum number of quarantined buckets named.
 pub const NAMED_MAX: usize = 20;
-/// The `reason` of dead letters with readings of a quarantined bucket.
-pub const QUARANTINED: &str = "quarantined";
 
 impl Shard {
     /// Sets whether the store has answered any request lately. Until it does, no bucket is given up.
@@ -97,6 +96,12 @@ impl Shard {
         self.failing.recovered(bucket_ref);
         let sensor_id = self.sensors[bucket_ref.slot as usize].id.clone();
         let detail = format!("reads or writes of this bucket failed for {} s: {reason}", age_ms / 1000);
-        self.rejected_rows.push(RejectedRows { sensor_id, rows: rows.into(), reason: QUARANTINED, detail, acks });
+        self.rejected_rows.push(RejectedRows {
+            sensor_id,
+            rows: rows.into(),
+            reason: RejectCause::Quarantined,
+            detail,
+            acks,
+        });
     }
 }

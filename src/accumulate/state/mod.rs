@@ -15,11 +15,13 @@ pub mod failing;
 mod failing_buckets;
 mod jobs;
 mod new_sensor;
+mod rejected_rows;
 mod reporting_interval;
 mod sensors;
 pub mod snapshot;
 
 pub use bucket_ref::BucketRef;
+pub use rejected_rows::{RejectCause, RejectedRows};
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -33,13 +35,13 @@ use smallvec::SmallVec;
 
 use super::arrivals::Arrivals;
 use super::bucket::{Bucket, IncomingReading, NextOp, PageLimits};
-use crate::ack::{Ack, Acks};
+use crate::ack::Ack;
 use crate::enrich::Registry;
 use crate::flush::backoff::Backoff;
 use crate::flush::due::{DuePolicy, DueWheel};
 use crate::model::{
-    BucketStart, FieldSchemas, NewBuckets, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags, Rows, SensorId, Span,
-    TagSets, Tags,
+    BucketStart, FieldSchemas, NewBuckets, Now, PageWrite, ReadingBatch, ReadingKey, RowFlags, SensorId, Span, TagSets,
+    Tags,
 };
 use crate::store::{LoadRequest, LoadResult, PageWriteResult, StoreError};
 
@@ -88,25 +90,6 @@ pub enum JobResult {
     /// Result of a [`Job::Load`]: the job's contents, and one result per request.
     Load(Vec<BucketRef>, Vec<LoadRequest>, Result<Vec<LoadResult>, StoreError>),
 }
-
-/// Readings that the store refuses permanently, or has failed for too long. They are kept as dead letters before the
-/// acknowledgements are delivered.
-#[derive(Debug)]
-pub struct RejectedRows {
-    /// The sensor of all rows.
-    pub sensor_id: SensorId,
-    /// The rows to keep.
-    pub rows: Arc<Rows>,
-    /// [`STORE_REJECTED`] or [`failing::QUARANTINED`].
-    pub reason: &'static str,
-    /// The store's error text.
-    pub detail: String,
-    /// To be delivered when the dead letters are stored.
-    pub acks: Acks,
-}
-
-/// The `reason` of dead letters with readings that the store refuses permanently.
-pub const STORE_REJECTED: &str = "store_rejected";
 
 /// Events since the last call of [`Shard::take_counts`], for the metrics.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -459,7 +442,7 @@ impl Shard {
                 self.settle(bucket_ref, now, |bucket, refused| {
                     let acks = bucket.given_up();
                     let (sensor_id, rows) = (write.sensor_id, write.rows);
-                    refused.push(RejectedRows { sensor_id, rows, reason: STORE_REJECTED, detail, acks });
+                    refused.push(RejectedRows { sensor_id, rows, reason: RejectCause::StoreRejected, detail, acks });
                     (0, 0)
                 });
                 self.usage.readings -= rows;

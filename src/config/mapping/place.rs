@@ -2,6 +2,40 @@
 
 /// A longer text is a mistake.
 const TEXT_MAX_BYTES: usize = 4096;
+const GLOB_MAX_BYTES: usize = 255;
+const GLOB_STARS_MAX: usize = 8;
+const NAME_RULE: &str = "a name must have 1 to 64 letters, digits, _ and -, and be none of ts, meta, _id";
+
+/// Why a text is not a place, a path to records, a source or a glob.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum InvalidPlace {
+    #[error("longer than {TEXT_MAX_BYTES} bytes")]
+    TooLong,
+    #[error("`{0}`: use ~ only in ~0 (for ~) and ~1 (for /)")]
+    Tilde(String),
+    #[error("`{0}` does not begin with / or $/")]
+    PlaceStart(String),
+    #[error("`{0}`: braces have no meaning in a place (only in `each`)")]
+    BracesInPlace(String),
+    #[error("`{0}` does not begin with /")]
+    EachStart(String),
+    #[error("`{0}`: {NAME_RULE}")]
+    Name(String),
+    #[error("`{0}`: a name in braces must be a whole step")]
+    PartOfStep(String),
+    #[error("`{0}`: a }} without its {{")]
+    NotOpened(String),
+    #[error("`{0}`: a {{ without its }}")]
+    NotClosed(String),
+    #[error("unknown filter `|{0}`; expected |lower, |upper or |eui")]
+    Filter(String),
+    #[error("the whole record or message is no id")]
+    WholeAsId,
+    #[error("a glob must have 1 to {GLOB_MAX_BYTES} bytes")]
+    GlobBytes,
+    #[error("`{0}` has more than {GLOB_STARS_MAX} *")]
+    GlobStars(String),
+}
 
 /// A step of a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,13 +107,13 @@ pub enum Source {
 }
 
 impl Step {
-    fn parse(text: &str) -> Result<Step, String> {
+    fn parse(text: &str) -> Result<Step, InvalidPlace> {
         if text == "*" {
             return Ok(Step::First);
         }
         // RFC 6901 §3: `~` only in `~0` and `~1`; §4: `~1` is replaced before `~0`.
         if text.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1'])) {
-            return Err(format!("`{text}`: use ~ only in ~0 (for ~) and ~1 (for /)"));
+            return Err(InvalidPlace::Tilde(text.to_owned()));
         }
         let key = text.replace("~1", "/").replace("~0", "~");
         let is_number = key.bytes().all(|b| b.is_ascii_digit()) && (key == "0" || !key.starts_with('0'));
@@ -90,17 +124,17 @@ impl Step {
 
 impl Place {
     /// Parses a place.
-    pub(super) fn parse(text: &str) -> Result<Place, String> {
+    pub(super) fn parse(text: &str) -> Result<Place, InvalidPlace> {
         let (from_message, rest) = text.strip_prefix('$').map_or((false, text), |rest| (true, rest));
         if text.len() > TEXT_MAX_BYTES {
-            return Err(format!("longer than {TEXT_MAX_BYTES} bytes"));
+            return Err(InvalidPlace::TooLong);
         }
         if rest.is_empty() {
             return Ok(Place { from_message, steps: Vec::new() });
         }
-        let steps = rest.strip_prefix('/').ok_or_else(|| format!("`{text}` does not begin with / or $/"))?;
+        let steps = rest.strip_prefix('/').ok_or_else(|| InvalidPlace::PlaceStart(text.to_owned()))?;
         if steps.contains(['{', '}']) {
-            return Err(format!("`{text}`: braces have no meaning in a place (only in `each`)"));
+            return Err(InvalidPlace::BracesInPlace(text.to_owned()));
         }
         Ok(Place { from_message, steps: steps.split('/').map(Step::parse).collect::<Result<_, _>>()? })
     }
@@ -126,23 +160,23 @@ impl Place {
 
 impl Each {
     /// Parses the path to the records.
-    pub(super) fn parse(text: &str) -> Result<Each, String> {
+    pub(super) fn parse(text: &str) -> Result<Each, InvalidPlace> {
         if text.len() > TEXT_MAX_BYTES {
-            return Err(format!("longer than {TEXT_MAX_BYTES} bytes"));
+            return Err(InvalidPlace::TooLong);
         }
         if text.is_empty() {
             return Ok(Each(Vec::new()));
         }
-        let rest = text.strip_prefix('/').ok_or_else(|| format!("`{text}` does not begin with /"))?;
+        let rest = text.strip_prefix('/').ok_or_else(|| InvalidPlace::EachStart(text.to_owned()))?;
         let mut steps = Vec::new();
         for part in rest.split('/') {
             let name = part.strip_prefix('{').and_then(|part| part.strip_suffix('}'));
             steps.push(match name {
                 Some(name) if is_name(name) => EachStep::All(Some(name.into())),
-                Some(_) => return Err(format!("`{part}`: {NAME_RULE}")),
+                Some(_) => return Err(InvalidPlace::Name(part.to_owned())),
                 None if part == "*" => EachStep::All(None),
                 None if part.contains(['{', '}']) => {
-                    return Err(format!("`{part}`: a name in braces must be a whole step"));
+                    return Err(InvalidPlace::PartOfStep(part.to_owned()));
                 }
                 None => EachStep::One(Step::parse(part)?),
             });
@@ -159,8 +193,6 @@ impl Each {
     }
 }
 
-const NAME_RULE: &str = "a name must have 1 to 64 letters, digits, _ and -, and be none of ts, meta, _id";
-
 fn is_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && !matches!(name, "ts" | "meta" | "_id")
@@ -169,27 +201,27 @@ fn is_name(name: &str) -> bool {
 
 impl Source {
     /// Parses a source.
-    pub(super) fn parse(text: &str) -> Result<Source, String> {
+    pub(super) fn parse(text: &str) -> Result<Source, InvalidPlace> {
         if text.starts_with('/') || text.is_empty() || text == "$" || text.starts_with("$/") {
             return Place::parse(text).map(Source::Place);
         }
         if text.len() > TEXT_MAX_BYTES {
-            return Err(format!("longer than {TEXT_MAX_BYTES} bytes"));
+            return Err(InvalidPlace::TooLong);
         }
         let mut pieces = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {
             let Some(open) = rest.find('{') else {
                 if rest.contains('}') {
-                    return Err(format!("`{text}`: a }} without its {{"));
+                    return Err(InvalidPlace::NotOpened(text.to_owned()));
                 }
                 pieces.push(Piece::Text(rest.into()));
                 break;
             };
             let (before, after) = rest.split_at(open);
-            let close = after.find('}').ok_or_else(|| format!("`{text}`: a {{ without its }}"))?;
+            let close = after.find('}').ok_or_else(|| InvalidPlace::NotClosed(text.to_owned()))?;
             if before.contains('}') {
-                return Err(format!("`{text}`: a }} without its {{"));
+                return Err(InvalidPlace::NotOpened(text.to_owned()));
             }
             if !before.is_empty() {
                 pieces.push(Piece::Text(before.into()));
@@ -212,18 +244,22 @@ impl Piece {
         if let Piece::Place(place, _) = self { Some(place) } else { None }
     }
 
-    fn parse(text: &str) -> Result<Piece, String> {
+    fn parse(text: &str) -> Result<Piece, InvalidPlace> {
         let (what, filter) = match text.rsplit_once('|') {
             None => (text, None),
             Some((what, "lower")) => (what, Some(Filter::Lower)),
             Some((what, "upper")) => (what, Some(Filter::Upper)),
             Some((what, "eui")) => (what, Some(Filter::Eui)),
-            Some((_, other)) => return Err(format!("unknown filter `|{other}`; expected |lower, |upper or |eui")),
+            Some((_, other)) => return Err(InvalidPlace::Filter(other.to_owned())),
         };
         if what.starts_with(['/', '$']) {
             return Ok(Piece::Place(Place::parse(what)?, filter));
         }
-        if is_name(what) { Ok(Piece::Name(what.into(), filter)) } else { Err(format!("`{{{text}}}`: {NAME_RULE}")) }
+        if is_name(what) {
+            Ok(Piece::Name(what.into(), filter))
+        } else {
+            Err(InvalidPlace::Name(format!("{{{text}}}")))
+        }
     }
 }
 
@@ -233,12 +269,12 @@ pub struct Glob(Box<str>);
 
 impl Glob {
     /// Parses a glob.
-    pub(super) fn parse(text: &str) -> Result<Glob, String> {
-        if text.is_empty() || text.len() > 255 {
-            return Err("a glob must have 1 to 255 bytes".to_owned());
+    pub(super) fn parse(text: &str) -> Result<Glob, InvalidPlace> {
+        if text.is_empty() || text.len() > GLOB_MAX_BYTES {
+            return Err(InvalidPlace::GlobBytes);
         }
-        if text.bytes().filter(|b| *b == b'*').count() > 8 {
-            return Err(format!("`{text}` has more than 8 *"));
+        if text.bytes().filter(|b| *b == b'*').count() > GLOB_STARS_MAX {
+            return Err(InvalidPlace::GlobStars(text.to_owned()));
         }
         Ok(Glob(text.into()))
     }

@@ -1,5 +1,6 @@
 //! Reads `[formats.NAME]`: first its own keys, which apply to every rule, then the rules.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use chrono_tz::Tz;
@@ -8,7 +9,7 @@ use super::super::formats::FORMATS;
 use super::super::reader::{Bad, Report, Section, one_of, wrong};
 use super::super::topic::parse_template;
 use super::super::tree::{Entries, Node, Raw};
-use super::place::{Each, Glob, Piece, Place, Source};
+use super::place::{Each, Glob, InvalidPlace, Piece, Place, Source};
 use super::{
     Condition, FORMATS_MAX, FieldRule, Fraction, Kind, LIST_MAX, Mapping, RULES_MAX, Rule, Scalar, Texts, TimeSource,
     TimeUnit, Type, Values,
@@ -249,7 +250,7 @@ fn items<'n>(node: &'n Node, advice: &str) -> Result<Vec<&'n Node>, Bad> {
 }
 
 /// Parses a text or a list of texts.
-fn parsed<T>(node: &Node, advice: &str, parse: fn(&str) -> Result<T, String>) -> Result<Vec<T>, Bad> {
+fn parsed<T, E: Display>(node: &Node, advice: &str, parse: fn(&str) -> Result<T, E>) -> Result<Vec<T>, Bad> {
     let read = |item: &Node| parse(text(item, advice)?).map_err(|what| Bad::new(what, advice));
     items(node, advice)?.into_iter().map(read).collect()
 }
@@ -275,7 +276,7 @@ fn sources(node: &Node) -> Result<Vec<Source>, Bad> {
 
 fn ids(node: &Node) -> Result<Vec<Source>, Bad> {
     parsed(node, SOURCE, |text| match Source::parse(text)? {
-        Source::Place(place) if place.steps.is_empty() => Err("the whole record or message is no id".to_owned()),
+        Source::Place(place) if place.steps.is_empty() => Err(InvalidPlace::WholeAsId),
         source => Ok(source),
     })
 }

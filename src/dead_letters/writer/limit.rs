@@ -98,7 +98,7 @@ impl Limit {
     }
 
     fn failed(&mut self, error: &StoreError) {
-        metrics::store_error(error.kind(), 1);
+        metrics::store_error(error.kind().as_str(), 1);
         if let Some(more) = self.warned.due() {
             tracing::warn!(more, %error, "size limit of the dead letters not enforced; retrying");
         }

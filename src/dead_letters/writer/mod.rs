@@ -35,7 +35,7 @@ use tokio::time::Instant;
 use crate::ack::{Ack, Acks};
 use crate::flush::Flusher;
 use crate::model::DeadLetter;
-use crate::store::{DeadLetterWritten, StoreError};
+use crate::store::{DeadLetterWritten, StoreError, StoreErrorKind};
 use crate::telemetry::metrics;
 use limit::Limit;
 use log_limit::LogLimit;
@@ -263,8 +263,7 @@ impl DeadLetterWriter {
     /// cause.
     fn failed(&mut self, mut batch: Vec<QueuedDeadLetter>, error: &StoreError) {
         // No dead letter causes these: there is no server, or none that accepts writes.
-        let is_for_all =
-            matches!(error.kind(), "network" | "no_primary" | "unauthorized" | "overload" | "write_concern");
+        let is_for_all = error.is_away() || error.kind() == StoreErrorKind::WriteConcern;
         if let [one] = &batch[..]
             && !is_for_all
             && self.aside_bytes() + one.dead_letter.memory_bytes() <= ASIDE_BYTES_MAX

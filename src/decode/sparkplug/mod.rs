@@ -163,8 +163,8 @@ impl Sparkplug {
             Ok(Some(address)) => address,
             // Host state and commands to nodes.
             Ok(None) => return None,
-            Err(detail) => {
-                rejects.push(0, reasons::TOPIC_MISMATCH, detail);
+            Err(error) => {
+                rejects.push(0, reasons::TOPIC_MISMATCH, error.to_string());
                 return None;
             }
         };

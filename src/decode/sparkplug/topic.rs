@@ -2,6 +2,11 @@
 
 const NAMESPACE: &str = "spBv1.0";
 
+/// A topic is not one of Sparkplug B.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the topic is not {NAMESPACE}/group/type/node or {NAMESPACE}/group/type/node/device")]
+pub(super) struct InvalidTopic;
+
 /// The type of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -24,23 +29,19 @@ pub(super) struct Address<'t> {
 
 impl<'t> Address<'t> {
     /// Parses a topic; `None` if it carries no measurements.
-    ///
-    /// # Errors
-    /// Why it is not a topic of Sparkplug B.
-    pub(super) fn parse(topic: &'t str) -> Result<Option<Address<'t>>, String> {
-        let wrong = || format!("the topic is not {NAMESPACE}/group/type/node or {NAMESPACE}/group/type/node/device");
+    pub(super) fn parse(topic: &'t str) -> Result<Option<Address<'t>>, InvalidTopic> {
         let mut levels = topic.split('/');
         if levels.next() != Some(NAMESPACE) {
-            return Err(wrong());
+            return Err(InvalidTopic);
         }
-        let group = levels.next().ok_or_else(wrong)?;
+        let group = levels.next().ok_or(InvalidTopic)?;
         if group == "STATE" {
             return Ok(None);
         }
-        let (kind, node) = levels.next().zip(levels.next()).ok_or_else(wrong)?;
+        let (kind, node) = levels.next().zip(levels.next()).ok_or(InvalidTopic)?;
         let device = levels.next();
         if group.is_empty() || node.is_empty() || device == Some("") || levels.next().is_some() {
-            return Err(wrong());
+            return Err(InvalidTopic);
         }
         let kind = match (kind, device) {
             ("NBIRTH", None) => Kind::NodeBirth,
@@ -50,7 +51,7 @@ impl<'t> Address<'t> {
             // Some nodes use NDATA for their devices too.
             ("NDATA", _) | ("DDATA", Some(_)) => Kind::Data,
             ("NCMD" | "DCMD", _) => return Ok(None),
-            _ => return Err(wrong()),
+            _ => return Err(InvalidTopic),
         };
         Ok(Some(Address { kind, group, node, device }))
     }

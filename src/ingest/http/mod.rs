@@ -68,7 +68,7 @@ use self::tokens::{Tokens, TokensError};
 use crate::admission::Admission;
 use crate::config;
 use crate::decode::Formats;
-use crate::ingest::tls::{Certificates, Files, OnTls, TlsError};
+use crate::ingest::tls::{CertificateError, Certificates, Files, OnTls, TlsError};
 use crate::model::Clock;
 
 /// How long connections may take to send the last answers after the last request is done.
@@ -150,7 +150,7 @@ pub(crate) fn tokens(cfg: &config::Http) -> Result<Option<Arc<Tokens>>, TokensEr
 ///
 /// # Errors
 /// A certificate or key cannot be used.
-pub fn check_tls(tls: &config::Tls, now_s: i64) -> Option<Result<String, String>> {
+pub(crate) fn check_tls(tls: &config::Tls, now_s: i64) -> Option<Result<String, CertificateError>> {
     Files::of_http(tls).map(|files| files.check(now_s))
 }
 

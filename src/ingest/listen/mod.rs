@@ -85,7 +85,7 @@ use self::port::{Batchers, Port};
 use self::shared::Shared;
 use super::IngestDeps;
 use super::mqtt::collect::{Collector, Settings};
-use super::tls::{Certificates, Files};
+use super::tls::{CertificateError, Certificates, Files};
 use super::tokens::{Tokens, TokensError};
 use crate::config::{ListenMqtt, Live, Setter};
 use crate::telemetry::metrics::Source;
@@ -203,12 +203,21 @@ pub(crate) fn tokens(settings: &ListenMqtt) -> Result<Option<Tokens>, TokensErro
     settings.tokens_file.as_deref().map(|path| Tokens::load(TOKENS_KEY, path)).transpose()
 }
 
+/// Why the port could not be opened with the files as they are.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CheckError {
+    #[error("{0}")]
+    Tokens(#[from] TokensError),
+    #[error("{0}")]
+    Certificates(#[from] CertificateError),
+}
+
 /// Checks tokens and certificates; returns a short summary. `now_s`: seconds since 1970.
 ///
 /// # Errors
 /// The tokens file or a certificate cannot be used.
-pub fn check(settings: &ListenMqtt, now_s: i64) -> Result<String, String> {
-    let tokens = tokens(settings).map_err(|error| error.to_string())?;
+pub(crate) fn check(settings: &ListenMqtt, now_s: i64) -> Result<String, CheckError> {
+    let tokens = tokens(settings)?;
     let tokens = tokens.map_or_else(|| "no tokens".to_owned(), |tokens| format!("{} tokens", tokens.len()));
     let tls = Files::of_devices(settings).map_or_else(|| Ok("no TLS".to_owned()), |files| files.check(now_s))?;
     Ok(format!("{tokens}, {tls}"))

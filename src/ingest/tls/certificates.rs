@@ -101,15 +101,46 @@ impl Files {
     }
 
     /// Reads and checks the files, for `hourbucket check`: returns a short summary, or the problem.
-    pub(crate) fn check(self, now_s: i64) -> Result<String, String> {
-        let loaded = self.read().map_err(|error| error.to_string())?;
-        let problems: Vec<String> = loaded.chain.problem(now_s).into_iter().chain(loaded.chain.disorder()).collect();
+    pub(crate) fn check(self, now_s: i64) -> Result<String, CertificateError> {
+        let loaded = self.read()?;
+        let problems: Vec<_> = loaded.chain.problem(now_s).into_iter().chain(loaded.chain.disorder()).collect();
         if !problems.is_empty() {
-            return Err(format!("{}: {}", loaded.files.cert.display(), problems.join("; ")));
+            return Err(CertificateError::Chain { path: loaded.files.cert, problems });
         }
         let left = loaded.chain.soon(now_s).map_or_else(String::new, |soon| format!(" (warning: {soon})"));
         Ok(format!("TLS until {}{left}", day(loaded.chain.not_after_s)))
     }
+}
+
+/// Why a port cannot be served with its certificates, or not for long.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CertificateError {
+    /// The files cannot be used.
+    #[error("{0}")]
+    Files(#[from] TlsError),
+    /// Clients refuse the chain.
+    #[error("{}: {}", path.display(), joined(problems))]
+    Chain { path: PathBuf, problems: Vec<ChainProblem> },
+}
+
+fn joined(problems: &[ChainProblem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// What is wrong with a chain whose files can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ChainProblem {
+    #[error("the certificate expired on {}; renew it", day(*not_after_s))]
+    Expired { not_after_s: i64 },
+    #[error("the certificate is not valid before {}; check the system clock", day(*not_before_s))]
+    NotYetValid { not_before_s: i64 },
+    /// The certificate at this position, from 1, was not issued by the next one.
+    #[error(
+        "certificate {at} was not issued by certificate {}, which follows it; order the file as: the server's own \
+         certificate first, then its issuer, and so on",
+        at + 1
+    )]
+    OutOfOrder { at: usize },
 }
 
 /// mtime, ctime and inode of each file; `None`: not readable.
@@ -145,12 +176,12 @@ impl Chain {
     }
 
     /// Why clients will refuse the chain now.
-    fn problem(&self, now_s: i64) -> Option<String> {
-        if now_s > self.not_after_s {
-            return Some(format!("the certificate expired on {}; renew it", day(self.not_after_s)));
+    fn problem(&self, now_s: i64) -> Option<ChainProblem> {
+        let (not_before_s, not_after_s) = (self.not_before_s, self.not_after_s);
+        if now_s > not_after_s {
+            return Some(ChainProblem::Expired { not_after_s });
         }
-        let early = now_s < self.not_before_s;
-        early.then(|| format!("the certificate is not valid before {}; check the system clock", day(self.not_before_s)))
+        (now_s < not_before_s).then_some(ChainProblem::NotYetValid { not_before_s })
     }
 
     fn soon(&self, now_s: i64) -> Option<String> {
@@ -160,13 +191,8 @@ impl Chain {
         })
     }
 
-    fn disorder(&self) -> Option<String> {
-        let at = self.broken_at?;
-        Some(format!(
-            "certificate {at} was not issued by certificate {}, which follows it; order the file as: the server's own \
-             certificate first, then its issuer, and so on",
-            at + 1
-        ))
+    fn disorder(&self) -> Option<ChainProblem> {
+        self.broken_at.map(|at| ChainProblem::OutOfOrder { at })
     }
 }
 
@@ -289,9 +315,9 @@ impl Certificates {
         let chain = self.read().loaded.chain.clone();
         tracing::info!(port, until = day(chain.not_after_s), "certificates loaded");
         if let Some(disorder) = chain.disorder() {
-            tracing::warn!(port, problem = disorder, "certificate chain out of order");
+            tracing::warn!(port, problem = %disorder, "certificate chain out of order");
         }
-        let said = chain.problem(now_s).or_else(|| chain.soon(now_s));
+        let said = chain.problem(now_s).map(|problem| problem.to_string()).or_else(|| chain.soon(now_s));
         if let Some(said) = &said {
             tracing::warn!(port, problem = said, "certificate not valid now or expires soon");
         }
@@ -315,7 +341,7 @@ impl Certificates {
         let chain = state.loaded.chain.clone();
         let failed = state.failed.as_ref().map(|(_, why)| format!("{why}; the previous certificates stay in use"));
         drop(state);
-        let expired = chain.problem(now_s);
+        let expired = chain.problem(now_s).map(|problem| problem.to_string());
         let news = expired.clone().or_else(|| chain.soon(now_s));
         // The text contains the days left, so it is logged once a day.
         if let Some(said) = news.filter(|news| self.read().said.as_ref() != Some(news)) {

@@ -6,7 +6,7 @@ mod certificates;
 mod local;
 mod x509;
 
-pub(crate) use self::certificates::{Certificates, Files, Loaded, TlsStream};
+pub(crate) use self::certificates::{CertificateError, Certificates, Files, Loaded, TlsStream};
 pub use self::certificates::{OnTls, TlsStatus};
 pub(crate) use self::local::connect_to_any;
 
@@ -30,6 +30,7 @@ pub enum TlsError {
         /// Path of the PEM file.
         path: PathBuf,
         /// The underlying error.
+        #[source]
         error: std::io::Error,
     },
     /// A file is not PEM, or does not contain the expected item.
@@ -48,6 +49,7 @@ pub enum TlsError {
         /// Path of the key file.
         key: PathBuf,
         /// The underlying error.
+        #[source]
         error: rustls::Error,
     },
     /// The system's root certificates cannot be loaded.
@@ -55,7 +57,7 @@ pub enum TlsError {
     Roots(String),
     /// rustls rejects the protocol versions or the crypto provider.
     #[error("TLS cannot be set up: {0}")]
-    Setup(rustls::Error),
+    Setup(#[source] rustls::Error),
 }
 
 /// The files of a certificate chain and its private key.

@@ -6,6 +6,35 @@ use super::{Page, Pages};
 use crate::model::summary::{by_name, summarise};
 use crate::model::{BucketStart, FieldSummary, Reading, Rows, StorageMode};
 
+/// An invariant that does not hold, and where.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{page}: {broken}")]
+pub struct InvalidPage {
+    /// The page, its sensor and its time.
+    pub page: String,
+    /// The invariant.
+    #[source]
+    pub broken: BrokenInvariant,
+}
+
+/// The invariants of the stored state at rest, each with what was found instead.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "the texts say it")]
+pub enum BrokenInvariant {
+    #[error("{0} readings")]
+    TooManyReadings(u32),
+    #[error("has a next page and is not sealed")]
+    NotSealed,
+    #[error("the next page has another storage mode")]
+    OtherMode,
+    #[error("the page before it is missing")]
+    Gap,
+    #[error("count {count} but {readings} readings")]
+    Count { count: u64, readings: usize },
+    #[error("summary {stored:?}, from its readings {expected:?}")]
+    Summary { stored: BTreeMap<String, FieldSummary>, expected: BTreeMap<String, FieldSummary> },
+}
+
 impl Pages {
     /// Checks the invariants of the stored state at rest. The count and summary of a page are those of its readings (in
     /// a time-series bucket, those of all pages together are those of its measurements). No page is missing before
@@ -14,32 +43,46 @@ impl Pages {
     ///
     /// # Errors
     /// The violated invariant, and the page.
-    pub fn check(&self, max_readings: u32) -> Result<(), String> {
+    pub fn check(&self, max_readings: u32) -> Result<(), InvalidPage> {
         for ((sensor, start, n), page) in &self.pages {
-            let at = format!("page {n} of {sensor} at {}", start.0);
-            match page.storage_mode {
-                StorageMode::Bucket if page.count > max_readings => {
-                    return Err(format!("{at}: {} readings", page.count));
-                }
-                StorageMode::Bucket => same(&at, u64::from(page.count), &page.summary, &page.readings)?,
-                StorageMode::TimeSeries if *n == 0 => self.check_series(&at, sensor, *start)?,
-                StorageMode::TimeSeries => {}
-            }
-            let next = self.pages.get(&(sensor.clone(), *start, n + 1));
-            if next.is_some() && !page.sealed {
-                return Err(format!("{at}: has a next page and is not sealed"));
-            }
-            if next.is_some_and(|next| next.storage_mode != page.storage_mode) {
-                return Err(format!("{at}: the next page has another storage mode"));
-            }
-            if *n > 0 && !self.pages.contains_key(&(sensor.clone(), *start, n - 1)) {
-                return Err(format!("{at}: the page before it is missing"));
-            }
+            self.check_page(sensor, *start, *n, page, max_readings).map_err(|broken| {
+                let page = format!("page {n} of {sensor} at {}", start.0);
+                InvalidPage { page, broken }
+            })?;
         }
         Ok(())
     }
 
-    fn check_series(&self, at: &str, sensor: &str, start: BucketStart) -> Result<(), String> {
+    fn check_page(
+        &self,
+        sensor: &str,
+        start: BucketStart,
+        n: u32,
+        page: &Page,
+        max_readings: u32,
+    ) -> Result<(), BrokenInvariant> {
+        match page.storage_mode {
+            StorageMode::Bucket if page.count > max_readings => {
+                return Err(BrokenInvariant::TooManyReadings(page.count));
+            }
+            StorageMode::Bucket => same(u64::from(page.count), &page.summary, &page.readings)?,
+            StorageMode::TimeSeries if n == 0 => self.check_series(sensor, start)?,
+            StorageMode::TimeSeries => {}
+        }
+        let next = self.pages.get(&(sensor.to_owned(), start, n + 1));
+        if next.is_some() && !page.sealed {
+            return Err(BrokenInvariant::NotSealed);
+        }
+        if next.is_some_and(|next| next.storage_mode != page.storage_mode) {
+            return Err(BrokenInvariant::OtherMode);
+        }
+        if n > 0 && !self.pages.contains_key(&(sensor.to_owned(), start, n - 1)) {
+            return Err(BrokenInvariant::Gap);
+        }
+        Ok(())
+    }
+
+    fn check_series(&self, sensor: &str, start: BucketStart) -> Result<(), BrokenInvariant> {
         let pages: Vec<&Page> = self.of_bucket(sensor, start);
         let count = pages.iter().map(|page| u64::from(page.count)).sum();
         let mut merged: BTreeMap<String, FieldSummary> = BTreeMap::new();
@@ -48,14 +91,14 @@ impl Pages {
             merged.insert(name.clone(), sum);
         }
         let none = vec![];
-        same(at, count, &merged, self.series.get(&(sensor.to_owned(), start)).unwrap_or(&none))
+        same(count, &merged, self.series.get(&(sensor.to_owned(), start)).unwrap_or(&none))
     }
 }
 
 /// Checks that count and summary are those of the readings.
-fn same(at: &str, count: u64, summary: &BTreeMap<String, FieldSummary>, readings: &[Reading]) -> Result<(), String> {
+fn same(count: u64, summary: &BTreeMap<String, FieldSummary>, readings: &[Reading]) -> Result<(), BrokenInvariant> {
     if count != readings.len() as u64 {
-        return Err(format!("{at}: count {count} but {} readings", readings.len()));
+        return Err(BrokenInvariant::Count { count, readings: readings.len() });
     }
     let mut rows = Rows::default();
     readings.iter().for_each(|r| rows.push_reading(r));
@@ -71,7 +114,7 @@ fn same(at: &str, count: u64, summary: &BTreeMap<String, FieldSummary>, readings
         });
     match same {
         true => Ok(()),
-        false => Err(format!("{at}: summary {summary:?}, from its readings {expected:?}")),
+        false => Err(BrokenInvariant::Summary { stored: summary.clone(), expected }),
     }
 }
 

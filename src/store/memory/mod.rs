@@ -11,6 +11,7 @@ pub mod latest;
 mod read;
 mod recompute_summary;
 
+pub use check::{BrokenInvariant, InvalidPage};
 pub use judge::{Judge, Verdict};
 
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ use super::reading::{
 };
 use super::{
     BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, LoadedBucket, LoadedPage,
-    PageWriteResult, PrepareError, PreparedStore, Store, StoreError,
+    PageWriteResult, PrepareError, PreparedStore, Store, StoreError, StoreErrorKind,
 };
 use crate::model::rows::ARRAY_KEY_BYTES_MAX;
 use crate::model::summary::entry_bytes;
@@ -284,11 +285,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn not_applied() -> StoreError {
-    StoreError::NotApplied { kind: "network", detail: "scripted failure".into() }
+    StoreError::NotApplied { kind: StoreErrorKind::Network, detail: "scripted failure".into() }
 }
 
 fn unknown() -> StoreError {
-    StoreError::Unknown { kind: "timeout", detail: "scripted loss of the answer".into() }
+    StoreError::Unknown { kind: StoreErrorKind::Timeout, detail: "scripted loss of the answer".into() }
 }
 
 /// Yields even for a zero duration: other tasks must be able to run between any two commands.

@@ -27,7 +27,7 @@ use crate::store::mongo::document::int;
 use crate::store::mongo::error::{StatementError, command_code, command_error, describe, statement_error};
 use crate::store::mongo::limited::in_part;
 use crate::store::mongo::setup::NAMESPACE_NOT_FOUND;
-use crate::store::{BoxFuture, DeadLetterWritten, Evicted, StoreError};
+use crate::store::{BoxFuture, DeadLetterWritten, Evicted, StoreError, StoreErrorKind};
 
 /// Maximum dead letters per delete: their ids fit into a small command.
 const EVICTED_MAX: usize = 1000;
@@ -205,7 +205,7 @@ fn refused(
     error: &mongodb::error::Error,
 ) -> Result<Vec<DeadLetterWritten>, StoreError> {
     if errors.write_concern_error.is_some() {
-        return Err(StoreError::Unknown { kind: "write_concern", detail: describe(error) });
+        return Err(StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail: describe(error) });
     }
     let mut answers = vec![DeadLetterWritten::Done; dead_letters];
     for error in errors.write_errors.iter().flatten() {
@@ -215,7 +215,7 @@ fn refused(
             (Some(answer), StatementError::Data | StatementError::Conflict) => {
                 *answer = DeadLetterWritten::Rejected { detail }
             }
-            _ => return Err(StoreError::Unknown { kind: "command", detail }),
+            _ => return Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail }),
         }
     }
     Ok(answers)

@@ -4,7 +4,7 @@
 use mongodb::bson::Document;
 use mongodb::error::ErrorKind;
 
-use crate::store::StoreError;
+use crate::store::{StoreError, StoreErrorKind};
 
 /// The meaning of an error of a single statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,28 +42,32 @@ pub(super) fn concern_error(reply: &Document) -> Option<String> {
 pub(super) fn command_error(error: &mongodb::error::Error) -> StoreError {
     let detail = describe(error);
     match error.kind.as_ref() {
-        ErrorKind::ServerSelection { .. } => StoreError::NotApplied { kind: "no_primary", detail },
-        ErrorKind::Authentication { .. } => StoreError::NotApplied { kind: "unauthorized", detail },
-        ErrorKind::DnsResolve { .. } => StoreError::NotApplied { kind: "network", detail },
+        ErrorKind::ServerSelection { .. } => StoreError::NotApplied { kind: StoreErrorKind::NoPrimary, detail },
+        ErrorKind::Authentication { .. } => StoreError::NotApplied { kind: StoreErrorKind::Unauthorized, detail },
+        ErrorKind::DnsResolve { .. } => StoreError::NotApplied { kind: StoreErrorKind::Network, detail },
         ErrorKind::Io(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
-            StoreError::NotApplied { kind: "network", detail }
+            StoreError::NotApplied { kind: StoreErrorKind::Network, detail }
         }
         ErrorKind::Command(e) => match e.code {
             // Unauthorized, AuthenticationFailed, AtlasError: refused before anything is executed.
-            13 | 18 | 8000 => StoreError::NotApplied { kind: "unauthorized", detail },
+            13 | 18 | 8000 => StoreError::NotApplied { kind: StoreErrorKind::Unauthorized, detail },
             // NotWritablePrimary and related codes may also end a batch midway.
             10107 | 13435 | 13436 | 10058 | 189 | 11602 | 91 | 11600 => {
-                StoreError::Unknown { kind: "no_primary", detail }
+                StoreError::Unknown { kind: StoreErrorKind::NoPrimary, detail }
             }
-            50 | 262 => StoreError::Unknown { kind: "timeout", detail },
-            64 | 100 => StoreError::Unknown { kind: "write_concern", detail },
-            _ => StoreError::Unknown { kind: "command", detail },
+            50 | 262 => StoreError::Unknown { kind: StoreErrorKind::Timeout, detail },
+            64 | 100 => StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail },
+            _ => StoreError::Unknown { kind: StoreErrorKind::Command, detail },
         },
-        ErrorKind::Write(_) => StoreError::Unknown { kind: "write_concern", detail },
-        ErrorKind::Io(e) if e.kind() == std::io::ErrorKind::TimedOut => StoreError::Unknown { kind: "timeout", detail },
-        ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } => StoreError::Unknown { kind: "network", detail },
+        ErrorKind::Write(_) => StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail },
+        ErrorKind::Io(e) if e.kind() == std::io::ErrorKind::TimedOut => {
+            StoreError::Unknown { kind: StoreErrorKind::Timeout, detail }
+        }
+        ErrorKind::Io(_) | ErrorKind::ConnectionPoolCleared { .. } => {
+            StoreError::Unknown { kind: StoreErrorKind::Network, detail }
+        }
         // The reply was invalid, or this process found it to be wrong: the server is reachable all the same.
-        _ => StoreError::Unknown { kind: "command", detail },
+        _ => StoreError::Unknown { kind: StoreErrorKind::Command, detail },
     }
 }
 

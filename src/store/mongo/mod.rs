@@ -29,7 +29,9 @@ pub use names::{BUCKETS, DEAD_LETTERS, LATEST, META, READINGS, SUMMARIES};
 pub use pack::packed_bytes;
 pub use read::pipelines::{ReadingsLocation, raw_readings_pipeline};
 pub use schema::latest_and_tag_indexes::{OptionalIndexes, TAGS_INDEX};
+pub use setup::SchemaError;
 
+use std::num::ParseIntError;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -44,7 +46,7 @@ use super::reading::{
 use super::registry::{RegistryQuery, RegistryReader};
 use super::{
     BoxFuture, DeadLetterWritten, Evicted, LatestWriteResult, LoadRequest, LoadResult, PageWriteResult, PrepareError,
-    PreparedStore, Store, StoreError,
+    PreparedStore, Store, StoreError, StoreErrorKind,
 };
 use crate::config;
 use crate::model::{BucketStart, DeadLetter, LatestUpdate, PageKind, PageWrite, SensorId, Span, StorageMode};
@@ -61,6 +63,20 @@ struct Native {
     chosen: bool,
     /// The time-series collection exists, even if the mode is another.
     there: bool,
+}
+
+/// Why the settings of the store cannot be used. The text does not contain the URI.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreConfigError {
+    /// The URI cannot be parsed. The driver's message may quote it with its password, so it is omitted.
+    #[error("store.uri: not a valid MongoDB connection string")]
+    Uri,
+    /// The driver refuses the options of the URI.
+    #[error("store.uri: {}", describe(.0))]
+    Options(#[source] mongodb::error::Error),
+    /// `store.write_concern` is neither `majority` nor a number.
+    #[error("store.write_concern: expected `majority` or a number")]
+    WriteConcern(#[from] ParseIntError),
 }
 
 /// The MongoDB store.
@@ -85,22 +101,23 @@ impl MongoStore {
     /// Creates a store for the configured server. Sends nothing yet.
     ///
     /// # Errors
-    /// The URI or the write concern is invalid; the text does not contain the URI.
-    pub async fn new(config: &config::Store, span: Span, dead_letters: Duration) -> Result<MongoStore, String> {
-        // The driver's message may quote the URI, which may contain a password.
-        let mut options = ClientOptions::parse(config.uri.reveal())
-            .await
-            .map_err(|_| "store.uri: not a valid MongoDB connection string".to_owned())?;
+    /// The URI or the write concern is invalid.
+    pub async fn new(
+        config: &config::Store,
+        span: Span,
+        dead_letters: Duration,
+    ) -> Result<MongoStore, StoreConfigError> {
+        let mut options = ClientOptions::parse(config.uri.reveal()).await.map_err(|_| StoreConfigError::Uri)?;
         options.app_name.get_or_insert_with(|| "hourbucket".to_owned());
         options.max_pool_size.get_or_insert(config.pool_max);
         options.max_connecting.get_or_insert(4);
         options.server_selection_timeout = Some(config.connect_timeout);
         options.connect_timeout = Some(config.connect_timeout);
-        let client = Client::with_options(options).map_err(|e| format!("store.uri: {}", describe(&e)))?;
+        let client = Client::with_options(options).map_err(StoreConfigError::Options)?;
         let db = client.database(&config.database);
         let write_concern = match config.write_concern.as_str() {
             "majority" => WriteConcern::Majority,
-            n => WriteConcern::Members(n.parse().map_err(|_| "store.write_concern: expected `majority` or a number")?),
+            n => WriteConcern::Members(n.parse()?),
         };
         // Shorter than this process' own timeout, so that the server can report what it waited for.
         let wtimeout_ms = i32::try_from(config.timeout.as_millis() / 4 * 3).unwrap_or(i32::MAX).max(1);
@@ -173,7 +190,7 @@ impl MongoStore {
 /// Parses the reply to a command: one result per statement.
 fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<PageWriteResult>, StoreError> {
     if let Some(detail) = concern_error(reply) {
-        return Err(StoreError::Unknown { kind: "write_concern", detail });
+        return Err(StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail });
     }
     let done = |w: &&PageWrite| PageWriteResult::Done { count: w.count_after() };
     let mut answers: Vec<PageWriteResult> = writes.iter().map(done).collect();
@@ -191,7 +208,7 @@ fn answers(writes: &[&PageWrite], reply: &Document) -> Result<Vec<PageWriteResul
         let detail = || error.get_str("errmsg").unwrap_or_default().to_owned();
         let code = error.get_i32("code").unwrap_or_default();
         let Some(i) = index(&error) else {
-            return Err(StoreError::Unknown { kind: "command", detail: detail() });
+            return Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail: detail() });
         };
         answers[i] = match statement_error(code) {
             StatementError::Conflict => PageWriteResult::Conflict,
@@ -263,7 +280,7 @@ impl Store for MongoStore {
         Box::pin(async move {
             let Some(_) = updates.first() else { return Ok(vec![]) };
             let command = write::latest::command(updates, &self.options)
-                .map_err(|e| StoreError::NotApplied { kind: "driver", detail: e.to_string() })?;
+                .map_err(|e| StoreError::NotApplied { kind: StoreErrorKind::Driver, detail: e.to_string() })?;
             let begun = Instant::now();
             let db = self.db.clone();
             let result = self.limited(async move { db.run_raw_command(command).await }).await;

@@ -14,7 +14,7 @@ use super::error::{command_error, describe};
 use crate::store::registry::{
     RegistryChange, RegistryChanges, RegistryQuery, RegistryReader, RegistryRecord, RegistryWatch,
 };
-use crate::store::{BoxFuture, StoreError};
+use crate::store::{BoxFuture, StoreError, StoreErrorKind};
 
 /// A registry in MongoDB.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl MongoRegistry {
         match tokio::time::timeout(self.timeout, asked).await {
             Ok(result) => result.map_err(|e| command_error(&e)),
             Err(_) => Err(StoreError::NotApplied {
-                kind: "timeout",
+                kind: StoreErrorKind::Timeout,
                 detail: format!("no answer within store.timeout ({:?})", self.timeout),
             }),
         }
@@ -69,7 +69,7 @@ impl RegistryReader for MongoRegistry {
                 }
                 Ok(Err(error)) => Err(command_error(&error)),
                 Err(_) => Err(StoreError::NotApplied {
-                    kind: "timeout",
+                    kind: StoreErrorKind::Timeout,
                     detail: "no answer within store.timeout when opening a change stream".into(),
                 }),
             }
@@ -100,7 +100,7 @@ impl RegistryChanges for Stream {
 }
 
 fn ended(detail: &str) -> StoreError {
-    StoreError::NotApplied { kind: "registry", detail: detail.into() }
+    StoreError::NotApplied { kind: StoreErrorKind::Registry, detail: detail.into() }
 }
 
 /// Converts an event; `None` if it does not concern the registry.

@@ -23,10 +23,10 @@ pub(super) const INDEX_OPTIONS_CONFLICT: i32 = 85;
 const PASSING: [i32; 21] =
     [6, 7, 24, 46, 50, 89, 91, 112, 117, 133, 134, 189, 262, 9001, 10058, 10107, 11600, 11602, 13388, 13435, 13436];
 
-/// An error while the collections are prepared, with a text for the operator.
+/// An error while the collections are inspected, prepared or sharded, with a text for the operator.
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {detail}")]
-pub(super) struct SchemaError {
+pub struct SchemaError {
     /// The step that failed.
     pub(super) step: String,
     /// The reason, and what to do.

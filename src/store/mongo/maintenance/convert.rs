@@ -252,7 +252,7 @@ impl Run<'_> {
         match held(&bucket) {
             Ok(0) => return Ok(Removal::Nothing),
             Ok(_) => self.told(Step::Verified, key)?,
-            Err(why) => return Ok(Removal::Kept(why)),
+            Err(error) => return Ok(Removal::Kept(error.to_string())),
         }
         let removal = match self.all.measurements.delete_many(measured_in(key, bucket.end_ms)).await {
             Ok(result) => Removal::Removed(result.deleted_count),
@@ -329,9 +329,20 @@ impl Run<'_> {
 /// The years 0 to 9999, in milliseconds since 1970: the range of dates in MongoDB's own functions.
 const EVER: (i64, i64) = (-62_167_219_200_000, 253_402_300_800_000);
 
+/// A bucket of pages has measurements that its pages lack.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error(
+    "{foreign} of its {n} measurements are not in its pages, so none was removed; readers use its pages: inspect the \
+     measurements, and remove them by hand"
+)]
+struct NotInPages {
+    foreign: u32,
+    n: u64,
+}
+
 /// Returns the number of measurements of a bucket of pages if its pages hold an equal reading for each. (The pages may
 /// hold fewer than there are measurements: `reconcile --drop-duplicates` has removed the others.)
-fn held(bucket: &StoredBucket) -> Result<u64, String> {
+fn held(bucket: &StoredBucket) -> Result<u64, NotInPages> {
     let pages = ReadingCounts::of(bucket.pages.iter().map(|p| &p.rows));
     let rows = bucket.measured.iter().map(|m| &m.rows);
     let (mut n, mut foreign) = (0, bucket.measured.as_ref().map_or(0, |m| m.unreadable));
@@ -342,10 +353,7 @@ fn held(bucket: &StoredBucket) -> Result<u64, String> {
     if foreign == 0 {
         return Ok(n);
     }
-    Err(format!(
-        "{foreign} of its {n} measurements are not in its pages, so none was removed; readers use its pages: \
-         inspect the measurements, and remove them by hand"
-    ))
+    Err(NotInPages { foreign, n })
 }
 
 /// Whether the server refused this kind of delete: InvalidOptions (6.0), IllegalOperation, or CommandNotSupported.

@@ -21,7 +21,7 @@ use crate::store::mongo::error::command_error;
 use crate::store::mongo::limited::timed_out;
 use crate::store::mongo::read::load::{Load, together};
 use crate::store::mongo::write::recompute_summary;
-use crate::store::{LoadedBucket, StoreError};
+use crate::store::{LoadedBucket, StoreError, StoreErrorKind};
 use crate::telemetry::metrics;
 
 /// Maximum sensors per command.
@@ -122,7 +122,7 @@ impl Load<'_> {
                         *sum = (sum.0 + count, sum.1.max(last_ts_ms));
                     }
                 }
-                Err(error) if error.kind() == "timeout" && to_ms - from_ms > SLICE_MIN_MS => {
+                Err(error) if error.kind() == StoreErrorKind::Timeout && to_ms - from_ms > SLICE_MIN_MS => {
                     let step = ((to_ms - from_ms) / SLICES).max(SLICE_MIN_MS);
                     ranges.extend((from_ms..to_ms).step_by(step as usize).map(|at| (at, (at + step).min(to_ms))));
                 }

@@ -14,7 +14,6 @@ use mongodb::bson::{DateTime, Document, RawDocumentBuf, doc};
 use mongodb::error::Result as Found;
 
 use crate::model::{BucketStart, Rows, SensorId, StorageMode, keep_newer};
-use crate::store::StoreError;
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::dead_letters::read_dead_letter;
 use crate::store::mongo::document::values;
@@ -25,6 +24,7 @@ use crate::store::reading::{
     DeadLetterQuery, MeasurementQuery, MeasurementResults, PageQuery, PageResults, SensorQuery, StoredDeadLetter,
     StoredSensor,
 };
+use crate::store::{StoreError, StoreErrorKind};
 
 /// Maximum pages in one result, and their maximum bytes.
 const PAGES_MAX: usize = 2000;
@@ -50,7 +50,7 @@ impl MongoStore {
         // Preparing determines where measurements are stored; before that, they would be missing from the result.
         if self.native.get().is_none() {
             let detail = "the service has not prepared its collections yet".to_owned();
-            return Err(StoreError::NotApplied { kind: "not_prepared", detail });
+            return Err(StoreError::NotApplied { kind: StoreErrorKind::NotPrepared, detail });
         }
         let begun = Instant::now();
         let result = self.limited(operation).await;

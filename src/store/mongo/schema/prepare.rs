@@ -48,11 +48,7 @@ impl MongoStore {
     ///
     /// # Errors
     /// The server is unreachable, the user lacks privileges, or the database cannot be used as configured.
-    pub async fn inspect(&self) -> Result<(String, Vec<String>), String> {
-        self.inspect_all().await.map_err(|e| e.to_string())
-    }
-
-    async fn inspect_all(&self) -> Result<(String, Vec<String>), SchemaError> {
+    pub async fn inspect(&self) -> Result<(String, Vec<String>), SchemaError> {
         let setup = Setup::new(&self.db, &self.options);
         let mut server = self.server(&setup).await?;
         let found = setup.list(&[BUCKETS, READINGS]).await?;

@@ -47,18 +47,19 @@ impl MongoStore {
     ///
     /// # Errors
     /// The server is not a mongos; the text includes what to do.
-    pub async fn can_shard(&self) -> Result<(), String> {
+    pub async fn can_shard(&self) -> Result<(), SchemaError> {
         let setup = Setup::new(&self.db, &self.options);
-        let hello = setup.ask(doc! { "hello": 1 }).await.map_err(|f| f.at("reading the topology").to_string())?;
+        let hello = setup.ask(doc! { "hello": 1 }).await.map_err(|f| f.at("reading the topology"))?;
         if is_mongos(&hello) {
             return Ok(());
         }
         let what =
             hello.get_str("setName").map_or_else(|_| "a standalone server".into(), |s| format!("replica set {s}"));
-        Err(format!(
-            "init --shard: store.uri points to {what}, not to a mongos of a sharded cluster: omit --shard, or \
-             set store.uri to a mongos; nothing was changed"
-        ))
+        let detail = format!(
+            "store.uri points to {what}, not to a mongos of a sharded cluster: omit --shard, or set store.uri to a \
+             mongos; nothing was changed"
+        );
+        Err(SchemaError::lasting("init --shard", detail))
     }
 
     /// Shards the collections, which [`prepare`](crate::store::Store::prepare) has created. Returns one line per
@@ -66,12 +67,8 @@ impl MongoStore {
     ///
     /// # Errors
     /// The first step that failed.
-    pub async fn shard(&self) -> Result<Vec<String>, String> {
+    pub async fn shard(&self) -> Result<Vec<String>, SchemaError> {
         self.can_shard().await?;
-        self.shard_all().await.map_err(|e| e.to_string())
-    }
-
-    async fn shard_all(&self) -> Result<Vec<String>, SchemaError> {
         let setup = Setup::new(&self.db, &self.options);
         let measurements = setup.list(&[READINGS]).await?.get(READINGS).is_some_and(|f| fits(f).is_ok());
         let commands = commands(self.db.name(), measurements);

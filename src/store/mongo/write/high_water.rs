@@ -17,12 +17,12 @@
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use crate::model::BucketStart;
-use crate::store::StoreError;
 use crate::store::mongo::MongoStore;
 use crate::store::mongo::error::{command_error, concern_error};
 use crate::store::mongo::names::{BUCKETS, META, READINGS};
 use crate::store::mongo::pack::{CommandOptions, WriteConcern};
 use crate::store::mongo::setup::{Failure, SchemaError, Setup};
+use crate::store::{StoreError, StoreErrorKind};
 
 /// Earlier than any bucket: 0001-01-01, which every tool can display.
 const NEVER_MS: i64 = -62_135_596_800_000;
@@ -104,8 +104,11 @@ impl MongoStore {
         let (db, options) = (self.db.clone(), self.options.clone());
         let made = self.limited(async move { Ok(settle(&Setup::new(&db, &options)).await) }).await?;
         let made = made.map_err(|e| command_error(&e))?;
-        made.map_err(|e| StoreError::NotApplied { kind: "command", detail: e.to_string() })?;
-        let missing = || StoreError::NotApplied { kind: "command", detail: format!("{STEP}: the document is missing") };
+        made.map_err(|e| StoreError::NotApplied { kind: StoreErrorKind::Command, detail: e.to_string() })?;
+        let missing = || StoreError::NotApplied {
+            kind: StoreErrorKind::Command,
+            detail: format!("{STEP}: the document is missing"),
+        };
         self.try_raise(through).await?.ok_or_else(missing)
     }
 
@@ -126,7 +129,7 @@ impl MongoStore {
         let reply = self.limited(async move { db.run_command(command).await }).await?;
         let reply = reply.map_err(|e| command_error(&e))?;
         if let Some(detail) = concern_error(&reply) {
-            return Err(StoreError::Unknown { kind: "write_concern", detail });
+            return Err(StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail });
         }
         let before = reply.get_document("value").ok();
         Ok(before.and_then(|d| d.get_datetime("bucket_start").ok()).map(|d| BucketStart(d.timestamp_millis())))

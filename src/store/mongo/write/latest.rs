@@ -19,7 +19,7 @@ use crate::store::mongo::bson::Writer;
 use crate::store::mongo::error::{StatementError, command_code, concern_error, statement_error};
 use crate::store::mongo::names::LATEST;
 use crate::store::mongo::pack::{CommandOptions, WriteConcern};
-use crate::store::{LatestWriteResult, StoreError};
+use crate::store::{LatestWriteResult, StoreError, StoreErrorKind};
 
 /// The command for these updates.
 ///
@@ -197,7 +197,7 @@ fn compared(w: &mut Writer, name: &str, operator: &str) {
 /// The write concern was not satisfied, or an error does not identify its statement.
 pub(in crate::store::mongo) fn answers(updates: usize, reply: &Document) -> Result<Vec<LatestWriteResult>, StoreError> {
     if let Some(detail) = concern_error(reply) {
-        return Err(StoreError::Unknown { kind: "write_concern", detail });
+        return Err(StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail });
     }
     let mut answers = vec![LatestWriteResult::Done; updates];
     let errors = reply.get_array("writeErrors").map(Vec::as_slice).unwrap_or_default();
@@ -206,7 +206,7 @@ pub(in crate::store::mongo) fn answers(updates: usize, reply: &Document) -> Resu
         let detail = format!("{} ({code})", error.get_str("errmsg").unwrap_or_default());
         let index = error.get_i32("index").ok().and_then(|i| usize::try_from(i).ok());
         let Some(answer) = index.and_then(|i| answers.get_mut(i)) else {
-            return Err(StoreError::Unknown { kind: "command", detail });
+            return Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail });
         };
         *answer = answer_to(code, detail);
     }

@@ -23,7 +23,7 @@ use crate::store::mongo::error::{StatementError, command_error, concern_error, s
 use crate::store::mongo::limited::in_part;
 use crate::store::mongo::names::READINGS;
 use crate::store::mongo::pack::{self, CommandOptions};
-use crate::store::{BoxFuture, PageWriteResult, StoreError};
+use crate::store::{BoxFuture, PageWriteResult, StoreError, StoreErrorKind};
 use crate::telemetry::metrics;
 
 /// Maximum measurements per command; the server accepts 100,000.
@@ -86,7 +86,8 @@ impl MongoStore {
         let mut refused = vec![None; writes.len()];
         let mut begun_at = None;
         while let Some(command) = packer.next(&self.options, name) {
-            let command = command.map_err(|e| StoreError::NotApplied { kind: "driver", detail: e.to_string() })?;
+            let command =
+                command.map_err(|e| StoreError::NotApplied { kind: StoreErrorKind::Driver, detail: e.to_string() })?;
             let (db, begun) = (self.db.clone(), Instant::now());
             let result = self.limited(async move { db.run_raw_command(command).await }).await;
             metrics::store_command("measurement", packer.statements(begun_at), begun.elapsed().as_secs_f64());
@@ -97,7 +98,7 @@ impl MongoStore {
                 (Err(e), _) => return Err(e),
             };
             if let Some(detail) = concern_error(&reply) {
-                return Err(StoreError::Unknown { kind: "write_concern", detail });
+                return Err(StoreError::Unknown { kind: StoreErrorKind::WriteConcern, detail });
             }
             for error in reply.get_array("writeErrors").into_iter().flatten().filter_map(|e| e.as_document()) {
                 let (write, answer) = packer.failed(error)?;
@@ -208,7 +209,7 @@ impl<'a> Packer<'a> {
         match (index, statement_error(code)) {
             (Some(write), StatementError::Data) => Ok((write, PageWriteResult::Rejected { detail })),
             (Some(write), _) => Ok((write, PageWriteResult::Unknown { detail })),
-            (None, _) => Err(StoreError::Unknown { kind: "command", detail }),
+            (None, _) => Err(StoreError::Unknown { kind: StoreErrorKind::Command, detail }),
         }
     }
 }

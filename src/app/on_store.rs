@@ -1,0 +1,27 @@
+//! What the result of each request to the store changes in the health of the service.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::admin::Health;
+use crate::flush::OnStoreResult;
+use crate::model::Clock;
+
+/// Returns the callback that reports to health, and logs when requests start to fail and when they succeed again.
+pub(super) fn on_store(health: Arc<Health>, clock: Arc<dyn Clock>) -> OnStoreResult {
+    let well = AtomicBool::new(true);
+    Arc::new(move |result| match result {
+        Ok(()) => {
+            health.store_ok(clock.now().wall_ms);
+            if !well.swap(true, Ordering::Relaxed) {
+                tracing::info!("store requests succeed again");
+            }
+        }
+        Err(error) => {
+            health.store_failed(error.to_string());
+            if well.swap(false, Ordering::Relaxed) {
+                tracing::warn!(%error, "store request failed; retrying");
+            }
+        }
+    })
+}
