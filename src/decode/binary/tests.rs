@@ -143,6 +143,9 @@ fn the_timestamps_of_messagepack() {
     // A clock that started at 1970 is unset. (As a number of nanoseconds without its type this may be another unit.)
     let unset = [&[0xd6, 0xff][..], &5u32.to_be_bytes()].concat();
     assert_eq!(reading(&unset), (NOW, spoken("1970-01-01T00:00:05.000Z")));
+    // It carries its unit, so `ts_unit` does not apply.
+    let unit = [&b"\x84\xa9sensor_id\xa2S1\xa7ts_unit\xa1s\xa1v\x01\xa2ts"[..], &short].concat();
+    assert_eq!(run(Format::MessagePack, &unit).0[0].ts_ms, NOW);
     // 3 * 10^17 seconds, beyond 64 bits of milliseconds.
     let far = [&[0xc7, 12, 0xff, 0, 0, 0, 0][..], &300_000_000_000_000_000i64.to_be_bytes()].concat();
     let rejected = |key: &[u8]| {
