@@ -4,9 +4,10 @@
 //! - Built-in formats: `json`, `scalar`, `line`, `binary` (CBOR, MessagePack) and `senml`; [`sparkplug`], which keeps
 //!   state; [`otlp`] for OpenTelemetry metrics. `mapping` applies the formats of the configuration. [`Decoder`] is any
 //!   of them by name.
-//! - Parts that they share: `reading` decodes one reading in the native format, `token` one of its members, `template`
-//!   is the fast path for similar readings, `time` and `names` hold the rules for times and names, `quota` limits the
-//!   readings of a payload, `decimal` parses plain numbers, `split` finds the end of a broken element.
+//! - Parts that they share: `reading` defines what a reading in the native format is, `token` the values of its
+//!   members, `template` is the fast path for similar readings, `time` and `names` hold the rules for times and names, `quota` limits the
+//!   readings of a payload, `decimal` parses plain numbers, `split` finds the end of a broken element, `protobuf` reads the
+//!   wire format of Protocol Buffers.
 //! - [`topic`] parses topics, [`reasons`] is the closed list of reject reasons.
 //!
 //! Invariants: every element of a payload becomes one reading or one reject with its index. Readings already in `out`
@@ -20,6 +21,7 @@ mod line;
 mod mapping;
 mod names;
 pub mod otlp;
+pub(crate) mod protobuf;
 mod quota;
 mod reading;
 pub mod reasons;

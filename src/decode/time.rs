@@ -21,7 +21,7 @@ use chrono_tz::Tz;
 use super::names::excerpt;
 use super::rejects::Fault;
 use super::scalar::is_no_value;
-use super::token::Token;
+use super::token::{Time, Token};
 use super::{Context, TsUnit, reasons};
 
 const MS_PER_DAY: i64 = 86_400_000;
@@ -63,7 +63,7 @@ pub(super) fn of_token(
         }
         token => number_ms(token, unit),
     };
-    let ms = ms.ok_or_else(|| bad(Some(token)))?;
+    let ms = ms.ok_or_else(|| bad(token))?;
     let is_set = |ms: i128| ms >= i128::from(cx.limits.unset_before_ms);
     let wrong_unit = unit.is_some() && !is_set(ms) && number_ms(token, None).is_some_and(is_set);
     let (ms, receipt) = if wrong_unit { accepted(ms, cx)? } else { in_window(ms, cx)? };
@@ -175,14 +175,14 @@ fn no_zone(text: &str) -> Fault {
     Fault::new(reasons::BAD_TIMESTAMP, detail)
 }
 
-fn bad(ts: Option<&Token<'_>>) -> Fault {
+fn bad(ts: &Token<'_>) -> Fault {
     let detail = match ts {
-        Some(Token::Str(text)) => {
+        Token::Str(text) => {
             format!("ts {} is neither RFC 3339 nor a number", excerpt(text))
         }
-        Some(Token::BigInt(text) | Token::NotFinite(text)) => format!("ts {} is not a time", excerpt(text)),
-        Some(Token::Nested(what)) => format!("ts is an {what}; expected a string or a number"),
-        _ => "ts must be a string or a number".to_owned(),
+        Token::BigInt(digits) => format!("ts {} is not a time", excerpt(digits)),
+        Token::NotFinite(literal) => format!("ts {} is not a time", excerpt(literal)),
+        other => format!("ts must be a text or a number, not {}", other.kind()),
     };
     Fault::new(reasons::BAD_TIMESTAMP, detail)
 }
@@ -206,6 +206,9 @@ fn number_ms(token: &Token<'_>, unit: Option<TsUnit>) -> Option<i128> {
         Token::Int(v) => Some(integer_ms(i128::from(*v), unit)),
         Token::BigInt(literal) => literal.parse().ok().map(|v| integer_ms(v, unit)),
         Token::Double(v) => Some(double_ms(*v, unit)),
+        Token::Time(Time::Seconds(v)) => Some(integer_ms(i128::from(*v), Some(TsUnit::S))),
+        Token::Time(Time::SecondsDouble(v)) => Some(double_ms(*v, Some(TsUnit::S))),
+        Token::Time(Time::Ms(v)) => Some(i128::from(*v)),
         _ => None,
     }
 }

@@ -1,16 +1,7 @@
-//! One JSON member, reduced to the forms that a reading can use. Borrows from the payload unless there is an escape.
-//!
-//! Numbers need care: serde_json returns an integer beyond 64 bits as a double, reports `1e999` as a syntax error, and
-//! returns `-0` as a double. So there are two ways to parse a token. The fast way uses the result of serde_json and
-//! fails if it may differ from the literal. The exact way parses the literal itself; it is used only for an element for
-//! which the fast way failed.
+//! One value of a member, reduced to the forms that a reading can use. It borrows from the payload if it can: in JSON,
+//! unless a text has an escape.
 
 use std::borrow::Cow;
-use std::fmt;
-
-use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::value::RawValue;
 
 /// A scalar, or the kind of another value.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,181 +9,77 @@ pub(super) enum Token<'de> {
     Null,
     Bool(bool),
     Int(i64),
+    /// A finite number.
     Double(f64),
     Str(Cow<'de, str>),
-    /// An integer literal beyond signed 64 bit.
-    BigInt(&'de str),
-    /// A literal beyond the range of a double.
+    /// An integer beyond signed 64 bit, in decimal. It is rare, and a box keeps the type as small as a text.
+    BigInt(Box<str>),
+    /// NaN, an infinity, or a literal beyond the range of a double.
     NotFinite(&'de str),
-    /// An object or array, which is skipped.
-    Nested(&'static str),
+    /// An object, an array or another value that is not a scalar, with its article. It is skipped.
+    NotScalar(&'static str),
+    /// A time that carries its unit. Not in JSON.
+    Time(Time),
+    /// An integer of more than 127 bits. In JSON it is a `BigInt`.
+    HugeInt,
+    /// A text that is not UTF-8. In JSON the whole reading is rejected before.
+    NotUtf8,
 }
 
-impl Token<'_> {
+/// A time that carries its unit, so that `ts_unit` does not apply to it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Time {
+    /// Seconds since 1970 (CBOR's tag 1). As a value this is a number.
+    Seconds(i64),
+    /// The same, finite.
+    SecondsDouble(f64),
+    /// Milliseconds since 1970 (MessagePack's timestamp). As a value this is a text in RFC 3339.
+    Ms(i64),
+}
+
+impl<'de> Token<'de> {
     /// Parses a number literal as JSON writes it (for scalars also with a leading `+`, `.` or zeros).
     pub(super) fn number(literal: &str) -> Option<Token<'_>> {
         if literal.bytes().any(|b| matches!(b, b'.' | b'e' | b'E')) {
             let v: f64 = literal.parse().ok()?;
             return Some(if v.is_finite() { Token::Double(v) } else { Token::NotFinite(literal) });
         }
-        Some(literal.parse().map_or(Token::BigInt(literal), Token::Int))
+        Some(literal.parse().map_or(Token::BigInt(literal.into()), Token::Int))
     }
-}
 
-/// Parses a [`Token`].
-#[derive(Clone, Copy)]
-pub(super) struct TokenSeed {
-    pub(super) exact: bool,
-}
+    /// An integer of any size.
+    pub(super) fn integer(v: i128) -> Token<'de> {
+        i64::try_from(v).map_or_else(|_| Token::BigInt(v.to_string().into()), Token::Int)
+    }
 
-impl<'de> DeserializeSeed<'de> for TokenSeed {
-    type Value = Token<'de>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Token<'de>, D::Error> {
-        if !self.exact {
-            return deserializer.deserialize_any(TokenVisitor);
-        }
-        let raw = <&'de RawValue>::deserialize(deserializer)?.get();
-        match raw.as_bytes().first() {
-            Some(b'-' | b'0'..=b'9') => Token::number(raw).ok_or_else(|| D::Error::custom("invalid number")),
-            // Its depth is not checked here; the caller does that (`ReadingDecoder::was_exact`).
-            Some(b'{') => Ok(Token::Nested("object")),
-            Some(b'[') => Ok(Token::Nested("array")),
-            _ => serde_json::Deserializer::from_str(raw).deserialize_any(TokenVisitor).map_err(D::Error::custom),
+    /// A number that may be infinite or NaN.
+    pub(super) fn double(v: f64) -> Token<'de> {
+        match v {
+            v if v.is_finite() => Token::Double(v),
+            v if v.is_nan() => Token::NotFinite("NaN"),
+            v if v < 0.0 => Token::NotFinite("-Infinity"),
+            _ => Token::NotFinite("Infinity"),
         }
     }
-}
 
-struct TokenVisitor;
-
-impl<'de> Visitor<'de> for TokenVisitor {
-    type Value = Token<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<Token<'de>, E> {
-        Ok(Token::Null)
-    }
-
-    fn visit_bool<E: Error>(self, v: bool) -> Result<Token<'de>, E> {
-        Ok(Token::Bool(v))
-    }
-
-    fn visit_i64<E: Error>(self, v: i64) -> Result<Token<'de>, E> {
-        Ok(Token::Int(v))
-    }
-
-    fn visit_u64<E: Error>(self, v: u64) -> Result<Token<'de>, E> {
-        i64::try_from(v).map(Token::Int).map_err(|_| E::custom("integer out of range"))
-    }
-
-    fn visit_f64<E: Error>(self, v: f64) -> Result<Token<'de>, E> {
-        const TWO_POW_63: f64 = 9_223_372_036_854_775_808.0;
-        // Beyond 2^63 the literal may have been an integer; minus zero may have been `-0`, which is an integer.
-        let doubtful = v.abs() >= TWO_POW_63 || (v == 0.0 && v.is_sign_negative());
-        if doubtful { Err(E::custom("the literal decides")) } else { Ok(Token::Double(v)) }
-    }
-
-    fn visit_borrowed_str<E: Error>(self, v: &'de str) -> Result<Token<'de>, E> {
-        Ok(Token::Str(Cow::Borrowed(v)))
-    }
-
-    fn visit_str<E: Error>(self, v: &str) -> Result<Token<'de>, E> {
-        Ok(Token::Str(Cow::Owned(v.to_owned())))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Token<'de>, A::Error> {
-        Skip.visit_seq(seq)?;
-        Ok(Token::Nested("array"))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Token<'de>, A::Error> {
-        Skip.visit_map(map)?;
-        Ok(Token::Nested("object"))
-    }
-}
-
-/// Skips a value with `deserialize_any`, unlike [`IgnoredAny`]. So serde_json's depth limit applies, and invalid UTF-8
-/// is detected.
-pub(super) struct Skip;
-
-impl<'de> DeserializeSeed<'de> for Skip {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Skip {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_bool<E: Error>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_i64<E: Error>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_u64<E: Error>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_f64<E: Error>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_str<E: Error>(self, _: &str) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        while seq.next_element_seed(Skip)?.is_some() {}
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while map.next_key::<IgnoredAny>()?.is_some() {
-            map.next_value_seed(Skip)?;
+    /// The kind with its article, for messages.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Token::Null => "null",
+            Token::Bool(_) => "a boolean",
+            Token::Int(_) | Token::Double(_) | Token::BigInt(_) | Token::HugeInt | Token::NotFinite(_) => "a number",
+            Token::Str(_) | Token::NotUtf8 => "a text",
+            Token::Time(_) => "a time",
+            Token::NotScalar(what) => what,
         }
-        Ok(())
     }
 }
 
-/// Parses a key.
-pub(super) struct KeySeed;
-
-impl<'de> DeserializeSeed<'de> for KeySeed {
-    type Value = Cow<'de, str>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Cow<'de, str>, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl<'de> Visitor<'de> for KeySeed {
-    type Value = Cow<'de, str>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a key")
-    }
-
-    fn visit_borrowed_str<E: Error>(self, v: &'de str) -> Result<Cow<'de, str>, E> {
-        Ok(Cow::Borrowed(v))
-    }
-
-    fn visit_str<E: Error>(self, v: &str) -> Result<Cow<'de, str>, E> {
-        Ok(Cow::Owned(v.to_owned()))
-    }
+/// A token in its usual notation, as the fast paths parse it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Simple<'de> {
+    Int(i64),
+    Double(f64),
+    Bool(bool),
+    Str(&'de str),
 }

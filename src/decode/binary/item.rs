@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::{Head, Malformed, SKIP_DEPTH_MAX, Source};
-use crate::decode::TsUnit;
+use crate::decode::token::Time;
 
 /// The tags with a meaning here (RFC 8949 §3.4). Other tags are ignored and their value is used.
 const TAG_EPOCH: u64 = 1;
@@ -24,32 +24,12 @@ pub(in crate::decode) enum Item<'de> {
     /// A text that is not UTF-8.
     BadText,
     Bytes(Cow<'de, [u8]>),
-    /// A number that carries the information that it is a time, and its unit.
+    /// A time that carries its unit.
     Time(Time),
     /// A skipped array or map, with its name and depth.
     Nested(&'static str, usize),
     /// Another kind of value, with its name.
     Other(&'static str),
-}
-
-/// A time that carries its unit.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::decode) enum Time {
-    /// CBOR's tag 1: seconds since 1970.
-    Seconds(i128),
-    SecondsDouble(f64),
-    /// MessagePack's timestamp.
-    Nanos(i128),
-}
-
-impl Time {
-    /// The unit of the number.
-    pub(in crate::decode) fn unit(self) -> TsUnit {
-        match self {
-            Time::Seconds(_) | Time::SecondsDouble(_) => TsUnit::S,
-            Time::Nanos(_) => TsUnit::Ns,
-        }
-    }
 }
 
 impl Item<'_> {
@@ -153,7 +133,7 @@ impl<'de, S: Source<'de>> Items<'de, S> {
             Head::Chunked { text } => self.pieces(text)?,
             Head::Array(len) => Item::Nested("an array", self.pass_over(len)?),
             Head::Map(len) => Item::Nested("an object", self.pass_over(doubled(len))?),
-            Head::Time(nanos) => Item::Time(Time::Nanos(nanos)),
+            Head::Time(nanos) => Item::Time(Time::Ms(saturated_ms(nanos))),
             Head::Other(what) => Item::Other(what),
             Head::Tag(_) | Head::Break => return Err(self.malformed("expected a value, found a tag or break")),
         })
@@ -218,12 +198,20 @@ fn doubled(len: Option<u64>) -> Option<u64> {
 
 fn tagged<'de>(item: Item<'de>, tag: Option<u64>) -> Item<'de> {
     match (tag, item) {
-        (Some(TAG_EPOCH), Item::Int(v)) => Item::Time(Time::Seconds(v)),
-        (Some(TAG_EPOCH), Item::Double(v)) => Item::Time(Time::SecondsDouble(v)),
+        // Other numbers are not times: they stay what they are.
+        (Some(TAG_EPOCH), Item::Int(v)) => i64::try_from(v).map_or(Item::Int(v), |v| Item::Time(Time::Seconds(v))),
+        (Some(TAG_EPOCH), Item::Double(v)) if v.is_finite() => Item::Time(Time::SecondsDouble(v)),
         (Some(TAG_BIGNUM), Item::Bytes(bytes)) => bignum(&bytes).map_or(Item::HugeInt, Item::Int),
         (Some(TAG_NEGATIVE_BIGNUM), Item::Bytes(bytes)) => bignum(&bytes).map_or(Item::HugeInt, |v| Item::Int(-1 - v)),
         (_, item) => item,
     }
+}
+
+/// Milliseconds, cut towards the past. MessagePack's timestamps reach further than 64 bits of milliseconds, and every
+/// limit for times ends before.
+fn saturated_ms(nanos: i128) -> i64 {
+    let ms = nanos.div_euclid(1_000_000);
+    i64::try_from(ms).unwrap_or(if ms < 0 { i64::MIN } else { i64::MAX })
 }
 
 fn bignum(bytes: &[u8]) -> Option<i128> {

@@ -2,7 +2,7 @@
 //! CBOR sequence, RFC 8742; MessagePack values are concatenated in the same way).
 //!
 //! `cbor` and `msgpack` read heads (type and length of a value, or a small value itself), `item` builds values from
-//! heads, `native` builds a reading from an object, and this module walks over a payload. The readers are written here,
+//! heads, `native` reports an object to `super::reading`, and this module walks over a payload. The readers are written here,
 //! some hundred lines each. The available libraries return owned trees without a limit (ciborium, rmpv), or a serde
 //! interface that hides details needed here (integers beyond 64 bits, tags, bytes, error positions).
 //!
@@ -18,11 +18,12 @@ mod native;
 mod tests;
 
 pub(super) use self::cbor::Cbor;
-pub(super) use self::item::{Item, Items, Time};
+pub(super) use self::item::{Item, Items};
 use self::msgpack::MessagePack;
-use self::native::ReadingDecoder;
 use super::quota::Quota;
+use super::reading::{Part, ReadingDecoder, not_an_object};
 use super::rejects::{Fault, Rejects};
+use super::token::Token;
 use super::{Context, reasons};
 use crate::model::BatchBuilder;
 
@@ -168,8 +169,8 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
                 self.sequence()
             }
             other => {
-                let what = self.items.finish(other)?.name();
-                self.reject(not_an_object(what));
+                let what = Token::from(self.items.finish(other)?).kind();
+                self.reject(not_an_object(Part::Reading, what));
                 Ok(())
             }
         }
@@ -219,8 +220,8 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
         match self.items.head()? {
             Head::Map(len) => self.object(len),
             other => {
-                let what = self.items.finish(other)?.name();
-                self.reject(not_an_object(what));
+                let what = Token::from(self.items.finish(other)?).kind();
+                self.reject(not_an_object(Part::Reading, what));
                 Ok(())
             }
         }
@@ -231,8 +232,8 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
             self.index += 1;
             return self.items.finish(Head::Map(len)).map(drop);
         }
-        self.decoder.read(&mut self.items, len)?;
-        match self.decoder.finish() {
+        native::read(&mut self.items, len, &mut self.decoder)?;
+        match self.decoder.finish(true) {
             Ok(()) => {
                 self.quota.took();
                 self.index += 1;
@@ -246,8 +247,4 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
         self.rejects.fault(self.index, fault);
         self.index += 1;
     }
-}
-
-fn not_an_object(what: &str) -> Fault {
-    Fault::new(reasons::NOT_AN_OBJECT, format!("a reading must be an object (a map), not {what}"))
 }

@@ -140,6 +140,43 @@ fn the_timestamps_of_messagepack() {
     assert_eq!(reading(&long), (NOW + 7, spoken("2024-03-01T11:00:00.007Z")));
     let longest = [&[0xc7, 12, 0xff, 0, 0, 0, 1][..], &(seconds - 1).to_be_bytes()].concat();
     assert_eq!(reading(&longest), (NOW - 1000, spoken("2024-03-01T10:59:59.000Z")));
+    // A clock that started at 1970 is unset. (As a number of nanoseconds without its type this may be another unit.)
+    let unset = [&[0xd6, 0xff][..], &5u32.to_be_bytes()].concat();
+    assert_eq!(reading(&unset), (NOW, spoken("1970-01-01T00:00:05.000Z")));
+    // It carries its unit, so `ts_unit` does not apply.
+    let unit = [&b"\x84\xa9sensor_id\xa2S1\xa7ts_unit\xa1s\xa1v\x01\xa2ts"[..], &short].concat();
+    assert_eq!(run(Format::MessagePack, &unit).0[0].ts_ms, NOW);
+    // 3 * 10^17 seconds, beyond 64 bits of milliseconds.
+    let far = [&[0xc7, 12, 0xff, 0, 0, 0, 0][..], &300_000_000_000_000_000i64.to_be_bytes()].concat();
+    let rejected = |key: &[u8]| {
+        let payload = [&b"\x83\xa9sensor_id\xa2S1\xa1v\x01"[..], key, &far].concat();
+        run(Format::MessagePack, &payload).1
+    };
+    assert_eq!(rejected(b"\xa2ts"), [(0, reasons::TOO_FAR_AHEAD)]);
+    assert_eq!(rejected(b"\xa1t"), [(0, reasons::NESTED_VALUE)]);
+    // It is a time and not a text, so it is neither a sensor nor a unit.
+    let named = |key: &[u8]| run(Format::MessagePack, &[&b"\x82\xa1v\x01"[..], key, &short].concat()).1;
+    assert_eq!(named(b"\xa9sensor_id"), [(0, reasons::SENSOR_ID_NOT_TEXT)]);
+    assert_eq!(named(b"\xa7ts_unit"), [(0, reasons::BAD_TIMESTAMP)]);
+}
+
+#[test]
+fn a_text_that_is_not_utf8_rejects_a_reading_that_uses_it() {
+    let bad = || vec![0x61, 0xff];
+    let id = ("sensor_id", text("S1"));
+    for member in ["sensor_id", "ts", "ts_unit", "values", "tags", "v"] {
+        let pairs = if member == "sensor_id" { vec![("v", vec![1])] } else { vec![id.clone()] };
+        let mut pairs = pairs;
+        pairs.push((member, bad()));
+        assert_eq!(cbor(&map(&pairs)).1, [(0, reasons::INVALID_UTF8)], "{member}");
+        // It is the first fault, as in JSON.
+        pairs.extend([("x", vec![1]), ("x", vec![1])]);
+        let expected = if member == "v" { reasons::DUPLICATE_KEY } else { reasons::INVALID_UTF8 };
+        assert_eq!(cbor(&map(&pairs)).1, [(0, expected)], "{member}");
+    }
+    // Ignored, next to `values`.
+    let ignored = map(&[id, ("a", bad()), ("values", map(&[("v", vec![1])])), ("b", bad())]);
+    assert_eq!(cbor(&ignored).1, []);
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //!
 //! This module walks the array, and serde_json parses one element at a time at the current position. So there is one
 //! pass, and committed readings are never undone. A broken element rejects only itself: it is parsed again the exact
-//! way (see [`super::token`]). If it is not JSON at all, [`super::split`] finds the start of the next one. Every byte
+//! way (see `native`). If it is not JSON at all, [`super::split`] finds the start of the next one. Every byte
 //! is read a bounded number of times, for any payload.
 
-pub(super) mod template;
+mod native;
+mod template;
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -79,6 +80,8 @@ struct Walk<'a, 'de> {
     quota: Quota,
     /// The next element's index.
     index: usize,
+    /// Whether the last element was read the exact way.
+    exact: bool,
 }
 
 impl<'a, 'de> Walk<'a, 'de> {
@@ -90,7 +93,7 @@ impl<'a, 'de> Walk<'a, 'de> {
     ) -> Walk<'a, 'de> {
         let decoder = ReadingDecoder::new(cx, out);
         let templates = cx.tags.is_empty().then(|| Templates::new(bytes));
-        Walk { bytes, decoder, templates, rejects, quota: Quota::new(cx.limits), index: 0 }
+        Walk { bytes, decoder, templates, rejects, quota: Quota::new(cx.limits), index: 0, exact: false }
     }
 
     fn array(&mut self) {
@@ -161,6 +164,12 @@ impl<'a, 'de> Walk<'a, 'de> {
         self.reject(reason, detail);
     }
 
+    /// Reads the reading at the start of `bytes`. Commits nothing.
+    fn attempt(&mut self, bytes: &'de [u8], exact: bool) -> serde_json::Result<usize> {
+        self.exact = exact;
+        native::read(bytes, exact, &mut self.decoder)
+    }
+
     /// Commits the reading that was just parsed, or rejects it.
     fn finish(&mut self, element: Range<usize>, guessed: bool) {
         match self.decoder.finish(!guessed) {
@@ -205,9 +214,9 @@ impl<'a, 'de> Walk<'a, 'de> {
         if self.take_like(at, |used| used == line.len()).is_some() {
             return;
         }
-        let mut result = self.decoder.attempt(line, false);
+        let mut result = self.attempt(line, false);
         if result.as_ref().is_err_and(may_be_exact) {
-            result = self.decoder.attempt(line, true);
+            result = self.attempt(line, true);
         }
         match result {
             Ok(used) if used == line.len() && self.depth_allowed(line) => self.finish(at..end, false),
@@ -231,13 +240,13 @@ impl<'a, 'de> Walk<'a, 'de> {
         if !guessed && let Some(n) = self.take_like(at, |n| ends_well(&rest[n..], within)) {
             return Ended { at: at + n, guessed: false, broken: false };
         }
-        let mut result = self.decoder.attempt(rest, false);
+        let mut result = self.attempt(rest, false);
         if let Err(e) = &result {
             if let Some(n) = split::cut_within_string(rest, offset(rest, e), within) {
                 return self.cut(at, n, e);
             }
             if may_be_exact(e) {
-                result = self.decoder.attempt(rest, true);
+                result = self.attempt(rest, true);
             }
         }
         let (error_at, error) = match result {
@@ -268,7 +277,7 @@ impl<'a, 'de> Walk<'a, 'de> {
     /// Whether the last parsed element is not too deep. The parser checks this, unless it skipped members the exact
     /// way.
     fn depth_allowed(&self, element: &[u8]) -> bool {
-        !self.decoder.was_exact() || split::extent(element, Within::Stream).depth <= DEPTH_MAX
+        !self.exact || split::extent(element, Within::Stream).depth <= DEPTH_MAX
     }
 
     /// Rejects an element that is not JSON, with the most specific reason. Without an error, the reading itself was

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use crate::decode::decimal;
-use crate::decode::reading::ReadingDecoder;
+use crate::decode::reading::{Part, ReadingDecoder, Role};
 use crate::decode::split::skip_space;
 use crate::decode::template::{self, Parts, TAGS_MAX};
-use crate::decode::token::Token;
+use crate::decode::token::{Simple, Token};
 
 /// The variable part between two literal parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +47,8 @@ impl<'de> Templates<'de> {
 
     /// Commits the reading at `at` if it matches a template and may end where it does. Returns its length in bytes.
     /// Returns `None`, and commits nothing, if the reading must be decoded in full.
+    // Inside its callers, its loop has fewer registers: 1 % more instructions for each reading.
+    #[inline(never)]
     pub(super) fn take(
         &mut self,
         at: usize,
@@ -102,15 +104,6 @@ impl Template {
         }
         (ends(at) && decoder.commit_like(sensor_id?, ts.as_ref(), &mut tags, &self.tag_keys)).then_some(at)
     }
-}
-
-/// A token in its usual notation.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::decode) enum Simple<'de> {
-    Int(i64),
-    Double(f64),
-    Bool(bool),
-    Str(&'de str),
 }
 
 /// The token at `at` and its end; `None` if it is not in the usual notation (or not a token).
@@ -217,24 +210,24 @@ impl<'b> Scan<'b> {
     }
 
     fn member(&mut self, key: &'b str) -> Option<()> {
-        match key {
-            "sensor_id" => {
+        match Role::of(Part::Reading, key) {
+            Role::SensorId => {
                 self.sensor = true;
                 self.slot(Slot::Sensor)
             }
-            "ts" => self.slot(Slot::Time),
-            "ts_unit" => None,
-            "values" => {
-                self.values = true;
-                self.object(|scan, _| scan.slot(Slot::Value))
-            }
-            "tags" => self.object(|scan, key| {
+            Role::Time => self.slot(Slot::Time),
+            Role::TimeUnit => None,
+            Role::Object(Part::Tags) => self.object(|scan, key| {
                 // A renamed key would sort differently.
                 let plain = !key.is_empty() && !key.contains(['.', '$']) && !matches!(key, "ts" | "meta" | "_id");
                 scan.tags.push((key.into(), scan.template.parts.len()));
                 scan.slot(Slot::Tag(0)).filter(|()| plain)
             }),
-            _ => {
+            Role::Object(_) => {
+                self.values = true;
+                self.object(|scan, _| scan.slot(Slot::Value))
+            }
+            Role::LooseValue | Role::Value | Role::Tag => {
                 self.loose = true;
                 self.slot(Slot::Value)
             }

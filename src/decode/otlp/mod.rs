@@ -8,15 +8,14 @@
 //! - tags: the attributes of the point and of its resource, if they are texts, numbers or booleans.
 //! - A point with the flag for no recorded value is skipped. Every point of histograms and summaries is rejected.
 //!
-//! `wire` reads the protobuf wire format, `proto` and `json` read the two encodings, `points` builds readings. A
-//! malformed payload is rejected as a whole, as the specification requires, and yields no reading.
+//! `proto` and `json` read the two encodings, `points` builds readings. A malformed payload is rejected as a whole, as the
+//! specification requires, and yields no reading.
 
 mod json;
 mod points;
 mod proto;
 #[cfg(test)]
 mod tests;
-mod wire;
 
 use self::points::Points;
 use super::rejects::Rejects;

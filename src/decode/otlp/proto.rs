@@ -5,11 +5,11 @@
 //! first, in a separate pass.
 
 use super::points::{Attributes, Number, Point, Points};
-use super::wire::{Field, Fields, Malformed};
+use crate::decode::protobuf::{FieldValue, Fields, Malformed};
 
 /// Reads a request.
 pub(super) fn read(payload: &[u8], points: &mut Points<'_>) -> Result<(), Malformed> {
-    for field in Fields(payload) {
+    for field in Fields::new(payload) {
         if let (1, resource_metrics) = field? {
             resource_metrics.bytes().and_then(|bytes| read_resource(bytes, points))?;
         }
@@ -19,7 +19,7 @@ pub(super) fn read(payload: &[u8], points: &mut Points<'_>) -> Result<(), Malfor
 
 fn read_resource(bytes: &[u8], points: &mut Points<'_>) -> Result<(), Malformed> {
     let mut resource = Attributes::default();
-    for field in Fields(bytes) {
+    for field in Fields::new(bytes) {
         match field? {
             (1, message) => attributes(message.bytes()?, 1, &mut resource)?,
             // `instrumentation_library_metrics` was removed in 0.15. Without this check an older sender would get a
@@ -28,9 +28,9 @@ fn read_resource(bytes: &[u8], points: &mut Points<'_>) -> Result<(), Malformed>
             _ => {}
         }
     }
-    for field in Fields(bytes) {
+    for field in Fields::new(bytes) {
         if let (2, scope) = field? {
-            for field in Fields(scope.bytes()?) {
+            for field in Fields::new(scope.bytes()?) {
                 if let (2, metric) = field? {
                     read_metric(metric.bytes()?, &resource, points)?;
                 }
@@ -42,13 +42,13 @@ fn read_resource(bytes: &[u8], points: &mut Points<'_>) -> Result<(), Malformed>
 
 fn read_metric(bytes: &[u8], resource: &Attributes<'_>, points: &mut Points<'_>) -> Result<(), Malformed> {
     let mut name = "";
-    for field in Fields(bytes) {
+    for field in Fields::new(bytes) {
         if let (1, text) = field? {
             name = text.text()?;
         }
     }
     points.metric(name);
-    for field in Fields(bytes) {
+    for field in Fields::new(bytes) {
         let (number, data) = field?;
         let unsupported = match number {
             5 | 7 => None,
@@ -58,7 +58,7 @@ fn read_metric(bytes: &[u8], resource: &Attributes<'_>, points: &mut Points<'_>)
             _ => continue,
         };
         let mut others = 0;
-        for field in Fields(data.bytes()?) {
+        for field in Fields::new(data.bytes()?) {
             match (field?, unsupported) {
                 ((1, point), None) => points.take(resource, &read_point(point.bytes()?)?),
                 ((1, _), Some(_)) => others += 1,
@@ -72,7 +72,7 @@ fn read_metric(bytes: &[u8], resource: &Attributes<'_>, points: &mut Points<'_>)
 
 fn read_point(bytes: &[u8]) -> Result<Point<'_>, Malformed> {
     let mut point = Point::default();
-    for field in Fields(bytes) {
+    for field in Fields::new(bytes) {
         match field? {
             (3, time) => point.time_ns = time.fixed64()?,
             (4, double) => point.value = Some(Number::Double(f64::from_bits(double.fixed64()?))),
@@ -86,8 +86,8 @@ fn read_point(bytes: &[u8]) -> Result<Point<'_>, Malformed> {
 }
 
 /// Reads the attributes of a message, which are in the field `number`.
-fn attributes<'d>(bytes: &'d [u8], number: u64, into: &mut Attributes<'d>) -> Result<(), Malformed> {
-    for field in Fields(bytes) {
+fn attributes<'d>(bytes: &'d [u8], number: u32, into: &mut Attributes<'d>) -> Result<(), Malformed> {
+    for field in Fields::new(bytes) {
         let (n, pair) = field?;
         if n == number {
             attribute(pair.bytes()?, into)?;
@@ -98,11 +98,11 @@ fn attributes<'d>(bytes: &'d [u8], number: u64, into: &mut Attributes<'d>) -> Re
 
 fn attribute<'d>(pair: &'d [u8], into: &mut Attributes<'d>) -> Result<(), Malformed> {
     let (mut key, mut value) = ("", None);
-    for field in Fields(pair) {
+    for field in Fields::new(pair) {
         match field? {
             (1, text) => key = text.text()?,
             (2, any) => {
-                for field in Fields(any.bytes()?) {
+                for field in Fields::new(any.bytes()?) {
                     value = Some(field?);
                 }
             }
@@ -111,9 +111,9 @@ fn attribute<'d>(pair: &'d [u8], into: &mut Attributes<'d>) -> Result<(), Malfor
     }
     match value {
         Some((1, text)) => into.add(key, text.text()?),
-        Some((2, Field::Varint(v))) => into.add(key, if v == 0 { "false" } else { "true" }),
-        Some((3, Field::Varint(v))) => into.add(key, v.cast_signed().to_string()),
-        Some((4, Field::Fixed64(v))) => into.add(key, f64::from_bits(v).to_string()),
+        Some((2, FieldValue::Varint(v))) => into.add(key, if v == 0 { "false" } else { "true" }),
+        Some((3, FieldValue::Varint(v))) => into.add(key, v.cast_signed().to_string()),
+        Some((4, FieldValue::Fixed64(v))) => into.add(key, f64::from_bits(v).to_string()),
         // An array, a map, bytes, or nothing: these cannot be tags.
         _ => {}
     }

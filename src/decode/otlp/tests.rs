@@ -250,6 +250,11 @@ fn what_is_not_well_formed_gives_nothing_and_what_is_empty_is_fine() {
         let (readings, rejects) = read_with(&settings(), Encoding::Protobuf, &whole[..end]);
         assert_eq!((readings.len(), reasons_of(&rejects)), (0, vec![(0, "invalid_protobuf")]), "{end}");
     }
+    // Unknown fields and groups are ignored: here field 1999 and the group 4, empty, after the resource metrics.
+    let unknown = [&whole[..], &[0xfa, 0x7c, 0x01, 0xff], &[0x23, 0x24]].concat();
+    let (readings, _) = read_with(&settings(), Encoding::Protobuf, &unknown);
+    assert_eq!(readings, read_with(&settings(), Encoding::Protobuf, &whole).0);
+    assert!(!readings.is_empty());
     let (readings, rejects) = read_with(&settings(), Encoding::Protobuf, &field(1, &[0xc2, 0x3e, 0]));
     assert!(readings.is_empty() && rejects.list()[0].detail.contains("0.15"), "{rejects:?}");
     assert!(read_with(&settings(), Encoding::Protobuf, b"").1.is_empty());

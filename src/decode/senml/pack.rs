@@ -287,10 +287,7 @@ impl<'a, 'de> Pack<'a, 'de> {
                 let ms = us.saturating_add(i128::from(self.cx.received_at_ms) * 1000).div_euclid(1000);
                 time::accepted(ms, self.cx)
             }
-            us => match i64::try_from(us) {
-                Ok(us) => time::resolve(Some(&Token::Int(us)), Some(TsUnit::Us), self.cx),
-                Err(_) => time::resolve(Some(&Token::BigInt(&us.to_string())), Some(TsUnit::Us), self.cx),
-            },
+            us => time::resolve(Some(&Token::integer(us)), Some(TsUnit::Us), self.cx),
         }
     }
 

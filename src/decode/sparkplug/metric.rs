@@ -1,8 +1,8 @@
 //! A payload and its metrics as written (`sparkplug_b.proto` of the specification, version 3.0, §6.4), and the
 //! conversion of a value once its type is known.
 
-use super::protobuf::{Fields, Malformed, Wire, put_bytes, put_varint};
 use crate::decode::names::excerpt;
+use crate::decode::protobuf::{FieldValue, Fields, Malformed, put_bytes, put_varint};
 use crate::decode::reasons;
 use crate::decode::rejects::Fault;
 use crate::model::ValueRef;
@@ -21,12 +21,11 @@ impl<'a> Payload<'a> {
     /// Parses a message.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Payload<'a>, Malformed> {
         let mut payload = Payload::default();
-        let mut fields = Fields::new(bytes);
-        while let Some(field) = fields.next()? {
-            match field {
-                (1, Wire::Varint(v)) => payload.timestamp = Some(v),
-                (2, Wire::Bytes(metric)) => payload.metrics.push(metric),
-                (3, Wire::Varint(v)) => payload.seq = Some(v),
+        for field in Fields::new(bytes) {
+            match field? {
+                (1, FieldValue::Varint(v)) => payload.timestamp = Some(v),
+                (2, FieldValue::Bytes(metric)) => payload.metrics.push(metric),
+                (3, FieldValue::Varint(v)) => payload.seq = Some(v),
                 _ => {}
             }
         }
@@ -64,26 +63,25 @@ impl<'a> Metric<'a> {
     /// Parses a metric.
     pub(super) fn read(bytes: &'a [u8]) -> Result<Metric<'a>, Malformed> {
         let mut metric = Metric::default();
-        let mut fields = Fields::new(bytes);
-        while let Some(field) = fields.next()? {
-            match field {
-                (1, Wire::Bytes(name)) => metric.name = Some(name),
-                (2, Wire::Varint(v)) => metric.alias = Some(v),
-                (3, Wire::Varint(v)) => metric.timestamp = Some(v),
-                (4, Wire::Varint(v)) => metric.datatype = Some(v),
-                (6, Wire::Varint(v)) => metric.is_transient = v != 0,
-                (7, Wire::Varint(v)) => metric.is_null = v != 0,
-                (9, Wire::Bytes(set)) => metric.quality = quality(set)?,
-                (10, Wire::Varint(v)) => metric.value = Some(Raw::Int(v)),
-                (11, Wire::Varint(v)) => metric.value = Some(Raw::Long(v)),
-                (12, Wire::Fixed32(bits)) => metric.value = Some(Raw::Double(widened(f32::from_bits(bits)))),
-                (13, Wire::Fixed64(bits)) => metric.value = Some(Raw::Double(f64::from_bits(bits))),
-                (14, Wire::Varint(v)) => metric.value = Some(Raw::Bool(v != 0)),
-                (15, Wire::Bytes(text)) => metric.value = Some(Raw::Text(text)),
-                (16, Wire::Bytes(_)) => metric.value = Some(Raw::Other("bytes or an array")),
-                (17, Wire::Bytes(_)) => metric.value = Some(Raw::Other("a DataSet")),
-                (18, Wire::Bytes(_)) => metric.value = Some(Raw::Other("a Template")),
-                (19, Wire::Bytes(_)) => metric.value = Some(Raw::Other("an extension")),
+        for field in Fields::new(bytes) {
+            match field? {
+                (1, FieldValue::Bytes(name)) => metric.name = Some(name),
+                (2, FieldValue::Varint(v)) => metric.alias = Some(v),
+                (3, FieldValue::Varint(v)) => metric.timestamp = Some(v),
+                (4, FieldValue::Varint(v)) => metric.datatype = Some(v),
+                (6, FieldValue::Varint(v)) => metric.is_transient = v != 0,
+                (7, FieldValue::Varint(v)) => metric.is_null = v != 0,
+                (9, FieldValue::Bytes(set)) => metric.quality = quality(set)?,
+                (10, FieldValue::Varint(v)) => metric.value = Some(Raw::Int(v)),
+                (11, FieldValue::Varint(v)) => metric.value = Some(Raw::Long(v)),
+                (12, FieldValue::Fixed32(bits)) => metric.value = Some(Raw::Double(widened(f32::from_bits(bits)))),
+                (13, FieldValue::Fixed64(bits)) => metric.value = Some(Raw::Double(f64::from_bits(bits))),
+                (14, FieldValue::Varint(v)) => metric.value = Some(Raw::Bool(v != 0)),
+                (15, FieldValue::Bytes(text)) => metric.value = Some(Raw::Text(text)),
+                (16, FieldValue::Bytes(_)) => metric.value = Some(Raw::Other("bytes or an array")),
+                (17, FieldValue::Bytes(_)) => metric.value = Some(Raw::Other("a DataSet")),
+                (18, FieldValue::Bytes(_)) => metric.value = Some(Raw::Other("a Template")),
+                (19, FieldValue::Bytes(_)) => metric.value = Some(Raw::Other("an extension")),
                 _ => {}
             }
         }
@@ -146,19 +144,18 @@ fn quality(set: &[u8]) -> Result<Option<u64>, Malformed> {
     // Keys and values are two lists in the same order.
     let mut at = 0;
     loop {
-        match keys.next()? {
-            Some((1, Wire::Bytes(b"Quality" | b"quality"))) => break,
+        match keys.next().transpose()? {
+            Some((1, FieldValue::Bytes(b"Quality" | b"quality"))) => break,
             Some((1, _)) => at += 1,
             Some(_) => {}
             None => return Ok(None),
         }
     }
     loop {
-        match values.next()? {
-            Some((2, Wire::Bytes(value))) if at == 0 => {
-                let mut fields = Fields::new(value);
-                while let Some((number, wire)) = fields.next()? {
-                    if let (3 | 4, Wire::Varint(v)) = (number, wire) {
+        match values.next().transpose()? {
+            Some((2, FieldValue::Bytes(value))) if at == 0 => {
+                for field in Fields::new(value) {
+                    if let (3 | 4, FieldValue::Varint(v)) = field? {
                         return Ok(Some(v));
                     }
                 }

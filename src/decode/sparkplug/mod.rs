@@ -26,7 +26,6 @@
 
 mod births;
 mod metric;
-mod protobuf;
 mod readings;
 #[cfg(test)]
 mod tests;
@@ -40,7 +39,7 @@ use self::readings::Gathered;
 use self::topic::{Address, Kind};
 use super::names::excerpt;
 use super::rejects::{Fault, Rejects};
-use super::{Context, reasons};
+use super::{Context, protobuf, reasons};
 use crate::model::BatchBuilder;
 
 /// The name of the format in settings. It is not a [`super::Format`], because those decode each payload independently.

@@ -76,11 +76,8 @@ impl<'r, 'a> Gathered<'r, 'a> {
     /// The metric's own time, else that of the message, else the time of receipt. Senders write 0 for no time.
     fn time(&self, metric: &Metric<'_>) -> Result<(i64, bool), Fault> {
         let given = [metric.timestamp, self.timestamp].into_iter().flatten().find(|ms| *ms != 0);
-        match given.map(|ms| (ms, i64::try_from(ms))) {
-            None => time::resolve(None, None, self.cx),
-            Some((_, Ok(ms))) => time::resolve(Some(&Token::Int(ms)), Some(TsUnit::Ms), self.cx),
-            Some((ms, Err(_))) => time::resolve(Some(&Token::BigInt(&ms.to_string())), Some(TsUnit::Ms), self.cx),
-        }
+        let given = given.map(|ms| Token::integer(i128::from(ms)));
+        time::resolve(given.as_ref(), Some(TsUnit::Ms), self.cx)
     }
 
     /// Commits the readings of a sensor. Values with the same time form one reading, or several if a name occurs twice

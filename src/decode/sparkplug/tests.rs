@@ -1,7 +1,7 @@
 //! Sessions of nodes, message by message.
 
-use super::protobuf::{put_bytes, put_varint};
 use super::*;
+use crate::decode::protobuf::{put_bytes, put_varint};
 use crate::decode::tests::{NOW, bare, limits, line};
 use crate::model::{Reading, Value};
 
@@ -22,18 +22,12 @@ impl M {
         M::default().varint(2, alias)
     }
 
-    fn bytes(mut self, number: u8, value: &[u8]) -> M {
-        // Field numbers above 15 have keys of two bytes.
-        if number > 15 {
-            self.0.extend([(number << 3 | 2) | 0x80, number >> 4, value.len() as u8]);
-            self.0.extend(value);
-        } else {
-            put_bytes(number, value, &mut self.0);
-        }
+    fn bytes(mut self, number: u32, value: &[u8]) -> M {
+        put_bytes(number, value, &mut self.0);
         self
     }
 
-    fn varint(mut self, number: u8, value: u64) -> M {
+    fn varint(mut self, number: u32, value: u64) -> M {
         put_varint(number, value, &mut self.0);
         self
     }
@@ -351,4 +345,20 @@ fn a_birth_that_finds_no_room_says_so_and_its_values_count() {
     }
     assert_eq!(rig.send("NBIRTH", 0, &birth_metrics()).1, []);
     assert_eq!(rig.state.nodes.len(), 1);
+}
+
+/// `sparkplug_b.proto` reserves field numbers for extensions, and an extension may be a group.
+#[test]
+fn unknown_fields_and_groups_are_ignored() {
+    let mut rig = Rig::new();
+    let mut metric = M::named("temp").is(DOUBLE).bytes(99, b"unknown");
+    // The group 20, with a varint in it, in the metric.
+    metric.0.extend([0xa3, 0x01, 0x08, 0x05, 0xa4, 0x01]);
+    let birth = rig.send("NBIRTH", 0, &[metric.double(21.5)]);
+    assert_eq!(birth, one("G/N", "temp", Value::Double(21.5)));
+    // The same group without its end.
+    let mut metric = M::named("temp").is(DOUBLE).double(1.0);
+    metric.0.extend([0xa3, 0x01, 0x08, 0x05]);
+    let (readings, rejects, _) = rig.send("NDATA", 1, &[metric]);
+    assert_eq!((readings.len(), rejects), (0, vec![(0, reasons::INVALID_SPARKPLUG)]));
 }

@@ -24,7 +24,7 @@ use super::error::{IngestError, RETRY_BUSY_S};
 use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
 use super::routes::METRICS;
 use crate::decode::otlp::Encoding;
-use crate::decode::{Rejects, reasons};
+use crate::decode::{Rejects, protobuf, reasons};
 
 /// Rejects that an answer describes; the others are only counted.
 const TOLD_MAX: usize = 3;
@@ -116,7 +116,13 @@ fn answer(encoding: Encoding, taken: &Accepted) -> Response {
             let partial = json!({ "rejectedDataPoints": rejects.total().to_string(), "errorMessage": message });
             json!({ "partialSuccess": partial }).to_string().into_bytes()
         }
-        Encoding::Protobuf => field(1, &[number(1, rejects.total() as u64), field(2, message.as_bytes())].concat()),
+        Encoding::Protobuf => {
+            let (mut partial, mut body) = (vec![], vec![]);
+            protobuf::put_varint(1, rejects.total() as u64, &mut partial);
+            protobuf::put_bytes(2, message.as_bytes(), &mut partial);
+            protobuf::put_bytes(1, &partial, &mut body);
+            body
+        }
     };
     response(encoding, StatusCode::OK, body)
 }
@@ -145,7 +151,12 @@ fn status(encoding: Encoding, code: StatusCode, message: &str) -> Response {
     };
     let body = match encoding {
         Encoding::Json => json!({ "code": grpc, "message": message }).to_string().into_bytes(),
-        Encoding::Protobuf => [number(1, grpc), field(2, message.as_bytes())].concat(),
+        Encoding::Protobuf => {
+            let mut body = vec![];
+            protobuf::put_varint(1, grpc, &mut body);
+            protobuf::put_bytes(2, message.as_bytes(), &mut body);
+            body
+        }
     };
     response(encoding, code, body)
 }
@@ -166,24 +177,4 @@ fn told(rejects: &Rejects) -> String {
     let told: Vec<&str> = rejects.list().iter().take(TOLD_MAX).map(|reject| reject.detail.as_str()).collect();
     let more = if rejects.list().len() > told.len() { "; and others" } else { "" };
     format!("{}{more}", told.join("; "))
-}
-
-/// A length-delimited protobuf field.
-fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-    [&[number << 3 | 2][..], &varint(bytes.len() as u64), bytes].concat()
-}
-
-/// A varint protobuf field.
-fn number(field: u8, value: u64) -> Vec<u8> {
-    [&[field << 3][..], &varint(value)].concat()
-}
-
-fn varint(mut value: u64) -> Vec<u8> {
-    let mut bytes = vec![];
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
-    bytes
 }
