@@ -41,8 +41,9 @@ if [[ " $* " != *" --ignored "* && " $* " != *" --include-ignored "* ]]; then
     export "CARGO_TARGET_${RUNNER}_RUNNER=timeout --verbose --kill-after=10 ${HOURBUCKET_TEST_LIMIT:-1800}"
 fi
 
-# Many tests wait: for a server to start, for an outage, for an interval. With two tests a core the cores are busy.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
+# Many tests wait: for a server to start, for an outage, for an interval. With three tests a core the cores are busy.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
+export RUSTC_WORKSPACE_WRAPPER=$REPO/tests/tools/rustc.sh
 
 step "cargo test"
 # A pipe hides the terminal from cargo; on one, its colours are kept.
