@@ -10,8 +10,7 @@ use std::borrow::Cow;
 use super::names;
 use super::reading::add_value;
 use super::rejects::{Fault, Rejects};
-use super::time::is_number;
-use super::token::Token;
+use super::token::{Token, is_no_value, is_number};
 use super::{Context, reasons};
 use crate::model::{BatchBuilder, ValueRef};
 
@@ -51,12 +50,6 @@ fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<b
     add_value(out, &name, value, limits.fields_max)?;
     names::commit(out, sensor_id, (cx.received_at_ms, true), &[], cx)?;
     Ok(true)
-}
-
-/// Whether a text means "no value", in any case: the words that ESPHome, Home Assistant and printf write.
-pub(super) fn is_no_value(text: &str) -> bool {
-    const WORDS: [&str; 8] = ["nan", "+nan", "-nan", "null", "none", "unavailable", "unknown", "undefined"];
-    text.len() <= 11 && WORDS.iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
 /// Parses a bare value; null if it means "no value".

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::config::{Limits, Line};
 use crate::model::{Reading, ReadingBatch, Value};
 
 /// 2024-03-01T11:00:00Z

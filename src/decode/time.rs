@@ -20,8 +20,7 @@ use chrono_tz::Tz;
 
 use super::names::excerpt;
 use super::rejects::Fault;
-use super::scalar::is_no_value;
-use super::token::{Time, Token};
+use super::token::{Time, Token, is_no_value, is_number};
 use super::{Context, TsUnit, reasons};
 
 const MS_PER_DAY: i64 = 86_400_000;
@@ -185,20 +184,6 @@ fn bad(ts: &Token<'_>) -> Fault {
         other => format!("ts must be a text or a number, not {}", other.kind()),
     };
     Fault::new(reasons::BAD_TIMESTAMP, detail)
-}
-
-/// Whether a text is a decimal number: `[+-] digits [. digits] [e [+-] digits]`, with digits on at least one side of
-/// the point.
-pub(super) fn is_number(text: &str) -> bool {
-    let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
-    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
-        Some((m, e)) => (m, Some(e.strip_prefix(['+', '-']).unwrap_or(e))),
-        None => (unsigned, None),
-    };
-    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let some_digit = !whole.is_empty() || !fraction.is_empty();
-    some_digit && digits(whole) && digits(fraction) && exponent.is_none_or(|e| !e.is_empty() && digits(e))
 }
 
 fn number_ms(token: &Token<'_>, unit: Option<TsUnit>) -> Option<i128> {

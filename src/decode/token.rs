@@ -1,5 +1,5 @@
 //! One value of a member, reduced to the forms that a reading can use. It borrows from the payload if it can: in JSON,
-//! unless a text has an escape.
+//! unless a text has an escape. [`is_number`] and [`is_no_value`] classify texts that may stand for something else.
 
 use std::borrow::Cow;
 
@@ -82,4 +82,24 @@ pub(super) enum Simple<'de> {
     Double(f64),
     Bool(bool),
     Str(&'de str),
+}
+
+/// Whether a text is a decimal number: `[+-] digits [. digits] [e [+-] digits]`, with digits on at least one side of
+/// the point.
+pub(super) fn is_number(text: &str) -> bool {
+    let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
+        Some((m, e)) => (m, Some(e.strip_prefix(['+', '-']).unwrap_or(e))),
+        None => (unsigned, None),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let some_digit = !whole.is_empty() || !fraction.is_empty();
+    some_digit && digits(whole) && digits(fraction) && exponent.is_none_or(|e| !e.is_empty() && digits(e))
+}
+
+/// Whether a text means "no value", in any case: the words that ESPHome, Home Assistant and printf write.
+pub(super) fn is_no_value(text: &str) -> bool {
+    const WORDS: [&str; 8] = ["nan", "+nan", "-nan", "null", "none", "unavailable", "unknown", "undefined"];
+    text.len() <= 11 && WORDS.iter().any(|word| text.eq_ignore_ascii_case(word))
 }

@@ -1,6 +1,6 @@
 //! Reads CBOR (RFC 8949), one head at a time.
 
-use super::{Bytes, Head, Malformed, Source};
+use super::source::{Bytes, Head, Malformed, Source};
 use crate::decode::reasons;
 
 const BREAK: u8 = 0xff;
@@ -11,7 +11,7 @@ pub(in crate::decode) struct Cbor<'de>(Bytes<'de>);
 
 impl<'de> Cbor<'de> {
     pub(in crate::decode) fn new(bytes: &'de [u8]) -> Cbor<'de> {
-        Cbor(Bytes { bytes, at: 0 })
+        Cbor(Bytes::new(bytes))
     }
 
     /// The argument of a head; `None` for an indefinite length.

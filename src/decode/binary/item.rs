@@ -2,8 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::{Head, Malformed, SKIP_DEPTH_MAX, Source};
+use super::source::{Head, Malformed, Source};
 use crate::decode::token::Time;
+
+/// Levels to walk through in search of the end of a skipped value; deeper payloads are malformed.
+pub(super) const SKIP_DEPTH_MAX: usize = 65_536;
 
 /// The tags with a meaning here (RFC 8949 §3.4). Other tags are ignored and their value is used.
 const TAG_EPOCH: u64 = 1;

@@ -1,118 +1,36 @@
 //! The native format in CBOR (RFC 8949) and MessagePack: one object, an array of objects, or concatenated objects (a
 //! CBOR sequence, RFC 8742; MessagePack values are concatenated in the same way).
 //!
-//! `cbor` and `msgpack` read heads (type and length of a value, or a small value itself), `item` builds values from
-//! heads, `native` reports an object to `super::reading`, and this module walks over a payload. The readers are written here,
-//! some hundred lines each. The available libraries return owned trees without a limit (ciborium, rmpv), or a serde
-//! interface that hides details needed here (integers beyond 64 bits, tags, bytes, error positions).
+//! `source` defines heads (type and length of a value, or a small value itself), `cbor` and `msgpack` read them, `item`
+//! builds values from heads, `native` reports an object to `super::reading`, and this module walks over a payload. The
+//! readers are written here, some hundred lines each. The available libraries return owned trees without a limit
+//! (ciborium, rmpv), or a serde interface that hides details needed here (integers beyond 64 bits, tags, bytes, error
+//! positions).
 //!
 //! Both formats declare the length of every value, so a wrong reading is skipped exactly and rejects only itself.
 //! Malformed data has no known end: it and the rest of the payload are one reject. Nothing recurses. Skipped values may
-//! be at most [`SKIP_DEPTH_MAX`] levels deep, and no allocation trusts a length that the payload claims.
+//! be at most [`item::SKIP_DEPTH_MAX`] levels deep, and no allocation trusts a length that the payload claims.
 
 mod cbor;
 mod item;
 mod msgpack;
 mod native;
+mod source;
 #[cfg(test)]
 mod tests;
 
 pub(super) use self::cbor::Cbor;
 pub(super) use self::item::{Item, Items};
+pub(super) use self::source::{Head, Malformed};
+
 use self::msgpack::MessagePack;
+use self::source::Source;
 use super::quota::Quota;
 use super::reading::{Part, ReadingDecoder, not_an_object};
 use super::rejects::{Fault, Rejects};
 use super::token::Token;
 use super::{Context, reasons};
 use crate::model::BatchBuilder;
-
-/// Levels to walk through in search of the end of a skipped value; deeper payloads are malformed.
-const SKIP_DEPTH_MAX: usize = 65_536;
-
-/// The head of a value.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Head<'de> {
-    /// Null, nil, undefined.
-    Null,
-    Bool(bool),
-    /// CBOR has integers of 65 bits, including the sign.
-    Int(i128),
-    Double(f64),
-    /// A text that is not yet checked for UTF-8.
-    Text(&'de [u8]),
-    Bytes(&'de [u8]),
-    /// A text or bytes in chunks, which follow up to a break.
-    Chunked {
-        text: bool,
-    },
-    /// The number of values that follow; `None`: up to a break.
-    Array(Option<u64>),
-    /// The number of pairs that follow; `None`: up to a break.
-    Map(Option<u64>),
-    /// Defines the meaning of the next value.
-    Tag(u64),
-    Break,
-    /// MessagePack's timestamp, in nanoseconds since 1970.
-    Time(i128),
-    /// A value of an unsupported type, with its name.
-    Other(&'static str),
-}
-
-/// A payload that is not well-formed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Malformed {
-    pub(super) at: usize,
-    pub(super) what: &'static str,
-}
-
-/// Reads heads in one of the formats.
-pub(super) trait Source<'de> {
-    /// The name of the format, and the reason of rejects for malformed payloads.
-    const NAME: &'static str;
-    const REASON: &'static str;
-
-    /// Reads the next head.
-    fn head(&mut self) -> Result<Head<'de>, Malformed>;
-    /// Skips a break, if one is next.
-    fn eat_break(&mut self) -> bool;
-    /// The number of bytes read.
-    fn at(&self) -> usize;
-    /// Whether all bytes are read.
-    fn is_at_end(&self) -> bool;
-}
-
-/// Bytes that are read from the front; errors have the offset.
-#[derive(Debug)]
-struct Bytes<'de> {
-    bytes: &'de [u8],
-    at: usize,
-}
-
-impl<'de> Bytes<'de> {
-    fn malformed(&self, what: &'static str) -> Malformed {
-        Malformed { at: self.at, what }
-    }
-
-    fn take(&mut self, n: u64) -> Result<&'de [u8], Malformed> {
-        let rest = &self.bytes[self.at..];
-        let taken = usize::try_from(n).ok().and_then(|n| rest.get(..n));
-        let taken = taken.ok_or_else(|| self.malformed("the payload ends inside a value"))?;
-        self.at += taken.len();
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let taken = self.bytes[self.at..].first_chunk::<N>().copied();
-        let taken = taken.ok_or_else(|| self.malformed("the payload ends inside a value"))?;
-        self.at += N;
-        Ok(taken)
-    }
-
-    fn peek(&self) -> Option<u8> {
-        self.bytes.get(self.at).copied()
-    }
-}
 
 /// Decodes a payload in CBOR.
 pub(super) fn decode_cbor(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {

@@ -1,6 +1,6 @@
 //! Reads MessagePack, one head at a time (<https://github.com/msgpack/msgpack/blob/master/spec.md>).
 
-use super::{Bytes, Head, Malformed, Source};
+use super::source::{Bytes, Head, Malformed, Source};
 use crate::decode::reasons;
 
 /// The extension type of timestamps.
@@ -12,7 +12,7 @@ pub(super) struct MessagePack<'de>(Bytes<'de>);
 
 impl<'de> MessagePack<'de> {
     pub(super) fn new(bytes: &'de [u8]) -> MessagePack<'de> {
-        MessagePack(Bytes { bytes, at: 0 })
+        MessagePack(Bytes::new(bytes))
     }
 
     fn u8(&mut self) -> Result<u64, Malformed> {

@@ -1,6 +1,7 @@
 //! Reports a reading in CBOR or MessagePack to [`ReadingDecoder`].
 
-use super::{Head, Item, Items, Malformed, Source};
+use super::item::{Item, Items};
+use super::source::{Head, Malformed, Source};
 use crate::decode::reading::{Part, ReadingDecoder, Role};
 use crate::decode::reasons;
 use crate::decode::rejects::Fault;

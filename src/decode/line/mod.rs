@@ -14,9 +14,12 @@
 //! returns, a byte order mark.
 
 mod scan;
+mod series;
 mod template;
 #[cfg(test)]
 mod tests;
+
+pub(super) use self::series::write_id;
 
 use std::borrow::Cow;
 
@@ -29,9 +32,6 @@ use super::rejects::{Fault, Rejects};
 use super::template::Templates;
 use super::{Context, reasons, time};
 use crate::model::{BatchBuilder, ValueRef};
-
-/// Characters that are escaped with `\` in a sensor's id.
-const ID_ESCAPED: [char; 3] = ['\\', ',', '='];
 
 pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
     let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
@@ -334,31 +334,6 @@ impl<'a, 't> Walk<'a, 't> {
         unique(&self.tags)?;
         let out = &mut *self.out;
         names::commit(out, id, (ts_ms, receipt_time), &self.tags, cx)
-    }
-}
-
-/// Writes a series as a sensor's id.
-pub(super) fn write_id(id: &mut String, measurement: &str, tags: &[(Cow<'_, str>, Cow<'_, str>)]) {
-    id.clear();
-    push_escaped(id, measurement);
-    for (key, value) in tags {
-        id.push(',');
-        push_escaped(id, key);
-        id.push('=');
-        push_escaped(id, value);
-    }
-}
-
-/// Appends a name to a sensor's id.
-fn push_escaped(id: &mut String, text: &str) {
-    if !text.contains(ID_ESCAPED) {
-        return id.push_str(text);
-    }
-    for c in text.chars() {
-        if ID_ESCAPED.contains(&c) {
-            id.push('\\');
-        }
-        id.push(c);
     }
 }
 

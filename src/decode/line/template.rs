@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::push_escaped;
 use super::scan::{self, TAG_VALUE};
+use super::series::push_escaped;
 use crate::config::Limits;
 use crate::decode::template::{Parts, TAGS_MAX, behind, keyed};
 use crate::decode::{Context, names, time};

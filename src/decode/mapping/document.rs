@@ -149,7 +149,7 @@ fn of_token(token: &Token<'_>) -> Value {
         Token::Int(n) => Value::from(*n),
         Token::Double(n) => Value::from(*n),
         Token::Str(text) => Value::String(text.clone().into_owned()),
-        // A bare value is no other token.
+        // `scalar::value` returns no other token.
         _ => Value::Null,
     }
 }

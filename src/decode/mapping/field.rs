@@ -5,14 +5,12 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::place::{equal, scalar_text};
-use super::record::Tags;
+use super::tags::Tags;
 use crate::config::mapping::{FieldRule, Rule, Scalar, Texts, Type};
 use crate::decode::names::{self, excerpt};
 use crate::decode::reading::add_value;
 use crate::decode::rejects::Fault;
-use crate::decode::scalar::is_no_value;
-use crate::decode::time::is_number;
-use crate::decode::token::Token;
+use crate::decode::token::{Token, is_no_value, is_number};
 use crate::decode::{Context, reasons};
 use crate::model::{BatchBuilder, ValueRef};
 

@@ -1,8 +1,9 @@
 //! Applies `[formats.NAME]` to payloads; [`crate::config::mapping`] describes the language and its rules.
 //!
 //! `document` finds the messages in a payload, `place` looks up values in a message, `record` builds a reading from a
-//! record, and `field` a value from a member. Mappings are parsed at startup: a message costs parsing it into a tree
-//! and looking up the places that the rule names, and no lookup by the format's name.
+//! record, `field` a value from a member, and `tags` collects the reading's tags. Mappings are parsed at startup: a
+//! message costs parsing it into a tree and looking up the places that the rule names, and no lookup by the format's
+//! name.
 //!
 //! Limits: a message has at most [`document::MEMBERS_MAX`] members and 127 levels, a payload at most
 //! `limits.batch_max_readings` readings, and each reading has the usual limits. A fault in a record rejects that
@@ -12,6 +13,7 @@ mod document;
 mod field;
 mod place;
 mod record;
+mod tags;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +23,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use self::place::{Names, holds};
+use self::record::Case;
 use super::quota::Quota;
 use super::rejects::Fault;
 use super::topic::TopicTemplate;
@@ -80,13 +83,6 @@ struct Run<'a, 'c> {
     /// The next record's index, for rejects.
     index: usize,
     quota: Quota,
-}
-
-/// A rule and the message that it matches.
-#[derive(Clone, Copy)]
-struct Case<'r, 'm> {
-    rule: &'r Rule,
-    message: &'m Value,
 }
 
 impl Run<'_, '_> {

@@ -5,10 +5,10 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::Case;
 use super::document;
 use super::field::Fields;
 use super::place::{Around, Names, find, scalar_text};
+use super::tags::Tags;
 use crate::config::mapping::{Place, Rule, Source, TimeUnit, Values};
 use crate::decode::names::{self, excerpt};
 use crate::decode::rejects::Fault;
@@ -18,25 +18,11 @@ use crate::model::BatchBuilder;
 /// Limit on the members of an object that become tags. It leaves some more than a reading may have.
 const LABELS_MAX: usize = 256;
 
-/// The tags of a reading, under their stored names. For a duplicate name the first one is kept.
-pub(super) struct Tags<'m> {
-    list: Vec<(Cow<'m, str>, Cow<'m, str>)>,
-}
-
-impl<'m> Tags<'m> {
-    pub(super) fn push(&mut self, name: &str, text: Cow<'m, str>, cx: &Context<'_>) -> Result<(), Fault> {
-        names::check_text(name, &text, cx.limits)?;
-        let name = names::name(name, cx.limits)?;
-        if self.list.iter().any(|(other, _)| *other == name) {
-            return Ok(());
-        }
-        let max = cx.limits.tags_max.min(names::TAGS_MAX);
-        if self.list.len() >= max {
-            return Err(names::too_many_tags(max));
-        }
-        self.list.push((Cow::Owned(name.into_owned()), text));
-        Ok(())
-    }
+/// A rule and the message that it matches.
+#[derive(Clone, Copy)]
+pub(super) struct Case<'r, 'm> {
+    pub(super) rule: &'r Rule,
+    pub(super) message: &'m Value,
 }
 
 /// Decodes a record into the builder's current reading and commits it; false if no value is left.
@@ -49,7 +35,7 @@ pub(super) fn read<'m>(
 ) -> Result<bool, Fault> {
     let Case { rule, message } = case;
     let around = Around { names, record, message, cx };
-    let mut tags = Tags { list: Vec::new() };
+    let mut tags = Tags::default();
     let fields = Fields { rule, cx, out, tags: &mut tags, is_whole: false };
     values(rule, around, fields)?;
     if out.value_count() == 0 {
@@ -67,7 +53,7 @@ pub(super) fn read<'m>(
     names::check_sensor_id(&sensor_id, cx.limits)?;
     let (ts_ms, receipt_time) = when(rule, around)?;
     labels(rule, around, &mut tags)?;
-    names::commit(out, &sensor_id, (ts_ms, receipt_time), &tags.list, cx)?;
+    names::commit(out, &sensor_id, (ts_ms, receipt_time), tags.list(), cx)?;
     Ok(true)
 }
 

@@ -14,6 +14,9 @@ use serde_json::value::RawValue;
 
 use super::points::{Attributes, Number, Point, Points};
 
+/// The longest part of a parser's message to keep, because it may quote the payload.
+const MESSAGE_CHARS_MAX: usize = 200;
+
 type Raw<'d> = Option<&'d RawValue>;
 
 #[derive(serde::Deserialize)]
@@ -47,6 +50,11 @@ objects! {
     AnyValue { string: "stringValue", bool: "boolValue", int: "intValue", double: "doubleValue" }
 }
 
+/// The start of a parser's message.
+pub(super) fn message(error: &Error) -> String {
+    error.to_string().chars().take(MESSAGE_CHARS_MAX).collect()
+}
+
 /// Reads a request.
 pub(super) fn read(payload: &str, points: &mut Points<'_>) -> Result<(), Error> {
     let request: Request<'_> = object(Some(serde_json::from_str(payload)?))?;
@@ -71,7 +79,7 @@ fn read_metric(raw: &RawValue, resource: &Attributes<'_>, points: &mut Points<'_
         each(object::<Data<'_>>(Some(data))?.data_points, &mut |raw| {
             match read_point(raw) {
                 Ok(point) => points.take(resource, &point),
-                Err(error) => points.unreadable(&error),
+                Err(error) => points.unreadable(&message(&error)),
             }
             Ok(())
         })?;

@@ -23,9 +23,6 @@ use super::{Context, reasons};
 use crate::config::Otlp;
 use crate::model::BatchBuilder;
 
-/// The longest part of a parser's message to keep, because it may quote the payload.
-const MESSAGE_CHARS_MAX: usize = 200;
-
 /// The encoding of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
@@ -51,7 +48,7 @@ pub(super) fn decode(
         (Encoding::Protobuf, _) => proto::read(payload, &mut points)
             .map_err(|e| (reasons::INVALID_PROTOBUF, format!("not an ExportMetricsServiceRequest: {}", e.0))),
         (Encoding::Json, Ok(text)) => json::read(text, &mut points)
-            .map_err(|e| (reasons::INVALID_JSON, format!("not an ExportMetricsServiceRequest: {}", message(&e)))),
+            .map_err(|e| (reasons::INVALID_JSON, format!("not an ExportMetricsServiceRequest: {}", json::message(&e)))),
         (Encoding::Json, Err(_)) => Err((reasons::INVALID_UTF8, "the body is not UTF-8".to_owned())),
     };
     match malformed {
@@ -61,8 +58,4 @@ pub(super) fn decode(
             rejects.push(0, reason, detail);
         }
     }
-}
-
-fn message(error: &serde_json::Error) -> String {
-    error.to_string().chars().take(MESSAGE_CHARS_MAX).collect()
 }

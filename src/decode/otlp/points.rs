@@ -125,9 +125,9 @@ impl<'a> Points<'a> {
         }
     }
 
-    /// Rejects a malformed point.
-    pub(super) fn unreadable(&mut self, error: &serde_json::Error) {
-        let detail = format!("a point of {}: {}", excerpt(&self.metric), super::message(error));
+    /// Rejects a malformed point in JSON.
+    pub(super) fn unreadable(&mut self, error: &str) {
+        let detail = format!("a point of {}: {error}", excerpt(&self.metric));
         self.rejects.push(self.index, reasons::INVALID_JSON, detail);
         self.index += 1;
     }
