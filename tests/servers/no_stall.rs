@@ -211,23 +211,25 @@ fn the_proxy_delays_stops_withholds_and_cuts() {
             database.run_command(doc! { "ping": 1 }).await.unwrap();
             begun.elapsed()
         };
-        let insert = async |n: i32, bytes: usize| {
+        // Long enough for a busy machine; and what never comes is waited for no longer than this.
+        let (enough, short) = (Duration::from_secs(20), Duration::from_millis(500));
+        let insert = async |n: i32, bytes: usize, limit: Duration| {
             let one = doc! { "_id": n, "text": "x".repeat(bytes) };
             let collection = database.collection::<Document>("c");
-            tokio::time::timeout(Duration::from_millis(500), async move { collection.insert_one(one).await }).await
+            tokio::time::timeout(limit, async move { collection.insert_one(one).await }).await
         };
         ping().await;
         proxy.round_trip(Duration::from_millis(100));
         let slow = ping().await;
-        assert!((100..400).contains(&slow.as_millis()), "{slow:?}");
+        assert!(slow.as_millis() >= 100, "{slow:?}");
         proxy.round_trip(Duration::ZERO);
         proxy.bytes_per_second(1_000_000);
         let begun = Instant::now();
-        insert(1, 300_000).await.expect("in time").unwrap();
+        insert(1, 300_000, enough).await.expect("in time").unwrap();
         assert!(begun.elapsed() >= Duration::from_millis(290), "{:?}", begun.elapsed());
         proxy.bytes_per_second(u32::MAX);
         proxy.stop(Some(Direction::ToServer));
-        insert(2, 1).await.expect_err("it does not arrive");
+        insert(2, 1, short).await.expect_err("it does not arrive");
         proxy.cut();
         proxy.stop(None);
         proxy.withhold_answers_to(b"proxy-needle");
@@ -235,8 +237,8 @@ fn the_proxy_delays_stops_withholds_and_cuts() {
         let needle = doc! { "_id": 3, "text": "proxy-needle" };
         let collection = database.collection::<Document>("c");
         let lost = async move { collection.insert_one(needle).await };
-        tokio::time::timeout(Duration::from_millis(500), lost).await.expect_err("the answer is withheld");
-        insert(4, 1).await.expect("another connection has its answers").unwrap();
+        tokio::time::timeout(short, lost).await.expect_err("the answer is withheld");
+        insert(4, 1, enough).await.expect("another connection has its answers").unwrap();
         proxy.answer_again();
         // What was stopped was cut before it arrived; what was withheld is stored.
         let collection = database.collection::<Document>("c");
