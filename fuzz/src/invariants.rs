@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::config::{Config, Decoding};
 use super::decode::sparkplug::Sparkplug;
-use super::decode::{Context, Decoder, Formats, Rejects, reasons};
+use super::decode::{Context, Decoder, Formats, Rejects};
 use super::model::{BatchBuilder, ReadingBatch, Value};
 
 /// 2024-03-01T11:00:00Z
@@ -142,7 +142,6 @@ impl Bench {
             }
         }
         for reject in rejects.list() {
-            assert!(reasons::ALL.contains(&reject.reason), "{name}: {reject:?}");
             assert!(!reject.detail.is_empty() && reject.detail.len() < 1000, "{name}: {reject:?}");
         }
         assert_eq!(rejects.by_reason().iter().map(|(_, n)| n).sum::<usize>(), rejects.total(), "{name}");

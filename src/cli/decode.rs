@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use super::output::{fail, say};
 use crate::config::{self, Config};
 use crate::decode::topic::{Captured, TopicTemplate};
-use crate::decode::{Context, Formats, Rejects, TsUnit, reasons, sparkplug, time};
+use crate::decode::{Context, Formats, RejectReason, Rejects, TsUnit, sparkplug, time};
 use crate::model::{BatchBuilder, Clock, ReadingBatch, ReadingRef, SystemClock, ValueRef};
 
 /// The payload's format and context.
@@ -69,7 +69,7 @@ fn run(
     let mut rejects = Rejects::new();
     let mut builder = BatchBuilder::new(config.limits.fields_max);
     if captured.is_none() && request.topic.is_some() && request.template.is_some() {
-        rejects.push(0, reasons::TOPIC_MISMATCH, "the topic does not match the template");
+        rejects.push(0, RejectReason::TopicMismatch, "the topic does not match the template");
     } else {
         let Captured { sensor_id, field, tags } = captured.unwrap_or_default();
         let (limits, line, ts_unit) = (&config.limits, &config.line, unit.or(decoder.ts_unit_usual()));
@@ -102,7 +102,8 @@ fn show(batch: &ReadingBatch, rejects: &Rejects, out: &mut impl Write) -> io::Re
         writeln!(out, "{}", reading_line(batch, &reading))?;
     }
     for reject in rejects.list() {
-        let line = serde_json::json!({ "index": reject.index, "reason": reject.reason, "detail": reject.detail });
+        let line =
+            serde_json::json!({ "index": reject.index, "reason": reject.reason.as_str(), "detail": reject.detail });
         writeln!(out, "{}", serde_json::json!({ "reject": line }))?;
     }
     out.flush()?;

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use crate::config::{Config, Decoding, Mqtt, Subscription};
-use crate::decode::{self, Context, Format, Formats, Rejects, reasons};
+use crate::decode::{self, Context, Format, Formats, RejectReason, Rejects};
 use crate::ingest::http::HookTarget;
 use crate::ingest::mqtt::{CollectedBatch, Collector, CollectorSettings, SetupError};
 use crate::model::{BatchBuilder, DeadLetter, ReadingBatch};
@@ -43,7 +43,7 @@ impl Redecoded {
     }
 
     fn of(batch: ReadingBatch, rejects: &Rejects) -> Redecoded {
-        let why = rejects.list().first().map(|first| (first.reason.to_owned(), first.detail.clone()));
+        let why = rejects.list().first().map(|first| (first.reason.to_string(), first.detail.clone()));
         Redecoded { batch, rejected: rejects.total() as u64, why }
     }
 
@@ -109,11 +109,11 @@ impl Redecoder {
         let of_devices = dead_letter.source == Source::MqttDirect.label();
         let collectors: &mut [Collector] = if of_devices { &mut self.devices } else { &mut self.brokers };
         let mut redecoded =
-            Redecoded::rejected(reasons::NO_SUBSCRIPTION, "no configured subscription matches this topic");
+            Redecoded::rejected(RejectReason::NoSubscription.as_str(), "no configured subscription matches this topic");
         for collector in collectors {
             let DeadLetter { topic, payload, received_at_ms, .. } = dead_letter;
             redecoded = Redecoded::of_message(collector.decode_again(topic, payload, *received_at_ms));
-            if redecoded.reason() != Some(reasons::NO_SUBSCRIPTION) {
+            if redecoded.reason() != Some(RejectReason::NoSubscription.as_str()) {
                 break;
             }
         }
@@ -121,17 +121,17 @@ impl Redecoder {
     }
 
     fn hook(&self, dead_letter: &DeadLetter) -> Redecoded {
-        if dead_letter.reason == reasons::DESTINATION_CONFIRMATION {
+        if dead_letter.reason == RejectReason::DestinationConfirmation.as_str() {
             return Redecoded::rejected(&dead_letter.reason, "not a reading: open its enableUrl, then purge it");
         }
         let Some(target) = HookTarget::read_back(&dead_letter.topic) else {
             let why = "the topic of the dead letter is not the URL of a hook";
-            return Redecoded::rejected(reasons::UNKNOWN_FORMAT, why);
+            return Redecoded::rejected(RejectReason::UnknownFormat.as_str(), why);
         };
         let DeadLetter { payload, received_at_ms, .. } = dead_letter;
         match target.decode_again(payload, *received_at_ms, &self.formats, &self.decoding) {
             Ok((batch, rejects)) => Redecoded::of(batch, &rejects),
-            Err(error) => Redecoded::rejected(reasons::UNKNOWN_FORMAT, error.to_string()),
+            Err(error) => Redecoded::rejected(RejectReason::UnknownFormat.as_str(), error.to_string()),
         }
     }
 

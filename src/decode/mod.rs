@@ -8,7 +8,7 @@
 //!   native format is, `token` the values of its members, `template` is the fast path for similar readings, `time` and
 //!   `names` hold the rules for times and names, `quota` limits the readings of a payload, `decimal` parses plain
 //!   numbers, `split` finds the end of a broken element, `protobuf` reads the wire format of Protocol Buffers.
-//! - [`topic`] parses topics, [`reasons`] is the closed list of reject reasons.
+//! - [`topic`] parses topics, [`RejectReason`] is the closed list of reject reasons.
 //!
 //! Invariants: every element of a payload becomes one reading or one reject with its index. Readings already in `out`
 //! stay unchanged. Time and memory are linear in the payload; kept rejects are limited (see [`Rejects`]).
@@ -25,7 +25,7 @@ pub mod otlp;
 pub(crate) mod protobuf;
 mod quota;
 mod reading;
-pub mod reasons;
+mod reasons;
 mod rejects;
 mod scalar;
 mod senml;
@@ -41,6 +41,7 @@ pub mod topic;
 pub use context::{Context, Format, TsUnit, UnknownName};
 pub use decoder::{Decoder, Formats, UnknownFormat};
 pub use line::quote_lines;
+pub use reasons::RejectReason;
 pub use rejects::{KEPT_MAX, Reject, Rejects};
 pub use topic::{Captured, TopicError, TopicTemplate, filter_matches};
 

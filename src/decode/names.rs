@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use super::Context;
-use super::reasons;
+use super::RejectReason;
 use super::rejects::Fault;
 use crate::config::Limits;
 use crate::model::BatchBuilder;
@@ -42,7 +42,7 @@ pub(super) fn name<'n>(raw: &'n str, limits: &Limits) -> Result<Cow<'n, str>, Fa
     let max = limits.name_max_bytes.min(NAME_MAX_BYTES);
     if name.len() > max {
         let detail = format!("the name {} has {} bytes; at most {max} are allowed", excerpt(raw), name.len());
-        return Err(Fault::new(reasons::NAME_TOO_LONG, detail));
+        return Err(Fault::new(RejectReason::NameTooLong, detail));
     }
     Ok(name)
 }
@@ -66,7 +66,7 @@ pub(super) fn add_tag<'n>(
     check_text(&key, &text, limits)?;
     let key = stored(key, limits)?;
     if tags.iter().any(|(k, _)| *k == key) {
-        return Err(Fault::new(reasons::DUPLICATE_KEY, format!("duplicate tag {}", excerpt(&key))));
+        return Err(Fault::new(RejectReason::DuplicateKey, format!("duplicate tag {}", excerpt(&key))));
     }
     let max = limits.tags_max.min(TAGS_MAX);
     if tags.len() >= max {
@@ -83,22 +83,22 @@ pub(super) fn check_text(name: &str, text: &str, limits: &Limits) -> Result<(), 
     }
     let max = limits.string_max_bytes;
     let detail = format!("{} has {} bytes; at most {max} are allowed", excerpt(name), text.len());
-    Err(Fault::new(reasons::STRING_TOO_LONG, detail))
+    Err(Fault::new(RejectReason::StringTooLong, detail))
 }
 
 /// Checks a sensor id.
 pub(super) fn check_sensor_id(id: &str, limits: &Limits) -> Result<(), Fault> {
     if id.is_empty() {
-        return Err(Fault::new(reasons::EMPTY_SENSOR_ID, "sensor_id is empty"));
+        return Err(Fault::new(RejectReason::EmptySensorId, "sensor_id is empty"));
     }
     if id.len() > limits.sensor_id_max_bytes {
         let max = limits.sensor_id_max_bytes;
         let detail = format!("the sensor id {} has {} bytes; at most {max} are allowed", excerpt(id), id.len());
-        return Err(Fault::new(reasons::SENSOR_ID_TOO_LONG, detail));
+        return Err(Fault::new(RejectReason::SensorIdTooLong, detail));
     }
     if id.bytes().any(|b| b == 0) {
         let detail = format!("the sensor id {} contains a NUL", excerpt(id));
-        return Err(Fault::new(reasons::SENSOR_ID_HAS_NUL, detail));
+        return Err(Fault::new(RejectReason::SensorIdHasNul, detail));
     }
     Ok(())
 }
@@ -127,11 +127,11 @@ pub(super) fn commit(
                  {new_names}; at most limits.bucket_fields_max = {max} are allowed. Put ids and times that change into \
                  sensor_id, ts, tags or values, not into field names"
             );
-            Fault::new(reasons::BUCKET_FIELDS, detail)
+            Fault::new(RejectReason::BucketFields, detail)
         }
         // Values are added one by one, so these errors were reported there.
         BuildError::DuplicateField | BuildError::TooManyFields | BuildError::TooManyNames => {
-            Fault::new(reasons::TOO_MANY_FIELDS, "too many values")
+            Fault::new(RejectReason::TooManyFields, "too many values")
         }
     })
 }
@@ -161,14 +161,14 @@ fn gather<'l, 't>(
     }
     if bytes > TAGS_MAX_BYTES {
         let detail = format!("the tags have {bytes} bytes in total; at most {TAGS_MAX_BYTES} are allowed");
-        return Err(Fault::new(reasons::TAGS_TOO_LONG, detail));
+        return Err(Fault::new(RejectReason::TagsTooLong, detail));
     }
     list[..len].sort_unstable();
     Ok(&list[..len])
 }
 
 pub(super) fn too_many_tags(max: usize) -> Fault {
-    Fault::new(reasons::TOO_MANY_TAGS, format!("more than {max} tags"))
+    Fault::new(RejectReason::TooManyTags, format!("more than {max} tags"))
 }
 
 /// A text for a detail: quoted, cut after 40 characters, with control characters escaped.
@@ -207,6 +207,6 @@ mod tests {
             assert_eq!(name(raw, &limits).unwrap(), stored, "{raw:?}");
         }
         assert!(name(&"k".repeat(128), &limits).is_ok());
-        assert_eq!(name(&"k".repeat(129), &limits).unwrap_err().reason, reasons::NAME_TOO_LONG);
+        assert_eq!(name(&"k".repeat(129), &limits).unwrap_err().reason, RejectReason::NameTooLong);
     }
 }

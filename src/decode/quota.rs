@@ -1,6 +1,6 @@
 //! Limits the readings of one payload (`limits.batch_max_readings`) and counts those beyond the limit.
 
-use super::reasons;
+use super::RejectReason;
 use super::rejects::Rejects;
 use crate::config::Limits;
 
@@ -55,7 +55,7 @@ impl Quota {
     pub(super) fn close_with(&self, rejects: &mut Rejects, detail: impl FnOnce(usize, usize, usize) -> String) {
         if self.beyond > 0 {
             let detail = detail(self.beyond, self.beyond_from, self.max);
-            rejects.push_many(self.beyond_from, self.beyond, reasons::TOO_MANY_READINGS, detail);
+            rejects.push_many(self.beyond_from, self.beyond, RejectReason::TooManyReadings, detail);
         }
     }
 

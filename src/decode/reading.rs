@@ -38,7 +38,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::names::{self, excerpt};
 use super::rejects::Fault;
 use super::token::{Simple, Time, Token};
-use super::{Context, TsUnit, reasons, template, time};
+use super::{Context, RejectReason, TsUnit, template, time};
 use crate::model::batch::BuildError;
 use crate::model::{BatchBuilder, ValueRef};
 
@@ -156,10 +156,10 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
         let hash = xxh3_64(key.as_bytes());
         let twice = self.keys[object.from..].iter().any(|(h, k)| *h == hash && *k == key);
         if twice {
-            self.fail(Fault::new(reasons::DUPLICATE_KEY, format!("duplicate key {}", excerpt(&key))));
+            self.fail(Fault::new(RejectReason::DuplicateKey, format!("duplicate key {}", excerpt(&key))));
             None
         } else if self.keys.len() >= KEYS_MAX {
-            self.fail(Fault::new(reasons::TOO_MANY_FIELDS, format!("more than {KEYS_MAX} keys")));
+            self.fail(Fault::new(RejectReason::TooManyFields, format!("more than {KEYS_MAX} keys")));
             None
         } else {
             let role = Role::of(object.part, &key);
@@ -236,19 +236,19 @@ impl<'a, 'de> ReadingDecoder<'a, 'de> {
                 Some(id) => id,
                 None => {
                     return Err(Fault::new(
-                        reasons::MISSING_SENSOR_ID,
+                        RejectReason::MissingSensorId,
                         "neither the payload nor the topic has a sensor_id",
                     ));
                 }
             },
             Some(other) => {
                 let detail = format!("sensor_id must be a text, not {}", other.kind());
-                return Err(Fault::new(reasons::SENSOR_ID_NOT_TEXT, detail));
+                return Err(Fault::new(RejectReason::SensorIdNotText, detail));
             }
         };
         names::check_sensor_id(sensor_id, self.cx.limits)?;
         if self.out.value_count() == 0 {
-            return Err(Fault::new(reasons::NO_VALUES, "the reading has no value other than null"));
+            return Err(Fault::new(RejectReason::NoValues, "the reading has no value other than null"));
         }
         let (ts_ms, receipt_time) = time::resolve(parts.ts.as_ref(), parts.ts_unit, self.cx)?;
         names::commit(self.out, sensor_id, (ts_ms, receipt_time), &self.tags, self.cx)
@@ -358,9 +358,9 @@ fn unit(token: &Token<'_>) -> Result<Option<TsUnit>, Fault> {
 /// The fault of another value in the place of an object.
 pub(super) fn not_an_object(part: Part, what: &str) -> Fault {
     match part {
-        Part::Reading => Fault::new(reasons::NOT_AN_OBJECT, format!("a reading must be an object, not {what}")),
-        Part::Values => Fault::new(reasons::WRONG_TYPE, format!("`values` must be an object, not {what}")),
-        Part::Tags => Fault::new(reasons::WRONG_TYPE, format!("`tags` must be an object, not {what}")),
+        Part::Reading => Fault::new(RejectReason::NotAnObject, format!("a reading must be an object, not {what}")),
+        Part::Values => Fault::new(RejectReason::WrongType, format!("`values` must be an object, not {what}")),
+        Part::Tags => Fault::new(RejectReason::WrongType, format!("`tags` must be an object, not {what}")),
     }
 }
 
@@ -371,18 +371,18 @@ pub(super) fn add_value(
     value: ValueRef<'_>,
     fields_max: usize,
 ) -> Result<(), Fault> {
-    let too_many = || Fault::new(reasons::TOO_MANY_FIELDS, format!("more than {fields_max} values"));
+    let too_many = || Fault::new(RejectReason::TooManyFields, format!("more than {fields_max} values"));
     if out.value_count() >= fields_max {
         return Err(too_many());
     }
     out.value(name, value).map_err(|e| match e {
         BuildError::DuplicateField => {
-            Fault::new(reasons::DUPLICATE_KEY, format!("two fields have the same stored name {}", excerpt(name)))
+            Fault::new(RejectReason::DuplicateKey, format!("two fields have the same stored name {}", excerpt(name)))
         }
         BuildError::TooManyFields => too_many(),
         BuildError::TooManyNames => {
             let detail = format!("cannot store {}: too many distinct field names in one batch", excerpt(name));
-            Fault::new(reasons::TOO_MANY_FIELD_NAMES, detail)
+            Fault::new(RejectReason::TooManyFieldNames, detail)
         }
         // Returned only when a whole reading is committed.
         BuildError::BucketFieldsFull(_) => too_many(),
@@ -395,17 +395,17 @@ fn unusable(key: &str, token: &Token<'_>) -> Fault {
     match token {
         Token::BigInt(digits) => {
             let detail = format!("{key}: {} exceeds a signed 64-bit integer", excerpt(digits));
-            Fault::new(reasons::INTEGER_OUT_OF_RANGE, detail)
+            Fault::new(RejectReason::IntegerOutOfRange, detail)
         }
         Token::HugeInt => {
             let detail = format!("{key}: the integer exceeds a signed 64-bit integer");
-            Fault::new(reasons::INTEGER_OUT_OF_RANGE, detail)
+            Fault::new(RejectReason::IntegerOutOfRange, detail)
         }
         Token::NotFinite(literal) => {
             let detail = format!("{key}: {} is not a number in the range of a double", excerpt(literal));
-            Fault::new(reasons::NOT_FINITE, detail)
+            Fault::new(RejectReason::NotFinite, detail)
         }
-        Token::NotUtf8 => Fault::new(reasons::INVALID_UTF8, format!("{key} is not UTF-8")),
-        other => Fault::new(reasons::NESTED_VALUE, format!("{key} is {}; expected a value", other.kind())),
+        Token::NotUtf8 => Fault::new(RejectReason::InvalidUtf8, format!("{key} is not UTF-8")),
+        other => Fault::new(RejectReason::NestedValue, format!("{key} is {}; expected a value", other.kind())),
     }
 }

@@ -3,6 +3,8 @@
 
 use std::borrow::Cow;
 
+use super::RejectReason;
+
 /// Rejects that are kept with index and detail; the others are only counted by reason. A gateway's batch of a thousand
 /// readings still gets an answer for each.
 pub const KEPT_MAX: usize = 1000;
@@ -12,8 +14,8 @@ pub const KEPT_MAX: usize = 1000;
 pub struct Reject {
     /// Position in the payload, from 0: array element or line; 0 for a single reading.
     pub index: usize,
-    /// One of [`super::reasons`]: a metric label and part of the HTTP answer.
-    pub reason: &'static str,
+    /// A metric label and part of the HTTP answer.
+    pub reason: RejectReason,
     /// The problem and its place, for people.
     pub detail: String,
 }
@@ -21,12 +23,12 @@ pub struct Reject {
 /// Why a reading is rejected, before its index is known.
 #[derive(Debug, Clone)]
 pub(super) struct Fault {
-    pub(super) reason: &'static str,
+    pub(super) reason: RejectReason,
     pub(super) detail: Cow<'static, str>,
 }
 
 impl Fault {
-    pub(super) fn new(reason: &'static str, detail: impl Into<Cow<'static, str>>) -> Fault {
+    pub(super) fn new(reason: RejectReason, detail: impl Into<Cow<'static, str>>) -> Fault {
         Fault { reason, detail: detail.into() }
     }
 }
@@ -36,7 +38,7 @@ impl Fault {
 pub struct Rejects {
     list: Vec<Reject>,
     total: usize,
-    by_reason: Vec<(&'static str, usize)>,
+    by_reason: Vec<(RejectReason, usize)>,
     remark: Option<&'static str>,
 }
 
@@ -62,7 +64,7 @@ impl Rejects {
     }
 
     /// The count for each reason, including rejects that are not kept.
-    pub fn by_reason(&self) -> &[(&'static str, usize)] {
+    pub fn by_reason(&self) -> &[(RejectReason, usize)] {
         &self.by_reason
     }
 
@@ -77,7 +79,7 @@ impl Rejects {
     }
 
     /// Adds one reject.
-    pub fn push(&mut self, index: usize, reason: &'static str, detail: impl Into<Cow<'static, str>>) {
+    pub fn push(&mut self, index: usize, reason: RejectReason, detail: impl Into<Cow<'static, str>>) {
         self.push_many(index, 1, reason, detail);
     }
 
@@ -86,7 +88,7 @@ impl Rejects {
         &mut self,
         index: usize,
         count: usize,
-        reason: &'static str,
+        reason: RejectReason,
         detail: impl Into<Cow<'static, str>>,
     ) {
         self.total += count;
@@ -125,9 +127,9 @@ mod tests {
     fn all_are_counted_and_the_first_are_kept() {
         let mut rejects = Rejects::new();
         for i in 0..KEPT_MAX + 5 {
-            rejects.push(i, if i % 2 == 0 { "a" } else { "b" }, "x");
+            rejects.push(i, if i % 2 == 0 { RejectReason::TooOld } else { RejectReason::NoValues }, "x");
         }
-        rejects.push_many(9, 10, "c", "many");
+        rejects.push_many(9, 10, RejectReason::TooManyReadings, "many");
         assert_eq!((rejects.total(), rejects.list().len()), (KEPT_MAX + 15, KEPT_MAX));
         assert_eq!(rejects.by_reason().iter().map(|(_, n)| n).sum::<usize>(), rejects.total());
         rejects.clear();

@@ -11,7 +11,7 @@ use super::names;
 use super::reading::add_value;
 use super::rejects::{Fault, Rejects};
 use super::token::{Token, is_no_value, is_number};
-use super::{Context, reasons};
+use super::{Context, RejectReason};
 use crate::model::{BatchBuilder, ValueRef};
 
 pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
@@ -40,8 +40,8 @@ fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<b
         Token::Str(v) => ValueRef::Str(v),
         _ => return Ok(false),
     };
-    let sensor_id = cx.sensor_id.ok_or_else(|| missing(reasons::MISSING_SENSOR_ID, "{sensor_id}"))?;
-    let field = cx.field.ok_or_else(|| missing(reasons::MISSING_FIELD, "{field}"))?;
+    let sensor_id = cx.sensor_id.ok_or_else(|| missing(RejectReason::MissingSensorId, "{sensor_id}"))?;
+    let field = cx.field.ok_or_else(|| missing(RejectReason::MissingField, "{field}"))?;
     names::check_sensor_id(sensor_id, limits)?;
     if let ValueRef::Str(text) = value {
         names::check_text(field, text, limits)?;
@@ -55,12 +55,12 @@ fn reading(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder) -> Result<b
 /// Parses a bare value; null if it means "no value".
 pub(super) fn value(payload: &[u8]) -> Result<Token<'_>, Fault> {
     let text = std::str::from_utf8(payload)
-        .map_err(|e| Fault::new(reasons::INVALID_UTF8, format!("not UTF-8 at byte {}", e.valid_up_to())))?;
+        .map_err(|e| Fault::new(RejectReason::InvalidUtf8, format!("not UTF-8 at byte {}", e.valid_up_to())))?;
     let text = text.trim();
     // C programs send a text with its terminating NUL.
     let text = text.strip_suffix('\0').unwrap_or(text).trim();
     if text.is_empty() {
-        return Err(Fault::new(reasons::EMPTY_PAYLOAD, "the payload is empty"));
+        return Err(Fault::new(RejectReason::EmptyPayload, "the payload is empty"));
     }
     match number(text)? {
         Some(token) => return Ok(token),
@@ -69,13 +69,13 @@ pub(super) fn value(payload: &[u8]) -> Result<Token<'_>, Fault> {
     }
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     if ["inf", "infinity"].iter().any(|word| unsigned.eq_ignore_ascii_case(word)) {
-        return Err(Fault::new(reasons::NOT_FINITE, format!("{} is not a value", names::excerpt(text))));
+        return Err(Fault::new(RejectReason::NotFinite, format!("{} is not a value", names::excerpt(text))));
     }
     match text {
         "true" => Ok(Token::Bool(true)),
         "false" => Ok(Token::Bool(false)),
         // Four bytes of a C struct can be valid UTF-8 by chance; the format of binary data must not be guessed.
-        _ if text.contains('\0') => Err(Fault::new(reasons::BINARY_PAYLOAD, "the payload contains NUL bytes")),
+        _ if text.contains('\0') => Err(Fault::new(RejectReason::BinaryPayload, "the payload contains NUL bytes")),
         _ => match quoted(text) {
             Some(inner) => Ok(match number(inner.trim()) {
                 Ok(Some(Token::Int(v))) => Token::Int(v),
@@ -98,11 +98,11 @@ fn number(text: &str) -> Result<Option<Token<'_>>, Fault> {
         Some(token @ (Token::Int(_) | Token::Double(_))) => Ok(Some(token)),
         Some(Token::BigInt(_)) => {
             let detail = format!("{} exceeds a signed 64-bit integer", names::excerpt(text));
-            Err(Fault::new(reasons::INTEGER_OUT_OF_RANGE, detail))
+            Err(Fault::new(RejectReason::IntegerOutOfRange, detail))
         }
         _ => {
             let detail = format!("{} exceeds the range of a double", names::excerpt(text));
-            Err(Fault::new(reasons::NOT_FINITE, detail))
+            Err(Fault::new(RejectReason::NotFinite, detail))
         }
     }
 }
@@ -116,10 +116,14 @@ fn quoted(text: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::decode::tests::{limits, line};
-    use crate::decode::{Format, decode};
+    use crate::decode::{Format, RejectReason, decode};
     use crate::model::{ReadingBatch, Value};
 
-    fn run(payload: &[u8], sensor_id: Option<&str>, field: Option<&str>) -> Result<(String, Value), &'static str> {
+    fn run(
+        payload: &[u8],
+        sensor_id: Option<&str>,
+        field: Option<&str>,
+    ) -> Result<(String, Value), Option<RejectReason>> {
         let limits = limits();
         let cx = Context {
             limits: &limits,
@@ -134,7 +138,7 @@ mod tests {
         decode(Format::Scalar, payload, &cx, &mut out, &mut rejects);
         let batch: ReadingBatch = out.finish();
         if batch.is_empty() && rejects.is_empty() {
-            return Err("nothing");
+            return Err(None);
         }
         assert_eq!(batch.len() + rejects.total(), 1);
         match batch.to_readings().pop() {
@@ -142,7 +146,7 @@ mod tests {
                 assert_eq!((r.sensor_id.as_str(), r.ts_ms, r.receipt_time, r.tags.len()), ("S1", 7, true, 2));
                 Ok(r.values.into_iter().next().unwrap())
             }
-            None => Err(rejects.list()[0].reason),
+            None => Err(Some(rejects.list()[0].reason)),
         }
     }
 
@@ -167,25 +171,25 @@ mod tests {
             (b"007", Ok(Value::Int(7))),
             (b"9223372036854775807", Ok(Value::Int(i64::MAX))),
             (b"-9223372036854775808", Ok(Value::Int(i64::MIN))),
-            (b"9223372036854775808", Err(reasons::INTEGER_OUT_OF_RANGE)),
-            (b"123456789012345678901234567890", Err(reasons::INTEGER_OUT_OF_RANGE)),
-            (b"1e999", Err(reasons::NOT_FINITE)),
-            (b"nan", Err("nothing")),
-            (b"NaN\n", Err("nothing")),
-            (b"-nan", Err("nothing")),
-            (b"unavailable", Err("nothing")),
-            (b"Unknown", Err("nothing")),
-            (b"None", Err("nothing")),
+            (b"9223372036854775808", Err(Some(RejectReason::IntegerOutOfRange))),
+            (b"123456789012345678901234567890", Err(Some(RejectReason::IntegerOutOfRange))),
+            (b"1e999", Err(Some(RejectReason::NotFinite))),
+            (b"nan", Err(None)),
+            (b"NaN\n", Err(None)),
+            (b"-nan", Err(None)),
+            (b"unavailable", Err(None)),
+            (b"Unknown", Err(None)),
+            (b"None", Err(None)),
             (b"unknown command", text("unknown command")),
             (b"\"10\"", Ok(Value::Int(10))),
             (b"\" 21.5 \"", Ok(Value::Double(21.5))),
             (b"\"\\u00b0C\"", text("\u{b0}C")),
-            (b"\"\"", Err("nothing")),
-            (b"\"unavailable\"", Err("nothing")),
+            (b"\"\"", Err(None)),
+            (b"\"unavailable\"", Err(None)),
             (b"\"99999999999999999999\"", text("99999999999999999999")),
             (b"\"open", text("\"open")),
-            (b"-Infinity", Err(reasons::NOT_FINITE)),
-            (b"+inf", Err(reasons::NOT_FINITE)),
+            (b"-Infinity", Err(Some(RejectReason::NotFinite))),
+            (b"+inf", Err(Some(RejectReason::NotFinite))),
             (b"true", Ok(Value::Bool(true))),
             (b"false", Ok(Value::Bool(false))),
             (b"ON", text("ON")),
@@ -197,12 +201,12 @@ mod tests {
             (b"1e", text("1e")),
             (b"0x10", text("0x10")),
             ("5 °C".as_bytes(), text("5 °C")),
-            (b"", Err(reasons::EMPTY_PAYLOAD)),
-            (b"   \n", Err(reasons::EMPTY_PAYLOAD)),
-            (b"\0", Err(reasons::EMPTY_PAYLOAD)),
-            (b"null", Err("nothing")),
-            (b"\x00\x00\xacA", Err(reasons::INVALID_UTF8)),
-            (b"\x00\x00HB", Err(reasons::BINARY_PAYLOAD)),
+            (b"", Err(Some(RejectReason::EmptyPayload))),
+            (b"   \n", Err(Some(RejectReason::EmptyPayload))),
+            (b"\0", Err(Some(RejectReason::EmptyPayload))),
+            (b"null", Err(None)),
+            (b"\x00\x00\xacA", Err(Some(RejectReason::InvalidUtf8))),
+            (b"\x00\x00HB", Err(Some(RejectReason::BinaryPayload))),
         ] {
             let got = run(payload, Some("S1"), Some("temp")).map(|(name, value)| {
                 assert_eq!(name, "temp");
@@ -210,16 +214,16 @@ mod tests {
             });
             assert_eq!(got, expected, "{:?}", String::from_utf8_lossy(payload));
         }
-        assert_eq!(run(&[b'x'; 1025], Some("S1"), Some("t")).unwrap_err(), reasons::STRING_TOO_LONG);
+        assert_eq!(run(&[b'x'; 1025], Some("S1"), Some("t")).unwrap_err(), Some(RejectReason::StringTooLong));
     }
 
     #[test]
     fn the_topic_must_name_sensor_and_field() {
-        assert_eq!(run(b"1", None, Some("temp")), Err(reasons::MISSING_SENSOR_ID));
-        assert_eq!(run(b"1", Some("S1"), None), Err(reasons::MISSING_FIELD));
-        assert_eq!(run(b"1", Some(""), Some("temp")), Err(reasons::EMPTY_SENSOR_ID));
-        assert_eq!(run(b"1", Some(&"s".repeat(257)), Some("temp")), Err(reasons::SENSOR_ID_TOO_LONG));
+        assert_eq!(run(b"1", None, Some("temp")), Err(Some(RejectReason::MissingSensorId)));
+        assert_eq!(run(b"1", Some("S1"), None), Err(Some(RejectReason::MissingField)));
+        assert_eq!(run(b"1", Some(""), Some("temp")), Err(Some(RejectReason::EmptySensorId)));
+        assert_eq!(run(b"1", Some(&"s".repeat(257)), Some("temp")), Err(Some(RejectReason::SensorIdTooLong)));
         assert_eq!(run(b"1", Some("S1"), Some("$a.b")).unwrap().0, "_a_b");
-        assert_eq!(run(b"1", Some("S1"), Some(&"f".repeat(200))), Err(reasons::NAME_TOO_LONG));
+        assert_eq!(run(b"1", Some("S1"), Some(&"f".repeat(200))), Err(Some(RejectReason::NameTooLong)));
     }
 }

@@ -35,25 +35,24 @@ fn run_with(format: Format, payload: &[u8], cx: &Context<'_>) -> (Vec<Reading>, 
     let mut readings = batch.to_readings();
     assert_eq!(readings.remove(0).sensor_id, "other");
     for reject in rejects.list() {
-        assert!(reasons::ALL.contains(&reject.reason), "{reject:?}");
         assert!(!reject.detail.is_empty() && reject.detail.len() < 500, "{reject:?}");
     }
     assert_eq!(rejects.by_reason().iter().map(|(_, n)| n).sum::<usize>(), rejects.total());
     (readings, rejects)
 }
 
-fn run(format: Format, payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, &'static str)>) {
+fn run(format: Format, payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, RejectReason)>) {
     let (limits, line) = (limits(), line());
     let cx = bare(&limits, &line);
     let (readings, rejects) = run_with(format, payload.as_ref(), &cx);
     (readings, rejects.list().iter().map(|r| (r.index, r.reason)).collect())
 }
 
-fn json(payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, &'static str)>) {
+fn json(payload: impl AsRef<[u8]>) -> (Vec<Reading>, Vec<(usize, RejectReason)>) {
     run(Format::Json, payload)
 }
 
-fn only_reject(payload: impl AsRef<[u8]>) -> &'static str {
+fn only_reject(payload: impl AsRef<[u8]>) -> RejectReason {
     let text = String::from_utf8_lossy(payload.as_ref()).chars().take(200).collect::<String>();
     let (readings, rejects) = json(payload);
     assert_eq!((readings.len(), rejects.len()), (0, 1), "{text}: {readings:?} {rejects:?}");
@@ -132,21 +131,21 @@ fn numbers_keep_their_kind_and_their_value() {
         assert_eq!(format!("{got:?}"), format!("{value:?}"), "{literal}");
     }
     for (literal, reason) in [
-        ("9223372036854775808", reasons::INTEGER_OUT_OF_RANGE),
-        ("18446744073709551616", reasons::INTEGER_OUT_OF_RANGE),
-        ("-9223372036854775809", reasons::INTEGER_OUT_OF_RANGE),
-        ("123456789012345678901234567890", reasons::INTEGER_OUT_OF_RANGE),
-        ("1e999", reasons::NOT_FINITE),
-        ("-1e999", reasons::NOT_FINITE),
-        ("NaN", reasons::NOT_FINITE),
-        ("nan", reasons::NOT_FINITE),
-        ("Infinity", reasons::NOT_FINITE),
-        ("-Infinity", reasons::NOT_FINITE),
-        ("-inf", reasons::NOT_FINITE),
-        ("012", reasons::INVALID_JSON),
-        ("+1", reasons::INVALID_JSON),
-        (".5", reasons::INVALID_JSON),
-        ("21,5", reasons::INVALID_JSON),
+        ("9223372036854775808", RejectReason::IntegerOutOfRange),
+        ("18446744073709551616", RejectReason::IntegerOutOfRange),
+        ("-9223372036854775809", RejectReason::IntegerOutOfRange),
+        ("123456789012345678901234567890", RejectReason::IntegerOutOfRange),
+        ("1e999", RejectReason::NotFinite),
+        ("-1e999", RejectReason::NotFinite),
+        ("NaN", RejectReason::NotFinite),
+        ("nan", RejectReason::NotFinite),
+        ("Infinity", RejectReason::NotFinite),
+        ("-Infinity", RejectReason::NotFinite),
+        ("-inf", RejectReason::NotFinite),
+        ("012", RejectReason::InvalidJson),
+        ("+1", RejectReason::InvalidJson),
+        (".5", RejectReason::InvalidJson),
+        ("21,5", RejectReason::InvalidJson),
     ] {
         for wrapped in [format!(r#"{{"v":{literal}}}"#), format!(r#"{{"a":-0, "v" : {literal} }}"#)] {
             assert_eq!(only_reject(format!(r#"{{"sensor_id":"S1","values":{wrapped}}}"#)), reason, "{wrapped}");
@@ -165,75 +164,75 @@ fn numbers_keep_their_kind_and_their_value() {
 #[test]
 #[allow(clippy::too_many_lines, reason = "a table")]
 fn bad_input_and_what_it_gets() {
-    use reasons::*;
+    use RejectReason::*;
     let s = |n| "s".repeat(n);
     let nulls = |n: usize| (0..n).map(|i| format!(r#""f{i}":null"#)).collect::<Vec<_>>().join(",");
     let fields = |n: usize| (0..n).map(|i| format!(r#""f{i}":{i}"#)).collect::<Vec<_>>().join(",");
-    let table: Vec<(String, &str)> = vec![
-        (String::new(), EMPTY_PAYLOAD),
-        (" \n ".into(), EMPTY_PAYLOAD),
-        ("\u{feff}".into(), EMPTY_PAYLOAD),
-        ("{".into(), INVALID_JSON),
-        (r#"{"a"#.into(), INVALID_JSON),
-        (r#"{"sensor_id":"S1","v":1"#.into(), INVALID_JSON),
-        (r#"{"sensor_id":"S1","v":1,}"#.into(), INVALID_JSON),
-        (r#"{'sensor_id':'S1','v':1}"#.into(), INVALID_JSON),
-        (r#"{"sensor_id":"S1","v":"\uDADA"}"#.into(), INVALID_JSON),
-        ("<sensor id=\"t1\"/>".into(), INVALID_JSON),
-        ("2024-02-29T12:34:56Z,t1,21.5".into(), INVALID_JSON),
-        (r#""21.5""#.into(), NOT_AN_OBJECT),
-        ("21.5".into(), NOT_AN_OBJECT),
-        ("null".into(), NOT_AN_OBJECT),
-        ("[1]".into(), NOT_AN_OBJECT),
-        ("[[]]".into(), NOT_AN_OBJECT),
-        ("[null]".into(), NOT_AN_OBJECT),
-        ("[NaN]".into(), NOT_FINITE),
-        (r#"{"v":1}"#.into(), MISSING_SENSOR_ID),
-        (r#"{"sensor_id":null,"v":1}"#.into(), MISSING_SENSOR_ID),
-        (r#"{"sensor_id":"","v":1}"#.into(), EMPTY_SENSOR_ID),
-        (r#"{"sensor_id":7,"v":1}"#.into(), SENSOR_ID_NOT_TEXT),
-        (r#"{"sensor_id":["S1"],"v":1}"#.into(), SENSOR_ID_NOT_TEXT),
-        (r#"{"sensor_id":"a\u0000b","v":1}"#.into(), SENSOR_ID_HAS_NUL),
-        (format!(r#"{{"sensor_id":"{}","v":1}}"#, s(257)), SENSOR_ID_TOO_LONG),
-        (r#"{"sensor_id":"S1"}"#.into(), NO_VALUES),
-        (r#"{"sensor_id":"S1","values":{}}"#.into(), NO_VALUES),
-        (r#"{"sensor_id":"S1","values":{"a":null},"b":1}"#.into(), NO_VALUES),
-        (r#"{"sensor_id":"S1","values":{"a":{}}}"#.into(), NESTED_VALUE),
-        (r#"{"sensor_id":"S1","values":{"a":[1]}}"#.into(), NESTED_VALUE),
-        (r#"{"sensor_id":"S1","v":1,"tags":{"a":[]}}"#.into(), NESTED_VALUE),
-        (r#"{"sensor_id":"S1","values":[1]}"#.into(), WRONG_TYPE),
-        (r#"{"sensor_id":"S1","values":1}"#.into(), WRONG_TYPE),
-        (r#"{"sensor_id":"S1","v":1,"tags":"x"}"#.into(), WRONG_TYPE),
-        (r#"{"sensor_id":"S1","v":1,"v":2}"#.into(), DUPLICATE_KEY),
-        (r#"{"sensor_id":"S1","v":1,"\u0076":1}"#.into(), DUPLICATE_KEY),
-        (r#"{"sensor_id":"S1","v":null,"v":2}"#.into(), DUPLICATE_KEY),
-        (r#"{"sensor_id":"S1","sensor_id":"S1","v":2}"#.into(), DUPLICATE_KEY),
-        (r#"{"sensor_id":"S1","v":1,"x":{},"x":[]}"#.into(), DUPLICATE_KEY),
-        (r#"{"sensor_id":"S1","values":{"a":1,"a":1}}"#.into(), DUPLICATE_KEY),
-        (r#"{"sensor_id":"S1","values":{"a":1},"values":{"b":1}}"#.into(), DUPLICATE_KEY),
-        (r#"{"sensor_id":"S1","values":{"a":1},"z":1,"z":1}"#.into(), DUPLICATE_KEY),
-        (r#"{"sensor_id":"S1","v":1,"tags":{"a":"1","a":"1"}}"#.into(), DUPLICATE_KEY),
-        (r#"{"sensor_id":"S1","v":1,"tags":{"a.b":"1","a_b":"1"}}"#.into(), DUPLICATE_KEY),
-        (r#"{"sensor_id":"S1","a.b":1,"a_b":1}"#.into(), DUPLICATE_KEY),
-        (r#"{"sensor_id":"S1","values":{"":1,"_":1}}"#.into(), DUPLICATE_KEY),
-        (r#"{"sensor_id":"S1","ts":1,"ts":1,"v":1}"#.into(), DUPLICATE_KEY),
-        (format!(r#"{{"sensor_id":"S1","{}":1}}"#, s(129)), NAME_TOO_LONG),
-        (format!(r#"{{"sensor_id":"S1","v":1,"tags":{{"{}":1}}}}"#, s(129)), NAME_TOO_LONG),
-        (format!(r#"{{"sensor_id":"S1","v":"{}"}}"#, s(1025)), STRING_TOO_LONG),
-        (format!(r#"{{"sensor_id":"S1","v":1,"tags":{{"a":"{}"}}}}"#, s(1025)), STRING_TOO_LONG),
-        (format!(r#"{{"sensor_id":"S1","values":{{{}}}}}"#, fields(65)), TOO_MANY_FIELDS),
-        (format!(r#"{{"sensor_id":"S1",{}}}"#, fields(65)), TOO_MANY_FIELDS),
-        (format!(r#"{{"sensor_id":"S1","v":1,{}}}"#, nulls(600)), TOO_MANY_FIELDS),
-        (format!(r#"{{"sensor_id":"S1","v":1,"tags":{{{}}}}}"#, fields(33)), TOO_MANY_TAGS),
-        (r#"{"sensor_id":"S1","v":1,"ts":true}"#.into(), BAD_TIMESTAMP),
-        (r#"{"sensor_id":"S1","v":1,"ts":{"$date":1}}"#.into(), BAD_TIMESTAMP),
-        (r#"{"sensor_id":"S1","v":1,"ts":"tomorrow"}"#.into(), BAD_TIMESTAMP),
-        (r#"{"sensor_id":"S1","v":1,"ts":1e999}"#.into(), BAD_TIMESTAMP),
-        (r#"{"sensor_id":"S1","v":1,"ts":5,"ts_unit":"h"}"#.into(), BAD_TIMESTAMP),
-        (r#"{"sensor_id":"S1","v":1,"ts":1000000000}"#.into(), TOO_OLD),
-        (r#"{"sensor_id":"S1","v":1,"ts":"2001-01-01T00:00:00Z"}"#.into(), TOO_OLD),
-        (r#"{"sensor_id":"S1","v":1,"ts":"2099-01-01T00:00:00Z"}"#.into(), TOO_FAR_AHEAD),
-        (r#"{"sensor_id":"S1","v":1,"ts":99999999999999999999}"#.into(), TOO_FAR_AHEAD),
+    let table: Vec<(String, RejectReason)> = vec![
+        (String::new(), EmptyPayload),
+        (" \n ".into(), EmptyPayload),
+        ("\u{feff}".into(), EmptyPayload),
+        ("{".into(), InvalidJson),
+        (r#"{"a"#.into(), InvalidJson),
+        (r#"{"sensor_id":"S1","v":1"#.into(), InvalidJson),
+        (r#"{"sensor_id":"S1","v":1,}"#.into(), InvalidJson),
+        (r#"{'sensor_id':'S1','v':1}"#.into(), InvalidJson),
+        (r#"{"sensor_id":"S1","v":"\uDADA"}"#.into(), InvalidJson),
+        ("<sensor id=\"t1\"/>".into(), InvalidJson),
+        ("2024-02-29T12:34:56Z,t1,21.5".into(), InvalidJson),
+        (r#""21.5""#.into(), NotAnObject),
+        ("21.5".into(), NotAnObject),
+        ("null".into(), NotAnObject),
+        ("[1]".into(), NotAnObject),
+        ("[[]]".into(), NotAnObject),
+        ("[null]".into(), NotAnObject),
+        ("[NaN]".into(), NotFinite),
+        (r#"{"v":1}"#.into(), MissingSensorId),
+        (r#"{"sensor_id":null,"v":1}"#.into(), MissingSensorId),
+        (r#"{"sensor_id":"","v":1}"#.into(), EmptySensorId),
+        (r#"{"sensor_id":7,"v":1}"#.into(), SensorIdNotText),
+        (r#"{"sensor_id":["S1"],"v":1}"#.into(), SensorIdNotText),
+        (r#"{"sensor_id":"a\u0000b","v":1}"#.into(), SensorIdHasNul),
+        (format!(r#"{{"sensor_id":"{}","v":1}}"#, s(257)), SensorIdTooLong),
+        (r#"{"sensor_id":"S1"}"#.into(), NoValues),
+        (r#"{"sensor_id":"S1","values":{}}"#.into(), NoValues),
+        (r#"{"sensor_id":"S1","values":{"a":null},"b":1}"#.into(), NoValues),
+        (r#"{"sensor_id":"S1","values":{"a":{}}}"#.into(), NestedValue),
+        (r#"{"sensor_id":"S1","values":{"a":[1]}}"#.into(), NestedValue),
+        (r#"{"sensor_id":"S1","v":1,"tags":{"a":[]}}"#.into(), NestedValue),
+        (r#"{"sensor_id":"S1","values":[1]}"#.into(), WrongType),
+        (r#"{"sensor_id":"S1","values":1}"#.into(), WrongType),
+        (r#"{"sensor_id":"S1","v":1,"tags":"x"}"#.into(), WrongType),
+        (r#"{"sensor_id":"S1","v":1,"v":2}"#.into(), DuplicateKey),
+        (r#"{"sensor_id":"S1","v":1,"\u0076":1}"#.into(), DuplicateKey),
+        (r#"{"sensor_id":"S1","v":null,"v":2}"#.into(), DuplicateKey),
+        (r#"{"sensor_id":"S1","sensor_id":"S1","v":2}"#.into(), DuplicateKey),
+        (r#"{"sensor_id":"S1","v":1,"x":{},"x":[]}"#.into(), DuplicateKey),
+        (r#"{"sensor_id":"S1","values":{"a":1,"a":1}}"#.into(), DuplicateKey),
+        (r#"{"sensor_id":"S1","values":{"a":1},"values":{"b":1}}"#.into(), DuplicateKey),
+        (r#"{"sensor_id":"S1","values":{"a":1},"z":1,"z":1}"#.into(), DuplicateKey),
+        (r#"{"sensor_id":"S1","v":1,"tags":{"a":"1","a":"1"}}"#.into(), DuplicateKey),
+        (r#"{"sensor_id":"S1","v":1,"tags":{"a.b":"1","a_b":"1"}}"#.into(), DuplicateKey),
+        (r#"{"sensor_id":"S1","a.b":1,"a_b":1}"#.into(), DuplicateKey),
+        (r#"{"sensor_id":"S1","values":{"":1,"_":1}}"#.into(), DuplicateKey),
+        (r#"{"sensor_id":"S1","ts":1,"ts":1,"v":1}"#.into(), DuplicateKey),
+        (format!(r#"{{"sensor_id":"S1","{}":1}}"#, s(129)), NameTooLong),
+        (format!(r#"{{"sensor_id":"S1","v":1,"tags":{{"{}":1}}}}"#, s(129)), NameTooLong),
+        (format!(r#"{{"sensor_id":"S1","v":"{}"}}"#, s(1025)), StringTooLong),
+        (format!(r#"{{"sensor_id":"S1","v":1,"tags":{{"a":"{}"}}}}"#, s(1025)), StringTooLong),
+        (format!(r#"{{"sensor_id":"S1","values":{{{}}}}}"#, fields(65)), TooManyFields),
+        (format!(r#"{{"sensor_id":"S1",{}}}"#, fields(65)), TooManyFields),
+        (format!(r#"{{"sensor_id":"S1","v":1,{}}}"#, nulls(600)), TooManyFields),
+        (format!(r#"{{"sensor_id":"S1","v":1,"tags":{{{}}}}}"#, fields(33)), TooManyTags),
+        (r#"{"sensor_id":"S1","v":1,"ts":true}"#.into(), BadTimestamp),
+        (r#"{"sensor_id":"S1","v":1,"ts":{"$date":1}}"#.into(), BadTimestamp),
+        (r#"{"sensor_id":"S1","v":1,"ts":"tomorrow"}"#.into(), BadTimestamp),
+        (r#"{"sensor_id":"S1","v":1,"ts":1e999}"#.into(), BadTimestamp),
+        (r#"{"sensor_id":"S1","v":1,"ts":5,"ts_unit":"h"}"#.into(), BadTimestamp),
+        (r#"{"sensor_id":"S1","v":1,"ts":1000000000}"#.into(), TooOld),
+        (r#"{"sensor_id":"S1","v":1,"ts":"2001-01-01T00:00:00Z"}"#.into(), TooOld),
+        (r#"{"sensor_id":"S1","v":1,"ts":"2099-01-01T00:00:00Z"}"#.into(), TooFarAhead),
+        (r#"{"sensor_id":"S1","v":1,"ts":99999999999999999999}"#.into(), TooFarAhead),
     ];
     for (payload, reason) in table {
         assert_eq!(only_reject(&payload), reason, "{}", &payload[..payload.len().min(120)]);
@@ -245,7 +244,7 @@ fn bad_input_and_what_it_gets() {
         b"[\"\xe9\"]",
         b"\xa1ktemp\xfb@5\x80\0\0\0\0\0",
     ] {
-        assert_eq!(only_reject(payload), INVALID_UTF8, "{payload:?}");
+        assert_eq!(only_reject(payload), InvalidUtf8, "{payload:?}");
     }
 }
 
@@ -282,12 +281,12 @@ fn what_the_topic_gives() {
     assert_eq!(ids(&readings), ["T1", "S1"]);
     assert!(readings.iter().all(|r| r.ts_ms == NOW && r.tags["floor"] == "2"));
     assert_eq!((readings[0].tags["site"].as_str(), readings[1].tags["site"].as_str()), ("north", "south"));
-    assert_eq!(rejects.list()[0].reason, reasons::EMPTY_SENSOR_ID);
+    assert_eq!(rejects.list()[0].reason, RejectReason::EmptySensorId);
     // A reading with a guessed start could be a fragment, so it does not get the topic's sensor.
     let (readings, rejects) = run_with(Format::Json, br#"[{"v":1,{"inner":2},{"v":3}]"#, &cx);
     assert_eq!(readings.iter().map(|r| &r.values["v"]).collect::<Vec<_>>(), [&Value::Int(3)]);
     let reasons: Vec<_> = rejects.list().iter().map(|r| r.reason).collect();
-    assert_eq!(reasons, [reasons::INVALID_JSON, reasons::MISSING_SENSOR_ID]);
+    assert_eq!(reasons, [RejectReason::InvalidJson, RejectReason::MissingSensorId]);
 }
 
 #[test]
@@ -312,32 +311,32 @@ fn arrays_and_streams_and_lines_give_the_same() {
     }
     assert_eq!(json("[]"), (vec![], vec![]));
     assert_eq!(json(" [ ] "), (vec![], vec![]));
-    assert_eq!(run(Format::Ndjson, "\n\n").1, [(0, reasons::EMPTY_PAYLOAD)]);
+    assert_eq!(run(Format::Ndjson, "\n\n").1, [(0, RejectReason::EmptyPayload)]);
 }
 
 #[test]
 fn good_neighbours_are_kept() {
-    use reasons::*;
+    use RejectReason::*;
     let (a, b, c) = (r#"{"sensor_id":"a","v":1}"#, r#"{"sensor_id":"b","v":1}"#, r#"{"sensor_id":"c","v":1}"#);
     for (bad, reason) in [
-        (r#"{"sensor_id":"x","v":NaN}"#, NOT_FINITE),
-        (r#"{"sensor_id":"x","v":1"#, INVALID_JSON),
-        (r#"{"sensor_id":"x","values":{"v":1"#, INVALID_JSON),
-        (r#"{"sensor_id":"x","v":"cut"#, INVALID_JSON),
-        (r#"{"sensor_id":"x","v"#, INVALID_JSON),
-        (r#"{"sensor_id":"x","v":"#, INVALID_JSON),
-        (r#"{"sensor_id":"x","v":tru"#, INVALID_JSON),
-        (r#"{"sensor_id":"x" "v":1}"#, INVALID_JSON),
-        (r#"{"sensor_id":"x","v":1}}"#, INVALID_JSON),
-        (r#"{"sensor_id":"x","v":"],[{"}"#, ""),
-        (r#"{"#, INVALID_JSON),
-        ("xyz", INVALID_JSON),
-        ("1 2", INVALID_JSON),
+        (r#"{"sensor_id":"x","v":NaN}"#, Some(NotFinite)),
+        (r#"{"sensor_id":"x","v":1"#, Some(InvalidJson)),
+        (r#"{"sensor_id":"x","values":{"v":1"#, Some(InvalidJson)),
+        (r#"{"sensor_id":"x","v":"cut"#, Some(InvalidJson)),
+        (r#"{"sensor_id":"x","v"#, Some(InvalidJson)),
+        (r#"{"sensor_id":"x","v":"#, Some(InvalidJson)),
+        (r#"{"sensor_id":"x","v":tru"#, Some(InvalidJson)),
+        (r#"{"sensor_id":"x" "v":1}"#, Some(InvalidJson)),
+        (r#"{"sensor_id":"x","v":1}}"#, Some(InvalidJson)),
+        (r#"{"sensor_id":"x","v":"],[{"}"#, None),
+        (r#"{"#, Some(InvalidJson)),
+        ("xyz", Some(InvalidJson)),
+        ("1 2", Some(InvalidJson)),
     ] {
-        if reason.is_empty() {
+        let Some(reason) = reason else {
             assert_eq!(json(format!("[{a},{bad},{b}]")).0.len(), 3);
             continue;
-        }
+        };
         let array = format!("[{a},{bad},{b},{bad},{c}]");
         let (readings, rejects) = json(&array);
         let expected = [(1, reason), (3, reason)];
@@ -350,17 +349,17 @@ fn good_neighbours_are_kept() {
             assert_eq!((ids(&readings), rejects[0]), (vec!["a", "b"], (2, reason)), "{bad}{end}");
         }
     }
-    assert_eq!(json(format!("[{a},{b}")).1, [(2, INVALID_JSON)]);
-    assert_eq!(json(format!("[{a},{b},")).1, [(2, INVALID_JSON)]);
-    assert_eq!(json(format!("[{a},,{b}]")).1, [(1, INVALID_JSON)]);
-    assert_eq!(json(format!("[{a},{b}]x")).1, [(2, TRAILING_DATA)]);
-    assert_eq!(json(format!("[{a}][{b}]")).1, [(1, TRAILING_DATA)]);
-    assert_eq!(json(format!("{a}x")).1, [(1, TRAILING_DATA)]);
+    assert_eq!(json(format!("[{a},{b}")).1, [(2, InvalidJson)]);
+    assert_eq!(json(format!("[{a},{b},")).1, [(2, InvalidJson)]);
+    assert_eq!(json(format!("[{a},,{b}]")).1, [(1, InvalidJson)]);
+    assert_eq!(json(format!("[{a},{b}]x")).1, [(2, TrailingData)]);
+    assert_eq!(json(format!("[{a}][{b}]")).1, [(1, TrailingData)]);
+    assert_eq!(json(format!("{a}x")).1, [(1, TrailingData)]);
     let (readings, rejects) = json(format!("{a}\nxyz\n{b}\n{{\"sensor_id\":\"x\",\"v\":1\n{c}\n"));
-    assert_eq!((ids(&readings), &rejects[..]), (vec!["a", "b", "c"], &[(1, TRAILING_DATA), (3, INVALID_JSON)][..]));
+    assert_eq!((ids(&readings), &rejects[..]), (vec!["a", "b", "c"], &[(1, TrailingData), (3, InvalidJson)][..]));
     let bytes = [format!("[{a},").as_bytes(), b"{\"sensor_id\":\"\xE9\",\"v\":1},", b.as_bytes(), b"]"].concat();
     let (readings, rejects) = json(bytes);
-    assert_eq!((ids(&readings), &rejects[..]), (vec!["a", "b"], &[(1, INVALID_UTF8)][..]));
+    assert_eq!((ids(&readings), &rejects[..]), (vec!["a", "b"], &[(1, InvalidUtf8)][..]));
 }
 
 #[test]
@@ -378,7 +377,7 @@ fn more_readings_than_allowed_are_counted() {
     ] {
         let (readings, rejects) = run_with(format, payload.as_bytes(), &cx);
         assert_eq!((readings.len(), rejects.total()), (3, 4), "{payload}");
-        assert_eq!(rejects.by_reason(), [(reasons::NO_VALUES, 1), (reasons::TOO_MANY_READINGS, 3)]);
+        assert_eq!(rejects.by_reason(), [(RejectReason::NoValues, 1), (RejectReason::TooManyReadings, 3)]);
         let last = &rejects.list()[1];
         assert_eq!(last.index, 4);
         assert!(last.detail.starts_with("3 readings"), "{}", last.detail);
@@ -391,7 +390,7 @@ fn too_many_field_names_in_a_batch_reject_the_reading() {
     let (readings, rejects) = json(format!("[{}]", items.join(",")));
     // One name belongs to the reading that was in the batch before.
     assert_eq!(readings.len(), crate::model::batch::NAMES_MAX - 1);
-    assert_eq!(rejects[0], (readings.len(), reasons::TOO_MANY_FIELD_NAMES));
+    assert_eq!(rejects[0], (readings.len(), RejectReason::TooManyFieldNames));
 }
 
 #[test]
@@ -403,7 +402,7 @@ fn tags_that_do_not_fit_a_record_are_refused() {
     let tags: Vec<String> = (0..4).map(|i| format!(r#""t{i}":"{}""#, "x".repeat(16_384))).collect();
     let payload = format!(r#"{{"v":1,"tags":{{{}}}}}"#, tags.join(","));
     let (readings, rejects) = run_with(Format::Json, payload.as_bytes(), &cx);
-    assert_eq!((readings.len(), rejects.list()[0].reason), (0, reasons::TAGS_TOO_LONG));
+    assert_eq!((readings.len(), rejects.list()[0].reason), (0, RejectReason::TagsTooLong));
 }
 
 #[test]
@@ -423,15 +422,15 @@ fn deep_nesting_is_refused_wherever_it_stands() {
             format!(r#"{{"sensor_id":"S1","values":{{"v":{}}}}}"#, nest(n)),
             format!("[{}]", reading(nest(n))),
         ] {
-            assert_eq!(only_reject(payload), reasons::TOO_DEEP, "{n}");
+            assert_eq!(only_reject(payload), RejectReason::TooDeep, "{n}");
         }
     }
     for payload in ["[".repeat(100_000), "[{\"\":".repeat(50_000), "{\"a\":".repeat(100_000)] {
-        assert_eq!(only_reject(payload), reasons::TOO_DEEP);
+        assert_eq!(only_reject(payload), RejectReason::TooDeep);
     }
     let (readings, rejects) =
         json(format!(r#"[{{"sensor_id":"a","v":1}},{},{{"sensor_id":"b","v":1}}]"#, nest(100_000)));
-    assert_eq!((ids(&readings), &rejects[..]), (vec!["a", "b"], &[(1, reasons::TOO_DEEP)][..]));
+    assert_eq!((ids(&readings), &rejects[..]), (vec!["a", "b"], &[(1, RejectReason::TooDeep)][..]));
 }
 
 /// Two megabytes of the worst case for this code. Quadratic work would take minutes; linear work takes a second.
@@ -528,7 +527,7 @@ fn in_every_format_one_name_too_many_costs_only_its_own_reading() {
         let rejected: Vec<_> = rejects.list().iter().map(|r| (r.index, r.reason)).collect();
         assert_eq!(
             (out.finish().len(), &rejected[..]),
-            (wanted.0, &[(wanted.1, reasons::BUCKET_FIELDS)][..]),
+            (wanted.0, &[(wanted.1, RejectReason::BucketFields)][..]),
             "{format:?}"
         );
         assert!(rejects.list()[0].detail.contains("limits.bucket_fields_max = 2"), "{:?}", rejects.list());
@@ -546,6 +545,6 @@ fn a_line_or_object_that_is_read_the_fast_way_is_counted_too() {
         let (mut out, mut rejects) = (counting(1), Rejects::new());
         decode(format, payload.as_bytes(), &cx, &mut out, &mut rejects);
         let rejected: Vec<_> = rejects.list().iter().map(|r| (r.index, r.reason)).collect();
-        assert_eq!((out.finish().len(), &rejected[..]), (4, &[(3, reasons::BUCKET_FIELDS)][..]), "{format:?}");
+        assert_eq!((out.finish().len(), &rejected[..]), (4, &[(3, RejectReason::BucketFields)][..]), "{format:?}");
     }
 }

@@ -21,7 +21,7 @@ use chrono_tz::Tz;
 use super::names::excerpt;
 use super::rejects::Fault;
 use super::token::{Time, Token, is_no_value, is_number};
-use super::{Context, TsUnit, reasons};
+use super::{Context, RejectReason, TsUnit};
 
 const MS_PER_DAY: i64 = 86_400_000;
 /// 0001-01-01T00:00:00Z
@@ -88,13 +88,13 @@ fn in_zone(local_ms: i64, zone: Tz) -> Option<i64> {
 pub(super) fn unit(name: &str) -> Result<TsUnit, Fault> {
     name.parse().map_err(|_| {
         let detail = format!("unknown ts_unit {}; expected one of s, ms, us, ns", excerpt(name));
-        Fault::new(reasons::BAD_TIMESTAMP, detail)
+        Fault::new(RejectReason::BadTimestamp, detail)
     })
 }
 
 /// The fault of a member `ts_unit` that is not a text.
 pub(super) fn no_unit() -> Fault {
-    Fault::new(reasons::BAD_TIMESTAMP, "ts_unit must be one of s, ms, us, ns")
+    Fault::new(RejectReason::BadTimestamp, "ts_unit must be one of s, ms, us, ns")
 }
 
 /// Parses the time at the end of a line of line protocol. Without a unit it goes by magnitude, as in InfluxDB 3: below
@@ -102,7 +102,7 @@ pub(super) fn no_unit() -> Fault {
 pub(super) fn of_line(literal: &str, cx: &Context<'_>) -> Result<(i64, bool), Fault> {
     let v: i64 = literal.parse().map_err(|_| {
         let detail = format!("the time {} is not a 64-bit integer", excerpt(literal));
-        Fault::new(reasons::BAD_TIMESTAMP, detail)
+        Fault::new(RejectReason::BadTimestamp, detail)
     })?;
     of_line_number(v, cx)
 }
@@ -143,17 +143,17 @@ pub(super) fn accepted(ms: i128, cx: &Context<'_>) -> Result<(i64, bool), Fault>
     let past = cx.limits.past.as_millis() as i128;
     let future = cx.limits.future.as_millis() as i128;
     if ms < received - past {
-        return Err(Fault::new(reasons::TOO_OLD, format!("ts is {}, older than limits.past allows", spoken(ms))));
+        return Err(Fault::new(RejectReason::TooOld, format!("ts is {}, older than limits.past allows", spoken(ms))));
     }
     if ms > received + future {
         return Err(Fault::new(
-            reasons::TOO_FAR_AHEAD,
+            RejectReason::TooFarAhead,
             format!("ts is {}, further ahead than limits.future allows", spoken(ms)),
         ));
     }
     // The window can be configured wider than the range of an i64.
     i64::try_from(ms).map(|ms| (ms, false)).map_err(|_| {
-        let reason = if ms < 0 { reasons::TOO_OLD } else { reasons::TOO_FAR_AHEAD };
+        let reason = if ms < 0 { RejectReason::TooOld } else { RejectReason::TooFarAhead };
         Fault::new(reason, format!("ts is {ms} ms from 1970"))
     })
 }
@@ -171,7 +171,7 @@ pub(crate) fn to_rfc3339(ms: i64) -> Option<String> {
 
 fn no_zone(text: &str) -> Fault {
     let detail = format!("ts {} has no offset; send one, or set limits.zone", excerpt(text));
-    Fault::new(reasons::BAD_TIMESTAMP, detail)
+    Fault::new(RejectReason::BadTimestamp, detail)
 }
 
 fn bad(ts: &Token<'_>) -> Fault {
@@ -183,7 +183,7 @@ fn bad(ts: &Token<'_>) -> Fault {
         Token::NotFinite(literal) => format!("ts {} is not a time", excerpt(literal)),
         other => format!("ts must be a text or a number, not {}", other.kind()),
     };
-    Fault::new(reasons::BAD_TIMESTAMP, detail)
+    Fault::new(RejectReason::BadTimestamp, detail)
 }
 
 fn number_ms(token: &Token<'_>, unit: Option<TsUnit>) -> Option<i128> {

@@ -4,12 +4,13 @@ use std::borrow::Cow;
 
 use super::*;
 use crate::config::Limits;
+use crate::decode::RejectReason;
 use crate::decode::tests::{bare, limits, line};
 
 /// 2024-02-29T12:34:56Z
 const T: i64 = 1_709_210_096_000;
 
-fn resolved(token: Token<'_>, unit: Option<TsUnit>) -> Result<i64, &'static str> {
+fn resolved(token: Token<'_>, unit: Option<TsUnit>) -> Result<i64, RejectReason> {
     let mut limits = limits();
     limits.past = std::time::Duration::from_secs(60 * 60 * 24 * 365 * 5000);
     limits.future = limits.past;
@@ -82,10 +83,10 @@ fn what_is_no_time() {
         "0x10",
         "1_000",
     ] {
-        assert_eq!(resolved(Token::Str(Cow::Borrowed(text)), None), Err(reasons::BAD_TIMESTAMP), "{text}");
+        assert_eq!(resolved(Token::Str(Cow::Borrowed(text)), None), Err(RejectReason::BadTimestamp), "{text}");
     }
     for token in [Token::Bool(true), Token::NotScalar("an object"), Token::NotFinite("1e999")] {
-        assert_eq!(resolved(token, None), Err(reasons::BAD_TIMESTAMP));
+        assert_eq!(resolved(token, None), Err(RejectReason::BadTimestamp));
     }
 }
 
@@ -146,14 +147,14 @@ fn far_away_is_refused_and_never_wraps() {
     .into_iter()
     .filter(|(r, _)| *r != Ok(i64::MAX / 1_000_000))
     {
-        assert_eq!(token, Err(reasons::TOO_FAR_AHEAD), "{reason:?}");
+        assert_eq!(token, Err(RejectReason::TooFarAhead), "{reason:?}");
     }
     for token in [Token::Double(f64::MIN), Token::BigInt("-99999999999999999999999".into()), Token::Double(-1e20)] {
-        assert_eq!(resolved(token, Some(TsUnit::S)), Err(reasons::TOO_OLD));
+        assert_eq!(resolved(token, Some(TsUnit::S)), Err(RejectReason::TooOld));
     }
     // 40 digits overflow even the 128-bit arithmetic.
     let long = "9".repeat(40);
-    assert_eq!(resolved(Token::BigInt(long.into()), None), Err(reasons::BAD_TIMESTAMP));
+    assert_eq!(resolved(Token::BigInt(long.into()), None), Err(RejectReason::BadTimestamp));
 }
 
 #[test]
@@ -164,9 +165,9 @@ fn the_window_is_closed_at_both_ends() {
     let (past, future) = (limits.past.as_millis() as i64, limits.future.as_millis() as i64);
     let at = |ms: i64| resolve(Some(&Token::Int(ms)), Some(TsUnit::Ms), &cx).map(|r| r.0).map_err(|f| f.reason);
     assert_eq!(at(T - past), Ok(T - past));
-    assert_eq!(at(T - past - 1), Err(reasons::TOO_OLD));
+    assert_eq!(at(T - past - 1), Err(RejectReason::TooOld));
     assert_eq!(at(T + future), Ok(T + future));
-    assert_eq!(at(T + future + 1), Err(reasons::TOO_FAR_AHEAD));
+    assert_eq!(at(T + future + 1), Err(RejectReason::TooFarAhead));
     assert_eq!(resolve(None, None, &cx).unwrap(), (T, true));
     assert_eq!(resolve(Some(&Token::Null), None, &cx).unwrap(), (T, true));
 }
@@ -184,7 +185,7 @@ fn a_time_without_offset_belongs_to_the_zone_that_is_set() {
     let berlin = Some(Tz::Europe__Berlin);
     let utc = |text| local(text, None, None).unwrap().unwrap();
     let fault = local("2024-02-29T12:34:56", None, None).unwrap_err();
-    assert!(fault.reason == reasons::BAD_TIMESTAMP && fault.detail.contains("limits.zone"), "{fault:?}");
+    assert!(fault.reason == RejectReason::BadTimestamp && fault.detail.contains("limits.zone"), "{fault:?}");
     for (text, zone, same) in [
         ("2024-02-29T12:34:56", Tz::Europe__Berlin, "2024-02-29T11:34:56Z"),
         ("2024-07-29 12:34:56.5", Tz::Europe__Berlin, "2024-07-29T10:34:56.5Z"),
@@ -228,7 +229,7 @@ fn a_clock_that_is_not_set_says_no_time() {
     ] {
         assert_eq!(wide(&limits, token.clone()), Ok((T, true)), "{token:?}");
     }
-    assert_eq!(wide(&limits, Token::Int(978_307_200)), Err(reasons::TOO_OLD), "a set clock, but too old");
+    assert_eq!(wide(&limits, Token::Int(978_307_200)), Err(RejectReason::TooOld), "a set clock, but too old");
     limits.past = std::time::Duration::from_secs(60 * 60 * 24 * 365 * 100);
     assert_eq!(wide(&limits, Token::Int(978_307_200)), Ok((978_307_200_000, false)));
     assert_eq!(wide(&limits, Token::Int(978_307_199)), Ok((T, true)), "for any width of the window");
@@ -253,8 +254,8 @@ fn the_line_protocol_keeps_old_times_that_the_window_allows() {
         let cx = Context { received_at_ms: T, ..bare(limits, &line) };
         of_line(literal, &cx).map_err(|fault| fault.reason)
     };
-    assert_eq!(at(&limits, "1"), Err(reasons::TOO_OLD), "a wrong precision is more likely than an unset clock");
-    assert_eq!(at(&limits, "1000000000"), Err(reasons::TOO_OLD));
+    assert_eq!(at(&limits, "1"), Err(RejectReason::TooOld), "a wrong precision is more likely than an unset clock");
+    assert_eq!(at(&limits, "1000000000"), Err(RejectReason::TooOld));
     limits.past = std::time::Duration::from_secs(60 * 60 * 24 * 365 * 100);
     assert_eq!(at(&limits, "1"), Ok((1000, false)));
 }

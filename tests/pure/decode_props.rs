@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hourbucket::config::{Config, Limits};
-use hourbucket::decode::{Context, Format, Rejects, decode, reasons};
+use hourbucket::decode::{Context, Format, RejectReason, Rejects, decode};
 use hourbucket::model::{BatchBuilder, Reading, Value};
 use proptest::prelude::*;
 
@@ -157,35 +157,35 @@ fn written(reading: &Reading, spelling: Spelling) -> String {
 
 /// A bad reading, and why it is; none spans lines. Each begins as an object: a stray `7` behind one that was cut short
 /// is taken for a part of it, one reject for both.
-fn bad() -> impl Strategy<Value = (String, &'static str)> {
-    use reasons::*;
+fn bad() -> impl Strategy<Value = (String, RejectReason)> {
+    use RejectReason::*;
     prop::sample::select(vec![
-        (r#"{"sensor_id":"x","values":{"v":NaN}}"#, NOT_FINITE),
-        (r#"{"sensor_id":"x","values":{"v":-Infinity}}"#, NOT_FINITE),
-        (r#"{"sensor_id":"x","values":{"v":1e999}}"#, NOT_FINITE),
-        (r#"{"sensor_id":"x","values":{"v":18446744073709551616}}"#, INTEGER_OUT_OF_RANGE),
-        (r#"{"sensor_id":"x","values":{"v":9223372036854775808}}"#, INTEGER_OUT_OF_RANGE),
-        (r#"{"sensor_id":"x","values":{"v":1}"#, INVALID_JSON),
-        (r#"{"sensor_id":"x","values":{"v":1"#, INVALID_JSON),
-        (r#"{"sensor_id":"x","values":{"v":"#, INVALID_JSON),
-        (r#"{"sensor_id":"x","values":{"v"#, INVALID_JSON),
-        (r#"{"sensor_id":"x","values":{"v":"abc"#, INVALID_JSON),
-        (r#"{"sensor_id":"x","values":{v:1}}"#, INVALID_JSON),
-        (r#"{"sensor_id":"x","values":{}}"#, NO_VALUES),
-        (r#"{"sensor_id":"x","values":{"v":null}}"#, NO_VALUES),
-        (r#"{"sensor_id":"x","values":{"v":{}}}"#, NESTED_VALUE),
-        (r#"{"sensor_id":"x","values":{"v":1,"v":2}}"#, DUPLICATE_KEY),
-        (r#"{"sensor_id":"x","ts":"yesterday","values":{"v":1}}"#, BAD_TIMESTAMP),
-        (r#"{"sensor_id":"x","ts":"9999-01-01T00:00:00Z","values":{"v":1}}"#, TOO_FAR_AHEAD),
-        (r#"{"sensor_id":"x","ts":"0001-01-01T00:00:00Z","values":{"v":1}}"#, TOO_OLD),
-        (r#"{"sensor_id":"","values":{"v":1}}"#, EMPTY_SENSOR_ID),
-        (r#"{"sensor_id":7,"values":{"v":1}}"#, SENSOR_ID_NOT_TEXT),
-        (r#"{"values":{"v":1}}"#, MISSING_SENSOR_ID),
+        (r#"{"sensor_id":"x","values":{"v":NaN}}"#, NotFinite),
+        (r#"{"sensor_id":"x","values":{"v":-Infinity}}"#, NotFinite),
+        (r#"{"sensor_id":"x","values":{"v":1e999}}"#, NotFinite),
+        (r#"{"sensor_id":"x","values":{"v":18446744073709551616}}"#, IntegerOutOfRange),
+        (r#"{"sensor_id":"x","values":{"v":9223372036854775808}}"#, IntegerOutOfRange),
+        (r#"{"sensor_id":"x","values":{"v":1}"#, InvalidJson),
+        (r#"{"sensor_id":"x","values":{"v":1"#, InvalidJson),
+        (r#"{"sensor_id":"x","values":{"v":"#, InvalidJson),
+        (r#"{"sensor_id":"x","values":{"v"#, InvalidJson),
+        (r#"{"sensor_id":"x","values":{"v":"abc"#, InvalidJson),
+        (r#"{"sensor_id":"x","values":{v:1}}"#, InvalidJson),
+        (r#"{"sensor_id":"x","values":{}}"#, NoValues),
+        (r#"{"sensor_id":"x","values":{"v":null}}"#, NoValues),
+        (r#"{"sensor_id":"x","values":{"v":{}}}"#, NestedValue),
+        (r#"{"sensor_id":"x","values":{"v":1,"v":2}}"#, DuplicateKey),
+        (r#"{"sensor_id":"x","ts":"yesterday","values":{"v":1}}"#, BadTimestamp),
+        (r#"{"sensor_id":"x","ts":"9999-01-01T00:00:00Z","values":{"v":1}}"#, TooFarAhead),
+        (r#"{"sensor_id":"x","ts":"0001-01-01T00:00:00Z","values":{"v":1}}"#, TooOld),
+        (r#"{"sensor_id":"","values":{"v":1}}"#, EmptySensorId),
+        (r#"{"sensor_id":7,"values":{"v":1}}"#, SensorIdNotText),
+        (r#"{"values":{"v":1}}"#, MissingSensorId),
     ])
     .prop_map(|(text, reason)| (text.to_owned(), reason))
 }
 
-type Item = Result<(Reading, Spelling), (String, &'static str)>;
+type Item = Result<(Reading, Spelling), (String, RejectReason)>;
 
 fn items() -> impl Strategy<Value = Vec<Item>> {
     let item = prop_oneof![3 => (reading(), spelling()).prop_map(Ok), 1 => bad().prop_map(Err)];

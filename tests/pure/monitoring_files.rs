@@ -115,7 +115,8 @@ fn unknown(expr: &str) -> Vec<String> {
         for (label, value) in
             selector.matchers.iter().filter(|(label, _)| label == "reason" && name.contains("rejected"))
         {
-            let known = |reason: &str| hourbucket::decode::reasons::ALL.contains(&reason);
+            let known =
+                |reason: &str| hourbucket::decode::RejectReason::ALL.iter().any(|known| known.as_str() == reason);
             wrong.extend(value.split('|').filter(|v| !known(v)).map(|v| format!("{label}=\"{v}\" of {name}")));
         }
     }

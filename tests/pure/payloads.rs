@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use hourbucket::config::{Config, Line};
 use hourbucket::decode::sparkplug::Sparkplug;
-use hourbucket::decode::{Captured, Context, Formats, Rejects, TopicTemplate, TsUnit};
+use hourbucket::decode::{Captured, Context, Formats, RejectReason, Rejects, TopicTemplate, TsUnit};
 use hourbucket::model::{BatchBuilder, Reading, Value};
 use serde_json::Value as Json;
 
@@ -301,7 +301,7 @@ fn difference(rule: &Rule, sample: &Json, readings: &[Reading], rejects: &Reject
 /// Whether a bad time was expected, and said.
 fn is_bad_time(sample: &Json, rejects: &Rejects) -> bool {
     let expected = sample["readings"][0]["time"].as_str().is_some_and(|time| time.contains("reject-time"));
-    expected && rejects.list().iter().all(|reject| reject.reason == "bad_timestamp") && !rejects.is_empty()
+    expected && rejects.list().iter().all(|reject| reject.reason == RejectReason::BadTimestamp) && !rejects.is_empty()
 }
 
 /// What became of the samples of a family.

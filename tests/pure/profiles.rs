@@ -30,7 +30,7 @@ fn shown(profile: &str, topic: &str, payload: &str) -> Vec<String> {
     let decoder = Formats::new(&config.decoding()).get(profile).unwrap();
     decoder.decode(payload.as_bytes(), Some(topic).filter(|t| !t.is_empty()), &cx, &mut out, &mut rejects);
     let readings = out.finish().to_readings();
-    readings.iter().map(show).chain(rejects.list().iter().map(|r| r.reason.to_owned())).collect()
+    readings.iter().map(show).chain(rejects.list().iter().map(|r| r.reason.to_string())).collect()
 }
 
 fn show(reading: &Reading) -> String {

@@ -123,7 +123,7 @@ fn reasons_are_listed() {
     let table = text.split_once("## Why a reading is rejected").unwrap().1;
     let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let listed: BTreeSet<&str> = rows.collect();
-    assert_eq!(listed, hourbucket::decode::reasons::ALL.iter().copied().collect());
+    assert_eq!(listed, hourbucket::decode::RejectReason::ALL.iter().map(|reason| reason.as_str()).collect());
 }
 
 /// Rows of a record of the load test: what is in the first column up to a colon, and the numbers in the others.

@@ -1,7 +1,7 @@
 //! Reads CBOR (RFC 8949), one head at a time.
 
 use super::source::{Bytes, Head, Malformed, Source};
-use crate::decode::reasons;
+use crate::decode::RejectReason;
 
 const BREAK: u8 = 0xff;
 
@@ -49,7 +49,7 @@ impl<'de> Cbor<'de> {
 
 impl<'de> Source<'de> for Cbor<'de> {
     const NAME: &'static str = "CBOR";
-    const REASON: &'static str = reasons::INVALID_CBOR;
+    const REASON: RejectReason = RejectReason::InvalidCbor;
 
     fn head(&mut self) -> Result<Head<'de>, Malformed> {
         let [first] = self.0.array()?;

@@ -29,7 +29,7 @@ use super::quota::Quota;
 use super::reading::{Part, ReadingDecoder, not_an_object};
 use super::rejects::{Fault, Rejects};
 use super::token::Token;
-use super::{Context, reasons};
+use super::{Context, RejectReason};
 use crate::model::BatchBuilder;
 
 /// Decodes a payload in CBOR.
@@ -71,7 +71,7 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
 
     fn payload(&mut self) -> Result<(), Malformed> {
         if self.items.is_at_end() {
-            self.rejects.push(0, reasons::EMPTY_PAYLOAD, "the payload is empty");
+            self.rejects.push(0, RejectReason::EmptyPayload, "the payload is empty");
             return Ok(());
         }
         match self.items.head()? {
@@ -130,7 +130,7 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
 
     fn stray(&mut self, from: usize, end: usize) {
         let detail = format!("{} bytes of other data at byte {from}", end - from);
-        self.reject(Fault::new(reasons::TRAILING_DATA, detail));
+        self.reject(Fault::new(RejectReason::TrailingData, detail));
     }
 
     /// Reads one element of an array.

@@ -1,7 +1,7 @@
 //! Reads MessagePack, one head at a time (<https://github.com/msgpack/msgpack/blob/master/spec.md>).
 
 use super::source::{Bytes, Head, Malformed, Source};
-use crate::decode::reasons;
+use crate::decode::RejectReason;
 
 /// The extension type of timestamps.
 const TIMESTAMP: i8 = -1;
@@ -37,7 +37,7 @@ impl<'de> MessagePack<'de> {
 
 impl<'de> Source<'de> for MessagePack<'de> {
     const NAME: &'static str = "MessagePack";
-    const REASON: &'static str = reasons::INVALID_MSGPACK;
+    const REASON: RejectReason = RejectReason::InvalidMsgpack;
 
     fn head(&mut self) -> Result<Head<'de>, Malformed> {
         let [first] = self.0.array()?;

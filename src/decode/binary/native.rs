@@ -2,8 +2,8 @@
 
 use super::item::{Item, Items};
 use super::source::{Head, Malformed, Source};
+use crate::decode::RejectReason;
 use crate::decode::reading::{Part, ReadingDecoder, Role};
-use crate::decode::reasons;
 use crate::decode::rejects::Fault;
 use crate::decode::split::DEPTH_MAX;
 use crate::decode::token::Token;
@@ -34,12 +34,12 @@ fn object<'de, S: Source<'de>>(
         let role = match items.item()? {
             Item::Text(key) => reading.key(open, key),
             Item::BadText => {
-                reading.fail(Fault::new(reasons::INVALID_UTF8, "a key is not UTF-8"));
+                reading.fail(Fault::new(RejectReason::InvalidUtf8, "a key is not UTF-8"));
                 None
             }
             other => {
                 let detail = format!("a key must be a text, not {}", other.name());
-                reading.fail(Fault::new(reasons::WRONG_TYPE, detail));
+                reading.fail(Fault::new(RejectReason::WrongType, detail));
                 None
             }
         };
@@ -59,7 +59,7 @@ fn value<'de>(item: Item<'de>, part: Part, role: Option<Role>, reading: &mut Rea
         // The limit of the parser of JSON.
         (Item::Nested(_, depth), _) if level + depth > DEPTH_MAX => {
             let detail = format!("nested {} levels deep; at most {DEPTH_MAX} are allowed", level + depth);
-            reading.fail(Fault::new(reasons::TOO_DEEP, detail));
+            reading.fail(Fault::new(RejectReason::TooDeep, detail));
         }
         (_, Some(role)) => reading.take(role, Token::from(item)),
         (_, None) => {}

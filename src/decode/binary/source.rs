@@ -1,5 +1,7 @@
 //! What the readers of CBOR and MessagePack share: the heads of values, and the bytes that they are read from.
 
+use crate::decode::RejectReason;
+
 /// The head of a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::decode) enum Head<'de> {
@@ -40,7 +42,7 @@ pub(in crate::decode) struct Malformed {
 pub(in crate::decode) trait Source<'de> {
     /// The name of the format, and the reason of rejects for malformed payloads.
     const NAME: &'static str;
-    const REASON: &'static str;
+    const REASON: RejectReason;
 
     /// Reads the next head.
     fn head(&mut self) -> Result<Head<'de>, Malformed>;

@@ -18,7 +18,7 @@ use super::quota::Quota;
 use super::reading::ReadingDecoder;
 use super::rejects::Rejects;
 use super::split::{self, DEPTH_MAX, Within, skip_space};
-use super::{Context, reasons};
+use super::{Context, RejectReason};
 use crate::model::BatchBuilder;
 
 /// Decodes an object, an array, or concatenated objects.
@@ -26,7 +26,7 @@ pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, r
     let bytes = bare(payload);
     let mut walk = Walk::new(bytes, cx, out, rejects);
     match bytes.first() {
-        None => walk.rejects.push(0, reasons::EMPTY_PAYLOAD, "the payload is empty"),
+        None => walk.rejects.push(0, RejectReason::EmptyPayload, "the payload is empty"),
         Some(b'[') => walk.array(),
         Some(b'{') => walk.stream(),
         // Neither; the reject of the element names what was found.
@@ -40,7 +40,7 @@ pub(super) fn decode_lines(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuil
     let bytes = bare(payload);
     let mut walk = Walk::new(bytes, cx, out, rejects);
     if bytes.is_empty() {
-        walk.rejects.push(0, reasons::EMPTY_PAYLOAD, "the payload is empty");
+        walk.rejects.push(0, RejectReason::EmptyPayload, "the payload is empty");
     }
     let mut at = 0;
     while at < bytes.len() {
@@ -104,7 +104,7 @@ impl<'a, 'de> Walk<'a, 'de> {
         let mut guessed = false;
         loop {
             if at == self.bytes.len() {
-                self.reject(reasons::INVALID_JSON, "the array ends after a comma; expected a reading");
+                self.reject(RejectReason::InvalidJson, "the array ends after a comma; expected a reading");
                 return;
             }
             let ended = self.element(at, Within::Array, guessed);
@@ -118,7 +118,7 @@ impl<'a, 'de> Walk<'a, 'de> {
                 None => {
                     // If the last element is broken too, its reject is enough.
                     if !ended.broken {
-                        self.reject(reasons::INVALID_JSON, "the array is not closed; more readings may be missing");
+                        self.reject(RejectReason::InvalidJson, "the array is not closed; more readings may be missing");
                     }
                     return;
                 }
@@ -149,17 +149,17 @@ impl<'a, 'de> Walk<'a, 'de> {
 
     fn reject_trailing(&mut self, at: usize, end: usize) {
         let text = &self.bytes[at..end];
-        self.reject_with(reasons::TRAILING_DATA, || format!("unexpected data at byte {at}: {}", near(text, 0)));
+        self.reject_with(RejectReason::TrailingData, || format!("unexpected data at byte {at}: {}", near(text, 0)));
     }
 
     /// Rejects the element at the current index.
-    fn reject(&mut self, reason: &'static str, detail: impl Into<Cow<'static, str>>) {
+    fn reject(&mut self, reason: RejectReason, detail: impl Into<Cow<'static, str>>) {
         self.rejects.push(self.index, reason, detail);
         self.index += 1;
     }
 
     /// The same, with a detail that is formatted only if it is kept.
-    fn reject_with(&mut self, reason: &'static str, detail: impl FnOnce() -> String) {
+    fn reject_with(&mut self, reason: RejectReason, detail: impl FnOnce() -> String) {
         let detail = if self.rejects.is_full() { String::new() } else { detail() };
         self.reject(reason, detail);
     }
@@ -234,7 +234,7 @@ impl<'a, 'de> Walk<'a, 'de> {
             return Ended { at: at + extent.end, guessed: extent.guessed, broken: false };
         }
         if let Some(b',' | b']') = rest.first() {
-            self.reject(reasons::INVALID_JSON, "expected a reading between two commas, or after the last comma");
+            self.reject(RejectReason::InvalidJson, "expected a reading between two commas, or after the last comma");
             return Ended { at, guessed: false, broken: true };
         }
         if !guessed && let Some(n) = self.take_like(at, |n| ends_well(&rest[n..], within)) {
@@ -285,17 +285,17 @@ impl<'a, 'de> Walk<'a, 'de> {
     fn broken(&mut self, chunk: &[u8], error_at: usize, error: Option<&serde_json::Error>, depth: usize) {
         if depth > DEPTH_MAX {
             let detail = || format!("nested {depth} levels deep; at most {DEPTH_MAX} are allowed");
-            return self.reject_with(reasons::TOO_DEEP, detail);
+            return self.reject_with(RejectReason::TooDeep, detail);
         }
         if let Err(e) = std::str::from_utf8(chunk) {
             let detail = || format!("not UTF-8 at byte {} of the reading", e.valid_up_to());
-            return self.reject_with(reasons::INVALID_UTF8, detail);
+            return self.reject_with(RejectReason::InvalidUtf8, detail);
         }
         if let Some(word) = not_finite(chunk, error_at) {
             let detail = || format!("{word} is not a number in JSON (byte {error_at}: {})", near(chunk, error_at));
-            return self.reject_with(reasons::NOT_FINITE, detail);
+            return self.reject_with(RejectReason::NotFinite, detail);
         }
-        self.reject_with(reasons::INVALID_JSON, || {
+        self.reject_with(RejectReason::InvalidJson, || {
             let error = error.map_or_else(|| "unexpected data after the reading".to_owned(), text);
             format!("{error} at byte {error_at}: {}", near(chunk, error_at))
         });

@@ -30,7 +30,7 @@ use super::quota::Quota;
 use super::reading::add_value;
 use super::rejects::{Fault, Rejects};
 use super::template::Templates;
-use super::{Context, reasons, time};
+use super::{Context, RejectReason, time};
 use crate::model::{BatchBuilder, ValueRef};
 
 pub(super) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
@@ -68,7 +68,7 @@ fn patched(bytes: &[u8]) -> String {
 }
 
 fn bad(detail: impl Into<Cow<'static, str>>) -> Fault {
-    Fault::new(reasons::INVALID_LINE, detail)
+    Fault::new(RejectReason::InvalidLine, detail)
 }
 
 /// Converts offsets to line numbers, from 0. Counting continues from the previous call, because most payloads have no
@@ -180,7 +180,7 @@ impl<'a, 't> Walk<'a, 't> {
         let at = self.fields(at)?;
         let (ts_ms, receipt_time, end) = self.time(at)?;
         if self.original.is_some_and(|bytes| std::str::from_utf8(&bytes[begin..end]).is_err()) {
-            return Err(Fault::new(reasons::INVALID_UTF8, "the line is not UTF-8"));
+            return Err(Fault::new(RejectReason::InvalidUtf8, "the line is not UTF-8"));
         }
         // No line follows the last one, so nothing is learned from it. The keys are copied because the commit sorts the
         // tags.
@@ -321,7 +321,7 @@ impl<'a, 't> Walk<'a, 't> {
             }
         };
         names::check_sensor_id(id, limits).map_err(|fault| match fault.reason {
-            reasons::SENSOR_ID_TOO_LONG if self.sensor.is_none() && cx.sensor_id.is_none() => {
+            RejectReason::SensorIdTooLong if self.sensor.is_none() && cx.sensor_id.is_none() => {
                 let detail = format!("{}; set line.sensor_id_tag to use a tag instead", fault.detail);
                 Fault::new(fault.reason, detail)
             }
@@ -347,16 +347,16 @@ fn unique(tags: &[(Cow<'_, str>, Cow<'_, str>)]) -> Result<(), Fault> {
 }
 
 fn twice(key: &str) -> Fault {
-    Fault::new(reasons::DUPLICATE_KEY, format!("duplicate tag {}", excerpt(key)))
+    Fault::new(RejectReason::DuplicateKey, format!("duplicate tag {}", excerpt(key)))
 }
 
-fn unusable(reason: &'static str, key: &str, literal: &str) -> Fault {
+fn unusable(reason: RejectReason, key: &str, literal: &str) -> Fault {
     let (key, literal) = (excerpt(key), excerpt(literal));
     let detail = match reason {
-        reasons::INTEGER_OUT_OF_RANGE => {
+        RejectReason::IntegerOutOfRange => {
             format!("{key}: {literal} exceeds a signed 64-bit integer, the largest that MongoDB has")
         }
-        reasons::NOT_FINITE => format!("{key}: {literal} is not a finite number"),
+        RejectReason::NotFinite => format!("{key}: {literal} is not a finite number"),
         _ => format!("{key}: {literal} is neither a number, a boolean nor a quoted text"),
     };
     Fault::new(reason, detail)

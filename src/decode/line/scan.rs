@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use memchr::memchr_iter;
 
-use crate::decode::{decimal, reasons};
+use crate::decode::{RejectReason, decimal};
 use crate::model::ValueRef;
 
 /// The characters that end a word, and those that a backslash escapes.
@@ -187,14 +187,14 @@ pub(super) fn simple(bytes: &[u8], at: usize) -> Option<(ValueRef<'static>, usiz
 }
 
 /// Parses a literal; the error is the reject's reason.
-pub(super) fn value(literal: &str) -> Result<ValueRef<'static>, &'static str> {
+pub(super) fn value(literal: &str) -> Result<ValueRef<'static>, RejectReason> {
     match literal.as_bytes().last() {
         Some(b'0'..=b'9' | b'.') => {
             if let Some(v) = short_decimal(literal.as_bytes()) {
                 return Ok(ValueRef::Double(v));
             }
-            let v: f64 = literal.parse().map_err(|_| reasons::INVALID_LINE)?;
-            if v.is_finite() { Ok(ValueRef::Double(v)) } else { Err(reasons::NOT_FINITE) }
+            let v: f64 = literal.parse().map_err(|_| RejectReason::InvalidLine)?;
+            if v.is_finite() { Ok(ValueRef::Double(v)) } else { Err(RejectReason::NotFinite) }
         }
         // Unsigned integers are stored as signed ones, because BSON has no other 64-bit integer.
         Some(b'i' | b'u') => suffixed(literal),
@@ -230,19 +230,19 @@ fn short_decimal(literal: &[u8]) -> Option<f64> {
     Some(if negative { -v } else { v })
 }
 
-fn suffixed(literal: &str) -> Result<ValueRef<'static>, &'static str> {
+fn suffixed(literal: &str) -> Result<ValueRef<'static>, RejectReason> {
     let (digits, unsigned) = (&literal[..literal.len() - 1], literal.ends_with('u'));
     if unsigned && digits.starts_with('-') {
-        return Err(reasons::INVALID_LINE);
+        return Err(RejectReason::InvalidLine);
     }
     digits.parse().map(ValueRef::Int).map_err(|_| {
         let digits = digits.strip_prefix(['-', '+']).unwrap_or(digits);
         let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-        if is_number { reasons::INTEGER_OUT_OF_RANGE } else { reasons::INVALID_LINE }
+        if is_number { RejectReason::IntegerOutOfRange } else { RejectReason::InvalidLine }
     })
 }
 
-fn word(literal: &str) -> Result<ValueRef<'static>, &'static str> {
+fn word(literal: &str) -> Result<ValueRef<'static>, RejectReason> {
     match literal {
         "t" | "T" | "true" | "True" | "TRUE" => return Ok(ValueRef::Bool(true)),
         "f" | "F" | "false" | "False" | "FALSE" => return Ok(ValueRef::Bool(false)),
@@ -250,7 +250,7 @@ fn word(literal: &str) -> Result<ValueRef<'static>, &'static str> {
     }
     let unsigned = literal.strip_prefix(['-', '+']).unwrap_or(literal);
     let not_finite = ["nan", "inf", "infinity"].iter().any(|word| unsigned.eq_ignore_ascii_case(word));
-    Err(if not_finite { reasons::NOT_FINITE } else { reasons::INVALID_LINE })
+    Err(if not_finite { RejectReason::NotFinite } else { RejectReason::InvalidLine })
 }
 
 /// The offset of the first byte from `at` on that is not a blank. A carriage return is a blank, because it precedes a

@@ -9,8 +9,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use crate::decode::RejectReason;
 use crate::decode::names::excerpt;
-use crate::decode::reasons;
 use crate::decode::rejects::Fault;
 use crate::decode::scalar;
 use crate::decode::split::{self, Within, skip_space};
@@ -35,7 +35,7 @@ pub(super) fn read(payload: &[u8], mut take: impl FnMut(Result<Value, Fault>)) {
             Ok(token) => take(Ok(of_token(&token))),
             Err(fault) => take(Err(fault)),
         },
-        None => take(Err(Fault::new(reasons::EMPTY_PAYLOAD, "the payload is empty"))),
+        None => take(Err(Fault::new(RejectReason::EmptyPayload, "the payload is empty"))),
     }
 }
 
@@ -71,7 +71,7 @@ fn array(bytes: &[u8], at: usize, take: &mut impl FnMut(Result<Value, Fault>)) {
             Some(b']') => return trailing(bytes, at + 1, take),
             _ => {
                 let what = "the array is not closed or a comma is missing; the rest of the payload is skipped";
-                return take(Err(Fault::new(reasons::INVALID_JSON, what)));
+                return take(Err(Fault::new(RejectReason::InvalidJson, what)));
             }
         }
     }
@@ -91,7 +91,7 @@ fn trailing(bytes: &[u8], at: usize, take: &mut impl FnMut(Result<Value, Fault>)
     let at = skip_space(bytes, at);
     if at < bytes.len() {
         let detail = format!("unexpected data at byte {at}: {}", near(&bytes[at..], 0));
-        take(Err(Fault::new(reasons::TRAILING_DATA, detail)));
+        take(Err(Fault::new(RejectReason::TrailingData, detail)));
     }
 }
 
@@ -116,24 +116,24 @@ fn element(bytes: &[u8], at: usize, within: Within, take: &mut impl FnMut(Result
 fn fault(element: &[u8], error: &serde_json::Error, depth: usize) -> Fault {
     if depth > split::DEPTH_MAX {
         return Fault::new(
-            reasons::TOO_DEEP,
+            RejectReason::TooDeep,
             format!("nested {depth} levels deep; at most {} are allowed", split::DEPTH_MAX),
         );
     }
     if let Err(e) = std::str::from_utf8(element) {
-        return Fault::new(reasons::INVALID_UTF8, format!("not UTF-8 at byte {} of the message", e.valid_up_to()));
+        return Fault::new(RejectReason::InvalidUtf8, format!("not UTF-8 at byte {} of the message", e.valid_up_to()));
     }
     let text = error.to_string();
     // Remove line and column, which count from the element and not from the payload.
     let text = text.split(" at line ").next().unwrap_or_default();
     if text == TOO_MANY {
-        return Fault::new(reasons::TOO_MANY_FIELDS, TOO_MANY);
+        return Fault::new(RejectReason::TooManyFields, TOO_MANY);
     }
     let before = element.split(|b| *b == b'\n').take(error.line().saturating_sub(1)).map(|line| line.len() + 1);
     let at = (before.sum::<usize>() + error.column().saturating_sub(1)).min(element.len());
     let around = String::from_utf8_lossy(&element[at.saturating_sub(8)..element.len().min(at + 8)]).to_lowercase();
     let is_number = text == "number out of range" || ["nan", "inf"].iter().any(|word| around.contains(word));
-    let reason = if is_number { reasons::NOT_FINITE } else { reasons::INVALID_JSON };
+    let reason = if is_number { RejectReason::NotFinite } else { RejectReason::InvalidJson };
     Fault::new(reason, format!("{text} at byte {at}: {}", near(element, at)))
 }
 

@@ -11,7 +11,7 @@ use crate::decode::names::{self, excerpt};
 use crate::decode::reading::add_value;
 use crate::decode::rejects::Fault;
 use crate::decode::token::{Token, is_no_value, is_number};
-use crate::decode::{Context, reasons};
+use crate::decode::{Context, RejectReason};
 use crate::model::{BatchBuilder, ValueRef};
 
 /// Collects the values of one reading.
@@ -188,5 +188,5 @@ fn scaled(n: f64, field: &FieldRule, name: &str) -> Result<f64, Fault> {
         return Ok(sum);
     }
     let detail = format!("{} exceeds the range of a double after scaling", excerpt(name));
-    Err(Fault::new(reasons::NOT_FINITE, detail))
+    Err(Fault::new(RejectReason::NotFinite, detail))
 }

@@ -27,7 +27,7 @@ use self::record::Case;
 use super::quota::Quota;
 use super::rejects::Fault;
 use super::topic::TopicTemplate;
-use super::{Context, Rejects, reasons};
+use super::{Context, RejectReason, Rejects};
 use crate::config::mapping::{Each, EachStep, Mapping, Rule};
 use crate::model::BatchBuilder;
 
@@ -110,7 +110,10 @@ impl Run<'_, '_> {
         let name = mapper.name();
         let needs_topic = self.topic.is_none() && mapper.has_topics();
         let hint = if needs_topic { "; some rules need the topic, which is missing" } else { "" };
-        self.reject(Fault::new(reasons::NO_RULE, format!("no rule of the format {name} matches this message{hint}")));
+        self.reject(Fault::new(
+            RejectReason::NoRule,
+            format!("no rule of the format {name} matches this message{hint}"),
+        ));
     }
 
     fn records<'m>(&mut self, case: Case<'_, 'm>, mut names: Names<'m>) {
@@ -120,7 +123,7 @@ impl Run<'_, '_> {
         }
         let Some(each) = rule.each.iter().find(|each| is_there(each, message)) else {
             let what = "no records: nothing found at the place in `each`";
-            return self.reject(Fault::new(reasons::NO_VALUES, what));
+            return self.reject(Fault::new(RejectReason::NoValues, what));
         };
         self.walk(case, &each.0, message, &mut names);
     }

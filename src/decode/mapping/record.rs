@@ -12,7 +12,7 @@ use super::tags::Tags;
 use crate::config::mapping::{Place, Rule, Source, TimeUnit, Values};
 use crate::decode::names::{self, excerpt};
 use crate::decode::rejects::Fault;
-use crate::decode::{Context, TsUnit, reasons, time};
+use crate::decode::{Context, RejectReason, TsUnit, time};
 use crate::model::BatchBuilder;
 
 /// Limit on the members of an object that become tags. It leaves some more than a reading may have.
@@ -48,7 +48,7 @@ pub(super) fn read<'m>(
     let sensor_id = sensor_id.ok_or_else(|| {
         let what =
             if rule.id.is_empty() { "no template names the sensor" } else { "nothing found at the place in `id`" };
-        Fault::new(reasons::MISSING_SENSOR_ID, what)
+        Fault::new(RejectReason::MissingSensorId, what)
     })?;
     names::check_sensor_id(&sensor_id, cx.limits)?;
     let (ts_ms, receipt_time) = when(rule, around)?;
@@ -61,7 +61,7 @@ pub(super) fn read<'m>(
 fn values(rule: &Rule, around: Around<'_, '_>, mut fields: Fields<'_, '_, '_, '_>) -> Result<(), Fault> {
     let prefix = rule.prefix.as_ref().and_then(|source| around.source(source)).unwrap_or_default();
     let at = |place| Some((place, find(place, around.record, around.message)?));
-    let missing = || Fault::new(reasons::NO_VALUES, "nothing found at the place in `values`");
+    let missing = || Fault::new(RejectReason::NoValues, "nothing found at the place in `values`");
     match &rule.values {
         Values::At(places) => {
             // A null at the place means "no value", which is not an error.
@@ -112,7 +112,7 @@ fn scalar(
 ) -> Result<(), Fault> {
     let name = around.text(&rule.field).ok_or_else(|| {
         let what = "a value without a name: no template has {field}, and nothing found at the place in `field`";
-        Fault::new(reasons::MISSING_FIELD, what)
+        Fault::new(RejectReason::MissingField, what)
     })?;
     fields.flatten(&rule.joined(prefix, &name), value)
 }
@@ -139,7 +139,7 @@ fn when(rule: &Rule, around: Around<'_, '_>) -> Result<(i64, bool), Fault> {
         match time::of_token(&token, unit, rule.zone, cx) {
             Ok(Some(ms)) => return Ok((ms, false)),
             Ok(None) => {}
-            Err(fault) if fault.reason == reasons::BAD_TIMESTAMP => {
+            Err(fault) if fault.reason == RejectReason::BadTimestamp => {
                 unreadable.get_or_insert(fault);
             }
             Err(fault) => return Err(fault),
@@ -164,7 +164,7 @@ fn labels(rule: &Rule, around: Around<'_, '_>, tags: &mut Tags<'_>) -> Result<()
         let Some(Value::Object(members)) = find(place, around.record, around.message) else { continue };
         if members.len() > LABELS_MAX {
             let detail = format!("{} members in the object of the tags {}", members.len(), excerpt("*"));
-            return Err(Fault::new(reasons::TOO_MANY_TAGS, detail));
+            return Err(Fault::new(RejectReason::TooManyTags, detail));
         }
         for (name, value) in members {
             if let Some(text) = scalar_text(value) {

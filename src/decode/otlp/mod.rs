@@ -19,7 +19,7 @@ mod tests;
 
 use self::points::Points;
 use super::rejects::Rejects;
-use super::{Context, reasons};
+use super::{Context, RejectReason};
 use crate::config::Otlp;
 use crate::model::BatchBuilder;
 
@@ -46,10 +46,11 @@ pub(super) fn decode(
     let mut points = Points::new(otlp, cx, out, rejects);
     let malformed = match (encoding, std::str::from_utf8(payload)) {
         (Encoding::Protobuf, _) => proto::read(payload, &mut points)
-            .map_err(|e| (reasons::INVALID_PROTOBUF, format!("not an ExportMetricsServiceRequest: {}", e.0))),
-        (Encoding::Json, Ok(text)) => json::read(text, &mut points)
-            .map_err(|e| (reasons::INVALID_JSON, format!("not an ExportMetricsServiceRequest: {}", json::message(&e)))),
-        (Encoding::Json, Err(_)) => Err((reasons::INVALID_UTF8, "the body is not UTF-8".to_owned())),
+            .map_err(|e| (RejectReason::InvalidProtobuf, format!("not an ExportMetricsServiceRequest: {}", e.0))),
+        (Encoding::Json, Ok(text)) => json::read(text, &mut points).map_err(|e| {
+            (RejectReason::InvalidJson, format!("not an ExportMetricsServiceRequest: {}", json::message(&e)))
+        }),
+        (Encoding::Json, Err(_)) => Err((RejectReason::InvalidUtf8, "the body is not UTF-8".to_owned())),
     };
     match malformed {
         Ok(()) => points.finish(),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::super::names::{self, TAGS_MAX, excerpt};
 use super::super::reading::add_value;
 use super::super::rejects::{Fault, Rejects};
-use super::super::{Context, line, reasons, time};
+use super::super::{Context, RejectReason, line, time};
 use crate::config::{Otlp, PointAttributes};
 use crate::model::{BatchBuilder, ValueRef};
 
@@ -120,7 +120,7 @@ impl<'a> Points<'a> {
     pub(super) fn unsupported(&mut self, what: &'static str, points: usize) {
         if points > 0 {
             let detail = format!("{} is {what}; only gauges and sums are supported", excerpt(&self.metric));
-            self.rejects.push_many(self.index, points, reasons::UNSUPPORTED_METRIC, detail);
+            self.rejects.push_many(self.index, points, RejectReason::UnsupportedMetric, detail);
             self.index += points;
         }
     }
@@ -128,7 +128,7 @@ impl<'a> Points<'a> {
     /// Rejects a malformed point in JSON.
     pub(super) fn unreadable(&mut self, error: &str) {
         let detail = format!("a point of {}: {error}", excerpt(&self.metric));
-        self.rejects.push(self.index, reasons::INVALID_JSON, detail);
+        self.rejects.push(self.index, RejectReason::InvalidJson, detail);
         self.index += 1;
     }
 
@@ -137,25 +137,25 @@ impl<'a> Points<'a> {
         if self.beyond > 0 {
             let max = self.cx.limits.batch_max_readings;
             let detail = format!("{} points exceed the limit of {max} in one request", self.beyond);
-            self.rejects.push_many(max, self.beyond, reasons::TOO_MANY_READINGS, detail);
+            self.rejects.push_many(max, self.beyond, RejectReason::TooManyReadings, detail);
         }
     }
 
     fn reading(&mut self, resource: &Attributes<'_>, point: &Point<'_>) -> Result<(), Fault> {
         let limits = self.cx.limits;
         if self.metric.is_empty() {
-            return Err(Fault::new(reasons::MISSING_FIELD, "the metric has no name"));
+            return Err(Fault::new(RejectReason::MissingField, "the metric has no name"));
         }
         let value = match point.value {
             Some(Number::Int(v)) => ValueRef::Int(v),
             Some(Number::Double(v)) if v.is_finite() => ValueRef::Double(v),
             Some(Number::Double(v)) => {
                 let detail = format!("{} is {v}, which is not a finite number", excerpt(&self.metric));
-                return Err(Fault::new(reasons::NOT_FINITE, detail));
+                return Err(Fault::new(RejectReason::NotFinite, detail));
             }
             None => {
                 let detail = format!("{} has a point without asDouble or asInt", excerpt(&self.metric));
-                return Err(Fault::new(reasons::NO_VALUES, detail));
+                return Err(Fault::new(RejectReason::NoValues, detail));
             }
         };
         add_value(self.out, &names::name(&self.metric, limits)?, value, limits.fields_max)?;
@@ -178,7 +178,7 @@ impl<'a> Points<'a> {
             let keys = keys().map(String::as_str).collect::<Vec<_>>().join(", ");
             let detail =
                 format!("none of otlp.sensor_id_attributes ({keys}) is present, and otlp.sensor_id_default is empty");
-            return Err(Fault::new(reasons::MISSING_SENSOR_ID, detail));
+            return Err(Fault::new(RejectReason::MissingSensorId, detail));
         };
         self.id.clear();
         match self.otlp.point_attributes {

@@ -16,7 +16,6 @@ fn read_with(otlp: &Otlp, encoding: Encoding, payload: &[u8]) -> (Vec<Reading>, 
     let (mut out, mut rejects) = (BatchBuilder::new(limits.fields_max), Rejects::new());
     decode(encoding, payload, otlp, &cx, &mut out, &mut rejects);
     for reject in rejects.list() {
-        assert!(reasons::ALL.contains(&reject.reason), "{reject:?}");
         assert!(!reject.detail.is_empty() && reject.detail.len() < 700, "{reject:?}");
     }
     (out.finish().to_readings(), rejects)
@@ -27,7 +26,7 @@ fn json(payload: &str) -> (Vec<Reading>, Rejects) {
 }
 
 fn reasons_of(rejects: &Rejects) -> Vec<(usize, &'static str)> {
-    rejects.list().iter().map(|r| (r.index, r.reason)).collect()
+    rejects.list().iter().map(|r| (r.index, r.reason.as_str())).collect()
 }
 
 const T_NS: u64 = 1_709_290_799_123_999_999;
@@ -137,7 +136,7 @@ fn the_sensor_is_the_first_attribute_that_is_there() {
     let id = |otlp: &Otlp, resource: &str, own: &str| {
         let payload = request(resource, &gauge("m", &point(own)));
         let (mut readings, rejects) = read_with(otlp, Encoding::Json, payload.as_bytes());
-        readings.pop().map_or_else(|| rejects.list()[0].reason.to_owned(), |r| r.sensor_id)
+        readings.pop().map_or_else(|| rejects.list()[0].reason.to_string(), |r| r.sensor_id)
     };
     let (host, service) = (attribute("host.name", "edge"), attribute("service.name", "meter"));
     let mut otlp = settings();

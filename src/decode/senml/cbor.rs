@@ -4,17 +4,17 @@ use super::pack::Pack;
 use super::record::Record;
 use crate::decode::binary::{Cbor, Head, Item, Items, Malformed};
 use crate::decode::rejects::{Fault, Rejects};
-use crate::decode::{Context, reasons};
+use crate::decode::{Context, RejectReason};
 use crate::model::BatchBuilder;
 
 pub(in crate::decode) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
     if payload.is_empty() {
-        return rejects.push(0, reasons::EMPTY_PAYLOAD, "the payload is empty");
+        return rejects.push(0, RejectReason::EmptyPayload, "the payload is empty");
     }
     let mut walk = Walk { items: Items::new(Cbor::new(payload)), pack: Pack::new(cx, out, rejects) };
     if let Err(e) = walk.payload() {
         let detail = format!("invalid CBOR at byte {}: {}; the rest of the payload is skipped", e.at, e.what);
-        walk.pack.reject(Fault::new(reasons::INVALID_CBOR, detail));
+        walk.pack.reject(Fault::new(RejectReason::InvalidCbor, detail));
     }
     walk.pack.finish();
 }
@@ -27,7 +27,7 @@ struct Walk<'a, 'de> {
 impl Walk<'_, '_> {
     fn payload(&mut self) -> Result<(), Malformed> {
         let Head::Array(len) = self.items.head()? else {
-            self.pack.reject(Fault::new(reasons::INVALID_SENML, "a pack must be an array of records"));
+            self.pack.reject(Fault::new(RejectReason::InvalidSenml, "a pack must be an array of records"));
             return Ok(());
         };
         let mut record = Record::default();
@@ -43,7 +43,7 @@ impl Walk<'_, '_> {
                             (Item::Text(label), item) => record.put(&label, item),
                             (other, _) => {
                                 let detail = format!("a label must be a number or a text, not {}", other.name());
-                                record.fail(Fault::new(reasons::WRONG_TYPE, detail));
+                                record.fail(Fault::new(RejectReason::WrongType, detail));
                             }
                         }
                     }
@@ -51,14 +51,14 @@ impl Walk<'_, '_> {
                 other => {
                     let what = self.items.finish(other)?.name();
                     let detail = format!("a record must be an object (a map), not {what}");
-                    record.fail(Fault::new(reasons::NOT_AN_OBJECT, detail));
+                    record.fail(Fault::new(RejectReason::NotAnObject, detail));
                 }
             }
             self.pack.take(&mut record);
         }
         if !self.items.is_at_end() {
             let detail = format!("unexpected data at byte {}", self.items.at());
-            self.pack.reject(Fault::new(reasons::TRAILING_DATA, detail));
+            self.pack.reject(Fault::new(RejectReason::TrailingData, detail));
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::decode::names::excerpt;
 use crate::decode::rejects::{Fault, Rejects};
 use crate::decode::split::{self, DEPTH_MAX, Within, skip_space};
 use crate::decode::token::Token;
-use crate::decode::{Context, reasons};
+use crate::decode::{Context, RejectReason};
 use crate::model::BatchBuilder;
 
 pub(in crate::decode) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut BatchBuilder, rejects: &mut Rejects) {
@@ -23,13 +23,13 @@ pub(in crate::decode) fn decode(payload: &[u8], cx: &Context<'_>, out: &mut Batc
     let bytes = payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload);
     let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes).trim_ascii();
     match bytes.first() {
-        None => rejects.push(0, reasons::EMPTY_PAYLOAD, "the payload is empty"),
+        None => rejects.push(0, RejectReason::EmptyPayload, "the payload is empty"),
         Some(b'[') => {
             let mut walk = Walk { bytes, pack: Pack::new(cx, out, rejects), record: Record::default() };
             walk.array();
             walk.pack.finish();
         }
-        Some(_) => rejects.push(0, reasons::INVALID_SENML, "a pack must be an array of records"),
+        Some(_) => rejects.push(0, RejectReason::InvalidSenml, "a pack must be an array of records"),
     }
 }
 
@@ -97,14 +97,14 @@ impl<'de> Walk<'_, 'de> {
     /// Rejects a record that is not JSON.
     fn broken(&mut self, chunk: &[u8], error: Option<serde_json::Error>, depth: usize) {
         let fault = if depth > DEPTH_MAX {
-            Fault::new(reasons::TOO_DEEP, format!("nested {depth} levels deep; at most {DEPTH_MAX} are allowed"))
+            Fault::new(RejectReason::TooDeep, format!("nested {depth} levels deep; at most {DEPTH_MAX} are allowed"))
         } else if let Err(e) = std::str::from_utf8(chunk) {
-            Fault::new(reasons::INVALID_UTF8, format!("not UTF-8 at byte {} of the record", e.valid_up_to()))
+            Fault::new(RejectReason::InvalidUtf8, format!("not UTF-8 at byte {} of the record", e.valid_up_to()))
         } else {
             let what = error.map_or_else(|| "unexpected data after the record".to_owned(), |e| e.to_string());
             // Remove serde_json's position, which counts from the record.
             let what = what.split(" at line ").next().unwrap_or_default().to_owned();
-            Fault::new(reasons::INVALID_JSON, format!("{what}: {}", excerpt(&String::from_utf8_lossy(chunk))))
+            Fault::new(RejectReason::InvalidJson, format!("{what}: {}", excerpt(&String::from_utf8_lossy(chunk))))
         };
         self.pack.reject(fault);
     }
@@ -112,12 +112,12 @@ impl<'de> Walk<'_, 'de> {
     fn trailing(&mut self, at: usize) {
         let at = skip_space(self.bytes, at);
         if at < self.bytes.len() {
-            self.pack.reject(Fault::new(reasons::TRAILING_DATA, format!("unexpected data at byte {at}")));
+            self.pack.reject(Fault::new(RejectReason::TrailingData, format!("unexpected data at byte {at}")));
         }
     }
 
     fn reject(&mut self, detail: &'static str) {
-        self.pack.reject(Fault::new(reasons::INVALID_JSON, detail));
+        self.pack.reject(Fault::new(RejectReason::InvalidJson, detail));
     }
 }
 
@@ -155,7 +155,7 @@ struct RecordSeed<'x, 'de>(&'x mut Record<'de>);
 
 impl RecordSeed<'_, '_> {
     fn not_an_object<E: Error>(self, what: &str) -> Result<(), E> {
-        self.0.fail(Fault::new(reasons::NOT_AN_OBJECT, format!("a record must be an object, not {what}")));
+        self.0.fail(Fault::new(RejectReason::NotAnObject, format!("a record must be an object, not {what}")));
         Ok(())
     }
 }

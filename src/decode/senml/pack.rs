@@ -14,7 +14,7 @@ use crate::decode::quota::Quota;
 use crate::decode::reading::add_value;
 use crate::decode::rejects::{Fault, Rejects};
 use crate::decode::token::Token;
-use crate::decode::{Context, TsUnit, reasons, time};
+use crate::decode::{Context, RejectReason, TsUnit, time};
 use crate::model::{BatchBuilder, Number, ValueRef};
 
 /// The newest supported version of SenML, which is also the default (RFC 8428 §4.4).
@@ -252,7 +252,7 @@ impl<'a, 'de> Pack<'a, 'de> {
             None => None,
         };
         if value.is_none() && sum.is_none() {
-            return Err(Fault::new(reasons::NO_VALUES, "the record has none of v, vs, vb, vd and s"));
+            return Err(Fault::new(RejectReason::NoValues, "the record has none of v, vs, vb, vd and s"));
         }
         Ok((value, sum))
     }
@@ -267,7 +267,7 @@ impl<'a, 'de> Pack<'a, 'de> {
         };
         if name.is_empty() && self.cx.sensor_id.is_none() {
             return Err(Fault::new(
-                reasons::MISSING_SENSOR_ID,
+                RejectReason::MissingSensorId,
                 "the record has neither bn nor n, and the topic names no sensor",
             ));
         }
@@ -458,14 +458,14 @@ fn check_name(name: &str) -> Result<(), Fault> {
 }
 
 fn bad(detail: impl Into<Cow<'static, str>>) -> Fault {
-    Fault::new(reasons::INVALID_SENML, detail)
+    Fault::new(RejectReason::InvalidSenml, detail)
 }
 
 fn wrong(label: Label, wanted: &str, item: &Item<'_>) -> Fault {
     let label = label.name();
     match item {
-        Item::BadText => Fault::new(reasons::INVALID_UTF8, format!("`{label}` is not UTF-8")),
-        _ => Fault::new(reasons::WRONG_TYPE, format!("`{label}` must be {wanted}, not {}", item.name())),
+        Item::BadText => Fault::new(RejectReason::InvalidUtf8, format!("`{label}` is not UTF-8")),
+        _ => Fault::new(RejectReason::WrongType, format!("`{label}` must be {wanted}, not {}", item.name())),
     }
 }
 
@@ -479,7 +479,7 @@ fn text<'de>(label: Label, item: Item<'de>) -> Result<Cow<'de, str>, Fault> {
 fn number(label: Label, item: &Item<'_>) -> Result<Number, Fault> {
     let out_of_range = || {
         let detail = format!("`{}` exceeds a signed 64-bit integer", label.name());
-        Fault::new(reasons::INTEGER_OUT_OF_RANGE, detail)
+        Fault::new(RejectReason::IntegerOutOfRange, detail)
     };
     match item {
         Item::Int(v) => i64::try_from(*v).map(Number::Int).map_err(|_| out_of_range()),
@@ -490,7 +490,7 @@ fn number(label: Label, item: &Item<'_>) -> Result<Number, Fault> {
 }
 
 fn finite(label: Label, v: Number) -> Result<Number, Fault> {
-    let not_finite = || Fault::new(reasons::NOT_FINITE, format!("`{}` is not a finite number", label.name()));
+    let not_finite = || Fault::new(RejectReason::NotFinite, format!("`{}` is not a finite number", label.name()));
     v.as_f64().is_finite().then_some(v).ok_or_else(not_finite)
 }
 
@@ -500,7 +500,7 @@ fn micros(label: Label, item: &Item<'_>) -> Result<i128, Fault> {
         Item::Int(v) => Ok(v.saturating_mul(1_000_000)),
         Item::Double(v) if v.is_finite() => Ok((v * 1e6).round() as i128),
         Item::Double(_) | Item::HugeInt => {
-            Err(Fault::new(reasons::BAD_TIMESTAMP, format!("`{}` is not a time", label.name())))
+            Err(Fault::new(RejectReason::BadTimestamp, format!("`{}` is not a time", label.name())))
         }
         other => Err(wrong(label, "a number of seconds", other)),
     }

@@ -1,8 +1,8 @@
 //! One record as written: its known fields, and faults found before bases are resolved.
 
+use crate::decode::RejectReason;
 use crate::decode::binary::Item;
 use crate::decode::names::excerpt;
-use crate::decode::reasons;
 use crate::decode::rejects::Fault;
 
 /// The fields that are used (RFC 8428 §4.3). Links and all others are skipped.
@@ -100,7 +100,7 @@ impl<'de> Record<'de> {
         if field.is_some() {
             // Neither value is reliable. Following records that depend on a base field must see that.
             *field = Some(Item::Other("given twice"));
-            self.fail(Fault::new(reasons::DUPLICATE_KEY, format!("duplicate `{}`", label.name())));
+            self.fail(Fault::new(RejectReason::DuplicateKey, format!("duplicate `{}`", label.name())));
         } else if item != Item::Null {
             *field = Some(item);
         }

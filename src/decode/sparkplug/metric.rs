@@ -1,9 +1,9 @@
 //! A payload and its metrics as written (`sparkplug_b.proto` of the specification, version 3.0, §6.4), and the
 //! conversion of a value once its type is known.
 
+use crate::decode::RejectReason;
 use crate::decode::names::excerpt;
 use crate::decode::protobuf::{FieldValue, Fields, Malformed, put_bytes, put_varint};
-use crate::decode::reasons;
 use crate::decode::rejects::Fault;
 use crate::model::ValueRef;
 
@@ -92,7 +92,7 @@ impl<'a> Metric<'a> {
     pub(super) fn name(&self) -> Result<Option<&'a str>, Fault> {
         let utf8 = |bytes| std::str::from_utf8(bytes);
         let name = self.name.filter(|name| !name.is_empty()).map(utf8).transpose();
-        name.map_err(|_| Fault::new(reasons::INVALID_UTF8, "the metric's name is not UTF-8"))
+        name.map_err(|_| Fault::new(RejectReason::InvalidUtf8, "the metric's name is not UTF-8"))
     }
 
     /// The value as written; `None` means no value, which is different from 0.
@@ -198,21 +198,21 @@ const BOOLEAN: u64 = 11;
 pub(super) fn value<'a>(name: &str, raw: Raw<'a>, datatype: Option<u64>) -> Result<ValueRef<'a>, NoValue> {
     let out_of_range = |v: u64| {
         let detail = format!("{}: {v} exceeds the range of its type, or a signed 64-bit integer", excerpt(name));
-        NoValue::Fault(Fault::new(reasons::INTEGER_OUT_OF_RANGE, detail))
+        NoValue::Fault(Fault::new(RejectReason::IntegerOutOfRange, detail))
     };
     match raw {
         Raw::Bool(v) => Ok(ValueRef::Bool(v)),
         Raw::Double(v) if v.is_finite() => Ok(ValueRef::Double(v)),
         Raw::Double(v) => {
             let detail = format!("{}: {v} is not a finite number", excerpt(name));
-            Err(NoValue::Fault(Fault::new(reasons::NOT_FINITE, detail)))
+            Err(NoValue::Fault(Fault::new(RejectReason::NotFinite, detail)))
         }
-        Raw::Text(bytes) => std::str::from_utf8(bytes)
-            .map(ValueRef::Str)
-            .map_err(|_| NoValue::Fault(Fault::new(reasons::INVALID_UTF8, format!("{} is not UTF-8", excerpt(name))))),
+        Raw::Text(bytes) => std::str::from_utf8(bytes).map(ValueRef::Str).map_err(|_| {
+            NoValue::Fault(Fault::new(RejectReason::InvalidUtf8, format!("{} is not UTF-8", excerpt(name))))
+        }),
         Raw::Other(what) => {
             let detail = format!("{} is {what}; this type is not supported", excerpt(name));
-            Err(NoValue::Fault(Fault::new(reasons::UNSUPPORTED_TYPE, detail)))
+            Err(NoValue::Fault(Fault::new(RejectReason::UnsupportedType, detail)))
         }
         Raw::Int(v) | Raw::Long(v) if datatype == Some(BOOLEAN) => Ok(ValueRef::Bool(v != 0)),
         Raw::Int(v) | Raw::Long(v) => {
@@ -251,7 +251,7 @@ mod tests {
         match value("v", raw, Some(datatype)) {
             Ok(ValueRef::Int(v)) => Some(v),
             Err(NoValue::Fault(fault)) => {
-                assert_eq!(fault.reason, reasons::INTEGER_OUT_OF_RANGE);
+                assert_eq!(fault.reason, RejectReason::IntegerOutOfRange);
                 None
             }
             other => panic!("{other:?}"),

@@ -39,7 +39,7 @@ use self::readings::Gathered;
 use self::topic::{Address, Kind};
 use super::names::excerpt;
 use super::rejects::{Fault, Rejects};
-use super::{Context, protobuf, reasons};
+use super::{Context, RejectReason, protobuf};
 use crate::model::BatchBuilder;
 
 /// The name of the format in settings. It is not a [`super::Format`], because those decode each payload independently.
@@ -163,14 +163,18 @@ impl Sparkplug {
             // Host state and commands to nodes.
             Ok(None) => return None,
             Err(error) => {
-                rejects.push(0, reasons::TOPIC_MISMATCH, error.to_string());
+                rejects.push(0, RejectReason::TopicMismatch, error.to_string());
                 return None;
             }
         };
         let payload = match Payload::read(payload) {
             Ok(payload) => payload,
             Err(e) => {
-                rejects.push(0, reasons::INVALID_SPARKPLUG, format!("the payload is not a Sparkplug message: {}", e.0));
+                rejects.push(
+                    0,
+                    RejectReason::InvalidSparkplug,
+                    format!("the payload is not a Sparkplug message: {}", e.0),
+                );
                 return None;
             }
         };
@@ -210,7 +214,7 @@ impl Sparkplug {
                 };
                 if !kept || payload.metrics.len() > METRICS_MAX {
                     let detail = "the memory limit for births is reached, so the aliases of this birth stay unknown";
-                    rejects.push(payload.metrics.len(), reasons::TOO_MANY_METRICS, detail);
+                    rejects.push(payload.metrics.len(), RejectReason::TooManyMetrics, detail);
                 }
             }
             (Kind::DeviceDeath, None) => {}
@@ -310,7 +314,7 @@ fn is_protocol(name: &str) -> bool {
 }
 
 fn malformed(e: protobuf::Malformed) -> Fault {
-    Fault::new(reasons::INVALID_SPARKPLUG, format!("the metric is malformed: {}", e.0))
+    Fault::new(RejectReason::InvalidSparkplug, format!("the metric is malformed: {}", e.0))
 }
 
 /// The session number in a death.
@@ -326,7 +330,7 @@ fn birth<'a>(payload: &Payload<'a>, gathered: &mut Gathered<'_, 'a>) -> (Births,
         let result = (|| {
             let metric = Metric::read(bytes).map_err(malformed)?;
             let Some(name) = metric.name()? else {
-                return Err(Fault::new(reasons::INVALID_SPARKPLUG, "a metric in a birth has no name"));
+                return Err(Fault::new(RejectReason::InvalidSparkplug, "a metric in a birth has no name"));
             };
             if name == BD_SEQ {
                 bd_seq = metric.whole();
@@ -366,18 +370,18 @@ fn data<'a>(
             Some(Alias::Metric(definition)) => (&*definition.name, definition.datatype),
             Some(Alias::Ambiguous) => {
                 let detail = format!("the birth assigned the alias {alias} to several metrics");
-                return Err(NoValue::Fault(Fault::new(reasons::UNKNOWN_METRIC, detail)));
+                return Err(NoValue::Fault(Fault::new(RejectReason::UnknownMetric, detail)));
             }
             None if metric.raw().is_none() || metric.is_transient => return Ok(()),
             None => {
                 let detail = format!("no known birth defines the alias {alias}; requesting a rebirth");
-                gathered.reject(index, Fault::new(reasons::UNKNOWN_METRIC, detail));
+                gathered.reject(index, Fault::new(RejectReason::UnknownMetric, detail));
                 return Err(NoValue::UnknownType);
             }
         },
         (None, None) => {
             let detail = "the metric has neither a name nor an alias";
-            return Err(NoValue::Fault(Fault::new(reasons::INVALID_SPARKPLUG, detail)));
+            return Err(NoValue::Fault(Fault::new(RejectReason::InvalidSparkplug, detail)));
         }
     };
     if is_protocol(name) {
@@ -392,5 +396,5 @@ fn data<'a>(
 
 fn unknown_type(name: &str) -> Fault {
     let detail = format!("{}: the number may be negative, and no known birth defines its type", excerpt(name));
-    Fault::new(reasons::UNKNOWN_METRIC, detail)
+    Fault::new(RejectReason::UnknownMetric, detail)
 }

@@ -7,7 +7,7 @@ use crate::decode::names::{self, excerpt};
 use crate::decode::reading::add_value;
 use crate::decode::rejects::{Fault, Rejects};
 use crate::decode::token::Token;
-use crate::decode::{Context, TsUnit, reasons, time};
+use crate::decode::{Context, RejectReason, TsUnit, time};
 use crate::model::{BatchBuilder, ValueRef};
 
 /// A metric's value.
@@ -39,7 +39,7 @@ impl<'r, 'a> Gathered<'r, 'a> {
         let max = self.cx.limits.batch_max_readings;
         if let Some(n) = metrics.len().checked_sub(max).filter(|n| *n > 0) {
             let detail = format!("{n} metrics, starting with this one, exceed the limit of {max} in one payload");
-            self.rejects.push_many(max, n, reasons::TOO_MANY_READINGS, detail);
+            self.rejects.push_many(max, n, RejectReason::TooManyReadings, detail);
         }
         metrics.iter().copied().enumerate().take(max).collect()
     }
@@ -61,7 +61,7 @@ impl<'r, 'a> Gathered<'r, 'a> {
         let Some(raw) = metric.raw().filter(|_| !metric.is_transient) else { return Ok(()) };
         if let Some(quality) = metric.bad_quality() {
             let detail = format!("{}: its quality is {quality}", excerpt(name));
-            return Err(NoValue::Fault(Fault::new(reasons::BAD_QUALITY, detail)));
+            return Err(NoValue::Fault(Fault::new(RejectReason::BadQuality, detail)));
         }
         let value = value(name, raw, datatype)?;
         let (ts_ms, receipt_time) = self.time(metric).map_err(NoValue::Fault)?;
@@ -106,7 +106,7 @@ impl<'r, 'a> Gathered<'r, 'a> {
                 taken += 1;
                 continue;
             };
-            let goes_on = matches!(fault.reason, reasons::DUPLICATE_KEY | reasons::TOO_MANY_FIELDS) && taken > 0;
+            let goes_on = matches!(fault.reason, RejectReason::DuplicateKey | RejectReason::TooManyFields) && taken > 0;
             if goes_on {
                 break;
             }

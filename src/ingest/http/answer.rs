@@ -44,7 +44,11 @@ pub(super) fn hook(accepted: usize, rejects: &Rejects, kept: bool) -> Response {
 }
 
 fn errors(rejects: &Rejects) -> Vec<Error<'_>> {
-    rejects.list().iter().map(|r: &Reject| Error { index: r.index, reason: r.reason, detail: &r.detail }).collect()
+    rejects
+        .list()
+        .iter()
+        .map(|r: &Reject| Error { index: r.index, reason: r.reason.as_str(), detail: &r.detail })
+        .collect()
 }
 
 /// A response with a JSON body.

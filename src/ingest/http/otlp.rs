@@ -24,13 +24,14 @@ use super::error::{IngestError, RETRY_BUSY_S};
 use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
 use super::routes::METRICS;
 use crate::decode::otlp::Encoding;
-use crate::decode::{Rejects, protobuf, reasons};
+use crate::decode::{RejectReason, Rejects, protobuf};
 
 /// Rejects that an answer describes; the others are only counted.
 const TOLD_MAX: usize = 3;
 
 /// Reasons which mean that a body is not a valid request.
-const MALFORMED: [&str; 3] = [reasons::INVALID_PROTOBUF, reasons::INVALID_JSON, reasons::INVALID_UTF8];
+const MALFORMED: [RejectReason; 3] =
+    [RejectReason::InvalidProtobuf, RejectReason::InvalidJson, RejectReason::InvalidUtf8];
 
 pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     Router::new().route(METRICS, post(take).route_layer(from_fn_with_state(shared.clone(), admit)))

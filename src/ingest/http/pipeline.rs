@@ -181,7 +181,7 @@ fn refuse(error: DecompressError, encoding: Encoding, limit: u64) -> IngestError
 pub(super) fn count(batch: &ReadingBatch, rejects: &Rejects, sender: impl FnOnce() -> String, at_ms: i64) {
     metrics::received(Source::Http, (batch.len() + rejects.total()) as u64);
     for (reason, n) in rejects.by_reason() {
-        metrics::rejected(Source::Http, reason, *n as u64);
+        metrics::rejected(Source::Http, reason.as_str(), *n as u64);
     }
     if rejects.is_empty() {
         return;
@@ -189,7 +189,7 @@ pub(super) fn count(batch: &ReadingBatch, rejects: &Rejects, sender: impl FnOnce
     let sender = sender();
     for (reason, n) in rejects.by_reason() {
         let detail = rejects.list().iter().rev().find(|r| r.reason == *reason).map_or("", |r| &r.detail);
-        rejected::note(Source::Http, &sender, reason, *n as u64, detail, at_ms);
+        rejected::note(Source::Http, &sender, reason.as_str(), *n as u64, detail, at_ms);
     }
 }
 

@@ -193,7 +193,7 @@ impl Batcher {
             if outcome == AckOutcome::Delivered {
                 metrics::accepted(Source::MqttDirect, accepted);
                 metrics::acknowledged(Source::MqttDirect, since.elapsed().as_secs_f64());
-                rejected.0.iter().for_each(|(reason, n)| metrics::rejected(Source::MqttDirect, reason, *n));
+                rejected.0.iter().for_each(|(reason, n)| metrics::rejected(Source::MqttDirect, reason.as_str(), *n));
             }
             // If the batcher has ended, no receiver is left.
             let _ = settled.send((runs, outcome));

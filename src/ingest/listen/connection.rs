@@ -23,7 +23,7 @@ use super::frames::{self, Frames, Limits, Next};
 use super::inflight::{AckResult, InFlight};
 use super::shared::{BYTES_MAX, LARGE_BYTES_MAX, Shared};
 use crate::config::ListenMqtt;
-use crate::decode::reasons::{NO_SUBSCRIPTION, PAYLOAD_TOO_LARGE, TOPIC_TOO_LONG};
+use crate::decode::RejectReason;
 use crate::ingest::mqtt::link::{AdmissionError, Message};
 
 /// Bytes per read. Small, because most devices send little and thousands are connected.
@@ -345,9 +345,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         let refused = error(&publish, topic, &self.shared.settings);
         if let Some(AdmissionError { reason, detail, .. }) = &refused {
-            self.shared.logs.unwanted(&self.client, topic, reason, detail);
+            self.shared.logs.unwanted(&self.client, topic, *reason, detail);
         } else if !self.shared.is_wanted(topic) {
-            self.shared.logs.unwanted(&self.client, topic, NO_SUBSCRIPTION, "no [[listen.mqtt.topics]] matches");
+            self.shared.logs.unwanted(
+                &self.client,
+                topic,
+                RejectReason::NoSubscription,
+                "no [[listen.mqtt.topics]] matches",
+            );
         }
         self.held = Some(Held { publish, refused, _gathered: gathered });
         self.pass_on_at_once();
@@ -485,12 +490,12 @@ fn error(publish: &Publish, topic: &str, settings: &ListenMqtt) -> Option<Admiss
         if topic.len() < oversize.topic_bytes {
             detail += &format!("; of its topic of {} bytes, {} are kept", oversize.topic_bytes, topic.len());
         }
-        return Some(AdmissionError { reason: PAYLOAD_TOO_LARGE, detail, payload_bytes });
+        return Some(AdmissionError { reason: RejectReason::PayloadTooLarge, detail, payload_bytes });
     }
     let is_long = topic.len() > *topic_max_bytes;
     is_long.then(|| {
         let detail = format!("a topic of {} bytes exceeds topic_max_bytes = {topic_max_bytes}", topic.len());
-        AdmissionError { reason: TOPIC_TOO_LONG, detail, payload_bytes }
+        AdmissionError { reason: RejectReason::TopicTooLong, detail, payload_bytes }
     })
 }
 

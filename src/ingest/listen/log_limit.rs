@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::connect::Client;
+use crate::decode::RejectReason;
 use crate::model::Clock;
 
 /// Lines of one kind within [`LOG_EVERY`].
@@ -97,12 +98,12 @@ impl LimitedLog {
     }
 
     /// Logs a message that becomes a dead letter because of its topic or its size.
-    pub(super) fn unwanted(&self, client: &Client, topic: &str, reason: &'static str, detail: &str) {
+    pub(super) fn unwanted(&self, client: &Client, topic: &str, reason: RejectReason, detail: &str) {
         let Client { shown, token, peer, .. } = client;
         self.unwanted.line(self.now_ms(), || {
             let topic: String = topic.chars().take(TOPIC_CHARS_MAX).collect();
             tracing::warn!(
-                client = shown, token, %peer, topic, reason, detail,
+                client = shown, token, %peer, topic, reason = reason.as_str(), detail,
                 "MQTT message kept as a dead letter"
             );
         });

@@ -18,7 +18,7 @@ use super::window::cause;
 use crate::ack::{Ack, AckOutcome};
 use crate::admission::IngestBatch;
 use crate::config::Retained;
-use crate::decode::reasons::QUEUE_FULL;
+use crate::decode::RejectReason;
 use crate::decode::sparkplug::Rebirth;
 use crate::model::Now;
 use crate::telemetry::metrics::{self, Source};
@@ -320,7 +320,7 @@ impl<'a> Connection<'a> {
             if outcome == AckOutcome::Delivered {
                 metrics::accepted(Source::Mqtt, accepted);
                 metrics::acknowledged(Source::Mqtt, since.elapsed().as_secs_f64());
-                rejected.0.iter().for_each(|(reason, n)| metrics::rejected(Source::Mqtt, reason, *n));
+                rejected.0.iter().for_each(|(reason, n)| metrics::rejected(Source::Mqtt, reason.as_str(), *n));
             }
             // If the broker's task has ended, no receiver is left.
             let _ = settled.send((group, outcome));
@@ -363,7 +363,7 @@ impl<'a> Connection<'a> {
             return;
         }
         metrics::received(Source::Mqtt, n);
-        metrics::rejected(Source::Mqtt, QUEUE_FULL, n);
+        metrics::rejected(Source::Mqtt, RejectReason::QueueFull.as_str(), n);
         self.unlogged += n;
         if self.logged.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
             let broker = &self.broker.name;

@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use crate::decode::RejectReason;
+
 /// The acknowledgement that a message requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::ingest) enum Receipt {
@@ -31,8 +33,8 @@ pub(in crate::ingest) struct Message {
 /// Why a message is not decoded.
 #[derive(Debug)]
 pub(in crate::ingest) struct AdmissionError {
-    /// One of [`crate::decode::reasons`].
-    pub(in crate::ingest) reason: &'static str,
+    /// The reason of the dead letter.
+    pub(in crate::ingest) reason: RejectReason,
     /// For a person.
     pub(in crate::ingest) detail: String,
     /// Size of the payload as sent; the message may contain only its beginning.

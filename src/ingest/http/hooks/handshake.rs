@@ -7,10 +7,10 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use serde_json::json;
 
-use crate::decode::reasons;
+use crate::decode::RejectReason;
 use crate::ingest::http::answer::json;
 
-pub(super) const CONFIRMATION: &str = reasons::DESTINATION_CONFIRMATION;
+pub(super) const CONFIRMATION: RejectReason = RejectReason::DestinationConfirmation;
 
 /// Event Grid's event type: `SubscriptionValidation`, `Notification`, `SubscriptionDeletion`.
 const EVENT_GRID: HeaderName = HeaderName::from_static("aeg-event-type");

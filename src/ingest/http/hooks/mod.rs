@@ -127,7 +127,7 @@ async fn read(
     let first = rejects.list().first().zip(kept.filter(|body| !body.is_empty()));
     let dead_letter = first.map(|(reject, body)| {
         let topic = target.written();
-        DeadLetter::keep(received_at_ms, Source::Http.label(), topic, &body, reject.reason, &reject.detail)
+        DeadLetter::keep(received_at_ms, Source::Http.label(), topic, &body, reject.reason.as_str(), &reject.detail)
     });
     let (accepted, kept) = (batch.len(), dead_letter.is_some());
     pipeline::deliver_with(shared, batch, dead_letter.into_iter().collect(), held, PATIENCE).await?;
@@ -139,7 +139,8 @@ async fn read(
 /// kept as a dead letter, and the log says how to find it.
 async fn confirmation(shared: &Shared, target: &Target, received: ReceivedBody) -> Result<Response, IngestError> {
     let now_ms = shared.clock.now().wall_ms;
-    let (reason, detail) = (handshake::CONFIRMATION, "open the payload's enableUrl to allow AWS IoT to post here");
+    let (reason, detail) =
+        (handshake::CONFIRMATION.as_str(), "open the payload's enableUrl to allow AWS IoT to post here");
     let dead_letter = DeadLetter::keep(now_ms, Source::Http.label(), target.written(), &received.bytes, reason, detail);
     pipeline::deliver_with(shared, Default::default(), vec![dead_letter], received.held, PATIENCE).await?;
     tracing::warn!(

@@ -27,7 +27,7 @@ use super::encoding::Encoding;
 use super::error::IngestError;
 use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::{HEALTH, PING, QUERY, WRITE_V1, WRITE_V2, WRITE_V3};
-use crate::decode::{Format, Rejects, TsUnit, reasons};
+use crate::decode::{Format, RejectReason, Rejects, TsUnit};
 use crate::telemetry::metrics::{self, Source};
 
 /// Size limit of the body of a query.
@@ -74,7 +74,7 @@ async fn take(shared: &Shared, dialect: Dialect, parts: &Parts, body: Body) -> R
     let (decoded, held) = pipeline::decode(shared, received, options).await?;
     pipeline::count(&decoded.batch, &decoded.rejects, || shared.sender(parts), decoded.received_at_ms);
     if all_or_nothing && !decoded.rejects.is_empty() {
-        metrics::rejected(Source::Http, reasons::NOT_ALL_GOOD, decoded.batch.len() as u64);
+        metrics::rejected(Source::Http, RejectReason::NotAllGood.as_str(), decoded.batch.len() as u64);
         return Ok(dialect.nothing_taken(&decoded.rejects, &decoded.quoted));
     }
     let accepted = decoded.batch.len();

@@ -7,7 +7,7 @@ use super::readings::tokens_file;
 use super::rig::{Answer, Request, Rig, decoding, post};
 use crate::ack::Ack;
 use crate::dead_letters::redecode::Redecoder;
-use crate::decode::reasons;
+use crate::decode::RejectReason;
 use crate::model::{DeadLetter, Reading, Value};
 
 fn hook(target: &str, body: impl Into<Vec<u8>>) -> Request {
@@ -65,7 +65,10 @@ async fn what_is_not_understood_is_kept_and_can_be_read_again() {
     let (answer, readings, dead) = kept(&mut rig, hook(target, body)).await;
     assert_eq!((answer.status, readings.len(), &answer.json()["rejected"]), (200, 1, &1.into()));
     let [dead_letter] = &dead[..] else { panic!("{dead:?}") };
-    assert_eq!((dead_letter.source.as_str(), dead_letter.reason.as_str()), ("http", reasons::MISSING_SENSOR_ID));
+    assert_eq!(
+        (dead_letter.source.as_str(), dead_letter.reason.as_str()),
+        ("http", RejectReason::MissingSensorId.as_str())
+    );
     assert_eq!(
         (dead_letter.topic.as_str(), dead_letter.payload.as_slice()),
         ("/v1/hooks/json?topic=a/b", body.as_bytes())
@@ -79,10 +82,13 @@ async fn what_is_not_understood_is_kept_and_can_be_read_again() {
     let again = reader.read(&whole);
     let reading = &again.batch.to_readings()[0];
     assert_eq!((reading.sensor_id.as_str(), reading.ts_ms, again.rejected), ("S1", whole.received_at_ms, 0));
-    assert_eq!(reader.read(&dead[0]).reason(), Some(reasons::INVALID_JSON));
+    assert_eq!(reader.read(&dead[0]).reason(), Some(RejectReason::InvalidJson.as_str()));
     let other = DeadLetter { topic: "/v1/hooks/gone".into(), ..whole };
-    assert_eq!(reader.read(&other).reason(), Some(reasons::UNKNOWN_FORMAT));
-    assert_eq!(reader.read(&DeadLetter { topic: "x".into(), ..other }).reason(), Some(reasons::UNKNOWN_FORMAT));
+    assert_eq!(reader.read(&other).reason(), Some(RejectReason::UnknownFormat.as_str()));
+    assert_eq!(
+        reader.read(&DeadLetter { topic: "x".into(), ..other }).reason(),
+        Some(RejectReason::UnknownFormat.as_str())
+    );
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use super::target::SetupError;
 use crate::config::{Decoding, Limits, Retained, Subscription};
 use crate::decode::sparkplug::{Rebirth, Sparkplug};
 use crate::decode::topic::{TopicTemplate, filter_matches};
-use crate::decode::{self, Context, Decoder, Formats, Rejects, TsUnit, reasons, sparkplug};
+use crate::decode::{self, Context, Decoder, Formats, RejectReason, Rejects, TsUnit, sparkplug};
 use crate::model::batch::NAMES_MAX;
 use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 
@@ -101,7 +101,7 @@ pub(in crate::ingest) enum Take {
 
 /// Rejects per reason. A list, because there are few reasons.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Rejected(pub(in crate::ingest) Vec<(&'static str, u64)>);
+pub(crate) struct Rejected(pub(in crate::ingest) Vec<(RejectReason, u64)>);
 
 impl Rejected {
     fn add(&mut self, rejects: &Rejects) {
@@ -331,7 +331,7 @@ impl Collector {
             self.messages += 1;
             return Ok(());
         }
-        let is_crowded = self.rejects.by_reason().iter().any(|(reason, _)| *reason == reasons::TOO_MANY_FIELD_NAMES);
+        let is_crowded = self.rejects.by_reason().iter().any(|(reason, _)| *reason == RejectReason::TooManyFieldNames);
         if is_crowded && self.messages > 0 {
             self.batch.rollback(mark);
             return Err(NoRoom);
@@ -353,26 +353,26 @@ impl Collector {
             return rejects.push(0, refused.reason, refused.detail.clone());
         }
         let (Ok(route), Ok(topic)) = (route, std::str::from_utf8(&message.topic)) else {
-            return rejects.push(0, reasons::INVALID_UTF8, "the topic is not valid UTF-8");
+            return rejects.push(0, RejectReason::InvalidUtf8, "the topic is not valid UTF-8");
         };
         if message.payload.is_empty() {
-            return rejects.push(0, reasons::EMPTY_PAYLOAD, "the message has no payload");
+            return rejects.push(0, RejectReason::EmptyPayload, "the message has no payload");
         }
         if message.payload.len() > payload_bytes_max {
             let n = message.payload.len();
             let detail = format!("the payload of {n} bytes exceeds packet_max_bytes = {payload_bytes_max}");
-            return rejects.push(0, reasons::PAYLOAD_TOO_LARGE, detail);
+            return rejects.push(0, RejectReason::PayloadTooLarge, detail);
         }
         let Some(route) = route.map(|at| &routes[at]) else {
-            return rejects.push(0, reasons::NO_SUBSCRIPTION, "no configured subscription matches this topic");
+            return rejects.push(0, RejectReason::NoSubscription, "no configured subscription matches this topic");
         };
         if let PayloadDecoder::Unknown = route.how {
             let detail = format!("unknown format `{}`", route.format_name);
-            return rejects.push(0, reasons::UNKNOWN_FORMAT, detail);
+            return rejects.push(0, RejectReason::UnknownFormat, detail);
         }
         let Some(mut captured) = route.template.capture(topic) else {
             let detail = format!("the topic does not match the template `{}`", route.topic);
-            return rejects.push(0, reasons::TOPIC_MISMATCH, detail);
+            return rejects.push(0, RejectReason::TopicMismatch, detail);
         };
         for name in &route.user_property_tags {
             let given = message.properties.iter().find(|(key, value)| key == name && !value.is_empty());
@@ -404,5 +404,5 @@ fn dead_letter(source: &str, message: &Message, received_at_ms: i64, first: &dec
     let topic = String::from_utf8_lossy(&message.topic);
     let payload_bytes = message.refused.as_ref().map_or(message.payload.len(), |refused| refused.payload_bytes);
     let payload = (&message.payload[..], payload_bytes);
-    DeadLetter::keep_part(received_at_ms, source, topic, payload, first.reason, &first.detail)
+    DeadLetter::keep_part(received_at_ms, source, topic, payload, first.reason.as_str(), &first.detail)
 }

@@ -52,7 +52,7 @@ fn a_subscription_has_a_zone_of_its_own() {
     collector.take(&message("u/S", payload), NOW_MS).unwrap();
     let gathered = collector.finish();
     assert_eq!(gathered.batch.to_readings()[0].ts_ms, 1_709_267_400_000);
-    assert_eq!(gathered.rejected.0, [(reasons::BAD_TIMESTAMP, 1)], "limits.zone is not set");
+    assert_eq!(gathered.rejected.0, [(RejectReason::BadTimestamp, 1)], "limits.zone is not set");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_message_with_good_and_bad_readings_gives_the_good_ones_and_one_dead_letter(
     let [dead_letter] = &gathered.dead[..] else { panic!("{:?}", gathered.dead) };
     assert_eq!(
         (dead_letter.reason.as_str(), dead_letter.payload.as_slice()),
-        (reasons::NOT_AN_OBJECT, payload.as_bytes())
+        (RejectReason::NotAnObject.as_str(), payload.as_bytes())
     );
     assert_eq!((dead_letter.topic.as_str(), dead_letter.received_at_ms), ("S", NOW_MS));
 }
@@ -85,17 +85,20 @@ fn a_message_with_good_and_bad_readings_gives_the_good_ones_and_one_dead_letter(
 fn what_is_wrong_with_a_message_as_such_is_said() {
     let mut collector = collector(&[("a/+", "a/x/{sensor_id}", "json"), ("b/+", "b/{sensor_id}", "punchcard")]);
     let cases = [
-        (message("a/S", ""), reasons::EMPTY_PAYLOAD),
-        (message("a/S", vec![b' '; 100_001]), reasons::PAYLOAD_TOO_LARGE),
-        (message("a/S", "1"), reasons::TOPIC_MISMATCH),
-        (message("b/S", "1"), reasons::UNKNOWN_FORMAT),
-        (message("c/S", "1"), reasons::NO_SUBSCRIPTION),
-        (Message { topic: vec![0xff].into(), payload: vec![1].into(), ..Message::default() }, reasons::INVALID_UTF8),
+        (message("a/S", ""), RejectReason::EmptyPayload),
+        (message("a/S", vec![b' '; 100_001]), RejectReason::PayloadTooLarge),
+        (message("a/S", "1"), RejectReason::TopicMismatch),
+        (message("b/S", "1"), RejectReason::UnknownFormat),
+        (message("c/S", "1"), RejectReason::NoSubscription),
+        (
+            Message { topic: vec![0xff].into(), payload: vec![1].into(), ..Message::default() },
+            RejectReason::InvalidUtf8,
+        ),
     ];
     for (message, reason) in &cases {
         collector.take(message, NOW_MS).unwrap();
         let gathered = collector.finish();
-        assert_eq!(gathered.dead[0].reason, *reason);
+        assert_eq!(gathered.dead[0].reason, reason.as_str());
         assert_eq!(gathered.rejected.0, [(*reason, 1)]);
         assert!(gathered.batch.is_empty());
     }
