@@ -1,5 +1,5 @@
 //! The store interface: the requests that the flush stage and the read API send to a database, and the possible
-//! responses. [`mongo`] is the production implementation, [`memory`] a complete one for tests. Both pass the same
+//! responses. [`mongo`] is the production implementation, `memory` a complete one for tests. Both pass the same
 //! contract suite (`tests/servers/store_contract.rs`).
 //!
 //! The contract:

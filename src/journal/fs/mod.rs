@@ -1,5 +1,5 @@
 //! The file system interface of the journal. Tests use an implementation that injects faults, tears writes and loses
-//! data ([`memory`]). The real one ([`real`]) only calls the kernel.
+//! data (`memory`). The real one ([`real`]) only calls the kernel.
 //!
 //! All calls block. A caller without a dedicated thread uses `spawn_blocking`.
 
