@@ -41,8 +41,8 @@ if [[ " $* " != *" --ignored "* && " $* " != *" --include-ignored "* ]]; then
     export "CARGO_TARGET_${RUNNER}_RUNNER=timeout --verbose --kill-after=10 ${HOURBUCKET_TEST_LIMIT:-1800}"
 fi
 
-# Many tests wait: for a server to start, for an outage, for an interval. With three tests a core the cores are busy.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}
+# Many tests wait: for a server to start, for an outage, for an interval. With five tests on two cores both are busy.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((5 * $(nproc) / 2))}
 export RUSTC_WORKSPACE_WRAPPER=$REPO/tests/tools/rustc.sh
 
 step "cargo test"
