@@ -192,9 +192,11 @@ fn check(path: &str, text: &str, is_test: bool) -> Vec<String> {
     let mut found = shape(path, text);
     if !is_test && path.starts_with("src/") {
         let code = Code::read(path, text);
-        found.extend(string_errors(&code.text).into_iter().map(|line| {
-            format!("{path}:{line}: an error is a type of its own that implements `Error`, not a `String`")
-        }));
+        found.extend(
+            string_errors(&code.text)
+                .into_iter()
+                .map(|line| format!("{path}:{line}: use a type that implements `Error` for errors, not a `String`")),
+        );
         for (line, name) in &code.paths {
             let broken = [names(path, name), home(path, name), pure(path, name), layers(path, name)];
             found.extend(broken.into_iter().flatten().map(|rule| format!("{path}:{line}: `{name}`: {rule}")));
@@ -333,99 +335,8 @@ fn the_code_keeps_the_rules() {
 
 #[test]
 fn no_files_name_each_other() {
-    let all = files("src");
-    let is_test = test_only(&all);
-    let kept: Vec<_> = all.into_iter().filter(|(path, _)| !is_test(path)).collect();
-    let found = cycles::cycles(&kept);
+    let found = cycles::cycles(&product_files());
     assert!(found.is_empty(), "{} import cycles:\n{}", found.len(), found.join("\n"));
-}
-
-/// The import cycles of made-up files: path below `src` and text.
-fn import_cycles(files: &[(&str, &str)]) -> Vec<String> {
-    let files: Vec<_> =
-        files.iter().map(|(path, text)| (format!("src/{path}.rs"), format!("//! X.\n{text}\n"))).collect();
-    cycles::cycles(&files)
-}
-
-#[test]
-fn an_import_cycle_is_found() {
-    let found = import_cycles(&[("a", "use crate::b::B;"), ("b", "fn f() { crate::a::g(); }")]);
-    assert_eq!(found, ["src/a.rs:2 names `crate::b::B` of src/b.rs\n    src/b.rs:2 names `crate::a::g` of src/a.rs"]);
-    let found = import_cycles(&[("a", "use crate::b::B;"), ("b", "use crate::c::C;"), ("c", "use crate::a::A;")]);
-    assert_eq!(found.len(), 1, "three files make one cycle: {found:#?}");
-    assert_eq!(found[0].lines().count(), 3, "{found:#?}");
-    let exported = ("x/mod", "mod c;\npub use c::C;");
-    let found = import_cycles(&[("a", "use crate::x::C;"), exported, ("x/c", "use crate::a::A;\npub struct C;")]);
-    assert_eq!(found.len(), 1, "a re-export leads to the file that declares the item: {found:#?}");
-    assert!(found[0].contains("names `crate::x::C` of src/x/c.rs") && !found[0].contains("src/x/mod.rs"), "{found:#?}");
-    let found = import_cycles(&[("x/mod", "mod c;\npub struct P;\nfn f() { c::g(); }"), ("x/c", "use super::P;")]);
-    assert_eq!(found.len(), 1, "a parent and its child: {found:#?}");
-}
-
-#[test]
-fn an_import_cycle_is_found_whatever_its_names_look_like() {
-    // What a parent says that also has `P`; its child `c` names that.
-    for parent in [
-        "mod c;\nuse c::g as other;",
-        "mod c;\nuse c as d;\nfn f() { d::g(); }",
-        "mod c;\nuse self::{c::{self, C}};",
-        "mod c;\nfn f() -> Vec<c::C> {}",
-        "mod c;\npub use c::C;\nfn f(x: C) {}",
-        "mod c;\npub(super) use c::C as D;\nfn f(x: D) {}",
-        "mod c;\npub use c::g;\nfn f() { g(); }",
-        "mod c;\npub use c::g;\nfn f() { g::<u8>(); }",
-        "mod c;\npub use c::*;\nfn f(x: C) {}",
-        "mod c;\nuse c::*;",
-        "#[macro_use]\nmod c;\nfn f() { m!(); }",
-        "mod c;\nfn f() { crate::m!(); }",
-    ] {
-        let child = "use super::P;\npub struct C;\npub fn g() {}\nmacro_rules! m { () => {} }";
-        let found = import_cycles(&[("x/mod", &format!("{parent}\npub struct P;")), ("x/c", child)]);
-        assert_eq!(found.len(), 1, "{parent}: {found:#?}");
-    }
-    // How `a` names something of `x/c`, which names `a`.
-    for user in [
-        "use crate::x::D;",
-        "use crate::x::c::C;",
-        "use crate::x;\nfn f() { x::D::new(); }",
-        "use crate::x::c as y;\nfn f() { y::C::new(); }",
-        "use crate::y::E;",
-        "use crate::z::C;",
-        "macro_rules! n { () => { $crate::x::D } }",
-    ] {
-        let files = [
-            ("a", user),
-            ("x/mod", "pub mod c;\npub use c::C as D;"),
-            ("x/c", "use crate::a::A;\npub struct C;"),
-            ("y", "pub use crate::x::D as E;"),
-            ("z", "pub use crate::x::c::*;"),
-        ];
-        let found = import_cycles(&files);
-        assert_eq!(found.len(), 1, "{user}: {found:#?}");
-        assert!(found[0].ends_with("src/x/c.rs:2 names `crate::a::A` of src/a.rs"), "{user}: {found:#?}");
-    }
-}
-
-#[test]
-fn what_is_no_import_cycle_is_let_through() {
-    // What a parent says that also has `P`; its child `c` names that.
-    for parent in [
-        "mod c;",
-        "mod c;\npub use c::C;",
-        "mod c;\npub(crate) use self::c::{C, g as h};",
-        "pub mod c;\npub use c::*;",
-        "mod c;\nuse c as d;",
-        "mod c;\npub use c::g;\nstruct S { g: u8 }\nfn f(s: S) { s.g(); let g = s.g; }",
-        "mod c;\n// c::g();\nconst X: &str = \"c::g()\";\n#[cfg(test)]\nmod tests { use super::c::C; }",
-    ] {
-        let child = "use super::P;\npub struct C;\npub fn g() {}";
-        let found = import_cycles(&[("x/mod", &format!("{parent}\npub struct P;")), ("x/c", child)]);
-        assert!(found.is_empty(), "{parent}: {found:#?}");
-    }
-    let down = [("a", "use crate::b::B;\nuse crate::c::C;"), ("b", "use crate::c::C;"), ("c", "use chrono::Utc;")];
-    assert!(import_cycles(&down).is_empty());
-    let foreign = [("x/mod", "mod c;\npub use chrono::Utc;\nfn f() { c::g(); }"), ("x/c", "use super::Utc;")];
-    assert!(import_cycles(&foreign).is_empty(), "an item of another crate is nobody's");
 }
 
 /// A file that no program names is compiled by nobody, and its tests never run.
@@ -577,6 +488,14 @@ fn test_only(sources: &[(String, String)]) -> impl Fn(&str) -> bool + use<> {
     move |path| modules.iter().any(|prefix| path.starts_with(prefix))
 }
 
+/// The files of `src` that are not compiled for tests only.
+fn product_files() -> Vec<(String, String)> {
+    let mut all = files("src");
+    let is_test = test_only(&all);
+    all.retain(|(path, _)| !is_test(path));
+    all
+}
+
 fn glossary() -> Glossary {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/glossary.md");
     Glossary::read(&fs::read_to_string(path).unwrap())
@@ -584,10 +503,7 @@ fn glossary() -> Glossary {
 
 #[test]
 fn every_public_type_of_the_pipeline_is_in_the_glossary_and_no_other() {
-    let all = files("src");
-    let is_test = test_only(&all);
-    let kept: Vec<_> = all.into_iter().filter(|(path, _)| !is_test(path)).collect();
-    let found = glossary().check_types(&kept);
+    let found = glossary().check_types(&product_files());
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 

@@ -49,17 +49,17 @@ struct Ready {
 /// Why a reload changed nothing.
 #[derive(Debug, thiserror::Error)]
 enum ReloadError {
-    #[error("{0}")]
+    #[error(transparent)]
     Config(#[from] ConfigErrors),
-    #[error("{0}")]
+    #[error(transparent)]
     Conflict(#[from] ReloadConflict),
-    #[error("{0}")]
+    #[error(transparent)]
     Tokens(#[from] TokensError),
     #[error("{port}: {source}")]
     Certificates { port: &'static str, source: Box<TlsError> },
-    #[error("{0}")]
+    #[error(transparent)]
     Level(#[from] log::LogError),
-    #[error("{0}")]
+    #[error(transparent)]
     Task(#[from] JoinError),
 }
 

@@ -13,27 +13,27 @@ use crate::journal::JournalError;
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The admin port.
-    #[error("{0}")]
+    #[error(transparent)]
     Admin(#[from] AdminError),
     /// The port for readings over HTTP.
-    #[error("{0}")]
+    #[error(transparent)]
     Http(#[from] HttpError),
     /// The port for MQTT devices.
-    #[error("{0}")]
+    #[error(transparent)]
     MqttListener(#[from] ListenError),
     /// The tokens of readers, if the HTTP port is disabled.
-    #[error("{0}")]
+    #[error(transparent)]
     Tokens(#[from] TokensError),
     /// The connection to a broker.
-    #[error("{0}")]
+    #[error(transparent)]
     Broker(#[from] SetupError),
     /// The journal cannot be opened.
-    #[error("{0}")]
+    #[error(transparent)]
     Journal(#[from] JournalError),
     /// The task that opens the journal panicked.
-    #[error("{0}")]
-    JournalTask(#[source] JoinError),
+    #[error(transparent)]
+    JournalTask(JoinError),
     /// The threads of the journal.
-    #[error("{0}")]
-    JournalThreads(#[source] std::io::Error),
+    #[error(transparent)]
+    JournalThreads(std::io::Error),
 }

@@ -165,7 +165,7 @@ mod tests {
     fn all_lists_each_variant_once_in_order() {
         let positions: Vec<usize> = RejectReason::ALL.iter().map(|reason| *reason as usize).collect();
         assert_eq!(positions, (0..RejectReason::ALL.len()).collect::<Vec<_>>());
-        // The file declares each variant on a line of its own.
+        // The file declares each variant on a separate line.
         let declared =
             include_str!("reasons.rs").lines().filter(|line| line.starts_with("    ") && line.contains(" => \""));
         assert_eq!(declared.count(), RejectReason::ALL.len());

@@ -127,7 +127,7 @@ impl Modules {
     }
 
     /// The module that declares the item of a path, which is read in `scope`; none for an item of another crate, of the
-    /// language or of nobody, and for a module itself.
+    /// language or one that nothing declares, and for a module itself.
     fn declaring(&self, scope: &str, path: &str, depth: usize) -> Option<String> {
         match path.strip_prefix("crate::") {
             Some(path) => self.item("crate", path, true, depth),
@@ -185,4 +185,92 @@ fn is_item(line: &str, name: &str) -> bool {
         || name.contains(char::is_uppercase)
         || name.ends_with('!')
         || line.match_indices(name).any(|(at, _)| is_function(at))
+}
+
+/// The import cycles of made-up files: path below `src` and text.
+fn import_cycles(files: &[(&str, &str)]) -> Vec<String> {
+    let files: Vec<_> =
+        files.iter().map(|(path, text)| (format!("src/{path}.rs"), format!("//! X.\n{text}\n"))).collect();
+    cycles(&files)
+}
+
+#[test]
+fn an_import_cycle_is_found() {
+    let found = import_cycles(&[("a", "use crate::b::B;"), ("b", "fn f() { crate::a::g(); }")]);
+    assert_eq!(found, ["src/a.rs:2 names `crate::b::B` of src/b.rs\n    src/b.rs:2 names `crate::a::g` of src/a.rs"]);
+    let found = import_cycles(&[("a", "use crate::b::B;"), ("b", "use crate::c::C;"), ("c", "use crate::a::A;")]);
+    assert_eq!(found.len(), 1, "three files make one cycle: {found:#?}");
+    assert_eq!(found[0].lines().count(), 3, "{found:#?}");
+    let exported = ("x/mod", "mod c;\npub use c::C;");
+    let found = import_cycles(&[("a", "use crate::x::C;"), exported, ("x/c", "use crate::a::A;\npub struct C;")]);
+    assert_eq!(found.len(), 1, "a re-export leads to the file that declares the item: {found:#?}");
+    assert!(found[0].contains("names `crate::x::C` of src/x/c.rs") && !found[0].contains("src/x/mod.rs"), "{found:#?}");
+    let found = import_cycles(&[("x/mod", "mod c;\npub struct P;\nfn f() { c::g(); }"), ("x/c", "use super::P;")]);
+    assert_eq!(found.len(), 1, "a parent and its child: {found:#?}");
+}
+
+#[test]
+fn an_import_cycle_is_found_whatever_its_names_look_like() {
+    // What a parent says that also has `P`; its child `c` names that.
+    for parent in [
+        "mod c;\nuse c::g as other;",
+        "mod c;\nuse c as d;\nfn f() { d::g(); }",
+        "mod c;\nuse self::{c::{self, C}};",
+        "mod c;\nfn f() -> Vec<c::C> {}",
+        "mod c;\npub use c::C;\nfn f(x: C) {}",
+        "mod c;\npub(super) use c::C as D;\nfn f(x: D) {}",
+        "mod c;\npub use c::g;\nfn f() { g(); }",
+        "mod c;\npub use c::g;\nfn f() { g::<u8>(); }",
+        "mod c;\npub use c::*;\nfn f(x: C) {}",
+        "mod c;\nuse c::*;",
+        "#[macro_use]\nmod c;\nfn f() { m!(); }",
+        "mod c;\nfn f() { crate::m!(); }",
+    ] {
+        let child = "use super::P;\npub struct C;\npub fn g() {}\nmacro_rules! m { () => {} }";
+        let found = import_cycles(&[("x/mod", &format!("{parent}\npub struct P;")), ("x/c", child)]);
+        assert_eq!(found.len(), 1, "{parent}: {found:#?}");
+    }
+    // How `a` names something of `x/c`, which names `a`.
+    for user in [
+        "use crate::x::D;",
+        "use crate::x::c::C;",
+        "use crate::x;\nfn f() { x::D::new(); }",
+        "use crate::x::c as y;\nfn f() { y::C::new(); }",
+        "use crate::y::E;",
+        "use crate::z::C;",
+        "macro_rules! n { () => { $crate::x::D } }",
+    ] {
+        let files = [
+            ("a", user),
+            ("x/mod", "pub mod c;\npub use c::C as D;"),
+            ("x/c", "use crate::a::A;\npub struct C;"),
+            ("y", "pub use crate::x::D as E;"),
+            ("z", "pub use crate::x::c::*;"),
+        ];
+        let found = import_cycles(&files);
+        assert_eq!(found.len(), 1, "{user}: {found:#?}");
+        assert!(found[0].ends_with("src/x/c.rs:2 names `crate::a::A` of src/a.rs"), "{user}: {found:#?}");
+    }
+}
+
+#[test]
+fn what_is_no_import_cycle_is_let_through() {
+    // What a parent says that also has `P`; its child `c` names that.
+    for parent in [
+        "mod c;",
+        "mod c;\npub use c::C;",
+        "mod c;\npub(crate) use self::c::{C, g as h};",
+        "pub mod c;\npub use c::*;",
+        "mod c;\nuse c as d;",
+        "mod c;\npub use c::g;\nstruct S { g: u8 }\nfn f(s: S) { s.g(); let g = s.g; }",
+        "mod c;\n// c::g();\nconst X: &str = \"c::g()\";\n#[cfg(test)]\nmod tests { use super::c::C; }",
+    ] {
+        let child = "use super::P;\npub struct C;\npub fn g() {}";
+        let found = import_cycles(&[("x/mod", &format!("{parent}\npub struct P;")), ("x/c", child)]);
+        assert!(found.is_empty(), "{parent}: {found:#?}");
+    }
+    let down = [("a", "use crate::b::B;\nuse crate::c::C;"), ("b", "use crate::c::C;"), ("c", "use chrono::Utc;")];
+    assert!(import_cycles(&down).is_empty());
+    let foreign = [("x/mod", "mod c;\npub use chrono::Utc;\nfn f() { c::g(); }"), ("x/c", "use super::Utc;")];
+    assert!(import_cycles(&foreign).is_empty(), "an item of another crate belongs to no file");
 }

@@ -14,16 +14,12 @@ use crate::support::large::{self, STEP_MS};
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::mosquitto::Mosquitto;
 use crate::support::service::Service;
-use crate::support::{block_on, stored, wait_until};
+use crate::support::{block_on, setting, stored, wait_until};
 use hourbucket::config::StoreMode;
 use mongodb::bson::{DateTime, Document, doc};
 
 /// Everything settles within this; two cores are shared by all of it.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-fn setting(name: &str, default: usize) -> usize {
-    std::env::var(name).map_or(default, |n| n.parse().unwrap_or_else(|_| panic!("{name} is a number")))
-}
 
 fn config(broker: &Mosquitto, mode: &str, more: &str) -> String {
     format!(
@@ -121,8 +117,7 @@ fn wait_until_all_are_counted(service: &Service, uri: &str, sent: u64) {
         }
         let metrics = service.metrics();
         let idle = metrics.get("oldest_unstored_seconds") == 0.0 && metrics.get("readings_in_flight") == 0.0;
-        let settled = metrics.get("readings_stored_total") + metrics.get("readings_duplicate_total");
-        if idle && settled == metrics.get("readings_accepted_total") && counted >= sent {
+        if idle && metrics.is_settled() && counted >= sent {
             return;
         }
         let state = || (service.get_admin("/readyz"), metrics.text());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::mongod::Mongod;
 use crate::support::service::Service;
-use crate::support::wait_until;
+use crate::support::{setting, wait_until};
 
 const MIB: u64 = 1 << 20;
 /// The configured budgets.
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(240);
 
 /// How many times the budgets and the input are taken.
 fn scale() -> u64 {
-    std::env::var("HOURBUCKET_HOSTILE").map_or(1, |n| n.parse().expect("HOURBUCKET_HOSTILE is a number"))
+    setting("HOURBUCKET_HOSTILE", 1)
 }
 
 /// The kinds of input.

@@ -17,7 +17,7 @@ use crate::support::mongod::{Mongod, python_packages, unique_database};
 use crate::support::raw_mqtt::{Raw, connect, packet, publish};
 use crate::support::service::Service;
 use crate::support::stored::Stored;
-use crate::support::{free_port, stored, wait_until};
+use crate::support::{free_port, setting, stored, wait_until};
 use hourbucket::ingest::tokens::hash_secret;
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -246,5 +246,5 @@ fn many_connections_are_held() {
 #[test]
 #[ignore = "ten thousand connections: needs as many open files twice"]
 fn ten_thousand_connections_are_held() {
-    held(std::env::var("HOURBUCKET_CONNECTIONS").map_or(10_000, |n| n.parse().expect("a number")));
+    held(setting("HOURBUCKET_CONNECTIONS", 10_000));
 }

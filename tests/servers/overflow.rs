@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
 use crate::support::stored::{self, Stored};
-use crate::support::{block_on, wait_until};
+use crate::support::{block_on, setting, wait_until};
 use futures_util::TryStreamExt;
 use hourbucket::config;
 use hourbucket::maintain::Selection;
@@ -346,7 +346,7 @@ async fn reconcile_and_convert_know_the_pages_of_a_time_series_bucket() {
 
 /// How many names the service is sent.
 fn names() -> i64 {
-    std::env::var("HOURBUCKET_NAMES").map_or(250_000, |n| n.parse().unwrap())
+    setting("HOURBUCKET_NAMES", 250_000)
 }
 
 /// Bytes of the largest document of `sensor_buckets`.

@@ -18,7 +18,7 @@ use crate::support::mosquitto::Mosquitto;
 use crate::support::replica_set::ReplicaSet;
 use crate::support::service::Service;
 use crate::support::stored::{self, Stored};
-use crate::support::{block_on, wait_until};
+use crate::support::{block_on, setting, wait_until};
 
 /// Everything settles within this; two cores are shared by all of it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -27,10 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 fn one_at_a_time() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |n| n.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
 /// Compares what every member has with what was sent.

@@ -12,8 +12,7 @@ use crate::support::mongod::{Mongod, unique_database};
 use crate::support::mosquitto::Mosquitto;
 use crate::support::service::Service;
 use crate::support::stored::{self, Stored};
-use crate::support::{block_on, wait_until};
-use mongodb::bson::{Document, doc};
+use crate::support::wait_until;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const MESSAGES: i64 = 4_000;
@@ -48,23 +47,10 @@ fn publish(broker: &Mosquitto, topic: &str, readings: &[Stored]) -> Child {
     tool
 }
 
-/// Readings that all summaries count together. In time-series mode measurements come a moment before their summary, so
-/// [`stored::readings`], which compares the two, is for a store at rest.
-fn counted(uri: &str, database: &str) -> usize {
-    block_on(async {
-        let client = mongodb::Client::with_uri_str(uri).await.unwrap();
-        let pages = client.database(database).collection::<Document>("sensor_buckets");
-        let sum = [doc! { "$group": { "_id": null, "n": { "$sum": "$count" } } }];
-        let mut cursor = pages.aggregate(sum).await.unwrap();
-        if !cursor.advance().await.unwrap() {
-            return 0;
-        }
-        cursor.deserialize_current().unwrap().get_i32("n").unwrap() as usize
-    })
-}
-
 fn wait_stored(uri: &str, database: &str, sent: Vec<Stored>) {
-    wait_until("everything is stored", PATIENCE, || (counted(uri, database) >= sent.len()).then_some(()));
+    wait_until("everything is stored", PATIENCE, || {
+        (stored::counted(uri, database) >= sent.len() as u64).then_some(())
+    });
     stored::exactly_once(&stored::readings(uri, database), sent);
 }
 
@@ -118,8 +104,8 @@ fn an_instance_is_replaced_and_its_journal_comes_later() {
         let last = stored::readings(&uri, &database).keys().map(|(_, _, n)| *n).max();
         (last == Some(MESSAGES - 1) && text.contains("hourbucket_mqtt_unacked")).then_some(())
     });
-    let without = counted(&uri, &database);
-    assert!(without < sent.len(), "nothing was in the first one's journal: the test shows nothing");
+    let without = stored::counted(&uri, &database);
+    assert!(without < sent.len() as u64, "nothing was in the first one's journal: the test shows nothing");
     // Whoever finds the disk starts an instance on it that takes nothing new.
     std::fs::write(first.dir().join("hourbucket.toml"), "flush.max_age = \"300ms\"\n").unwrap();
     first.restart();

@@ -28,25 +28,6 @@ impl Sim {
         self.pages.series.retain(|(_, start), _| Span::HOUR.end(*start) + HOUR > line_ms);
     }
 
-    /// The end of the quarantine: what still fails then becomes dead letters. With nothing else wrong, that happens only to
-    /// expired buckets.
-    pub(super) fn give_up(&mut self) {
-        let mut given_up = vec![];
-        for shard in self.instances.iter_mut().flat_map(|instance| &mut instance.process.shards) {
-            shard.set_store_answers(true);
-            given_up.extend(shard.take_rejected_rows());
-        }
-        for rejected in given_up {
-            for row in rejected.rows.iter() {
-                let start = Span::HOUR.floor(row.ts_ms);
-                assert!(self.is_expired(start), "seed {}: {start:?} was given up: {}", self.seed, rejected.detail);
-                // Kept, if not as a page.
-                self.stored.insert((rejected.sensor_id.to_string(), row.key()));
-            }
-            rejected.acks.delivered();
-        }
-    }
-
     /// `reconcile --repair` of one time-series bucket, to its end or not.
     pub(super) fn reconcile(&mut self) {
         let buckets = self.pages.series.len();

@@ -10,6 +10,8 @@
 
 #[path = "beside.rs"]
 mod beside;
+#[path = "end.rs"]
+mod end;
 #[path = "queries.rs"]
 mod queries;
 
@@ -523,77 +525,6 @@ impl Sim {
             let write = self.zombies.swap_remove(self.rng.usize(0..self.zombies.len()));
             if self.rng.bool() {
                 apply(&mut self.pages, &mut self.stored, &write);
-            }
-        }
-    }
-
-    /// Everything is well again: all must come to rest in a bounded number of rounds. What retention removed in part may
-    /// be left with pages of both storage modes, which only the end of its quarantine resolves; see [`Sim::give_up`].
-    fn drain(&mut self) {
-        self.faulty = false;
-        for round in 0..30_000 {
-            let ms = if round < 20_000 { 10 } else { 100 };
-            self.now = Now { wall_ms: self.now.wall_ms + ms, mono_ms: self.now.mono_ms + ms as u64 };
-            self.zombie();
-            for i in 0..self.instances.len() {
-                self.sync(i);
-                self.route(i);
-                self.instances[i].process.shards.iter_mut().for_each(Shard::drain);
-                self.take_jobs(i);
-                while !self.instances[i].process.jobs.is_empty() {
-                    self.work(i);
-                }
-                while !self.instances[i].process.answers.is_empty() {
-                    self.answer(i);
-                }
-            }
-            if round >= 20_000 {
-                self.give_up();
-            }
-            self.settle_outcomes();
-            let rest = |p: &Process| p.backlog.is_empty() && p.shards.iter().all(Shard::empty);
-            if self.zombies.is_empty() && self.instances.iter().all(|i| rest(&i.process)) {
-                return;
-            }
-            assert!(round < 29_999, "seed {}: not at rest: {:?}", self.seed, self.instances[0].process.shards);
-        }
-    }
-
-    fn check(&mut self) {
-        self.expire();
-        self.reconcile_interrupted();
-        if !self.journaled {
-            self.reconcile_leftovers();
-        }
-        if let Err(wrong) = self.pages.check(self.page.readings) {
-            panic!("seed {}: {wrong}; journaled: {}", self.seed, self.journaled);
-        }
-        for ((sensor, start, n), page) in &self.pages.pages {
-            // The fields of a statement's first reading always go (up to four, of 60 bytes at most): in the statement that
-            // begins the page, and in the one that fills it.
-            let (bytes, most) = (page.summary_bytes(), self.page.summary_bytes + 2 * 4 * 60);
-            assert!(bytes <= most, "seed {}: page {n} of {sensor} at {start:?}: summary of {bytes}", self.seed);
-        }
-        let mut stored: BTreeMap<Identity, u32> = BTreeMap::new();
-        for reading in self.pages.readings() {
-            *stored.entry(identity(reading)).or_default() += 1;
-        }
-        let is_expired = |id: &Identity| self.is_expired(Span::HOUR.floor(id.1.ts_ms));
-        for (id, n) in stored.iter().filter(|(id, _)| !is_expired(id)) {
-            let most = if self.receipt[id] { self.sent[id] } else { 1 };
-            assert!(*n <= most, "seed {}: stored {n} times, at most {most} were sent: {id:?}", self.seed);
-        }
-        for (id, acked) in self.acked.iter().filter(|(id, _)| !is_expired(id)) {
-            let least = if self.receipt[id] { *acked } else { 1 };
-            let n = stored.get(id).copied().unwrap_or(0);
-            assert!(n >= least, "seed {}: acknowledged {least}, stored {n}: {id:?}", self.seed);
-        }
-        for (i, instance) in self.instances.iter().enumerate() {
-            for entry in &instance.journal {
-                assert!(entry.stored, "seed {}: entry {} of instance {i} never settled", self.seed, entry.id);
-            }
-            for shard in &instance.process.shards {
-                assert_eq!(shard.usage().readings, 0);
             }
         }
     }

@@ -13,7 +13,7 @@ use hourbucket::store::mongo::MongoStore;
 use mongodb::bson::{Bson, DateTime, Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
 use mongodb::{Client, Database};
 
-use super::block_on;
+use super::{block_on, stored};
 
 /// Between two readings: a million of them take 50 minutes.
 pub const STEP_MS: i64 = 3;
@@ -101,15 +101,7 @@ pub fn counted(uri: &str, database: &str, sensor: &str) -> [(i64, i64); 2] {
 
 /// How many readings the summaries of a sensor count: cheap, whatever their number.
 pub fn summed(uri: &str, database: &str, sensor: &str) -> i64 {
-    with(uri, database, async |db| {
-        let count =
-            [doc! { "$match": { "sensor_id": sensor } }, doc! { "$group": { "_id": null, "n": { "$sum": "$count" } } }];
-        let mut cursor = db.collection::<Document>("sensor_buckets").aggregate(count).await.unwrap();
-        match cursor.advance().await.unwrap() {
-            true => i64::from(cursor.deserialize_current().unwrap().get_i32("n").unwrap()),
-            false => 0,
-        }
-    })
+    stored::counted_of(uri, database, doc! { "sensor_id": sensor }) as i64
 }
 
 fn with<T: Send>(uri: &str, database: &str, ask: impl AsyncFnOnce(Database) -> T + Send) -> T {

@@ -29,6 +29,7 @@ pub mod watch;
 use std::future::Future;
 use std::net::TcpListener;
 use std::ops::Range;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 /// Below the range from which the kernel takes ports for outgoing connections: none of these takes it in between.
@@ -46,6 +47,14 @@ pub fn free_port() -> u16 {
             return port;
         }
     }
+}
+
+/// A number of the environment, for the long runs.
+///
+/// # Panics
+/// It is not a number.
+pub fn setting<T: FromStr>(name: &str, default: T) -> T {
+    std::env::var(name).map_or(default, |n| n.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
 /// Waits until `condition` gives a value; blocks the thread.

@@ -148,8 +148,7 @@ impl Service {
             let (status, text) = self.get_admin("/metrics")?;
             let metrics = Metrics(text);
             let accepted = metrics.get("readings_accepted_total");
-            let settled = metrics.get("readings_stored_total") + metrics.get("readings_duplicate_total");
-            (status == 200 && accepted >= accepted_min as f64 && settled == accepted).then_some(metrics)
+            (status == 200 && accepted >= accepted_min as f64 && metrics.is_settled()).then_some(metrics)
         })
     }
 
@@ -191,6 +190,12 @@ impl Service {
 pub struct Metrics(String);
 
 impl Metrics {
+    /// Whether everything accepted is stored or known as a duplicate.
+    pub fn is_settled(&self) -> bool {
+        let settled = self.get("readings_stored_total") + self.get("readings_duplicate_total");
+        settled == self.get("readings_accepted_total")
+    }
+
     /// The sum of a metric over all its labels; `name` without the prefix `hourbucket_`. 0 where it is absent.
     pub fn get(&self, name: &str) -> f64 {
         self.series(name).map(|(_, value)| value).sum()

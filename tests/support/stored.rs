@@ -60,11 +60,16 @@ pub fn readings(uri: &str, database: &str) -> BTreeMap<Stored, u32> {
 /// The readings that the documents count, in either mode. Cheap, and true at any moment: [`readings`] compares documents
 /// with measurements that are read later, so nothing may be written meanwhile.
 pub fn counted(uri: &str, database: &str) -> u64 {
+    counted_of(uri, database, doc! {})
+}
+
+/// The same of the documents that match.
+pub fn counted_of(uri: &str, database: &str, filter: Document) -> u64 {
     block_on(async {
         let client = mongodb::Client::with_uri_str(uri).await.expect("a client");
         let buckets = client.database(database).collection::<Document>("sensor_buckets");
         let sum = doc! { "$group": { "_id": null, "n": { "$sum": "$count" } } };
-        let mut found = buckets.aggregate([sum]).await.expect("a sum");
+        let mut found = buckets.aggregate([doc! { "$match": filter }, sum]).await.expect("a sum");
         if !found.advance().await.expect("a sum") {
             return 0;
         }

@@ -206,9 +206,9 @@ pub(crate) fn tokens(settings: &ListenMqtt) -> Result<Option<Tokens>, TokensErro
 /// Why the port could not be opened with the files as they are.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CheckError {
-    #[error("{0}")]
+    #[error(transparent)]
     Tokens(#[from] TokensError),
-    #[error("{0}")]
+    #[error(transparent)]
     Certificates(#[from] CertificateError),
 }
 

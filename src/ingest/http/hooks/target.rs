@@ -119,7 +119,7 @@ impl Target {
         written
     }
 
-    /// The target of a dead letter by its `topic`; `None` if that is no URL of a hook.
+    /// The target of a dead letter by its `topic`; `None` if that is not the URL of a hook.
     pub(crate) fn read_back(written: &str) -> Option<Target> {
         let uri: Uri = written.parse().ok()?;
         let format = pairs(&format!("/?f={}", uri.path().strip_prefix(PREFIX)?).parse().ok()?)?.pop()?.1;

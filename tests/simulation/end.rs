@@ -1,0 +1,97 @@
+//! The end of a history: the faults stop, everything comes to rest, and what is stored is compared with what was sent and
+//! acknowledged.
+
+use super::*;
+
+impl Sim {
+    /// Everything is well again: all must come to rest in a bounded number of rounds. What retention removed in part may
+    /// be left with pages of both storage modes, which only the end of its quarantine resolves; see [`Sim::give_up`].
+    pub(super) fn drain(&mut self) {
+        self.faulty = false;
+        for round in 0..30_000 {
+            let ms = if round < 20_000 { 10 } else { 100 };
+            self.now = Now { wall_ms: self.now.wall_ms + ms, mono_ms: self.now.mono_ms + ms as u64 };
+            self.zombie();
+            for i in 0..self.instances.len() {
+                self.sync(i);
+                self.route(i);
+                self.instances[i].process.shards.iter_mut().for_each(Shard::drain);
+                self.take_jobs(i);
+                while !self.instances[i].process.jobs.is_empty() {
+                    self.work(i);
+                }
+                while !self.instances[i].process.answers.is_empty() {
+                    self.answer(i);
+                }
+            }
+            if round >= 20_000 {
+                self.give_up();
+            }
+            self.settle_outcomes();
+            let rest = |p: &Process| p.backlog.is_empty() && p.shards.iter().all(Shard::empty);
+            if self.zombies.is_empty() && self.instances.iter().all(|i| rest(&i.process)) {
+                return;
+            }
+            assert!(round < 29_999, "seed {}: not at rest: {:?}", self.seed, self.instances[0].process.shards);
+        }
+    }
+
+    /// The oracle.
+    pub(super) fn check(&mut self) {
+        self.expire();
+        self.reconcile_interrupted();
+        if !self.journaled {
+            self.reconcile_leftovers();
+        }
+        if let Err(wrong) = self.pages.check(self.page.readings) {
+            panic!("seed {}: {wrong}; journaled: {}", self.seed, self.journaled);
+        }
+        for ((sensor, start, n), page) in &self.pages.pages {
+            // The fields of a statement's first reading always go (up to four, of 60 bytes at most): in the statement that
+            // begins the page, and in the one that fills it.
+            let (bytes, most) = (page.summary_bytes(), self.page.summary_bytes + 2 * 4 * 60);
+            assert!(bytes <= most, "seed {}: page {n} of {sensor} at {start:?}: summary of {bytes}", self.seed);
+        }
+        let mut stored: BTreeMap<Identity, u32> = BTreeMap::new();
+        for reading in self.pages.readings() {
+            *stored.entry(identity(reading)).or_default() += 1;
+        }
+        let is_expired = |id: &Identity| self.is_expired(Span::HOUR.floor(id.1.ts_ms));
+        for (id, n) in stored.iter().filter(|(id, _)| !is_expired(id)) {
+            let most = if self.receipt[id] { self.sent[id] } else { 1 };
+            assert!(*n <= most, "seed {}: stored {n} times, at most {most} were sent: {id:?}", self.seed);
+        }
+        for (id, acked) in self.acked.iter().filter(|(id, _)| !is_expired(id)) {
+            let least = if self.receipt[id] { *acked } else { 1 };
+            let n = stored.get(id).copied().unwrap_or(0);
+            assert!(n >= least, "seed {}: acknowledged {least}, stored {n}: {id:?}", self.seed);
+        }
+        for (i, instance) in self.instances.iter().enumerate() {
+            for entry in &instance.journal {
+                assert!(entry.stored, "seed {}: entry {} of instance {i} never settled", self.seed, entry.id);
+            }
+            for shard in &instance.process.shards {
+                assert_eq!(shard.usage().readings, 0);
+            }
+        }
+    }
+
+    /// The end of the quarantine: what still fails then becomes dead letters. With nothing else wrong, that happens only to
+    /// expired buckets.
+    fn give_up(&mut self) {
+        let mut given_up = vec![];
+        for shard in self.instances.iter_mut().flat_map(|instance| &mut instance.process.shards) {
+            shard.set_store_answers(true);
+            given_up.extend(shard.take_rejected_rows());
+        }
+        for rejected in given_up {
+            for row in rejected.rows.iter() {
+                let start = Span::HOUR.floor(row.ts_ms);
+                assert!(self.is_expired(start), "seed {}: {start:?} was given up: {}", self.seed, rejected.detail);
+                // Kept, if not as a page.
+                self.stored.insert((rejected.sensor_id.to_string(), row.key()));
+            }
+            rejected.acks.delivered();
+        }
+    }
+}
