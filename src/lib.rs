@@ -32,6 +32,7 @@
 //! `ingest::listen::{codec, exchanges, frames, inflight}`, `latest::state`, `enrich::registry`, `read::{hours, merge}`.
 //! `tests/architecture.rs` enforces these rules.
 
+pub mod access;
 pub mod accumulate;
 pub mod ack;
 pub mod admin;

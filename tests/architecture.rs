@@ -42,7 +42,8 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("shutdown", &["admission", "telemetry", "config", "model"]),
     ("admission", &["ack", "model"]),
     ("systemd", &["config(Manager)"]),
-    ("ingest", &["decode", "admission", "ack", "model", "config", "telemetry"]),
+    ("access", &["model"]),
+    ("ingest", &["access", "decode", "admission", "ack", "model", "config", "telemetry"]),
     ("decode", &["model", "config(Limits|Line|Otlp|PointAttributes)"]),
     ("decode/decoder", &["model", "config(Decoding|Otlp|mapping|nearest)"]),
     ("decode/mapping", &["model", "config(mapping)"]),
@@ -96,7 +97,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         ],
     ),
     // Both ports are served by the same code, which lives with the larger one.
-    ("admin", &["ingest(http|tls|TlsStatus)", "read", "store(reading)", "telemetry", "config", "model"]),
+    ("admin", &["access", "ingest(http|tls|TlsStatus)", "read", "store(reading)", "telemetry", "config", "model"]),
     // The store uses the filter, so this names nothing that names the store.
     ("dead_letters", &["model", "maintain(report)"]),
     (

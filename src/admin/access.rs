@@ -10,7 +10,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::answer::ApiError;
-use crate::ingest::http::tokens::Tokens;
+use crate::access::{Grant, Tokens};
+use crate::model::Clock;
 
 /// The tokens in effect. A reload can replace them while requests are served.
 #[derive(Debug, Clone, Default)]
@@ -33,28 +34,61 @@ impl TokenSource {
 }
 
 /// Decides whether a request may read.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Access {
     tokens: TokenSource,
     is_loopback: bool,
+    clock: Arc<dyn Clock>,
+}
+
+/// Who reads, in the extensions of a request; `None` without tokens.
+#[derive(Debug, Clone)]
+pub(super) struct Reader(Option<Arc<Grant>>);
+
+impl Reader {
+    /// Checks whether it may read this sensor.
+    ///
+    /// # Errors
+    /// It may not.
+    pub(super) fn check(&self, sensor_id: &str) -> Result<(), ApiError> {
+        match &self.0 {
+            Some(grant) if !grant.may_read(sensor_id) => Err(ApiError::NotAllowed),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks whether it may read every sensor.
+    ///
+    /// # Errors
+    /// It may not.
+    pub(super) fn check_all(&self) -> Result<(), ApiError> {
+        match &self.0 {
+            Some(grant) if !grant.may_read_all() => Err(ApiError::NotAllowed),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it may read this sensor.
+    pub(super) fn may_read(&self, sensor_id: &str) -> bool {
+        self.check(sensor_id).is_ok()
+    }
 }
 
 impl Access {
     /// `listen` is the address of the port. Access without tokens requires loopback.
-    pub fn new(tokens: TokenSource, listen: SocketAddr) -> Access {
-        Access { tokens, is_loopback: listen.ip().to_canonical().is_loopback() }
+    pub fn new(tokens: TokenSource, listen: SocketAddr, clock: Arc<dyn Clock>) -> Access {
+        Access { tokens, is_loopback: listen.ip().to_canonical().is_loopback(), clock }
     }
 
-    /// The error response, or `None` if the request is authorized.
-    fn refuse(&self, headers: &HeaderMap) -> Option<Response> {
-        let Some(tokens) = self.tokens.current() else {
-            return match (self.is_loopback, is_local(headers)) {
-                (true, true) => None,
-                (true, false) => Some(ApiError::ForeignHost.into_response()),
-                (false, _) => Some(ApiError::NoTokens.into_response()),
-            };
-        };
-        tokens.refuse(headers)
+    /// Who reads, or the error response.
+    fn reader(&self, headers: &HeaderMap) -> Result<Reader, Box<Response>> {
+        let refuse = |error: ApiError| Err(Box::new(error.into_response()));
+        match (self.tokens.current(), self.is_loopback, is_local(headers)) {
+            (Some(tokens), _, _) => Ok(Reader(Some(tokens.reader(headers, self.clock.now().wall_ms)?))),
+            (None, true, true) => Ok(Reader(None)),
+            (None, true, false) => refuse(ApiError::ForeignHost),
+            (None, false, _) => refuse(ApiError::NoTokens),
+        }
     }
 }
 
@@ -71,10 +105,13 @@ fn is_local(headers: &HeaderMap) -> bool {
 }
 
 /// The middleware around the read API.
-pub(super) async fn guard(State(access): State<Access>, request: Request, next: Next) -> Response {
-    match access.refuse(request.headers()) {
-        None => next.run(request).await,
-        Some(refused) => refused,
+pub(super) async fn guard(State(access): State<Access>, mut request: Request, next: Next) -> Response {
+    match access.reader(request.headers()) {
+        Ok(reader) => {
+            request.extensions_mut().insert(reader);
+            next.run(request).await
+        }
+        Err(refused) => *refused,
     }
 }
 
@@ -87,9 +124,10 @@ mod tests {
     #[test]
     fn without_tokens_only_this_machine_reads_and_only_under_its_own_names() {
         let ask = |listen: &str, host: Option<&'static str>| {
-            let access = Access::new(TokenSource::default(), listen.parse().unwrap());
+            let clock = Arc::new(crate::model::SystemClock::new());
+            let access = Access::new(TokenSource::default(), listen.parse().unwrap(), clock);
             let headers = host.map(|host| (HOST, HeaderValue::from_static(host)));
-            access.refuse(&headers.into_iter().collect()).map_or(200, |r| r.status().as_u16())
+            access.reader(&headers.into_iter().collect()).map_or_else(|refused| refused.status().as_u16(), |_| 200)
         };
         for host in ["127.0.0.1:8081", "localhost:8081", "LOCALHOST", "[::1]:8081", "[::1]", "10.0.0.1"] {
             assert_eq!(ask("127.0.0.1:8081", Some(host)), 200, "{host}");

@@ -20,6 +20,8 @@ pub(super) enum ApiError {
          `Authorization: Bearer <id>.<secret>`"
     )]
     ForeignHost,
+    #[error("this token may not read what was requested (`read` in the tokens file)")]
+    NotAllowed,
     #[error("{name}: {problem}")]
     Parameter { name: &'static str, problem: String },
     #[error("invalid query string: {0}")]
@@ -44,7 +46,7 @@ impl ApiError {
 
     fn status(&self) -> StatusCode {
         match self {
-            ApiError::NoTokens | ApiError::ForeignHost => StatusCode::FORBIDDEN,
+            ApiError::NoTokens | ApiError::ForeignHost | ApiError::NotAllowed => StatusCode::FORBIDDEN,
             ApiError::Parameter { .. } | ApiError::Query(_) | ApiError::Path(_) => StatusCode::BAD_REQUEST,
             ApiError::Read(_) | ApiError::Off => StatusCode::SERVICE_UNAVAILABLE,
             ApiError::Internal => StatusCode::INTERNAL_SERVER_ERROR,
@@ -55,6 +57,7 @@ impl ApiError {
         match self {
             ApiError::NoTokens => "no_tokens",
             ApiError::ForeignHost => "foreign_host",
+            ApiError::NotAllowed => "not_allowed",
             ApiError::Parameter { .. } => "bad_parameter",
             ApiError::Query(_) => "bad_query",
             ApiError::Path(_) => "bad_path",

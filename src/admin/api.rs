@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::Extension;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -13,7 +14,7 @@ use axum::routing::get;
 use serde::Deserialize;
 use serde_json::{Value as Json, json};
 
-use super::access::{self, Access};
+use super::access::{self, Access, Reader};
 use super::answer::ApiError;
 use super::params::{bounded, format_of, time, window_of};
 use super::render::{readings_body, rfc3339, value_json};
@@ -73,13 +74,15 @@ struct SensorsParams {
 
 async fn sensors(
     State(reads): Shared,
+    Extension(reader): Extension<Reader>,
     params: Result<Query<SensorsParams>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let params = query(params)?;
     let limit = bounded("limit", params.limit.as_deref(), 100, 1..=1000)?;
     let prefix = params.prefix.unwrap_or_default();
     let list = known(&reads)?.sensors(&prefix, params.after.as_deref(), limit).await?;
-    let sensors: Vec<Json> = list.sensors.iter().map(sensor).collect();
+    // A page may be shorter than its limit, or empty, although others follow.
+    let sensors: Vec<Json> = list.sensors.iter().filter(|s| reader.may_read(&s.sensor_id)).map(sensor).collect();
     Ok(ok(&json!({ "sensors": sensors, "next": list.next.as_deref() })))
 }
 
@@ -107,10 +110,12 @@ struct HourlyParams {
 
 async fn hourly(
     State(reads): Shared,
+    Extension(reader): Extension<Reader>,
     id: Result<Path<String>, PathRejection>,
     params: Result<Query<HourlyParams>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let (reads, id, params) = (known(&reads)?, sensor_id(id)?, query(params)?);
+    reader.check(&id)?;
     let (from_ms, to_ms) = window_of(params.from.as_deref(), params.to.as_deref(), reads.now_ms())?;
     let span = reads.span();
     if (to_ms - span.floor(from_ms).0) / span.ms() > BUCKETS_MAX {
@@ -163,11 +168,13 @@ struct ReadingsParams {
 
 async fn readings(
     State(reads): Shared,
+    Extension(reader): Extension<Reader>,
     id: Result<Path<String>, PathRejection>,
     params: Result<Query<ReadingsParams>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let (reads, id, params) = (known(&reads)?, sensor_id(id)?, query(params)?);
+    reader.check(&id)?;
     let format = format_of(params.format.as_deref(), &headers)?;
     let (from_ms, to_ms) = window_of(params.from.as_deref(), params.to.as_deref(), reads.now_ms())?;
     let limit = bounded("limit", params.limit.as_deref(), 1000, 1..=100_000)?;
@@ -178,7 +185,8 @@ async fn readings(
     Ok(readings_body(format, &id, (from_ms, to_ms), found, sending))
 }
 
-async fn fleet(State(reads): Shared) -> Result<Response, ApiError> {
+async fn fleet(State(reads): Shared, Extension(reader): Extension<Reader>) -> Result<Response, ApiError> {
+    reader.check_all()?;
     let fleet = known(&reads)?.fleet().await?;
     let busiest = fleet.busiest.iter().map(|b| {
         let rate = value_json(ValueRef::Double((b.readings_per_minute * 100.0).round() / 100.0));
@@ -214,8 +222,10 @@ struct DeadLettersParams {
 
 async fn dead_letters(
     State(reads): Shared,
+    Extension(reader): Extension<Reader>,
     params: Result<Query<DeadLettersParams>, QueryRejection>,
 ) -> Result<Response, ApiError> {
+    reader.check_all()?;
     let (reads, params) = (known(&reads)?, query(params)?);
     let limit = bounded("limit", params.limit.as_deref(), 20, 1..=100)?;
     let before = params.before.as_deref().map(dead_letter_cursor).transpose()?;

@@ -75,6 +75,7 @@ pub struct Admin {
     certificates: Option<Certificates>,
     reads: Option<Arc<ReadService>>,
     access: Access,
+    clock: Arc<dyn Clock>,
 }
 
 impl Admin {
@@ -90,8 +91,8 @@ impl Admin {
         let certificates = open_tls("admin", &cfg.tls, &clock, &on_tls).await?;
         let listener = server::bind(cfg.listen, "admin.listen").await?;
         let addr = listener.local_addr().unwrap_or(cfg.listen);
-        let access = Access::new(TokenSource::default(), addr);
-        Ok(Admin { listener, addr, health, certificates, reads: None, access })
+        let access = Access::new(TokenSource::default(), addr, clock.clone());
+        Ok(Admin { listener, addr, health, certificates, reads: None, access, clock })
     }
 
     /// `None` without TLS. A reload replaces the certificates through it.
@@ -102,7 +103,8 @@ impl Admin {
     /// Enables the read API for senders that have one of these tokens.
     #[must_use]
     pub fn with_reads(self, reads: Arc<ReadService>, tokens: TokenSource) -> Admin {
-        Admin { reads: Some(reads), access: Access::new(tokens, self.addr), ..self }
+        let access = Access::new(tokens, self.addr, self.clock.clone());
+        Admin { reads: Some(reads), access, ..self }
     }
 
     /// The bound address. Differs from the setting if that has port 0.

@@ -13,11 +13,11 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use tokio::task::JoinError;
 
+use crate::access::{Tokens, TokensError};
 use crate::admin::{Health, TokenSource};
 use crate::config::reload::{Change, ReloadConflict, changes, fits, taken_over};
 use crate::config::{Config, ConfigErrors, Decoding, Loaded, Setter};
 use crate::ingest::tls::{Certificates, Files, Loaded as LoadedTls};
-use crate::ingest::tokens::{Tokens, TokensError};
 use crate::ingest::{TlsError, http, listen};
 use crate::model::Clock;
 use crate::telemetry::{log, metrics};

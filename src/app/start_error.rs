@@ -2,11 +2,11 @@
 
 use tokio::task::JoinError;
 
+use crate::access::TokensError;
 use crate::admin::AdminError;
 use crate::ingest::http::HttpError;
 use crate::ingest::listen::ListenError;
 use crate::ingest::mqtt::SetupError;
-use crate::ingest::tokens::TokensError;
 use crate::journal::JournalError;
 
 /// What could not be started, and why.

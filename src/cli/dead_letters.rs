@@ -11,6 +11,7 @@ use super::output::{MAINTENANCE_FAILED, maintenance_failed, say};
 use crate::config::Config;
 use crate::dead_letters::filter::{DeadLetterFilter, line};
 use crate::dead_letters::replay;
+use crate::decode::RejectReason;
 use crate::maintain::moment;
 use crate::model::{Clock, SystemClock};
 use crate::store::mongo::MongoStore;
@@ -31,7 +32,8 @@ pub(crate) enum DeadLetters {
     },
     /// Decode dead letters again with the current settings, store their readings, and remove each dead letter of which
     /// everything was accepted; the service may run. Exit code 0: none remain, 1: some remain (listed on standard
-    /// error), 2: failed. Can be interrupted and repeated: readings are stored once
+    /// error), 2: failed. Can be interrupted and repeated: readings are stored once. Dead letters that their senders
+    /// were not allowed to write are replayed only with --reason not_allowed
     Replay {
         #[command(flatten)]
         which: Which,
@@ -75,7 +77,8 @@ pub(crate) struct Which {
 impl Which {
     fn filter(self) -> DeadLetterFilter {
         let Which { reasons, sources, topic, since, until } = self;
-        DeadLetterFilter { reasons, sources, topic, since_ms: since, until_ms: until }
+        let except_reasons = vec![];
+        DeadLetterFilter { reasons, except_reasons, sources, topic, since_ms: since, until_ms: until }
     }
 }
 
@@ -91,7 +94,14 @@ fn age(text: &str) -> Result<Duration, InvalidAge> {
 pub(crate) async fn run(config: &Config, store: MongoStore, command: DeadLetters) -> ExitCode {
     match command {
         DeadLetters::List { which, limit } => list(&store, &which.filter(), limit).await,
-        DeadLetters::Replay { which } => replay_dead_letters(config, store, &which.filter()).await,
+        DeadLetters::Replay { which } => {
+            let mut filter = which.filter();
+            // Their senders were not allowed to send them, and a replay does not ask again.
+            if filter.reasons.is_empty() {
+                filter.except_reasons = vec![RejectReason::NotAllowed.to_string()];
+            }
+            replay_dead_letters(config, store, &filter).await
+        }
         DeadLetters::Purge { which, older_than, all, yes } => {
             let mut filter = which.filter();
             if let Some(age) = older_than {

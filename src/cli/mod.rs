@@ -220,7 +220,7 @@ fn hash_token() -> ExitCode {
     let mut secret = String::new();
     match std::io::stdin().lock().read_to_string(&mut secret) {
         Ok(_) => {
-            let hash = crate::ingest::tokens::hash_secret(secret.trim_end_matches(['\r', '\n']));
+            let hash = crate::access::hash_secret(secret.trim_end_matches(['\r', '\n']));
             say(&format!("sha256 = \"{hash}\""));
             ExitCode::SUCCESS
         }

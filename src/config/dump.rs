@@ -83,6 +83,7 @@ impl Config {
         );
         out.plain("queue_max", self.ingest.queue_max);
         out.size("queue_max_bytes", self.ingest.queue_max_bytes);
+        out.text_opt("sender_tag", self.ingest.sender_tag.as_ref());
 
         out.section("[http]");
         out.plain("enabled", self.http.enabled);

@@ -46,6 +46,19 @@ impl<T> Live<T> {
         // An error means that the setter was dropped: the value can no longer change.
         self.0.has_changed().unwrap_or(false).then(|| self.0.borrow_and_update().clone())
     }
+
+    /// The current value; [`Live::changed`] reports only later ones.
+    pub fn latest(&mut self) -> Arc<T> {
+        self.0.borrow_and_update().clone()
+    }
+
+    /// Waits until [`Live::changed`] has a new value; for ever if there is no setter any more.
+    pub async fn wait_for_change(&self) {
+        // A clone, because waiting marks the value as seen.
+        if self.0.clone().changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 impl<T> Setter<T> {

@@ -112,6 +112,8 @@ pub struct Decoding {
     pub formats: Vec<Arc<Mapping>>,
     /// `[otlp]`
     pub otlp: Otlp,
+    /// `ingest.sender_tag`
+    pub sender_tag: Option<Arc<str>>,
 }
 
 impl Config {
@@ -122,6 +124,7 @@ impl Config {
             line: self.line.clone(),
             otlp: self.otlp.clone(),
             formats: self.formats.clone(),
+            sender_tag: self.ingest.sender_tag.clone(),
         }
     }
 }
@@ -144,6 +147,8 @@ pub struct Ingest {
     pub queue_max: usize,
     /// `queue_max_bytes`: their bytes (default 64MiB).
     pub queue_max_bytes: u64,
+    /// `sender_tag`: the tag that records the id of the sender; if absent, it is not recorded.
+    pub sender_tag: Option<Arc<str>>,
 }
 
 /// `[http]`

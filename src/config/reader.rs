@@ -310,6 +310,21 @@ impl<'a> Section<'a> {
         })
     }
 
+    /// The name of a tag, as it is stored.
+    pub(super) fn tag_name(&mut self, key: &str) -> Option<String> {
+        self.describe(key, "name of a tag, up to 64 bytes", None);
+        self.parse(key, |node| {
+            let advice = "write a name of 1 to 64 bytes, such as \"sender\", without . or $, not ts, meta or _id";
+            let is_valid = |name: &str| {
+                (1..=64).contains(&name.len())
+                    && !name.contains(['.', '$', '\0'])
+                    && !["ts", "meta", "_id"].contains(&name)
+            };
+            let name = node.text().ok_or_else(|| wrong(node, advice))?;
+            if is_valid(name) { Ok(name.to_owned()) } else { Err(wrong(node, advice)) }
+        })
+    }
+
     /// A non-empty text that no message repeats.
     pub(super) fn secret(&mut self, key: &str) -> Option<Secret> {
         self.describe(key, "text, a secret", None);

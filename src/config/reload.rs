@@ -106,7 +106,7 @@ pub fn taken_over(old: &Config, new: &Config) -> Config {
         (mqtt.cert_file, mqtt.key_file) = (from.cert_file.clone(), from.key_file.clone());
         mqtt.client_ca_file = from.client_ca_file.clone();
     }
-    let Decoding { limits, line, formats, otlp } = new.decoding();
+    let Decoding { limits, line, formats, otlp, sender_tag: _ } = new.decoding();
     (config.limits, config.line, config.formats, config.otlp) = (limits, line, formats, otlp);
     config.log.level = new.log.level.clone();
     config

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::reader::{Bad, Report, Section, wrong};
@@ -70,6 +71,7 @@ fn ingest(mut s: Section<'_>) -> Ingest {
         queue_max: s.count("queue_max", 1024, 1..=1_000_000),
         // Admission counts its bytes in 32 bit.
         queue_max_bytes: s.size("queue_max_bytes", 64 * MIB, MIB..=2 * GIB),
+        sender_tag: s.tag_name("sender_tag").map(Arc::from),
     };
     s.end();
     ingest

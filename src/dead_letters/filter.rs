@@ -11,6 +11,8 @@ use crate::model::DeadLetter;
 pub struct DeadLetterFilter {
     /// One of these reasons; empty: any.
     pub reasons: Vec<String>,
+    /// None of these reasons.
+    pub except_reasons: Vec<String>,
     /// One of these sources; empty: any.
     pub sources: Vec<String>,
     /// Topic pattern: `*` matches any text, `?` one character.

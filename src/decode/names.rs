@@ -129,6 +129,13 @@ pub(super) fn commit(
             );
             Fault::new(RejectReason::BucketFields, detail)
         }
+        BuildError::NotAllowed => {
+            let detail = format!("the sender may not write the sensor {}", excerpt(sensor_id));
+            Fault::new(RejectReason::NotAllowed, detail)
+        }
+        BuildError::TagsTooLong => {
+            Fault::new(RejectReason::TagsTooLong, "the tags are too long together with the one that names the sender")
+        }
         // Values are added one by one, so these errors were reported there.
         BuildError::DuplicateField | BuildError::TooManyFields | BuildError::TooManyNames => {
             Fault::new(RejectReason::TooManyFields, "too many values")

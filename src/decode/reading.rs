@@ -385,7 +385,7 @@ pub(super) fn add_value(
             Fault::new(RejectReason::TooManyFieldNames, detail)
         }
         // Returned only when a whole reading is committed.
-        BuildError::BucketFieldsFull(_) => too_many(),
+        BuildError::BucketFieldsFull(_) | BuildError::NotAllowed | BuildError::TagsTooLong => too_many(),
     })
 }
 

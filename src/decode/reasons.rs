@@ -70,6 +70,8 @@ reject_reasons! {
     /// The sensor already uses `limits.bucket_fields_max` distinct field names in the bucket of this reading, and the
     /// reading adds more.
     BucketFields => "bucket_fields",
+    /// The sender's token, certificate or JWT does not allow it to write this sensor.
+    NotAllowed => "not_allowed",
     /// The topic of a message does not match the subscription's template (the caller reports this, not a decoder).
     TopicMismatch => "topic_mismatch",
     /// No rule of the configured format matches the message (see `[formats.NAME]`).

@@ -68,6 +68,23 @@ impl Rejects {
         &self.by_reason
     }
 
+    /// Reason and detail for a dead letter of the whole message: those of the first reject, but [`not
+    /// allowed`](RejectReason::NotAllowed) comes before all others. A replay leaves such dead letters out, because it
+    /// does not know the sender.
+    pub fn foremost(&self) -> Option<(RejectReason, &str)> {
+        let is_not_allowed = self.by_reason.iter().any(|(reason, _)| *reason == RejectReason::NotAllowed);
+        if is_not_allowed {
+            let found = self.list.iter().find(|reject| reject.reason == RejectReason::NotAllowed);
+            return Some((RejectReason::NotAllowed, found.map_or("", |reject| &reject.detail)));
+        }
+        self.list.first().map(|reject| (reject.reason, &*reject.detail))
+    }
+
+    /// Whether there are rejects, and all for this reason.
+    pub fn are_all(&self, reason: RejectReason) -> bool {
+        !self.by_reason.is_empty() && self.by_reason.iter().all(|(r, _)| *r == reason)
+    }
+
     /// A remark for the sender that is not a reject.
     pub fn remarked(&self) -> Option<&'static str> {
         self.remark

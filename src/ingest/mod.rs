@@ -6,7 +6,6 @@ pub mod http;
 pub mod listen;
 pub mod mqtt;
 pub(crate) mod tls;
-pub mod tokens;
 
 pub use tls::{OnTls, TlsError, TlsStatus};
 

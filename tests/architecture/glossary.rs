@@ -8,6 +8,7 @@ use super::source::Code;
 /// The folders and files whose public types the glossary lists.
 const PIPELINE: &[&str] = &[
     "src/accumulate/",
+    "src/access/",
     "src/ack.rs",
     "src/admission.rs",
     "src/dead_letters/",

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::direct_rig::*;
 use crate::support::raw_mqtt::{Raw, connect, packet, publish};
-use hourbucket::ingest::tokens::hash_secret;
+use hourbucket::access::hash_secret;
 use rumqttc_v4 as mqtt;
 use tokio::io::AsyncWriteExt;
 
@@ -106,6 +106,71 @@ async fn who_has_a_token_is_let_in() {
     }
     assert!(direct.ingest_batches.is_empty());
     direct.finish().await;
+}
+
+#[tokio::test]
+async fn what_a_token_may_not_write_is_refused_or_kept_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut guarded = settings();
+    let path = tokens(dir.path());
+    let text = std::fs::read_to_string(&path).unwrap() + "write = [\"{id}\"]\n";
+    std::fs::write(&path, text).unwrap();
+    guarded.tokens_file = Some(path);
+    let mut direct = Direct::start(&guarded).await;
+    for protocol in [4, 5] {
+        let mut device = Raw::open(direct.port).await;
+        device.send(&connect(protocol, "x", 60, Some(("d1", "geheim")))).await;
+        assert_eq!(device.answer().await.unwrap().1[1], 0);
+        for (id, (topic, qos)) in (1..).zip([("d1", 1), ("d2", 1), ("d2", 2), ("d1", 1)]) {
+            device.send(&publish(protocol, &format!("sensors/{topic}/temp"), "1", qos, id)).await;
+        }
+        let (mut own, mut dead) = (0, vec![]);
+        // The two of d2 are refused with MQTT 5, and dead letters with 3.1.1.
+        while own + dead.len() < if protocol == 5 { 2 } else { 4 } {
+            let (batch, letters, ack) = direct.ingest_batch().await.into_parts();
+            assert!(batch.to_readings().iter().all(|r| r.sensor_id == "d1"));
+            own += batch.len();
+            dead.extend(letters);
+            ack.delivered();
+        }
+        assert!(dead.iter().all(|letter| letter.reason == "not_allowed" && letter.topic == "sensors/d2/temp"));
+        assert_eq!((own, dead.len()), if protocol == 5 { (2, 0) } else { (2, 2) });
+        let refusal = |id| if protocol == 5 { vec![0, id, 0x87, 0] } else { vec![0, id] };
+        let expected = [(0x40, vec![0, 1]), (0x40, refusal(2)), (0x50, refusal(3)), (0x40, vec![0, 4])];
+        for answer in expected {
+            // What was refused alone may need a batch of its own to be acknowledged.
+            while let Ok(batch) = direct.ingest_batches.try_recv() {
+                batch.into_parts().2.delivered();
+            }
+            assert_eq!(device.answer().await, Some(answer));
+        }
+        if protocol == 5 {
+            // A PUBREC with an error ends the exchange: the id is free for another message.
+            device.send(&publish(protocol, "sensors/d1/temp", "2", 2, 3)).await;
+            assert_eq!(direct.deliver(1).await, ["d1"]);
+            assert_eq!(device.answer().await, Some((0x50, vec![0, 3])));
+        }
+    }
+    direct.finish().await;
+}
+
+#[tokio::test]
+async fn a_token_without_mqtt_is_not_let_in() {
+    let dir = tempfile::tempdir().unwrap();
+    for (rules, labels) in [("via = [\"http\"]", "via"), ("write = []", "write"), ("expires = 2020-01-01", "expires")] {
+        let mut guarded = settings();
+        let path = tokens(dir.path());
+        let text = std::fs::read_to_string(&path).unwrap() + rules;
+        std::fs::write(&path, text).unwrap();
+        guarded.tokens_file = Some(path);
+        let direct = Direct::start(&guarded).await;
+        for (protocol, code) in [(4, 5), (5, 0x87)] {
+            let mut device = Raw::open(direct.port).await;
+            device.send(&connect(protocol, "x", 60, Some(("d1", "geheim")))).await;
+            assert_eq!(device.answer().await.unwrap().1[1], code, "{labels}");
+        }
+        direct.finish().await;
+    }
 }
 
 /// Copies certificates to where they can be replaced.

@@ -10,7 +10,7 @@ use crate::support::mongod::{Mongod, python_packages, unique_database};
 use crate::support::mosquitto::Mosquitto;
 use crate::support::service::Service;
 use crate::support::{block_on, stored};
-use hourbucket::ingest::http::tokens::hash_secret;
+use hourbucket::access::hash_secret;
 use mongodb::bson::{Document, doc};
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -16,7 +16,7 @@ use crate::support::mongod::{Mongod, unique_database};
 use crate::support::raw_mqtt::{Raw, connect, connect_with, disconnect_reason, packet, publish, publish_with};
 use crate::support::service::Service;
 use crate::support::{block_on, free_port, stored, wait_until};
-use hourbucket::ingest::tokens::hash_secret;
+use hourbucket::access::hash_secret;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 

@@ -18,7 +18,7 @@ use crate::support::raw_mqtt::{Raw, connect, packet, publish};
 use crate::support::service::Service;
 use crate::support::stored::Stored;
 use crate::support::{free_port, setting, stored, wait_until};
-use hourbucket::ingest::tokens::hash_secret;
+use hourbucket::access::hash_secret;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 

@@ -11,7 +11,7 @@ use crate::support::block_on;
 use crate::support::fleet::now_ms;
 use crate::support::mongod::{Mongod, unique_database};
 use crate::support::service::Service;
-use hourbucket::ingest::http::tokens::hash_secret;
+use hourbucket::access::hash_secret;
 use hourbucket::model::stable_hash;
 use hourbucket::route::shard_of;
 use mongodb::bson::{Document, doc};
@@ -316,6 +316,55 @@ fn tokens_guard_it_and_a_store_that_is_away_is_told_soon() {
         assert!(begun.elapsed() < Duration::from_secs(15), "{path} took {:?}", begun.elapsed());
     }
     assert_eq!(ask("/v1/fleet", Some("r.secret")).0, 200, "the fleet needs no store");
+}
+
+#[test]
+fn a_token_reads_what_it_may_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokens = dir.path().join("tokens.toml");
+    let token =
+        |id: &str, rules: &str| format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n{rules}\n", hash_secret("secret"));
+    let all = [
+        token("all", ""),
+        token("a", "read = [\"{id}-*\"]"),
+        token("none", "read = []"),
+        token("mqtt", "via = [\"mqtt\"]"),
+        token("old", "expires = 2020-01-01"),
+        token("reader", "write = []"),
+    ];
+    std::fs::write(&tokens, all.concat()).unwrap();
+    let text = format!("http.tokens_file = {:?}\n", tokens.display().to_string());
+    let (uri, database) = (Mongod::shared().uri(), unique_database("read_scopes"));
+    let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
+    prepared(&service);
+    let agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent();
+    let body = r#"[{"sensor_id":"a-1","v":1},{"sensor_id":"b-1","v":1}]"#;
+    let url = format!("{}/v1/readings", service.http());
+    let sent = agent.post(url).header("authorization", "Bearer all.secret").send(body).unwrap();
+    assert_eq!(sent.status(), 200);
+    let ask = |path: &str, token: &str| -> (u16, Value) {
+        let request = agent.get(format!("{}{path}", service.admin()));
+        let mut answer = request.header("authorization", format!("Bearer {token}.secret")).call().unwrap();
+        let text = answer.body_mut().read_to_string().unwrap();
+        (answer.status().as_u16(), serde_json::from_str(&text).unwrap_or(Value::Null))
+    };
+    for (token, statuses) in
+        [("all", [200, 200, 200]), ("a", [200, 403, 403]), ("none", [403; 3]), ("mqtt", [403; 3]), ("old", [401; 3])]
+    {
+        for end in ["hourly", "readings"] {
+            let status = |id: &str| ask(&format!("/v1/sensors/{id}/{end}"), token).0;
+            assert_eq!([status("a-1"), status("b-1")], statuses[..2], "{token} {end}");
+        }
+        for path in ["/v1/fleet", "/v1/dead-letters"] {
+            assert_eq!(ask(path, token).0, statuses[2], "{token} {path}");
+        }
+    }
+    let sensors = |token: &str| ask("/v1/sensors", token).1["sensors"].as_array().map(Vec::len);
+    assert_eq!(
+        [sensors("all"), sensors("a"), sensors("none"), sensors("reader")],
+        [Some(2), Some(1), Some(0), Some(2)]
+    );
+    assert_eq!(ask("/v1/sensors/b-1/hourly", "a").1["error"]["reason"], json!("not_allowed"));
 }
 
 /// Lets nothing be written to MongoDB from here on, or again; it can be read all the while. (Were it stopped, there would

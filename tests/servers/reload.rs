@@ -16,7 +16,7 @@ use crate::support::mosquitto::{Mosquitto, publish_by_tool};
 use crate::support::service::Service;
 use crate::support::stored::{self, Stored};
 use crate::support::{free_port, wait_until};
-use hourbucket::ingest::tokens::hash_secret;
+use hourbucket::access::hash_secret;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -241,6 +241,13 @@ fn device(port: u16, name: &str, credentials: Option<(&str, &str)>) -> Result<Tc
     if answer[3] == 0 { Ok(socket) } else { Err(answer[3]) }
 }
 
+/// Waits until the service has closed a connection: at most two seconds, as documented.
+fn closed(device: &mut TcpStream) {
+    let begun = std::time::Instant::now();
+    assert_eq!(device.read(&mut [0; 4]).unwrap(), 0, "it sends nothing more");
+    assert!(begun.elapsed() < Duration::from_secs(2), "it took {:?}", begun.elapsed());
+}
+
 /// Publishes and waits for the acknowledgement.
 fn publish(device: &mut TcpStream, payload: &str) {
     device.write_all(&raw_mqtt::publish(4, "in/d", payload, 1, 7)).unwrap();
@@ -286,7 +293,7 @@ fn brokers_and_devices_that_stay_connected_are_read_by_the_new_mapping() {
 }
 
 #[test]
-fn devices_need_the_new_token_and_those_that_are_there_stay() {
+fn devices_need_the_new_token_and_those_without_one_are_disconnected() {
     const WRONG: Option<u8> = Some(4);
     const NONE_GIVEN: Option<u8> = Some(5);
     let port = free_port();
@@ -301,20 +308,30 @@ fn devices_need_the_new_token_and_those_that_are_there_stay() {
     let (result, detail) = rig.reload();
     assert!(result == "applied" && detail.contains("applied: listen.mqtt.tokens_file;"), "{detail}");
     let (one, two) = (Some(("gw1", "one")), Some(("gw1", "two")));
+    closed(&mut early);
     assert_eq!((code(None), code(one), code(two)), (NONE_GIVEN, None, WRONG));
     let mut held = device(port, "held", one).unwrap();
 
     rig.tokens(&[("gw1", "two")]);
     assert_eq!(code(one), None, "nothing was read again yet");
+    publish(&mut held, "{\"n\":1}");
     assert_eq!(rig.reload().0, "applied");
+    closed(&mut held);
     assert_eq!((code(one), code(two)), (WRONG, None));
+    let mut kept = device(port, "kept", two).unwrap();
 
     std::fs::write(rig.service.dir().join("tokens.toml"), "[[tokens]]\nid = \"gw1\"\n").unwrap();
     let (result, detail) = rig.reload();
     assert!(result == "invalid" && detail.contains("tokens.toml"), "{detail}");
     assert_eq!((code(one), code(two)), (WRONG, None), "the token before holds");
-    for device in [&mut early, &mut held] {
-        publish(device, "{\"n\":1}");
-    }
+    // A file that only adds rules keeps the connections whose tokens are still valid.
+    rig.tokens(&[("gw1", "two"), ("gw2", "three")]);
+    assert_eq!(rig.reload().0, "applied");
+    publish(&mut kept, "{\"n\":2}");
     rig.service.wait_settled(2, PATIENCE);
+    drop((early, held));
+    wait_until("two connections are counted as revoked", PATIENCE, || {
+        let metrics = rig.service.metrics();
+        (metrics.labelled("mqtt_direct_disconnects_total", "reason", "revoked") == 2.0).then_some(())
+    });
 }

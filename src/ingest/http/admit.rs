@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::HeaderMap;
 use axum::http::header::EXPECT;
-use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -17,22 +16,39 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::body::{BodyBudget, drain};
 use super::error::IngestError;
-use super::routes::ROUTES;
-use super::tokens::Tokens;
+use super::routes::{ROUTES, UNMATCHED};
+use super::sender::Sender;
+
+use crate::access::{Grant, Protocol, Tokens};
 use crate::admission::{Admission, AdmissionError};
 use crate::config;
 use crate::decode::Formats;
 use crate::model::Clock;
 use crate::telemetry::metrics;
 
-/// The label `route` of a request that matches no route.
-const UNMATCHED: &str = "unmatched";
-
 /// The status in the metrics if the sender disconnected before the answer (nginx's 499). It is never sent.
 const SENDER_LEFT: u16 = 499;
 
 /// How often a closed admission is checked again.
 const DOOR_EVERY: Duration = Duration::from_millis(50);
+
+/// A request that may proceed.
+pub(super) struct Admitted {
+    /// To be kept until the answer is made.
+    permit: OwnedSemaphorePermit,
+    pub(super) sender: Option<Arc<Grant>>,
+}
+
+impl Admitted {
+    /// Runs the rest of the request.
+    pub(super) async fn run(self, mut request: Request, next: Next) -> Response {
+        let Admitted { permit, sender } = self;
+        request.extensions_mut().insert(Sender(sender));
+        let response = next.run(request).await;
+        drop(permit);
+        response
+    }
+}
 
 /// State shared by all requests.
 pub(super) struct Shared {
@@ -54,34 +70,37 @@ impl Shared {
     /// configured.
     pub(super) fn admit(
         &self,
-        check: impl FnOnce(&Tokens) -> Result<(), IngestError>,
-    ) -> Result<OwnedSemaphorePermit, IngestError> {
+        check: impl FnOnce(&Tokens) -> Result<Arc<Grant>, IngestError>,
+    ) -> Result<Admitted, IngestError> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(IngestError::Admission(AdmissionError::Stopping));
         }
-        if let Some(tokens) = &self.tokens {
-            check(tokens)?;
-        }
+        let sender = self.authorize(check)?;
         // The hand-over checks admission again; checking here saves reading and decoding the body.
         self.admission.check()?;
-        self.running.clone().try_acquire_owned().map_err(|_| IngestError::Concurrency)
+        let permit = self.running.clone().try_acquire_owned().map_err(|_| IngestError::Concurrency)?;
+        Ok(Admitted { permit, sender })
     }
 
-    /// Checks the sender's token. Always succeeds if no tokens are configured.
-    pub(super) fn may_send(&self, check: impl FnOnce(&Tokens) -> Result<(), IngestError>) -> Result<(), IngestError> {
-        self.tokens.as_deref().map_or(Ok(()), check)
+    /// The sender's grant, if it may send over HTTP now; `None` if no tokens are configured.
+    pub(super) fn authorize(
+        &self,
+        check: impl FnOnce(&Tokens) -> Result<Arc<Grant>, IngestError>,
+    ) -> Result<Option<Arc<Grant>>, IngestError> {
+        let Some(tokens) = &self.tokens else { return Ok(None) };
+        let grant = check(tokens)?;
+        grant.check_sender(Protocol::Http, self.clock.now().wall_ms)?;
+        Ok(Some(grant))
     }
 
-    /// The sender of a request for display: the id of its token, else the path.
-    pub(super) fn sender(&self, parts: &Parts) -> String {
-        let id = self.tokens.as_ref().and_then(|tokens| tokens.sender(&parts.headers));
-        id.unwrap_or_else(|| parts.uri.path().to_owned())
-    }
-
-    /// Like [`Shared::admit`] but without the token check (call [`Shared::may_send`] first), for senders that send only
-    /// once: waits up to `patience` for room. Returned permits go to waiting requests first, so requests of senders
-    /// that retry by themselves, and do not wait here, come second.
-    pub(super) async fn admit_patiently(&self, patience: Duration) -> Result<OwnedSemaphorePermit, IngestError> {
+    /// Like [`Shared::admit`] for a sender that is authorized already, and that sends only once: waits up to `patience`
+    /// for room. Returned permits go to waiting requests first, so requests of senders that retry by themselves, and do
+    /// not wait here, come second.
+    pub(super) async fn admit_patiently(
+        &self,
+        sender: Option<Arc<Grant>>,
+        patience: Duration,
+    ) -> Result<Admitted, IngestError> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(IngestError::Admission(AdmissionError::Stopping));
         }
@@ -93,7 +112,8 @@ impl Shared {
         };
         let admitted = async {
             open.await?;
-            self.running.clone().acquire_owned().await.map_err(|_| IngestError::Concurrency)
+            let permit = self.running.clone().acquire_owned().await.map_err(|_| IngestError::Concurrency)?;
+            Ok(Admitted { permit, sender })
         };
         let late = |_| Err(self.admission.check().err().map_or(IngestError::Concurrency, IngestError::from));
         tokio::time::timeout(patience, admitted).await.unwrap_or_else(late)
@@ -108,7 +128,7 @@ pub(super) fn asks_before_sending(headers: &HeaderMap) -> bool {
 /// Middleware of the routes: tokens, open admission, concurrency. Holds the permit until the answer is made.
 pub(super) async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     match shared.admit(|tokens| tokens.check(request.headers())) {
-        Ok(_permit) => next.run(request).await,
+        Ok(admitted) => admitted.run(request, next).await,
         Err(error) => refuse(request, error).await,
     }
 }

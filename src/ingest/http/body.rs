@@ -11,10 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream, HttpBody};
+use axum::http::request::Parts;
 use futures_util::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::IngestError;
+use super::sender::Sender;
+use crate::access::Grant;
 
 /// Memory for all bodies in progress; larger if four bodies of the largest size need more.
 const BUDGET_BYTES: u64 = 128 << 20;
@@ -43,7 +46,12 @@ impl ReceivedBody {
     pub(super) fn of(bytes: Vec<u8>, budget: &BodyBudget) -> Result<ReceivedBody, IngestError> {
         let mut held = budget.hold();
         held.grow_to(bytes.len() as u64)?;
-        Ok(ReceivedBody { bytes, held })
+        Ok(ReceivedBody { bytes, held, sender: None })
+    }
+
+    /// The same with the sender of its request.
+    pub(super) fn sent_by(self, parts: &Parts) -> ReceivedBody {
+        ReceivedBody { sender: Sender::of(parts).cloned(), ..self }
     }
 }
 
@@ -81,6 +89,8 @@ impl BodyPermit {
 pub(super) struct ReceivedBody {
     pub(super) bytes: Vec<u8>,
     pub(super) held: BodyPermit,
+    /// Who sent it; `None` without tokens.
+    pub(super) sender: Option<Arc<Grant>>,
 }
 
 /// Reads the body. `asked`: the sender waits for "100 Continue", so it need not send a body that is too large.
@@ -112,7 +122,7 @@ async fn collect(
     bytes_max: u64,
     budget: &BodyBudget,
 ) -> Result<ReceivedBody, IngestError> {
-    let mut received = ReceivedBody { bytes: Vec::new(), held: budget.hold() };
+    let mut received = ReceivedBody { bytes: Vec::new(), held: budget.hold(), sender: None };
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|e| IngestError::BodyBroken { detail: e.to_string() })?;
         let bytes = (received.bytes.len() + chunk.len()) as u64;

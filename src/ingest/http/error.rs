@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use super::accepted::{ENCODINGS, media_types};
 use super::answer::json;
 use super::routes::WRITE_ROUTES;
+use crate::access::Denied;
 use crate::admission::AdmissionError;
 
 /// Why a request is refused.
@@ -24,6 +25,8 @@ pub(crate) enum IngestError {
     MalformedToken,
     #[error("token rejected: its id is not in the tokens file, or its secret does not match")]
     WrongToken,
+    #[error("{}", denied_text(*.0))]
+    Denied(#[from] Denied),
     #[error("no such path: {path}; send readings to POST {}", WRITE_ROUTES.join(" or POST "))]
     NotFound { path: String },
     #[error("{detail}; expected the path /v1/hooks/FORMAT")]
@@ -78,6 +81,8 @@ impl IngestError {
     pub(super) fn status(&self) -> StatusCode {
         match self {
             IngestError::NoToken | IngestError::MalformedToken | IngestError::WrongToken => StatusCode::UNAUTHORIZED,
+            IngestError::Denied(Denied::Expired) => StatusCode::UNAUTHORIZED,
+            IngestError::Denied(Denied::Protocol | Denied::Write) => StatusCode::FORBIDDEN,
             IngestError::NotFound { .. } | IngestError::NoFormat { .. } => StatusCode::NOT_FOUND,
             IngestError::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             IngestError::Query { .. } | IngestError::NoQueries => StatusCode::BAD_REQUEST,
@@ -103,6 +108,8 @@ impl IngestError {
             IngestError::NoToken => "no_token",
             IngestError::MalformedToken => "malformed_token",
             IngestError::WrongToken => "invalid_token",
+            IngestError::Denied(Denied::Expired) => "expired_token",
+            IngestError::Denied(Denied::Protocol | Denied::Write) => "not_allowed",
             IngestError::NotFound { .. } => "not_found",
             IngestError::NoFormat { .. } => "unknown_format",
             IngestError::Method { .. } => "method_not_allowed",
@@ -146,7 +153,7 @@ impl IngestError {
             IngestError::NoToken | IngestError::MalformedToken => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"hourbucket\""));
             }
-            IngestError::WrongToken => {
+            IngestError::WrongToken | IngestError::Denied(Denied::Expired) => {
                 let value = "Bearer realm=\"hourbucket\", error=\"invalid_token\"";
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(value));
             }
@@ -160,6 +167,15 @@ impl IngestError {
             }
             _ => {}
         }
+    }
+}
+
+/// What to do about it. The sender knows its own token, so its id is not repeated.
+fn denied_text(denied: Denied) -> &'static str {
+    match denied {
+        Denied::Expired => "token expired; use a new one",
+        Denied::Protocol => "this token may not be used over HTTP (`via` in the tokens file)",
+        Denied::Write => "this token may not write readings (`write` in the tokens file is empty)",
     }
 }
 

@@ -37,9 +37,10 @@ mod pipeline;
 mod readings;
 mod routes;
 mod secure;
+mod sender;
 pub(crate) mod server;
 mod thingsboard;
-pub mod tokens;
+mod tokens;
 
 #[cfg(test)]
 mod tests;
@@ -64,7 +65,7 @@ use tokio_util::sync::CancellationToken;
 use self::admit::Shared;
 use self::body::BodyBudget;
 use self::routes::READINGS;
-use self::tokens::{Tokens, TokensError};
+use crate::access::{Tokens, TokensError};
 use crate::admission::Admission;
 use crate::config;
 use crate::decode::Formats;

@@ -23,6 +23,7 @@ use super::encoding;
 use super::error::{IngestError, RETRY_BUSY_S};
 use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
 use super::routes::METRICS;
+use super::sender::shown_sender;
 use crate::decode::otlp::Encoding;
 use crate::decode::{RejectReason, Rejects, protobuf};
 
@@ -40,7 +41,7 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 /// Middleware like [`super::admit::admit`]; exporters send `Basic` as well as `Bearer`.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     match shared.admit(|tokens| tokens.check_influx(request.headers())) {
-        Ok(_permit) => next.run(request).await,
+        Ok(admitted) => admitted.run(request, next).await,
         Err(error) => {
             let encoding = encoding_of(request.headers());
             drained(request).await;
@@ -91,7 +92,7 @@ async fn taken(
     let (options, received) = pipeline::arrive(shared, parts, body, decode_options()).await?;
     let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
         pipeline::decode(shared, received, options).await?;
-    pipeline::count(&batch, &rejects, || shared.sender(parts), received_at_ms);
+    pipeline::count(&batch, &rejects, || shown_sender(parts), received_at_ms);
     let accepted = batch.len();
     pipeline::deliver(shared, batch, held).await?;
     Ok(Accepted { accepted, rejects })

@@ -14,6 +14,7 @@ use super::admit::{Shared, asks_before_sending};
 use super::body::{BodyPermit, ReceivedBody, drain, receive};
 use super::encoding::{DecompressError, Encoding};
 use super::error::IngestError;
+use crate::access::Grant;
 use crate::ack::{Ack, AckOutcome, AckWaiter};
 use crate::admission::{AdmissionError, IngestBatch};
 use crate::config::Decoding;
@@ -84,7 +85,7 @@ pub(super) async fn arrive<T>(
     };
     let cfg = &shared.cfg;
     let received = receive(body, asked, cfg.body_max_bytes, cfg.body_timeout, &shared.bodies).await?;
-    Ok((understood, received))
+    Ok((understood, received.sent_by(parts)))
 }
 
 /// Decodes a body that has arrived: inline, or on a blocking thread if it is large. Also returns the body's part of the
@@ -107,14 +108,16 @@ pub(super) async fn decode_within(
     let received_at_ms = shared.clock.now().wall_ms;
     let decoding = shared.decoding.clone();
     let fields = shared.admission.fields().cloned();
-    let work = DecodeJob { body: received.bytes, options, received_at_ms, decoding, fields, bytes_max };
-    work.run(received.held).await
+    let ReceivedBody { bytes, held, sender } = received;
+    let work = DecodeJob { body: bytes, options, sender, received_at_ms, decoding, fields, bytes_max };
+    work.run(held).await
 }
 
 /// A body and everything that its decoding needs.
 struct DecodeJob {
     body: Vec<u8>,
     options: DecodeOptions,
+    sender: Option<Arc<Grant>>,
     received_at_ms: i64,
     decoding: Arc<Decoding>,
     fields: Option<FieldLimiter>,
@@ -160,6 +163,7 @@ impl DecodeJob {
         if let Some(fields) = &self.fields {
             builder.guard(fields.guard(self.decoding.limits.bucket_fields_max, self.received_at_ms));
         }
+        Grant::apply(self.sender.as_ref(), self.decoding.sender_tag.as_ref(), &mut builder);
         let mut rejects = Rejects::new();
         self.options.decoder.decode(&payload, topic, &context, &mut builder, &mut rejects);
         let indexes = rejects.list().iter().map(|reject| reject.index);

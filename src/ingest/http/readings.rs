@@ -18,6 +18,7 @@ use super::encoding::Encoding;
 use super::error::IngestError;
 use super::media;
 use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
+use super::sender::shown_sender;
 use crate::decode::{UnknownFormat, UnknownName};
 
 pub(super) async fn post(State(shared): State<Arc<Shared>>, request: Request) -> Response {
@@ -29,7 +30,7 @@ async fn take(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, In
     let (options, received) = pipeline::arrive(shared, parts, body, decode_options(shared, parts)).await?;
     let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
         pipeline::decode(shared, received, options).await?;
-    pipeline::count(&batch, &rejects, || shared.sender(parts), received_at_ms);
+    pipeline::count(&batch, &rejects, || shown_sender(parts), received_at_ms);
     let accepted = batch.len();
     pipeline::deliver(shared, batch, held).await?;
     Ok(answer::readings(accepted, &rejects))

@@ -19,3 +19,6 @@ pub const ROUTES: [&str; 10] = [READINGS, HOOKS, METRICS, TELEMETRY, WRITE_V2, W
 
 /// The routes that accept readings, for error messages.
 pub(super) const WRITE_ROUTES: [&str; 7] = [READINGS, HOOKS, METRICS, TELEMETRY, WRITE_V2, WRITE_V1, WRITE_V3];
+
+/// The label `route` of a request that matches no route.
+pub(super) const UNMATCHED: &str = "unmatched";

@@ -43,15 +43,11 @@ async fn admit(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let mut device = None;
-    let admitted = shared.admit(|tokens| {
-        device = Some(tokens.owner(&token).ok_or(IngestError::WrongToken)?.to_owned());
-        Ok(())
-    });
-    match admitted {
-        Ok(_permit) => {
-            request.extensions_mut().insert(Device(device.unwrap_or(token)));
-            next.run(request).await
+    match shared.admit(|tokens| tokens.of_text(&token).cloned().ok_or(IngestError::WrongToken)) {
+        Ok(admitted) => {
+            let device = admitted.sender.as_ref().map_or(token, |grant| grant.id.to_string());
+            request.extensions_mut().insert(Device(device));
+            admitted.run(request, next).await
         }
         Err(error) => refuse(request, error).await,
     }

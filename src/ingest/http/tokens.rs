@@ -1,4 +1,6 @@
-//! Where a request carries its token, and in which form. [`Tokens`] verifies it.
+//! Where a request carries its token, and in which form. [`Tokens`] verifies it and returns its grant.
+
+use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
@@ -7,11 +9,11 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 
 use super::error::IngestError;
-pub use crate::ingest::tokens::{TOKEN_ID_MAX_BYTES, Tokens, TokensError, hash_secret};
+use crate::access::{Grant, Protocol, Tokens};
 
 impl Tokens {
     /// Verifies the token in the header `Authorization`.
-    pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), IngestError> {
+    pub(super) fn check(&self, headers: &HeaderMap) -> Result<Arc<Grant>, IngestError> {
         let (scheme, token) = authorization(headers)?;
         if !scheme.eq_ignore_ascii_case("bearer") && !scheme.eq_ignore_ascii_case("token") {
             return Err(IngestError::MalformedToken);
@@ -19,21 +21,21 @@ impl Tokens {
         self.check_text(token)
     }
 
-    /// The id of a valid token in the header `Authorization`.
-    pub(super) fn sender(&self, headers: &HeaderMap) -> Option<String> {
-        let (_, token) = authorization(headers).ok()?;
-        let (id, secret) = token.split_once('.')?;
-        self.matches(id, secret).then(|| id.to_owned())
-    }
-
-    /// The answer (401) to a request on the admin port if its header `Authorization` is not valid.
-    pub(crate) fn refuse(&self, headers: &HeaderMap) -> Option<Response> {
-        self.check(headers).err().map(IntoResponse::into_response)
+    /// The grant of a request on the admin port.
+    ///
+    /// # Errors
+    /// The answer (401 or 403), if its header `Authorization` is not valid.
+    pub(crate) fn reader(&self, headers: &HeaderMap, now_ms: i64) -> Result<Arc<Grant>, Box<Response>> {
+        let valid = self.check(headers).and_then(|grant| {
+            grant.check(Protocol::Http, now_ms)?;
+            Ok(grant)
+        });
+        valid.map_err(|error| Box::new(error.into_response()))
     }
 
     /// Like [`Tokens::check`], for InfluxDB clients: also accepts `Basic`, with the token as password of any user, and
     /// `Token user:token`, with which version 2 clients send a user name and password of version 1.
-    pub(super) fn check_influx(&self, headers: &HeaderMap) -> Result<(), IngestError> {
+    pub(super) fn check_influx(&self, headers: &HeaderMap) -> Result<Arc<Grant>, IngestError> {
         let (scheme, token) = authorization(headers)?;
         let decoded;
         let token = if scheme.eq_ignore_ascii_case("basic") {
@@ -51,7 +53,7 @@ impl Tokens {
 
     /// Like [`Tokens::check_influx`], for webhooks, many of which cannot set `Authorization`: also accepts the token in
     /// the query or in the header `X-Api-Key`.
-    pub(super) fn check_hook(&self, headers: &HeaderMap, in_query: Option<&str>) -> Result<(), IngestError> {
+    pub(super) fn check_hook(&self, headers: &HeaderMap, in_query: Option<&str>) -> Result<Arc<Grant>, IngestError> {
         match in_query.map(Ok).or_else(|| headers.get("x-api-key").map(|value| value.to_str())) {
             Some(token) => self.check_text(token.map_err(|_| IngestError::MalformedToken)?),
             None => self.check_influx(headers),
@@ -59,12 +61,12 @@ impl Tokens {
     }
 
     /// Verifies a token of the form `id.secret`.
-    pub(super) fn check_text(&self, token: &str) -> Result<(), IngestError> {
+    pub(super) fn check_text(&self, token: &str) -> Result<Arc<Grant>, IngestError> {
         let (id, secret) = token.split_once('.').ok_or(IngestError::MalformedToken)?;
         if id.is_empty() || secret.is_empty() {
             return Err(IngestError::MalformedToken);
         }
-        if self.matches(id, secret) { Ok(()) } else { Err(IngestError::WrongToken) }
+        self.of_secret(id, secret).cloned().ok_or(IngestError::WrongToken)
     }
 }
 
@@ -84,6 +86,7 @@ mod tests {
     use axum::http::HeaderValue;
 
     use super::*;
+    use crate::access::hash_secret;
 
     /// A tokens file with these ids and secrets.
     fn load(tokens: &[(&str, &str)]) -> Tokens {
@@ -100,7 +103,7 @@ mod tests {
         assert_eq!((tokens.len(), format!("{tokens:?}").as_str()), (2, "Tokens(2)"));
         let check = |value: &'static str| {
             let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(value))]);
-            tokens.check(&headers).map_err(|e| e.reason())
+            tokens.check(&headers).map(drop).map_err(|e| e.reason())
         };
         assert_eq!(check("Bearer gw1.one.with.dots"), Ok(()));
         assert_eq!(check("bearer gw2.two"), Ok(()));
@@ -112,6 +115,6 @@ mod tests {
         {
             assert_eq!(check(malformed), Err("malformed_token"), "{malformed}");
         }
-        assert_eq!(tokens.check(&HeaderMap::new()).map_err(|e| e.reason()), Err("no_token"));
+        assert_eq!(tokens.check(&HeaderMap::new()).map(drop).map_err(|e| e.reason()), Err("no_token"));
     }
 }

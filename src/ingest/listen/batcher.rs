@@ -21,7 +21,8 @@ use super::inflight::AckResult;
 use crate::ack::{Ack, AckOutcome};
 use crate::admission::{Admission, IngestBatch};
 use crate::config::{Decoding, Live};
-use crate::ingest::mqtt::collect::{CollectedBatch, Collector};
+use crate::decode::RejectReason;
+use crate::ingest::mqtt::collect::{CollectedBatch, Collector, NoRoom, Take};
 use crate::ingest::mqtt::link::Message;
 use crate::ingest::mqtt::submit::submit;
 use crate::model::Clock;
@@ -52,6 +53,8 @@ struct Run {
     acks: AckSender,
     first: u64,
     count: u64,
+    /// See [`AckResult::is_refused`].
+    is_refused: bool,
 }
 
 /// The outcome of an ingest batch.
@@ -142,18 +145,31 @@ impl Batcher {
         {
             self.collector.renew(decoding);
         }
-        if self.collector.take(&incoming.message, self.clock.now().wall_ms).is_err() {
-            self.held = Some(incoming);
-            return;
-        }
+        let now_ms = self.clock.now().wall_ms;
+        let is_refused = match self.collector.take(&incoming.message, now_ms) {
+            Ok(Take::Refused(detail)) => {
+                let id = incoming.message.sender.as_ref().map_or("", |grant| &*grant.id);
+                rejected::note(Source::MqttDirect, id, RejectReason::NotAllowed.as_str(), 1, &detail, now_ms);
+                true
+            }
+            Ok(Take::Accepted(_) | Take::Skipped) => false,
+            Err(NoRoom) => {
+                self.held = Some(incoming);
+                return;
+            }
+        };
         self.since.get_or_insert_with(Instant::now);
         // Its bytes count in the ingest batch from now on.
         let Incoming { from, permit, .. } = incoming;
         drop(permit);
         let Some((acks, number)) = from else { return };
         match self.runs.last_mut() {
-            Some(run) if run.first + run.count == number && run.acks.same_channel(&acks) => run.count += 1,
-            _ => self.runs.push(Run { acks, first: number, count: 1 }),
+            Some(run)
+                if run.first + run.count == number && run.is_refused == is_refused && run.acks.same_channel(&acks) =>
+            {
+                run.count += 1
+            }
+            _ => self.runs.push(Run { acks, first: number, count: 1, is_refused }),
         }
     }
 
@@ -206,7 +222,8 @@ impl Batcher {
         metrics::acks_pending_change(Source::MqttDirect, -(messages(&runs) as i64));
         for run in runs {
             // If the connection has ended, its device sends unacknowledged messages again.
-            let _ = run.acks.send(AckResult { first: run.first, count: run.count, outcome });
+            let Run { acks, first, count, is_refused } = run;
+            let _ = acks.send(AckResult { first, count, outcome, is_refused });
         }
     }
 }

@@ -67,7 +67,11 @@ pub(super) enum Packet {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reply {
     PubAck(u16),
+    /// MQTT 5: the device may not send this message.
+    PubAckRefused(u16),
     PubRec(u16),
+    /// MQTT 5: the device may not send this message.
+    PubRecRefused(u16),
     PubComp(u16),
     /// For a PUBREL without its PUBLISH. MQTT 3.1.1 has no code for that.
     PubCompUnknown(u16),
@@ -187,8 +191,8 @@ pub(super) fn write_disconnect(
 fn to_v4(reply: Reply) -> m4::v4::Packet {
     use m4::v4::{Packet as P, PubAck, PubComp, PubRec, SubAck, SubscribeReasonCode, UnsubAck};
     match reply {
-        Reply::PubAck(id) => P::PubAck(PubAck::new(id)),
-        Reply::PubRec(id) => P::PubRec(PubRec::new(id)),
+        Reply::PubAck(id) | Reply::PubAckRefused(id) => P::PubAck(PubAck::new(id)),
+        Reply::PubRec(id) | Reply::PubRecRefused(id) => P::PubRec(PubRec::new(id)),
         Reply::PubComp(id) | Reply::PubCompUnknown(id) => P::PubComp(PubComp::new(id)),
         Reply::SubAck(id, n) => P::SubAck(SubAck::new(id, vec![SubscribeReasonCode::Failure; n])),
         Reply::UnsubAck(id, _) => P::UnsubAck(UnsubAck::new(id)),
@@ -198,11 +202,18 @@ fn to_v4(reply: Reply) -> m4::v4::Packet {
 
 fn to_v5(reply: Reply) -> m5::v5::Packet {
     use m5::v5::{
-        Packet as P, PubAck, PubComp, PubCompReason, PubRec, SubAck, SubscribeReasonCode, UnsubAck, UnsubAckReason,
+        Packet as P, PubAck, PubAckReason, PubComp, PubCompReason, PubRec, PubRecReason, SubAck, SubscribeReasonCode,
+        UnsubAck, UnsubAckReason,
     };
     match reply {
         Reply::PubAck(id) => P::PubAck(PubAck::new(id, None)),
+        Reply::PubAckRefused(id) => {
+            P::PubAck(PubAck { pkid: id, reason: PubAckReason::NotAuthorized, properties: None })
+        }
         Reply::PubRec(id) => P::PubRec(PubRec::new(id, None)),
+        Reply::PubRecRefused(id) => {
+            P::PubRec(PubRec { pkid: id, reason: PubRecReason::NotAuthorized, properties: None })
+        }
         Reply::PubComp(id) => P::PubComp(PubComp::new(id, None)),
         Reply::PubCompUnknown(id) => {
             P::PubComp(PubComp { pkid: id, reason: PubCompReason::PacketIdentifierNotFound, properties: None })

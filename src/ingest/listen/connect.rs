@@ -2,6 +2,7 @@
 //! a secret.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -9,8 +10,8 @@ use rumqttc_v4::mqttbytes as m4;
 use rumqttc_v5::mqttbytes as m5;
 
 use super::codec::Version;
+use crate::access::{Denied, Grant, Protocol, Tokens};
 use crate::config::ListenMqtt;
-use crate::ingest::tokens::Tokens;
 
 /// The largest CONNECT that is read: ids and secrets are short, and the device is not authenticated yet.
 const CONNECT_BYTES_MAX: u32 = 16 * 1024;
@@ -61,7 +62,7 @@ impl ConnectRequest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Client {
     pub(super) version: Version,
-    /// The id of its token; empty if no tokens are configured.
+    /// The id of its token, for display; empty if no tokens are configured.
     pub(super) token: String,
     /// Its client id, or the assigned one.
     pub(super) id: String,
@@ -90,6 +91,10 @@ pub(super) enum ConnectError {
     NoCredentials,
     #[error("wrong user name or password")]
     WrongCredentials,
+    #[error("the token has expired; use a new one")]
+    Expired,
+    #[error("the token may not be used over MQTT, or may not write readings (`via` and `write` in the tokens file)")]
+    NotAllowed,
     #[error("MQTT 5 authentication methods are not supported; use user name and password")]
     Method,
 }
@@ -103,6 +108,8 @@ impl ConnectError {
             ConnectError::ClientId => "client_id",
             ConnectError::NoCredentials => "no_credentials",
             ConnectError::WrongCredentials => "wrong_credentials",
+            ConnectError::Expired => "expired",
+            ConnectError::NotAllowed => "not_allowed",
             ConnectError::Method => "auth_method",
         }
     }
@@ -189,36 +196,38 @@ fn hello_v5(connect: m5::v5::Connect, auth: m5::v5::ConnectAuth) -> ConnectReque
     }
 }
 
-/// The id of the token in user name and password. Accepted forms: id and secret; `id.secret` as password of any user;
+/// The grant of the token in user name and password, if it allows to send over MQTT now.
+pub(super) fn authenticate(request: &ConnectRequest, tokens: &Tokens, now_ms: i64) -> Result<Arc<Grant>, ConnectError> {
+    let grant = token(request, tokens)?;
+    grant.check_sender(Protocol::Mqtt, now_ms).map_err(|denied| match denied {
+        Denied::Expired => ConnectError::Expired,
+        Denied::Protocol | Denied::Write => ConnectError::NotAllowed,
+    })?;
+    Ok(grant.clone())
+}
+
+/// The grant of the token in user name and password. Accepted forms: id and secret; `id.secret` as password of any user;
 /// `id.secret` as user name, for devices with a single field.
-fn token(request: &ConnectRequest, tokens: &Tokens) -> Result<String, ConnectError> {
+fn token<'a>(request: &ConnectRequest, tokens: &'a Tokens) -> Result<&'a Arc<Grant>, ConnectError> {
     let text = |bytes: &Option<Vec<u8>>| bytes.as_deref().and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
     let password = text(&request.password);
     let user = request.user.as_deref().filter(|user| !user.is_empty());
     if let (Some(user), Some(password)) = (user, &password)
-        && tokens.matches(user, password)
+        && let Some(grant) = tokens.of_secret(user, password)
     {
-        return Ok(user.to_owned());
+        return Ok(grant);
     }
     let whole = match (&password, user) {
         (Some(password), _) => password,
         (None, Some(user)) => user,
         (None, None) => return Err(ConnectError::NoCredentials),
     };
-    match whole.split_once('.') {
-        Some((id, secret)) if tokens.matches(id, secret) => Ok(id.to_owned()),
-        _ => Err(ConnectError::WrongCredentials),
-    }
+    let grant = whole.split_once('.').and_then(|(id, secret)| tokens.of_secret(id, secret));
+    grant.ok_or(ConnectError::WrongCredentials)
 }
 
-/// Admits or refuses a device, and makes the answer. `name` creates a client id for a device that sends none.
-pub(super) fn admit(
-    request: &ConnectRequest,
-    tokens: Option<&Tokens>,
-    settings: &ListenMqtt,
-    peer: SocketAddr,
-    name: impl FnOnce() -> String,
-) -> Result<(Client, BytesMut), ConnectError> {
+/// Checks what a device asks for besides its credentials.
+pub(super) fn check(request: &ConnectRequest) -> Result<(), ConnectError> {
     if request.has_method {
         return Err(ConnectError::Method);
     }
@@ -227,7 +236,18 @@ pub(super) fn admit(
     if is_nameless || request.client_id.len() > CLIENT_ID_MAX_BYTES {
         return Err(ConnectError::ClientId);
     }
-    let token = tokens.map(|tokens| token(request, tokens)).transpose()?.unwrap_or_default();
+    Ok(())
+}
+
+/// Admits a device with the token of this id, and makes the answer. `name` creates a client id for a device that sends
+/// none.
+pub(super) fn admit(
+    request: &ConnectRequest,
+    token: &str,
+    settings: &ListenMqtt,
+    peer: SocketAddr,
+    name: impl FnOnce() -> String,
+) -> (Client, BytesMut) {
     let named = request.client_id.is_empty().then(name);
     let keep_alive_max = u16::try_from(settings.keep_alive_max.as_secs()).unwrap_or(u16::MAX);
     let keep_alive = if request.keep_alive == 0 { keep_alive_max } else { request.keep_alive.min(keep_alive_max) };
@@ -255,7 +275,7 @@ pub(super) fn admit(
     let shown = named.clone().unwrap_or_else(|| request.shown_id().to_owned());
     let client = Client {
         version: request.version,
-        token,
+        token: token.to_owned(),
         id: named.unwrap_or_else(|| request.client_id.clone()),
         silence_max: Duration::from_secs(u64::from(keep_alive)).mul_f64(1.5),
         shown,
@@ -263,7 +283,7 @@ pub(super) fn admit(
         wants_words: request.wants_words,
         packet_bytes_max: request.packet_bytes_max.map_or(usize::MAX, |bytes| bytes as usize),
     };
-    Ok((client, out))
+    (client, out)
 }
 
 fn connack_v5(code: m5::v5::ConnectReturnCode, properties: Option<m5::v5::ConnAckProperties>) -> m5::v5::ConnAck {
@@ -301,7 +321,9 @@ pub(super) fn refuse(version: Option<Version>, error: ConnectError) -> BytesMut 
         ConnectError::NotMqtt => return out,
         ConnectError::Version => (C4::RefusedProtocolVersion, C5::UnsupportedProtocolVersion),
         ConnectError::ClientId => (C4::BadClientId, C5::ClientIdentifierNotValid),
-        ConnectError::NoCredentials => (C4::NotAuthorized, C5::NotAuthorized),
+        ConnectError::NoCredentials | ConnectError::Expired | ConnectError::NotAllowed => {
+            (C4::NotAuthorized, C5::NotAuthorized)
+        }
         ConnectError::WrongCredentials => (C4::BadUserNamePassword, C5::BadUserNamePassword),
         ConnectError::Method => (C4::NotAuthorized, C5::BadAuthenticationMethod),
     };
@@ -317,8 +339,8 @@ pub(super) fn refuse(version: Option<Version>, error: ConnectError) -> BytesMut 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::hash_secret;
     use crate::config::Config;
-    use crate::ingest::tokens::hash_secret;
 
     fn tokens() -> Tokens {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -361,7 +383,7 @@ mod tests {
     #[test]
     fn a_token_is_user_name_and_password_or_the_password_alone() {
         let tokens = tokens();
-        let id = |user, password| token(&request(user, password), &tokens);
+        let id = |user, password| token(&request(user, password), &tokens).map(|grant| grant.id.to_string());
         for (user, password) in [
             (Some("d1"), Some("s.1")),
             (Some("anyone"), Some("d1.s.1")),
@@ -389,18 +411,18 @@ mod tests {
         settings.keep_alive_max = Duration::from_secs(100);
         let silence = |keep_alive| {
             let request = ConnectRequest { keep_alive, ..request(None, None) };
-            admit(&request, None, &settings, PEER, || "x".into()).unwrap().0.silence_max.as_secs()
+            admit(&request, "", &settings, PEER, || "x".into()).0.silence_max.as_secs()
         };
         assert_eq!((silence(60), silence(0), silence(1000)), (90, 150, 150));
         let nameless = |version, clean| {
             let request = ConnectRequest { client_id: String::new(), version, clean, ..request(None, None) };
-            admit(&request, None, &settings, PEER, || "named".into()).map(|(client, _)| client.id)
+            check(&request).map(|()| admit(&request, "", &settings, PEER, || "named".into()).0.id)
         };
         assert_eq!(nameless(Version::V5, false), Ok("named".into()));
         assert_eq!(nameless(Version::V4, true), Ok("named".into()));
         assert_eq!(nameless(Version::V4, false), Err(ConnectError::ClientId));
         let long = ConnectRequest { client_id: "x".repeat(257), ..request(None, None) };
-        assert_eq!(admit(&long, None, &settings, PEER, String::new).map(|_| ()), Err(ConnectError::ClientId));
+        assert_eq!(check(&long), Err(ConnectError::ClientId));
     }
 
     #[test]

@@ -14,14 +14,17 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::authorization::Authorization;
 use super::batcher::{AckSender, Incoming};
 use super::clients::Registration;
+use super::close_reason::CloseReason;
 use super::codec::{self, Packet, ProtocolError, Publish, Reply, Version};
 use super::connect::Client;
 use super::exchanges::{Exchanges, Sent};
 use super::frames::{self, Frames, Limits, Next};
-use super::inflight::{AckResult, InFlight};
+use super::inflight::{AckResult, InFlight, Released};
 use super::shared::{BYTES_MAX, LARGE_BYTES_MAX, Shared};
+use crate::access::Grant;
 use crate::config::ListenMqtt;
 use crate::decode::RejectReason;
 use crate::ingest::mqtt::link::{AdmissionError, Message};
@@ -42,87 +45,6 @@ const MESSAGE_BYTES: usize = size_of::<Incoming>() + 128;
 const LARGE_GRACE: Duration = Duration::from_secs(30);
 const LARGE_BYTES_PER_SECOND_MIN: u64 = 2048;
 
-/// Why a connection ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CloseReason {
-    /// The device sent DISCONNECT.
-    Left,
-    /// The network connection broke.
-    Lost,
-    /// The device was silent for too long.
-    Silent,
-    /// The device does not read what is sent to it.
-    Stuck,
-    /// The same client has connected again.
-    TakenOver,
-    /// The service is stopping.
-    Stopped,
-    /// A message was not delivered; the device has to send it again.
-    NotDelivered,
-    /// A large packet did not arrive completely in time.
-    Slow,
-    /// The device violated the protocol.
-    ProtocolError(Reason),
-}
-
-impl CloseReason {
-    /// The label `reason` of the metrics.
-    pub(super) fn label(self) -> &'static str {
-        match self {
-            CloseReason::Left => "left",
-            CloseReason::Lost => "lost",
-            CloseReason::Silent => "keep_alive",
-            CloseReason::Stuck => "stuck",
-            CloseReason::TakenOver => "taken_over",
-            CloseReason::Stopped => "stopping",
-            CloseReason::NotDelivered => "not_delivered",
-            CloseReason::Slow => "slow_packet",
-            CloseReason::ProtocolError(Reason::PacketTooLarge) => "packet_too_large",
-            CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded) => "receive_maximum",
-            CloseReason::ProtocolError(Reason::MalformedPacket) => "malformed",
-            CloseReason::ProtocolError(_) => "protocol",
-        }
-    }
-
-    /// The reason code for MQTT 5.
-    fn reason(self) -> Option<Reason> {
-        match self {
-            CloseReason::Left | CloseReason::Lost | CloseReason::Stuck => None,
-            CloseReason::Silent => Some(Reason::KeepAliveTimeout),
-            CloseReason::TakenOver => Some(Reason::SessionTakenOver),
-            CloseReason::Stopped => Some(Reason::ServerShuttingDown),
-            CloseReason::NotDelivered => Some(Reason::ServerBusy),
-            CloseReason::Slow => Some(Reason::QuotaExceeded),
-            CloseReason::ProtocolError(reason) => Some(reason),
-        }
-    }
-
-    /// Why this side closes it, for the log and the device; `None` if the device did.
-    fn acks(self, settings: &ListenMqtt) -> Option<String> {
-        let ListenMqtt { packet_max_bytes, window, .. } = settings;
-        Some(match self {
-            CloseReason::Left | CloseReason::Lost => return None,
-            CloseReason::Silent => "no packet received for one and a half times the keep-alive".into(),
-            CloseReason::Stuck => "the device does not read what is sent to it".into(),
-            CloseReason::TakenOver => "the same client has connected again".into(),
-            CloseReason::Stopped => "the service is stopping".into(),
-            CloseReason::NotDelivered => "a message was not delivered; send it again".into(),
-            CloseReason::Slow => "a large packet did not arrive completely in time".into(),
-            CloseReason::ProtocolError(Reason::PacketTooLarge) => {
-                format!("a packet other than PUBLISH exceeds packet_max_bytes = {packet_max_bytes}")
-            }
-            CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded) => {
-                format!("more than {window} messages wait for their acknowledgement (receive maximum)")
-            }
-            CloseReason::ProtocolError(Reason::MalformedPacket) => "malformed MQTT packet".into(),
-            CloseReason::ProtocolError(Reason::TopicAliasInvalid) => {
-                "topic alias or empty topic; topic aliases are not supported".into()
-            }
-            CloseReason::ProtocolError(_) => "a packet that a device must not send at this point".into(),
-        })
-    }
-}
-
 /// A large packet that is being buffered or skipped.
 struct OversizePacket {
     /// Its part of the budget; none if it is skipped and nothing of it is kept.
@@ -135,6 +57,7 @@ struct Held {
     publish: Publish,
     /// Why it is not decoded.
     refused: Option<AdmissionError>,
+    sender: Option<Arc<Grant>>,
     /// The budget that it was buffered in; returned when its bytes are counted as a waiting message.
     _gathered: Option<OwnedSemaphorePermit>,
 }
@@ -143,6 +66,7 @@ pub(super) struct Connection<S> {
     stream: S,
     shared: Arc<Shared>,
     client: Client,
+    authorization: Authorization,
     batcher: mpsc::Sender<Incoming>,
     buf: BytesMut,
     out: BytesMut,
@@ -168,6 +92,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         stream: S,
         shared: Arc<Shared>,
         client: Client,
+        authorization: Authorization,
         batcher: mpsc::Sender<Incoming>,
         buf: BytesMut,
         out: BytesMut,
@@ -183,6 +108,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             stream,
             shared,
             client,
+            authorization,
             batcher,
             buf,
             out,
@@ -200,17 +126,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Serves the connection until it ends.
     pub(super) async fn serve(mut self, place: Registration) -> CloseReason {
-        let end = match self.run(&place.taken_over).await {
-            Ok(never) => match never {},
-            Err(end) => end,
+        let revoked = self.authorization.clone().ended(self.shared.deps.clock.clone());
+        let end = tokio::select! {
+            biased;
+            // Whatever else the connection waits for.
+            end = revoked => end,
+            end = self.run(&place.taken_over) => match end {
+                Ok(never) => match never {},
+                Err(end) => end,
+            },
         };
-        let acks = end.acks(&self.shared.settings);
-        if let Some(acks) = &acks {
-            self.shared.logs.disconnected(&self.client, end.label(), acks);
+        let text = end.text(&self.shared.settings);
+        if let Some(text) = &text {
+            self.shared.logs.disconnected(&self.client, end.label(), text);
         }
         // Messages that are safe by now are still acknowledged, unless the device has left.
         if !matches!(end, CloseReason::Left | CloseReason::Lost | CloseReason::Stuck) {
-            self.say_goodbye(end, acks).await;
+            self.say_goodbye(end, text).await;
         }
         end
     }
@@ -354,7 +286,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 "no [[listen.mqtt.topics]] matches",
             );
         }
-        self.held = Some(Held { publish, refused, _gathered: gathered });
+        let sender = self.authorization.current(self.shared.deps.clock.now().wall_ms)?.cloned();
+        self.held = Some(Held { publish, refused, sender, _gathered: gathered });
         self.pass_on_at_once();
         Ok(())
     }
@@ -378,10 +311,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         publish.qos == 0 || self.inflight.len() < usize::from(self.shared.settings.window)
     }
 
-    fn incoming(&mut self, Held { publish, refused, .. }: Held, permit: OwnedSemaphorePermit) -> Incoming {
+    fn incoming(&mut self, Held { publish, refused, sender, .. }: Held, permit: OwnedSemaphorePermit) -> Incoming {
         let from = receipt(&publish).map(|receipt| (self.acks.clone(), self.inflight.push(receipt)));
+        let can_refuse = publish.qos > 0 && self.client.version == Version::V5;
         let Publish { topic, payload, properties, .. } = publish;
-        let message = Message { topic, payload, properties, refused, ..Message::default() };
+        let message = Message { topic, payload, properties, refused, sender, can_refuse, ..Message::default() };
         Incoming { message, from, permit }
     }
 
@@ -394,10 +328,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Acknowledges safe messages, and checks whether the connection must end.
     fn acknowledge(&mut self) -> Result<(), CloseReason> {
-        while let Some(reply) = self.inflight.release() {
-            if let Reply::PubRec(id) = reply {
-                self.exchanges.record(id);
-            }
+        while let Some(Released { receipt, is_refused }) = self.inflight.release() {
+            let reply = match receipt {
+                Reply::PubAck(id) if is_refused => Reply::PubAckRefused(id),
+                Reply::PubRec(id) if is_refused => {
+                    self.exchanges.refuse(id);
+                    Reply::PubRecRefused(id)
+                }
+                Reply::PubRec(id) => {
+                    self.exchanges.record(id);
+                    receipt
+                }
+                _ => receipt,
+            };
             self.reply(reply);
         }
         match (self.inflight.is_blocked(), self.stopping) {
@@ -416,8 +359,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if self.out.is_empty() {
             return Ok(());
         }
+        // What was written is removed from `out`, so this may be cancelled.
         let written = async {
-            self.stream.write_all(&self.out).await?;
+            while !self.out.is_empty() {
+                if self.stream.write_buf(&mut self.out).await? == 0 {
+                    return Err(std::io::ErrorKind::WriteZero.into());
+                }
+            }
             self.stream.flush().await
         };
         match tokio::time::timeout(WRITE_TIMEOUT, written).await {
@@ -435,11 +383,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Sends the remaining replies and DISCONNECT, and closes without cutting off bytes that the device has not read
     /// yet.
-    async fn say_goodbye(mut self, end: CloseReason, acks: Option<String>) {
+    async fn say_goodbye(mut self, end: CloseReason, text: Option<String>) {
         if let Some(reason) = end.reason() {
-            let acks = acks.filter(|_| self.client.wants_words);
+            let text = text.filter(|_| self.client.wants_words);
             let Client { version, packet_bytes_max, .. } = self.client;
-            codec::write_disconnect(version, reason, acks.as_deref(), packet_bytes_max, &mut self.out);
+            codec::write_disconnect(version, reason, text.as_deref(), packet_bytes_max, &mut self.out);
         }
         let goodbye = async {
             self.flush().await?;
@@ -531,7 +479,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Delivers all accepted messages.
     pub(super) fn deliver_all(&mut self) {
-        self.settle(AckResult { first: 0, count: 1000, outcome: crate::ack::AckOutcome::Delivered });
+        let outcome = crate::ack::AckOutcome::Delivered;
+        self.settle(AckResult { first: 0, count: 1000, outcome, is_refused: false });
         assert_eq!(self.acknowledge(), Ok(()));
     }
 }

@@ -57,6 +57,13 @@ impl Exchanges {
         }
     }
 
+    /// Ends an exchange whose PUBREC has an error code (MQTT 5 §4.3.3): no PUBREL follows.
+    pub(super) fn refuse(&mut self, id: u16) {
+        if has(&self.open, id) {
+            set(&mut self.open, id, false);
+        }
+    }
+
     /// Records a PUBREL; returns whether it ends an exchange.
     pub(super) fn release(&mut self, id: u16) -> bool {
         let is_known = has(&self.recorded, id);

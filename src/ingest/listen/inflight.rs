@@ -14,13 +14,30 @@ pub(super) struct AckResult {
     pub(super) first: u64,
     pub(super) count: u64,
     pub(super) outcome: AckOutcome,
+    /// The device is told that it may not send these messages; nothing of them is kept.
+    pub(super) is_refused: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct InFlight<T> {
     /// The number of the first waiting message.
     first: u64,
-    waiting: VecDeque<(T, Option<AckOutcome>)>,
+    waiting: VecDeque<Waiting<T>>,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    receipt: T,
+    outcome: Option<AckOutcome>,
+    is_refused: bool,
+}
+
+/// A message to acknowledge.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Released<T> {
+    pub(super) receipt: T,
+    /// See [`AckResult::is_refused`].
+    pub(super) is_refused: bool,
 }
 
 impl<T> Default for InFlight<T> {
@@ -32,7 +49,7 @@ impl<T> Default for InFlight<T> {
 impl<T> InFlight<T> {
     /// Adds an accepted message and returns its number.
     pub(super) fn push(&mut self, receipt: T) -> u64 {
-        self.waiting.push_back((receipt, None));
+        self.waiting.push_back(Waiting { receipt, outcome: None, is_refused: false });
         self.first + self.waiting.len() as u64 - 1
     }
 
@@ -40,23 +57,24 @@ impl<T> InFlight<T> {
     pub(super) fn settle(&mut self, result: AckResult) {
         for number in result.first..result.first.saturating_add(result.count) {
             let at = number.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
-            match at.and_then(|at| self.waiting.get_mut(at)) {
-                Some((_, outcome)) => outcome.get_or_insert(result.outcome),
-                None => continue,
-            };
+            if let Some(message) = at.and_then(|at| self.waiting.get_mut(at))
+                && message.outcome.is_none()
+            {
+                (message.outcome, message.is_refused) = (Some(result.outcome), result.is_refused);
+            }
         }
     }
 
     /// The next message to acknowledge; each is returned once.
-    pub(super) fn release(&mut self) -> Option<T> {
-        self.waiting.front().filter(|(_, outcome)| *outcome == Some(AckOutcome::Delivered))?;
+    pub(super) fn release(&mut self) -> Option<Released<T>> {
+        self.waiting.front().filter(|message| message.outcome == Some(AckOutcome::Delivered))?;
         self.first += 1;
-        self.waiting.pop_front().map(|(receipt, _)| receipt)
+        self.waiting.pop_front().map(|Waiting { receipt, is_refused, .. }| Released { receipt, is_refused })
     }
 
     /// Whether no more messages will be released.
     pub(super) fn is_blocked(&self) -> bool {
-        self.waiting.front().is_some_and(|(_, outcome)| *outcome == Some(AckOutcome::NotDelivered))
+        self.waiting.front().is_some_and(|message| message.outcome == Some(AckOutcome::NotDelivered))
     }
 
     /// Number of waiting messages.
@@ -92,25 +110,29 @@ mod tests {
             let mut inflight = InFlight::default();
             // Naive model: the outcome of every message ever.
             let mut all: Vec<Option<AckOutcome>> = vec![];
-            let mut released = 0;
+            let (mut refused, mut released) = (vec![], 0);
             for step in steps {
                 match step {
                     Step::Push => {
                         prop_assert_eq!(inflight.push(all.len()), all.len() as u64);
                         all.push(None);
+                        refused.push(false);
                     }
                     Step::Settle(index, count, ok) if !all.is_empty() => {
                         let first = index.index(all.len());
                         let outcome = if ok { AckOutcome::Delivered } else { AckOutcome::NotDelivered };
-                        inflight.settle(AckResult { first: first as u64, count, outcome });
-                        for message in all.iter_mut().skip(first).take(count as usize) {
-                            message.get_or_insert(outcome);
+                        inflight.settle(AckResult { first: first as u64, count, outcome, is_refused: first % 2 == 0 });
+                        for (message, refused) in all.iter_mut().zip(&mut refused).skip(first).take(count as usize) {
+                            if message.is_none() {
+                                (*message, *refused) = (Some(outcome), first % 2 == 0);
+                            }
                         }
                     }
                     Step::Settle(..) => {}
                 }
-                while let Some(receipt) = inflight.release() {
+                while let Some(Released { receipt, is_refused }) = inflight.release() {
                     prop_assert_eq!(receipt, released);
+                    prop_assert_eq!(is_refused, refused[receipt]);
                     released += 1;
                 }
                 let delivered = all.iter().take_while(|o| **o == Some(AckOutcome::Delivered)).count();

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! - This module: the port, its certificates, access control, and one task per connection.
-//! - `connect` handles CONNECT and its answer, `clients` tracks who is connected, `connection` is the rest of a
+//! - `connect` handles CONNECT and its answer, `authorization` what the device may do until its token ends, `clients` tracks who is connected, `connection` is the rest of a
 //!   connection's life, `inflight` holds messages that wait for their acknowledgement, `exchanges` the ids of QoS 2.
 //! - `frames` splits the bytes into packets in bounded memory, `codec` parses the packets of MQTT 3.1.1 and 5.
 //! - `batcher` combines the messages of many connections. `log_limit` writes rate-limited log lines about devices.
@@ -57,8 +57,10 @@
 //! Shutdown: after `stop` nothing more is read, accepted messages are acknowledged when they are safe, then DISCONNECT
 //! (0x8B) is sent.
 
+mod authorization;
 mod batcher;
 mod clients;
+mod close_reason;
 mod codec;
 mod connect;
 mod connection;
@@ -86,7 +88,7 @@ use self::shared::Shared;
 use super::IngestDeps;
 use super::mqtt::collect::{Collector, Settings};
 use super::tls::{CertificateError, Certificates, Files};
-use super::tokens::{Tokens, TokensError};
+use crate::access::{Tokens, TokensError};
 use crate::config::{ListenMqtt, Live, Setter};
 use crate::telemetry::metrics::Source;
 

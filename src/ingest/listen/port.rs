@@ -12,15 +12,16 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::task::TaskTracker;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::authorization::Authorization;
 use super::batcher::Incoming;
 use super::connect::{self, ConnectError};
 use super::connection::Connection;
 use super::shared::Shared;
+use crate::access::{Tokens, TokensError};
 use crate::config::ListenMqtt;
 use crate::ingest::IngestDeps;
 use crate::ingest::mqtt::SetupError;
 use crate::ingest::tls::{Certificates, Files, TlsError};
-use crate::ingest::tokens::{Tokens, TokensError};
 use crate::telemetry::metrics;
 
 /// Pause after an error of the port itself (usually no file descriptor left).
@@ -207,11 +208,20 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
         Some(Ok(request)) => {
             // Random, so that the ids of two instances or two runs differ.
             let name = || format!("hourbucket-{n}-{:08x}", fastrand::u32(..));
-            connect::admit(&request, shared.tokens.now().as_ref().as_ref(), &shared.settings, peer, name)
-                .map_err(|error| (Some(request), error))
+            let authorized = connect::check(&request).and_then(|()| {
+                let now_ms = shared.deps.clock.now().wall_ms;
+                Authorization::new(shared.tokens.clone(), |tokens| connect::authenticate(&request, tokens, now_ms))
+            });
+            match authorized {
+                Ok(authorization) => {
+                    let admitted = connect::admit(&request, authorization.id(), &shared.settings, peer, name);
+                    Ok((admitted, authorization))
+                }
+                Err(error) => Err((Some(request), error)),
+            }
         }
     };
-    let (client, out) = match admitted {
+    let ((client, out), authorization) = match admitted {
         Ok(admitted) => admitted,
         Err((request, error)) => {
             metrics::mqtt_direct_connect(error.label());
@@ -232,7 +242,7 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
     // By client id, so that messages of a device on successive connections use the same batcher and stay in order.
     let at = xxh3_64(client.id.as_bytes()) as usize % batchers.len();
     let batcher = batchers[at].clone();
-    let end = Connection::new(stream, shared, client, batcher, buf, out).serve(place).await;
+    let end = Connection::new(stream, shared, client, authorization, batcher, buf, out).serve(place).await;
     metrics::mqtt_direct_disconnect(end.label());
 }
 

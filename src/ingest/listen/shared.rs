@@ -6,10 +6,10 @@ use tokio::sync::Semaphore;
 
 use super::clients::Clients;
 use super::log_limit::LimitedLog;
+use crate::access::Tokens;
 use crate::config::{ListenMqtt, Live};
 use crate::decode::topic::filter_matches;
 use crate::ingest::IngestDeps;
-use crate::ingest::tokens::Tokens;
 
 /// Bytes of messages that may wait for the batchers, over all connections.
 pub(super) const BYTES_MAX: usize = 32 * 1024 * 1024;

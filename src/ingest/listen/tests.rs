@@ -11,10 +11,12 @@ use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 use tokio::io::DuplexStream;
 use tokio_util::sync::CancellationToken;
 
+use super::authorization::Authorization;
 use super::batcher::QUEUE_MAX;
+use super::close_reason::CloseReason;
 use super::codec::Version;
 use super::connect::Client;
-use super::connection::{CloseReason, Connection};
+use super::connection::Connection;
 use super::shared::{BYTES_MAX, LARGE_BYTES_MAX};
 use super::*;
 use crate::admission::{AdmissionControl, admission_channel};
@@ -65,7 +67,8 @@ fn connection(shared: &Arc<Shared>, version: Version, tx: &mpsc::Sender<Incoming
         packet_bytes_max: usize::MAX,
     };
     let (near, _) = tokio::io::duplex(1);
-    Connection::new(near, shared.clone(), client, tx.clone(), BytesMut::new(), BytesMut::new())
+    let authorization = Authorization::new(Live::fixed(None), |_| Err(())).unwrap();
+    Connection::new(near, shared.clone(), client, authorization, tx.clone(), BytesMut::new(), BytesMut::new())
 }
 
 fn text(text: &str) -> Vec<u8> {

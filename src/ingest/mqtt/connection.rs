@@ -219,7 +219,8 @@ impl<'a> Connection<'a> {
         };
         let note = match take {
             Take::Accepted(note) => note,
-            Take::Skipped => None,
+            // A message of a broker has no sender that could be refused.
+            Take::Skipped | Take::Refused(_) => None,
         };
         match (receipt, note) {
             (Some(receipt), note) => self.broker.ack_tracker.receive(Pending { receipt, note, since_ms: now.mono_ms }),

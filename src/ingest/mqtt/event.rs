@@ -1,7 +1,10 @@
 //! What a connection receives, the same for MQTT 3.1.1 and 5.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
+use crate::access;
 use crate::decode::RejectReason;
 
 /// The acknowledgement that a message requires.
@@ -26,6 +29,10 @@ pub(in crate::ingest) struct Message {
     pub(in crate::ingest) is_dup: bool,
     /// MQTT 5: the user properties.
     pub(in crate::ingest) properties: Vec<(String, String)>,
+    /// Who sent it, if that is known; `None`: it may be from any sensor.
+    pub(in crate::ingest) sender: Option<Arc<access::Grant>>,
+    /// The sender can be told that it may not send this message.
+    pub(in crate::ingest) can_refuse: bool,
     /// Set if the receiver decided not to decode it: it becomes a dead letter.
     pub(in crate::ingest) refused: Option<AdmissionError>,
 }

@@ -89,6 +89,8 @@ pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionErro
                     is_dup: publish.dup,
                     properties: vec![],
                     refused: None,
+                    sender: None,
+                    can_refuse: false,
                 }));
             }
             Packet::PubAck(_) => return Ok(Event::Published),

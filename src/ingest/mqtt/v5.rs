@@ -105,6 +105,8 @@ pub(super) async fn next(events: &mut EventLoop) -> Result<Event, ConnectionErro
                     is_dup: publish.dup,
                     properties: publish.properties.map(|p| p.user_properties).unwrap_or_default(),
                     refused: None,
+                    sender: None,
+                    can_refuse: false,
                 }));
             }
             Packet::PubAck(_) => return Ok(Event::Published),

@@ -1,6 +1,7 @@
 //! Builds a batch reading by reading.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -9,6 +10,7 @@ use super::{FLAG_RECEIPT_TIME, HEAD_BYTES, NAMES_MAX, ReadingBatch, RowPosition,
 use crate::model::fields::{BucketFieldsFull, FieldGuard};
 use crate::model::ids::stable_hash;
 use crate::model::reading::Reading;
+use crate::model::sensor_patterns::SensorPatterns;
 use crate::model::value::ValueRef;
 
 /// Up to this many names (or schemas) are searched linearly, which is faster than hashing. More are found in a hash
@@ -24,6 +26,10 @@ pub enum BuildError {
     TooManyFields,
     /// More than [`NAMES_MAX`] names in one batch.
     TooManyNames,
+    /// The sender may not write this sensor; see [`BatchBuilder::allow_only`].
+    NotAllowed,
+    /// The tags are too long together with that of the sender.
+    TagsTooLong,
     /// The sensor would exceed the field limit in its bucket.
     BucketFieldsFull(BucketFieldsFull),
 }
@@ -55,6 +61,18 @@ pub struct BatchBuilder {
     names: Index,
     schemas: Index,
     guard: Option<Box<FieldGuard>>,
+    /// The sensors that the sender may write; `None`: all.
+    allowed: Option<SensorPatterns>,
+    sender_tag: Option<SenderTag>,
+}
+
+/// The tag that records the sender of a reading.
+#[derive(Debug, Clone)]
+pub struct SenderTag {
+    /// Its name, as stored.
+    pub name: Arc<str>,
+    /// The id of the sender.
+    pub id: Arc<str>,
 }
 
 /// Finds names or schemas by hash, once there are more than [`COMPARED_MAX`]. Each such batch has a new random seed, so
@@ -118,6 +136,16 @@ impl BatchBuilder {
     pub fn guard(&mut self, guard: FieldGuard) {
         debug_assert!(self.is_empty());
         self.guard = Some(Box::new(guard));
+    }
+
+    /// Accepts only these sensors from here on; `None`: all, as at the start of a batch.
+    pub fn allow_only(&mut self, sensors: Option<SensorPatterns>) {
+        self.allowed = sensors;
+    }
+
+    /// Adds this tag to the readings from here on, in place of one of the same name; `None`: adds no tag.
+    pub fn tag_sender(&mut self, tag: Option<SenderTag>) {
+        self.sender_tag = tag;
     }
 
     /// Discards an unfinished reading and starts the next.
@@ -188,7 +216,8 @@ impl BatchBuilder {
     /// lower.
     ///
     /// # Errors
-    /// The reading exceeds the [field limit](BatchBuilder::guard); it can only be aborted.
+    /// The sender may not write this sensor, or the reading exceeds the [field limit](BatchBuilder::guard) or, with the
+    /// [tag of the sender](BatchBuilder::tag_sender), the length of all tags. It can only be aborted.
     pub fn commit(
         &mut self,
         sensor_id: &str,
@@ -196,6 +225,29 @@ impl BatchBuilder {
         receipt_time: bool,
         tags: &[(&str, &str)],
     ) -> Result<(), BuildError> {
+        let Some(SenderTag { name, id }) = self.sender_tag.clone() else {
+            return self.commit_as_is(sensor_id, ts_ms, receipt_time, tags);
+        };
+        let mut all = Vec::with_capacity(tags.len() + 1);
+        all.extend(tags.iter().filter(|(key, _)| **key < *name));
+        all.push((&*name, &*id));
+        all.extend(tags.iter().filter(|(key, _)| **key > *name));
+        if all.iter().map(|(k, v)| 3 + k.len() + v.len()).sum::<usize>() > usize::from(u16::MAX) {
+            return Err(BuildError::TagsTooLong);
+        }
+        self.commit_as_is(sensor_id, ts_ms, receipt_time, &all)
+    }
+
+    fn commit_as_is(
+        &mut self,
+        sensor_id: &str,
+        ts_ms: i64,
+        receipt_time: bool,
+        tags: &[(&str, &str)],
+    ) -> Result<(), BuildError> {
+        if self.allowed.as_ref().is_some_and(|allowed| !allowed.matches(sensor_id)) {
+            return Err(BuildError::NotAllowed);
+        }
         let schema = match self.like {
             Some(schema) => schema,
             None => self.schema(),
@@ -284,6 +336,7 @@ impl BatchBuilder {
         self.names.table.clear();
         self.schemas.table.clear();
         self.guard = None;
+        (self.allowed, self.sender_tag) = (None, None);
         std::mem::take(&mut self.batch)
     }
 

@@ -13,7 +13,7 @@
 
 mod builder;
 
-pub use builder::{BatchBuilder, BuildError, Mark};
+pub use builder::{BatchBuilder, BuildError, Mark, SenderTag};
 
 use super::ids::stable_hash;
 use super::memory;

@@ -223,8 +223,15 @@ fn refused(
 
 fn query(filter: &DeadLetterFilter) -> Document {
     let mut query = Document::new();
+    let mut reasons = doc! {};
     if !filter.reasons.is_empty() {
-        query.insert("reason", doc! { "$in": &filter.reasons });
+        reasons.insert("$in", &filter.reasons);
+    }
+    if !filter.except_reasons.is_empty() {
+        reasons.insert("$nin", &filter.except_reasons);
+    }
+    if !reasons.is_empty() {
+        query.insert("reason", reasons);
     }
     if !filter.sources.is_empty() {
         query.insert("source", doc! { "$in": &filter.sources });

@@ -59,11 +59,12 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 /// Middleware like [`super::admit::admit`]: accepts a token in more places, and waits longer for room.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let token = target::token(request.uri());
-    if let Err(error) = shared.may_send(|tokens| tokens.check_hook(request.headers(), token.as_deref())) {
-        return refuse(request, error).await;
-    }
-    match shared.admit_patiently(PATIENCE).await {
-        Ok(_permit) => next.run(request).await,
+    let sender = match shared.authorize(|tokens| tokens.check_hook(request.headers(), token.as_deref())) {
+        Ok(sender) => sender,
+        Err(error) => return refuse(request, error).await,
+    };
+    match shared.admit_patiently(sender, PATIENCE).await {
+        Ok(admitted) => admitted.run(request, next).await,
         Err(error) => refuse(request, error).await,
     }
 }
@@ -88,7 +89,7 @@ async fn posted(shared: &Shared, format: &str, parts: &Parts, body: Body) -> Res
         }
     };
     let bytes_max = BODY_BYTES_MAX.min(shared.cfg.body_max_bytes);
-    let received = receive(body, asked, bytes_max, shared.cfg.body_timeout, &shared.bodies).await?;
+    let received = receive(body, asked, bytes_max, shared.cfg.body_timeout, &shared.bodies).await?.sent_by(parts);
     if handshake::is_confirmation(&parts.headers) {
         return confirmation(shared, &target, received).await;
     }
@@ -104,11 +105,11 @@ async fn take_query(State(shared): State<Arc<Shared>>, Path(format): Path<String
     if request.method() != Method::GET {
         return StatusCode::OK.into_response();
     }
-    let uri = request.uri().clone();
+    let (parts, _) = request.into_parts();
     let taken = async {
-        let target = Target::of(&format, &uri)?;
+        let target = Target::of(&format, &parts.uri)?;
         let options = target.decode_options(&shared.formats, Encoding::Identity)?;
-        let received = ReceivedBody::of(target.values_as_json(), &shared.bodies)?;
+        let received = ReceivedBody::of(target.values_as_json(), &shared.bodies)?.sent_by(&parts);
         read(&shared, &target, received, options).await
     };
     taken.await.unwrap_or_else(IntoResponse::into_response)
@@ -123,11 +124,11 @@ async fn read(
     let (decoded, held) = pipeline::decode_within(shared, received, options, BODY_BYTES_MAX).await?;
     let DecodedBody { batch, rejects, received_at_ms, kept, .. } = decoded;
     pipeline::count(&batch, &rejects, || target.written(), received_at_ms);
-    // The first reject gives the reason, as for an MQTT message. An empty body leaves nothing to keep.
-    let first = rejects.list().first().zip(kept.filter(|body| !body.is_empty()));
-    let dead_letter = first.map(|(reject, body)| {
+    // One reject gives the reason, as for an MQTT message. An empty body leaves nothing to keep.
+    let first = rejects.foremost().zip(kept.filter(|body| !body.is_empty()));
+    let dead_letter = first.map(|((reason, detail), body)| {
         let topic = target.written();
-        DeadLetter::keep(received_at_ms, Source::Http.label(), topic, &body, reject.reason.as_str(), &reject.detail)
+        DeadLetter::keep(received_at_ms, Source::Http.label(), topic, &body, reason.as_str(), detail)
     });
     let (accepted, kept) = (batch.len(), dead_letter.is_some());
     pipeline::deliver_with(shared, batch, dead_letter.into_iter().collect(), held, PATIENCE).await?;

@@ -27,6 +27,7 @@ use super::encoding::Encoding;
 use super::error::IngestError;
 use super::pipeline::{self, DecodeOptions, Origin};
 use super::routes::{HEALTH, PING, QUERY, WRITE_V1, WRITE_V2, WRITE_V3};
+use super::sender::shown_sender;
 use crate::decode::{Format, RejectReason, Rejects, TsUnit};
 use crate::telemetry::metrics::{self, Source};
 
@@ -55,7 +56,7 @@ async fn admit(State((shared, dialect)): State<(Arc<Shared>, Dialect)>, request:
         in_query.map_or_else(|| tokens.check_influx(request.headers()), |token| tokens.check_text(&token))
     });
     match admitted {
-        Ok(_permit) => next.run(request).await,
+        Ok(admitted) => admitted.run(request, next).await,
         Err(error) => {
             drained(request).await;
             dialect.refuse(&error)
@@ -72,7 +73,7 @@ async fn take(shared: &Shared, dialect: Dialect, parts: &Parts, body: Body) -> R
     let ((options, all_or_nothing), received) =
         pipeline::arrive(shared, parts, body, decode_options(dialect, parts)).await?;
     let (decoded, held) = pipeline::decode(shared, received, options).await?;
-    pipeline::count(&decoded.batch, &decoded.rejects, || shared.sender(parts), decoded.received_at_ms);
+    pipeline::count(&decoded.batch, &decoded.rejects, || shown_sender(parts), decoded.received_at_ms);
     if all_or_nothing && !decoded.rejects.is_empty() {
         metrics::rejected(Source::Http, RejectReason::NotAllGood.as_str(), decoded.batch.len() as u64);
         return Ok(dialect.nothing_taken(&decoded.rejects, &decoded.quoted));

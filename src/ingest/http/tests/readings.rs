@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::rig::{LONG, Request, Rig, post};
+use crate::access::hash_secret;
 use crate::decode::KEPT_MAX;
-use crate::ingest::http::tokens::hash_secret;
 use crate::model::Value;
 
 const S1: &str = r#"{"sensor_id":"S1","ts":"2024-03-01T10:00:00Z","values":{"temp":22.5}}"#;

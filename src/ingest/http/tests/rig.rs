@@ -58,7 +58,16 @@ impl Rig {
         Rig::try_new(change).await.unwrap()
     }
 
+    /// With these settings of the decoders.
+    pub(super) async fn with(change: impl FnOnce(&mut config::Http), decoding: config::Decoding) -> Rig {
+        Rig::open(change, decoding).await.unwrap()
+    }
+
     pub(super) async fn try_new(change: impl FnOnce(&mut config::Http)) -> Result<Rig, HttpError> {
+        Rig::open(change, decoding()).await
+    }
+
+    async fn open(change: impl FnOnce(&mut config::Http), decoding: config::Decoding) -> Result<Rig, HttpError> {
         let mut cfg = http();
         change(&mut cfg);
         let admission_control = AdmissionControl::default();
@@ -66,7 +75,7 @@ impl Rig {
         let admission = admission.counting_fields(FieldLimiter::new(Span::HOUR));
         let clock = Arc::new(SystemClock::new());
         let on_tls: crate::ingest::OnTls = Arc::new(|_| {});
-        let ingest = HttpIngest::bind(&cfg, Arc::new(decoding()), admission.clone(), clock, &on_tls).await?;
+        let ingest = HttpIngest::bind(&cfg, Arc::new(decoding), admission.clone(), clock, &on_tls).await?;
         let (addr, shutdown) = (ingest.local_addr(), CancellationToken::new());
         let task = tokio::spawn(ingest.serve(shutdown.clone(), LONG));
         Ok(Rig { addr, admission_control, admission, ingest_batches, shutdown, task })

@@ -11,10 +11,11 @@ use chrono_tz::Tz;
 use super::link::Message;
 use super::retained::{Accepted, Note};
 use super::target::SetupError;
+use crate::access::Grant;
 use crate::config::{Decoding, Limits, Retained, Subscription};
 use crate::decode::sparkplug::{Rebirth, Sparkplug};
 use crate::decode::topic::{TopicTemplate, filter_matches};
-use crate::decode::{self, Context, Decoder, Formats, RejectReason, Rejects, TsUnit, sparkplug};
+use crate::decode::{Context, Decoder, Formats, RejectReason, Rejects, TsUnit, sparkplug};
 use crate::model::batch::NAMES_MAX;
 use crate::model::{BatchBuilder, DeadLetter, FieldLimiter, ReadingBatch};
 
@@ -97,6 +98,8 @@ pub(in crate::ingest) enum Take {
     Accepted(Option<Note>),
     /// To be acknowledged only: an unwanted retained message, or our own status.
     Skipped,
+    /// To be refused: its sender may not write any of its readings. The text says why.
+    Refused(String),
 }
 
 /// Rejects per reason. A list, because there are few reasons.
@@ -291,7 +294,8 @@ impl Collector {
             self.skipped += 1;
             return Ok(Take::Skipped);
         }
-        self.gather(message, route, received_at_ms).map(|()| Take::Accepted(note))
+        let refused = self.gather(message, route, received_at_ms)?;
+        Ok(refused.map_or(Take::Accepted(note), Take::Refused))
     }
 
     fn route(&self, topic: &str) -> Option<usize> {
@@ -313,23 +317,25 @@ impl Collector {
         }
     }
 
+    /// Returns why the message is to be refused, if it is.
     fn gather(
         &mut self,
         message: &Message,
         route: Result<Option<usize>, std::str::Utf8Error>,
         received_at_ms: i64,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<Option<String>, NoRoom> {
         if self.is_empty()
             && let Some(fields) = &self.fields
         {
             self.batch.guard(fields.guard(self.decoding.limits.bucket_fields_max, received_at_ms));
         }
-        let mark = self.batch.mark();
+        let (mark, before) = (self.batch.mark(), self.batch.len());
         self.rejects.clear();
+        Grant::apply(message.sender.as_ref(), self.decoding.sender_tag.as_ref(), &mut self.batch);
         self.decode(message, route, received_at_ms);
         if self.rejects.is_empty() {
             self.messages += 1;
-            return Ok(());
+            return Ok(None);
         }
         let is_crowded = self.rejects.by_reason().iter().any(|(reason, _)| *reason == RejectReason::TooManyFieldNames);
         if is_crowded && self.messages > 0 {
@@ -338,12 +344,16 @@ impl Collector {
         }
         self.messages += 1;
         self.rejected.add(&self.rejects);
-        if let Some(first) = self.rejects.list().first() {
-            let dead_letter = dead_letter(self.settings.source, message, received_at_ms, first);
+        let is_refused = self.batch.len() == before && self.rejects.are_all(RejectReason::NotAllowed);
+        if let Some((reason, detail)) = self.rejects.foremost() {
+            if is_refused && message.can_refuse {
+                return Ok(Some(detail.to_owned()));
+            }
+            let dead_letter = dead_letter(self.settings.source, message, received_at_ms, reason, detail);
             self.dead_bytes += dead_letter.payload.len() + dead_letter.topic.len() + dead_letter.detail.len();
             self.dead.push(dead_letter);
         }
-        Ok(())
+        Ok(None)
     }
 
     fn decode(&mut self, message: &Message, route: Result<Option<usize>, std::str::Utf8Error>, received_at_ms: i64) {
@@ -400,9 +410,9 @@ impl Collector {
     }
 }
 
-fn dead_letter(source: &str, message: &Message, received_at_ms: i64, first: &decode::Reject) -> DeadLetter {
+fn dead_letter(source: &str, message: &Message, received_at_ms: i64, reason: RejectReason, detail: &str) -> DeadLetter {
     let topic = String::from_utf8_lossy(&message.topic);
     let payload_bytes = message.refused.as_ref().map_or(message.payload.len(), |refused| refused.payload_bytes);
     let payload = (&message.payload[..], payload_bytes);
-    DeadLetter::keep_part(received_at_ms, source, topic, payload, first.reason.as_str(), &first.detail)
+    DeadLetter::keep_part(received_at_ms, source, topic, payload, reason.as_str(), detail)
 }

@@ -1,0 +1,156 @@
+//! What a sender or reader may do.
+
+use std::sync::Arc;
+
+use crate::model::batch::SenderTag;
+use crate::model::{BatchBuilder, SensorPatterns};
+
+/// A protocol that a grant may be limited to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// Both HTTP ports: sending readings, and the read API.
+    Http,
+    /// The MQTT listener.
+    Mqtt,
+}
+
+impl Protocol {
+    /// All protocols.
+    pub const ALL: [Protocol; 2] = [Protocol::Http, Protocol::Mqtt];
+
+    /// The name in `via`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Protocol::Http => "http",
+            Protocol::Mqtt => "mqtt",
+        }
+    }
+}
+
+/// A set of protocols.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Protocols {
+    /// Whether [`Protocol::Http`] is in the set.
+    pub http: bool,
+    /// Whether [`Protocol::Mqtt`] is in the set.
+    pub mqtt: bool,
+}
+
+impl Protocols {
+    /// Every protocol.
+    pub const ALL: Protocols = Protocols { http: true, mqtt: true };
+
+    /// Whether the set has this protocol.
+    pub fn has(self, protocol: Protocol) -> bool {
+        match protocol {
+            Protocol::Http => self.http,
+            Protocol::Mqtt => self.mqtt,
+        }
+    }
+}
+
+/// What a sender or reader may do. `None` means no limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// The id of its token. Not secret.
+    pub id: Arc<str>,
+    /// The sensors that it may write.
+    pub write: Option<SensorPatterns>,
+    /// The sensors that it may read.
+    pub read: Option<SensorPatterns>,
+    /// The protocols that it may use.
+    pub via: Protocols,
+    /// From this time on it is not valid, in milliseconds since 1970.
+    pub expires_ms: Option<i64>,
+}
+
+/// Why a grant does not allow something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// The time in `expires` has come.
+    #[error("expired")]
+    Expired,
+    /// The protocol is not in `via`.
+    #[error("not valid for this protocol")]
+    Protocol,
+    /// `write` is empty.
+    #[error("may not write")]
+    Write,
+}
+
+impl Grant {
+    /// A grant that allows everything.
+    pub fn unlimited(id: &str) -> Grant {
+        Grant { id: id.into(), write: None, read: None, via: Protocols::ALL, expires_ms: None }
+    }
+
+    /// Checks whether it is valid now for this protocol.
+    ///
+    /// # Errors
+    /// It has expired, or the protocol is not one of its own.
+    pub fn check(&self, protocol: Protocol, now_ms: i64) -> Result<(), Denied> {
+        if self.expires_ms.is_some_and(|expires_ms| now_ms >= expires_ms) {
+            return Err(Denied::Expired);
+        }
+        if !self.via.has(protocol) {
+            return Err(Denied::Protocol);
+        }
+        Ok(())
+    }
+
+    /// Like [`Grant::check`], for a sender of readings.
+    ///
+    /// # Errors
+    /// Also if it may not write any sensor.
+    pub fn check_sender(&self, protocol: Protocol, now_ms: i64) -> Result<(), Denied> {
+        self.check(protocol, now_ms)?;
+        match &self.write {
+            Some(write) if write.is_none() => Err(Denied::Write),
+            _ => Ok(()),
+        }
+    }
+
+    /// Applies what concerns single readings to those that `batch` decodes next. `sender_tag`: the name of the tag that
+    /// records the sender.
+    pub fn apply(sender: Option<&Arc<Grant>>, sender_tag: Option<&Arc<str>>, batch: &mut BatchBuilder) {
+        batch.allow_only(sender.and_then(|grant| grant.write.clone()));
+        let tag = sender.zip(sender_tag).map(|(grant, name)| SenderTag { name: name.clone(), id: grant.id.clone() });
+        batch.tag_sender(tag);
+    }
+
+    /// Whether it may read this sensor.
+    pub fn may_read(&self, sensor_id: &str) -> bool {
+        self.read.as_ref().is_none_or(|read| read.matches(sensor_id))
+    }
+
+    /// Whether it may read every sensor.
+    pub fn may_read_all(&self) -> bool {
+        self.read.as_ref().is_none_or(SensorPatterns::is_all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_ends_in_the_millisecond_of_its_expiry() {
+        let grant = Grant { expires_ms: Some(1000), ..Grant::unlimited("gw1") };
+        assert_eq!(grant.check(Protocol::Http, 999), Ok(()));
+        assert_eq!(grant.check(Protocol::Http, 1000), Err(Denied::Expired));
+    }
+
+    #[test]
+    fn each_rule_denies_what_it_names() {
+        let patterns = |list: &[&'static str]| Some(SensorPatterns::parse(list.iter().copied()).unwrap());
+        let over_mqtt = Grant { via: Protocols { http: false, mqtt: true }, ..Grant::unlimited("d1") };
+        assert_eq!(over_mqtt.check_sender(Protocol::Mqtt, 0), Ok(()));
+        assert_eq!(over_mqtt.check_sender(Protocol::Http, 0), Err(Denied::Protocol));
+        let reader = Grant { write: patterns(&[]), read: patterns(&["a-*"]), ..Grant::unlimited("r") };
+        assert_eq!(reader.check(Protocol::Http, 0), Ok(()));
+        assert_eq!(reader.check_sender(Protocol::Http, 0), Err(Denied::Write));
+        assert!(reader.may_read("a-1") && !reader.may_read("b-1") && !reader.may_read_all());
+        assert!(Grant { read: patterns(&["*"]), ..Grant::unlimited("r") }.may_read_all());
+        assert!(Grant::unlimited("x").may_read("b-1"));
+    }
+}

@@ -1,0 +1,22 @@
+//! Access: who a sender or reader is, and what it may do. The same for HTTP, the MQTT listener and the read API.
+//!
+//! A sender authenticates with a token ([`tokens`]). What it may do is its [`Grant`]: the sensors that it may write and
+//! read, the protocols that it may use, and until when. A grant without a rule allows everything, as do ports without
+//! tokens.
+//!
+//! Where the rules apply:
+//! - `via` and `expires`: when a request or a connection authenticates, and again while an MQTT connection is open.
+//! - `write`: per reading, when it is decoded. A reading outside the patterns is rejected with reason `not_allowed`;
+//!   the other readings of the message are accepted.
+//! - `read`: per request of the read API.
+//!
+//! Invariants:
+//! - A secret is never stored, only its hash; neither appears in an error, a log line or a metric.
+//! - A grant is immutable. A reload makes new grants; what holds an old one asks [`Tokens::renewed`] whether it is still
+//!   valid.
+
+mod grant;
+pub mod tokens;
+
+pub use grant::{Denied, Grant, Protocol, Protocols};
+pub use tokens::{InvalidToken, Tokens, TokensError, hash_secret};

@@ -1,0 +1,482 @@
+//! Tokens: who may send and read, over HTTP (`ingest::http::tokens`) and MQTT (`ingest::listen::connect`).
+//!
+//! A token has the form `id.secret`. The file contains the id, which is public, the SHA-256 of the secret, and
+//! optionally rules:
+//!
+//! ```toml
+//! [[tokens]]
+//! id = "gw1"
+//! sha256 = "…64 hexadecimal digits…"
+//! write = ["{id}-*", "shared"]    # sensors it may write: `*` matches anything, `{id}` is the token's id; absent: all
+//! read = []                       # sensors it may read; absent: all
+//! via = ["http", "mqtt"]          # protocols; absent: all
+//! expires = 2027-01-31T12:00:00Z  # a date without a time is its begin, in UTC; absent: never
+//! note = "roof of hall 3"         # for people
+//! ```
+//!
+//! A plain hash is enough, because a secret is long and random, not chosen by a person: it cannot be guessed from the
+//! hash, and a slow password hash would only slow down every request. The hashes are compared in constant time, and an
+//! unknown id takes as long as a wrong secret. Secrets and the content of the file never appear in an error or a log.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use chrono::{DateTime, NaiveDate, NaiveTime};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::grant::{Grant, Protocol, Protocols};
+use crate::model::SensorPatterns;
+use crate::model::sensor_patterns::InvalidPattern;
+
+/// Maximum length of a token id.
+pub const TOKEN_ID_MAX_BYTES: usize = 64;
+/// Faults of one file that an error lists.
+const FAULTS_MAX: usize = 20;
+
+type Hash = [u8; 32];
+
+/// Compared with if the id is unknown; the result is not used.
+const NO_HASH: Hash = [0; 32];
+
+/// A token: the hash of its secret, and what it allows.
+#[derive(Debug)]
+struct Token {
+    hash: Hash,
+    grant: Arc<Grant>,
+}
+
+/// The accepted tokens, by id and by hash.
+pub struct Tokens {
+    by_id: HashMap<Box<str>, Token>,
+    /// The id whose secret has this hash; `None` if several ids share it.
+    by_hash: HashMap<Hash, Option<Box<str>>>,
+}
+
+/// Why a tokens file is not usable.
+#[derive(Debug, thiserror::Error)]
+pub enum TokensError {
+    /// The file cannot be read.
+    #[error("{key}: cannot read {}: {source}", path.display())]
+    Read {
+        /// The setting that names the file.
+        key: &'static str,
+        /// Path of the tokens file.
+        path: PathBuf,
+        /// The I/O error.
+        source: std::io::Error,
+    },
+    /// The file is not TOML. The parser's message is omitted, because it quotes the file.
+    #[error("{key}: {} is not valid TOML near line {line}", path.display())]
+    Syntax {
+        /// The setting that names the file.
+        key: &'static str,
+        /// Path of the tokens file.
+        path: PathBuf,
+        /// Line number, from 1.
+        line: usize,
+    },
+    /// An unknown top-level key.
+    #[error("{key}: {} has an unknown key; expected only [[tokens]] tables", path.display())]
+    UnknownKey {
+        /// The setting that names the file.
+        key: &'static str,
+        /// Path of the tokens file.
+        path: PathBuf,
+    },
+    /// No entry: no sender could authenticate, which is hardly intended.
+    #[error("{key}: {} has no [[tokens]] table, so no sender could authenticate; add one", path.display())]
+    Empty {
+        /// The setting that names the file.
+        key: &'static str,
+        /// Path of the tokens file.
+        path: PathBuf,
+    },
+    /// Entries are not valid.
+    #[error("{key}: {}: {faults}", path.display())]
+    Entries {
+        /// The setting that names the file.
+        key: &'static str,
+        /// Path of the tokens file.
+        path: PathBuf,
+        /// All of them.
+        faults: TokenFaults,
+    },
+}
+
+/// The faults of a tokens file, in the order of its entries; at least one.
+#[derive(Debug)]
+pub struct TokenFaults(Vec<TokenFault>);
+
+/// A fault of one entry of a tokens file.
+#[derive(Debug)]
+struct TokenFault {
+    /// Position in the file, from 1.
+    entry: usize,
+    /// The entry's id, if that is valid.
+    id: Option<Box<str>>,
+    problem: InvalidToken,
+}
+
+impl fmt::Display for TokenFaults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, TokenFault { entry, id, problem }) in self.0.iter().take(FAULTS_MAX).enumerate() {
+            let id = id.as_ref().map(|id| format!(" ({id})")).unwrap_or_default();
+            write!(f, "{}entry {entry}{id}: {problem}", if i > 0 { "; " } else { "" })?;
+        }
+        match self.0.len().saturating_sub(FAULTS_MAX) {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more"),
+        }
+    }
+}
+
+/// The rule that an entry of a tokens file breaks. No variant holds anything of the entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the texts say it")]
+pub enum InvalidToken {
+    #[error("is not a table")]
+    NotATable,
+    #[error(
+        "has an unknown key; expected id, sha256 (never the secret itself), and optionally write, read, via, expires, \
+         note"
+    )]
+    UnknownKey,
+    #[error("has no id")]
+    NoId,
+    #[error("id must be a string")]
+    IdNotText,
+    #[error("id must be 1 to 64 letters, digits, - or _")]
+    Id,
+    #[error("has no sha256")]
+    NoHash,
+    #[error("sha256 must be a string")]
+    HashNotText,
+    #[error("sha256 must be 64 hexadecimal digits, the SHA-256 of the secret")]
+    Hash,
+    #[error("another entry has the same id")]
+    SameId,
+    #[error("{0} must be a list of patterns, such as [\"{{id}}-*\"]")]
+    NotPatterns(&'static str),
+    #[error("{0}: {1}")]
+    Pattern(&'static str, InvalidPattern),
+    #[error("via must be a list of \"http\" and \"mqtt\"")]
+    Via,
+    #[error("via must not be empty; remove the token instead")]
+    ViaEmpty,
+    #[error("expires must be a date and time with an offset, such as 2027-01-31T12:00:00Z, or a date")]
+    Expires,
+    #[error("note must be a string")]
+    Note,
+}
+
+/// The SHA-256 of a secret as the file expects it: 64 lower-case hexadecimal digits. The secret should be at least 32
+/// random characters. The sender uses `id.secret`.
+pub fn hash_secret(secret: &str) -> String {
+    Sha256::digest(secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Tokens {
+    /// Reads and checks the file; `key` is the setting that names it.
+    ///
+    /// # Errors
+    /// The file cannot be read, or entries are not valid; the error names all of them.
+    pub fn load(key: &'static str, path: &Path) -> Result<Tokens, TokensError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| TokensError::Read { key, path: path.to_owned(), source })?;
+        Tokens::parse(key, &text, path)
+    }
+
+    fn parse(key: &'static str, text: &str, path: &Path) -> Result<Tokens, TokensError> {
+        let path = path.to_owned();
+        let table: toml::Table = match text.parse() {
+            Ok(table) => table,
+            Err(e) => {
+                let e: toml::de::Error = e;
+                let before = e.span().map_or(0, |span| span.start.min(text.len()));
+                let line = 1 + text.as_bytes()[..before].iter().filter(|b| **b == b'\n').count();
+                return Err(TokensError::Syntax { key, path, line });
+            }
+        };
+        if table.keys().any(|name| name != "tokens") {
+            return Err(TokensError::UnknownKey { key, path });
+        }
+        let entries = table.get("tokens").and_then(toml::Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        if entries.is_empty() {
+            return Err(TokensError::Empty { key, path });
+        }
+        let (mut tokens, mut faults) = (Tokens { by_id: HashMap::new(), by_hash: HashMap::new() }, vec![]);
+        let mut ids = HashSet::new();
+        for (i, entry) in entries.iter().enumerate() {
+            let id = entry.get("id").and_then(toml::Value::as_str).filter(|id| valid_id(id));
+            let mut fault = |problem| faults.push(TokenFault { entry: i + 1, id: id.map(Box::from), problem });
+            if id.is_some_and(|id| !ids.insert(id)) {
+                fault(InvalidToken::SameId);
+            }
+            if let Some(token) = parse_entry(entry, &mut fault) {
+                tokens.add(token);
+            }
+        }
+        match faults.is_empty() {
+            true => Ok(tokens),
+            false => Err(TokensError::Entries { key, path, faults: TokenFaults(faults) }),
+        }
+    }
+
+    fn add(&mut self, token: Token) {
+        let id: Box<str> = token.grant.id.as_ref().into();
+        self.by_hash.entry(token.hash).and_modify(|owner| *owner = None).or_insert_with(|| Some(id.clone()));
+        self.by_id.insert(id, token);
+    }
+
+    /// Number of tokens.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Never true of a loaded file: a file without tokens is refused.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// The grants of all tokens, in no particular order.
+    pub fn grants(&self) -> impl Iterator<Item = &Grant> {
+        self.by_id.values().map(|token| &*token.grant)
+    }
+
+    /// The grant of a token. The token is `id.secret`, or a secret alone for devices whose tokens were issued elsewhere
+    /// and have no id. (The lookup key is a hash, so its duration reveals nothing about the secrets.)
+    pub fn of_text(&self, token: &str) -> Option<&Arc<Grant>> {
+        if let Some(grant) = token.split_once('.').and_then(|(id, secret)| self.of_secret(id, secret)) {
+            return Some(grant);
+        }
+        let hash: Hash = Sha256::digest(token.as_bytes()).into();
+        let id = self.by_hash.get(&hash)?.as_deref()?;
+        self.by_id.get(id).map(|token| &token.grant)
+    }
+
+    /// The grant of the token with this id and this secret. Takes the same time whether id or secret is wrong.
+    pub fn of_secret(&self, id: &str, secret: &str) -> Option<&Arc<Grant>> {
+        let known = self.by_id.get(id);
+        let given: Hash = Sha256::digest(secret.as_bytes()).into();
+        let is_equal = bool::from(given.ct_eq(known.map_or(&NO_HASH, |token| &token.hash)));
+        known.filter(|_| is_equal).map(|token| &token.grant)
+    }
+
+    /// What a grant that `before` gave is now: its successor if the token is still there with the same secret.
+    pub fn renewed(&self, before: &Tokens, grant: &Grant) -> Option<&Arc<Grant>> {
+        let (now, then) = (self.by_id.get(&*grant.id)?, before.by_id.get(&*grant.id)?);
+        (now.hash == then.hash).then_some(&now.grant)
+    }
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tokens({})", self.by_id.len())
+    }
+}
+
+fn valid_id(id: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    !id.is_empty() && id.len() <= TOKEN_ID_MAX_BYTES && id.bytes().all(allowed)
+}
+
+/// The token of an entry; `None` if it has faults, which are all reported.
+fn parse_entry(entry: &toml::Value, fault: &mut impl FnMut(InvalidToken)) -> Option<Token> {
+    const KEYS: [&str; 7] = ["id", "sha256", "write", "read", "via", "expires", "note"];
+    let Some(entry) = entry.as_table() else {
+        fault(InvalidToken::NotATable);
+        return None;
+    };
+    if entry.keys().any(|key| !KEYS.contains(&&**key)) {
+        fault(InvalidToken::UnknownKey);
+    }
+    let mut part = |result: Result<(), InvalidToken>| result.map_err(&mut *fault).is_ok();
+    let (id, hash) = (parse_id(entry), parse_hash(entry));
+    let own_id = id.unwrap_or_default();
+    let (write, read) = (parse_patterns(entry, "write", own_id), parse_patterns(entry, "read", own_id));
+    let (via, expires, note) = (parse_via(entry), parse_expires(entry), parse_note(entry));
+    // All of them, also after the first fault.
+    let is_valid = [
+        part(id.map(drop)),
+        part(hash.map(drop)),
+        part(write.as_ref().map(drop).map_err(|e| *e)),
+        part(read.as_ref().map(drop).map_err(|e| *e)),
+        part(via.map(drop)),
+        part(expires.map(drop)),
+        part(note),
+    ];
+    if is_valid.contains(&false) {
+        return None;
+    }
+    let grant =
+        Grant { id: id.ok()?.into(), write: write.ok()?, read: read.ok()?, via: via.ok()?, expires_ms: expires.ok()? };
+    Some(Token { hash: hash.ok()?, grant: Arc::new(grant) })
+}
+
+fn parse_id(entry: &toml::Table) -> Result<&str, InvalidToken> {
+    let id = entry.get("id").ok_or(InvalidToken::NoId)?.as_str().ok_or(InvalidToken::IdNotText)?;
+    if valid_id(id) { Ok(id) } else { Err(InvalidToken::Id) }
+}
+
+fn parse_hash(entry: &toml::Table) -> Result<Hash, InvalidToken> {
+    let hex = entry.get("sha256").ok_or(InvalidToken::NoHash)?.as_str().ok_or(InvalidToken::HashNotText)?;
+    if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Err(InvalidToken::Hash);
+    }
+    let mut hash = NO_HASH;
+    for (i, byte) in hash.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).map_err(|_| InvalidToken::Hash)?;
+    }
+    Ok(hash)
+}
+
+fn parse_patterns(entry: &toml::Table, key: &'static str, id: &str) -> Result<Option<SensorPatterns>, InvalidToken> {
+    let Some(value) = entry.get(key) else { return Ok(None) };
+    let texts: Option<Vec<&str>> = value.as_array().and_then(|list| list.iter().map(toml::Value::as_str).collect());
+    let texts = texts.ok_or(InvalidToken::NotPatterns(key))?;
+    let own: Vec<String> = texts.iter().map(|text| text.replace("{id}", id)).collect();
+    let patterns = SensorPatterns::parse(own.iter().map(String::as_str));
+    patterns.map(Some).map_err(|error| InvalidToken::Pattern(key, error))
+}
+
+fn parse_via(entry: &toml::Table) -> Result<Protocols, InvalidToken> {
+    let Some(value) = entry.get("via") else { return Ok(Protocols::ALL) };
+    let mut via = Protocols { http: false, mqtt: false };
+    for name in value.as_array().ok_or(InvalidToken::Via)? {
+        match Protocol::ALL.into_iter().find(|protocol| name.as_str() == Some(protocol.as_str())) {
+            Some(Protocol::Http) => via.http = true,
+            Some(Protocol::Mqtt) => via.mqtt = true,
+            None => return Err(InvalidToken::Via),
+        }
+    }
+    if via.http || via.mqtt { Ok(via) } else { Err(InvalidToken::ViaEmpty) }
+}
+
+fn parse_expires(entry: &toml::Table) -> Result<Option<i64>, InvalidToken> {
+    let text = match entry.get("expires") {
+        None => return Ok(None),
+        Some(toml::Value::Datetime(time)) => time.to_string(),
+        Some(toml::Value::String(text)) => text.clone(),
+        Some(_) => return Err(InvalidToken::Expires),
+    };
+    let time = DateTime::parse_from_rfc3339(&text).map(|time| time.timestamp_millis());
+    let date = || text.parse::<NaiveDate>().map(|date| date.and_time(NaiveTime::MIN).and_utc().timestamp_millis());
+    time.or_else(|_| date()).map(Some).map_err(|_| InvalidToken::Expires)
+}
+
+fn parse_note(entry: &toml::Table) -> Result<(), InvalidToken> {
+    match entry.get("note") {
+        None | Some(toml::Value::String(_)) => Ok(()),
+        Some(_) => Err(InvalidToken::Note),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Tokens, TokensError> {
+        Tokens::parse("x.tokens_file", text, Path::new("t.toml"))
+    }
+
+    fn file(id: &str, secret: &str) -> String {
+        format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n", hash_secret(secret))
+    }
+
+    /// The file of gw1 with this line more.
+    fn rule(line: &str) -> String {
+        format!("{}{line}\n", file("gw1", "x"))
+    }
+
+    #[test]
+    fn every_fault_is_reported() {
+        let text = format!(
+            "[[tokens]]\nid = \"gw1\"\nvia = []\nexpires = 1\n{}{}[[tokens]]\nid = \"gw3\"\n",
+            file("gw2", "x"),
+            file("gw2", "y")
+        );
+        let error = parse(&text).unwrap_err().to_string();
+        for fault in [
+            "entry 1 (gw1): has no sha256; entry 1 (gw1): via must not be empty",
+            "entry 1 (gw1): expires",
+            "entry 3 (gw2): another entry has the same id",
+            "entry 4 (gw3): has no sha256",
+        ] {
+            assert!(error.contains(fault), "{fault}: {error}");
+        }
+        assert!(!error.contains("entry 2"), "{error}");
+        let many = parse(&"[[tokens]]\nid = \"é\"\n".repeat(15)).unwrap_err().to_string();
+        assert!(many.ends_with("; and 10 more"), "{many}");
+    }
+
+    #[test]
+    fn rules_become_a_grant() {
+        let text = rule("write = [\"{id}-*\", \"x\"]\nread = []\nvia = [\"mqtt\"]\nexpires = 2027-01-31\nnote = \"n\"");
+        let tokens = parse(&text).unwrap();
+        let grant = tokens.of_secret("gw1", "x").unwrap();
+        let write = grant.write.as_ref().unwrap();
+        assert!(write.matches("gw1-7") && write.matches("x") && !write.matches("{id}-7") && !write.matches("gw2-7"));
+        assert!(grant.read.as_ref().unwrap().is_none());
+        assert_eq!(grant.via, Protocols { http: false, mqtt: true });
+        assert_eq!(grant.expires_ms, Some(1_801_353_600_000));
+        for time in ["2027-01-31T02:00:00+02:00", "\"2027-01-31T00:00:00Z\"", "\"2027-01-31\""] {
+            let grant = parse(&rule(&format!("expires = {time}"))).unwrap();
+            assert_eq!(grant.of_secret("gw1", "x").unwrap().expires_ms, Some(1_801_353_600_000), "{time}");
+        }
+        let plain = parse(&file("gw1", "x")).unwrap();
+        assert_eq!(**plain.of_text("gw1.x").unwrap(), Grant::unlimited("gw1"));
+        assert_eq!(plain.of_text("x").unwrap().id, "gw1".into());
+    }
+
+    #[test]
+    fn a_grant_is_renewed_if_its_token_is_still_there() {
+        let before = parse(&format!("{}{}", file("gw1", "x"), file("gw2", "y"))).unwrap();
+        let grant = before.of_secret("gw1", "x").unwrap();
+        let same = parse(&rule("write = []")).unwrap();
+        assert!(same.renewed(&before, grant).unwrap().write.as_ref().unwrap().is_none());
+        assert!(parse(&file("gw1", "other")).unwrap().renewed(&before, grant).is_none(), "another secret");
+        assert!(parse(&file("gw2", "y")).unwrap().renewed(&before, grant).is_none(), "removed");
+    }
+
+    #[test]
+    fn the_hash_is_sha256_in_hexadecimal() {
+        // FIPS 180-2, appendix B.1.
+        assert_eq!(hash_secret("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_and_nothing_of_the_file_is_quoted() {
+        let hash = hash_secret("x");
+        for (text, problem) in [
+            ("", "has no [[tokens]] table"),
+            ("tokens = \"gw1.hunter2\"", "has no [[tokens]] table"),
+            ("token = []", "unknown key"),
+            ("[[tokens]]\nid = \"gw1\"\nsha256 = hunter2", "near line 3"),
+            ("[[tokens]]\nsha256 = \"hunter2\"", "entry 1: has no id"),
+            ("[[tokens]]\nid = \"a.hunter2\"", "entry 1: id must be 1 to 64"),
+            ("[[tokens]]\nid = \"gw1\"", "entry 1 (gw1): has no sha256"),
+            ("[[tokens]]\nid = \"gw1\"\nsha256 = \"hunter2\"", "entry 1 (gw1): sha256 must be 64"),
+            ("[[tokens]]\nid = \"gw1\"\nsecret = \"hunter2\"", "entry 1 (gw1): has an unknown key"),
+            (&rule("write = \"hunter2\""), "entry 1 (gw1): write must be a list of patterns"),
+            (&rule("read = [7]"), "entry 1 (gw1): read must be a list of patterns"),
+            (&rule("write = [\"\"]"), "entry 1 (gw1): write: a pattern must not be empty"),
+            (&rule("via = \"http\""), "entry 1 (gw1): via must be a list"),
+            (&rule("via = [\"hunter2\"]"), "entry 1 (gw1): via must be a list"),
+            (&rule("via = []"), "entry 1 (gw1): via must not be empty"),
+            (&rule("expires = \"hunter2\""), "entry 1 (gw1): expires must be a date"),
+            (&rule("expires = 2027-01-31T12:00:00"), "entry 1 (gw1): expires must be a date"),
+            (&rule("note = 7"), "entry 1 (gw1): note must be a string"),
+            (&format!("{0}{0}", file("gw1", "hunter2")), "entry 2 (gw1): another entry has the same id"),
+            (&format!("[[tokens]]\nid = 5\nsha256 = \"{hash}\""), "entry 1: id must be a string"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(problem) && error.contains("t.toml"), "{error}");
+            assert!(!error.contains("hunter2") && !error.contains(&hash), "{error}");
+        }
+        let error = Tokens::load("x.tokens_file", Path::new("/nowhere/t.toml")).unwrap_err().to_string();
+        assert!(error.starts_with("x.tokens_file: ") && error.contains("/nowhere/t.toml"), "{error}");
+    }
+}

@@ -1,0 +1,163 @@
+//! What a connected device may do, and for how long: its grant, which a reload can change or end and which can expire.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::close_reason::CloseReason;
+use crate::access::{Denied, Grant, Protocol, Tokens};
+use crate::config::Live;
+use crate::model::Clock;
+
+/// Longest wait until the expiry is compared with the clock again, because the clock may be set.
+const CHECK_EVERY: Duration = Duration::from_secs(30);
+
+/// The tokens in effect; `None` inside: no tokens are configured.
+type LiveTokens = Live<Option<Tokens>>;
+
+/// A connection's grant, kept up to date.
+#[derive(Clone)]
+pub(super) struct Authorization {
+    /// `None`: no tokens are configured.
+    grant: Option<Arc<Grant>>,
+    /// The tokens that the grant is from.
+    tokens: Arc<Option<Tokens>>,
+    live: LiveTokens,
+}
+
+impl Authorization {
+    /// Authenticates a device with the tokens in effect; `check` finds its grant.
+    ///
+    /// # Errors
+    /// That of `check`.
+    pub(super) fn new<E>(
+        mut live: LiveTokens,
+        check: impl FnOnce(&Tokens) -> Result<Arc<Grant>, E>,
+    ) -> Result<Authorization, E> {
+        let tokens = live.latest();
+        let grant = tokens.as_ref().as_ref().map(check).transpose()?;
+        Ok(Authorization { grant, tokens, live })
+    }
+
+    /// The id of the token; empty without tokens.
+    pub(super) fn id(&self) -> &str {
+        self.grant.as_ref().map_or("", |grant| &*grant.id)
+    }
+
+    /// The grant in effect now. Costs an atomic load if nothing was reloaded.
+    ///
+    /// # Errors
+    /// The device must be disconnected.
+    pub(super) fn current(&mut self, now_ms: i64) -> Result<Option<&Arc<Grant>>, CloseReason> {
+        if let Some(tokens) = self.live.changed() {
+            self.renew(tokens)?;
+        }
+        if let Some(grant) = &self.grant {
+            grant.check_sender(Protocol::Mqtt, now_ms).map_err(close_reason)?;
+        }
+        Ok(self.grant.as_ref())
+    }
+
+    fn renew(&mut self, tokens: Arc<Option<Tokens>>) -> Result<(), CloseReason> {
+        self.grant = match (&*tokens, &*self.tokens, &self.grant) {
+            (None, _, _) => None,
+            (Some(now), Some(then), Some(grant)) => Some(now.renewed(then, grant).ok_or(CloseReason::Revoked)?.clone()),
+            // It has authenticated with nothing.
+            (Some(_), _, _) => return Err(CloseReason::Revoked),
+        };
+        self.tokens = tokens;
+        Ok(())
+    }
+
+    /// Waits until the device must be disconnected.
+    pub(super) async fn ended(mut self, clock: Arc<dyn Clock>) -> CloseReason {
+        loop {
+            let now_ms = clock.now().wall_ms;
+            let expires_ms = match self.current(now_ms) {
+                Ok(grant) => grant.and_then(|grant| grant.expires_ms),
+                Err(reason) => return reason,
+            };
+            let left_ms = expires_ms.map_or(i64::MAX, |expires_ms| expires_ms.saturating_sub(now_ms));
+            let wait = Duration::from_millis(u64::try_from(left_ms).unwrap_or_default()).min(CHECK_EVERY);
+            tokio::select! {
+                () = self.live.wait_for_change() => {}
+                () = tokio::time::sleep(wait), if expires_ms.is_some() => {}
+            }
+        }
+    }
+}
+
+fn close_reason(denied: Denied) -> CloseReason {
+    match denied {
+        Denied::Expired => CloseReason::Expired,
+        Denied::Protocol | Denied::Write => CloseReason::Revoked,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use super::*;
+    use crate::access::hash_secret;
+    use crate::model::Now;
+
+    fn tokens(entries: &[(&str, &str, &str)]) -> Tokens {
+        let entry = |(id, secret, rules): &(&str, &str, &str)| {
+            format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n{rules}\n", hash_secret(secret))
+        };
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), entries.iter().map(entry).collect::<String>()).unwrap();
+        Tokens::load("x", file.path()).unwrap()
+    }
+
+    fn of_d1(live: &LiveTokens) -> Authorization {
+        Authorization::new(live.clone(), |tokens| tokens.of_secret("d1", "s").cloned().ok_or(())).unwrap()
+    }
+
+    #[test]
+    fn a_reload_changes_or_ends_a_grant() {
+        let (setter, live) = Live::new(Some(tokens(&[("d1", "s", "")])));
+        let mut one = of_d1(&live);
+        assert!(one.current(0).unwrap().unwrap().write.is_none());
+        setter.set(Some(tokens(&[("d1", "s", "write = [\"a\"]"), ("d2", "s", "")])));
+        assert!(one.current(0).unwrap().unwrap().write.is_some());
+        let kept = one.clone();
+        for after in
+            [("d2", "s", ""), ("d1", "rotated", ""), ("d1", "s", "via = [\"http\"]"), ("d1", "s", "write = []")]
+        {
+            setter.set(Some(tokens(&[after])));
+            assert_eq!(kept.clone().current(0), Err(CloseReason::Revoked), "{after:?}");
+        }
+        setter.set(None);
+        assert_eq!(kept.clone().current(0), Ok(None), "no tokens any more");
+        let mut anonymous = kept;
+        assert_eq!(anonymous.current(0), Ok(None));
+        setter.set(Some(tokens(&[("d1", "s", "")])));
+        assert_eq!(anonymous.current(0), Err(CloseReason::Revoked));
+    }
+
+    #[derive(Debug)]
+    struct SetClock(AtomicI64);
+
+    impl Clock for SetClock {
+        fn now(&self) -> Now {
+            Now { wall_ms: self.0.load(Ordering::Relaxed), mono_ms: 0 }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_expired_or_revoked_grant_ends_the_wait() {
+        let clock = Arc::new(SetClock(AtomicI64::new(1_801_353_599_000)));
+        let (setter, live) = Live::new(Some(tokens(&[("d1", "s", "expires = 2027-01-31")])));
+        let wait = tokio::spawn(of_d1(&live).ended(clock.clone()));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(!wait.is_finished(), "by its clock it is still valid");
+        clock.0.store(1_801_353_600_000, Ordering::Relaxed);
+        assert_eq!(wait.await.unwrap(), CloseReason::Expired);
+        clock.0.store(0, Ordering::Relaxed);
+        let wait = tokio::spawn(of_d1(&live).ended(clock));
+        tokio::task::yield_now().await;
+        setter.set(Some(tokens(&[("d2", "s", "")])));
+        assert_eq!(wait.await.unwrap(), CloseReason::Revoked);
+    }
+}

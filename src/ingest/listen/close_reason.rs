@@ -1,0 +1,95 @@
+//! Why a connection ended: the metric label, the reason code of MQTT 5, and the text for the log and the device.
+
+use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
+
+use crate::config::ListenMqtt;
+
+/// Why a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CloseReason {
+    /// The device sent DISCONNECT.
+    Left,
+    /// The network connection broke.
+    Lost,
+    /// The device was silent for too long.
+    Silent,
+    /// The device does not read what is sent to it.
+    Stuck,
+    /// The same client has connected again.
+    TakenOver,
+    /// Its token is not valid any more.
+    Revoked,
+    /// Its token has expired.
+    Expired,
+    /// The service is stopping.
+    Stopped,
+    /// A message was not delivered; the device has to send it again.
+    NotDelivered,
+    /// A large packet did not arrive completely in time.
+    Slow,
+    /// The device violated the protocol.
+    ProtocolError(Reason),
+}
+
+impl CloseReason {
+    /// The label `reason` of the metrics.
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            CloseReason::Left => "left",
+            CloseReason::Lost => "lost",
+            CloseReason::Silent => "keep_alive",
+            CloseReason::Stuck => "stuck",
+            CloseReason::TakenOver => "taken_over",
+            CloseReason::Revoked => "revoked",
+            CloseReason::Expired => "expired",
+            CloseReason::Stopped => "stopping",
+            CloseReason::NotDelivered => "not_delivered",
+            CloseReason::Slow => "slow_packet",
+            CloseReason::ProtocolError(Reason::PacketTooLarge) => "packet_too_large",
+            CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded) => "receive_maximum",
+            CloseReason::ProtocolError(Reason::MalformedPacket) => "malformed",
+            CloseReason::ProtocolError(_) => "protocol",
+        }
+    }
+
+    /// The reason code for MQTT 5.
+    pub(super) fn reason(self) -> Option<Reason> {
+        match self {
+            CloseReason::Left | CloseReason::Lost | CloseReason::Stuck => None,
+            CloseReason::Silent => Some(Reason::KeepAliveTimeout),
+            CloseReason::TakenOver => Some(Reason::SessionTakenOver),
+            CloseReason::Revoked | CloseReason::Expired => Some(Reason::NotAuthorized),
+            CloseReason::Stopped => Some(Reason::ServerShuttingDown),
+            CloseReason::NotDelivered => Some(Reason::ServerBusy),
+            CloseReason::Slow => Some(Reason::QuotaExceeded),
+            CloseReason::ProtocolError(reason) => Some(reason),
+        }
+    }
+
+    /// Why this side closes it, for the log and the device; `None` if the device did.
+    pub(super) fn text(self, settings: &ListenMqtt) -> Option<String> {
+        let ListenMqtt { packet_max_bytes, window, .. } = settings;
+        Some(match self {
+            CloseReason::Left | CloseReason::Lost => return None,
+            CloseReason::Silent => "no packet received for one and a half times the keep-alive".into(),
+            CloseReason::Stuck => "the device does not read what is sent to it".into(),
+            CloseReason::TakenOver => "the same client has connected again".into(),
+            CloseReason::Revoked => "the token was revoked, replaced or restricted".into(),
+            CloseReason::Expired => "the token has expired".into(),
+            CloseReason::Stopped => "the service is stopping".into(),
+            CloseReason::NotDelivered => "a message was not delivered; send it again".into(),
+            CloseReason::Slow => "a large packet did not arrive completely in time".into(),
+            CloseReason::ProtocolError(Reason::PacketTooLarge) => {
+                format!("a packet other than PUBLISH exceeds packet_max_bytes = {packet_max_bytes}")
+            }
+            CloseReason::ProtocolError(Reason::ReceiveMaximumExceeded) => {
+                format!("more than {window} messages wait for their acknowledgement (receive maximum)")
+            }
+            CloseReason::ProtocolError(Reason::MalformedPacket) => "malformed MQTT packet".into(),
+            CloseReason::ProtocolError(Reason::TopicAliasInvalid) => {
+                "topic alias or empty topic; topic aliases are not supported".into()
+            }
+            CloseReason::ProtocolError(_) => "a packet that a device must not send at this point".into(),
+        })
+    }
+}
