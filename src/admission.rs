@@ -7,12 +7,38 @@
 //! broken). Senders check this before they submit anything, so a refused ingest batch is never accepted in part.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::ack::Ack;
 use crate::model::{DeadLetter, FieldLimiter, ReadingBatch, memory};
+
+/// The unstored bytes of one sender in the journal. Ingest names it, and the journal counts.
+#[derive(Debug, Clone, Default)]
+pub struct JournalAccount(Arc<AtomicU64>);
+
+impl JournalAccount {
+    /// Bytes of the sender that are journaled and not stored.
+    pub fn unstored_bytes(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Counts journaled bytes.
+    pub fn add(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Counts stored bytes, which were added before.
+    pub fn subtract(&self, bytes: u64) {
+        self.0.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Distinguishes accounts while they live.
+    pub fn key(&self) -> usize {
+        Arc::as_ptr(&self.0) as usize
+    }
+}
 
 /// Readings, and dead letters for messages that could not be decoded, that share one acknowledgement.
 #[derive(Debug)]
@@ -23,13 +49,25 @@ pub struct IngestBatch {
     pub dead: Vec<DeadLetter>,
     /// Delivered when readings and dead letters are safe.
     pub ack: Ack,
-    permit: Option<OwnedSemaphorePermit>,
+    /// The senders with an account, each with the bytes of its messages. The journal charges them its own bytes in this
+    /// proportion.
+    pub senders: Vec<(JournalAccount, u64)>,
+    /// Parts of the queue: of the admission's, and of the sender's own.
+    permits: [Option<OwnedSemaphorePermit>; 2],
 }
 
 impl IngestBatch {
     /// An ingest batch without a permit; [`Admission::submit`] adds it.
     pub fn new(batch: ReadingBatch, dead: Vec<DeadLetter>, ack: Ack) -> IngestBatch {
-        IngestBatch { batch, dead, ack, permit: None }
+        IngestBatch { batch, dead, ack, senders: vec![], permits: [None, None] }
+    }
+
+    /// The same from one sender. `permit`: its own part of the queue, returned with that of the admission.
+    #[must_use]
+    pub fn sent_by(mut self, account: &JournalAccount, permit: Option<OwnedSemaphorePermit>) -> IngestBatch {
+        self.senders = vec![(account.clone(), self.memory_bytes() as u64)];
+        self.permits[1] = permit;
+        self
     }
 
     /// Bytes that count against the byte limit of the admission.
@@ -176,7 +214,7 @@ impl Admission {
             .await
             .map_err(|_| self.admission_control.check().err().unwrap_or(AdmissionError::Broken))?;
         self.admission_control.check()?;
-        ingest_batch.permit = Some(permit);
+        ingest_batch.permits[0] = Some(permit);
         slot.send(ingest_batch);
         Ok(())
     }

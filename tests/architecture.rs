@@ -42,7 +42,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("shutdown", &["admission", "telemetry", "config", "model"]),
     ("admission", &["ack", "model"]),
     ("systemd", &["config(Manager)"]),
-    ("access", &["model"]),
+    ("access", &["model", "admission(JournalAccount)", "config(Quota|parse_duration|parse_size)"]),
     ("ingest", &["access", "decode", "admission", "ack", "model", "config", "telemetry"]),
     ("decode", &["model", "config(Limits|Line|Otlp|PointAttributes)"]),
     ("decode/decoder", &["model", "config(Decoding|Otlp|mapping|nearest)"]),

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use super::quota::{Quota, QuotaExceeded, Usage};
 use crate::model::batch::SenderTag;
-use crate::model::{BatchBuilder, SensorPatterns};
+use crate::model::{BatchBuilder, Now, SensorPatterns};
 
 /// A protocol that a grant may be limited to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +51,7 @@ impl Protocols {
 }
 
 /// What a sender or reader may do. `None` means no limit.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Grant {
     /// The id of its token. Not secret.
     pub id: Arc<str>,
@@ -62,6 +63,10 @@ pub struct Grant {
     pub via: Protocols,
     /// From this time on it is not valid, in milliseconds since 1970.
     pub expires_ms: Option<i64>,
+    /// How much it may send.
+    pub quota: Quota,
+    /// What it uses of that.
+    pub usage: Arc<Usage>,
 }
 
 /// Why a grant does not allow something.
@@ -81,7 +86,8 @@ pub enum Denied {
 impl Grant {
     /// A grant that allows everything.
     pub fn unlimited(id: &str) -> Grant {
-        Grant { id: id.into(), write: None, read: None, via: Protocols::ALL, expires_ms: None }
+        let (quota, usage) = (Quota::unlimited(), Arc::default());
+        Grant { id: id.into(), write: None, read: None, via: Protocols::ALL, expires_ms: None, quota, usage }
     }
 
     /// Checks whether it is valid now for this protocol.
@@ -116,6 +122,14 @@ impl Grant {
         batch.allow_only(sender.and_then(|grant| grant.write.clone()));
         let tag = sender.zip(sender_tag).map(|(grant, name)| SenderTag { name: name.clone(), id: grant.id.clone() });
         batch.tag_sender(tag);
+    }
+
+    /// Checks whether its quota allows to send now.
+    ///
+    /// # Errors
+    /// A limit is reached.
+    pub fn check_quota(&self, now: Now) -> Result<(), QuotaExceeded> {
+        self.usage.check(&self.quota, now.mono_ms)
     }
 
     /// Whether it may read this sensor.

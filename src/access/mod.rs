@@ -9,6 +9,7 @@
 //! - `write`: per reading, when it is decoded. A reading outside the patterns is rejected with reason `not_allowed`;
 //!   the other readings of the message are accepted.
 //! - `read`: per request of the read API.
+//! - [`quota`]: how much it may send, where a message is accepted.
 //!
 //! Invariants:
 //! - A secret is never stored, only its hash; neither appears in an error, a log line or a metric.
@@ -16,7 +17,11 @@
 //!   valid.
 
 mod grant;
+mod quota;
+mod token_entry;
 pub mod tokens;
 
 pub use grant::{Denied, Grant, Protocol, Protocols};
-pub use tokens::{InvalidToken, Tokens, TokensError, hash_secret};
+pub use quota::{GrantDefaults, Held, Quota, QuotaExceeded, QuotaLimit, Usage, Usages};
+pub use token_entry::InvalidToken;
+pub use tokens::{TokenFaults, Tokens, TokensError, hash_secret};

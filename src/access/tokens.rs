@@ -12,6 +12,7 @@
 //! via = ["http", "mqtt"]          # protocols; absent: all
 //! expires = 2027-01-31T12:00:00Z  # a date without a time is its begin, in UTC; absent: never
 //! note = "roof of hall 3"         # for people
+//! rate = 500                      # readings per second, or more of `[quota]`: { readings_per_second = 500, … }
 //! ```
 //!
 //! A plain hash is enough, because a secret is long and random, not chosen by a person: it cannot be guessed from the
@@ -23,30 +24,18 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use chrono::{DateTime, NaiveDate, NaiveTime};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use super::grant::{Grant, Protocol, Protocols};
-use crate::model::SensorPatterns;
-use crate::model::sensor_patterns::InvalidPattern;
+use super::grant::Grant;
+use super::quota::GrantDefaults;
+use super::token_entry::{Hash, InvalidToken, Token, parse_entry, valid_id};
 
-/// Maximum length of a token id.
-pub const TOKEN_ID_MAX_BYTES: usize = 64;
 /// Faults of one file that an error lists.
 const FAULTS_MAX: usize = 20;
 
-type Hash = [u8; 32];
-
 /// Compared with if the id is unknown; the result is not used.
 const NO_HASH: Hash = [0; 32];
-
-/// A token: the hash of its secret, and what it allows.
-#[derive(Debug)]
-struct Token {
-    hash: Hash,
-    grant: Arc<Grant>,
-}
 
 /// The accepted tokens, by id and by hash.
 pub struct Tokens {
@@ -133,45 +122,6 @@ impl fmt::Display for TokenFaults {
     }
 }
 
-/// The rule that an entry of a tokens file breaks. No variant holds anything of the entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the texts say it")]
-pub enum InvalidToken {
-    #[error("is not a table")]
-    NotATable,
-    #[error(
-        "has an unknown key; expected id, sha256 (never the secret itself), and optionally write, read, via, expires, \
-         note"
-    )]
-    UnknownKey,
-    #[error("has no id")]
-    NoId,
-    #[error("id must be a string")]
-    IdNotText,
-    #[error("id must be 1 to 64 letters, digits, - or _")]
-    Id,
-    #[error("has no sha256")]
-    NoHash,
-    #[error("sha256 must be a string")]
-    HashNotText,
-    #[error("sha256 must be 64 hexadecimal digits, the SHA-256 of the secret")]
-    Hash,
-    #[error("another entry has the same id")]
-    SameId,
-    #[error("{0} must be a list of patterns, such as [\"{{id}}-*\"]")]
-    NotPatterns(&'static str),
-    #[error("{0}: {1}")]
-    Pattern(&'static str, InvalidPattern),
-    #[error("via must be a list of \"http\" and \"mqtt\"")]
-    Via,
-    #[error("via must not be empty; remove the token instead")]
-    ViaEmpty,
-    #[error("expires must be a date and time with an offset, such as 2027-01-31T12:00:00Z, or a date")]
-    Expires,
-    #[error("note must be a string")]
-    Note,
-}
-
 /// The SHA-256 of a secret as the file expects it: 64 lower-case hexadecimal digits. The secret should be at least 32
 /// random characters. The sender uses `id.secret`.
 pub fn hash_secret(secret: &str) -> String {
@@ -183,13 +133,13 @@ impl Tokens {
     ///
     /// # Errors
     /// The file cannot be read, or entries are not valid; the error names all of them.
-    pub fn load(key: &'static str, path: &Path) -> Result<Tokens, TokensError> {
+    pub fn load(key: &'static str, path: &Path, defaults: &GrantDefaults) -> Result<Tokens, TokensError> {
         let text =
             std::fs::read_to_string(path).map_err(|source| TokensError::Read { key, path: path.to_owned(), source })?;
-        Tokens::parse(key, &text, path)
+        Tokens::parse(key, &text, path, defaults)
     }
 
-    fn parse(key: &'static str, text: &str, path: &Path) -> Result<Tokens, TokensError> {
+    fn parse(key: &'static str, text: &str, path: &Path, defaults: &GrantDefaults) -> Result<Tokens, TokensError> {
         let path = path.to_owned();
         let table: toml::Table = match text.parse() {
             Ok(table) => table,
@@ -215,7 +165,7 @@ impl Tokens {
             if id.is_some_and(|id| !ids.insert(id)) {
                 fault(InvalidToken::SameId);
             }
-            if let Some(token) = parse_entry(entry, &mut fault) {
+            if let Some(token) = parse_entry(entry, defaults, entries.len(), &mut fault) {
                 tokens.add(token);
             }
         }
@@ -278,108 +228,15 @@ impl fmt::Debug for Tokens {
     }
 }
 
-fn valid_id(id: &str) -> bool {
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
-    !id.is_empty() && id.len() <= TOKEN_ID_MAX_BYTES && id.bytes().all(allowed)
-}
-
-/// The token of an entry; `None` if it has faults, which are all reported.
-fn parse_entry(entry: &toml::Value, fault: &mut impl FnMut(InvalidToken)) -> Option<Token> {
-    const KEYS: [&str; 7] = ["id", "sha256", "write", "read", "via", "expires", "note"];
-    let Some(entry) = entry.as_table() else {
-        fault(InvalidToken::NotATable);
-        return None;
-    };
-    if entry.keys().any(|key| !KEYS.contains(&&**key)) {
-        fault(InvalidToken::UnknownKey);
-    }
-    let mut part = |result: Result<(), InvalidToken>| result.map_err(&mut *fault).is_ok();
-    let (id, hash) = (parse_id(entry), parse_hash(entry));
-    let own_id = id.unwrap_or_default();
-    let (write, read) = (parse_patterns(entry, "write", own_id), parse_patterns(entry, "read", own_id));
-    let (via, expires, note) = (parse_via(entry), parse_expires(entry), parse_note(entry));
-    // All of them, also after the first fault.
-    let is_valid = [
-        part(id.map(drop)),
-        part(hash.map(drop)),
-        part(write.as_ref().map(drop).map_err(|e| *e)),
-        part(read.as_ref().map(drop).map_err(|e| *e)),
-        part(via.map(drop)),
-        part(expires.map(drop)),
-        part(note),
-    ];
-    if is_valid.contains(&false) {
-        return None;
-    }
-    let grant =
-        Grant { id: id.ok()?.into(), write: write.ok()?, read: read.ok()?, via: via.ok()?, expires_ms: expires.ok()? };
-    Some(Token { hash: hash.ok()?, grant: Arc::new(grant) })
-}
-
-fn parse_id(entry: &toml::Table) -> Result<&str, InvalidToken> {
-    let id = entry.get("id").ok_or(InvalidToken::NoId)?.as_str().ok_or(InvalidToken::IdNotText)?;
-    if valid_id(id) { Ok(id) } else { Err(InvalidToken::Id) }
-}
-
-fn parse_hash(entry: &toml::Table) -> Result<Hash, InvalidToken> {
-    let hex = entry.get("sha256").ok_or(InvalidToken::NoHash)?.as_str().ok_or(InvalidToken::HashNotText)?;
-    if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return Err(InvalidToken::Hash);
-    }
-    let mut hash = NO_HASH;
-    for (i, byte) in hash.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).map_err(|_| InvalidToken::Hash)?;
-    }
-    Ok(hash)
-}
-
-fn parse_patterns(entry: &toml::Table, key: &'static str, id: &str) -> Result<Option<SensorPatterns>, InvalidToken> {
-    let Some(value) = entry.get(key) else { return Ok(None) };
-    let texts: Option<Vec<&str>> = value.as_array().and_then(|list| list.iter().map(toml::Value::as_str).collect());
-    let texts = texts.ok_or(InvalidToken::NotPatterns(key))?;
-    let own: Vec<String> = texts.iter().map(|text| text.replace("{id}", id)).collect();
-    let patterns = SensorPatterns::parse(own.iter().map(String::as_str));
-    patterns.map(Some).map_err(|error| InvalidToken::Pattern(key, error))
-}
-
-fn parse_via(entry: &toml::Table) -> Result<Protocols, InvalidToken> {
-    let Some(value) = entry.get("via") else { return Ok(Protocols::ALL) };
-    let mut via = Protocols { http: false, mqtt: false };
-    for name in value.as_array().ok_or(InvalidToken::Via)? {
-        match Protocol::ALL.into_iter().find(|protocol| name.as_str() == Some(protocol.as_str())) {
-            Some(Protocol::Http) => via.http = true,
-            Some(Protocol::Mqtt) => via.mqtt = true,
-            None => return Err(InvalidToken::Via),
-        }
-    }
-    if via.http || via.mqtt { Ok(via) } else { Err(InvalidToken::ViaEmpty) }
-}
-
-fn parse_expires(entry: &toml::Table) -> Result<Option<i64>, InvalidToken> {
-    let text = match entry.get("expires") {
-        None => return Ok(None),
-        Some(toml::Value::Datetime(time)) => time.to_string(),
-        Some(toml::Value::String(text)) => text.clone(),
-        Some(_) => return Err(InvalidToken::Expires),
-    };
-    let time = DateTime::parse_from_rfc3339(&text).map(|time| time.timestamp_millis());
-    let date = || text.parse::<NaiveDate>().map(|date| date.and_time(NaiveTime::MIN).and_utc().timestamp_millis());
-    time.or_else(|_| date()).map(Some).map_err(|_| InvalidToken::Expires)
-}
-
-fn parse_note(entry: &toml::Table) -> Result<(), InvalidToken> {
-    match entry.get("note") {
-        None | Some(toml::Value::String(_)) => Ok(()),
-        Some(_) => Err(InvalidToken::Note),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::grant::Protocols;
+    use super::super::quota::Quota;
     use super::*;
+    use crate::config;
 
     fn parse(text: &str) -> Result<Tokens, TokensError> {
-        Tokens::parse("x.tokens_file", text, Path::new("t.toml"))
+        Tokens::parse("x.tokens_file", text, Path::new("t.toml"), &GrantDefaults::unlimited())
     }
 
     fn file(id: &str, secret: &str) -> String {
@@ -427,8 +284,34 @@ mod tests {
             assert_eq!(grant.of_secret("gw1", "x").unwrap().expires_ms, Some(1_801_353_600_000), "{time}");
         }
         let plain = parse(&file("gw1", "x")).unwrap();
-        assert_eq!(**plain.of_text("gw1.x").unwrap(), Grant::unlimited("gw1"));
+        let plain_grant = plain.of_text("gw1.x").unwrap();
+        assert!(plain_grant.write.is_none() && plain_grant.read.is_none() && plain_grant.expires_ms.is_none());
+        assert_eq!((plain_grant.via, &plain_grant.quota), (Protocols::ALL, &Quota::unlimited()));
         assert_eq!(plain.of_text("x").unwrap().id, "gw1".into());
+    }
+
+    #[test]
+    fn limits_come_from_the_configuration_and_an_entry_changes_its_own() {
+        let config = config::Quota { readings_per_second: Some(7), ..config::Config::default().quota };
+        let defaults = GrantDefaults { quota: Some(config), journal_bytes_max: 1000, ..GrantDefaults::unlimited() };
+        let parse = |text: &str| Tokens::parse("x", text, Path::new("t"), &defaults).unwrap();
+        let two = parse(&(rule("rate = 500") + &file("gw2", "x")));
+        let of = |id: &str| two.of_secret(id, "x").unwrap().quota.clone();
+        assert_eq!((of("gw1").readings_per_second, of("gw2").readings_per_second), (Some(500), Some(7)));
+        assert_eq!((of("gw2").journal_bytes, of("gw2").requests_max), (Some(250), Some(64)));
+        let own = "rate = { bytes_per_second = \"1KiB\", burst = \"2s\", connections_max = 3, requests_max = 4, \
+                   journal_share_percent = 50, readings_per_second = 0 }";
+        let expected = Quota {
+            readings_per_second: None,
+            bytes_per_second: Some(1024),
+            burst: std::time::Duration::from_secs(2),
+            connections_max: Some(3),
+            requests_max: Some(4),
+            journal_bytes: Some(500),
+        };
+        assert_eq!(parse(&rule(own)).of_secret("gw1", "x").unwrap().quota, expected);
+        let alone = parse(&file("gw1", "x")).of_secret("gw1", "x").unwrap().quota.clone();
+        assert_eq!((alone.journal_bytes, alone.requests_max), (None, None), "there is nobody to leave room for");
     }
 
     #[test]
@@ -469,6 +352,11 @@ mod tests {
             (&rule("expires = \"hunter2\""), "entry 1 (gw1): expires must be a date"),
             (&rule("expires = 2027-01-31T12:00:00"), "entry 1 (gw1): expires must be a date"),
             (&rule("note = 7"), "entry 1 (gw1): note must be a string"),
+            (&rule("rate = \"hunter2\""), "entry 1 (gw1): rate must be a number"),
+            (&rule("rate = -1"), "entry 1 (gw1): rate must be"),
+            (&rule("rate = { hunter2 = 1 }"), "entry 1 (gw1): rate must be"),
+            (&rule("rate = { journal_share_percent = 0 }"), "entry 1 (gw1): rate must be"),
+            (&rule("rate = { burst = 5 }"), "entry 1 (gw1): rate must be"),
             (&format!("{0}{0}", file("gw1", "hunter2")), "entry 2 (gw1): another entry has the same id"),
             (&format!("[[tokens]]\nid = 5\nsha256 = \"{hash}\""), "entry 1: id must be a string"),
         ] {
@@ -476,7 +364,9 @@ mod tests {
             assert!(error.contains(problem) && error.contains("t.toml"), "{error}");
             assert!(!error.contains("hunter2") && !error.contains(&hash), "{error}");
         }
-        let error = Tokens::load("x.tokens_file", Path::new("/nowhere/t.toml")).unwrap_err().to_string();
+        let error = Tokens::load("x.tokens_file", Path::new("/nowhere/t.toml"), &GrantDefaults::unlimited())
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with("x.tokens_file: ") && error.contains("/nowhere/t.toml"), "{error}");
     }
 }

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::StartError;
 use super::context::{ServiceContext, logged};
 use super::reload::{Reloader, Running};
+use crate::access::{GrantDefaults, Usages};
 use crate::admin::{Admin, TokenSource};
 use crate::admission::Admission;
 use crate::config::{Config, Decoding, Live, Setter};
@@ -17,6 +18,12 @@ use crate::ingest::mqtt::{self, BrokerStatus};
 use crate::ingest::{self, IngestDeps};
 
 impl ServiceContext {
+    /// What grants are made with; their usages are counted anew.
+    fn grants(&self) -> GrantDefaults {
+        let quota = Some(self.config.quota.clone());
+        GrantDefaults { quota, journal_bytes_max: self.config.journal.max_bytes, usages: Usages::default() }
+    }
+
     /// What all protocols need, and the setter of the decoders' settings.
     pub(super) fn ingest_deps(&self, admission: &Admission) -> (Setter<Decoding>, IngestDeps) {
         let ((setter, decoding), health) = (Live::new(self.config.decoding()), self.health.clone());
@@ -24,6 +31,7 @@ impl ServiceContext {
             decoding,
             on_tls: Arc::new(move |status| health.tls(status)),
             ack: self.config.ingest.ack,
+            grants: self.grants(),
             admission: admission.clone(),
             clock: self.clock.clone(),
             stop: CancellationToken::new(),
@@ -44,7 +52,7 @@ impl IngestPorts {
         let mut ports = IngestPorts { http: None, devices: None };
         if config.http.enabled {
             let (decoding, admission, clock) = (deps.decoding.now(), deps.admission.clone(), deps.clock.clone());
-            let http = HttpIngest::bind(&config.http, decoding, admission, clock, &deps.on_tls).await;
+            let http = HttpIngest::bind(&config.http, decoding, admission, clock, &deps.on_tls, &deps.grants).await;
             ports.http = Some(http?);
         }
         if config.listen.mqtt.enabled {
@@ -60,7 +68,7 @@ impl IngestPorts {
         let tokens = match &self.http {
             Some(http) => http.tokens(),
             None if repeats => None,
-            None => ingest::http::tokens(&config.http)?,
+            None => ingest::http::tokens(&config.http, &GrantDefaults::unlimited())?,
         };
         Ok(TokenSource::new(tokens))
     }
@@ -72,6 +80,7 @@ impl IngestPorts {
         decoding: Setter<Decoding>,
         admin: &Admin,
         readers: TokenSource,
+        grants: GrantDefaults,
     ) -> Reloader {
         Reloader::new(Running {
             config: context.config.clone(),
@@ -81,6 +90,7 @@ impl IngestPorts {
             http: self.http.as_ref().map(HttpIngest::renewal),
             admin: admin.certificates().cloned(),
             readers,
+            grants,
             devices: self.devices.as_ref().map(MqttListener::renewal),
         })
     }

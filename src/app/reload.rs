@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 use tokio::task::JoinError;
 
-use crate::access::{Tokens, TokensError};
+use crate::access::{GrantDefaults, Tokens, TokensError};
 use crate::admin::{Health, TokenSource};
 use crate::config::reload::{Change, ReloadConflict, changes, fits, taken_over};
 use crate::config::{Config, ConfigErrors, Decoding, Loaded, Setter};
@@ -35,6 +35,7 @@ pub(super) struct Running {
     pub(super) http: Option<http::Renewal>,
     pub(super) admin: Option<Certificates>,
     pub(super) readers: TokenSource,
+    pub(super) grants: GrantDefaults,
     pub(super) devices: Option<listen::Renewal>,
 }
 
@@ -157,9 +158,10 @@ impl Running {
             (devices, Files::of_devices(&config.listen.mqtt)),
         ];
         let has_devices = self.devices.is_some();
+        let grants = GrantDefaults { quota: Some(config.quota.clone()), ..self.grants.clone() };
         let read = tokio::task::spawn_blocking(move || {
-            let http_tokens = http::tokens(&config.http)?;
-            let device_tokens = if has_devices { listen::tokens(&config.listen.mqtt)? } else { None };
+            let http_tokens = http::tokens(&config.http, &grants)?;
+            let device_tokens = if has_devices { listen::tokens(&config.listen.mqtt, &grants)? } else { None };
             let mut certificates = vec![];
             for (port, files) in ports.into_iter().filter_map(|(port, files)| Some((port?, files?))) {
                 let loaded = files

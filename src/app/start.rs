@@ -36,7 +36,7 @@ impl Service {
         let (decoding, deps) = context.ingest_deps(&admission);
         let ports = IngestPorts::bind(config, &deps).await?;
         let readers = ports.readers(config, repeats)?;
-        let reloader = ports.reloader(&context, decoding, &admin, readers.clone());
+        let reloader = ports.reloader(&context, decoding, &admin, readers.clone(), deps.grants.clone());
         let registry = if config.enrich.collection.is_some() { Registry::new() } else { Registry::default() };
         let enrichment = context.enrichment(&store, &registry, deps.decoding.clone());
         let (stages, query_handles) = context.stages(&registry, ingest_batches, repeats).await?;

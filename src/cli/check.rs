@@ -78,7 +78,7 @@ pub(super) async fn check(config: &Config, store: Result<MongoStore, StoreConfig
         findings.push(Finding { what: "journal".into(), result });
     }
     if let Some(path) = config.http.tokens_file.as_ref().filter(|_| config.http.enabled) {
-        let result = crate::access::Tokens::load("http.tokens_file", path);
+        let result = crate::access::Tokens::load("http.tokens_file", path, &crate::access::GrantDefaults::unlimited());
         let result = result.map(|t| format!("{} tokens", t.len())).map_err(Box::from);
         findings.push(Finding { what: "http tokens".into(), result });
     }

@@ -85,6 +85,15 @@ impl Config {
         out.size("queue_max_bytes", self.ingest.queue_max_bytes);
         out.text_opt("sender_tag", self.ingest.sender_tag.as_ref());
 
+        let quota = &self.quota;
+        out.section("[quota]");
+        out.plain("readings_per_second", quota.readings_per_second.unwrap_or_default());
+        out.size("bytes_per_second", quota.bytes_per_second.unwrap_or_default());
+        out.duration("burst", quota.burst);
+        out.plain("connections_max", quota.connections_max.unwrap_or_default());
+        out.plain("requests_max", quota.requests_max.unwrap_or_default());
+        out.plain("journal_share_percent", quota.journal_share_percent);
+
         out.section("[http]");
         out.plain("enabled", self.http.enabled);
         out.text("listen", self.http.listen);

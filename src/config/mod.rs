@@ -45,8 +45,8 @@ pub use reference::reference;
 pub use secret::Secret;
 pub(crate) use suggest::nearest;
 pub use tls::{ClientAuth, Tls, TlsVersion};
-pub use units::parse_duration;
 pub(crate) use units::write_duration;
+pub use units::{parse_duration, parse_size};
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -63,6 +63,8 @@ use crate::model::Span;
 pub struct Config {
     /// `[ingest]`
     pub ingest: Ingest,
+    /// `[quota]`
+    pub quota: Quota,
     /// `[http]`
     pub http: Http,
     /// `[admin]`
@@ -149,6 +151,23 @@ pub struct Ingest {
     pub queue_max_bytes: u64,
     /// `sender_tag`: the tag that records the id of the sender; if absent, it is not recorded.
     pub sender_tag: Option<Arc<str>>,
+}
+
+/// `[quota]`: how much one sender may send.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quota {
+    /// `readings_per_second`; `None`: any number.
+    pub readings_per_second: Option<u64>,
+    /// `bytes_per_second`: bytes of bodies and messages, before decompression; `None`: any number.
+    pub bytes_per_second: Option<u64>,
+    /// `burst`: so much of both rates may be sent at once after a pause (default 10s).
+    pub burst: Duration,
+    /// `connections_max`: MQTT connections; `None`: any number.
+    pub connections_max: Option<usize>,
+    /// `requests_max`: concurrent HTTP requests (default 64); `None`: any number.
+    pub requests_max: Option<usize>,
+    /// `journal_share_percent`: unstored bytes in the journal, in percent of `journal.max_bytes` (default 25).
+    pub journal_share_percent: u64,
 }
 
 /// `[http]`

@@ -23,6 +23,7 @@ const BROKER: &str = "connections and subscriptions of brokers are set up at sta
 
 /// Keys whose changes are applied, by prefix.
 const TAKEN_OVER: &[&str] = &[
+    "quota.",
     "http.tokens_file",
     "http.allow_anonymous",
     "http.body_max_bytes",
@@ -91,6 +92,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<Change> {
 /// The new settings as far as they can be applied, and the old ones for the rest.
 pub fn taken_over(old: &Config, new: &Config) -> Config {
     let mut config = old.clone();
+    config.quota = new.quota.clone();
     let (http, from) = (&mut config.http, &new.http);
     (http.tokens_file, http.allow_anonymous) = (from.tokens_file.clone(), from.allow_anonymous);
     (http.body_max_bytes, http.body_timeout) = (from.body_max_bytes, from.body_timeout);

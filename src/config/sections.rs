@@ -10,7 +10,8 @@ use super::tree::{Entries, Node};
 use super::units::{GIB, KIB, MIB, parse_duration};
 use super::{
     Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest, Journal, Latest, Limits,
-    Line, Log, LogFormat, Otlp, PointAttributes, Secret, Shutdown, Store, StoreMode, listen, mapping, mqtt, tls, uri,
+    Line, Log, LogFormat, Otlp, PointAttributes, Quota, Secret, Shutdown, Store, StoreMode, listen, mapping, mqtt, tls,
+    uri,
 };
 use crate::model::Span;
 
@@ -38,6 +39,7 @@ pub(super) fn read(entries: Entries, report: &mut Report) -> Config {
     let formats;
     let config = Config {
         ingest: ingest(root.section("ingest")),
+        quota: quota(root.section("quota")),
         http: http(root.section("http")),
         admin: admin(root.section("admin")),
         store: store(root.section("store")),
@@ -75,6 +77,21 @@ fn ingest(mut s: Section<'_>) -> Ingest {
     };
     s.end();
     ingest
+}
+
+fn quota(mut s: Section<'_>) -> Quota {
+    const MOST: u64 = 1_000_000_000_000;
+    let limit = |n: u64| (n > 0).then_some(n);
+    let quota = Quota {
+        readings_per_second: limit(s.count("readings_per_second", 0, 0..=MOST)),
+        bytes_per_second: limit(s.size("bytes_per_second", 0, 0..=MOST)),
+        burst: s.duration("burst", 10 * SECOND, SECOND..=HOUR),
+        connections_max: Some(s.count("connections_max", 0, 0..=1_000_000)).filter(|n| *n > 0),
+        requests_max: Some(s.count("requests_max", 64, 0..=65_536)).filter(|n| *n > 0),
+        journal_share_percent: s.count("journal_share_percent", 25, 1..=100),
+    };
+    s.end();
+    quota
 }
 
 fn http(mut s: Section<'_>) -> Http {

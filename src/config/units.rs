@@ -31,7 +31,7 @@ const DURATIONS: [(&str, u64); 6] =
     [("w", 7 * 86_400_000), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
 /// Parses a size in bytes; `None` if the text is not a size or overflows.
-pub(super) fn parse_size(text: &str) -> Option<u64> {
+pub fn parse_size(text: &str) -> Option<u64> {
     let (number, unit) = split_number(text.trim())?;
     let unit = unit.trim_start();
     if unit.is_empty() {

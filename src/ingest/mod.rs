@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::access::GrantDefaults;
 use crate::admission::Admission;
 use crate::config::{AckMode, Decoding, Live};
 use crate::model::Clock;
@@ -24,6 +25,8 @@ pub struct IngestDeps {
     pub decoding: Live<Decoding>,
     /// What an acknowledgement waits for. Named in warnings about slow acknowledgements.
     pub ack: AckMode,
+    /// What the grants of senders are made with.
+    pub grants: GrantDefaults,
     /// Accepts ingest batches for the next stage.
     pub admission: Admission,
     /// Wall clock and monotonic clock.

@@ -51,6 +51,7 @@ mod segment;
 mod segment_info;
 mod segment_manager;
 mod segment_pool;
+mod sender_shares;
 mod shared;
 mod stats;
 mod tracker;

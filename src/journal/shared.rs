@@ -12,10 +12,11 @@ use super::fs::{DirLock, Fs};
 use super::recovery::Recovered;
 use super::segment_info::SegmentInfo;
 use super::segment_pool::SegmentPool;
+use super::sender_shares::SenderShares;
 use super::stats::JournalStats;
 use super::tracker::{Appended, Tail, TrackedEntry, Tracker};
 use crate::ack::{Ack, AckOutcome};
-use crate::admission::AdmissionControl;
+use crate::admission::{AdmissionControl, JournalAccount};
 use crate::model::{Clock, Now};
 use crate::telemetry::metrics;
 
@@ -32,6 +33,7 @@ pub(super) struct State {
     pub(super) bytes: u64,
     pub(super) tail: Tail,
     pub(super) tracker: Tracker,
+    pub(super) shares: SenderShares,
     /// The sequence after the last synced entry. The follower may read up to it.
     pub(super) synced_to: u64,
     /// No entry will be written any more: the follower ends when it has returned all.
@@ -91,6 +93,7 @@ impl Shared {
             bytes: recovered.segments.iter().map(|s| s.bytes).sum(),
             tail: Tail::new(parts.tail_bytes),
             tracker: Tracker::new(from, recovered.replay_at),
+            shares: SenderShares::new(parts.max_bytes),
             synced_to: recovered.next_seq,
             closed: false,
             finished: false,
@@ -153,12 +156,20 @@ impl Shared {
     }
 
     /// Makes synced entries visible to the follower. `data_end` is their end in the newest segment.
-    pub(super) fn publish(&self, items: Vec<TrackedEntry>, data_end: u64) {
+    pub(super) fn publish(
+        &self,
+        items: Vec<TrackedEntry>,
+        data_end: u64,
+        bytes: u64,
+        charges: &[(JournalAccount, u64)],
+    ) {
         let mut state = self.state();
         if let (Some(first), true) = (items.first(), state.tracker.next() >= state.synced_to) {
             state.tracker.first_in_line(first.at);
         }
         state.synced_to += items.len() as u64;
+        let synced_to = state.synced_to;
+        state.shares.add(synced_to, bytes, charges);
         if let Some(segment) = state.segments.back_mut() {
             segment.data_end = data_end;
         }
@@ -225,6 +236,7 @@ impl State {
     /// Drops chunks that no replay needs. `now` is the earliest time of future appends; `None` if there will be none.
     pub(super) fn forget(&mut self, now: Option<Appended>) {
         self.tracker.forget(self.synced_to, now);
+        self.shares.stored(&self.tracker);
     }
 
     /// When space is short, allows the removal of the oldest segment if everything in it is stored, although a replay

@@ -28,7 +28,7 @@ use super::segment_info::SegmentInfo;
 use super::shared::Shared;
 use super::tracker::{Appended, EntryKind, Place, TrackedEntry};
 use crate::ack::Ack;
-use crate::admission::{IngestBatch, IngestReceiver};
+use crate::admission::{IngestBatch, IngestReceiver, JournalAccount};
 use crate::telemetry::metrics;
 
 /// A group accepts ingest batches up to this size. At 3 ms per synced MiB, a larger fdatasync would delay all senders
@@ -66,12 +66,14 @@ pub(super) struct Appender {
     buf: Vec<u8>,
     staged: Vec<StagedFrame>,
     acks: Vec<Ack>,
+    /// Bytes of the group by sender.
+    charges: Vec<(JournalAccount, u64)>,
 }
 
 impl Appender {
     pub(super) fn new(shared: Arc<Shared>, next_number: u64, next_seq: u64) -> Appender {
-        let (buf, staged, acks) = (Vec::new(), Vec::new(), Vec::new());
-        Appender { shared, active: None, next_number, next_seq, buf, staged, acks }
+        let (buf, staged, acks, charges) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Appender { shared, active: None, next_number, next_seq, buf, staged, acks, charges }
     }
 
     /// Appends ingest batches, as one group if they fit into one segment. On return each is acknowledged or dropped.
@@ -82,7 +84,7 @@ impl Appender {
         let mut full = false;
         for ingest_batch in ingest_batches {
             let (start, staged) = (self.buf.len(), self.staged.len());
-            let Some(ack) = self.stage(ingest_batch) else { continue };
+            let Some((ack, charges)) = self.stage(ingest_batch) else { continue };
             if self.buf.len() as u64 > self.room() {
                 // It does not fit after the previous ones. Writes those, and starts the next segment with it.
                 let own_buf = self.buf.split_off(start);
@@ -98,12 +100,13 @@ impl Appender {
                 self.staged.extend(own_staged.into_iter().map(|s| s.moved(start)));
             }
             self.acks.push(ack);
+            self.charges.extend(charges);
         }
         self.commit()
     }
 
     /// Encodes the frames of an ingest batch after the others. `None` if there is nothing to write.
-    fn stage(&mut self, ingest_batch: IngestBatch) -> Option<Ack> {
+    fn stage(&mut self, mut ingest_batch: IngestBatch) -> Option<(Ack, Vec<(JournalAccount, u64)>)> {
         if ingest_batch.memory_bytes() > PAYLOAD_BYTES_MAX {
             tracing::error!(
                 bytes = ingest_batch.memory_bytes(),
@@ -111,6 +114,7 @@ impl Appender {
             );
             return None;
         }
+        let (mut charges, start) = (std::mem::take(&mut ingest_batch.senders), self.buf.len());
         let (batch, dead, ack) = ingest_batch.into_parts();
         if batch.is_empty() && dead.is_empty() {
             ack.delivered();
@@ -130,7 +134,9 @@ impl Appender {
             let bytes = frame.len() + ITEM_BYTES * dead.len();
             self.staged.push(StagedFrame { frame, kind: EntryKind::Dead(dead), bytes });
         }
-        Some(ack)
+        let (sent, written) = (charges.iter().map(|(_, bytes)| bytes).sum::<u64>(), self.buf.len() - start);
+        charges.iter_mut().for_each(|(_, bytes)| *bytes = (*bytes as f64 / sent as f64 * written as f64) as u64);
+        Some((ack, charges))
     }
 
     fn room(&self) -> u64 {
@@ -140,7 +146,7 @@ impl Appender {
     /// One write, one fdatasync, then the acknowledgements.
     fn commit(&mut self) -> Result<(), WriterStopped> {
         let staged = std::mem::take(&mut self.staged);
-        let acks = std::mem::take(&mut self.acks);
+        let (acks, charges) = (std::mem::take(&mut self.acks), std::mem::take(&mut self.charges));
         let Some(active) = self.active.as_mut().filter(|_| !staged.is_empty()) else {
             self.buf.clear();
             return Ok(());
@@ -166,7 +172,7 @@ impl Appender {
         active.info.data_end = end;
         self.next_seq += items.len() as u64;
         active.say_synced(self.next_seq, self.shared.now());
-        self.shared.publish(items, end);
+        self.shared.publish(items, end, end - start, &charges);
         acks.into_iter().for_each(Ack::delivered);
         self.shared.data.notify_one();
         Ok(())

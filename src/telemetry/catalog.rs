@@ -106,6 +106,7 @@ pub const METRICS: &[Metric] = &[
     counter("hourbucket_mqtt_left_out_total", &["broker"], "messages", "Retained messages skipped because of mqtt.subscriptions.retained."),
     counter("hourbucket_sparkplug_rebirths_total", &["broker"], "commands", "Rebirth commands sent to Sparkplug B nodes."),
     gauge("hourbucket_mqtt_direct_connections", &[], "connections", "Devices connected to the listener."),
+    counter("hourbucket_quota_exceeded_total", &["limit"], "messages", "Requests refused, and pauses and connections of MQTT devices, because the sender (token) had reached its quota."),
     counter("hourbucket_mqtt_direct_connects_total", &["result"], "connections", "Connection attempts of devices, by result."),
     counter("hourbucket_mqtt_direct_disconnects_total", &["reason"], "connections", "Closed connections of devices, by reason: the device causes left and lost, the service all others."),
     counter("hourbucket_http_requests_total", &["route", "status"], "requests", "Requests answered, by route and status."),

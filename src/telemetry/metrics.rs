@@ -302,6 +302,10 @@ pub(crate) fn sparkplug_rebirth(broker: &str) {
     counter!("hourbucket_sparkplug_rebirths_total", "broker" => broker.to_owned()).increment(1);
 }
 
+pub(crate) fn quota_exceeded(limit: &'static str) {
+    counter!("hourbucket_quota_exceeded_total", "limit" => limit).increment(1);
+}
+
 /// Adds `change` to the number of connected devices.
 pub(crate) fn mqtt_direct_connections_change(change: i64) {
     gauge!("hourbucket_mqtt_direct_connections").increment(change as f64);

@@ -155,6 +155,43 @@ async fn what_a_token_may_not_write_is_refused_or_kept_apart() {
 }
 
 #[tokio::test]
+async fn beyond_its_rate_a_device_is_read_more_slowly_and_others_as_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut guarded = settings();
+    let path = dir.path().join("tokens.toml");
+    let entry =
+        |id: &str, rules: &str| format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n{rules}\n", hash_secret("geheim"));
+    let rules = "rate = { readings_per_second = 50, burst = \"1s\", connections_max = 1 }";
+    std::fs::write(&path, entry("fast", rules) + &entry("other", "")).unwrap();
+    (guarded.tokens_file, guarded.window) = (Some(path), 1000);
+    let direct = Direct::start(&guarded).await;
+    let connected = async |id: &str, code: u8| {
+        let mut device = Raw::open(direct.port).await;
+        device.send(&connect(5, id, 60, Some((id, "geheim")))).await;
+        assert_eq!(device.answer().await.unwrap().1[1], code, "{id}");
+        device
+    };
+    let (mut fast, mut other) = (connected("fast", 0).await, connected("other", 0).await);
+    connected("fast", 0x97).await;
+    let delivering = direct.deliver_all();
+    let begun = std::time::Instant::now();
+    let flood: Vec<u8> = (1..=150).flat_map(|id| publish(5, "sensors/fast/v", "1", 1, id)).collect();
+    fast.send(&flood).await;
+    for id in 1..=20 {
+        let sent = std::time::Instant::now();
+        other.send(&publish(5, "sensors/other/v", "1", 1, id)).await;
+        assert_eq!(other.answer().await.unwrap().0, 0x40);
+        assert!(sent.elapsed() < Duration::from_secs(1), "the other waited {:?}", sent.elapsed());
+    }
+    for _ in 0..150 {
+        assert_eq!(fast.answer().await.unwrap().0, 0x40, "none is lost");
+    }
+    // Of 150 readings at 50 a second, one second's worth is a burst.
+    assert!(begun.elapsed() > Duration::from_millis(1900), "it took {:?}", begun.elapsed());
+    delivering.abort();
+}
+
+#[tokio::test]
 async fn a_token_without_mqtt_is_not_let_in() {
     let dir = tempfile::tempdir().unwrap();
     for (rules, labels) in [("via = [\"http\"]", "via"), ("write = []", "write"), ("expires = 2020-01-01", "expires")] {

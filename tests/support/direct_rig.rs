@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hourbucket::access::GrantDefaults;
 use hourbucket::admission::{AdmissionControl, IngestBatch, IngestReceiver, admission_channel};
 use hourbucket::config::{AckMode, Config, ListenMqtt, Live, Retained, Subscription};
 use hourbucket::ingest::IngestDeps;
@@ -59,6 +60,7 @@ impl Direct {
             decoding: Live::fixed(Config::default().decoding()),
             on_tls: Arc::new(|_| {}),
             ack: AckMode::Journal,
+            grants: GrantDefaults::unlimited(),
             admission,
             clock: Arc::new(SystemClock::new()),
             stop: stop.clone(),

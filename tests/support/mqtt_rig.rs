@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hourbucket::access::GrantDefaults;
 use hourbucket::admission::{AdmissionControl, IngestBatch, IngestReceiver, admission_channel};
 use hourbucket::config::{AckMode, Decoding, Live, Mqtt, MqttProtocol, Retained, Subscription};
 use hourbucket::ingest::IngestDeps;
@@ -94,6 +95,7 @@ impl Ingest {
             decoding: Live::fixed(decoding()),
             on_tls: Arc::new(|_| {}),
             ack: AckMode::Journal,
+            grants: GrantDefaults::unlimited(),
             admission,
             clock: Arc::new(SystemClock::new()),
             stop: stop.clone(),

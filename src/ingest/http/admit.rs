@@ -19,7 +19,7 @@ use super::error::IngestError;
 use super::routes::{ROUTES, UNMATCHED};
 use super::sender::Sender;
 
-use crate::access::{Grant, Protocol, Tokens};
+use crate::access::{Grant, Held, Protocol, Tokens};
 use crate::admission::{Admission, AdmissionError};
 use crate::config;
 use crate::decode::Formats;
@@ -36,16 +36,18 @@ const DOOR_EVERY: Duration = Duration::from_millis(50);
 pub(super) struct Admitted {
     /// To be kept until the answer is made.
     permit: OwnedSemaphorePermit,
+    /// The same for its sender.
+    held: Option<Held>,
     pub(super) sender: Option<Arc<Grant>>,
 }
 
 impl Admitted {
     /// Runs the rest of the request.
     pub(super) async fn run(self, mut request: Request, next: Next) -> Response {
-        let Admitted { permit, sender } = self;
+        let Admitted { permit, held, sender } = self;
         request.extensions_mut().insert(Sender(sender));
         let response = next.run(request).await;
-        drop(permit);
+        drop((permit, held));
         response
     }
 }
@@ -79,7 +81,8 @@ impl Shared {
         // The hand-over checks admission again; checking here saves reading and decoding the body.
         self.admission.check()?;
         let permit = self.running.clone().try_acquire_owned().map_err(|_| IngestError::Concurrency)?;
-        Ok(Admitted { permit, sender })
+        let held = hold(sender.as_ref())?;
+        Ok(Admitted { permit, held, sender })
     }
 
     /// The sender's grant, if it may send over HTTP now; `None` if no tokens are configured.
@@ -89,7 +92,9 @@ impl Shared {
     ) -> Result<Option<Arc<Grant>>, IngestError> {
         let Some(tokens) = &self.tokens else { return Ok(None) };
         let grant = check(tokens)?;
-        grant.check_sender(Protocol::Http, self.clock.now().wall_ms)?;
+        let now = self.clock.now();
+        grant.check_sender(Protocol::Http, now.wall_ms)?;
+        grant.check_quota(now).inspect_err(|exceeded| metrics::quota_exceeded(exceeded.limit.as_str()))?;
         Ok(Some(grant))
     }
 
@@ -113,11 +118,18 @@ impl Shared {
         let admitted = async {
             open.await?;
             let permit = self.running.clone().acquire_owned().await.map_err(|_| IngestError::Concurrency)?;
-            Ok(Admitted { permit, sender })
+            let held = hold(sender.as_ref())?;
+            Ok(Admitted { permit, held, sender })
         };
         let late = |_| Err(self.admission.check().err().map_or(IngestError::Concurrency, IngestError::from));
         tokio::time::timeout(patience, admitted).await.unwrap_or_else(late)
     }
+}
+
+/// Counts the request for its sender.
+fn hold(sender: Option<&Arc<Grant>>) -> Result<Option<Held>, IngestError> {
+    let held = sender.map(|grant| grant.usage.request(&grant.quota)).transpose();
+    Ok(held.inspect_err(|exceeded| metrics::quota_exceeded(exceeded.limit.as_str()))?)
 }
 
 /// Whether the sender waits for "100 Continue" before it sends the body.

@@ -34,11 +34,13 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub(super) struct BodyBudget(Arc<Semaphore>);
 
-/// A part of the budget, returned when dropped.
+/// A part of the budget, returned when dropped, and who holds it.
 #[derive(Debug)]
 pub(super) struct BodyPermit {
     budget: BodyBudget,
     permit: Option<OwnedSemaphorePermit>,
+    /// `None` without tokens.
+    pub(super) sender: Option<Arc<Grant>>,
 }
 
 impl ReceivedBody {
@@ -46,12 +48,13 @@ impl ReceivedBody {
     pub(super) fn of(bytes: Vec<u8>, budget: &BodyBudget) -> Result<ReceivedBody, IngestError> {
         let mut held = budget.hold();
         held.grow_to(bytes.len() as u64)?;
-        Ok(ReceivedBody { bytes, held, sender: None })
+        Ok(ReceivedBody { bytes, held })
     }
 
     /// The same with the sender of its request.
     pub(super) fn sent_by(self, parts: &Parts) -> ReceivedBody {
-        ReceivedBody { sender: Sender::of(parts).cloned(), ..self }
+        let held = BodyPermit { sender: Sender::of(parts).cloned(), ..self.held };
+        ReceivedBody { held, ..self }
     }
 }
 
@@ -62,7 +65,7 @@ impl BodyBudget {
     }
 
     fn hold(&self) -> BodyPermit {
-        BodyPermit { budget: self.clone(), permit: None }
+        BodyPermit { budget: self.clone(), permit: None, sender: None }
     }
 }
 
@@ -89,8 +92,6 @@ impl BodyPermit {
 pub(super) struct ReceivedBody {
     pub(super) bytes: Vec<u8>,
     pub(super) held: BodyPermit,
-    /// Who sent it; `None` without tokens.
-    pub(super) sender: Option<Arc<Grant>>,
 }
 
 /// Reads the body. `asked`: the sender waits for "100 Continue", so it need not send a body that is too large.
@@ -122,7 +123,7 @@ async fn collect(
     bytes_max: u64,
     budget: &BodyBudget,
 ) -> Result<ReceivedBody, IngestError> {
-    let mut received = ReceivedBody { bytes: Vec::new(), held: budget.hold(), sender: None };
+    let mut received = ReceivedBody { bytes: Vec::new(), held: budget.hold() };
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|e| IngestError::BodyBroken { detail: e.to_string() })?;
         let bytes = (received.bytes.len() + chunk.len()) as u64;

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use super::accepted::{ENCODINGS, media_types};
 use super::answer::json;
 use super::routes::WRITE_ROUTES;
-use crate::access::Denied;
+use crate::access::{Denied, QuotaExceeded};
 use crate::admission::AdmissionError;
 
 /// Why a request is refused.
@@ -27,6 +27,8 @@ pub(crate) enum IngestError {
     WrongToken,
     #[error("{}", denied_text(*.0))]
     Denied(#[from] Denied),
+    #[error(transparent)]
+    Quota(#[from] QuotaExceeded),
     #[error("no such path: {path}; send readings to POST {}", WRITE_ROUTES.join(" or POST "))]
     NotFound { path: String },
     #[error("{detail}; expected the path /v1/hooks/FORMAT")]
@@ -92,7 +94,7 @@ impl IngestError {
             }
             IngestError::TooLarge { .. } | IngestError::TooLargeDecompressed { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             IngestError::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
-            IngestError::Concurrency | IngestError::Memory => StatusCode::TOO_MANY_REQUESTS,
+            IngestError::Quota(_) | IngestError::Concurrency | IngestError::Memory => StatusCode::TOO_MANY_REQUESTS,
             IngestError::Admission(AdmissionError::Busy | AdmissionError::Full) => StatusCode::TOO_MANY_REQUESTS,
             IngestError::Admission(AdmissionError::Stopping | AdmissionError::Broken) => {
                 StatusCode::SERVICE_UNAVAILABLE
@@ -110,6 +112,7 @@ impl IngestError {
             IngestError::WrongToken => "invalid_token",
             IngestError::Denied(Denied::Expired) => "expired_token",
             IngestError::Denied(Denied::Protocol | Denied::Write) => "not_allowed",
+            IngestError::Quota(_) => "quota",
             IngestError::NotFound { .. } => "not_found",
             IngestError::NoFormat { .. } => "unknown_format",
             IngestError::Method { .. } => "method_not_allowed",
@@ -135,6 +138,7 @@ impl IngestError {
             IngestError::Concurrency | IngestError::Memory | IngestError::Admission(AdmissionError::Busy) => {
                 Some(RETRY_BUSY_S)
             }
+            IngestError::Quota(exceeded) => Some((exceeded.retry_after.as_secs_f64().ceil() as u64).max(1)),
             IngestError::Admission(AdmissionError::Full) => Some(RETRY_FULL_S),
             IngestError::Admission(AdmissionError::Stopping) => Some(RETRY_STOPPING_S),
             IngestError::Admission(AdmissionError::Broken) => Some(RETRY_BROKEN_S),

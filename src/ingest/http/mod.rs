@@ -65,7 +65,7 @@ use tokio_util::sync::CancellationToken;
 use self::admit::Shared;
 use self::body::BodyBudget;
 use self::routes::READINGS;
-use crate::access::{Tokens, TokensError};
+use crate::access::{GrantDefaults, Tokens, TokensError};
 use crate::admission::Admission;
 use crate::config;
 use crate::decode::Formats;
@@ -141,9 +141,9 @@ impl Renewal {
 ///
 /// # Errors
 /// The file cannot be read or is not valid.
-pub(crate) fn tokens(cfg: &config::Http) -> Result<Option<Arc<Tokens>>, TokensError> {
+pub(crate) fn tokens(cfg: &config::Http, grants: &GrantDefaults) -> Result<Option<Arc<Tokens>>, TokensError> {
     let path = cfg.tokens_file.as_deref();
-    path.map(|path| Tokens::load("http.tokens_file", path).map(Arc::new)).transpose()
+    path.map(|path| Tokens::load("http.tokens_file", path, grants).map(Arc::new)).transpose()
 }
 
 /// Checks the certificates of a port; returns a short text with their expiry. `None`: the port has no TLS. `now_s`:
@@ -179,8 +179,9 @@ impl HttpIngest {
         admission: Admission,
         clock: Arc<dyn Clock>,
         on_tls: &OnTls,
+        grants: &GrantDefaults,
     ) -> Result<HttpIngest, HttpError> {
-        let tokens = tokens(cfg)?;
+        let tokens = tokens(cfg, grants)?;
         if !cfg.is_guarded() && !cfg.listen.ip().to_canonical().is_loopback() {
             return Err(HttpError::Anonymous(cfg.listen));
         }

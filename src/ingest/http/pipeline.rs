@@ -108,9 +108,14 @@ pub(super) async fn decode_within(
     let received_at_ms = shared.clock.now().wall_ms;
     let decoding = shared.decoding.clone();
     let fields = shared.admission.fields().cloned();
-    let ReceivedBody { bytes, held, sender } = received;
-    let work = DecodeJob { body: bytes, options, sender, received_at_ms, decoding, fields, bytes_max };
-    work.run(held).await
+    let ReceivedBody { bytes, held } = received;
+    let (sender, body_bytes) = (held.sender.clone(), bytes.len());
+    let work = DecodeJob { body: bytes, options, sender: sender.clone(), received_at_ms, decoding, fields, bytes_max };
+    let (decoded, held) = work.run(held).await?;
+    if let Some(grant) = sender {
+        grant.usage.charge(&grant.quota, decoded.batch.len(), body_bytes);
+    }
+    Ok((decoded, held))
 }
 
 /// A body and everything that its decoding needs.
@@ -213,7 +218,7 @@ pub(super) async fn deliver_with(
     if batch.is_empty() && dead.is_empty() {
         return Ok(());
     }
-    let wait = hand_over(shared, batch, dead, patience).await?;
+    let wait = hand_over(shared, batch, dead, held.sender.as_ref(), patience).await?;
     // From here on the readings count against the next stage's memory, not against the budget of bodies.
     drop(held);
     acknowledged(shared, wait).await
@@ -223,6 +228,7 @@ async fn hand_over(
     shared: &Shared,
     batch: ReadingBatch,
     dead: Vec<DeadLetter>,
+    sender: Option<&Arc<Grant>>,
     patience: Duration,
 ) -> Result<AckWaiter, IngestError> {
     // Counted with the outcome, not by this request, which may have been dropped by then. At rest, the accepted count
@@ -236,7 +242,14 @@ async fn hand_over(
             metrics::acknowledged(Source::Http, since.elapsed().as_secs_f64());
         }
     });
-    let submit = shared.admission.submit(IngestBatch::new(batch, dead, ack));
+    let mut ingest_batch = IngestBatch::new(batch, dead, ack);
+    let submit = async {
+        if let Some(Grant { usage, .. }) = sender.map(|grant| &**grant) {
+            let part = usage.queue(ingest_batch.memory_bytes()).await;
+            ingest_batch = ingest_batch.sent_by(usage.account(), part);
+        }
+        shared.admission.submit(ingest_batch).await
+    };
     tokio::time::timeout(patience, submit).await.unwrap_or(Err(AdmissionError::Busy))?;
     Ok(wait)
 }

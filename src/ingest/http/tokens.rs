@@ -86,7 +86,7 @@ mod tests {
     use axum::http::HeaderValue;
 
     use super::*;
-    use crate::access::hash_secret;
+    use crate::access::{GrantDefaults, hash_secret};
 
     /// A tokens file with these ids and secrets.
     fn load(tokens: &[(&str, &str)]) -> Tokens {
@@ -94,7 +94,7 @@ mod tests {
             |(id, secret): &(&str, &str)| format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n", hash_secret(secret));
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), tokens.iter().map(entry).collect::<String>()).unwrap();
-        Tokens::load("http.tokens_file", file.path()).unwrap()
+        Tokens::load("http.tokens_file", file.path(), &GrantDefaults::unlimited()).unwrap()
     }
 
     #[test]

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::close_reason::CloseReason;
-use crate::access::{Denied, Grant, Protocol, Tokens};
+use crate::access::{Denied, Grant, Held, Protocol, QuotaExceeded, Tokens};
 use crate::config::Live;
-use crate::model::Clock;
+use crate::model::{Clock, Now};
 
 /// Longest wait until the expiry is compared with the clock again, because the clock may be set.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
@@ -36,6 +36,19 @@ impl Authorization {
         let tokens = live.latest();
         let grant = tokens.as_ref().as_ref().map(check).transpose()?;
         Ok(Authorization { grant, tokens, live })
+    }
+
+    /// Counts the connection for its sender.
+    ///
+    /// # Errors
+    /// The sender has as many connections as it may have.
+    pub(super) fn hold(&self) -> Result<Option<Held>, QuotaExceeded> {
+        self.grant.as_ref().map(|grant| grant.usage.connection(&grant.quota)).transpose()
+    }
+
+    /// How long the device must not be read, because its sender has reached its quota.
+    pub(super) fn pause(&self, now: Now) -> Option<QuotaExceeded> {
+        self.grant.as_ref().and_then(|grant| grant.check_quota(now).err())
     }
 
     /// The id of the token; empty without tokens.
@@ -98,8 +111,7 @@ mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
     use super::*;
-    use crate::access::hash_secret;
-    use crate::model::Now;
+    use crate::access::{GrantDefaults, hash_secret};
 
     fn tokens(entries: &[(&str, &str, &str)]) -> Tokens {
         let entry = |(id, secret, rules): &(&str, &str, &str)| {
@@ -107,7 +119,7 @@ mod tests {
         };
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), entries.iter().map(entry).collect::<String>()).unwrap();
-        Tokens::load("x", file.path()).unwrap()
+        Tokens::load("x", file.path(), &GrantDefaults::unlimited()).unwrap()
     }
 
     fn of_d1(live: &LiveTokens) -> Authorization {
@@ -126,14 +138,13 @@ mod tests {
             [("d2", "s", ""), ("d1", "rotated", ""), ("d1", "s", "via = [\"http\"]"), ("d1", "s", "write = []")]
         {
             setter.set(Some(tokens(&[after])));
-            assert_eq!(kept.clone().current(0), Err(CloseReason::Revoked), "{after:?}");
+            assert_eq!(kept.clone().current(0).err(), Some(CloseReason::Revoked), "{after:?}");
         }
         setter.set(None);
-        assert_eq!(kept.clone().current(0), Ok(None), "no tokens any more");
         let mut anonymous = kept;
-        assert_eq!(anonymous.current(0), Ok(None));
+        assert!(anonymous.current(0).unwrap().is_none(), "no tokens any more");
         setter.set(Some(tokens(&[("d1", "s", "")])));
-        assert_eq!(anonymous.current(0), Err(CloseReason::Revoked));
+        assert_eq!(anonymous.current(0).err(), Some(CloseReason::Revoked));
     }
 
     #[derive(Debug)]

@@ -18,8 +18,9 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::inflight::AckResult;
+use crate::access::Grant;
 use crate::ack::{Ack, AckOutcome};
-use crate::admission::{Admission, IngestBatch};
+use crate::admission::{Admission, IngestBatch, JournalAccount};
 use crate::config::{Decoding, Live};
 use crate::decode::RejectReason;
 use crate::ingest::mqtt::collect::{CollectedBatch, Collector, NoRoom, Take};
@@ -45,7 +46,7 @@ pub(super) struct Incoming {
     /// The receiver of the outcome, and the message's number there; `None`: QoS 0.
     pub(super) from: Option<(AckSender, u64)>,
     /// Part of the bytes that may wait; returned when the message is added to a batch.
-    pub(super) permit: OwnedSemaphorePermit,
+    pub(super) permit: (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
 }
 
 /// Consecutive messages of one connection in one ingest batch.
@@ -67,6 +68,8 @@ pub(super) struct Batcher {
     incoming: mpsc::Receiver<Incoming>,
     /// The current ingest batch.
     runs: Vec<Run>,
+    /// Its senders, at most as many as it has messages, each with the bytes of its payloads.
+    senders: Vec<(JournalAccount, u64)>,
     since: Option<Instant>,
     /// A message that does not fit into the current ingest batch.
     held: Option<Incoming>,
@@ -92,6 +95,7 @@ impl Batcher {
             clock,
             incoming,
             runs: vec![],
+            senders: vec![],
             since: None,
             held: None,
             on_their_way: 0,
@@ -145,7 +149,7 @@ impl Batcher {
         {
             self.collector.renew(decoding);
         }
-        let now_ms = self.clock.now().wall_ms;
+        let (now_ms, before) = (self.clock.now().wall_ms, self.collector.readings());
         let is_refused = match self.collector.take(&incoming.message, now_ms) {
             Ok(Take::Refused(detail)) => {
                 let id = incoming.message.sender.as_ref().map_or("", |grant| &*grant.id);
@@ -159,6 +163,11 @@ impl Batcher {
             }
         };
         self.since.get_or_insert_with(Instant::now);
+        if let Some(grant) = &incoming.message.sender {
+            // The connection has charged the bytes and one reading.
+            grant.usage.charge(&grant.quota, (self.collector.readings() - before).saturating_sub(1), 0);
+            self.charge(grant, incoming.message.payload.len() as u64);
+        }
         // Its bytes count in the ingest batch from now on.
         let Incoming { from, permit, .. } = incoming;
         drop(permit);
@@ -170,6 +179,15 @@ impl Batcher {
                 run.count += 1
             }
             _ => self.runs.push(Run { acks, first: number, count: 1, is_refused }),
+        }
+    }
+
+    /// Notes the sender of a message for its share of the journal.
+    fn charge(&mut self, grant: &Grant, bytes: u64) {
+        let account = grant.usage.account();
+        match self.senders.iter_mut().find(|(known, _)| known.key() == account.key()) {
+            Some((_, sum)) => *sum += bytes,
+            None => self.senders.push((account.clone(), bytes)),
         }
     }
 
@@ -214,7 +232,9 @@ impl Batcher {
             // If the batcher has ended, no receiver is left.
             let _ = settled.send((runs, outcome));
         });
-        IngestBatch::new(batch, dead, ack)
+        let mut ingest_batch = IngestBatch::new(batch, dead, ack);
+        ingest_batch.senders = std::mem::take(&mut self.senders);
+        ingest_batch
     }
 
     fn settle(&mut self, (runs, outcome): BatchOutcome) {

@@ -95,6 +95,8 @@ pub(super) enum ConnectError {
     Expired,
     #[error("the token may not be used over MQTT, or may not write readings (`via` and `write` in the tokens file)")]
     NotAllowed,
+    #[error("too many connections with this token (`connections_max` of its quota)")]
+    Quota,
     #[error("MQTT 5 authentication methods are not supported; use user name and password")]
     Method,
 }
@@ -110,6 +112,7 @@ impl ConnectError {
             ConnectError::WrongCredentials => "wrong_credentials",
             ConnectError::Expired => "expired",
             ConnectError::NotAllowed => "not_allowed",
+            ConnectError::Quota => "quota",
             ConnectError::Method => "auth_method",
         }
     }
@@ -325,6 +328,7 @@ pub(super) fn refuse(version: Option<Version>, error: ConnectError) -> BytesMut 
             (C4::NotAuthorized, C5::NotAuthorized)
         }
         ConnectError::WrongCredentials => (C4::BadUserNamePassword, C5::BadUserNamePassword),
+        ConnectError::Quota => (C4::ServiceUnavailable, C5::QuotaExceeded),
         ConnectError::Method => (C4::NotAuthorized, C5::BadAuthenticationMethod),
     };
     let _ = match version {
@@ -339,13 +343,13 @@ pub(super) fn refuse(version: Option<Version>, error: ConnectError) -> BytesMut 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::hash_secret;
+    use crate::access::{GrantDefaults, hash_secret};
     use crate::config::Config;
 
     fn tokens() -> Tokens {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), format!("[[tokens]]\nid = \"d1\"\nsha256 = \"{}\"\n", hash_secret("s.1"))).unwrap();
-        Tokens::load("listen.mqtt.tokens_file", file.path()).unwrap()
+        Tokens::load("listen.mqtt.tokens_file", file.path(), &GrantDefaults::unlimited()).unwrap()
     }
 
     fn request(user: Option<&str>, password: Option<&str>) -> ConnectRequest {

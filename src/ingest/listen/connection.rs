@@ -28,6 +28,7 @@ use crate::access::Grant;
 use crate::config::ListenMqtt;
 use crate::decode::RejectReason;
 use crate::ingest::mqtt::link::{AdmissionError, Message};
+use crate::telemetry::metrics;
 
 /// Bytes per read. Small, because most devices send little and thousands are connected.
 const READ_BYTES: usize = 2048;
@@ -35,6 +36,8 @@ const READ_BYTES: usize = 2048;
 const OUT_BYTES_MAX: usize = 16 * 1024;
 /// A device that does not read its acknowledgements for this long is disconnected.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest pause before the quota is looked at again.
+const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// Time limit for closing a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Memory of a message in addition to its bytes: its entry in a batcher's queue, and its state in the connection and
@@ -82,6 +85,8 @@ pub(super) struct Connection<S> {
     /// Set while the current packet is large.
     large: Option<OversizePacket>,
     stopping: bool,
+    /// It is not read because of its sender's quota.
+    is_paused: bool,
     /// When bytes were last read.
     heard: Instant,
 }
@@ -120,6 +125,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             wanted: None,
             large: None,
             stopping: false,
+            is_paused: false,
             heard: Instant::now(),
         }
     }
@@ -150,14 +156,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn run(&mut self, taken_over: &CancellationToken) -> Result<std::convert::Infallible, CloseReason> {
         let shared = self.shared.clone();
         loop {
+            let mut paused = self.paused_until();
             self.read_packets()?;
+            if self.is_paused && paused.is_none() {
+                paused = self.paused_until();
+                if paused.is_none() {
+                    // Packets may have been left in the buffer.
+                    continue;
+                }
+            }
             self.acknowledge()?;
             let is_more = self.out.len() >= OUT_BYTES_MAX;
             self.flush().await?;
             if is_more {
                 continue;
             }
-            let may_read = self.held.is_none() && self.wanted.is_none() && !self.stopping;
+            let may_read = self.held.is_none() && self.wanted.is_none() && !self.stopping && paused.is_none();
             let has_window = self.held.as_ref().is_some_and(|held| self.has_window(&held.publish));
             let silence = self.heard + self.client.silence_max;
             let late = self.large.as_ref().map_or(silence, |large| large.until);
@@ -188,6 +202,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                         self.gather(bytes, permit.ok());
                     }
                 }
+                () = tokio::time::sleep_until(paused.unwrap_or(silence)), if paused.is_some() => {}
                 n = self.stream.read_buf(&mut self.buf), if may_read => match n {
                     Ok(0) | Err(_) => return Err(CloseReason::Lost),
                     Ok(_) => self.heard = Instant::now(),
@@ -202,10 +217,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
+    /// Until when the device is not read because its sender has reached its quota. Counts each pause once.
+    fn paused_until(&mut self) -> Option<Instant> {
+        let pause = self.authorization.pause(self.shared.deps.clock.now());
+        if let Some(exceeded) = &pause
+            && !self.is_paused
+        {
+            metrics::quota_exceeded(exceeded.limit.as_str());
+        }
+        self.is_paused = pause.is_some();
+        pause.map(|exceeded| Instant::now() + exceeded.retry_after.min(PAUSE_MAX))
+    }
+
     /// Handles all available packets, until a message or a packet has no room.
     fn read_packets(&mut self) -> Result<(), CloseReason> {
         let fault = |fault: ProtocolError| CloseReason::ProtocolError(fault.0);
-        while self.held.is_none() && self.wanted.is_none() && !self.stopping && self.out.len() < OUT_BYTES_MAX {
+        while self.held.is_none()
+            && self.wanted.is_none()
+            && !self.stopping
+            && !self.is_paused
+            && self.out.len() < OUT_BYTES_MAX
+        {
             match self.frames.next(&mut self.buf).map_err(fault)? {
                 Next::More => break,
                 Next::OversizePacket(bytes) => {
@@ -287,6 +319,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             );
         }
         let sender = self.authorization.current(self.shared.deps.clock.now().wall_ms)?.cloned();
+        if let Some(grant) = &sender {
+            // As one reading; the batcher, which decodes it, charges the others.
+            grant.usage.charge(&grant.quota, 1, publish.memory_bytes());
+            self.paused_until();
+        }
         self.held = Some(Held { publish, refused, sender, _gathered: gathered });
         self.pass_on_at_once();
         Ok(())
@@ -296,9 +333,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn pass_on_at_once(&mut self) {
         let batcher = self.batcher.clone();
         let Some(held) = self.held.take() else { return };
-        let permit = self.shared.bytes.clone().try_acquire_many_owned(weight(&held));
+        let permit = self.shared.bytes.clone().try_acquire_many_owned(weight(&held)).ok();
+        let permit = permit.and_then(|permit| Some((permit, try_queue(&held)?)));
         match (self.has_window(&held.publish), permit, batcher.try_reserve()) {
-            (true, Ok(permit), Ok(slot)) => {
+            (true, Some(permit), Ok(slot)) => {
                 let incoming = self.incoming(held, permit);
                 slot.send(incoming);
             }
@@ -311,7 +349,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         publish.qos == 0 || self.inflight.len() < usize::from(self.shared.settings.window)
     }
 
-    fn incoming(&mut self, Held { publish, refused, sender, .. }: Held, permit: OwnedSemaphorePermit) -> Incoming {
+    fn incoming(&mut self, Held { publish, refused, sender, .. }: Held, permit: Permits) -> Incoming {
         let from = receipt(&publish).map(|receipt| (self.acks.clone(), self.inflight.push(receipt)));
         let can_refuse = publish.qos > 0 && self.client.version == Version::V5;
         let Publish { topic, payload, properties, .. } = publish;
@@ -401,15 +439,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
+/// Parts of the bytes that may wait: of all senders, and of this one.
+type Permits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+
 /// Waits for room for a message; `None` if the batcher has ended.
 async fn room(
     batcher: mpsc::Sender<Incoming>,
     shared: &Shared,
     held: &Option<Held>,
-) -> Option<(mpsc::OwnedPermit<Incoming>, OwnedSemaphorePermit)> {
+) -> Option<(mpsc::OwnedPermit<Incoming>, Permits)> {
     let bytes = held.as_ref().map_or(1, weight);
+    // The sender's own part first: waiting for it holds nothing of the others.
+    let own = match held.as_ref().and_then(|held| held.sender.as_ref()) {
+        Some(grant) => grant.usage.queue(bytes as usize).await,
+        None => None,
+    };
     let permit = shared.bytes.clone().acquire_many_owned(bytes).await.ok()?;
-    Some((batcher.reserve_owned().await.ok()?, permit))
+    Some((batcher.reserve_owned().await.ok()?, (permit, own)))
+}
+
+/// A part of the sender's own share, if there is room; `None` inside: it has no share.
+fn try_queue(held: &Held) -> Option<Option<OwnedSemaphorePermit>> {
+    match &held.sender {
+        Some(grant) => grant.usage.try_queue(weight(held) as usize).map(Some),
+        None => Some(None),
+    }
 }
 
 /// The part of the waiting-bytes budget that a message uses.

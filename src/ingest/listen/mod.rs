@@ -88,7 +88,7 @@ use self::shared::Shared;
 use super::IngestDeps;
 use super::mqtt::collect::{Collector, Settings};
 use super::tls::{CertificateError, Certificates, Files};
-use crate::access::{Tokens, TokensError};
+use crate::access::{GrantDefaults, Tokens, TokensError};
 use crate::config::{ListenMqtt, Live, Setter};
 use crate::telemetry::metrics::Source;
 
@@ -117,7 +117,7 @@ impl MqttListener {
     /// # Errors
     /// The tokens, the certificates, a topic template or the address cannot be used; nothing is open then.
     pub async fn bind(settings: &ListenMqtt, deps: IngestDeps) -> Result<MqttListener, ListenError> {
-        let tokens = tokens(settings)?;
+        let tokens = tokens(settings, &deps.grants)?;
         let n = std::thread::available_parallelism().map_or(1, usize::from).min(GATHERERS_MAX);
         let batchers = (0..n).map(|_| {
             let of_all = Settings {
@@ -201,8 +201,8 @@ async fn ended(tasks: &mut JoinSet<()>) {
 ///
 /// # Errors
 /// The file cannot be read or is not valid.
-pub(crate) fn tokens(settings: &ListenMqtt) -> Result<Option<Tokens>, TokensError> {
-    settings.tokens_file.as_deref().map(|path| Tokens::load(TOKENS_KEY, path)).transpose()
+pub(crate) fn tokens(settings: &ListenMqtt, grants: &GrantDefaults) -> Result<Option<Tokens>, TokensError> {
+    settings.tokens_file.as_deref().map(|path| Tokens::load(TOKENS_KEY, path, grants)).transpose()
 }
 
 /// Why the port could not be opened with the files as they are.
@@ -219,7 +219,7 @@ pub(crate) enum CheckError {
 /// # Errors
 /// The tokens file or a certificate cannot be used.
 pub(crate) fn check(settings: &ListenMqtt, now_s: i64) -> Result<String, CheckError> {
-    let tokens = tokens(settings)?;
+    let tokens = tokens(settings, &GrantDefaults::unlimited())?;
     let tokens = tokens.map_or_else(|| "no tokens".to_owned(), |tokens| format!("{} tokens", tokens.len()));
     let tls = Files::of_devices(settings).map_or_else(|| Ok("no TLS".to_owned()), |files| files.check(now_s))?;
     Ok(format!("{tokens}, {tls}"))

@@ -210,18 +210,24 @@ async fn connected<S: AsyncRead + AsyncWrite + Unpin>(
             let name = || format!("hourbucket-{n}-{:08x}", fastrand::u32(..));
             let authorized = connect::check(&request).and_then(|()| {
                 let now_ms = shared.deps.clock.now().wall_ms;
-                Authorization::new(shared.tokens.clone(), |tokens| connect::authenticate(&request, tokens, now_ms))
+                let authenticate = |tokens: &Tokens| connect::authenticate(&request, tokens, now_ms);
+                let authorization = Authorization::new(shared.tokens.clone(), authenticate)?;
+                let held = authorization.hold().map_err(|exceeded| {
+                    metrics::quota_exceeded(exceeded.limit.as_str());
+                    ConnectError::Quota
+                })?;
+                Ok((authorization, held))
             });
             match authorized {
-                Ok(authorization) => {
+                Ok((authorization, held)) => {
                     let admitted = connect::admit(&request, authorization.id(), &shared.settings, peer, name);
-                    Ok((admitted, authorization))
+                    Ok((admitted, authorization, held))
                 }
                 Err(error) => Err((Some(request), error)),
             }
         }
     };
-    let ((client, out), authorization) = match admitted {
+    let ((client, out), authorization, _held) = match admitted {
         Ok(admitted) => admitted,
         Err((request, error)) => {
             metrics::mqtt_direct_connect(error.label());

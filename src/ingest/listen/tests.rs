@@ -46,6 +46,7 @@ fn shared(settings: &ListenMqtt) -> Arc<Shared> {
         decoding: Live::fixed(Config::default().decoding()),
         on_tls: Arc::new(|_| {}),
         ack: AckMode::Journal,
+        grants: GrantDefaults::unlimited(),
         admission,
         clock: Arc::new(SystemClock::new()),
         stop: CancellationToken::new(),
@@ -127,7 +128,7 @@ fn held_bytes(incoming: &mut mpsc::Receiver<Incoming>) -> usize {
         let texts: usize = message.properties.iter().map(|(k, v)| k.capacity() + v.capacity()).sum();
         let properties = message.properties.capacity() * size_of::<(String, String)>() + texts;
         let bytes = message.topic.len() + message.payload.len() + properties + size_of::<Incoming>();
-        assert!(permit.num_permits() >= bytes.min(BYTES_MAX), "{} for {bytes}", permit.num_permits());
+        assert!(permit.0.num_permits() >= bytes.min(BYTES_MAX), "{} for {bytes}", permit.0.num_permits());
         assert!(message.payload.len() > 4096 || message.payload.is_empty() || message.payload.is_unique());
         all += bytes;
     }

@@ -109,6 +109,45 @@ async fn every_route_has_the_scope() {
 }
 
 #[tokio::test]
+async fn beyond_its_rate_a_sender_is_told_when_to_come_back() {
+    let mut rig = rig("rate = { readings_per_second = 2, burst = \"1s\" }").await;
+    let body = format!("[{},{},{}]", reading("a"), reading("b"), reading("c"));
+    assert_eq!(rig.delivered(from_gw1(post(body.clone()))).await.0.status, 200, "a message passes whole");
+    let refused = from_gw1(post(body.clone())).send(rig.addr).await;
+    assert_eq!((refused.status, refused.reason().as_str()), (429, "quota"));
+    assert!((1..=4).contains(&refused.retry_after_s()), "{}", refused.retry_after_s());
+    let influx = from_gw1(post("cpu,sensor_id=a v=1").to("/write")).send(rig.addr).await;
+    assert_eq!(influx.status, 503, "its clients drop what gets 429");
+    rig.nothing_came();
+    // Rejected readings count too: a flood of them costs as much.
+    tokio::time::sleep(std::time::Duration::from_millis(1700)).await;
+    assert_eq!(rig.delivered(from_gw1(post(body))).await.0.status, 200);
+}
+
+#[tokio::test]
+async fn a_sender_has_so_many_requests_at_once_and_others_have_theirs() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokens.toml");
+    let entry =
+        |id: &str, rules: &str| format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n{rules}\n", hash_secret("secret"));
+    std::fs::write(&path, entry("gw1", "rate = { requests_max = 2 }") + &entry("gw2", "")).unwrap();
+    let mut rig = Rig::new(|cfg| cfg.tokens_file = Some(path)).await;
+    let addr = rig.addr;
+    let waiting: Vec<_> =
+        (0..2).map(|_| tokio::spawn(async move { from_gw1(post(reading("a"))).send(addr).await })).collect();
+    let acks = [rig.ingest_batch().await.1, rig.ingest_batch().await.1];
+    let refused = from_gw1(post(reading("a"))).send(addr).await;
+    assert_eq!((refused.status, refused.reason().as_str()), (429, "quota"));
+    let other = post(reading("b")).header("authorization", "Bearer gw2.secret");
+    assert_eq!(rig.delivered(other).await.0.status, 200);
+    acks.into_iter().for_each(crate::ack::Ack::delivered);
+    for request in waiting {
+        assert_eq!(request.await.unwrap().status, 200);
+    }
+    assert_eq!(rig.delivered(from_gw1(post(reading("a")))).await.0.status, 200);
+}
+
+#[tokio::test]
 async fn a_token_that_may_not_send_here_is_refused_as_a_whole() {
     for (rules, status, reason) in [
         ("write = []", 403, "not_allowed"),

@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::access::GrantDefaults;
 use crate::ack::Ack;
 use crate::admission::{Admission, AdmissionControl, IngestReceiver, admission_channel};
 use crate::config;
@@ -74,8 +75,9 @@ impl Rig {
         let (admission, ingest_batches) = admission_channel(BATCHES_MAX, 64 << 20, admission_control.clone());
         let admission = admission.counting_fields(FieldLimiter::new(Span::HOUR));
         let clock = Arc::new(SystemClock::new());
+        let grants = GrantDefaults { quota: Some(config::Config::default().quota), ..GrantDefaults::unlimited() };
         let on_tls: crate::ingest::OnTls = Arc::new(|_| {});
-        let ingest = HttpIngest::bind(&cfg, Arc::new(decoding), admission.clone(), clock, &on_tls).await?;
+        let ingest = HttpIngest::bind(&cfg, Arc::new(decoding), admission.clone(), clock, &on_tls, &grants).await?;
         let (addr, shutdown) = (ingest.local_addr(), CancellationToken::new());
         let task = tokio::spawn(ingest.serve(shutdown.clone(), LONG));
         Ok(Rig { addr, admission_control, admission, ingest_batches, shutdown, task })

@@ -225,6 +225,11 @@ impl Collector {
         self.messages == 0
     }
 
+    /// Readings in the batch.
+    pub(in crate::ingest) fn readings(&self) -> usize {
+        self.batch.len()
+    }
+
     /// Whether the batch should be handed over before more is added.
     pub(in crate::ingest) fn is_full(&self) -> bool {
         self.messages >= MESSAGES_MAX

@@ -1,0 +1,379 @@
+//! How much a sender may send. Each sender (token id) has one [`Usage`], over all ports and reloads; the limits
+//! ([`Quota`]) belong to its grant.
+//!
+//! - *Rates* of readings and bytes, with a burst: a bucket of credit that fills at the rate up to `burst` seconds of it.
+//!   A message passes if there is any credit, and takes what it costs; if it costs more, the sender waits until the debt
+//!   is paid. So a message may be larger than a burst.
+//! - *Share of the journal*: unstored bytes. Without it, one sender that is faster than the store fills the journal for
+//!   all.
+//! - *Share of the queue*: bytes that wait for admission, [`QUEUE_BYTES`]. It is not a limit for the sender, which waits
+//!   meanwhile, but keeps room, and a short way, for the messages of others.
+//! - *Requests and connections* at the same time.
+//!
+//! Beyond a limit only this sender is refused (HTTP) or read more slowly (MQTT).
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::admission::JournalAccount;
+use crate::config::Quota as QuotaSettings;
+
+/// Bytes of one sender that may wait for admission: one group of the journal, some milliseconds.
+const QUEUE_BYTES: u32 = 4 << 20;
+/// How soon a sender should try again whose journal share or requests are used up: it depends on the store.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How much a sender may send. `None`: any amount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quota {
+    /// Readings per second.
+    pub readings_per_second: Option<u64>,
+    /// Bytes per second of bodies and messages, as sent.
+    pub bytes_per_second: Option<u64>,
+    /// Seconds of both rates that may be saved up.
+    pub burst: Duration,
+    /// MQTT connections.
+    pub connections_max: Option<usize>,
+    /// Concurrent HTTP requests.
+    pub requests_max: Option<usize>,
+    /// Unstored bytes in the journal.
+    pub journal_bytes: Option<u64>,
+}
+
+impl Quota {
+    /// No limits.
+    pub fn unlimited() -> Quota {
+        Quota {
+            readings_per_second: None,
+            bytes_per_second: None,
+            burst: Duration::from_secs(10),
+            connections_max: None,
+            requests_max: None,
+            journal_bytes: None,
+        }
+    }
+
+    /// The limits of the configuration. `is_alone`: there is only one sender, which needs to leave no room for others.
+    fn new(settings: &QuotaSettings, journal_bytes_max: u64, is_alone: bool) -> Quota {
+        Quota {
+            readings_per_second: settings.readings_per_second,
+            bytes_per_second: settings.bytes_per_second,
+            burst: settings.burst,
+            connections_max: settings.connections_max,
+            requests_max: settings.requests_max.filter(|_| !is_alone),
+            journal_bytes: share(journal_bytes_max, settings.journal_share_percent).filter(|_| !is_alone),
+        }
+    }
+}
+
+/// So many percent of the journal; `None`: all of it.
+pub(super) fn share(journal_bytes_max: u64, percent: u64) -> Option<u64> {
+    (percent < 100).then(|| journal_bytes_max / 100 * percent)
+}
+
+/// The limit that a sender has reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuotaLimit {
+    /// Readings per second.
+    Readings,
+    /// Bytes per second.
+    Bytes,
+    /// Share of the journal.
+    Journal,
+    /// Concurrent requests.
+    Requests,
+    /// Open MQTT connections.
+    Connections,
+}
+
+impl QuotaLimit {
+    /// The label `limit` of the metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            QuotaLimit::Readings => "readings",
+            QuotaLimit::Bytes => "bytes",
+            QuotaLimit::Journal => "journal",
+            QuotaLimit::Requests => "requests",
+            QuotaLimit::Connections => "connections",
+        }
+    }
+
+    /// What the sender has too much of.
+    fn text(self) -> &'static str {
+        match self {
+            QuotaLimit::Readings => "too many readings per second",
+            QuotaLimit::Bytes => "too many bytes per second",
+            QuotaLimit::Journal => "too many readings wait to be stored",
+            QuotaLimit::Requests => "too many concurrent requests",
+            QuotaLimit::Connections => "too many connections",
+        }
+    }
+}
+
+/// A sender has reached one of its limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("quota of this token exceeded: {}; try again later", limit.text())]
+pub struct QuotaExceeded {
+    /// The limit.
+    pub limit: QuotaLimit,
+    /// When it is worth trying again.
+    pub retry_after: Duration,
+}
+
+/// What grants are made with besides a tokens file.
+#[derive(Debug, Clone)]
+pub struct GrantDefaults {
+    /// `[quota]`; `None`: no limits.
+    pub quota: Option<QuotaSettings>,
+    /// `journal.max_bytes`, for shares of it.
+    pub journal_bytes_max: u64,
+    /// The usage of all senders.
+    pub usages: Usages,
+}
+
+impl GrantDefaults {
+    /// No limits, and usages that nobody else counts: to check a file, and for tests.
+    pub fn unlimited() -> GrantDefaults {
+        GrantDefaults { quota: None, journal_bytes_max: u64::MAX, usages: Usages::default() }
+    }
+
+    /// The limits of a sender that has none of its own, one of `senders`.
+    pub(super) fn quota(&self, senders: usize) -> Quota {
+        let quota = self.quota.as_ref();
+        quota.map_or_else(Quota::unlimited, |quota| Quota::new(quota, self.journal_bytes_max, senders == 1))
+    }
+}
+
+/// The usage of every sender, by token id. Bounded by the ids that were ever configured.
+#[derive(Debug, Clone, Default)]
+pub struct Usages(Arc<Mutex<HashMap<Box<str>, Arc<Usage>>>>);
+
+impl Usages {
+    /// The usage of a sender.
+    pub fn of(&self, id: &str) -> Arc<Usage> {
+        // Each entry is valid by itself, so the lock stays usable after a panic.
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(usage) = all.get(id) {
+            return usage.clone();
+        }
+        let usage = Arc::new(Usage::default());
+        all.insert(id.into(), usage.clone());
+        usage
+    }
+}
+
+/// What a sender uses now.
+#[derive(Debug)]
+pub struct Usage {
+    rates: Mutex<Rates>,
+    account: JournalAccount,
+    queue: Arc<Semaphore>,
+    requests: Arc<AtomicUsize>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Default for Usage {
+    fn default() -> Usage {
+        Usage {
+            rates: Mutex::default(),
+            account: JournalAccount::default(),
+            queue: Arc::new(Semaphore::new(QUEUE_BYTES as usize)),
+            requests: Arc::default(),
+            connections: Arc::default(),
+        }
+    }
+}
+
+/// Readings and bytes that the sender still owes; negative: its credit.
+#[derive(Debug, Default)]
+struct Rates {
+    readings: Debt,
+    bytes: Debt,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Debt {
+    amount: f64,
+    /// Monotonic clock.
+    at_ms: u64,
+}
+
+impl Debt {
+    /// Seconds until there is credit again; 0: there is. `rate` per second, at most `burst` seconds of it are saved.
+    fn wait_s(&mut self, rate: u64, burst: Duration, now_ms: u64) -> f64 {
+        let rate = rate as f64;
+        let passed_s = now_ms.saturating_sub(self.at_ms) as f64 / 1000.0;
+        self.amount = (self.amount - rate * passed_s).max(-rate * burst.as_secs_f64());
+        self.at_ms = now_ms.max(self.at_ms);
+        self.amount.max(0.0) / rate
+    }
+}
+
+/// One of the requests or connections of a sender, until dropped.
+#[derive(Debug)]
+pub struct Held(Arc<AtomicUsize>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Usage {
+    /// Checks whether the sender may send now.
+    ///
+    /// # Errors
+    /// A rate or the share of the journal is used up.
+    pub fn check(&self, quota: &Quota, now_ms: u64) -> Result<(), QuotaExceeded> {
+        if quota.journal_bytes.is_some_and(|most| self.account.unstored_bytes() >= most) {
+            return Err(QuotaExceeded { limit: QuotaLimit::Journal, retry_after: RETRY });
+        }
+        if quota.readings_per_second.is_none() && quota.bytes_per_second.is_none() {
+            return Ok(());
+        }
+        // Numbers and times, each valid by itself, so the lock stays usable after a panic.
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let Rates { readings, bytes } = &mut *rates;
+        for (rate, debt, limit) in [
+            (quota.readings_per_second, readings, QuotaLimit::Readings),
+            (quota.bytes_per_second, bytes, QuotaLimit::Bytes),
+        ] {
+            let wait_s = rate.map_or(0.0, |rate| debt.wait_s(rate, quota.burst, now_ms));
+            if wait_s > 0.0 {
+                return Err(QuotaExceeded { limit, retry_after: Duration::from_secs_f64(wait_s) });
+            }
+        }
+        Ok(())
+    }
+
+    /// Charges a message that passed [`Usage::check`].
+    pub fn charge(&self, quota: &Quota, readings: usize, bytes: usize) {
+        if quota.readings_per_second.is_some() || quota.bytes_per_second.is_some() {
+            let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+            rates.readings.amount += readings as f64;
+            rates.bytes.amount += bytes as f64;
+        }
+    }
+
+    /// Where the journal counts the sender's unstored bytes.
+    pub fn account(&self) -> &JournalAccount {
+        &self.account
+    }
+
+    /// Waits for a part of the sender's share of the queue. If the message is larger, it takes all of it.
+    pub async fn queue(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        self.queue.clone().acquire_many_owned(queue_part(bytes)).await.ok()
+    }
+
+    /// The same without waiting; `None`: there is no room now.
+    pub fn try_queue(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        self.queue.clone().try_acquire_many_owned(queue_part(bytes)).ok()
+    }
+
+    /// Counts a request.
+    ///
+    /// # Errors
+    /// There are as many already as the sender may have.
+    pub fn request(&self, quota: &Quota) -> Result<Held, QuotaExceeded> {
+        hold(&self.requests, quota.requests_max, QuotaLimit::Requests)
+    }
+
+    /// Counts an MQTT connection.
+    ///
+    /// # Errors
+    /// There are as many already as the sender may have.
+    pub fn connection(&self, quota: &Quota) -> Result<Held, QuotaExceeded> {
+        hold(&self.connections, quota.connections_max, QuotaLimit::Connections)
+    }
+}
+
+fn queue_part(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX).min(QUEUE_BYTES)
+}
+
+fn hold(held: &Arc<AtomicUsize>, most: Option<usize>, limit: QuotaLimit) -> Result<Held, QuotaExceeded> {
+    let one_more = |n: usize| most.is_none_or(|most| n < most).then_some(n + 1);
+    match held.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more) {
+        Ok(_) => Ok(Held(held.clone())),
+        Err(_) => Err(QuotaExceeded { limit, retry_after: RETRY }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quota(readings: Option<u64>, bytes: Option<u64>) -> Quota {
+        Quota { readings_per_second: readings, bytes_per_second: bytes, ..Quota::unlimited() }
+    }
+
+    #[test]
+    fn a_sender_gets_its_rate_and_its_burst_and_no_more() {
+        let (usage, quota) = (Usage::default(), Quota { burst: Duration::from_secs(10), ..quota(Some(100), None) });
+        // Of an hour at full speed, 50 readings at once every 10 ms.
+        let mut sent = 0;
+        for now_ms in (0..3_600_000).step_by(10) {
+            if usage.check(&quota, now_ms).is_ok() {
+                usage.charge(&quota, 50, 0);
+                sent += 50;
+            }
+        }
+        assert!((360_000..=360_100).contains(&sent), "{sent}: nothing was saved at the begin");
+        // After a pause the burst, and the message that goes beyond it.
+        let mut sent = 0;
+        while usage.check(&quota, 4_000_000).is_ok() {
+            usage.charge(&quota, 300, 0);
+            sent += 300;
+        }
+        assert_eq!(sent, 1200);
+        let refused = usage.check(&quota, 4_000_000).unwrap_err();
+        assert_eq!((refused.limit, refused.retry_after), (QuotaLimit::Readings, Duration::from_secs(2)));
+        assert!(usage.check(&quota, 4_001_990).is_err() && usage.check(&quota, 4_002_000).is_ok());
+        assert!(usage.check(&quota, 0).is_ok(), "a clock that steps back owes nothing more");
+    }
+
+    #[test]
+    fn bytes_are_limited_alone_too_and_without_a_limit_nothing_is() {
+        let usage = Usage::default();
+        usage.charge(&quota(None, Some(10)), 1_000_000, 25);
+        assert_eq!(usage.check(&quota(None, Some(10)), 0).map_err(|e| e.limit), Err(QuotaLimit::Bytes));
+        assert_eq!(usage.check(&Quota::unlimited(), 0), Ok(()));
+    }
+
+    #[test]
+    fn what_waits_to_be_stored_counts_until_it_is_stored() {
+        let (usage, quota) = (Usage::default(), Quota { journal_bytes: Some(100), ..Quota::unlimited() });
+        usage.account().add(99);
+        assert_eq!(usage.check(&quota, 0), Ok(()));
+        usage.account().add(1);
+        assert_eq!(usage.check(&quota, 0).map_err(|e| e.limit), Err(QuotaLimit::Journal));
+        usage.account().subtract(50);
+        assert_eq!(usage.check(&quota, 0), Ok(()));
+    }
+
+    #[test]
+    fn requests_and_connections_are_counted_while_they_last_and_ports_share_the_count() {
+        let usages = Usages::default();
+        let quota = Quota { requests_max: Some(2), connections_max: Some(1), ..Quota::unlimited() };
+        let held = [usages.of("a").request(&quota).unwrap(), usages.of("a").request(&quota).unwrap()];
+        assert_eq!(usages.of("a").request(&quota).unwrap_err().limit, QuotaLimit::Requests);
+        assert!(usages.of("b").request(&quota).is_ok());
+        drop(held);
+        assert!(usages.of("a").request(&quota).is_ok());
+        let _one = usages.of("a").connection(&quota).unwrap();
+        assert_eq!(usages.of("a").connection(&quota).unwrap_err().limit, QuotaLimit::Connections);
+    }
+
+    #[tokio::test]
+    async fn one_message_of_any_size_finds_room_in_the_queue() {
+        let usage = Usage::default();
+        let all = usage.queue(1 << 30).await.unwrap();
+        assert!(usage.try_queue(1).is_none());
+        drop(all);
+        assert!(usage.try_queue(1).is_some());
+    }
+}
