@@ -5,11 +5,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
-use axum::http::header::HOST;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::answer::ApiError;
+use crate::ingest::http::foreign::is_local;
 use crate::ingest::http::tokens::Tokens;
 
 /// The tokens in effect. A reload can replace them while requests are served.
@@ -58,18 +58,6 @@ impl Access {
     }
 }
 
-/// Whether the header Host is an IP address or `localhost`. Another name means that a foreign page in a browser on this
-/// machine sent the request (DNS rebinding), or that a proxy makes the port public.
-fn is_local(headers: &HeaderMap) -> bool {
-    let Some(host) = headers.get(HOST) else { return true };
-    let Ok(host) = host.to_str() else { return false };
-    if host.parse::<SocketAddr>().is_ok() || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok() {
-        return true;
-    }
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok()
-}
-
 /// The middleware around the read API.
 pub(super) async fn guard(State(access): State<Access>, request: Request, next: Next) -> Response {
     match access.refuse(request.headers()) {
@@ -81,6 +69,7 @@ pub(super) async fn guard(State(access): State<Access>, request: Request, next: 
 #[cfg(test)]
 mod tests {
     use axum::http::HeaderValue;
+    use axum::http::header::HOST;
 
     use super::*;
 
@@ -95,7 +84,8 @@ mod tests {
             assert_eq!(ask("127.0.0.1:8081", Some(host)), 200, "{host}");
         }
         assert_eq!(ask("[::1]:8081", None), 200);
-        for host in ["evil.example", "evil.example:8081", "localhost.evil.example:8081", ""] {
+        for host in ["evil.example", "evil.example:8081", "localhost.evil.example:8081", "localhost:1@evil", "::1", ""]
+        {
             assert_eq!(ask("127.0.0.1:8081", Some(host)), 403, "{host}");
         }
         assert_eq!(ask("0.0.0.0:8081", Some("127.0.0.1:8081")), 403);

@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::accepted::{ENCODINGS, media_types};
 use super::answer::json;
+use super::foreign::Foreign;
 use super::routes::WRITE_ROUTES;
 use crate::admission::AdmissionError;
 
@@ -24,6 +25,8 @@ pub(crate) enum IngestError {
     MalformedToken,
     #[error("token rejected: its id is not in the tokens file, or its secret does not match")]
     WrongToken,
+    #[error(transparent)]
+    Foreign(#[from] Foreign),
     #[error("no such path: {path}; send readings to POST {}", WRITE_ROUTES.join(" or POST "))]
     NotFound { path: String },
     #[error("{detail}; expected the path /v1/hooks/FORMAT")]
@@ -78,6 +81,7 @@ impl IngestError {
     pub(super) fn status(&self) -> StatusCode {
         match self {
             IngestError::NoToken | IngestError::MalformedToken | IngestError::WrongToken => StatusCode::UNAUTHORIZED,
+            IngestError::Foreign(_) => StatusCode::FORBIDDEN,
             IngestError::NotFound { .. } | IngestError::NoFormat { .. } => StatusCode::NOT_FOUND,
             IngestError::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
             IngestError::Query { .. } | IngestError::NoQueries => StatusCode::BAD_REQUEST,
@@ -103,6 +107,7 @@ impl IngestError {
             IngestError::NoToken => "no_token",
             IngestError::MalformedToken => "malformed_token",
             IngestError::WrongToken => "invalid_token",
+            IngestError::Foreign(_) => "foreign_origin",
             IngestError::NotFound { .. } => "not_found",
             IngestError::NoFormat { .. } => "unknown_format",
             IngestError::Method { .. } => "method_not_allowed",

@@ -20,7 +20,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use serde::Deserialize;
 
-use self::dialect::Dialect;
+pub(super) use self::dialect::Dialect;
 use super::admit::{Shared, asks_before_sending, drained};
 use super::body::receive;
 use super::encoding::Encoding;
@@ -113,6 +113,16 @@ fn decode_options(dialect: Dialect, parts: &Parts) -> Result<(DecodeOptions, boo
 }
 
 impl Dialect {
+    /// The form of the errors on this path; `None`: not one of these routes.
+    pub(super) fn of_path(path: &str) -> Option<Dialect> {
+        match path {
+            WRITE_V1 | QUERY => Some(Dialect::V1),
+            WRITE_V2 => Some(Dialect::V2),
+            WRITE_V3 => Some(Dialect::V3),
+            _ => None,
+        }
+    }
+
     /// The unit of a precision. `Some(None)`: by magnitude. `None`: unknown precision.
     fn ts_unit(self, precision: &str) -> Option<Option<TsUnit>> {
         let unit = match (self, precision) {

@@ -2,6 +2,7 @@
 //! that is under test.
 
 mod encodings;
+mod foreign;
 mod hooks;
 mod influx;
 mod lifecycle;
