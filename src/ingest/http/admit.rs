@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::body::{BodyBudget, drain};
 use super::error::IngestError;
-use super::routes::ROUTES;
+use super::routes::{DEVICE_API, ROUTES};
 use super::tokens::Tokens;
 use crate::admission::{Admission, AdmissionError};
 use crate::config;
@@ -157,12 +157,11 @@ impl Drop for RequestGuard {
 
 /// For paths that match no route.
 pub(super) async fn not_found(request: Request) -> Response {
-    let path = request.uri().path().to_owned();
-    refuse(request, IngestError::NotFound { path }).await
+    let is_device_api = request.uri().path().starts_with(DEVICE_API);
+    refuse(request, IngestError::NotFound { is_device_api }).await
 }
 
 /// For methods that a route does not support; axum adds the header Allow.
 pub(super) async fn method_not_allowed(request: Request) -> Response {
-    let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
-    refuse(request, IngestError::Method { method, path }).await
+    refuse(request, IngestError::Method).await
 }

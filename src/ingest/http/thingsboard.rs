@@ -69,7 +69,7 @@ async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
 
 async fn taken(shared: &Shared, parts: &Parts, body: Body, device: String) -> Result<Response, IngestError> {
     let options = Encoding::of(&parts.headers).and_then(|encoding| {
-        let decoder = shared.formats.get(PROFILE).map_err(|e| IngestError::NoFormat { detail: e.to_string() })?;
+        let decoder = shared.formats.get(PROFILE).map_err(|e| IngestError::NoFormat { advice: e.advice() })?;
         let (ts_unit, origin) =
             (decoder.ts_unit_usual(), Origin { sensor_id: Some(device.clone()), ..Origin::default() });
         Ok(DecodeOptions { decoder, encoding, ts_unit, quoting: false, origin })

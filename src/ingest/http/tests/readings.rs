@@ -159,6 +159,31 @@ async fn unknown_paths_and_methods_are_told_as_json() {
     }
 }
 
+#[tokio::test]
+async fn what_is_not_served_is_not_repeated_because_a_secret_may_be_in_it() {
+    let rig = Rig::new(|_| {}).await;
+    for (method, target, status) in [
+        ("POST", "/api/v1/gw1.SECRET/attributes", 404),
+        ("GET", "/api/v1/gw1.SECRET/attributes?clientKeys=a", 404),
+        ("POST", "/api/v1/gw1.SECRET/rpc/1", 404),
+        ("POST", "/v1/hooks/gw1.SECRET", 404),
+        ("GET", "/v1/hooks/gw1.SECRET?temp=1", 404),
+        ("POST", "/gw1.SECRET?token=gw1.SECRET", 404),
+        ("GET", "/api/v1/gw1.SECRET/telemetry", 405),
+        ("SECRET", "/v1/readings", 405),
+    ] {
+        let answer = post("{}").method(method).to(target).send(rig.addr).await;
+        assert_eq!(answer.status, status, "{method} {target}");
+        assert!(!answer.text.contains("SECRET") && !answer.text.contains("gw1"), "{}", answer.text);
+    }
+    let text = post("{}").to("/api/v1/x/attributes").send(rig.addr).await.text;
+    assert!(text.contains("ThingsBoard") && text.contains("/api/v1/{token}/telemetry"), "{text}");
+    let text = post("").method("GET").to("/v1/sensors").send(rig.addr).await.text;
+    assert!(text.contains("admin.listen") && text.contains("/v1/readings"), "{text}");
+    let text = post("{}").to("/v1/hooks/chirpstack").send(rig.addr).await.text;
+    assert!(text.contains("chirpstack-v4"), "{text}");
+}
+
 /// A tokens file with `gw1.secret`.
 pub(super) fn tokens_file(dir: &tempfile::TempDir) -> std::path::PathBuf {
     let path = dir.path().join("tokens.toml");
