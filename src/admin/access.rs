@@ -8,7 +8,7 @@ use axum::http::HeaderMap;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::answer::ApiError;
+use super::answer::{ApiError, token_text};
 use crate::ingest::http::foreign::is_local;
 use crate::ingest::http::tokens::Tokens;
 
@@ -54,7 +54,7 @@ impl Access {
                 (false, _) => Some(ApiError::NoTokens.into_response()),
             };
         };
-        tokens.refuse(headers)
+        tokens.check(headers).err().map(|fault| fault.response(token_text(fault)))
     }
 }
 
@@ -90,5 +90,45 @@ mod tests {
         }
         assert_eq!(ask("0.0.0.0:8081", Some("127.0.0.1:8081")), 403);
         assert_eq!(ask("[::]:8081", None), 403);
+    }
+
+    /// A tokens file with `r.secret`.
+    fn tokens() -> Arc<Tokens> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let hash = crate::ingest::http::tokens::hash_secret("secret");
+        std::fs::write(file.path(), format!("[[tokens]]\nid = \"r\"\nsha256 = \"{hash}\"\n")).unwrap();
+        Arc::new(Tokens::load("http.tokens_file", file.path()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_reader_needs_a_token_and_is_told_about_reading() {
+        use axum::body::to_bytes;
+        use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+
+        let access = Access::new(TokenSource::new(Some(tokens())), "0.0.0.0:8081".parse().unwrap());
+        let ask = |value: Option<&'static str>| {
+            let headers = value.map(|value| (AUTHORIZATION, HeaderValue::from_static(value)));
+            access.refuse(&headers.into_iter().collect())
+        };
+        // `r:secret` and `any:r.secret` in Base64.
+        for value in ["Bearer r.secret", "Token r.secret", "Basic cjpzZWNyZXQ=", "Basic YW55OnIuc2VjcmV0"] {
+            assert!(ask(Some(value)).is_none(), "{value}");
+        }
+        for (value, reason) in [
+            (None, "no_token"),
+            (Some("Bearer r"), "malformed_token"),
+            (Some("Bearer r.wrong"), "invalid_token"),
+            (Some("Basic cjp3cm9uZw=="), "invalid_token"),
+        ] {
+            let refused = ask(value).unwrap();
+            assert_eq!(refused.status(), 401, "{value:?}");
+            assert!(refused.headers()[WWW_AUTHENTICATE].to_str().unwrap().starts_with("Bearer"));
+            let body = to_bytes(refused.into_body(), 10_000).await.unwrap();
+            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            let detail = body["error"]["detail"].as_str().unwrap();
+            assert_eq!(body["error"]["reason"], reason, "{detail}");
+            assert!(detail.contains("read") && detail.contains("http.tokens_file"), "{detail}");
+            assert!(["readings", "write", "wrong"].iter().all(|word| !detail.contains(word)), "{detail}");
+        }
     }
 }

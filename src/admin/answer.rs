@@ -5,6 +5,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
 use crate::ingest::http::answer::json;
+use crate::ingest::http::tokens::TokenFault;
 use crate::read::ReadError;
 
 /// Why a request fails.
@@ -32,6 +33,23 @@ pub(super) enum ApiError {
     Off,
     #[error("internal error; see the log of the service")]
     Internal,
+}
+
+/// Why a reader is refused (401), and what to do.
+pub(super) fn token_text(fault: TokenFault) -> &'static str {
+    match fault {
+        TokenFault::Missing => {
+            "reading requires a token of http.tokens_file: send it as `Authorization: Bearer <id>.<secret>`, or its id \
+             and secret as user name and password (HTTP Basic)"
+        }
+        TokenFault::Malformed => {
+            "malformed header Authorization; to read, send a token of http.tokens_file as `Bearer <id>.<secret>`, or \
+             its id and secret as user name and password (HTTP Basic)"
+        }
+        TokenFault::Wrong => {
+            "token rejected, so it cannot read: its id is not in http.tokens_file, or its secret does not match"
+        }
+    }
 }
 
 /// Value of the header Retry-After, in seconds.

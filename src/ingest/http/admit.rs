@@ -18,7 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::body::{BodyBudget, drain};
 use super::error::IngestError;
 use super::routes::{DEVICE_API, ROUTES};
-use super::tokens::Tokens;
+use super::tokens::{TokenFault, Tokens};
 use crate::admission::{Admission, AdmissionError};
 use crate::config;
 use crate::decode::Formats;
@@ -54,7 +54,7 @@ impl Shared {
     /// configured.
     pub(super) fn admit(
         &self,
-        check: impl FnOnce(&Tokens) -> Result<(), IngestError>,
+        check: impl FnOnce(&Tokens) -> Result<(), TokenFault>,
     ) -> Result<OwnedSemaphorePermit, IngestError> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(IngestError::Admission(AdmissionError::Stopping));
@@ -68,8 +68,8 @@ impl Shared {
     }
 
     /// Checks the sender's token. Always succeeds if no tokens are configured.
-    pub(super) fn may_send(&self, check: impl FnOnce(&Tokens) -> Result<(), IngestError>) -> Result<(), IngestError> {
-        self.tokens.as_deref().map_or(Ok(()), check)
+    pub(super) fn may_send(&self, check: impl FnOnce(&Tokens) -> Result<(), TokenFault>) -> Result<(), IngestError> {
+        Ok(self.tokens.as_deref().map_or(Ok(()), check)?)
     }
 
     /// The sender of a request for display: the id of its token, else the path.

@@ -20,9 +20,15 @@ use crate::admission::AdmissionError;
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IngestError {
-    #[error("token required: send the header `Authorization: Bearer <id>.<secret>` (or `Token` in place of `Bearer`)")]
+    #[error(
+        "token required: send the header `Authorization: Bearer <id>.<secret>` (or `Token` in place of `Bearer`, or HTTP \
+         Basic with id and secret)"
+    )]
     NoToken,
-    #[error("malformed Authorization header; expected `Bearer <id>.<secret>` (or `Token` in place of `Bearer`)")]
+    #[error(
+        "malformed Authorization header; expected `Bearer <id>.<secret>` (or `Token` in place of `Bearer`, or HTTP Basic \
+         with id and secret)"
+    )]
     MalformedToken,
     #[error("token rejected: its id is not in the tokens file, or its secret does not match")]
     WrongToken,

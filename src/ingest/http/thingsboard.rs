@@ -24,6 +24,7 @@ use super::encoding::Encoding;
 use super::error::IngestError;
 use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
 use super::routes::TELEMETRY;
+use super::tokens::TokenFault;
 
 /// The mapping; a configuration can replace it with its own of that name.
 const PROFILE: &str = "thingsboard-telemetry";
@@ -45,7 +46,7 @@ async fn admit(
 ) -> Response {
     let mut device = None;
     let admitted = shared.admit(|tokens| {
-        device = Some(tokens.owner(&token).ok_or(IngestError::WrongToken)?.to_owned());
+        device = Some(tokens.owner(&token).ok_or(TokenFault::Wrong)?.to_owned());
         Ok(())
     });
     match admitted {

@@ -1,81 +1,130 @@
 //! Where a request carries its token, and in which form. [`Tokens`] verifies it.
+//!
+//! All routes and the read API accept the header `Authorization` with `Bearer id.secret`, `Token id.secret`, and `Basic`:
+//! with id and secret as user name and password, or with any user name and `id.secret` as password, as over MQTT.
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 
+use super::answer::json;
 use super::error::IngestError;
 pub use crate::ingest::tokens::{TOKEN_ID_MAX_BYTES, Tokens, TokensError, hash_secret};
 
+/// Why a request is not authorized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TokenFault {
+    /// It has no token.
+    Missing,
+    /// What it has is not a token.
+    Malformed,
+    /// No such id, or another secret.
+    Wrong,
+}
+
+impl From<TokenFault> for IngestError {
+    fn from(fault: TokenFault) -> IngestError {
+        match fault {
+            TokenFault::Missing => IngestError::NoToken,
+            TokenFault::Malformed => IngestError::MalformedToken,
+            TokenFault::Wrong => IngestError::WrongToken,
+        }
+    }
+}
+
+impl TokenFault {
+    /// The answer (401) with this text, for a port on which nothing is sent.
+    pub(crate) fn response(self, detail: &str) -> Response {
+        let error = IngestError::from(self);
+        let body = serde_json::json!({ "error": { "reason": error.reason(), "detail": detail } });
+        let mut response = json(error.status(), &body);
+        error.add_headers(response.headers_mut());
+        response
+    }
+}
+
 impl Tokens {
     /// Verifies the token in the header `Authorization`.
-    pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), IngestError> {
-        let (scheme, token) = authorization(headers)?;
-        if !scheme.eq_ignore_ascii_case("bearer") && !scheme.eq_ignore_ascii_case("token") {
-            return Err(IngestError::MalformedToken);
-        }
-        self.check_text(token)
+    pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), TokenFault> {
+        self.id(headers).map(drop)
     }
 
     /// The id of a valid token in the header `Authorization`.
     pub(super) fn sender(&self, headers: &HeaderMap) -> Option<String> {
-        let (_, token) = authorization(headers).ok()?;
-        let (id, secret) = token.split_once('.')?;
-        self.matches(id, secret).then(|| id.to_owned())
+        self.id(headers).ok()
     }
 
-    /// The answer (401) to a request on the admin port if its header `Authorization` is not valid.
-    pub(crate) fn refuse(&self, headers: &HeaderMap) -> Option<Response> {
-        self.check(headers).err().map(IntoResponse::into_response)
-    }
-
-    /// Like [`Tokens::check`], for InfluxDB clients: also accepts `Basic`, with the token as password of any user, and
-    /// `Token user:token`, with which version 2 clients send a user name and password of version 1.
-    pub(super) fn check_influx(&self, headers: &HeaderMap) -> Result<(), IngestError> {
-        let (scheme, token) = authorization(headers)?;
-        let decoded;
-        let token = if scheme.eq_ignore_ascii_case("basic") {
-            let bytes = BASE64.decode(token).map_err(|_| IngestError::MalformedToken)?;
-            decoded = String::from_utf8(bytes).map_err(|_| IngestError::MalformedToken)?;
-            decoded.split_once(':').ok_or(IngestError::MalformedToken)?.1
-        } else if scheme.eq_ignore_ascii_case("token") {
-            // A secret may contain a colon. The id before it ends at the first dot.
-            token.split_once(':').filter(|(user, _)| !user.contains('.')).map_or(token, |(_, token)| token)
+    fn id(&self, headers: &HeaderMap) -> Result<String, TokenFault> {
+        let (scheme, rest) = authorization(headers)?;
+        if scheme.eq_ignore_ascii_case("basic") {
+            let decoded = BASE64.decode(rest).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+            let decoded = decoded.ok_or(TokenFault::Malformed)?;
+            let (user, password) = decoded.split_once(':').ok_or(TokenFault::Malformed)?;
+            self.id_of_pair(user, password).map(str::to_owned)
+        } else if scheme.eq_ignore_ascii_case("bearer") || scheme.eq_ignore_ascii_case("token") {
+            self.id_of_text(rest).map(str::to_owned)
         } else {
-            return self.check(headers);
-        };
-        self.check_text(token)
+            Err(TokenFault::Malformed)
+        }
+    }
+
+    /// Like [`Tokens::check`], for InfluxDB clients: also accepts `Token user:password`, with which version 2 clients send
+    /// a user name and password of version 1.
+    pub(super) fn check_influx(&self, headers: &HeaderMap) -> Result<(), TokenFault> {
+        let (scheme, rest) = authorization(headers)?;
+        // A secret may contain a colon. The id before it ends at the first dot.
+        match rest.split_once(':').filter(|(user, _)| !user.contains('.')) {
+            Some((user, password)) if scheme.eq_ignore_ascii_case("token") => self.check_pair(user, password),
+            _ => self.check(headers),
+        }
     }
 
     /// Like [`Tokens::check_influx`], for webhooks, many of which cannot set `Authorization`: also accepts the token in
     /// the query or in the header `X-Api-Key`.
-    pub(super) fn check_hook(&self, headers: &HeaderMap, in_query: Option<&str>) -> Result<(), IngestError> {
+    pub(super) fn check_hook(&self, headers: &HeaderMap, in_query: Option<&str>) -> Result<(), TokenFault> {
         match in_query.map(Ok).or_else(|| headers.get("x-api-key").map(|value| value.to_str())) {
-            Some(token) => self.check_text(token.map_err(|_| IngestError::MalformedToken)?),
+            Some(token) => self.id_of_text(token.map_err(|_| TokenFault::Malformed)?).map(drop),
             None => self.check_influx(headers),
         }
     }
 
-    /// Verifies a token of the form `id.secret`.
-    pub(super) fn check_text(&self, token: &str) -> Result<(), IngestError> {
-        let (id, secret) = token.split_once('.').ok_or(IngestError::MalformedToken)?;
-        if id.is_empty() || secret.is_empty() {
-            return Err(IngestError::MalformedToken);
+    /// Verifies a user name and password.
+    pub(super) fn check_pair(&self, user: &str, password: &str) -> Result<(), TokenFault> {
+        self.id_of_pair(user, password).map(drop)
+    }
+
+    /// The id of a token that is given as id and secret, or as password of any user.
+    fn id_of_pair<'t>(&self, user: &'t str, password: &'t str) -> Result<&'t str, TokenFault> {
+        if self.matches(user, password) {
+            return Ok(user);
         }
-        if self.matches(id, secret) { Ok(()) } else { Err(IngestError::WrongToken) }
+        match self.id_of_text(password) {
+            // Without a dot it can only be the secret of this user.
+            Err(TokenFault::Malformed) if !user.is_empty() && !password.is_empty() => Err(TokenFault::Wrong),
+            other => other,
+        }
+    }
+
+    /// The id of a token of the form `id.secret`.
+    fn id_of_text<'t>(&self, token: &'t str) -> Result<&'t str, TokenFault> {
+        let (id, secret) = token.split_once('.').ok_or(TokenFault::Malformed)?;
+        if id.is_empty() || secret.is_empty() {
+            return Err(TokenFault::Malformed);
+        }
+        if self.matches(id, secret) { Ok(id) } else { Err(TokenFault::Wrong) }
     }
 }
 
 /// Scheme and rest of the only `Authorization` header; several are malformed.
-fn authorization(headers: &HeaderMap) -> Result<(&str, &str), IngestError> {
+fn authorization(headers: &HeaderMap) -> Result<(&str, &str), TokenFault> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
-    let value = values.next().ok_or(IngestError::NoToken)?;
+    let value = values.next().ok_or(TokenFault::Missing)?;
     if values.next().is_some() {
-        return Err(IngestError::MalformedToken);
+        return Err(TokenFault::Malformed);
     }
-    let (scheme, rest) = value.to_str().ok().and_then(|v| v.split_once(' ')).ok_or(IngestError::MalformedToken)?;
+    let (scheme, rest) = value.to_str().ok().and_then(|v| v.split_once(' ')).ok_or(TokenFault::Malformed)?;
     Ok((scheme, rest.trim()))
 }
 
@@ -100,18 +149,37 @@ mod tests {
         assert_eq!((tokens.len(), format!("{tokens:?}").as_str()), (2, "Tokens(2)"));
         let check = |value: &'static str| {
             let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(value))]);
-            tokens.check(&headers).map_err(|e| e.reason())
+            tokens.check(&headers).map_err(|fault| IngestError::from(fault).reason())
         };
         assert_eq!(check("Bearer gw1.one.with.dots"), Ok(()));
         assert_eq!(check("bearer gw2.two"), Ok(()));
         assert_eq!(check("Token gw2.two"), Ok(()));
+        // Each user name and password in Base64.
+        assert_eq!(check("Basic Z3cyOnR3bw=="), Ok(()), "gw2:two");
+        assert_eq!(check("basic Z3cxOm9uZS53aXRoLmRvdHM="), Ok(()), "gw1:one.with.dots");
+        assert_eq!(check("Basic YW55Omd3Mi50d28="), Ok(()), "any:gw2.two");
+        assert_eq!(check("Basic Z3cxOm9uZQ=="), Err("invalid_token"), "gw1:one");
+        assert_eq!(check("Basic Z3cxOmd3Mi5vbmU="), Err("invalid_token"), "gw1:gw2.one");
         assert_eq!(check("Bearer gw1.two"), Err("invalid_token"));
         assert_eq!(check("Bearer gw3.two"), Err("invalid_token"));
         for malformed in
-            ["Bearer", "Bearer ", "Bearer gw1", "Bearer .one", "Bearer gw1.", "Basic Z3cxOm9uZQ==", "gw2.two"]
+            // `gw2`, `gw2:` and `:two` in Base64; the last has a byte that is not UTF-8.
+            [
+                "Bearer",
+                "Bearer ",
+                "Bearer gw1",
+                "Bearer .one",
+                "Bearer gw1.",
+                "gw2.two",
+                "Basic ?",
+                "Basic Z3cy",
+                "Basic Z3cyOg==",
+                "Basic OnR3bw==",
+                "Basic /zp4",
+            ]
         {
             assert_eq!(check(malformed), Err("malformed_token"), "{malformed}");
         }
-        assert_eq!(tokens.check(&HeaderMap::new()).map_err(|e| e.reason()), Err("no_token"));
+        assert_eq!(tokens.check(&HeaderMap::new()).map_err(|fault| IngestError::from(fault).reason()), Err("no_token"));
     }
 }

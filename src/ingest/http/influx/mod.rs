@@ -50,9 +50,9 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 
 /// Middleware like [`super::admit::admit`], with the token locations and error bodies of these clients.
 async fn admit(State((shared, dialect)): State<(Arc<Shared>, Dialect)>, request: Request, next: Next) -> Response {
-    let admitted = shared.admit(|tokens| {
-        let in_query = dialect.token_in_query(request.uri());
-        in_query.map_or_else(|| tokens.check_influx(request.headers()), |token| tokens.check_text(&token))
+    let admitted = shared.admit(|tokens| match dialect.credentials_in_query(request.uri()) {
+        Some((user, password)) => tokens.check_pair(&user, &password),
+        None => tokens.check_influx(request.headers()),
     });
     match admitted {
         Ok(_permit) => next.run(request).await,
@@ -149,14 +149,16 @@ impl Dialect {
         }
     }
 
-    /// The password in the query, which version 1 supports: a token.
-    fn token_in_query(self, uri: &Uri) -> Option<String> {
+    /// User name and password in the query, which version 1 supports.
+    fn credentials_in_query(self, uri: &Uri) -> Option<(String, String)> {
         #[derive(Deserialize)]
         struct Credentials {
+            u: Option<String>,
             p: Option<String>,
         }
-        let credentials = Query::<Credentials>::try_from_uri(uri).ok().filter(|_| self == Dialect::V1)?;
-        credentials.0.p.filter(|password| !password.is_empty())
+        let Query(Credentials { u, p }) =
+            Query::<Credentials>::try_from_uri(uri).ok().filter(|_| self == Dialect::V1)?;
+        Some((u.unwrap_or_default(), p.filter(|password| !password.is_empty())?))
     }
 }
 
