@@ -29,7 +29,7 @@
 //!
 //! Pure modules (no async, IO, clock): [`model`], [`decode`], [`maintain`], `dead_letters::{filter, redecode}`, `accumulate::{bucket, state}`,
 //! `flush::{due, backoff}`, `app::progress`, `ingest::mqtt::{acks, collect, retained, window}`,
-//! `ingest::listen::{codec, exchanges, frames, inflight}`, `latest::state`, `enrich::registry`, `read::{hours, merge}`.
+//! `ingest::listen::{codec, exchanges, frames, inflight, strict}`, `latest::state`, `enrich::registry`, `read::{hours, merge}`.
 //! `tests/architecture.rs` enforces these rules.
 
 pub mod access;

@@ -180,6 +180,7 @@ const PURE: &[&str] = &[
     "src/ingest/listen/exchanges",
     "src/ingest/listen/frames",
     "src/ingest/listen/inflight",
+    "src/ingest/listen/strict",
     "src/ingest/mqtt/acks",
     "src/ingest/mqtt/collect",
     "src/ingest/mqtt/retained",

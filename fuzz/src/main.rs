@@ -17,6 +17,8 @@ mod decode;
 mod frames;
 #[path = "../../src/model/mod.rs"]
 mod model;
+#[path = "../../src/ingest/listen/strict.rs"]
+mod strict;
 
 mod invariants;
 mod rows;

@@ -5,12 +5,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
-use axum::http::header::HOST;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::answer::ApiError;
-use crate::access::{Grant, Tokens};
+use super::answer::{ApiError, token_text};
+use crate::access::{Grant, Protocol, Tokens};
+use crate::ingest::http::foreign::is_local;
 use crate::model::Clock;
 
 /// The tokens in effect. A reload can replace them while requests are served.
@@ -84,24 +84,18 @@ impl Access {
     fn reader(&self, headers: &HeaderMap) -> Result<Reader, Box<Response>> {
         let refuse = |error: ApiError| Err(Box::new(error.into_response()));
         match (self.tokens.current(), self.is_loopback, is_local(headers)) {
-            (Some(tokens), _, _) => Ok(Reader(Some(tokens.reader(headers, self.clock.now().wall_ms)?))),
+            (Some(tokens), _, _) => {
+                let grant = tokens.check(headers).map_err(|fault| Box::new(fault.response(token_text(fault))))?;
+                match grant.check(Protocol::Http, self.clock.now().wall_ms) {
+                    Ok(()) => Ok(Reader(Some(grant))),
+                    Err(denied) => refuse(ApiError::Denied(denied)),
+                }
+            }
             (None, true, true) => Ok(Reader(None)),
             (None, true, false) => refuse(ApiError::ForeignHost),
             (None, false, _) => refuse(ApiError::NoTokens),
         }
     }
-}
-
-/// Whether the header Host is an IP address or `localhost`. Another name means that a foreign page in a browser on this
-/// machine sent the request (DNS rebinding), or that a proxy makes the port public.
-fn is_local(headers: &HeaderMap) -> bool {
-    let Some(host) = headers.get(HOST) else { return true };
-    let Ok(host) = host.to_str() else { return false };
-    if host.parse::<SocketAddr>().is_ok() || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok() {
-        return true;
-    }
-    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok()
 }
 
 /// The middleware around the read API.
@@ -118,6 +112,7 @@ pub(super) async fn guard(State(access): State<Access>, mut request: Request, ne
 #[cfg(test)]
 mod tests {
     use axum::http::HeaderValue;
+    use axum::http::header::HOST;
 
     use super::*;
 
@@ -133,10 +128,52 @@ mod tests {
             assert_eq!(ask("127.0.0.1:8081", Some(host)), 200, "{host}");
         }
         assert_eq!(ask("[::1]:8081", None), 200);
-        for host in ["evil.example", "evil.example:8081", "localhost.evil.example:8081", ""] {
+        for host in ["evil.example", "evil.example:8081", "localhost.evil.example:8081", "localhost:1@evil", "::1", ""]
+        {
             assert_eq!(ask("127.0.0.1:8081", Some(host)), 403, "{host}");
         }
         assert_eq!(ask("0.0.0.0:8081", Some("127.0.0.1:8081")), 403);
         assert_eq!(ask("[::]:8081", None), 403);
+    }
+
+    /// A tokens file with `r.secret`.
+    fn tokens() -> Arc<Tokens> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let hash = crate::access::hash_secret("secret");
+        std::fs::write(file.path(), format!("[[tokens]]\nid = \"r\"\nsha256 = \"{hash}\"\n")).unwrap();
+        Arc::new(Tokens::load("http.tokens_file", file.path(), &crate::access::GrantDefaults::unlimited()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_reader_needs_a_token_and_is_told_about_reading() {
+        use axum::body::to_bytes;
+        use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+
+        let clock = Arc::new(crate::model::SystemClock::new());
+        let access = Access::new(TokenSource::new(Some(tokens())), "0.0.0.0:8081".parse().unwrap(), clock);
+        let ask = |value: Option<&'static str>| {
+            let headers = value.map(|value| (AUTHORIZATION, HeaderValue::from_static(value)));
+            access.reader(&headers.into_iter().collect()).err()
+        };
+        // `r:secret` and `any:r.secret` in Base64.
+        for value in ["Bearer r.secret", "Token r.secret", "Basic cjpzZWNyZXQ=", "Basic YW55OnIuc2VjcmV0"] {
+            assert!(ask(Some(value)).is_none(), "{value}");
+        }
+        for (value, reason) in [
+            (None, "no_token"),
+            (Some("Bearer r"), "malformed_token"),
+            (Some("Bearer r.wrong"), "invalid_token"),
+            (Some("Basic cjp3cm9uZw=="), "invalid_token"),
+        ] {
+            let refused = ask(value).unwrap();
+            assert_eq!(refused.status(), 401, "{value:?}");
+            assert!(refused.headers()[WWW_AUTHENTICATE].to_str().unwrap().starts_with("Bearer"));
+            let body = to_bytes(refused.into_body(), 10_000).await.unwrap();
+            let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            let detail = body["error"]["detail"].as_str().unwrap();
+            assert_eq!(body["error"]["reason"], reason, "{detail}");
+            assert!(detail.contains("read") && detail.contains("http.tokens_file"), "{detail}");
+            assert!(["readings", "write", "wrong"].iter().all(|word| !detail.contains(word)), "{detail}");
+        }
     }
 }

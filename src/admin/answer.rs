@@ -4,7 +4,9 @@ use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 
+use crate::access::Denied;
 use crate::ingest::http::answer::json;
+use crate::ingest::http::tokens::TokenFault;
 use crate::read::ReadError;
 
 /// Why a request fails.
@@ -22,6 +24,11 @@ pub(super) enum ApiError {
     ForeignHost,
     #[error("this token may not read what was requested (`read` in the tokens file)")]
     NotAllowed,
+    #[error("{}", match .0 {
+        Denied::Expired => "token expired; use a new one to read",
+        Denied::Protocol | Denied::Write => "this token may not be used over HTTP (`via` in the tokens file)",
+    })]
+    Denied(Denied),
     #[error("{name}: {problem}")]
     Parameter { name: &'static str, problem: String },
     #[error("invalid query string: {0}")]
@@ -36,6 +43,23 @@ pub(super) enum ApiError {
     Internal,
 }
 
+/// Why a reader is refused (401), and what to do.
+pub(super) fn token_text(fault: TokenFault) -> &'static str {
+    match fault {
+        TokenFault::Missing => {
+            "reading requires a token of http.tokens_file: send it as `Authorization: Bearer <id>.<secret>`, or its id \
+             and secret as user name and password (HTTP Basic)"
+        }
+        TokenFault::Malformed => {
+            "malformed header Authorization; to read, send a token of http.tokens_file as `Bearer <id>.<secret>`, or \
+             its id and secret as user name and password (HTTP Basic)"
+        }
+        TokenFault::Wrong => {
+            "token rejected, so it cannot read: its id is not in http.tokens_file, or its secret does not match"
+        }
+    }
+}
+
 /// Value of the header Retry-After, in seconds.
 const RETRY_S: u64 = 2;
 
@@ -46,7 +70,10 @@ impl ApiError {
 
     fn status(&self) -> StatusCode {
         match self {
-            ApiError::NoTokens | ApiError::ForeignHost | ApiError::NotAllowed => StatusCode::FORBIDDEN,
+            ApiError::Denied(Denied::Expired) => StatusCode::UNAUTHORIZED,
+            ApiError::NoTokens | ApiError::ForeignHost | ApiError::NotAllowed | ApiError::Denied(_) => {
+                StatusCode::FORBIDDEN
+            }
             ApiError::Parameter { .. } | ApiError::Query(_) | ApiError::Path(_) => StatusCode::BAD_REQUEST,
             ApiError::Read(_) | ApiError::Off => StatusCode::SERVICE_UNAVAILABLE,
             ApiError::Internal => StatusCode::INTERNAL_SERVER_ERROR,
@@ -57,7 +84,8 @@ impl ApiError {
         match self {
             ApiError::NoTokens => "no_tokens",
             ApiError::ForeignHost => "foreign_host",
-            ApiError::NotAllowed => "not_allowed",
+            ApiError::Denied(Denied::Expired) => "expired_token",
+            ApiError::NotAllowed | ApiError::Denied(_) => "not_allowed",
             ApiError::Parameter { .. } => "bad_parameter",
             ApiError::Query(_) => "bad_query",
             ApiError::Path(_) => "bad_path",

@@ -164,6 +164,7 @@ struct ReadingsParams {
     limit: Option<String>,
     after: Option<String>,
     format: Option<String>,
+    csv: Option<String>,
 }
 
 async fn readings(
@@ -175,7 +176,7 @@ async fn readings(
 ) -> Result<Response, ApiError> {
     let (reads, id, params) = (known(&reads)?, sensor_id(id)?, query(params)?);
     reader.check(&id)?;
-    let format = format_of(params.format.as_deref(), &headers)?;
+    let format = format_of(params.format.as_deref(), params.csv.as_deref(), &headers)?;
     let (from_ms, to_ms) = window_of(params.from.as_deref(), params.to.as_deref(), reads.now_ms())?;
     let limit = bounded("limit", params.limit.as_deref(), 1000, 1..=100_000)?;
     let after = params.after.as_deref().map(str::parse::<Cursor>).transpose();

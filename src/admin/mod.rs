@@ -53,6 +53,9 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long open connections may take to finish at shutdown.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
+/// For senders that confuse the two ports.
+const TO_SEND: &str = "readings are sent to the port of http.listen";
+
 /// The OpenAPI 3.1 description of both ports, written by hand.
 const OPENAPI: &str = include_str!("openapi.json");
 
@@ -137,10 +140,16 @@ impl Admin {
 
 fn router(health: Arc<Health>, reads: Option<Arc<ReadService>>, access: Access) -> Router {
     let [root, metrics, livez, readyz, openapi] = ROUTES;
-    let not_found =
-        async || error(StatusCode::NOT_FOUND, "not_found", "unknown path; /openapi.json lists the paths of this port");
-    let not_allowed =
-        async || error(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "this port accepts only GET");
+    let not_found = async || {
+        error(
+            StatusCode::NOT_FOUND,
+            "not_found",
+            &format!("unknown path; /openapi.json lists the paths of this port; {TO_SEND}"),
+        )
+    };
+    let not_allowed = async || {
+        error(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", &format!("this port accepts only GET; {TO_SEND}"))
+    };
     Router::new()
         .route(root, get(page::page))
         .route(metrics, get(async || text("text/plain; version=0.0.4", metrics::render())))
@@ -239,9 +248,10 @@ mod tests {
         assert_eq!(json["mqtt"][0], serde_json::json!({"broker": "127.0.0.1:1883", "connected": true, "detail": null}));
         assert_eq!((&json["store"]["ok"], &json["journal"]["max_bytes"]), (&Value::Bool(true), &2.into()));
 
-        assert_eq!(ask(addr, "GET", "/nothing").await.0, 404);
-        let (status, head, _) = ask(addr, "POST", "/readyz").await;
-        assert!(status == 405 && head.contains("allow: get"), "{head}");
+        let (status, _, body) = ask(addr, "POST", "/api/v1/gw1.SECRET/telemetry").await;
+        assert!(status == 404 && body.contains("http.listen") && !body.contains("SECRET"), "{body}");
+        let (status, head, body) = ask(addr, "POST", "/readyz").await;
+        assert!(status == 405 && head.contains("allow: get") && body.contains("http.listen"), "{head}");
 
         shutdown.cancel();
         tokio::time::timeout(Duration::from_secs(20), task).await.expect("the port did not close").unwrap().unwrap();

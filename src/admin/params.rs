@@ -20,6 +20,8 @@ pub(super) enum Format {
     Json,
     Ndjson,
     Csv,
+    /// CSV in which a spreadsheet finds no formula.
+    CsvExcel,
 }
 
 /// A number within `range`; `usual` if it is not given.
@@ -70,8 +72,17 @@ pub(super) fn window_of(from: Option<&str>, to: Option<&str>, now_ms: i64) -> Re
     Ok((from_ms, to_ms))
 }
 
-/// The parameter `format` if given, else the header Accept.
-pub(super) fn format_of(named: Option<&str>, headers: &HeaderMap) -> Result<Format, ApiError> {
+/// The parameter `format` if given, else the header Accept; and the parameter `csv`.
+pub(super) fn format_of(named: Option<&str>, csv: Option<&str>, headers: &HeaderMap) -> Result<Format, ApiError> {
+    match (csv, format_alone(named, headers)?) {
+        (None, format) => Ok(format),
+        (Some("excel"), Format::Csv) => Ok(Format::CsvExcel),
+        (Some("excel"), _) => Err(ApiError::parameter("csv", "applies only to CSV; add format=csv")),
+        (Some(_), _) => Err(ApiError::parameter("csv", "expected excel")),
+    }
+}
+
+fn format_alone(named: Option<&str>, headers: &HeaderMap) -> Result<Format, ApiError> {
     match named {
         Some("json") => return Ok(Format::Json),
         Some("ndjson") => return Ok(Format::Ndjson),
@@ -120,6 +131,17 @@ mod tests {
         assert_eq!(window_of(None, Some("172800"), 9).unwrap(), (day, 2 * day));
         assert_eq!(window_of(Some("5"), None, day).unwrap(), (5000, day + AHEAD_MS));
         assert!(window_of(Some("6"), Some("5"), 0).is_err());
+    }
+
+    #[test]
+    fn a_spreadsheet_gets_csv_of_its_own() {
+        let headers = |accept: &'static str| HeaderMap::from_iter([(ACCEPT, accept.parse().unwrap())]);
+        assert_eq!(format_of(Some("csv"), None, &HeaderMap::new()).unwrap(), Format::Csv);
+        assert_eq!(format_of(Some("csv"), Some("excel"), &HeaderMap::new()).unwrap(), Format::CsvExcel);
+        assert_eq!(format_of(None, Some("excel"), &headers("text/csv")).unwrap(), Format::CsvExcel);
+        for (format, csv) in [(Some("csv"), ""), (Some("csv"), "Excel"), (Some("json"), "excel"), (None, "excel")] {
+            assert!(format_of(format, Some(csv), &HeaderMap::new()).is_err(), "{format:?} {csv}");
+        }
     }
 
     #[test]

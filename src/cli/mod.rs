@@ -206,7 +206,10 @@ async fn init(config: &Config, shard: bool) -> ExitCode {
 async fn check_all(loaded: &config::Loaded) -> ExitCode {
     let file = loaded.file.as_ref().map_or_else(|| "no file, defaults".to_owned(), |f| f.display().to_string());
     say(&format!("ok       configuration  {file}"));
-    loaded.config.warnings().iter().for_each(|warning| say(&format!("warning  configuration  {warning}")));
+    let (exposed, journal) = (loaded.exposed_secrets(), loaded.config.exposed_journal());
+    for warning in loaded.config.warnings().iter().chain(&exposed).chain(&journal) {
+        say(&format!("warning  configuration  {warning}"));
+    }
     let store = store(&loaded.config).await;
     let mut good = true;
     for finding in check::check(&loaded.config, store).await {

@@ -14,8 +14,7 @@ use crate::systemd::Notifier;
 use crate::telemetry::{log, metrics};
 
 pub(super) async fn run(loaded: config::Loaded, path: Option<PathBuf>) -> ExitCode {
-    let config = loaded.config;
-    if let Err(error) = log::init(&config.log) {
+    if let Err(error) = log::init(&loaded.config.log) {
         return fail(error);
     }
     if let Err(error) = metrics::install() {
@@ -25,9 +24,12 @@ pub(super) async fn run(loaded: config::Loaded, path: Option<PathBuf>) -> ExitCo
         Ok(both) => both,
         Err(error) => return fail(format!("signal handlers: {error}")),
     };
+    let (exposed, config) = (loaded.exposed_secrets(), loaded.config);
     let file = loaded.file.map_or_else(|| "none, defaults".to_owned(), |f| f.display().to_string());
     tracing::info!(version = env!("CARGO_PKG_VERSION"), config = file, "starting");
-    config.warnings().iter().for_each(|warning| tracing::warn!(%warning, "configuration warning"));
+    for warning in config.warnings().iter().chain(&exposed).chain(&config.exposed_journal()) {
+        tracing::warn!(%warning, "configuration warning");
+    }
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let store = match store(&config).await {
         Ok(store) => Arc::new(store),

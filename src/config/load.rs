@@ -24,6 +24,8 @@ pub struct Loaded {
     pub file: Option<PathBuf>,
     /// Names of the environment variables that set a key.
     pub variables: Vec<String>,
+    /// Keys whose value is in a file that a `…_FILE` variable names, and that file.
+    pub(super) value_files: Vec<(String, PathBuf)>,
 }
 
 /// The process's environment in the form that [`load`] takes. Skips variables that are not Unicode: none of the
@@ -47,7 +49,7 @@ pub fn load(path: Option<&Path>, env: impl Iterator<Item = (String, String)>) ->
     }
     let config = understand(entries, &mut report);
     if report.problems.is_empty() {
-        return Ok(Loaded { config, file, variables });
+        return Ok(Loaded { config, file, variables, value_files: report.value_files });
     }
     Err(ConfigErrors { problems: report.problems })
 }

@@ -23,6 +23,7 @@ mod load;
 mod manager;
 pub mod mapping;
 mod mqtt;
+mod permissions;
 mod reader;
 mod reference;
 pub mod reload;

@@ -32,6 +32,8 @@ pub(super) struct Report {
     origins: BTreeMap<String, Origin>,
     /// Keys whose value was refused, so that the default is used instead.
     unusable: BTreeSet<String>,
+    /// Keys whose value is in a file that a `…_FILE` variable names, and that file.
+    pub(super) value_files: Vec<(String, PathBuf)>,
     /// Keys that no getter has read.
     left_over: Vec<(String, Origin)>,
 }
@@ -210,7 +212,8 @@ impl<'a> Section<'a> {
             self.report.bad(path, Bad::new(what, "remove one of the two"));
             return direct;
         }
-        let text = match read_secret(Path::new(pointer.text().unwrap_or_default())) {
+        let file = Path::new(pointer.text().unwrap_or_default());
+        let text = match read_secret(file) {
             Ok(text) => text,
             Err(error) => {
                 self.report.origins.insert(path.to_owned(), pointer.origin);
@@ -218,6 +221,7 @@ impl<'a> Section<'a> {
                 return None;
             }
         };
+        self.report.value_files.push((path.to_owned(), file.to_owned()));
         Some(Node { origin: pointer.origin, value: Raw::Text(text) })
     }
 

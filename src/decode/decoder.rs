@@ -76,6 +76,13 @@ pub struct UnknownFormat {
     choices: String,
 }
 
+impl UnknownFormat {
+    /// The known names, for an error that must not repeat the unknown one.
+    pub fn advice(&self) -> String {
+        format!("{}expected one of {}", self.near, self.choices)
+    }
+}
+
 /// All formats by name: the built-in ones, the built-in mappings, and those of the configuration. The configuration's
 /// replace built-in mappings of the same name.
 #[derive(Debug, Clone)]

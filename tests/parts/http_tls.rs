@@ -87,7 +87,7 @@ impl Rig {
     }
 
     async fn get(&self, path: &str) -> String {
-        raw(self.admin, format!("GET {path} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n").as_bytes()).await
+        raw(self.admin, format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").as_bytes()).await
     }
 
     /// Waits until `/readyz` says of the port `http` what is wanted.
@@ -201,6 +201,10 @@ async fn clients_show_the_right_certificate_or_do_not_get_in() {
             assert!(post(rig.http, &of(&wrong)).await.is_err(), "{auth:?}: of another CA");
             let without = post(rig.http, &of(&trust(OTHER_CA))).await;
             assert_eq!(without.ok(), (auth == ClientAuth::Optional).then_some(200), "{auth:?}: without one");
+            // A web page could use another name, but it has no certificate.
+            let mut named = Https::connect(rig.http, &of(&right)).await.unwrap();
+            let status = named.post_as("gateway.example", "/v1/readings", None, &reading(1, 1)).await.unwrap();
+            assert_eq!(status, if auth == ClientAuth::Required { 200 } else { 403 }, "{auth:?}: by another name");
         }
         rig.end().await;
     }
@@ -227,8 +231,9 @@ async fn what_is_no_handshake_is_told_or_closed_in_time() {
         config.http.header_timeout = Duration::from_millis(400);
     })
     .await;
-    let long = format!("POST /v1/readings HTTP/1.1\r\nhost: t\r\ncontent-length: 50000\r\n\r\n{}", "x".repeat(50_000));
-    for (addr, request) in [(rig.http, long.as_str()), (rig.admin, "GET /readyz HTTP/1.1\r\nhost: t\r\n\r\n")] {
+    let long =
+        format!("POST /v1/readings HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50000\r\n\r\n{}", "x".repeat(50_000));
+    for (addr, request) in [(rig.http, long.as_str()), (rig.admin, "GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n")] {
         let answer = raw(addr, request.as_bytes()).await;
         assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("use https://"), "{answer}");
     }

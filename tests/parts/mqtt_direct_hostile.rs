@@ -300,3 +300,34 @@ async fn why_a_connection_ends_is_said_in_words_where_the_device_wants_them() {
     }
     direct.finish().await;
 }
+
+#[tokio::test]
+async fn what_mqtt_5_forbids_ends_the_connection_with_its_reason() {
+    let direct = Direct::start(&settings()).await;
+    let response_topic = |topic: &str| [&[0x08, 0, topic.len() as u8][..], topic.as_bytes()].concat();
+    for (bytes, reason) in [
+        // Content Type twice (§3.3.2.3.9), a wildcard (MQTT-3.3.2-14), a PINGREQ with a payload (§3.12).
+        (publish_with("sensors/S/temp", b"\x03\x00\x01t\x03\x00\x01t", b"1", 1, 1), 0x82),
+        (publish_with("sensors/S/temp", &response_topic("r/#"), b"1", 1, 1), 0x82),
+        (packet(0xc0, b"x"), 0x81),
+    ] {
+        let mut device = Raw::connect(direct.port, 5, "d").await;
+        device.send(&bytes).await;
+        let (first, body) = device.answer().await.expect("DISCONNECT");
+        assert_eq!((first, disconnect_reason(&body).0), (0xe0, reason), "{bytes:x?}");
+        assert_eq!(device.answer().await, None);
+    }
+    // MQTT 3.1.1 has no reason to give.
+    for first in [0xc0, 0xe0] {
+        let mut device = Raw::connect(direct.port, 4, "d").await;
+        device.send(&packet(first, b"x")).await;
+        assert_eq!(device.answer().await, None, "{first:x}");
+    }
+    // Receive Maximum twice (§3.1.2.11.3).
+    let mut device = Raw::open(direct.port).await;
+    device.send(&connect_with(5, "d", 60, None, b"\x21\x00\x09\x21\x00\x09")).await;
+    let (first, body) = device.answer().await.expect("CONNACK");
+    assert_eq!((first, &body[..2]), (0x20, &[0, 0x82][..]));
+    assert_eq!(device.answer().await, None);
+    direct.finish().await;
+}

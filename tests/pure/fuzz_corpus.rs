@@ -15,6 +15,9 @@ mod frames;
 mod invariants;
 #[path = "../../fuzz/src/rows.rs"]
 mod rows;
+#[path = "../../src/ingest/listen/strict.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the service uses the rest")]
+mod strict;
 #[path = "../../fuzz/src/wire.rs"]
 mod wire;
 

@@ -274,6 +274,10 @@ fn formats_and_old_buckets_of_the_other_form() {
     }
     let (status, _) = service.get_admin("/v1/sensors/S/hourly?from=0").unwrap();
     assert_eq!(status, 400, "half a million hours");
+    for (query, expected) in [("format=csv&csv=excel", 200), ("format=json&csv=excel", 400), ("format=csv&csv=x", 400)]
+    {
+        assert_eq!(service.get_admin(&format!("/v1/sensors/S/readings?{query}")).unwrap().0, expected, "{query}");
+    }
 }
 
 #[test]

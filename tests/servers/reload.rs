@@ -230,6 +230,31 @@ fn the_log_says_more_or_less_and_sighup_never_ends_the_service() {
     assert!(rig.service.log()[before.len()..].contains("stopping"), "the level is info again");
 }
 
+#[test]
+fn a_tokens_file_that_others_can_read_is_warned_about_and_the_journal_is_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let (mut rig, _) = Rig::start("reload_modes", "");
+    let permit = |name: &str, mode| {
+        let path = rig.service.dir().join(name);
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let journal = rig.service.dir().join("journal");
+    assert_eq!(mode(&journal), 0o700);
+    let files: Vec<_> = std::fs::read_dir(&journal).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(files.len() >= 2 && files.iter().all(|path| mode(path) == 0o600), "{files:?}");
+
+    rig.tokens(&[("gw1", "one")]);
+    permit("tokens.toml", 0o644);
+    let path = rig.service.dir().join("tokens.toml");
+    rig.write(&format!("http.tokens_file = {path:?}\n{}", rig.settings));
+    let warnings = || rig.service.log().matches("http.tokens_file: other users of this machine can read").count();
+    assert_eq!((warnings(), rig.reload().0.as_str(), warnings()), (0, "applied", 1));
+    permit("tokens.toml", 0o600);
+    assert_eq!((rig.reload().0.as_str(), warnings()), ("applied", 1));
+    assert_eq!(rig.service.terminate(PATIENCE), 0);
+}
+
 /// A device that has connected; or the code with which it was refused.
 fn device(port: u16, name: &str, credentials: Option<(&str, &str)>) -> Result<TcpStream, u8> {
     let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();

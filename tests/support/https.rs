@@ -60,9 +60,14 @@ impl Https {
 
     /// Posts JSON; the status.
     pub async fn post(&mut self, path: &str, token: Option<&str>, body: &str) -> io::Result<u16> {
+        self.post_as("127.0.0.1", path, token, body).await
+    }
+
+    /// The same to a server that the client knows under this name.
+    pub async fn post_as(&mut self, host: &str, path: &str, token: Option<&str>, body: &str) -> io::Result<u16> {
         let token = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
         let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n{token}content-length: {}\r\n\r\n",
+            "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n{token}content-length: {}\r\n\r\n",
             body.len()
         );
         self.0.write_all(format!("{head}{body}").as_bytes()).await?;

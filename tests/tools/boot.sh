@@ -127,7 +127,7 @@ good "watchdog: one that lives is left alone for longer than its time, one that 
 
 printf '[Service]\nEnvironment=HOURBUCKET_SHUTDOWN__DEADLINE=1s\n' | drop_in
 inside systemctl restart hourbucket
-inside bash -c 'exec 3<>/dev/tcp/127.0.0.1/8080; printf "POST /v1/readings HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: 32\r\n\r\n{\"sensor_id\":\"S1\",\"temp\":21.555}" >&3; grep -q "\"accepted\":1" <&3' ||
+inside bash -c 'exec 3<>/dev/tcp/127.0.0.1/8080; printf "POST /v1/readings HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: 32\r\n\r\n{\"sensor_id\":\"S1\",\"temp\":21.555}" >&3; grep -q "\"accepted\":1" <&3' ||
     bad "a reading is not taken"
 inside systemctl stop hourbucket
 # A unit that has ended well is forgotten at once, and its exit code with it.

@@ -16,9 +16,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::body::{BodyBudget, drain};
 use super::error::IngestError;
-use super::routes::{ROUTES, UNMATCHED};
+use super::routes::{DEVICE_API, ROUTES, UNMATCHED};
 use super::sender::Sender;
-
+use super::tokens::TokenFault;
 use crate::access::{Grant, Held, Protocol, Tokens};
 use crate::admission::{Admission, AdmissionError};
 use crate::config;
@@ -72,7 +72,7 @@ impl Shared {
     /// configured.
     pub(super) fn admit(
         &self,
-        check: impl FnOnce(&Tokens) -> Result<Arc<Grant>, IngestError>,
+        check: impl FnOnce(&Tokens) -> Result<Arc<Grant>, TokenFault>,
     ) -> Result<Admitted, IngestError> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(IngestError::Admission(AdmissionError::Stopping));
@@ -88,7 +88,7 @@ impl Shared {
     /// The sender's grant, if it may send over HTTP now; `None` if no tokens are configured.
     pub(super) fn authorize(
         &self,
-        check: impl FnOnce(&Tokens) -> Result<Arc<Grant>, IngestError>,
+        check: impl FnOnce(&Tokens) -> Result<Arc<Grant>, TokenFault>,
     ) -> Result<Option<Arc<Grant>>, IngestError> {
         let Some(tokens) = &self.tokens else { return Ok(None) };
         let grant = check(tokens)?;
@@ -189,12 +189,11 @@ impl Drop for RequestGuard {
 
 /// For paths that match no route.
 pub(super) async fn not_found(request: Request) -> Response {
-    let path = request.uri().path().to_owned();
-    refuse(request, IngestError::NotFound { path }).await
+    let is_device_api = request.uri().path().starts_with(DEVICE_API);
+    refuse(request, IngestError::NotFound { is_device_api }).await
 }
 
 /// For methods that a route does not support; axum adds the header Allow.
 pub(super) async fn method_not_allowed(request: Request) -> Response {
-    let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
-    refuse(request, IngestError::Method { method, path }).await
+    refuse(request, IngestError::Method).await
 }

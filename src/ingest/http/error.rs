@@ -4,7 +4,8 @@
 //! [`IngestError::NotDelivered`], which come after the hand-over: the readings may still be stored. When the sender
 //! sends them again, they are recognised as duplicates, unless they have no timestamp.
 //!
-//! The text says what is wrong, where, and what to do. It never contains a secret.
+//! The text says what is wrong, where, and what to do. It never contains a secret, and therefore neither path nor method:
+//! some senders have their token in the path.
 
 use axum::http::header::{ACCEPT_ENCODING, CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -12,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::accepted::{ENCODINGS, media_types};
 use super::answer::json;
+use super::foreign::Foreign;
 use super::routes::WRITE_ROUTES;
 use crate::access::{Denied, QuotaExceeded};
 use crate::admission::AdmissionError;
@@ -19,9 +21,15 @@ use crate::admission::AdmissionError;
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IngestError {
-    #[error("token required: send the header `Authorization: Bearer <id>.<secret>` (or `Token` in place of `Bearer`)")]
+    #[error(
+        "token required: send the header `Authorization: Bearer <id>.<secret>` (or `Token` in place of `Bearer`, or HTTP \
+         Basic with id and secret)"
+    )]
     NoToken,
-    #[error("malformed Authorization header; expected `Bearer <id>.<secret>` (or `Token` in place of `Bearer`)")]
+    #[error(
+        "malformed Authorization header; expected `Bearer <id>.<secret>` (or `Token` in place of `Bearer`, or HTTP Basic \
+         with id and secret)"
+    )]
     MalformedToken,
     #[error("token rejected: its id is not in the tokens file, or its secret does not match")]
     WrongToken,
@@ -29,14 +37,20 @@ pub(crate) enum IngestError {
     Denied(#[from] Denied),
     #[error(transparent)]
     Quota(#[from] QuotaExceeded),
-    #[error("no such path: {path}; send readings to POST {}", WRITE_ROUTES.join(" or POST "))]
-    NotFound { path: String },
-    #[error("{detail}; expected the path /v1/hooks/FORMAT")]
-    NoFormat { detail: String },
+    #[error(transparent)]
+    Foreign(#[from] Foreign),
+    #[error(
+        "no such path on this port; send readings to POST {}; {}",
+        WRITE_ROUTES.join(" or POST "),
+        if *is_device_api { DEVICE_API } else { "the read API is on the port of admin.listen" }
+    )]
+    NotFound { is_device_api: bool },
+    #[error("unknown format in the path /v1/hooks/FORMAT; {advice}")]
+    NoFormat { advice: String },
     #[error("unsupported Content-Type {given:?}; expected application/x-protobuf or application/json")]
     NotOtlp { given: String },
-    #[error("method {method} is not allowed at {path}; the header Allow lists the allowed methods")]
-    Method { method: String, path: String },
+    #[error("method not allowed at this path; the header Allow lists the allowed methods")]
+    Method,
     #[error("invalid URL query: {detail}; {known}")]
     Query { detail: String, known: &'static str },
     #[error("query not supported; query MongoDB instead (here CREATE DATABASE does nothing, SHOW DATABASES is empty)")]
@@ -72,6 +86,9 @@ pub(crate) enum IngestError {
     Internal,
 }
 
+/// What there is of ThingsBoard's device API.
+const DEVICE_API: &str = "of ThingsBoard's device API only telemetry is supported, not attributes, RPC or claims";
+
 /// Seconds until the sender should try again. Queues drain within a second. A full journal waits for the store. A
 /// service that stops is replaced within seconds. A service that has failed waits for an operator or a supervisor.
 pub(super) const RETRY_BUSY_S: u64 = 1;
@@ -85,8 +102,9 @@ impl IngestError {
             IngestError::NoToken | IngestError::MalformedToken | IngestError::WrongToken => StatusCode::UNAUTHORIZED,
             IngestError::Denied(Denied::Expired) => StatusCode::UNAUTHORIZED,
             IngestError::Denied(Denied::Protocol | Denied::Write) => StatusCode::FORBIDDEN,
+            IngestError::Foreign(_) => StatusCode::FORBIDDEN,
             IngestError::NotFound { .. } | IngestError::NoFormat { .. } => StatusCode::NOT_FOUND,
-            IngestError::Method { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            IngestError::Method => StatusCode::METHOD_NOT_ALLOWED,
             IngestError::Query { .. } | IngestError::NoQueries => StatusCode::BAD_REQUEST,
             IngestError::Corrupt { .. } | IngestError::BodyBroken { .. } => StatusCode::BAD_REQUEST,
             IngestError::MediaType { .. } | IngestError::NotOtlp { .. } | IngestError::Encoding { .. } => {
@@ -113,9 +131,10 @@ impl IngestError {
             IngestError::Denied(Denied::Expired) => "expired_token",
             IngestError::Denied(Denied::Protocol | Denied::Write) => "not_allowed",
             IngestError::Quota(_) => "quota",
+            IngestError::Foreign(_) => "foreign_origin",
             IngestError::NotFound { .. } => "not_found",
             IngestError::NoFormat { .. } => "unknown_format",
-            IngestError::Method { .. } => "method_not_allowed",
+            IngestError::Method => "method_not_allowed",
             IngestError::Query { .. } | IngestError::NoQueries => "bad_query",
             IngestError::MediaType { .. } | IngestError::NotOtlp { .. } => "unsupported_content_type",
             IngestError::Encoding { .. } => "unsupported_content_encoding",

@@ -1,6 +1,7 @@
 //! Readings over HTTP: the port that gateways post to.
 //!
 //! A request passes these steps, in this order:
+//! - `foreign`: without tokens, refuses what a web page of another site sends.
 //! - `admit`: metrics, token, open admission, concurrency limit.
 //! - The route's handler (`readings`, `hooks`, `otlp`, `thingsboard`, `influx`): headers and query.
 //! - `body`: reads the body within its limits.
@@ -29,6 +30,7 @@ mod body;
 mod connection_limit;
 mod encoding;
 mod error;
+pub(crate) mod foreign;
 mod hooks;
 mod influx;
 mod media;
@@ -40,7 +42,7 @@ mod secure;
 mod sender;
 pub(crate) mod server;
 mod thingsboard;
-mod tokens;
+pub(crate) mod tokens;
 
 #[cfg(test)]
 mod tests;
@@ -55,7 +57,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum_server::Handle;
 use tokio::net::TcpListener;
@@ -64,6 +68,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::admit::Shared;
 use self::body::BodyBudget;
+use self::error::IngestError;
 use self::routes::READINGS;
 use crate::access::{GrantDefaults, Tokens, TokensError};
 use crate::admission::Admission;
@@ -257,6 +262,26 @@ fn router(shared: Arc<Shared>) -> Router {
         .merge(influx::routes(&shared))
         .fallback(admit::not_found)
         .method_not_allowed_fallback(admit::method_not_allowed)
+        .layer(from_fn_with_state(shared.clone(), refuse_foreign))
         .layer(from_fn(admit::observe))
         .with_state(shared)
+}
+
+/// Middleware of every path. Tokens and client certificates are something that a page of another site does not have.
+async fn refuse_foreign(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    let Shared { cfg, tokens, .. } = &*shared;
+    if tokens.is_some() || cfg.tls.is_gate() {
+        return next.run(request).await;
+    }
+    match foreign::check(request.headers(), cfg.allow_anonymous) {
+        Ok(()) => next.run(request).await,
+        Err(foreign) => {
+            let (error, form) = (IngestError::Foreign(foreign), influx::Dialect::of_path(request.uri().path()));
+            admit::drained(request).await;
+            match form {
+                Some(dialect) => dialect.refuse(&error),
+                None => error.into_response(),
+            }
+        }
+    }
 }

@@ -38,9 +38,9 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     Router::new().route(METRICS, post(take).route_layer(from_fn_with_state(shared.clone(), admit)))
 }
 
-/// Middleware like [`super::admit::admit`]; exporters send `Basic` as well as `Bearer`.
+/// Middleware like [`super::admit::admit`], with the errors of this protocol.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    match shared.admit(|tokens| tokens.check_influx(request.headers())) {
+    match shared.admit(|tokens| tokens.check(request.headers())) {
         Ok(admitted) => admitted.run(request, next).await,
         Err(error) => {
             let encoding = encoding_of(request.headers());

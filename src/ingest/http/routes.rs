@@ -4,6 +4,8 @@ pub(super) const READINGS: &str = "/v1/readings";
 pub(super) const HOOKS: &str = "/v1/hooks/{format}";
 /// OTLP.
 pub(super) const METRICS: &str = "/v1/metrics";
+/// The beginning of all paths of ThingsBoard's device API; the token of the device follows.
+pub(super) const DEVICE_API: &str = "/api/v1/";
 /// ThingsBoard.
 pub(super) const TELEMETRY: &str = "/api/v1/{token}/telemetry";
 /// InfluxDB 1.x, 2.x and 3.x.

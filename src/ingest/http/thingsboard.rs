@@ -24,6 +24,7 @@ use super::encoding::Encoding;
 use super::error::IngestError;
 use super::pipeline::{self, DecodeOptions, DecodedBody, Origin};
 use super::routes::TELEMETRY;
+use super::tokens::TokenFault;
 
 /// The mapping; a configuration can replace it with its own of that name.
 const PROFILE: &str = "thingsboard-telemetry";
@@ -43,7 +44,7 @@ async fn admit(
     mut request: Request,
     next: Next,
 ) -> Response {
-    match shared.admit(|tokens| tokens.of_text(&token).cloned().ok_or(IngestError::WrongToken)) {
+    match shared.admit(|tokens| tokens.of_text(&token).cloned().ok_or(TokenFault::Wrong)) {
         Ok(admitted) => {
             let device = admitted.sender.as_ref().map_or(token, |grant| grant.id.to_string());
             request.extensions_mut().insert(Device(device));
@@ -65,7 +66,7 @@ async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
 
 async fn taken(shared: &Shared, parts: &Parts, body: Body, device: String) -> Result<Response, IngestError> {
     let options = Encoding::of(&parts.headers).and_then(|encoding| {
-        let decoder = shared.formats.get(PROFILE).map_err(|e| IngestError::NoFormat { detail: e.to_string() })?;
+        let decoder = shared.formats.get(PROFILE).map_err(|e| IngestError::NoFormat { advice: e.advice() })?;
         let (ts_unit, origin) =
             (decoder.ts_unit_usual(), Origin { sensor_id: Some(device.clone()), ..Origin::default() });
         Ok(DecodeOptions { decoder, encoding, ts_unit, quoting: false, origin })

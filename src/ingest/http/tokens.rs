@@ -1,83 +1,118 @@
-//! Where a request carries its token, and in which form. [`Tokens`] verifies it and returns its grant.
+//! Where a request carries its token, and in which form. [`Tokens`] verifies it.
+//!
+//! All routes and the read API accept the header `Authorization` with `Bearer id.secret`, `Token id.secret`, and `Basic`:
+//! with id and secret as user name and password, or with any user name and `id.secret` as password, as over MQTT.
 
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as BASE64;
 
+use super::answer::json;
 use super::error::IngestError;
-use crate::access::{Grant, Protocol, Tokens};
+use crate::access::{Grant, Tokens};
+
+/// Why a request is not authorized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TokenFault {
+    /// It has no token.
+    Missing,
+    /// What it has is not a token.
+    Malformed,
+    /// No such id, or another secret.
+    Wrong,
+}
+
+impl From<TokenFault> for IngestError {
+    fn from(fault: TokenFault) -> IngestError {
+        match fault {
+            TokenFault::Missing => IngestError::NoToken,
+            TokenFault::Malformed => IngestError::MalformedToken,
+            TokenFault::Wrong => IngestError::WrongToken,
+        }
+    }
+}
+
+impl TokenFault {
+    /// The answer (401) with this text, for a port on which nothing is sent.
+    pub(crate) fn response(self, detail: &str) -> Response {
+        let error = IngestError::from(self);
+        let body = serde_json::json!({ "error": { "reason": error.reason(), "detail": detail } });
+        let mut response = json(error.status(), &body);
+        error.add_headers(response.headers_mut());
+        response
+    }
+}
 
 impl Tokens {
     /// Verifies the token in the header `Authorization`.
-    pub(super) fn check(&self, headers: &HeaderMap) -> Result<Arc<Grant>, IngestError> {
-        let (scheme, token) = authorization(headers)?;
-        if !scheme.eq_ignore_ascii_case("bearer") && !scheme.eq_ignore_ascii_case("token") {
-            return Err(IngestError::MalformedToken);
-        }
-        self.check_text(token)
-    }
-
-    /// The grant of a request on the admin port.
-    ///
-    /// # Errors
-    /// The answer (401 or 403), if its header `Authorization` is not valid.
-    pub(crate) fn reader(&self, headers: &HeaderMap, now_ms: i64) -> Result<Arc<Grant>, Box<Response>> {
-        let valid = self.check(headers).and_then(|grant| {
-            grant.check(Protocol::Http, now_ms)?;
-            Ok(grant)
-        });
-        valid.map_err(|error| Box::new(error.into_response()))
-    }
-
-    /// Like [`Tokens::check`], for InfluxDB clients: also accepts `Basic`, with the token as password of any user, and
-    /// `Token user:token`, with which version 2 clients send a user name and password of version 1.
-    pub(super) fn check_influx(&self, headers: &HeaderMap) -> Result<Arc<Grant>, IngestError> {
-        let (scheme, token) = authorization(headers)?;
-        let decoded;
-        let token = if scheme.eq_ignore_ascii_case("basic") {
-            let bytes = BASE64.decode(token).map_err(|_| IngestError::MalformedToken)?;
-            decoded = String::from_utf8(bytes).map_err(|_| IngestError::MalformedToken)?;
-            decoded.split_once(':').ok_or(IngestError::MalformedToken)?.1
-        } else if scheme.eq_ignore_ascii_case("token") {
-            // A secret may contain a colon. The id before it ends at the first dot.
-            token.split_once(':').filter(|(user, _)| !user.contains('.')).map_or(token, |(_, token)| token)
+    pub(crate) fn check(&self, headers: &HeaderMap) -> Result<Arc<Grant>, TokenFault> {
+        let (scheme, rest) = authorization(headers)?;
+        if scheme.eq_ignore_ascii_case("basic") {
+            let decoded = BASE64.decode(rest).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+            let decoded = decoded.ok_or(TokenFault::Malformed)?;
+            let (user, password) = decoded.split_once(':').ok_or(TokenFault::Malformed)?;
+            self.check_pair(user, password)
+        } else if scheme.eq_ignore_ascii_case("bearer") || scheme.eq_ignore_ascii_case("token") {
+            self.check_text(rest)
         } else {
-            return self.check(headers);
-        };
-        self.check_text(token)
+            Err(TokenFault::Malformed)
+        }
+    }
+
+    /// Like [`Tokens::check`], for InfluxDB clients: also accepts `Token user:password`, with which version 2 clients send
+    /// a user name and password of version 1.
+    pub(super) fn check_influx(&self, headers: &HeaderMap) -> Result<Arc<Grant>, TokenFault> {
+        let (scheme, rest) = authorization(headers)?;
+        // A secret may contain a colon. The id before it ends at the first dot.
+        match rest.split_once(':').filter(|(user, _)| !user.contains('.')) {
+            Some((user, password)) if scheme.eq_ignore_ascii_case("token") => self.check_pair(user, password),
+            _ => self.check(headers),
+        }
     }
 
     /// Like [`Tokens::check_influx`], for webhooks, many of which cannot set `Authorization`: also accepts the token in
     /// the query or in the header `X-Api-Key`.
-    pub(super) fn check_hook(&self, headers: &HeaderMap, in_query: Option<&str>) -> Result<Arc<Grant>, IngestError> {
+    pub(super) fn check_hook(&self, headers: &HeaderMap, in_query: Option<&str>) -> Result<Arc<Grant>, TokenFault> {
         match in_query.map(Ok).or_else(|| headers.get("x-api-key").map(|value| value.to_str())) {
-            Some(token) => self.check_text(token.map_err(|_| IngestError::MalformedToken)?),
+            Some(token) => self.check_text(token.map_err(|_| TokenFault::Malformed)?),
             None => self.check_influx(headers),
         }
     }
 
-    /// Verifies a token of the form `id.secret`.
-    pub(super) fn check_text(&self, token: &str) -> Result<Arc<Grant>, IngestError> {
-        let (id, secret) = token.split_once('.').ok_or(IngestError::MalformedToken)?;
-        if id.is_empty() || secret.is_empty() {
-            return Err(IngestError::MalformedToken);
+    /// Verifies a token that is given as id and secret, or as password of any user.
+    pub(super) fn check_pair(&self, user: &str, password: &str) -> Result<Arc<Grant>, TokenFault> {
+        if let Some(grant) = self.of_secret(user, password) {
+            return Ok(grant.clone());
         }
-        self.of_secret(id, secret).cloned().ok_or(IngestError::WrongToken)
+        match self.check_text(password) {
+            // Without a dot it can only be the secret of this user.
+            Err(TokenFault::Malformed) if !user.is_empty() && !password.is_empty() => Err(TokenFault::Wrong),
+            other => other,
+        }
+    }
+
+    /// Verifies a token of the form `id.secret`.
+    fn check_text(&self, token: &str) -> Result<Arc<Grant>, TokenFault> {
+        let (id, secret) = token.split_once('.').ok_or(TokenFault::Malformed)?;
+        if id.is_empty() || secret.is_empty() {
+            return Err(TokenFault::Malformed);
+        }
+        self.of_secret(id, secret).cloned().ok_or(TokenFault::Wrong)
     }
 }
 
 /// Scheme and rest of the only `Authorization` header; several are malformed.
-fn authorization(headers: &HeaderMap) -> Result<(&str, &str), IngestError> {
+fn authorization(headers: &HeaderMap) -> Result<(&str, &str), TokenFault> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
-    let value = values.next().ok_or(IngestError::NoToken)?;
+    let value = values.next().ok_or(TokenFault::Missing)?;
     if values.next().is_some() {
-        return Err(IngestError::MalformedToken);
+        return Err(TokenFault::Malformed);
     }
-    let (scheme, rest) = value.to_str().ok().and_then(|v| v.split_once(' ')).ok_or(IngestError::MalformedToken)?;
+    let (scheme, rest) = value.to_str().ok().and_then(|v| v.split_once(' ')).ok_or(TokenFault::Malformed)?;
     Ok((scheme, rest.trim()))
 }
 
@@ -103,18 +138,40 @@ mod tests {
         assert_eq!((tokens.len(), format!("{tokens:?}").as_str()), (2, "Tokens(2)"));
         let check = |value: &'static str| {
             let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(value))]);
-            tokens.check(&headers).map(drop).map_err(|e| e.reason())
+            tokens.check(&headers).map(drop).map_err(|fault| IngestError::from(fault).reason())
         };
         assert_eq!(check("Bearer gw1.one.with.dots"), Ok(()));
         assert_eq!(check("bearer gw2.two"), Ok(()));
         assert_eq!(check("Token gw2.two"), Ok(()));
+        // Each user name and password in Base64.
+        assert_eq!(check("Basic Z3cyOnR3bw=="), Ok(()), "gw2:two");
+        assert_eq!(check("basic Z3cxOm9uZS53aXRoLmRvdHM="), Ok(()), "gw1:one.with.dots");
+        assert_eq!(check("Basic YW55Omd3Mi50d28="), Ok(()), "any:gw2.two");
+        assert_eq!(check("Basic Z3cxOm9uZQ=="), Err("invalid_token"), "gw1:one");
+        assert_eq!(check("Basic Z3cxOmd3Mi5vbmU="), Err("invalid_token"), "gw1:gw2.one");
         assert_eq!(check("Bearer gw1.two"), Err("invalid_token"));
         assert_eq!(check("Bearer gw3.two"), Err("invalid_token"));
         for malformed in
-            ["Bearer", "Bearer ", "Bearer gw1", "Bearer .one", "Bearer gw1.", "Basic Z3cxOm9uZQ==", "gw2.two"]
+            // `gw2`, `gw2:` and `:two` in Base64; the last has a byte that is not UTF-8.
+            [
+                "Bearer",
+                "Bearer ",
+                "Bearer gw1",
+                "Bearer .one",
+                "Bearer gw1.",
+                "gw2.two",
+                "Basic ?",
+                "Basic Z3cy",
+                "Basic Z3cyOg==",
+                "Basic OnR3bw==",
+                "Basic /zp4",
+            ]
         {
             assert_eq!(check(malformed), Err("malformed_token"), "{malformed}");
         }
-        assert_eq!(tokens.check(&HeaderMap::new()).map(drop).map_err(|e| e.reason()), Err("no_token"));
+        assert_eq!(
+            tokens.check(&HeaderMap::new()).map(drop).map_err(|fault| IngestError::from(fault).reason()),
+            Err("no_token")
+        );
     }
 }

@@ -89,7 +89,11 @@ impl CloseReason {
             CloseReason::ProtocolError(Reason::TopicAliasInvalid) => {
                 "topic alias or empty topic; topic aliases are not supported".into()
             }
-            CloseReason::ProtocolError(_) => "a packet that a device must not send at this point".into(),
+            CloseReason::ProtocolError(_) => {
+                "a packet that a device must not send at this point, a property that occurs twice, or a response topic \
+                 with a wildcard"
+                    .into()
+            }
         })
     }
 }

@@ -9,7 +9,9 @@ use bytes::BytesMut;
 use rumqttc_v4::mqttbytes as m4;
 use rumqttc_v5::mqttbytes as m5;
 
-use super::codec::Version;
+use super::codec::{ProtocolError, Version};
+use super::frames::Head;
+use super::strict;
 use crate::access::{Denied, Grant, Protocol, Tokens};
 use crate::config::ListenMqtt;
 
@@ -97,6 +99,8 @@ pub(super) enum ConnectError {
     NotAllowed,
     #[error("too many connections with this token (`connections_max` of its quota)")]
     Quota,
+    #[error("a property of CONNECT or of its will occurs twice, or its response topic has a wildcard")]
+    Properties,
     #[error("MQTT 5 authentication methods are not supported; use user name and password")]
     Method,
 }
@@ -113,6 +117,7 @@ impl ConnectError {
             ConnectError::Expired => "expired",
             ConnectError::NotAllowed => "not_allowed",
             ConnectError::Quota => "quota",
+            ConnectError::Properties => "protocol",
             ConnectError::Method => "auth_method",
         }
     }
@@ -146,13 +151,25 @@ pub(super) fn read(buf: &mut BytesMut) -> Result<Option<ConnectRequest>, Connect
             Err(m4::Error::InsufficientBytes(_)) => Ok(None),
             Ok(_) | Err(_) => Err(ConnectError::NotMqtt),
         },
-        Some(5) => match m5::v5::Packet::read(buf, Some(CONNECT_BYTES_MAX)) {
-            Ok(m5::v5::Packet::Connect(connect, _will, auth)) => Ok(Some(hello_v5(connect, auth))),
-            Err(m5::Error::InsufficientBytes(_)) => Ok(None),
-            Ok(_) | Err(_) => Err(ConnectError::NotMqtt),
-        },
+        Some(5) => {
+            check_v5(buf)?;
+            match m5::v5::Packet::read(buf, Some(CONNECT_BYTES_MAX)) {
+                Ok(m5::v5::Packet::Connect(connect, _will, auth)) => Ok(Some(hello_v5(connect, auth))),
+                Err(m5::Error::InsufficientBytes(_)) => Ok(None),
+                Ok(_) | Err(_) => Err(ConnectError::NotMqtt),
+            }
+        }
         Some(_) => Err(ConnectError::Version),
     }
+}
+
+/// Checks the properties of a CONNECT that has arrived completely.
+fn check_v5(buf: &[u8]) -> Result<(), ConnectError> {
+    let whole = Head::read(buf).ok().flatten().and_then(|head| buf[head.bytes..].get(..head.rest));
+    whole.map_or(Ok(()), strict::check_connect).map_err(|ProtocolError(reason)| match reason {
+        m5::v5::DisconnectReasonCode::ProtocolError => ConnectError::Properties,
+        _ => ConnectError::NotMqtt,
+    })
 }
 
 fn hello_v4(connect: m4::v4::Connect) -> ConnectRequest {
@@ -329,8 +346,11 @@ pub(super) fn refuse(version: Option<Version>, error: ConnectError) -> BytesMut 
         }
         ConnectError::WrongCredentials => (C4::BadUserNamePassword, C5::BadUserNamePassword),
         ConnectError::Quota => (C4::ServiceUnavailable, C5::QuotaExceeded),
+        // Only MQTT 5 has properties, so the version is known.
+        ConnectError::Properties => (C4::NotAuthorized, C5::ProtocolError),
         ConnectError::Method => (C4::NotAuthorized, C5::BadAuthenticationMethod),
     };
+    let version = if error == ConnectError::Properties { Some(Version::V5) } else { version };
     let _ = match version {
         Some(Version::V5) => connack_v5(v5, None).write(&mut out),
         Some(Version::V4) | None => {
@@ -452,5 +472,49 @@ mod tests {
         }
         assert_eq!(&refuse(None, ConnectError::Version)[..], b"\x20\x02\x00\x01");
         assert_eq!(&refuse(Some(Version::V5), ConnectError::WrongCredentials)[..], b"\x20\x03\x00\x86\x00");
+    }
+
+    /// A CONNECT of MQTT 5 with these properties, and with a will that has these.
+    fn connect_v5(properties: &[u8], will: Option<&[u8]>) -> Vec<u8> {
+        let flags = if will.is_some() { 0x06 } else { 0x02 };
+        let mut rest = vec![0, 4, b'M', b'Q', b'T', b'T', 5, flags, 0, 60, properties.len() as u8];
+        rest.extend_from_slice(properties);
+        rest.extend_from_slice(b"\x00\x01c");
+        if let Some(will) = will {
+            rest.push(will.len() as u8);
+            rest.extend_from_slice(will);
+            rest.extend_from_slice(b"\x00\x01w\x00\x01x");
+        }
+        [&[0x10, rest.len() as u8][..], &rest].concat()
+    }
+
+    #[test]
+    fn a_property_of_connect_or_will_that_may_occur_once_occurs_once() {
+        let read = |bytes: &[u8]| read(&mut BytesMut::from(bytes)).map(|request| request.is_some());
+        // MQTT 5 §3.1.2.11, all but those of authentication; a user property may be repeated.
+        let once: [&[u8]; 6] =
+            [&[0x11, 0, 0, 0, 9], &[0x21, 0, 9], &[0x27, 0, 0, 1, 0], &[0x22, 0, 9], &[0x19, 1], &[0x17, 1]];
+        let user = b"\x26\x00\x01k\x00\x01v";
+        let all = [&once.concat()[..], user, user].concat();
+        assert_eq!(read(&connect_v5(&all, None)), Ok(true));
+        // §3.1.3.2.
+        let of_will: [&[u8]; 3] = [&[0x18, 0, 0, 0, 1], &[0x02, 0, 0, 0, 1], &[0x08, 0, 1, b'r']];
+        assert_eq!(read(&connect_v5(&[], Some(&[&of_will.concat()[..], user, user].concat()))), Ok(true));
+        for property in once {
+            let bytes = connect_v5(&property.repeat(2), None);
+            assert_eq!(read(&bytes), Err(ConnectError::Properties), "{property:x?}");
+            for cut in 0..bytes.len() {
+                assert_eq!(read(&bytes[..cut]), Ok(false), "{property:x?} {cut}");
+            }
+        }
+        for property in of_will {
+            assert_eq!(read(&connect_v5(&[], Some(&property.repeat(2)))), Err(ConnectError::Properties));
+        }
+        assert_eq!(read(&connect_v5(&[], Some(&[0x08, 0, 1, b'#']))), Err(ConnectError::Properties));
+        // A property that extends beyond the properties.
+        let mut overrun = connect_v5(&[0x26, 0, 1, b'k', 0, 1, b'v'], None);
+        overrun[12] -= 1;
+        assert_eq!(read(&overrun), Err(ConnectError::NotMqtt));
+        assert_eq!(&refuse(None, ConnectError::Properties)[..], b"\x20\x03\x00\x82\x00");
     }
 }

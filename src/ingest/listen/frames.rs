@@ -21,6 +21,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
 
 use super::codec::{self, Packet, ProtocolError, Publish, Version};
+use super::strict;
 
 /// A packet of at most this size is buffered without reserving room. A connection holds at most this many bytes (and
 /// one read) by itself.
@@ -70,16 +71,16 @@ pub(super) struct Frames {
 
 /// A fixed head (MQTT §2.1, §2.2 of 3.1.1).
 #[derive(Debug, Clone, Copy)]
-struct Head {
+pub(super) struct Head {
     first: u8,
     /// Size of the head itself.
-    bytes: usize,
+    pub(super) bytes: usize,
     /// Size of the rest of the packet.
-    rest: usize,
+    pub(super) rest: usize,
 }
 
 impl Head {
-    fn read(buf: &[u8]) -> Result<Option<Head>, ProtocolError> {
+    pub(super) fn read(buf: &[u8]) -> Result<Option<Head>, ProtocolError> {
         let Some((&first, lengths)) = buf.split_first() else { return Ok(None) };
         let (mut rest, mut shift) = (0usize, 0);
         for (at, byte) in lengths.iter().take(4).enumerate() {
@@ -155,13 +156,12 @@ impl Frames {
             // The packet takes over the buffer; a few bytes may follow in it.
             *buf = BytesMut::from(&buf[..]);
         }
-        let payload_bytes = (self.version == Version::V5).then(|| payload_bytes_v5(&whole));
-        // The packet is complete, so if the codec needs more, its inner lengths are wrong.
+        // It is complete, so the head is read.
+        if let Some(head) = Head::read(&whole)? {
+            strict::check(self.version, head.first, &whole[head.bytes..])?;
+        }
+        // If the codec needs more, inner lengths are wrong.
         match codec::read(self.version, &mut whole)?.ok_or(ProtocolError(Reason::MalformedPacket))? {
-            // rumqttc allows the last property to extend beyond the properties, into the payload.
-            Packet::Publish(publish) if payload_bytes.is_some_and(|bytes| bytes != Some(publish.payload.len())) => {
-                Err(ProtocolError(Reason::MalformedPacket))
-            }
             Packet::Publish(publish) => Ok(Packet::Publish(self.compact(publish, bytes))),
             other => Ok(other),
         }
@@ -189,17 +189,6 @@ impl Frames {
         };
         publish
     }
-}
-
-/// The payload size of a complete MQTT 5 PUBLISH, by the lengths of the preceding parts.
-fn payload_bytes_v5(packet: &[u8]) -> Option<usize> {
-    let head = Head::read(packet).ok()??;
-    let (length, rest) = packet.get(head.bytes..)?.split_first_chunk::<2>()?;
-    let id_bytes = if head.first & 6 == 0 { 0 } else { 2 };
-    let rest = rest.get(usize::from(u16::from_be_bytes(*length)) + id_bytes..)?;
-    let end = rest.iter().take(4).position(|byte| *byte < 0x80)?;
-    let properties = rest[..=end].iter().rev().fold(0, |sum, byte| sum << 7 | usize::from(byte & 0x7f));
-    rest.len().checked_sub(end + 1 + properties)
 }
 
 /// The part of a skipped message that arrives next.

@@ -204,3 +204,74 @@ fn lengths_that_lie_are_faults() {
         Some(ProtocolError(Reason::MalformedPacket))
     );
 }
+
+/// A complete MQTT 5 packet that is refused, and why.
+fn fault_v5(bytes: &[u8]) -> Option<Reason> {
+    read(Version::V5, limits(8_000), &[bytes]).1.map(|ProtocolError(reason)| reason)
+}
+
+#[test]
+fn a_property_that_may_occur_once_occurs_once() {
+    // MQTT 5 §3.3.2.3: all properties of PUBLISH that a device may send, each with a value.
+    let once: [&[u8]; 5] = [
+        &[0x01, 1],
+        &[0x02, 0, 0, 0, 60],
+        &[0x03, 0, 1, b't'],
+        &[0x08, 0, 3, b'a', b'/', b'b'],
+        &[0x09, 0, 2, 0xff, 0],
+    ];
+    let publish = |properties: &[u8]| {
+        let length = &packet(0, properties)[1..];
+        packet(0x30, &[&text("a")[..], length, b"21.5"].concat())
+    };
+    let user = [&[0x26][..], &text("k"), &text("v")].concat();
+    assert_eq!(fault_v5(&publish(&[once.concat(), user.repeat(3)].concat())), None, "user properties may be repeated");
+    for property in once {
+        assert_eq!(fault_v5(&publish(&property.repeat(2))), Some(Reason::ProtocolError), "{property:x?}");
+        let apart = [property, &user, property].concat();
+        assert_eq!(fault_v5(&publish(&apart)), Some(Reason::ProtocolError), "{property:x?}");
+    }
+    // A topic alias is not offered either way (0x94 for one).
+    assert_eq!(fault_v5(&publish(&[0x23, 0, 1, 0x23, 0, 1])), Some(Reason::ProtocolError));
+    // Only a server sends it (MQTT-3.3.4-6).
+    assert_eq!(fault_v5(&publish(&[0x0b, 1])), Some(Reason::ProtocolError));
+
+    let reason_string = [&[0x1f][..], &text("why")].concat();
+    let with = |properties: &[u8]| packet(0, properties)[1..].to_vec();
+    for (first, before, property, after) in [
+        // PUBREL: packet id, reason code (§3.6.2.2); SUBSCRIBE (§3.8.2.1); DISCONNECT (§3.14.2.2).
+        (0x62, &[0, 1, 0][..], &reason_string[..], &[][..]),
+        (0x82, &[0, 1], &[0x0b, 1], b"\x00\x01a\x00"),
+        (0xe0, &[0], &reason_string, b""),
+        (0xe0, &[0], &[0x11, 0, 0, 0, 0], b""),
+    ] {
+        let good = packet(first, &[before, &with(property), after].concat());
+        assert_eq!(fault_v5(&good), None, "{good:x?}");
+        let bad = packet(first, &[before, &with(&property.repeat(2)), after].concat());
+        assert_eq!(fault_v5(&bad), Some(Reason::ProtocolError), "{bad:x?}");
+    }
+}
+
+#[test]
+fn a_response_topic_has_no_wildcard() {
+    // MQTT-3.3.2-14.
+    for (topic, fault) in [("a/b", None), ("a/+", Some(Reason::ProtocolError)), ("#", Some(Reason::ProtocolError))] {
+        let property = [&[0x08][..], &text(topic)].concat();
+        let bytes = packet(0x30, &[&text("a")[..], &packet(0, &property)[1..], b"1"].concat());
+        assert_eq!(fault_v5(&bytes), fault, "{topic}");
+    }
+}
+
+#[test]
+fn packets_that_are_only_a_head_have_nothing_behind_it() {
+    // PINGREQ (§3.12), PINGRESP (§3.13); DISCONNECT of 3.1.1 (§3.14).
+    for (version, first) in
+        [(Version::V4, 0xc0), (Version::V5, 0xc0), (Version::V4, 0xd0), (Version::V5, 0xd0), (Version::V4, 0xe0)]
+    {
+        for rest in [&[0][..], b"abc", &[0; 5000]] {
+            let (packets, fault) = read(version, limits(8_000), &[&packet(first, rest)]);
+            assert_eq!((packets.len(), fault), (0, Some(ProtocolError(Reason::MalformedPacket))), "{first:x}");
+        }
+        assert_eq!(read(version, limits(8_000), &[&[first, 0]]).1, None);
+    }
+}

@@ -17,7 +17,8 @@
 //! - This module: the port, its certificates, access control, and one task per connection.
 //! - `connect` handles CONNECT and its answer, `authorization` what the device may do until its token ends, `clients` tracks who is connected, `connection` is the rest of a
 //!   connection's life, `inflight` holds messages that wait for their acknowledgement, `exchanges` the ids of QoS 2.
-//! - `frames` splits the bytes into packets in bounded memory, `codec` parses the packets of MQTT 3.1.1 and 5.
+//! - `frames` splits the bytes into packets in bounded memory, `codec` parses the packets of MQTT 3.1.1 and 5, `strict`
+//!   checks what the parsers leave out.
 //! - `batcher` combines the messages of many connections. `log_limit` writes rate-limited log lines about devices.
 //!
 //! What a device can do: publish with QoS 0, 1 and 2 (PUBREC when the message is safe, PUBCOMP after PUBREL). Exchanges
@@ -70,6 +71,7 @@ mod inflight;
 mod log_limit;
 mod port;
 mod shared;
+mod strict;
 #[cfg(test)]
 mod tests;
 

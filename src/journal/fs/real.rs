@@ -4,10 +4,12 @@
 //! in reserved space, 0.12 ms over zeros, and 0.2 ms if it extends the file. Writing 64 MiB of zeros takes 60 to 130 ms
 //! of the disk that acknowledgements wait for, and writes every byte twice. Zeros are written only if the file system
 //! does not support `fallocate`.
+//!
+//! Files and directories are created for their owner only, whatever the umask: they hold readings.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,6 +17,10 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::{DirLock, Fs, FsFile, write_all_at};
+
+/// Permissions of what is created.
+const FILE_MODE: u32 = 0o600;
+const DIR_MODE: u32 = 0o700;
 
 /// Calls the kernel for each operation.
 #[derive(Debug, Clone, Copy, Default)]
@@ -77,7 +83,7 @@ impl Fs for RealFs {
             _ => Path::new("."),
         };
         self.create_dir_all(parent)?;
-        match std::fs::create_dir(dir) {
+        match DirBuilder::new().mode(DIR_MODE).create(dir) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
@@ -89,8 +95,9 @@ impl Fs for RealFs {
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn FsFile>> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
-        Ok(Arc::new(file))
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).mode(FILE_MODE);
+        Ok(Arc::new(options.open(path)?))
     }
 
     fn open(&self, path: &Path, write: bool) -> io::Result<Arc<dyn FsFile>> {
@@ -110,11 +117,32 @@ impl Fs for RealFs {
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn DirLock>>> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE).open(path)?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Box::new(FileLock(file)))),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn what_is_created_is_only_for_its_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = dir.path().join("state/journal");
+        let fs = RealFs;
+        fs.create_dir_all(&journal).unwrap();
+        fs.create(&journal.join("segment")).unwrap();
+        drop(fs.lock(&journal.join("lock")).unwrap());
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&dir.path().join("state")), mode(&journal)), (0o700, 0o700));
+        assert_eq!((mode(&journal.join("segment")), mode(&journal.join("lock"))), (0o600, 0o600));
     }
 }

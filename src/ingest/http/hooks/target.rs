@@ -63,7 +63,7 @@ impl Target {
 
     /// How a body sent to this URL is decoded.
     pub(super) fn decode_options(&self, formats: &Formats, encoding: Encoding) -> Result<DecodeOptions, IngestError> {
-        let decoder = formats.get(&self.format).map_err(|e| IngestError::NoFormat { detail: e.to_string() })?;
+        let decoder = formats.get(&self.format).map_err(|e| IngestError::NoFormat { advice: e.advice() })?;
         let ts_unit = self.ts_unit.or(decoder.ts_unit_usual());
         let Target { sensor_id, field, topic, .. } = self.clone();
         let sensor_id = sensor_id.or_else(|| self.id().map(str::to_owned));

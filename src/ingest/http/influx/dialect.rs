@@ -33,7 +33,7 @@ const TOLD_MAX: usize = 5;
 
 /// The InfluxDB version of the client's write API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dialect {
+pub(in crate::ingest::http) enum Dialect {
     /// `/write`
     V1,
     /// `/api/v2/write`
@@ -81,7 +81,7 @@ fn signed(mut response: Response) -> Response {
 
 impl Dialect {
     /// Refuses the whole request.
-    pub(super) fn refuse(self, error: &IngestError) -> Response {
+    pub(in crate::ingest::http) fn refuse(self, error: &IngestError) -> Response {
         let status = match (self, error.status()) {
             (Dialect::V1, StatusCode::TOO_MANY_REQUESTS) => StatusCode::SERVICE_UNAVAILABLE,
             (_, StatusCode::REQUEST_TIMEOUT) => StatusCode::SERVICE_UNAVAILABLE,
@@ -132,6 +132,7 @@ fn code(status: StatusCode) -> &'static str {
     match status {
         StatusCode::BAD_REQUEST => "invalid",
         StatusCode::UNAUTHORIZED => "unauthorized",
+        StatusCode::FORBIDDEN => "forbidden",
         StatusCode::PAYLOAD_TOO_LARGE => "request too large",
         StatusCode::UNSUPPORTED_MEDIA_TYPE => "unsupported media type",
         StatusCode::TOO_MANY_REQUESTS => "too many requests",

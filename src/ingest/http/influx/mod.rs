@@ -20,7 +20,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use serde::Deserialize;
 
-use self::dialect::Dialect;
+pub(super) use self::dialect::Dialect;
 use super::admit::{Shared, asks_before_sending, drained};
 use super::body::receive;
 use super::encoding::Encoding;
@@ -51,9 +51,9 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 
 /// Middleware like [`super::admit::admit`], with the token locations and error bodies of these clients.
 async fn admit(State((shared, dialect)): State<(Arc<Shared>, Dialect)>, request: Request, next: Next) -> Response {
-    let admitted = shared.admit(|tokens| {
-        let in_query = dialect.token_in_query(request.uri());
-        in_query.map_or_else(|| tokens.check_influx(request.headers()), |token| tokens.check_text(&token))
+    let admitted = shared.admit(|tokens| match dialect.credentials_in_query(request.uri()) {
+        Some((user, password)) => tokens.check_pair(&user, &password),
+        None => tokens.check_influx(request.headers()),
     });
     match admitted {
         Ok(admitted) => admitted.run(request, next).await,
@@ -114,6 +114,16 @@ fn decode_options(dialect: Dialect, parts: &Parts) -> Result<(DecodeOptions, boo
 }
 
 impl Dialect {
+    /// The form of the errors on this path; `None`: not one of these routes.
+    pub(super) fn of_path(path: &str) -> Option<Dialect> {
+        match path {
+            WRITE_V1 | QUERY => Some(Dialect::V1),
+            WRITE_V2 => Some(Dialect::V2),
+            WRITE_V3 => Some(Dialect::V3),
+            _ => None,
+        }
+    }
+
     /// The unit of a precision. `Some(None)`: by magnitude. `None`: unknown precision.
     fn ts_unit(self, precision: &str) -> Option<Option<TsUnit>> {
         let unit = match (self, precision) {
@@ -140,14 +150,16 @@ impl Dialect {
         }
     }
 
-    /// The password in the query, which version 1 supports: a token.
-    fn token_in_query(self, uri: &Uri) -> Option<String> {
+    /// User name and password in the query, which version 1 supports.
+    fn credentials_in_query(self, uri: &Uri) -> Option<(String, String)> {
         #[derive(Deserialize)]
         struct Credentials {
+            u: Option<String>,
             p: Option<String>,
         }
-        let credentials = Query::<Credentials>::try_from_uri(uri).ok().filter(|_| self == Dialect::V1)?;
-        credentials.0.p.filter(|password| !password.is_empty())
+        let Query(Credentials { u, p }) =
+            Query::<Credentials>::try_from_uri(uri).ok().filter(|_| self == Dialect::V1)?;
+        Some((u.unwrap_or_default(), p.filter(|password| !password.is_empty())?))
     }
 }
 

@@ -136,7 +136,8 @@ async fn a_token_may_stand_in_many_places() {
         in_query("gw1.secret"),
         plain.clone().header("x-api-key", "gw1.secret"),
         plain.clone().header("authorization", "Bearer gw1.secret"),
-        plain.header("authorization", "Basic dTpndzEuc2VjcmV0"),
+        plain.clone().header("authorization", "Basic dTpndzEuc2VjcmV0"),
+        plain.header("authorization", "Basic Z3cxOnNlY3JldA=="),
     ] {
         assert_eq!(kept(&mut rig, request).await.0.status, 200);
     }

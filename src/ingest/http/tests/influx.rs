@@ -231,10 +231,12 @@ async fn tokens_come_in_every_way_that_these_clients_have() {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = Rig::new(|cfg| cfg.tokens_file = Some(tokens_file(&dir))).await;
     let with = |target: &str, value: &str| lines(target, "a v=1").header("authorization", value);
-    // `any:gw1.secret` and `gw1.secret:` in Base64.
-    let (password, user) = ("Basic YW55Omd3MS5zZWNyZXQ=", "Basic Z3cxLnNlY3JldDo=");
+    // `any:gw1.secret`, `gw1:secret` and `gw1.secret:` in Base64.
+    let (password, pair, user) = ("Basic YW55Omd3MS5zZWNyZXQ=", "Basic Z3cxOnNlY3JldA==", "Basic Z3cxLnNlY3JldDo=");
     for target in [WRITE_V1, WRITE_V2, WRITE_V3] {
-        for value in ["Token gw1.secret", "Bearer gw1.secret", "Token any:gw1.secret", password] {
+        for value in
+            ["Token gw1.secret", "Bearer gw1.secret", "Token any:gw1.secret", "Token gw1:secret", password, pair]
+        {
             is_done(&rig.delivered(with(target, value)).await.0);
         }
         for value in ["Token gw1.Secret", "Token gw2.secret", "Token my-token", "Basic ?", user, "Digest x"] {
@@ -247,9 +249,15 @@ async fn tokens_come_in_every_way_that_these_clients_have() {
     let answer = with(WRITE_V2, "Token my-token").send(rig.addr).await.json();
     assert!(answer["code"] == "unauthorized" && answer["message"].is_string(), "{answer}");
     assert!(with(WRITE_V1, "Token my-token").send(rig.addr).await.json()["error"].is_string());
-    is_done(&rig.delivered(lines("/write?db=x&u=any&p=gw1.secret", "a v=1")).await.0);
-    for target in ["/write?u=any&p=gw1.other", "/api/v2/write?u=any&p=gw1.secret", "/query?u=x&q=CREATE%20DATABASE%20x"]
-    {
+    for credentials in ["u=any&p=gw1.secret", "u=gw1&p=secret", "p=gw1.secret"] {
+        is_done(&rig.delivered(lines(&format!("/write?db=x&{credentials}"), "a v=1")).await.0);
+    }
+    for target in [
+        "/write?u=any&p=gw1.other",
+        "/write?u=gw2&p=secret",
+        "/api/v2/write?u=any&p=gw1.secret",
+        "/query?u=x&q=CREATE%20DATABASE%20x",
+    ] {
         assert_eq!(lines(target, "a v=1").send(rig.addr).await.status, 401, "{target}");
     }
     rig.nothing_came();

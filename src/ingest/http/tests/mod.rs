@@ -3,6 +3,7 @@
 
 mod access;
 mod encodings;
+mod foreign;
 mod hooks;
 mod influx;
 mod lifecycle;

@@ -105,7 +105,7 @@ async fn tokens_are_asked_for() {
     let mut rig = Rig::new(|cfg| cfg.tokens_file = Some(tokens_file(&dir))).await;
     let answer = metrics(GOOD).send(rig.addr).await;
     assert_eq!((answer.status, code(&answer)), (401, 16));
-    for value in ["Bearer gw1.secret", "Basic dTpndzEuc2VjcmV0"] {
+    for value in ["Bearer gw1.secret", "Basic dTpndzEuc2VjcmV0", "Basic Z3cxOnNlY3JldA=="] {
         assert_eq!(rig.delivered(metrics(GOOD).header("authorization", value)).await.0.status, 200);
     }
 }

@@ -133,10 +133,12 @@ impl Request {
         self
     }
 
-    /// The head, without Content-Length and the empty line.
+    /// The head, without Content-Length and the empty line. The host is this machine, unless a header gives it.
     pub(super) fn head(&self) -> String {
         let headers: String = self.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        format!("{} {} HTTP/1.1\r\nhost: test\r\n{headers}", self.method, self.target)
+        let has_host = self.headers.iter().any(|(name, _)| *name == "host");
+        let host = if has_host { "" } else { "host: localhost\r\n" };
+        format!("{} {} HTTP/1.1\r\n{host}{headers}", self.method, self.target)
     }
 
     /// Sends it with Content-Length, on a new connection.

@@ -1,0 +1,119 @@
+//! Rules of MQTT that rumqttc's codecs do not check: a property that may occur once occurs once, properties end where
+//! their length says, a response topic has no wildcard, and a packet that is only a fixed header has nothing behind it.
+//! Pure. The sections are those of MQTT 5.0, unless 3.1.1 is named.
+//!
+//! Where a packet is too short to have its properties, nothing is reported here: the codec refuses it.
+
+use rumqttc_v5::mqttbytes::v5::DisconnectReasonCode as Reason;
+
+use super::codec::{ProtocolError, Version};
+
+/// Packet types (§2.1.2).
+const PUBLISH: u8 = 3;
+const PUBREL: u8 = 6;
+const SUBSCRIBE: u8 = 8;
+const UNSUBSCRIBE: u8 = 10;
+const PINGREQ: u8 = 12;
+const PINGRESP: u8 = 13;
+const DISCONNECT: u8 = 14;
+
+/// Properties with rules of their own (§2.2.2.2).
+const RESPONSE_TOPIC: u8 = 8;
+const SUBSCRIPTION_IDENTIFIER: u8 = 11;
+const USER_PROPERTY: u8 = 38;
+
+const MALFORMED: ProtocolError = ProtocolError(Reason::MalformedPacket);
+const FORBIDDEN: ProtocolError = ProtocolError(Reason::ProtocolError);
+
+/// Checks a complete packet after CONNECT: the first byte of its fixed header, and what follows that header.
+pub(super) fn check(version: Version, first: u8, rest: &[u8]) -> Result<(), ProtocolError> {
+    let kind = first >> 4;
+    match (kind, version) {
+        // §3.12 and §3.13, and 3.1.1 §3.14: the remaining length is 0.
+        (PINGREQ | PINGRESP, _) | (DISCONNECT, Version::V4) => {
+            return if rest.is_empty() { Ok(()) } else { Err(MALFORMED) };
+        }
+        (_, Version::V4) => return Ok(()),
+        (_, Version::V5) => {}
+    }
+    let before = match kind {
+        PUBLISH => after_text(rest).and_then(|rest| if first & 6 == 0 { Some(rest) } else { rest.get(2..) }),
+        // Packet id and reason code; both may be the last.
+        PUBREL => rest.get(3..),
+        SUBSCRIBE | UNSUBSCRIBE => rest.get(2..),
+        DISCONNECT => rest.get(1..),
+        _ => None,
+    };
+    match before.and_then(properties) {
+        // MQTT-3.3.4-6: only a server sends it.
+        Some((properties, _)) => check_properties(properties, kind == PUBLISH),
+        None => Ok(()),
+    }
+}
+
+/// Checks what follows the fixed header of a complete CONNECT of MQTT 5.
+pub(super) fn check_connect(rest: &[u8]) -> Result<(), ProtocolError> {
+    const WILL: u8 = 4;
+    // Protocol name and version, flags, keep-alive (§3.1.2).
+    let Some((of_connect, payload)) = rest.get(10..).and_then(properties) else { return Ok(()) };
+    check_properties(of_connect, false)?;
+    let of_will = after_text(payload).filter(|_| rest[7] & WILL != 0).and_then(properties);
+    of_will.map_or(Ok(()), |(of_will, _)| check_properties(of_will, false))
+}
+
+/// What follows a text or binary data (§1.5.4, §1.5.6).
+fn after_text(bytes: &[u8]) -> Option<&[u8]> {
+    let (length, rest) = bytes.split_first_chunk::<2>()?;
+    rest.get(usize::from(u16::from_be_bytes(*length))..)
+}
+
+/// What follows a variable byte integer, and its value (§1.5.5).
+fn integer(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let end = bytes.iter().take(4).position(|byte| *byte < 0x80)?;
+    let value = bytes[..=end].iter().rev().fold(0, |sum, byte| sum << 7 | usize::from(byte & 0x7f));
+    Some((value, &bytes[end + 1..]))
+}
+
+/// The properties at the beginning of these bytes, and what follows them (§2.2.2).
+fn properties(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = integer(bytes)?;
+    rest.split_at_checked(length)
+}
+
+fn check_properties(mut rest: &[u8], is_publish: bool) -> Result<(), ProtocolError> {
+    let mut seen = 0u64;
+    while let Some((&id, value)) = rest.split_first() {
+        // Not to extend beyond the properties, which the codecs allow.
+        let next = after_value(id, value).ok_or(MALFORMED)?;
+        // §2.2.2.2 and the section of each packet: to include any other property twice is a protocol error.
+        let bit = 1 << id;
+        if id != USER_PROPERTY && seen & bit != 0 {
+            return Err(FORBIDDEN);
+        }
+        seen |= bit;
+        // Without the two bytes of its length.
+        let has_wildcard = || value[2..value.len() - next.len()].iter().any(|byte| matches!(byte, b'+' | b'#'));
+        match id {
+            SUBSCRIPTION_IDENTIFIER if is_publish => return Err(FORBIDDEN),
+            // MQTT-3.3.2-14.
+            RESPONSE_TOPIC if has_wildcard() => return Err(FORBIDDEN),
+            _ => {}
+        }
+        rest = next;
+    }
+    Ok(())
+}
+
+/// What follows the value of a property (§2.2.2.2); `None` if the property is unknown or its value incomplete. Every known
+/// id is below 64.
+fn after_value(id: u8, bytes: &[u8]) -> Option<&[u8]> {
+    match id {
+        1 | 23 | 25 | 36 | 37 | 40..=42 => bytes.get(1..),
+        19 | 33..=35 => bytes.get(2..),
+        2 | 17 | 24 | 39 => bytes.get(4..),
+        SUBSCRIPTION_IDENTIFIER => integer(bytes).map(|(_, rest)| rest),
+        3 | RESPONSE_TOPIC | 9 | 18 | 21 | 22 | 26 | 28 | 31 => after_text(bytes),
+        USER_PROPERTY => after_text(bytes).and_then(after_text),
+        _ => None,
+    }
+}
