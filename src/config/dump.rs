@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::units::{write_duration, write_size};
 use super::{
-    AckMode, ClientAuth, Config, ListenMqtt, LogFormat, Mqtt, MqttProtocol, PointAttributes, Retained, StoreMode,
-    Subscription, Tls, TlsVersion, uri,
+    AckMode, ClientAuth, Config, HttpTimes, ListenMqtt, LogFormat, Mqtt, MqttProtocol, PointAttributes, Retained,
+    StoreMode, Subscription, Tls, TlsVersion, uri,
 };
 
 /// Replaces a secret.
@@ -90,7 +90,7 @@ impl Config {
         out.text_opt("tokens_file", self.http.tokens_file.as_ref().map(|path| path.display()));
         out.plain("allow_anonymous", self.http.allow_anonymous);
         out.size("body_max_bytes", self.http.body_max_bytes);
-        out.duration("header_timeout", self.http.header_timeout);
+        mask_times(out, &self.http.times);
         out.duration("body_timeout", self.http.body_timeout);
         out.plain("concurrency_max", self.http.concurrency_max);
         out.duration("queue_timeout", self.http.queue_timeout);
@@ -99,6 +99,7 @@ impl Config {
 
         out.section("[admin]");
         out.text("listen", self.admin.listen);
+        mask_times(out, &self.admin.times);
         mask_tls(out, "[admin.tls]", &self.admin.tls);
     }
 
@@ -210,6 +211,12 @@ impl Config {
             },
         );
     }
+}
+
+fn mask_times(out: &mut Lines, times: &HttpTimes) {
+    out.duration("header_timeout", times.header_timeout);
+    out.duration("keep_alive", times.keep_alive);
+    out.duration("write_timeout", times.write_timeout);
 }
 
 fn mask_tls(out: &mut Lines, header: &str, tls: &Tls) {

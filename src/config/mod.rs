@@ -159,8 +159,8 @@ pub struct Http {
     pub allow_anonymous: bool,
     /// `body_max_bytes`: limit before and after decompression (default 8388608).
     pub body_max_bytes: u64,
-    /// `header_timeout`: time limit for the head of a request (default 10s).
-    pub header_timeout: Duration,
+    /// Time limits of connections.
+    pub times: HttpTimes,
     /// `body_timeout`: time limit for the body of a request (default 30s).
     pub body_timeout: Duration,
     /// `concurrency_max`: concurrent requests (default 256); further ones get 429.
@@ -171,6 +171,17 @@ pub struct Http {
     pub ack_timeout: Duration,
     /// `[http.tls]`
     pub tls: Tls,
+}
+
+/// Time limits of the connections of an HTTP port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HttpTimes {
+    /// `header_timeout`: for the head of a request, from its first byte (default 10s).
+    pub header_timeout: Duration,
+    /// `keep_alive`: how long a connection may be idle between two requests (default 75s).
+    pub keep_alive: Duration,
+    /// `write_timeout`: how long a response may make no progress (default 10s).
+    pub write_timeout: Duration,
 }
 
 impl Http {
@@ -186,6 +197,8 @@ impl Http {
 pub struct Admin {
     /// `listen` (default 127.0.0.1:8081).
     pub listen: SocketAddr,
+    /// Time limits of connections.
+    pub times: HttpTimes,
     /// `[admin.tls]`
     pub tls: Tls,
 }

@@ -8,8 +8,9 @@ use super::reader::{Bad, Report, Section, wrong};
 use super::tree::{Entries, Node};
 use super::units::{GIB, KIB, MIB, parse_duration};
 use super::{
-    Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest, Journal, Latest, Limits,
-    Line, Log, LogFormat, Otlp, PointAttributes, Secret, Shutdown, Store, StoreMode, listen, mapping, mqtt, tls, uri,
+    Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Enrich, Flush, Http, HttpTimes, Ingest, Journal, Latest,
+    Limits, Line, Log, LogFormat, Otlp, PointAttributes, Secret, Shutdown, Store, StoreMode, listen, mapping, mqtt,
+    tls, uri,
 };
 use crate::model::Span;
 
@@ -82,7 +83,7 @@ fn http(mut s: Section<'_>) -> Http {
         tokens_file: s.file("tokens_file"),
         allow_anonymous: s.flag("allow_anonymous", false),
         body_max_bytes: s.size("body_max_bytes", 8 * MIB, KIB..=512 * MIB),
-        header_timeout: s.duration("header_timeout", 10 * SECOND, MS..=10 * MINUTE),
+        times: http_times(&mut s),
         body_timeout: s.duration("body_timeout", 30 * SECOND, MS..=HOUR),
         concurrency_max: s.count("concurrency_max", 256, 1..=65_536),
         queue_timeout: s.duration("queue_timeout", SECOND, MS..=10 * MINUTE),
@@ -93,9 +94,18 @@ fn http(mut s: Section<'_>) -> Http {
     http
 }
 
+fn http_times(s: &mut Section<'_>) -> HttpTimes {
+    HttpTimes {
+        header_timeout: s.duration("header_timeout", 10 * SECOND, MS..=10 * MINUTE),
+        keep_alive: s.duration("keep_alive", 75 * SECOND, MS..=HOUR),
+        write_timeout: s.duration("write_timeout", 10 * SECOND, MS..=10 * MINUTE),
+    }
+}
+
 fn admin(mut s: Section<'_>) -> Admin {
     let admin = Admin {
         listen: s.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, 8081))),
+        times: http_times(&mut s),
         tls: tls::read(s.section("tls")),
     };
     s.end();

@@ -224,7 +224,7 @@ async fn what_is_no_handshake_is_told_or_closed_in_time() {
     let of_admin = tls.clone();
     let rig = Rig::start(dir.path(), |config| {
         (config.http.tls, config.admin.tls) = (tls, of_admin);
-        config.http.header_timeout = Duration::from_millis(400);
+        config.http.times.header_timeout = Duration::from_millis(400);
     })
     .await;
     let long = format!("POST /v1/readings HTTP/1.1\r\nhost: t\r\ncontent-length: 50000\r\n\r\n{}", "x".repeat(50_000));

@@ -26,7 +26,8 @@ mod accepted;
 mod admit;
 pub(crate) mod answer;
 mod body;
-mod connection_limit;
+mod connection;
+mod current;
 mod encoding;
 mod error;
 mod hooks;
@@ -34,17 +35,20 @@ mod influx;
 mod media;
 mod otlp;
 mod pipeline;
+mod port;
 mod readings;
 mod routes;
 mod secure;
 pub(crate) mod server;
 mod thingsboard;
+mod timed_stream;
 pub mod tokens;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use self::hooks::Target as HookTarget;
+pub(crate) use self::port::Port;
 pub use self::routes::ROUTES;
 pub use self::server::BindError;
 
@@ -64,9 +68,10 @@ use tokio_util::sync::CancellationToken;
 use self::admit::Shared;
 use self::body::BodyBudget;
 use self::routes::READINGS;
+use self::server::CONNECTIONS_MAX;
 use self::tokens::{Tokens, TokensError};
 use crate::admission::Admission;
-use crate::config;
+use crate::config::{self, HttpTimes, Live, Setter};
 use crate::decode::Formats;
 use crate::ingest::tls::{CertificateError, Certificates, Files, OnTls, TlsError};
 use crate::model::Clock;
@@ -101,6 +106,7 @@ pub struct HttpIngest {
     addr: SocketAddr,
     shared: Arc<Shared>,
     routes: watch::Sender<Router>,
+    times: (Setter<HttpTimes>, Live<HttpTimes>),
     certificates: Option<Certificates>,
 }
 
@@ -108,12 +114,13 @@ pub struct HttpIngest {
 pub(crate) struct Renewal {
     shared: Arc<Shared>,
     routes: watch::Sender<Router>,
+    times: Setter<HttpTimes>,
     pub(crate) certificates: Option<Certificates>,
 }
 
 impl Renewal {
-    /// Applies the settings from the next request on. Running requests keep the settings they started with. The number
-    /// of concurrent requests and the time limit for a head do not change.
+    /// Applies the settings from the next request on, those of connections from the next connection on. Running requests
+    /// keep the settings they started with. The number of concurrent requests does not change.
     pub(crate) fn put(&mut self, cfg: &config::Http, decoding: Arc<config::Decoding>, tokens: Option<Arc<Tokens>>) {
         let before = &self.shared;
         // Running requests hold permits of the budget that they were counted in.
@@ -131,6 +138,7 @@ impl Renewal {
             stopping: before.stopping.clone(),
         };
         self.shared = Arc::new(shared);
+        self.times.set(cfg.times);
         // Running requests hold the previous routes.
         drop(self.routes.send_replace(router(self.shared.clone())));
     }
@@ -192,7 +200,8 @@ impl HttpIngest {
         let formats = Formats::new(&decoding);
         let shared = Arc::new(Shared { cfg, decoding, formats, admission, clock, tokens, running, bodies, stopping });
         let routes = watch::Sender::new(router(shared.clone()));
-        Ok(HttpIngest { listener, addr, shared, routes, certificates })
+        let times = Live::new(shared.cfg.times);
+        Ok(HttpIngest { listener, addr, shared, routes, times, certificates })
     }
 
     /// The bound address; differs from the setting if the setting has port 0.
@@ -206,8 +215,8 @@ impl HttpIngest {
     }
 
     pub(crate) fn renewal(&self) -> Renewal {
-        let (shared, routes) = (self.shared.clone(), self.routes.clone());
-        Renewal { shared, routes, certificates: self.certificates.clone() }
+        let (shared, routes, times) = (self.shared.clone(), self.routes.clone(), self.times.0.clone());
+        Renewal { shared, routes, times, certificates: self.certificates.clone() }
     }
 
     /// Serves until `shutdown` is cancelled, then completes running requests for at most `deadline`, then closes all
@@ -217,15 +226,16 @@ impl HttpIngest {
     /// # Errors
     /// The socket failed.
     pub async fn serve(self, shutdown: CancellationToken, deadline: Duration) -> std::io::Result<()> {
-        let HttpIngest { listener, addr, shared, routes, certificates } = self;
+        let HttpIngest { listener, addr, shared, routes, times, certificates } = self;
         let (tokens, tls) = (shared.tokens.as_deref().map(Tokens::len), certificates.is_some());
         tracing::info!(%addr, tokens, tls, "HTTP ingest listening");
         if let Some(certificates) = certificates.clone() {
             tokio::spawn(certificates.watch(shutdown.clone()));
         }
-        let (routes, header_timeout) = (routes.subscribe(), shared.cfg.header_timeout);
+        let (clock, places) = (shared.clock.clone(), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
+        let port = Port { name: "http", clock, times: times.1, places };
         let handle = Handle::new();
-        let server = server::serve(listener, routes, header_timeout, handle.clone(), certificates);
+        let server = server::serve(listener, routes.subscribe(), port, handle.clone(), certificates);
         let stop = async {
             shutdown.cancelled().await;
             shared.stopping.store(true, Ordering::Release);

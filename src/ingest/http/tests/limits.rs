@@ -50,7 +50,7 @@ async fn a_refused_body_leaves_the_connection_usable() {
 
 #[tokio::test]
 async fn a_slow_head_loses_its_connection() {
-    let rig = Rig::new(|cfg| cfg.header_timeout = Duration::from_millis(100)).await;
+    let rig = Rig::new(|cfg| cfg.times.header_timeout = Duration::from_millis(100)).await;
     // No bytes, the beginning of HTTP/2's preface, and half a head.
     for begun in ["", "P", "POST /v1/readings HTTP/1.1\r\nhost: te"] {
         let mut stream = TcpStream::connect(rig.addr).await.unwrap();

@@ -1,6 +1,7 @@
 //! The port on a real socket. The test acts as the next stage after admission, and speaks HTTP byte by byte, because
 //! that is under test.
 
+mod connections;
 mod encodings;
 mod hooks;
 mod influx;

@@ -25,7 +25,7 @@ pub(super) fn http() -> config::Http {
         tokens_file: None,
         allow_anonymous: false,
         body_max_bytes: 1 << 20,
-        header_timeout: LONG,
+        times: config::HttpTimes { header_timeout: LONG, keep_alive: LONG, write_timeout: LONG },
         body_timeout: LONG,
         concurrency_max: 16,
         queue_timeout: LONG,
