@@ -90,8 +90,11 @@ impl Config {
         out.text_opt("tokens_file", self.http.tokens_file.as_ref().map(|path| path.display()));
         out.plain("allow_anonymous", self.http.allow_anonymous);
         out.size("body_max_bytes", self.http.body_max_bytes);
+        out.size("bodies_max_bytes", self.http.bodies_max_bytes);
         mask_times(out, &self.http.times);
         out.duration("body_timeout", self.http.body_timeout);
+        out.duration("body_grace", self.http.body_grace);
+        out.size("body_rate_min", self.http.body_rate_min);
         out.plain("concurrency_max", self.http.concurrency_max);
         out.duration("queue_timeout", self.http.queue_timeout);
         out.duration("ack_timeout", self.http.ack_timeout);

@@ -161,9 +161,15 @@ pub struct Http {
     pub body_max_bytes: u64,
     /// Time limits of connections.
     pub times: HttpTimes,
+    /// `bodies_max_bytes`: limit of all bodies in progress (default 128MiB); further ones get 429.
+    pub bodies_max_bytes: u64,
     /// `body_timeout`: time limit for the body of a request (default 30s).
     pub body_timeout: Duration,
-    /// `concurrency_max`: concurrent requests (default 256); further ones get 429.
+    /// `body_grace`: the time that a body has whatever its rate (default 10s).
+    pub body_grace: Duration,
+    /// `body_rate_min`: bytes per second that a body must have arrived at after that (default 256); 0: no limit.
+    pub body_rate_min: u64,
+    /// `concurrency_max`: requests in progress whose body has arrived (default 256); further ones get 429.
     pub concurrency_max: usize,
     /// `queue_timeout`: how long a request waits for space in the queue before it gets 429 (default 1s).
     pub queue_timeout: Duration,

@@ -26,7 +26,10 @@ const TAKEN_OVER: &[&str] = &[
     "http.tokens_file",
     "http.allow_anonymous",
     "http.body_max_bytes",
+    "http.bodies_max_bytes",
     "http.body_timeout",
+    "http.body_grace",
+    "http.body_rate_min",
     "http.queue_timeout",
     "http.ack_timeout",
     "http.header_timeout",
@@ -99,7 +102,8 @@ pub fn taken_over(old: &Config, new: &Config) -> Config {
     let mut config = old.clone();
     let (http, from) = (&mut config.http, &new.http);
     (http.tokens_file, http.allow_anonymous) = (from.tokens_file.clone(), from.allow_anonymous);
-    (http.body_max_bytes, http.body_timeout) = (from.body_max_bytes, from.body_timeout);
+    (http.body_max_bytes, http.bodies_max_bytes) = (from.body_max_bytes, from.bodies_max_bytes);
+    (http.body_timeout, http.body_grace, http.body_rate_min) = (from.body_timeout, from.body_grace, from.body_rate_min);
     (http.times, config.admin.times) = (from.times, new.admin.times);
     (http.queue_timeout, http.ack_timeout) = (from.queue_timeout, from.ack_timeout);
     for (tls, from) in [(&mut config.http.tls, &new.http.tls), (&mut config.admin.tls, &new.admin.tls)] {

@@ -13,7 +13,7 @@ use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 use super::body::{BodyBudget, drain};
 use super::error::IngestError;
@@ -43,33 +43,36 @@ pub(super) struct Shared {
     pub(super) admission: Admission,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) tokens: Option<Arc<Tokens>>,
-    /// One permit per running request, `http.concurrency_max` in total.
+    /// One permit per request whose body has arrived, until its answer is made; `http.concurrency_max` in total.
     pub(super) running: Arc<Semaphore>,
     pub(super) bodies: BodyBudget,
     pub(super) stopping: Arc<AtomicBool>,
 }
 
 impl Shared {
-    /// Admits a request at the cost of at most one hash. `check` verifies the token; it is called only if tokens are
-    /// configured.
-    pub(super) fn admit(
-        &self,
-        check: impl FnOnce(&Tokens) -> Result<(), IngestError>,
-    ) -> Result<OwnedSemaphorePermit, IngestError> {
+    /// Admits a request before its body is read, at the cost of at most one hash. `check` verifies the token; it is
+    /// called only if tokens are configured.
+    ///
+    /// A body that is still arriving takes no permit: its sender decides how long that lasts. [`Shared::start`] takes it.
+    /// The hand-over checks admission again. Checking both here saves sending, reading and decoding the body.
+    pub(super) fn admit(&self, check: impl FnOnce(&Tokens) -> Result<(), IngestError>) -> Result<(), IngestError> {
+        self.open(check)?;
+        self.admission.check()?;
+        if self.running.available_permits() > 0 { Ok(()) } else { Err(IngestError::Concurrency) }
+    }
+
+    /// Like [`Shared::admit`], for senders that send only once: they wait for room in [`Shared::start_patiently`].
+    pub(super) fn open(&self, check: impl FnOnce(&Tokens) -> Result<(), IngestError>) -> Result<(), IngestError> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(IngestError::Admission(AdmissionError::Stopping));
         }
-        if let Some(tokens) = &self.tokens {
-            check(tokens)?;
-        }
-        // The hand-over checks admission again; checking here saves reading and decoding the body.
-        self.admission.check()?;
-        self.running.clone().try_acquire_owned().map_err(|_| IngestError::Concurrency)
+        self.tokens.as_deref().map_or(Ok(()), check)
     }
 
-    /// Checks the sender's token. Always succeeds if no tokens are configured.
-    pub(super) fn may_send(&self, check: impl FnOnce(&Tokens) -> Result<(), IngestError>) -> Result<(), IngestError> {
-        self.tokens.as_deref().map_or(Ok(()), check)
+    /// The permit of a request whose body has arrived. Waits for it up to `http.queue_timeout`: otherwise the sender
+    /// would have to send the whole body again.
+    pub(super) async fn start(&self) -> Result<OwnedSemaphorePermit, IngestError> {
+        self.room(self.running.clone().acquire_owned(), self.cfg.queue_timeout).await
     }
 
     /// The sender of a request for display: the id of its token, else the path.
@@ -78,25 +81,32 @@ impl Shared {
         id.unwrap_or_else(|| parts.uri.path().to_owned())
     }
 
-    /// Like [`Shared::admit`] but without the token check (call [`Shared::may_send`] first), for senders that send only
-    /// once: waits up to `patience` for room. Returned permits go to waiting requests first, so requests of senders
-    /// that retry by themselves, and do not wait here, come second.
-    pub(super) async fn admit_patiently(&self, patience: Duration) -> Result<OwnedSemaphorePermit, IngestError> {
-        if self.stopping.load(Ordering::Acquire) {
-            return Err(IngestError::Admission(AdmissionError::Stopping));
-        }
-        let open = async {
+    /// Like [`Shared::start`], but waits up to `patience`, for open admission too. Returned permits go to waiting
+    /// requests first, so new requests of senders that retry by themselves come second.
+    pub(super) async fn start_patiently(&self, patience: Duration) -> Result<OwnedSemaphorePermit, IngestError> {
+        let admitted = async {
             while let Err(AdmissionError::Busy | AdmissionError::Full) = self.admission.check() {
                 tokio::time::sleep(DOOR_EVERY).await;
             }
-            self.admission.check()
+            self.running.clone().acquire_owned().await
         };
-        let admitted = async {
-            open.await?;
-            self.running.clone().acquire_owned().await.map_err(|_| IngestError::Concurrency)
-        };
-        let late = |_| Err(self.admission.check().err().map_or(IngestError::Concurrency, IngestError::from));
-        tokio::time::timeout(patience, admitted).await.unwrap_or_else(late)
+        let running = self.room(admitted, patience).await?;
+        self.admission.check()?;
+        Ok(running)
+    }
+
+    async fn room(
+        &self,
+        permit: impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>>,
+        patience: Duration,
+    ) -> Result<OwnedSemaphorePermit, IngestError> {
+        let permit = tokio::time::timeout(patience, permit).await;
+        // The permits are all taken once the port stops.
+        if self.stopping.load(Ordering::Acquire) {
+            return Err(IngestError::Admission(AdmissionError::Stopping));
+        }
+        let late = |_| self.admission.check().err().map_or(IngestError::Concurrency, IngestError::from);
+        permit.map_err(late)?.map_err(|_| IngestError::Concurrency)
     }
 }
 
@@ -105,10 +115,10 @@ pub(super) fn asks_before_sending(headers: &HeaderMap) -> bool {
     headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
-/// Middleware of the routes: tokens, open admission, concurrency. Holds the permit until the answer is made.
+/// Middleware of the routes: tokens, open admission, concurrency.
 pub(super) async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     match shared.admit(|tokens| tokens.check(request.headers())) {
-        Ok(_permit) => next.run(request).await,
+        Ok(()) => next.run(request).await,
         Err(error) => refuse(request, error).await,
     }
 }

@@ -1,9 +1,9 @@
 //! Readings over HTTP: the port that gateways post to.
 //!
 //! A request passes these steps, in this order:
-//! - `admit`: metrics, token, open admission, concurrency limit.
+//! - `admit`: metrics, token, open admission, and whether there is room among the concurrent requests.
 //! - The route's handler (`readings`, `hooks`, `otlp`, `thingsboard`, `influx`): headers and query.
-//! - `body`: reads the body within its limits.
+//! - `body`: reads the body within its limits. Only then does the request count as running (`http.concurrency_max`).
 //! - `pipeline`: decompression (`encoding`), decoding, admission ([`crate::admission`]), and the wait for the
 //!   acknowledgement.
 //!
@@ -20,7 +20,7 @@
 //! ([`crate::admission::AdmissionControl::stop`]): new requests get 503, while requests that are already handed over
 //! get their acknowledgement. Then the token given to [`HttpIngest::serve`] is cancelled, which closes the port:
 //! running requests get the rest of the deadline, new ones still get 503, and the socket closes when no request is
-//! left.
+//! left. A body that is still arriving then is not waited for: its readings would be refused.
 
 mod accepted;
 mod admit;
@@ -124,8 +124,9 @@ impl Renewal {
     pub(crate) fn put(&mut self, cfg: &config::Http, decoding: Arc<config::Decoding>, tokens: Option<Arc<Tokens>>) {
         let before = &self.shared;
         // Running requests hold permits of the budget that they were counted in.
-        let is_same = before.cfg.body_max_bytes == cfg.body_max_bytes;
-        let bodies = if is_same { before.bodies.clone() } else { BodyBudget::new(cfg.body_max_bytes) };
+        let sizes = |cfg: &config::Http| (cfg.body_max_bytes, cfg.bodies_max_bytes);
+        let is_same = sizes(&before.cfg) == sizes(cfg);
+        let bodies = if is_same { before.bodies.clone() } else { BodyBudget::new(cfg) };
         let shared = Shared {
             cfg: cfg.clone(),
             formats: Formats::new(&decoding),
@@ -195,7 +196,7 @@ impl HttpIngest {
         let listener = server::bind(cfg.listen, "http.listen").await?;
         let addr = listener.local_addr().unwrap_or(cfg.listen);
         let running = Arc::new(Semaphore::new(cfg.concurrency_max));
-        let (bodies, stopping) = (BodyBudget::new(cfg.body_max_bytes), Arc::new(AtomicBool::new(false)));
+        let (bodies, stopping) = (BodyBudget::new(cfg), Arc::new(AtomicBool::new(false)));
         let cfg = cfg.clone();
         let formats = Formats::new(&decoding);
         let shared = Arc::new(Shared { cfg, decoding, formats, admission, clock, tokens, running, bodies, stopping });

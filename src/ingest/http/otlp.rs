@@ -40,7 +40,7 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 /// Middleware like [`super::admit::admit`]; exporters send `Basic` as well as `Bearer`.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     match shared.admit(|tokens| tokens.check_influx(request.headers())) {
-        Ok(_permit) => next.run(request).await,
+        Ok(()) => next.run(request).await,
         Err(error) => {
             let encoding = encoding_of(request.headers());
             drained(request).await;
@@ -88,7 +88,7 @@ async fn taken(
         let (encoding, origin) = (encoding::Encoding::of(&parts.headers)?, Origin::default());
         Ok(DecodeOptions { decoder, encoding, ts_unit: None, quoting: false, origin })
     };
-    let (options, received) = pipeline::arrive(shared, parts, body, decode_options()).await?;
+    let (options, received, _running) = pipeline::arrive(shared, parts, body, decode_options()).await?;
     let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
         pipeline::decode(shared, received, options).await?;
     pipeline::count(&batch, &rejects, || shared.sender(parts), received_at_ms);

@@ -49,7 +49,7 @@ async fn admit(
         Ok(())
     });
     match admitted {
-        Ok(_permit) => {
+        Ok(()) => {
             request.extensions_mut().insert(Device(device.unwrap_or(token)));
             next.run(request).await
         }
@@ -74,7 +74,7 @@ async fn taken(shared: &Shared, parts: &Parts, body: Body, device: String) -> Re
             (decoder.ts_unit_usual(), Origin { sensor_id: Some(device.clone()), ..Origin::default() });
         Ok(DecodeOptions { decoder, encoding, ts_unit, quoting: false, origin })
     });
-    let (options, received) = pipeline::arrive(shared, parts, body, options).await?;
+    let (options, received, _running) = pipeline::arrive(shared, parts, body, options).await?;
     let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
         pipeline::decode(shared, received, options).await?;
     pipeline::count(&batch, &rejects, || device, received_at_ms);
