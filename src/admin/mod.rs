@@ -31,14 +31,15 @@ use axum::routing::get;
 use axum_server::Handle;
 use futures_util::FutureExt;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::access::Access;
 use self::answer::ApiError;
-use crate::config;
+use crate::config::{self, HttpTimes, Live, Setter};
 use crate::ingest::http::answer::json;
-use crate::ingest::http::{BindError, open_tls, server};
+use crate::ingest::http::server::CONNECTIONS_MAX;
+use crate::ingest::http::{BindError, Port, open_tls, server};
 use crate::ingest::tls::{Certificates, OnTls, TlsError};
 use crate::model::Clock;
 use crate::read::ReadService;
@@ -46,9 +47,6 @@ use crate::telemetry::metrics;
 
 /// All routes except those of [`api`].
 pub const ROUTES: [&str; 5] = ["/", "/metrics", "/livez", "/readyz", "/openapi.json"];
-
-/// Time to receive the head of a request. The clients are scrapers and people.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long open connections may take to finish at shutdown.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
@@ -75,10 +73,26 @@ pub struct Admin {
     listener: TcpListener,
     addr: SocketAddr,
     health: Arc<Health>,
+    port: Port,
+    times: Setter<HttpTimes>,
     certificates: Option<Certificates>,
     reads: Option<Arc<ReadService>>,
     access: Access,
     clock: Arc<dyn Clock>,
+}
+
+/// Replaces settings and certificates of a port that is being served.
+pub(crate) struct Renewal {
+    times: Setter<HttpTimes>,
+    /// `None` without TLS.
+    pub(crate) certificates: Option<Certificates>,
+}
+
+impl Renewal {
+    /// Applies the settings from the next connection on.
+    pub(crate) fn put(&self, cfg: &config::Admin) {
+        self.times.set(cfg.times);
+    }
 }
 
 impl Admin {
@@ -95,12 +109,14 @@ impl Admin {
         let listener = server::bind(cfg.listen, "admin.listen").await?;
         let addr = listener.local_addr().unwrap_or(cfg.listen);
         let access = Access::new(TokenSource::default(), addr, clock.clone());
-        Ok(Admin { listener, addr, health, certificates, reads: None, access, clock })
+        let (setter, times) = Live::new(cfg.times);
+        let port =
+            Port { name: "admin", clock: clock.clone(), times, places: Arc::new(Semaphore::new(CONNECTIONS_MAX)) };
+        Ok(Admin { listener, addr, health, port, times: setter, certificates, reads: None, access, clock })
     }
 
-    /// `None` without TLS. A reload replaces the certificates through it.
-    pub(crate) fn certificates(&self) -> Option<&Certificates> {
-        self.certificates.as_ref()
+    pub(crate) fn renewal(&self) -> Renewal {
+        Renewal { times: self.times.clone(), certificates: self.certificates.clone() }
     }
 
     /// Enables the read API for senders that have one of these tokens.
@@ -126,7 +142,7 @@ impl Admin {
         }
         let handle = Handle::new();
         let routes = watch::Sender::new(router(self.health, self.reads, self.access)).subscribe();
-        let server = server::serve(self.listener, routes, HEADER_TIMEOUT, handle.clone(), self.certificates);
+        let server = server::serve(self.listener, routes, self.port, handle.clone(), self.certificates);
         tokio::pin!(server);
         tokio::select! {
             ended = &mut server => ended,

@@ -88,7 +88,7 @@ impl IngestPorts {
             health: context.health.clone(),
             decoding,
             http: self.http.as_ref().map(HttpIngest::renewal),
-            admin: admin.certificates().cloned(),
+            admin: admin.renewal(),
             readers,
             grants,
             devices: self.devices.as_ref().map(MqttListener::renewal),

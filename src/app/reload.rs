@@ -14,7 +14,7 @@ use tokio::sync::Mutex;
 use tokio::task::JoinError;
 
 use crate::access::{GrantDefaults, Tokens, TokensError};
-use crate::admin::{Health, TokenSource};
+use crate::admin::{self, Health, TokenSource};
 use crate::config::reload::{Change, ReloadConflict, changes, fits, taken_over};
 use crate::config::{Config, ConfigErrors, Decoding, Loaded, Setter};
 use crate::ingest::tls::{Certificates, Files, Loaded as LoadedTls};
@@ -33,7 +33,7 @@ pub(super) struct Running {
     pub(super) health: Arc<Health>,
     pub(super) decoding: Setter<Decoding>,
     pub(super) http: Option<http::Renewal>,
-    pub(super) admin: Option<Certificates>,
+    pub(super) admin: admin::Renewal,
     pub(super) readers: TokenSource,
     pub(super) grants: GrantDefaults,
     pub(super) devices: Option<listen::Renewal>,
@@ -138,6 +138,7 @@ impl Running {
         for (certificates, loaded) in ready.certificates {
             certificates.put(loaded);
         }
+        self.admin.put(&ready.config.admin);
         self.readers.replace(ready.http_tokens.clone());
         let decoding = ready.config.decoding();
         if let Some(http) = &mut self.http {
@@ -157,7 +158,7 @@ impl Running {
         let devices = self.devices.as_ref().and_then(|devices| devices.certificates.clone());
         let ports = [
             (http, Files::of_http(&config.http.tls)),
-            (self.admin.clone(), Files::of_http(&config.admin.tls)),
+            (self.admin.certificates.clone(), Files::of_http(&config.admin.tls)),
             (devices, Files::of_devices(&config.listen.mqtt)),
         ];
         let has_devices = self.devices.is_some();

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::units::{write_duration, write_size};
 use super::{
-    AckMode, ClientAuth, Config, ListenMqtt, LogFormat, Mqtt, MqttProtocol, PointAttributes, Retained, StoreMode,
-    Subscription, Tls, TlsVersion, uri,
+    AckMode, ClientAuth, Config, HttpTimes, ListenMqtt, LogFormat, Mqtt, MqttProtocol, PointAttributes, Retained,
+    StoreMode, Subscription, Tls, TlsVersion, uri,
 };
 
 /// Replaces a secret.
@@ -100,8 +100,11 @@ impl Config {
         out.text_opt("tokens_file", self.http.tokens_file.as_ref().map(|path| path.display()));
         out.plain("allow_anonymous", self.http.allow_anonymous);
         out.size("body_max_bytes", self.http.body_max_bytes);
-        out.duration("header_timeout", self.http.header_timeout);
+        out.size("bodies_max_bytes", self.http.bodies_max_bytes);
+        mask_times(out, &self.http.times);
         out.duration("body_timeout", self.http.body_timeout);
+        out.duration("body_grace", self.http.body_grace);
+        out.size("body_rate_min", self.http.body_rate_min);
         out.plain("concurrency_max", self.http.concurrency_max);
         out.duration("queue_timeout", self.http.queue_timeout);
         out.duration("ack_timeout", self.http.ack_timeout);
@@ -109,6 +112,7 @@ impl Config {
 
         out.section("[admin]");
         out.text("listen", self.admin.listen);
+        mask_times(out, &self.admin.times);
         mask_tls(out, "[admin.tls]", &self.admin.tls);
     }
 
@@ -220,6 +224,12 @@ impl Config {
             },
         );
     }
+}
+
+fn mask_times(out: &mut Lines, times: &HttpTimes) {
+    out.duration("header_timeout", times.header_timeout);
+    out.duration("keep_alive", times.keep_alive);
+    out.duration("write_timeout", times.write_timeout);
 }
 
 fn mask_tls(out: &mut Lines, header: &str, tls: &Tls) {

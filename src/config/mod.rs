@@ -184,11 +184,17 @@ pub struct Http {
     pub allow_anonymous: bool,
     /// `body_max_bytes`: limit before and after decompression (default 8388608).
     pub body_max_bytes: u64,
-    /// `header_timeout`: time limit for the head of a request (default 10s).
-    pub header_timeout: Duration,
+    /// Time limits of connections.
+    pub times: HttpTimes,
+    /// `bodies_max_bytes`: limit of all bodies in progress (default 128MiB); further ones get 429.
+    pub bodies_max_bytes: u64,
     /// `body_timeout`: time limit for the body of a request (default 30s).
     pub body_timeout: Duration,
-    /// `concurrency_max`: concurrent requests (default 256); further ones get 429.
+    /// `body_grace`: the time that a body has whatever its rate (default 10s).
+    pub body_grace: Duration,
+    /// `body_rate_min`: bytes per second that a body must have arrived at after that (default 256); 0: no limit.
+    pub body_rate_min: u64,
+    /// `concurrency_max`: requests in progress whose body has arrived (default 256); further ones get 429.
     pub concurrency_max: usize,
     /// `queue_timeout`: how long a request waits for space in the queue before it gets 429 (default 1s).
     pub queue_timeout: Duration,
@@ -196,6 +202,17 @@ pub struct Http {
     pub ack_timeout: Duration,
     /// `[http.tls]`
     pub tls: Tls,
+}
+
+/// Time limits of the connections of an HTTP port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HttpTimes {
+    /// `header_timeout`: for the head of a request, from its first byte (default 10s).
+    pub header_timeout: Duration,
+    /// `keep_alive`: how long a connection may be idle between two requests (default 75s).
+    pub keep_alive: Duration,
+    /// `write_timeout`: how long a response may make no progress (default 10s).
+    pub write_timeout: Duration,
 }
 
 impl Http {
@@ -211,6 +228,8 @@ impl Http {
 pub struct Admin {
     /// `listen` (default 127.0.0.1:8081).
     pub listen: SocketAddr,
+    /// Time limits of connections.
+    pub times: HttpTimes,
     /// `[admin.tls]`
     pub tls: Tls,
 }

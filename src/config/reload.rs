@@ -27,10 +27,19 @@ const TAKEN_OVER: &[&str] = &[
     "http.tokens_file",
     "http.allow_anonymous",
     "http.body_max_bytes",
+    "http.bodies_max_bytes",
     "http.body_timeout",
+    "http.body_grace",
+    "http.body_rate_min",
     "http.queue_timeout",
     "http.ack_timeout",
+    "http.header_timeout",
+    "http.keep_alive",
+    "http.write_timeout",
     "http.tls.",
+    "admin.header_timeout",
+    "admin.keep_alive",
+    "admin.write_timeout",
     "admin.tls.",
     "limits.",
     "line.",
@@ -95,7 +104,9 @@ pub fn taken_over(old: &Config, new: &Config) -> Config {
     config.quota = new.quota.clone();
     let (http, from) = (&mut config.http, &new.http);
     (http.tokens_file, http.allow_anonymous) = (from.tokens_file.clone(), from.allow_anonymous);
-    (http.body_max_bytes, http.body_timeout) = (from.body_max_bytes, from.body_timeout);
+    (http.body_max_bytes, http.bodies_max_bytes) = (from.body_max_bytes, from.bodies_max_bytes);
+    (http.body_timeout, http.body_grace, http.body_rate_min) = (from.body_timeout, from.body_grace, from.body_rate_min);
+    (http.times, config.admin.times) = (from.times, new.admin.times);
     (http.queue_timeout, http.ack_timeout) = (from.queue_timeout, from.ack_timeout);
     for (tls, from) in [(&mut config.http.tls, &new.http.tls), (&mut config.admin.tls, &new.admin.tls)] {
         if tls.is_on() == from.is_on() {
@@ -274,7 +285,7 @@ mod tests {
         let text = |file: &str, n: u32, extra: &str| {
             let tls = format!("cert_file = {file:?}\nkey_file = {file:?}\nclient_ca_file = {file:?}");
             format!(
-                "[http]\ntokens_file = {file:?}\nbody_max_bytes = {n}\nack_timeout = \"{n}ms\"\nheader_timeout = \"{n}ms\"\n[http.tls]\n{tls}\n\
+                "[http]\ntokens_file = {file:?}\nbody_max_bytes = {n}\nack_timeout = \"{n}ms\"\nheader_timeout = \"{n}ms\"\nconcurrency_max = {n}\n[http.tls]\n{tls}\n\
                  [admin.tls]\n{tls}\n[listen.mqtt]\ntokens_file = {file:?}\n{tls}\nwindow = {n}\n[limits]\ntags_max = {}\n\
                  [otlp]\nsensor_id_default = \"{n}\"\n[journal]\ndir = \"j{n}\"\n{extra}",
                 n % 64
@@ -284,7 +295,7 @@ mod tests {
         let all = changes(&old, &new);
         let waiting: Vec<_> = all.iter().filter(|change| change.waits.is_some()).cloned().collect();
         let keys: Vec<&str> = waiting.iter().map(|change| change.key.as_str()).collect();
-        assert_eq!(keys, ["http.header_timeout", "journal.dir", "listen.mqtt.window"]);
+        assert_eq!(keys, ["http.concurrency_max", "journal.dir", "listen.mqtt.window"]);
         assert_eq!(changes(&taken_over(&old, &new), &new), waiting);
         assert!(all.iter().any(|change| change.key == "formats.own" && change.waits.is_none()), "{all:?}");
     }

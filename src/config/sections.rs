@@ -9,9 +9,9 @@ use super::reader::{Bad, Report, Section, wrong};
 use super::tree::{Entries, Node};
 use super::units::{GIB, KIB, MIB, parse_duration};
 use super::{
-    Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Enrich, Flush, Http, Ingest, Journal, Latest, Limits,
-    Line, Log, LogFormat, Otlp, PointAttributes, Quota, Secret, Shutdown, Store, StoreMode, listen, mapping, mqtt, tls,
-    uri,
+    Accumulate, AckMode, Admin, Bucket, Config, DeadLetters, Enrich, Flush, Http, HttpTimes, Ingest, Journal, Latest,
+    Limits, Line, Log, LogFormat, Otlp, PointAttributes, Quota, Secret, Shutdown, Store, StoreMode, listen, mapping,
+    mqtt, tls, uri,
 };
 use crate::model::Span;
 
@@ -101,8 +101,11 @@ fn http(mut s: Section<'_>) -> Http {
         tokens_file: s.file("tokens_file"),
         allow_anonymous: s.flag("allow_anonymous", false),
         body_max_bytes: s.size("body_max_bytes", 8 * MIB, KIB..=512 * MIB),
-        header_timeout: s.duration("header_timeout", 10 * SECOND, MS..=10 * MINUTE),
+        bodies_max_bytes: s.size("bodies_max_bytes", 128 * MIB, MIB..=64 * GIB),
+        times: http_times(&mut s),
         body_timeout: s.duration("body_timeout", 30 * SECOND, MS..=HOUR),
+        body_grace: s.duration("body_grace", 10 * SECOND, MS..=HOUR),
+        body_rate_min: s.size("body_rate_min", 256, 0..=MIB),
         concurrency_max: s.count("concurrency_max", 256, 1..=65_536),
         queue_timeout: s.duration("queue_timeout", SECOND, MS..=10 * MINUTE),
         ack_timeout: s.duration("ack_timeout", MINUTE, MS..=HOUR),
@@ -112,9 +115,18 @@ fn http(mut s: Section<'_>) -> Http {
     http
 }
 
+fn http_times(s: &mut Section<'_>) -> HttpTimes {
+    HttpTimes {
+        header_timeout: s.duration("header_timeout", 10 * SECOND, MS..=10 * MINUTE),
+        keep_alive: s.duration("keep_alive", 75 * SECOND, MS..=HOUR),
+        write_timeout: s.duration("write_timeout", 10 * SECOND, MS..=10 * MINUTE),
+    }
+}
+
 fn admin(mut s: Section<'_>) -> Admin {
     let admin = Admin {
         listen: s.address("listen", SocketAddr::from((Ipv4Addr::LOCALHOST, 8081))),
+        times: http_times(&mut s),
         tls: tls::read(s.section("tls")),
     };
     s.end();

@@ -2,6 +2,7 @@
 //! ([`crate::admission`]) and answers the sender once the readings are acknowledged. Ingest handles protocols, not
 //! buckets.
 
+pub(crate) mod connections;
 pub mod http;
 pub mod listen;
 pub mod mqtt;

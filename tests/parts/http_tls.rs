@@ -228,7 +228,7 @@ async fn what_is_no_handshake_is_told_or_closed_in_time() {
     let of_admin = tls.clone();
     let rig = Rig::start(dir.path(), |config| {
         (config.http.tls, config.admin.tls) = (tls, of_admin);
-        config.http.header_timeout = Duration::from_millis(400);
+        config.http.times.header_timeout = Duration::from_millis(400);
     })
     .await;
     let long =

@@ -20,6 +20,7 @@ mod no_stall;
 mod overflow;
 mod page;
 mod quarantine;
+mod quota;
 mod read_api;
 mod read_schema;
 mod reconcile;

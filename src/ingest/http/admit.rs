@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::HeaderMap;
 use axum::http::header::EXPECT;
+use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 use super::body::{BodyBudget, drain};
 use super::error::IngestError;
@@ -32,24 +33,10 @@ const SENDER_LEFT: u16 = 499;
 /// How often a closed admission is checked again.
 const DOOR_EVERY: Duration = Duration::from_millis(50);
 
-/// A request that may proceed.
-pub(super) struct Admitted {
-    /// To be kept until the answer is made.
-    permit: OwnedSemaphorePermit,
-    /// The same for its sender.
-    held: Option<Held>,
-    pub(super) sender: Option<Arc<Grant>>,
-}
-
-impl Admitted {
-    /// Runs the rest of the request.
-    pub(super) async fn run(self, mut request: Request, next: Next) -> Response {
-        let Admitted { permit, held, sender } = self;
-        request.extensions_mut().insert(Sender(sender));
-        let response = next.run(request).await;
-        drop((permit, held));
-        response
-    }
+/// A place among the concurrent requests, of the port and of the sender, until dropped.
+pub(super) struct Running {
+    _permit: OwnedSemaphorePermit,
+    _held: Option<Held>,
 }
 
 /// State shared by all requests.
@@ -61,68 +48,78 @@ pub(super) struct Shared {
     pub(super) admission: Admission,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) tokens: Option<Arc<Tokens>>,
-    /// One permit per running request, `http.concurrency_max` in total.
+    /// One permit per request whose body has arrived, until its answer is made; `http.concurrency_max` in total.
     pub(super) running: Arc<Semaphore>,
     pub(super) bodies: BodyBudget,
     pub(super) stopping: Arc<AtomicBool>,
 }
 
 impl Shared {
-    /// Admits a request at the cost of at most one hash. `check` verifies the token; it is called only if tokens are
-    /// configured.
+    /// Admits a request before its body is read, at the cost of at most one hash; returns its sender. `check` verifies
+    /// the token; it is called only if tokens are configured.
+    ///
+    /// A body that is still arriving takes no permit: its sender decides how long that lasts. [`Shared::start`] takes it.
+    /// The hand-over checks admission again. Checking both here saves sending, reading and decoding the body.
     pub(super) fn admit(
         &self,
         check: impl FnOnce(&Tokens) -> Result<Arc<Grant>, TokenFault>,
-    ) -> Result<Admitted, IngestError> {
-        if self.stopping.load(Ordering::Acquire) {
-            return Err(IngestError::Admission(AdmissionError::Stopping));
-        }
-        let sender = self.authorize(check)?;
-        // The hand-over checks admission again; checking here saves reading and decoding the body.
+    ) -> Result<Sender, IngestError> {
+        let sender = self.open(check)?;
         self.admission.check()?;
-        let permit = self.running.clone().try_acquire_owned().map_err(|_| IngestError::Concurrency)?;
-        let held = hold(sender.as_ref())?;
-        Ok(Admitted { permit, held, sender })
+        drop(hold(sender.0.as_ref())?);
+        if self.running.available_permits() > 0 { Ok(sender) } else { Err(IngestError::Concurrency) }
     }
 
-    /// The sender's grant, if it may send over HTTP now; `None` if no tokens are configured.
-    pub(super) fn authorize(
+    /// Like [`Shared::admit`], for senders that send only once: they wait for room in [`Shared::start_patiently`].
+    pub(super) fn open(
         &self,
         check: impl FnOnce(&Tokens) -> Result<Arc<Grant>, TokenFault>,
-    ) -> Result<Option<Arc<Grant>>, IngestError> {
-        let Some(tokens) = &self.tokens else { return Ok(None) };
-        let grant = check(tokens)?;
-        let now = self.clock.now();
-        grant.check_sender(Protocol::Http, now.wall_ms)?;
-        grant.check_quota(now).inspect_err(|exceeded| metrics::quota_exceeded(exceeded.limit.as_str()))?;
-        Ok(Some(grant))
-    }
-
-    /// Like [`Shared::admit`] for a sender that is authorized already, and that sends only once: waits up to `patience`
-    /// for room. Returned permits go to waiting requests first, so requests of senders that retry by themselves, and do
-    /// not wait here, come second.
-    pub(super) async fn admit_patiently(
-        &self,
-        sender: Option<Arc<Grant>>,
-        patience: Duration,
-    ) -> Result<Admitted, IngestError> {
+    ) -> Result<Sender, IngestError> {
         if self.stopping.load(Ordering::Acquire) {
             return Err(IngestError::Admission(AdmissionError::Stopping));
         }
-        let open = async {
+        let Some(tokens) = &self.tokens else { return Ok(Sender(None)) };
+        let (grant, now) = (check(tokens)?, self.clock.now());
+        grant.check_sender(Protocol::Http, now.wall_ms)?;
+        grant.check_quota(now).inspect_err(|exceeded| metrics::quota_exceeded(exceeded.limit.as_str()))?;
+        Ok(Sender(Some(grant)))
+    }
+
+    /// The permit of a request whose body has arrived. Waits for it up to `http.queue_timeout`: otherwise the sender
+    /// would have to send the whole body again.
+    pub(super) async fn start(&self, parts: &Parts) -> Result<Running, IngestError> {
+        let held = hold(Sender::of(parts))?;
+        let permit = self.room(self.running.clone().acquire_owned(), self.cfg.queue_timeout).await?;
+        Ok(Running { _permit: permit, _held: held })
+    }
+
+    /// Like [`Shared::start`], but waits up to `patience`, for open admission too. Returned permits go to waiting
+    /// requests first, so new requests of senders that retry by themselves come second.
+    pub(super) async fn start_patiently(&self, parts: &Parts, patience: Duration) -> Result<Running, IngestError> {
+        let held = hold(Sender::of(parts))?;
+        let admitted = async {
             while let Err(AdmissionError::Busy | AdmissionError::Full) = self.admission.check() {
                 tokio::time::sleep(DOOR_EVERY).await;
             }
-            self.admission.check()
+            self.running.clone().acquire_owned().await
         };
-        let admitted = async {
-            open.await?;
-            let permit = self.running.clone().acquire_owned().await.map_err(|_| IngestError::Concurrency)?;
-            let held = hold(sender.as_ref())?;
-            Ok(Admitted { permit, held, sender })
-        };
-        let late = |_| Err(self.admission.check().err().map_or(IngestError::Concurrency, IngestError::from));
-        tokio::time::timeout(patience, admitted).await.unwrap_or_else(late)
+        let permit = self.room(admitted, patience).await?;
+        self.admission.check()?;
+        Ok(Running { _permit: permit, _held: held })
+    }
+
+    async fn room(
+        &self,
+        permit: impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>>,
+        patience: Duration,
+    ) -> Result<OwnedSemaphorePermit, IngestError> {
+        let permit = tokio::time::timeout(patience, permit).await;
+        // The permits are all taken once the port stops.
+        if self.stopping.load(Ordering::Acquire) {
+            return Err(IngestError::Admission(AdmissionError::Stopping));
+        }
+        let late = |_| self.admission.check().err().map_or(IngestError::Concurrency, IngestError::from);
+        permit.map_err(late)?.map_err(|_| IngestError::Concurrency)
     }
 }
 
@@ -137,10 +134,10 @@ pub(super) fn asks_before_sending(headers: &HeaderMap) -> bool {
     headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
-/// Middleware of the routes: tokens, open admission, concurrency. Holds the permit until the answer is made.
+/// Middleware of the routes: tokens, open admission, concurrency.
 pub(super) async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     match shared.admit(|tokens| tokens.check(request.headers())) {
-        Ok(admitted) => admitted.run(request, next).await,
+        Ok(sender) => sender.run(request, next).await,
         Err(error) => refuse(request, error).await,
     }
 }

@@ -1,8 +1,11 @@
-//! Reads a request's body within its limits: size, time, and the memory of all bodies together.
+//! Reads a request's body within its limits: size, time, rate, and the memory of all bodies together.
 //!
-//! `http.body_max_bytes` limits one body and `http.concurrency_max` their number, but their product is gigabytes. So
-//! all bodies in progress share a [`BodyBudget`]. A body that exceeds the remaining budget is refused (429); it does
-//! not wait, because it would hold memory meanwhile.
+//! `http.body_max_bytes` limits one body and `http.connections_max` their number, but their product is gigabytes. So
+//! all bodies in progress share a [`BodyBudget`] (`http.bodies_max_bytes`). A body that exceeds the remaining budget is
+//! refused (429); it does not wait, because it would hold memory meanwhile.
+//!
+//! A body has `http.body_grace` and a second for each `http.body_rate_min` bytes that have arrived, but not more than
+//! `http.body_timeout`. So a sender on a bad radio link is left alone, and one that only holds the connection is not.
 //!
 //! A refused body is still read to its end, within limits ([`drain`]). If a server answers and closes while the sender
 //! is writing, the kernel discards the answer (RST), and the sender sees a broken pipe instead of "413".
@@ -14,15 +17,18 @@ use axum::body::{Body, BodyDataStream, HttpBody};
 use axum::http::request::Parts;
 use futures_util::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use super::error::IngestError;
 use super::sender::Sender;
 use crate::access::Grant;
+use crate::config;
 
-/// Memory for all bodies in progress; larger if four bodies of the largest size need more.
-const BUDGET_BYTES: u64 = 128 << 20;
-/// Upper limit of the initial allocation for a body; a longer body grows as it arrives.
-const EXPECTED_BYTES_MAX: u64 = 512 << 10;
+/// The budget has room for this many bodies of the largest size, whatever is configured.
+const LARGEST_BODIES: u64 = 4;
+/// Upper limit of the initial allocation for a body; a longer body grows as it arrives. As many bodies as connections
+/// can be arriving.
+const EXPECTED_BYTES_MAX: u64 = 64 << 10;
 /// The budget is counted in KiB, so that a semaphore's permits suffice on every platform.
 const UNIT_BYTES: u64 = 1024;
 
@@ -59,8 +65,9 @@ impl ReceivedBody {
 }
 
 impl BodyBudget {
-    pub(super) fn new(body_max_bytes: u64) -> BodyBudget {
-        let units = BUDGET_BYTES.max(body_max_bytes.saturating_mul(4)).div_ceil(UNIT_BYTES);
+    pub(super) fn new(cfg: &config::Http) -> BodyBudget {
+        let largest = cfg.body_max_bytes.saturating_mul(LARGEST_BODIES);
+        let units = cfg.bodies_max_bytes.max(largest).div_ceil(UNIT_BYTES);
         BodyBudget(Arc::new(Semaphore::new(usize::try_from(units).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS))))
     }
 
@@ -94,14 +101,46 @@ pub(super) struct ReceivedBody {
     pub(super) held: BodyPermit,
 }
 
+/// The limits of one body.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BodyLimits {
+    bytes_max: u64,
+    timeout: Duration,
+    grace: Duration,
+    /// Bytes per second.
+    rate_min: u64,
+}
+
+impl BodyLimits {
+    pub(super) fn of(cfg: &config::Http) -> BodyLimits {
+        let config::Http { body_max_bytes, body_timeout, body_grace, body_rate_min, .. } = *cfg;
+        BodyLimits { bytes_max: body_max_bytes, timeout: body_timeout, grace: body_grace, rate_min: body_rate_min }
+    }
+
+    pub(super) fn at_most(self, bytes_max: u64) -> BodyLimits {
+        BodyLimits { bytes_max: bytes_max.min(self.bytes_max), ..self }
+    }
+
+    /// How long a body may take of which this many bytes have arrived, and the error if it takes longer.
+    fn patience(&self, bytes: usize) -> (Duration, IngestError) {
+        let per_byte = 1.0 / self.rate_min.max(1) as f64;
+        let by_rate = self.grace + Duration::from_secs_f64(bytes as f64 * per_byte);
+        if self.rate_min > 0 && by_rate < self.timeout {
+            (by_rate, IngestError::BodyTooSlow { rate_min: self.rate_min })
+        } else {
+            (self.timeout, IngestError::BodyTimeout { seconds: self.timeout.as_secs_f64() })
+        }
+    }
+}
+
 /// Reads the body. `asked`: the sender waits for "100 Continue", so it need not send a body that is too large.
 pub(super) async fn receive(
     body: Body,
     asked: bool,
-    bytes_max: u64,
-    timeout: Duration,
+    limits: &BodyLimits,
     budget: &BodyBudget,
 ) -> Result<ReceivedBody, IngestError> {
+    let bytes_max = limits.bytes_max;
     if body.size_hint().lower() > bytes_max {
         drain(body, asked).await;
         return Err(IngestError::TooLarge { limit: bytes_max });
@@ -109,8 +148,7 @@ pub(super) async fn receive(
     // The announced length, up to a size that is cheap to allocate even if no body follows.
     let expected = body.size_hint().lower().min(EXPECTED_BYTES_MAX) as usize;
     let mut stream = body.into_data_stream();
-    let collected = tokio::time::timeout(timeout, collect(&mut stream, expected, bytes_max, budget)).await;
-    let collected = collected.unwrap_or(Err(IngestError::BodyTimeout { seconds: timeout.as_secs_f64() }));
+    let collected = collect(&mut stream, expected, limits, budget).await;
     if matches!(collected, Err(IngestError::TooLarge { .. } | IngestError::Memory)) {
         drain_stream(&mut stream).await;
     }
@@ -120,11 +158,15 @@ pub(super) async fn receive(
 async fn collect(
     stream: &mut BodyDataStream,
     expected: usize,
-    bytes_max: u64,
+    limits: &BodyLimits,
     budget: &BodyBudget,
 ) -> Result<ReceivedBody, IngestError> {
     let mut received = ReceivedBody { bytes: Vec::new(), held: budget.hold() };
-    while let Some(chunk) = stream.next().await {
+    let (since, bytes_max) = (Instant::now(), limits.bytes_max);
+    loop {
+        let (patience, late) = limits.patience(received.bytes.len());
+        let next = tokio::time::timeout_at(since + patience, stream.next()).await;
+        let Some(chunk) = next.map_err(|_| late)? else { return Ok(received) };
         let chunk = chunk.map_err(|e| IngestError::BodyBroken { detail: e.to_string() })?;
         let bytes = (received.bytes.len() + chunk.len()) as u64;
         if bytes > bytes_max {
@@ -136,7 +178,6 @@ async fn collect(
         }
         received.bytes.extend_from_slice(&chunk);
     }
-    Ok(received)
 }
 
 /// Reads and discards the body of a refused request, unless the sender waits for "100 Continue".
@@ -166,7 +207,7 @@ mod tests {
 
     #[test]
     fn what_is_held_comes_back_and_never_exceeds_the_budget() {
-        let budget = BodyBudget::new(1 << 20);
+        let budget = budget(128 << 20, 1 << 20);
         let mut a = budget.hold();
         a.grow_to(1).unwrap();
         a.grow_to(1000).unwrap();
@@ -178,6 +219,46 @@ mod tests {
         drop(a);
         b.grow_to(128 << 20).unwrap();
         drop(b);
-        assert_eq!(budget.0.available_permits() as u64 * UNIT_BYTES, BUDGET_BYTES);
+        assert_eq!(budget.0.available_permits() as u64 * UNIT_BYTES, 128 << 20);
+    }
+
+    fn budget(bodies_max_bytes: u64, body_max_bytes: u64) -> BodyBudget {
+        BodyBudget::new(&config::Http { bodies_max_bytes, body_max_bytes, ..config::Config::default().http })
+    }
+
+    #[test]
+    fn four_of_the_largest_bodies_have_room() {
+        assert_eq!(budget(1 << 20, 8 << 20).0.available_permits() as u64 * UNIT_BYTES, 32 << 20);
+    }
+
+    /// Receives a body of `n` bytes that arrives at this rate, in parts with a pause of a second between them; returns
+    /// how long that took, and the reason if it was refused.
+    async fn arriving(n: usize, bytes_per_second: usize) -> (u64, Option<&'static str>) {
+        let parts = futures_util::stream::unfold(n, move |left| async move {
+            let part = left.min(bytes_per_second);
+            if part > 0 && left < n {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            (part > 0).then(|| (Ok::<_, std::convert::Infallible>(vec![0; part]), left - part))
+        });
+        let cfg = config::Config::default().http;
+        let (since, limits, budget) = (Instant::now(), BodyLimits::of(&cfg), BodyBudget::new(&cfg));
+        let received = receive(Body::from_stream(parts), false, &limits, &budget).await;
+        if let Ok(received) = &received {
+            assert_eq!(received.bytes.len(), n);
+        }
+        (since.elapsed().as_secs(), received.err().map(|error| error.reason()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_on_a_bad_link_arrives_and_one_that_only_holds_the_connection_does_not() {
+        assert_eq!(arriving(1_000_000, 1_000_000).await, (0, None));
+        // 2 bytes per second, as slow as it was in the attack.
+        assert_eq!(arriving(1000, 2).await, (10, Some("body_too_slow")));
+        // A gateway on a 2G link, which takes half of the time.
+        assert_eq!(arriving(15_000, 1000).await, (14, None));
+        assert_eq!(arriving(6000, 300).await, (19, None));
+        // Whatever the rate, not for ever.
+        assert_eq!(arriving(1_000_000, 10_000).await, (30, Some("body_timeout")));
     }
 }

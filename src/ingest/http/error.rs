@@ -68,6 +68,8 @@ pub(crate) enum IngestError {
     Corrupt { encoding: &'static str, detail: String },
     #[error("the body did not arrive within {seconds} s")]
     BodyTimeout { seconds: f64 },
+    #[error("the body arrived at less than {rate_min} bytes per second")]
+    BodyTooSlow { rate_min: u64 },
     #[error("the body ended early: {detail}")]
     BodyBroken { detail: String },
     #[error("too many concurrent requests; try again later")]
@@ -111,7 +113,7 @@ impl IngestError {
                 StatusCode::UNSUPPORTED_MEDIA_TYPE
             }
             IngestError::TooLarge { .. } | IngestError::TooLargeDecompressed { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            IngestError::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
+            IngestError::BodyTimeout { .. } | IngestError::BodyTooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
             IngestError::Quota(_) | IngestError::Concurrency | IngestError::Memory => StatusCode::TOO_MANY_REQUESTS,
             IngestError::Admission(AdmissionError::Busy | AdmissionError::Full) => StatusCode::TOO_MANY_REQUESTS,
             IngestError::Admission(AdmissionError::Stopping | AdmissionError::Broken) => {
@@ -141,6 +143,7 @@ impl IngestError {
             IngestError::TooLarge { .. } | IngestError::TooLargeDecompressed { .. } => "body_too_large",
             IngestError::Corrupt { .. } => "bad_compression",
             IngestError::BodyTimeout { .. } => "body_timeout",
+            IngestError::BodyTooSlow { .. } => "body_too_slow",
             IngestError::BodyBroken { .. } => "body_broken",
             IngestError::Concurrency | IngestError::Memory | IngestError::Admission(AdmissionError::Busy) => "busy",
             IngestError::Admission(AdmissionError::Full) => "journal_full",
@@ -185,7 +188,9 @@ impl IngestError {
                 headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip, zstd, deflate"));
             }
             // The rest of the body may still arrive on this connection, or the next server has another address.
-            IngestError::BodyTimeout { .. } | IngestError::Admission(AdmissionError::Stopping) => {
+            IngestError::BodyTimeout { .. }
+            | IngestError::BodyTooSlow { .. }
+            | IngestError::Admission(AdmissionError::Stopping) => {
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             _ => {}

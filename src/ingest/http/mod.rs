@@ -2,9 +2,9 @@
 //!
 //! A request passes these steps, in this order:
 //! - `foreign`: without tokens, refuses what a web page of another site sends.
-//! - `admit`: metrics, token, open admission, concurrency limit.
+//! - `admit`: metrics, token, open admission, and whether there is room among the concurrent requests.
 //! - The route's handler (`readings`, `hooks`, `otlp`, `thingsboard`, `influx`): headers and query.
-//! - `body`: reads the body within its limits.
+//! - `body`: reads the body within its limits. Only then does the request count as running (`http.concurrency_max`).
 //! - `pipeline`: decompression (`encoding`), decoding, admission ([`crate::admission`]), and the wait for the
 //!   acknowledgement.
 //!
@@ -21,13 +21,14 @@
 //! ([`crate::admission::AdmissionControl::stop`]): new requests get 503, while requests that are already handed over
 //! get their acknowledgement. Then the token given to [`HttpIngest::serve`] is cancelled, which closes the port:
 //! running requests get the rest of the deadline, new ones still get 503, and the socket closes when no request is
-//! left.
+//! left. A body that is still arriving then is not waited for: its readings would be refused.
 
 mod accepted;
 mod admit;
 pub(crate) mod answer;
 mod body;
-mod connection_limit;
+mod connection;
+mod current;
 mod encoding;
 mod error;
 pub(crate) mod foreign;
@@ -36,18 +37,21 @@ mod influx;
 mod media;
 mod otlp;
 mod pipeline;
+mod port;
 mod readings;
 mod routes;
 mod secure;
 mod sender;
 pub(crate) mod server;
 mod thingsboard;
+mod timed_stream;
 pub(crate) mod tokens;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use self::hooks::Target as HookTarget;
+pub(crate) use self::port::Port;
 pub use self::routes::ROUTES;
 pub use self::server::BindError;
 
@@ -70,9 +74,10 @@ use self::admit::Shared;
 use self::body::BodyBudget;
 use self::error::IngestError;
 use self::routes::READINGS;
+use self::server::CONNECTIONS_MAX;
 use crate::access::{GrantDefaults, Tokens, TokensError};
 use crate::admission::Admission;
-use crate::config;
+use crate::config::{self, HttpTimes, Live, Setter};
 use crate::decode::Formats;
 use crate::ingest::tls::{CertificateError, Certificates, Files, OnTls, TlsError};
 use crate::model::Clock;
@@ -107,6 +112,7 @@ pub struct HttpIngest {
     addr: SocketAddr,
     shared: Arc<Shared>,
     routes: watch::Sender<Router>,
+    times: (Setter<HttpTimes>, Live<HttpTimes>),
     certificates: Option<Certificates>,
 }
 
@@ -114,17 +120,19 @@ pub struct HttpIngest {
 pub(crate) struct Renewal {
     shared: Arc<Shared>,
     routes: watch::Sender<Router>,
+    times: Setter<HttpTimes>,
     pub(crate) certificates: Option<Certificates>,
 }
 
 impl Renewal {
-    /// Applies the settings from the next request on. Running requests keep the settings they started with. The number
-    /// of concurrent requests and the time limit for a head do not change.
+    /// Applies the settings from the next request on, those of connections from the next connection on. Running requests
+    /// keep the settings they started with. The number of concurrent requests does not change.
     pub(crate) fn put(&mut self, cfg: &config::Http, decoding: Arc<config::Decoding>, tokens: Option<Arc<Tokens>>) {
         let before = &self.shared;
         // Running requests hold permits of the budget that they were counted in.
-        let is_same = before.cfg.body_max_bytes == cfg.body_max_bytes;
-        let bodies = if is_same { before.bodies.clone() } else { BodyBudget::new(cfg.body_max_bytes) };
+        let sizes = |cfg: &config::Http| (cfg.body_max_bytes, cfg.bodies_max_bytes);
+        let is_same = sizes(&before.cfg) == sizes(cfg);
+        let bodies = if is_same { before.bodies.clone() } else { BodyBudget::new(cfg) };
         let shared = Shared {
             cfg: cfg.clone(),
             formats: Formats::new(&decoding),
@@ -137,6 +145,7 @@ impl Renewal {
             stopping: before.stopping.clone(),
         };
         self.shared = Arc::new(shared);
+        self.times.set(cfg.times);
         // Running requests hold the previous routes.
         drop(self.routes.send_replace(router(self.shared.clone())));
     }
@@ -194,12 +203,13 @@ impl HttpIngest {
         let listener = server::bind(cfg.listen, "http.listen").await?;
         let addr = listener.local_addr().unwrap_or(cfg.listen);
         let running = Arc::new(Semaphore::new(cfg.concurrency_max));
-        let (bodies, stopping) = (BodyBudget::new(cfg.body_max_bytes), Arc::new(AtomicBool::new(false)));
+        let (bodies, stopping) = (BodyBudget::new(cfg), Arc::new(AtomicBool::new(false)));
         let cfg = cfg.clone();
         let formats = Formats::new(&decoding);
         let shared = Arc::new(Shared { cfg, decoding, formats, admission, clock, tokens, running, bodies, stopping });
         let routes = watch::Sender::new(router(shared.clone()));
-        Ok(HttpIngest { listener, addr, shared, routes, certificates })
+        let times = Live::new(shared.cfg.times);
+        Ok(HttpIngest { listener, addr, shared, routes, times, certificates })
     }
 
     /// The bound address; differs from the setting if the setting has port 0.
@@ -213,8 +223,8 @@ impl HttpIngest {
     }
 
     pub(crate) fn renewal(&self) -> Renewal {
-        let (shared, routes) = (self.shared.clone(), self.routes.clone());
-        Renewal { shared, routes, certificates: self.certificates.clone() }
+        let (shared, routes, times) = (self.shared.clone(), self.routes.clone(), self.times.0.clone());
+        Renewal { shared, routes, times, certificates: self.certificates.clone() }
     }
 
     /// Serves until `shutdown` is cancelled, then completes running requests for at most `deadline`, then closes all
@@ -224,15 +234,16 @@ impl HttpIngest {
     /// # Errors
     /// The socket failed.
     pub async fn serve(self, shutdown: CancellationToken, deadline: Duration) -> std::io::Result<()> {
-        let HttpIngest { listener, addr, shared, routes, certificates } = self;
+        let HttpIngest { listener, addr, shared, routes, times, certificates } = self;
         let (tokens, tls) = (shared.tokens.as_deref().map(Tokens::len), certificates.is_some());
         tracing::info!(%addr, tokens, tls, "HTTP ingest listening");
         if let Some(certificates) = certificates.clone() {
             tokio::spawn(certificates.watch(shutdown.clone()));
         }
-        let (routes, header_timeout) = (routes.subscribe(), shared.cfg.header_timeout);
+        let (clock, places) = (shared.clock.clone(), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
+        let port = Port { name: "http", clock, times: times.1, places };
         let handle = Handle::new();
-        let server = server::serve(listener, routes, header_timeout, handle.clone(), certificates);
+        let server = server::serve(listener, routes.subscribe(), port, handle.clone(), certificates);
         let stop = async {
             shutdown.cancelled().await;
             shared.stopping.store(true, Ordering::Release);

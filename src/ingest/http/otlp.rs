@@ -41,7 +41,7 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 /// Middleware like [`super::admit::admit`], with the errors of this protocol.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     match shared.admit(|tokens| tokens.check(request.headers())) {
-        Ok(admitted) => admitted.run(request, next).await,
+        Ok(sender) => sender.run(request, next).await,
         Err(error) => {
             let encoding = encoding_of(request.headers());
             drained(request).await;
@@ -89,7 +89,7 @@ async fn taken(
         let (encoding, origin) = (encoding::Encoding::of(&parts.headers)?, Origin::default());
         Ok(DecodeOptions { decoder, encoding, ts_unit: None, quoting: false, origin })
     };
-    let (options, received) = pipeline::arrive(shared, parts, body, decode_options()).await?;
+    let (options, received, _running) = pipeline::arrive(shared, parts, body, decode_options()).await?;
     let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
         pipeline::decode(shared, received, options).await?;
     pipeline::count(&batch, &rejects, || shown_sender(parts), received_at_ms);

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::http::request::Parts;
 
-use super::admit::{Shared, asks_before_sending};
-use super::body::{BodyPermit, ReceivedBody, drain, receive};
+use super::admit::{Running, Shared, asks_before_sending};
+use super::body::{BodyLimits, BodyPermit, ReceivedBody, drain, receive};
 use super::encoding::{DecompressError, Encoding};
 use super::error::IngestError;
 use crate::access::Grant;
@@ -68,13 +68,13 @@ pub(super) struct DecodedBody {
 }
 
 /// Receives the body of a request if its head was valid (`understood`). Otherwise drains the body, so that its sender
-/// reads the error.
+/// reads the error. The permit is to be held until the answer is made.
 pub(super) async fn arrive<T>(
     shared: &Shared,
     parts: &Parts,
     body: Body,
     understood: Result<T, IngestError>,
-) -> Result<(T, ReceivedBody), IngestError> {
+) -> Result<(T, ReceivedBody, Running), IngestError> {
     let asked = asks_before_sending(&parts.headers);
     let understood = match understood {
         Ok(understood) => understood,
@@ -83,9 +83,9 @@ pub(super) async fn arrive<T>(
             return Err(error);
         }
     };
-    let cfg = &shared.cfg;
-    let received = receive(body, asked, cfg.body_max_bytes, cfg.body_timeout, &shared.bodies).await?;
-    Ok((understood, received.sent_by(parts)))
+    let received = receive(body, asked, &BodyLimits::of(&shared.cfg), &shared.bodies).await?;
+    let running = shared.start(parts).await?;
+    Ok((understood, received.sent_by(parts), running))
 }
 
 /// Decodes a body that has arrived: inline, or on a blocking thread if it is large. Also returns the body's part of the

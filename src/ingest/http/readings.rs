@@ -27,7 +27,7 @@ pub(super) async fn post(State(shared): State<Arc<Shared>>, request: Request) ->
 }
 
 async fn take(shared: &Shared, parts: &Parts, body: Body) -> Result<Response, IngestError> {
-    let (options, received) = pipeline::arrive(shared, parts, body, decode_options(shared, parts)).await?;
+    let (options, received, _running) = pipeline::arrive(shared, parts, body, decode_options(shared, parts)).await?;
     let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
         pipeline::decode(shared, received, options).await?;
     pipeline::count(&batch, &rejects, || shown_sender(parts), received_at_ms);

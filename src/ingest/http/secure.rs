@@ -14,7 +14,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-use super::connection_limit::{Counted, Limited};
+use super::connection::{Requests, serve};
+use super::current::Current;
+use super::port::Port;
+use super::timed_stream::TimedStream;
 use crate::ingest::tls::{Certificates, TlsStream};
 use crate::telemetry::metrics;
 
@@ -33,15 +36,14 @@ const PLAIN_BODY: &str =
 /// Accepts connections and performs the TLS handshake.
 #[derive(Clone)]
 pub(super) struct Secured {
-    limited: Limited,
+    port: Port,
     certificates: Certificates,
     handshakes: Arc<Semaphore>,
-    timeout: Duration,
 }
 
 impl Secured {
-    pub(super) fn new(limited: Limited, certificates: Certificates, timeout: Duration) -> Secured {
-        Secured { limited, certificates, handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)), timeout }
+    pub(super) fn new(port: Port, certificates: Certificates) -> Secured {
+        Secured { port, certificates, handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)) }
     }
 
     async fn shake_hands(&self, mut stream: TcpStream) -> Result<TlsStream, Failed> {
@@ -61,21 +63,22 @@ impl Secured {
 /// The metrics label of a failed handshake.
 struct Failed(&'static str);
 
-impl<S: Send + 'static> Accept<TcpStream, S> for Secured {
-    type Stream = TlsStream;
-    type Service = Counted<S>;
-    type Future = Pin<Box<dyn Future<Output = io::Result<(TlsStream, Counted<S>)>> + Send>>;
+impl Accept<TcpStream, Current> for Secured {
+    type Stream = TimedStream<TlsStream>;
+    type Service = Requests;
+    type Future = Pin<Box<dyn Future<Output = io::Result<(TimedStream<TlsStream>, Requests)>> + Send>>;
 
-    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
+    fn accept(&self, stream: TcpStream, routes: Current) -> Self::Future {
         let this = self.clone();
         Box::pin(async move {
-            let (stream, service) = this.limited.accept(stream, service).await?;
-            let shaken = tokio::time::timeout(this.timeout, this.shake_hands(stream)).await;
+            let connection = this.port.enter(&stream)?;
+            let limit = this.port.times.now().header_timeout;
+            let shaken = tokio::time::timeout(limit, this.shake_hands(stream)).await;
             let port = this.certificates.port();
             match shaken.unwrap_or(Err(Failed("timeout"))) {
                 Ok(stream) => {
                     metrics::tls_handshake(port, "ok");
-                    Ok((stream, service))
+                    Ok(serve(connection, stream, routes))
                 }
                 Err(Failed(label)) => {
                     metrics::tls_handshake(port, label);

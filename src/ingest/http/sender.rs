@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::extract::MatchedPath;
+use axum::extract::{MatchedPath, Request};
 use axum::http::request::Parts;
+use axum::middleware::Next;
+use axum::response::Response;
 
 use super::routes::UNMATCHED;
 use crate::access::Grant;
@@ -13,6 +15,12 @@ use crate::access::Grant;
 pub(super) struct Sender(pub(super) Option<Arc<Grant>>);
 
 impl Sender {
+    /// Runs the rest of an admitted request.
+    pub(super) async fn run(self, mut request: Request, next: Next) -> Response {
+        request.extensions_mut().insert(self);
+        next.run(request).await
+    }
+
     /// The sender of an admitted request.
     pub(super) fn of(parts: &Parts) -> Option<&Arc<Grant>> {
         parts.extensions.get::<Sender>().and_then(|Sender(grant)| grant.as_ref())

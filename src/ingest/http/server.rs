@@ -1,4 +1,4 @@
-//! The listening socket, the HTTP/1 settings and the replaceable routes, shared by both HTTP ports.
+//! The listening socket and the HTTP/1 settings, shared by both HTTP ports.
 //!
 //! HTTP/1 only. A server that also supports HTTP/2 waits for its preface without a timeout, so a slow client could hold
 //! the connection open for ever; and no common sender needs HTTP/2. With TLS, ALPN announces HTTP/1.1 to the client.
@@ -7,30 +7,34 @@ use std::convert::Infallible;
 use std::future::ready;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::Request;
 use axum_server::accept::Accept;
 use axum_server::{Handle, Server};
 use hyper_util::rt::TokioTimer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
-use tower::{Service, service_fn};
+use tokio::sync::watch;
+use tower::service_fn;
 
-use super::connection_limit::{Counted, Limited};
+use super::connection::{Limited, Requests};
+use super::current::Current;
+use super::port::Port;
 use super::secure::Secured;
 use crate::ingest::tls::Certificates;
 
 /// Maximum connections of one port, idle ones included; one more is closed immediately. Each may hold a read buffer.
-const CONNECTIONS_MAX: usize = 8192;
+pub(crate) const CONNECTIONS_MAX: usize = 8192;
 
 /// Largest head of a request, and the maximum that is read ahead of a body (hyper's default is 400 KiB). With
 /// [`CONNECTIONS_MAX`] that is at most 512 MiB.
 const READ_BUFFER_BYTES_MAX: usize = 64 << 10;
+
+/// hyper's own limit for a head, which includes the time that a connection is idle. The limits are those of
+/// [`super::timed_stream`], at most 10 minutes and an hour; but only with a limit of its own does hyper read again when a
+/// response is done, which starts them.
+const HYPER_HEADER_TIMEOUT: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Why a port cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -49,23 +53,19 @@ pub(crate) async fn bind(addr: SocketAddr, key: &'static str) -> Result<TcpListe
     TcpListener::bind(addr).await.map_err(|source| BindError { key, addr, source })
 }
 
-/// Serves until `handle` requests a shutdown and the last connection has ended. A connection that does not deliver a
-/// complete head within `header_timeout`, for the first or a later request, is closed; a handshake has the same limit.
-/// A request is handled by the routes that are current when it arrives.
+/// Serves until `handle` requests a shutdown and the last connection has ended. The limits of a connection are those of
+/// [`super::timed_stream`]; a handshake has the limit of a head. A request is handled by the routes that are current when
+/// it arrives.
 pub(crate) async fn serve(
     listener: TcpListener,
     routes: watch::Receiver<Router>,
-    header_timeout: Duration,
+    port: Port,
     handle: Handle<SocketAddr>,
     certificates: Option<Certificates>,
 ) -> io::Result<()> {
-    let plain = Limited(Arc::new(Semaphore::new(CONNECTIONS_MAX)));
     match certificates {
-        None => serve_with(listener, plain, routes, header_timeout, handle).await,
-        Some(certificates) => {
-            let secured = Secured::new(plain, certificates, header_timeout);
-            serve_with(listener, secured, routes, header_timeout, handle).await
-        }
+        None => serve_with(listener, Limited(port), routes, handle).await,
+        Some(certificates) => serve_with(listener, Secured::new(port, certificates), routes, handle).await,
     }
 }
 
@@ -73,40 +73,16 @@ async fn serve_with<A>(
     listener: TcpListener,
     acceptor: A,
     routes: watch::Receiver<Router>,
-    header_timeout: Duration,
     handle: Handle<SocketAddr>,
 ) -> io::Result<()>
 where
-    A: Accept<TcpStream, Current, Service = Counted<Current>, Future: Send> + Clone + Send + Sync + 'static,
+    A: Accept<TcpStream, Current, Service = Requests, Future: Send> + Clone + Send + Sync + 'static,
     A::Stream: AsyncRead + AsyncWrite + Unpin + Send,
 {
     // The order matters: `acceptor` resets `http1_only` (axum-server 0.8).
     let mut server = Server::<SocketAddr>::from_listener(listener).acceptor(acceptor).http1_only();
     let mut http1 = server.http_builder().http1();
-    http1.timer(TokioTimer::new()).header_read_timeout(header_timeout).max_buf_size(READ_BUFFER_BYTES_MAX);
+    http1.timer(TokioTimer::new()).header_read_timeout(HYPER_HEADER_TIMEOUT).max_buf_size(READ_BUFFER_BYTES_MAX);
     let connection = service_fn(move |_: SocketAddr| ready(Ok::<_, Infallible>(Current(routes.clone()))));
     server.handle(handle).serve(connection).await
-}
-
-/// The current routes. A request keeps the routes that it started with.
-#[derive(Debug, Clone)]
-pub(super) struct Current(watch::Receiver<Router>);
-
-impl<B> Service<Request<B>> for Current
-where
-    Router: Service<Request<B>, Error = Infallible>,
-{
-    type Response = <Router as Service<Request<B>>>::Response;
-    type Error = Infallible;
-    type Future = <Router as Service<Request<B>>>::Future;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        // A router is always ready.
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        let mut router = self.0.borrow().clone();
-        router.call(request)
-    }
 }

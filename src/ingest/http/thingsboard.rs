@@ -45,10 +45,10 @@ async fn admit(
     next: Next,
 ) -> Response {
     match shared.admit(|tokens| tokens.of_text(&token).cloned().ok_or(TokenFault::Wrong)) {
-        Ok(admitted) => {
-            let device = admitted.sender.as_ref().map_or(token, |grant| grant.id.to_string());
+        Ok(sender) => {
+            let device = sender.0.as_ref().map_or(token, |grant| grant.id.to_string());
             request.extensions_mut().insert(Device(device));
-            admitted.run(request, next).await
+            sender.run(request, next).await
         }
         Err(error) => refuse(request, error).await,
     }
@@ -71,7 +71,7 @@ async fn taken(shared: &Shared, parts: &Parts, body: Body, device: String) -> Re
             (decoder.ts_unit_usual(), Origin { sensor_id: Some(device.clone()), ..Origin::default() });
         Ok(DecodeOptions { decoder, encoding, ts_unit, quoting: false, origin })
     });
-    let (options, received) = pipeline::arrive(shared, parts, body, options).await?;
+    let (options, received, _running) = pipeline::arrive(shared, parts, body, options).await?;
     let (DecodedBody { batch, rejects, received_at_ms, .. }, held) =
         pipeline::decode(shared, received, options).await?;
     pipeline::count(&batch, &rejects, || device, received_at_ms);

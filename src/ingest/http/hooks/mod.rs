@@ -31,7 +31,7 @@ use axum::routing::post;
 
 use super::admit::{Shared, asks_before_sending, refuse};
 use super::answer;
-use super::body::{ReceivedBody, drain, receive};
+use super::body::{BodyLimits, ReceivedBody, drain, receive};
 use super::encoding::Encoding;
 use super::error::IngestError;
 use super::pipeline::{self, DecodedBody};
@@ -56,15 +56,11 @@ pub(super) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
     Router::new().route(HOOKS, methods()).route(HOOKS_SLASH, methods())
 }
 
-/// Middleware like [`super::admit::admit`]: accepts a token in more places, and waits longer for room.
+/// Middleware like [`super::admit::admit`]: accepts a token in more places, and does not check for room yet.
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let token = target::token(request.uri());
-    let sender = match shared.authorize(|tokens| tokens.check_hook(request.headers(), token.as_deref())) {
-        Ok(sender) => sender,
-        Err(error) => return refuse(request, error).await,
-    };
-    match shared.admit_patiently(sender, PATIENCE).await {
-        Ok(admitted) => admitted.run(request, next).await,
+    match shared.open(|tokens| tokens.check_hook(request.headers(), token.as_deref())) {
+        Ok(sender) => sender.run(request, next).await,
         Err(error) => refuse(request, error).await,
     }
 }
@@ -88,8 +84,9 @@ async fn posted(shared: &Shared, format: &str, parts: &Parts, body: Body) -> Res
             return Err(error);
         }
     };
-    let bytes_max = BODY_BYTES_MAX.min(shared.cfg.body_max_bytes);
-    let received = receive(body, asked, bytes_max, shared.cfg.body_timeout, &shared.bodies).await?.sent_by(parts);
+    let limits = BodyLimits::of(&shared.cfg).at_most(BODY_BYTES_MAX);
+    let received = receive(body, asked, &limits, &shared.bodies).await?.sent_by(parts);
+    let _running = shared.start_patiently(parts, PATIENCE).await?;
     if handshake::is_confirmation(&parts.headers) {
         return confirmation(shared, &target, received).await;
     }
@@ -110,6 +107,7 @@ async fn take_query(State(shared): State<Arc<Shared>>, Path(format): Path<String
         let target = Target::of(&format, &parts.uri)?;
         let options = target.decode_options(&shared.formats, Encoding::Identity)?;
         let received = ReceivedBody::of(target.values_as_json(), &shared.bodies)?.sent_by(&parts);
+        let _running = shared.start_patiently(&parts, PATIENCE).await?;
         read(&shared, &target, received, options).await
     };
     taken.await.unwrap_or_else(IntoResponse::into_response)

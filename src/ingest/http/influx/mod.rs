@@ -22,7 +22,7 @@ use serde::Deserialize;
 
 pub(super) use self::dialect::Dialect;
 use super::admit::{Shared, asks_before_sending, drained};
-use super::body::receive;
+use super::body::{BodyLimits, receive};
 use super::encoding::Encoding;
 use super::error::IngestError;
 use super::pipeline::{self, DecodeOptions, Origin};
@@ -56,7 +56,7 @@ async fn admit(State((shared, dialect)): State<(Arc<Shared>, Dialect)>, request:
         None => tokens.check_influx(request.headers()),
     });
     match admitted {
-        Ok(admitted) => admitted.run(request, next).await,
+        Ok(sender) => sender.run(request, next).await,
         Err(error) => {
             drained(request).await;
             dialect.refuse(&error)
@@ -70,7 +70,7 @@ async fn write(shared: Arc<Shared>, dialect: Dialect, request: Request) -> Respo
 }
 
 async fn take(shared: &Shared, dialect: Dialect, parts: &Parts, body: Body) -> Result<Response, IngestError> {
-    let ((options, all_or_nothing), received) =
+    let ((options, all_or_nothing), received, _running) =
         pipeline::arrive(shared, parts, body, decode_options(dialect, parts)).await?;
     let (decoded, held) = pipeline::decode(shared, received, options).await?;
     pipeline::count(&decoded.batch, &decoded.rejects, || shown_sender(parts), decoded.received_at_ms);
@@ -167,7 +167,8 @@ impl Dialect {
 async fn query(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let asked = asks_before_sending(&parts.headers);
-    let received = receive(body, asked, QUERY_BYTES_MAX, shared.cfg.body_timeout, &shared.bodies).await;
+    let limits = BodyLimits::of(&shared.cfg).at_most(QUERY_BYTES_MAX);
+    let received = receive(body, asked, &limits, &shared.bodies).await;
     let statement = match received {
         Ok(received) => statement(&parts.uri).or_else(|| {
             // A form body has the syntax of a URL query.

@@ -50,7 +50,7 @@ async fn a_refused_body_leaves_the_connection_usable() {
 
 #[tokio::test]
 async fn a_slow_head_loses_its_connection() {
-    let rig = Rig::new(|cfg| cfg.header_timeout = Duration::from_millis(100)).await;
+    let rig = Rig::new(|cfg| cfg.times.header_timeout = Duration::from_millis(100)).await;
     // No bytes, the beginning of HTTP/2's preface, and half a head.
     for begun in ["", "P", "POST /v1/readings HTTP/1.1\r\nhost: te"] {
         let mut stream = TcpStream::connect(rig.addr).await.unwrap();
@@ -71,6 +71,70 @@ async fn a_slow_body_is_408() {
     assert_eq!((answer.status, answer.reason().as_str()), (408, "body_timeout"));
     assert_eq!(answer.header("connection"), Some("close"));
     rig.nothing_came();
+}
+
+/// Opens a connection and sends the head of a request and the first bytes of its body of 1000.
+async fn begun(rig: &Rig) -> TcpStream {
+    let mut stream = TcpStream::connect(rig.addr).await.unwrap();
+    stream.write_all(format!("{}content-length: 1000\r\n\r\n{S1}", post("").head()).as_bytes()).await.unwrap();
+    stream
+}
+
+#[tokio::test]
+async fn a_body_that_arrives_too_slowly_is_408() {
+    let grace = Duration::from_millis(200);
+    let mut rig = Rig::new(|cfg| (cfg.body_grace, cfg.body_rate_min) = (grace, 100)).await;
+    let mut slow = begun(&rig).await;
+    // 2000 bytes per second.
+    let mut good = begun(&rig).await;
+    let sender = tokio::spawn(async move {
+        for _ in (S1.len()..1000).step_by(50) {
+            tokio::time::sleep(grace / 8).await;
+            good.write_all(&[b' '; 50]).await.unwrap();
+        }
+        Answer::read(&mut good).await.unwrap().status
+    });
+    let answer = Answer::read(&mut slow).await.unwrap();
+    assert_eq!((answer.status, answer.reason().as_str()), (408, "body_too_slow"));
+    assert!(answer.text.contains("100 bytes per second"), "{}", answer.text);
+    assert_eq!(answer.header("connection"), Some("close"));
+    rig.ingest_batch().await.1.delivered();
+    assert_eq!(sender.await.unwrap(), 200);
+}
+
+#[tokio::test]
+async fn a_body_that_is_still_arriving_takes_no_place_of_the_running_requests() {
+    let mut rig = Rig::new(|cfg| cfg.concurrency_max = 2).await;
+    let mut arriving = Vec::new();
+    for _ in 0..8 {
+        arriving.push(begun(&rig).await);
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    for _ in 0..3 {
+        assert_eq!(rig.delivered(post(S1)).await.0.status, 200, "the slow ones are in the way");
+    }
+    // They lose nothing: as soon as one has arrived, it is taken.
+    for mut stream in arriving {
+        stream.write_all(&vec![b' '; 1000 - S1.len()]).await.unwrap();
+        rig.ingest_batch().await.1.delivered();
+        assert_eq!(Answer::read(&mut stream).await.unwrap().status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_has_arrived_waits_for_its_turn() {
+    let mut rig = Rig::new(|cfg| (cfg.concurrency_max, cfg.queue_timeout) = (1, LONG)).await;
+    let mut second = begun(&rig).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let addr = rig.addr;
+    let first = tokio::spawn(async move { post(S1).send(addr).await.status });
+    let (_, ack) = rig.ingest_batch().await;
+    second.write_all(&vec![b' '; 1000 - S1.len()]).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    rig.nothing_came();
+    ack.delivered();
+    rig.ingest_batch().await.1.delivered();
+    assert_eq!((first.await.unwrap(), Answer::read(&mut second).await.unwrap().status), (200, 200));
 }
 
 #[tokio::test]

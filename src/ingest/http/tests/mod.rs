@@ -2,6 +2,7 @@
 //! that is under test.
 
 mod access;
+mod connections;
 mod encodings;
 mod foreign;
 mod hooks;

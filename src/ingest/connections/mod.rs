@@ -1,0 +1,3 @@
+//! The connections of a port.
+
+pub(crate) mod phase;

@@ -1,0 +1,153 @@
+//! What a connection is doing, in one word, so that its stream, its requests and the list of open connections agree on
+//! it without a lock.
+//!
+//! ```text
+//!            first byte           head complete
+//! Waiting ─────────────> Waiting ───────────────> Busy
+//!  (idle)                 (head)                   │
+//!    ^ │                    │                      │
+//!    │ └──────> Cut <───────┘       answer sent    │
+//!    └─────────────────────────────────────────────┘
+//! ```
+//!
+//! Only a waiting connection can be cut, so a request in progress never is.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use futures_util::task::AtomicWaker;
+
+/// A request is in progress.
+const BUSY: u64 = u64::MAX;
+/// The connection has lost its place and ends.
+const CUT: u64 = u64::MAX - 1;
+
+/// What a connection is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// A request is in progress.
+    Busy,
+    /// It waits for a request.
+    Waiting {
+        /// Since when, in the clock's monotonic milliseconds.
+        since_ms: u64,
+        /// The request has begun to arrive, or it is the connection's first.
+        is_head: bool,
+    },
+    /// It has lost its place to another connection, and ends.
+    Cut,
+}
+
+/// The current [`Doing`] of a connection.
+#[derive(Debug)]
+pub(crate) struct Phase {
+    word: AtomicU64,
+    /// The task that waits for a request.
+    waiting: AtomicWaker,
+}
+
+impl Phase {
+    /// A new connection, which waits for the head of its first request.
+    pub(crate) fn waiting(now_ms: u64) -> Phase {
+        Phase { word: AtomicU64::new(word(now_ms, true)), waiting: AtomicWaker::new() }
+    }
+
+    pub(crate) fn now(&self) -> Doing {
+        match self.word.load(Ordering::Acquire) {
+            BUSY => Doing::Busy,
+            CUT => Doing::Cut,
+            word => Doing::Waiting { since_ms: word >> 1, is_head: word & 1 == 1 },
+        }
+    }
+
+    /// A request has arrived. False if the connection was cut meanwhile.
+    pub(crate) fn begin(&self) -> bool {
+        self.change(|_| BUSY)
+    }
+
+    /// The request is done; the connection waits for the next one.
+    pub(crate) fn rest(&self, now_ms: u64) {
+        self.change(|_| word(now_ms, false));
+    }
+
+    /// The first request has its full time from now on: the TLS handshake is done.
+    pub(crate) fn start_over(&self, now_ms: u64) {
+        self.change(|_| word(now_ms, true));
+    }
+
+    /// Bytes have arrived. The first of a request begin its head. False if the connection was cut.
+    pub(crate) fn heard(&self, now_ms: u64) -> bool {
+        let is_idle = |now: u64| now != BUSY && now & 1 == 0;
+        self.change(|now| if is_idle(now) { word(now_ms, true) } else { now })
+    }
+
+    /// Cuts the connection if it still waits since then.
+    pub(crate) fn cut(&self, since_ms: u64) -> bool {
+        let cut = [word(since_ms, false), word(since_ms, true)]
+            .into_iter()
+            .any(|before| self.word.compare_exchange(before, CUT, Ordering::AcqRel, Ordering::Acquire).is_ok());
+        if cut {
+            self.waiting.wake();
+        }
+        cut
+    }
+
+    /// Takes back a cut: the request was complete before the connection noticed.
+    pub(crate) fn resume(&self) {
+        self.word.store(BUSY, Ordering::Release);
+    }
+
+    /// Ready as soon as the connection is cut. One task at a time can wait for it.
+    pub(crate) fn poll_cut(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.waiting.register(cx.waker());
+        if self.now() == Doing::Cut { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Changes the word unless the connection is cut.
+    fn change(&self, to: impl Fn(u64) -> u64) -> bool {
+        let to = |now| (now != CUT).then(|| to(now));
+        self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, to).is_ok()
+    }
+}
+
+fn word(since_ms: u64, is_head: bool) -> u64 {
+    since_ms << 1 | u64::from(is_head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_waits_hears_works_and_rests() {
+        let phase = Phase::waiting(5);
+        assert_eq!(phase.now(), Doing::Waiting { since_ms: 5, is_head: true });
+        assert!(phase.heard(7));
+        assert_eq!(
+            phase.now(),
+            Doing::Waiting { since_ms: 5, is_head: true },
+            "the time of a head does not start anew"
+        );
+        assert!(phase.begin() && phase.heard(8));
+        assert_eq!(phase.now(), Doing::Busy, "a body");
+        phase.rest(9);
+        assert_eq!(phase.now(), Doing::Waiting { since_ms: 9, is_head: false });
+        assert!(phase.heard(12));
+        assert_eq!(phase.now(), Doing::Waiting { since_ms: 12, is_head: true });
+    }
+
+    #[test]
+    fn only_a_connection_that_still_waits_is_cut_and_stays_so() {
+        let phase = Phase::waiting(5);
+        assert!(!phase.cut(4));
+        phase.begin();
+        assert!(!phase.cut(5));
+        phase.rest(6);
+        assert!(phase.cut(6) && !phase.cut(6));
+        assert!(!phase.begin() && !phase.heard(7));
+        phase.rest(8);
+        assert_eq!(phase.now(), Doing::Cut);
+        phase.resume();
+        assert_eq!(phase.now(), Doing::Busy);
+    }
+}

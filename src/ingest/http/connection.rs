@@ -1,0 +1,123 @@
+//! The service that handles the requests of one connection, and the acceptor of connections without TLS.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::Request;
+use axum::response::Response;
+use axum_server::accept::Accept;
+use http_body::{Frame, SizeHint};
+use tokio::net::TcpStream;
+use tower::Service;
+
+use super::current::Current;
+use super::port::{Connection, Port};
+use super::timed_stream::TimedStream;
+
+/// Puts the time limits on the stream of a connection, whose requests the routes handle.
+pub(super) fn serve<S>(connection: Arc<Connection>, stream: S, routes: Current) -> (TimedStream<S>, Requests) {
+    connection.phase.start_over(connection.now_ms());
+    let times = *connection.port.times.now();
+    (TimedStream::new(stream, connection.clone(), times), Requests { routes, connection })
+}
+
+/// Accepts connections up to a limit.
+#[derive(Clone)]
+pub(super) struct Limited(pub(super) Port);
+
+impl Accept<TcpStream, Current> for Limited {
+    type Stream = TimedStream<TcpStream>;
+    type Service = Requests;
+    type Future = Ready<io::Result<(TimedStream<TcpStream>, Requests)>>;
+
+    fn accept(&self, stream: TcpStream, routes: Current) -> Self::Future {
+        ready(self.0.enter(&stream).map(|connection| serve(connection, stream, routes)))
+    }
+}
+
+/// The service of one connection.
+#[derive(Clone)]
+pub(super) struct Requests {
+    routes: Current,
+    connection: Arc<Connection>,
+}
+
+impl<B> Service<Request<B>> for Requests
+where
+    Current: Service<Request<B>, Response = Response, Error = Infallible, Future: Unpin>,
+{
+    type Response = Response<WatchedBody>;
+    type Error = Infallible;
+    type Future = Answering<<Current as Service<Request<B>>>::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.routes.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let working = Working::begin(&self.connection);
+        Answering { response: self.routes.call(request), working: Some(working) }
+    }
+}
+
+/// A request in progress, until the last part of its response is produced.
+struct Working(Arc<Connection>);
+
+impl Working {
+    fn begin(connection: &Arc<Connection>) -> Working {
+        if !connection.phase.begin() {
+            connection.phase.resume();
+        }
+        Working(connection.clone())
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.phase.rest(self.0.now_ms());
+    }
+}
+
+/// The response to come.
+pub(super) struct Answering<F> {
+    response: F,
+    working: Option<Working>,
+}
+
+impl<F: Future<Output = Result<Response, Infallible>> + Unpin> Future for Answering<F> {
+    type Output = Result<Response<WatchedBody>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Poll::Ready(Ok(response)) = Pin::new(&mut self.response).poll(cx) else { return Poll::Pending };
+        let working = self.working.take();
+        Poll::Ready(Ok(response.map(|body| WatchedBody { body, _working: working })))
+    }
+}
+
+/// A response's body. While it exists, its request is in progress.
+pub(super) struct WatchedBody {
+    body: Body,
+    _working: Option<Working>,
+}
+
+impl HttpBody for WatchedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,112 @@
+//! One sender floods the service over HTTP; another one, with a token of its own, sends as always.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test, with figures")]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hourbucket::access::hash_secret;
+
+use crate::support::fleet::now_ms;
+use crate::support::mongod::{Mongod, unique_database};
+use crate::support::service::Service;
+use crate::support::wait_until;
+
+/// Connections of the sender that floods.
+const FLOOD_CONNECTIONS: usize = 32;
+const FLOOD_TIME: Duration = Duration::from_secs(6);
+
+fn agent() -> ureq::Agent {
+    ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().new_agent()
+}
+
+/// Posts readings with a token; returns the status and the reason of an error.
+fn post(agent: &ureq::Agent, url: &str, token: &str, body: &str) -> (u16, String) {
+    let request = agent.post(url).header("authorization", format!("Bearer {token}.secret"));
+    let mut answer = request.header("content-type", "application/x-ndjson").send(body).unwrap();
+    let text = answer.body_mut().read_to_string().unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+    (answer.status().as_u16(), json["error"]["reason"].as_str().unwrap_or_default().to_owned())
+}
+
+/// `n` readings of sensors with this prefix, each with a time of its own.
+fn lines(prefix: &str, n: usize, first_ms: u64) -> String {
+    let line = |i: usize| {
+        let ts = first_ms + i as u64;
+        format!("{{\"sensor_id\":\"{prefix}{}\",\"ts\":{ts},\"values\":{{\"temp\":{i}.5,\"humid\":{i}}}}}\n", i % 50)
+    };
+    (0..n).map(line).collect()
+}
+
+#[test]
+fn a_flood_of_one_token_is_held_back_and_another_token_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokens = dir.path().join("tokens.toml");
+    let entry = |id: &str| format!("[[tokens]]\nid = \"{id}\"\nsha256 = \"{}\"\n", hash_secret("secret"));
+    std::fs::write(&tokens, entry("flood") + &entry("other")).unwrap();
+    // A small journal, of which a sender may take a quarter, and few requests, of which a sender may take half.
+    let text = format!(
+        "http.tokens_file = {:?}\nhttp.concurrency_max = 32\nquota.requests_max = 16\n\
+         journal.max_bytes = \"64MiB\"\njournal.segment_bytes = \"4MiB\"\n",
+        tokens.display().to_string()
+    );
+    let mongod = Mongod::start();
+    let (uri, database) = (mongod.uri(), unique_database("quota"));
+    let service = Service::start(&text, &[("STORE__URI", &uri), ("STORE__DATABASE", &database)]);
+    wait_until("the service is ready", Duration::from_secs(60), || {
+        service.get_admin("/readyz").filter(|(status, _)| *status == 200).map(drop)
+    });
+    let url = format!("{}/v1/readings", service.http());
+    let now_ms = now_ms() as u64;
+    let (stop, accepted, held_back) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let mut latencies = vec![];
+    std::thread::scope(|scope| {
+        for connection in 0..FLOOD_CONNECTIONS {
+            let (url, stop, accepted, held_back) = (&url, &stop, &accepted, &held_back);
+            scope.spawn(move || {
+                let agent = agent();
+                for round in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let first_ms = now_ms - 3_000_000 + 2000 * (round % 1000);
+                    let body = lines(&format!("flood-{connection}-"), 2000, first_ms);
+                    match post(&agent, url, "flood", &body) {
+                        (200, _) => accepted.fetch_add(2000, Ordering::Relaxed),
+                        (429, reason) => {
+                            assert_eq!(reason, "quota", "it is held back by its own limits only");
+                            std::thread::sleep(Duration::from_millis(5));
+                            held_back.fetch_add(1, Ordering::Relaxed)
+                        }
+                        other => panic!("{other:?}"),
+                    };
+                }
+            });
+        }
+        // A hundred readings per second.
+        let (agent, begun) = (agent(), Instant::now());
+        for round in 0u64.. {
+            if begun.elapsed() > FLOOD_TIME {
+                break;
+            }
+            let sent = Instant::now();
+            let answer = post(&agent, &url, "other", &lines("other-", 10, now_ms + 10 * round));
+            latencies.push(sent.elapsed());
+            assert_eq!(answer.0, 200, "the other sender got {answer:?}");
+            std::thread::sleep(Duration::from_millis(100).saturating_sub(sent.elapsed()));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    latencies.sort_unstable();
+    let (p50, p99) = (latencies[latencies.len() / 2], latencies[latencies.len() * 99 / 100]);
+    let (accepted, held_back) = (accepted.into_inner(), held_back.into_inner());
+    println!(
+        "flood: {:.0} readings/s accepted, {held_back} requests held back; other: {} requests, p50 {p50:?}, p99 {p99:?}",
+        accepted as f64 / FLOOD_TIME.as_secs_f64(),
+        latencies.len()
+    );
+    assert!(accepted > 0 && held_back > 0, "{accepted} {held_back}");
+    // Far above what a quiet machine shows; a queue that others fill would take seconds.
+    assert!(p99 < Duration::from_secs(2), "{p99:?}");
+    assert!(service.metrics().get("quota_exceeded_total") >= held_back as f64);
+}
