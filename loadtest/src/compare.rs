@@ -15,7 +15,6 @@ use crate::spec::Spec;
 /// Seconds per baseline.
 const BASELINE_S: f64 = 10.0;
 const BASELINE_SHORT_S: f64 = 0.5;
-/// Number of messages for Telegraf.
 const TELEGRAF_MESSAGES: u64 = 20_000;
 const TELEGRAF_MESSAGES_SHORT: u64 = 500;
 
@@ -84,7 +83,6 @@ enum Shown {
     Failed(String),
 }
 
-/// The result of the comparison.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Comparison {
     short: bool,

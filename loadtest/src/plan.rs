@@ -36,7 +36,6 @@ impl Plan {
         (self.lane(lane).len() as u32).div_ceil(self.batch).max(1)
     }
 
-    /// The sensors of a group.
     pub(crate) fn group(&self, lane: u32, group: u32) -> Range<u32> {
         let of = self.lane(lane);
         let begin = of.start + group * self.batch;

@@ -60,7 +60,6 @@ impl Machine {
     }
 }
 
-/// Appends a result.
 pub(crate) fn append(machine: &Machine, short: bool, note: &str, result: &[String]) -> Result<(), Failure> {
     let mut file = std::fs::OpenOptions::new().append(true).open(RESULTS)?;
     let mut text = machine.lines(short, note);

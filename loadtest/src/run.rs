@@ -151,7 +151,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Runs a scenario.
 pub(crate) async fn run(spec: &Spec, options: &Options) -> Result<Report, Failure> {
     let plan = plan(spec);
     let mut rig = Rig::start(spec, &options.binary, &options.settings).await?;

@@ -39,12 +39,10 @@ pub(crate) const FIELDS_MAX: usize = READINGS.len();
 /// The values of a reading, in the order of its sensor's fields; unused elements are 0.
 pub(crate) type Values = [i32; FIELDS_MAX];
 
-/// The fields of a sensor.
 pub(crate) fn fields(sensor: u32) -> &'static [Field] {
     if sensor.is_multiple_of(2) { &READINGS } else { &DIAGNOSTICS }
 }
 
-/// The id of a sensor.
 pub(crate) fn id(sensor: u32) -> String {
     format!("truck_{:06}{}", sensor / 2, if sensor.is_multiple_of(2) { "" } else { "_diag" })
 }

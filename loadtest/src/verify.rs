@@ -100,7 +100,6 @@ impl Tally {
     }
 }
 
-/// The result of the check.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Checked {
     /// Number of acknowledged readings.
@@ -278,7 +277,6 @@ fn number(value: Option<RawBsonRef<'_>>) -> Option<f64> {
     }
 }
 
-/// Describes the differences of a sensor.
 async fn difference(db: &Database, sent: &Sent<'_>, sensor: u32) -> Result<String, Failure> {
     let id = values::id(sensor);
     let expected = sent.of(sensor);

@@ -22,7 +22,6 @@ use crate::telemetry::metrics;
 /// Called once, when the journal fails, from any thread. Must return quickly.
 pub type OnBroken = Box<dyn Fn(&JournalFailure) + Send + Sync>;
 
-/// The mutable state.
 pub(super) struct State {
     /// Oldest first, numbers without a gap.
     pub(super) segments: VecDeque<SegmentInfo>,
@@ -40,7 +39,7 @@ pub(super) struct State {
     pub(super) finished: bool,
     pub(super) broken: Option<String>,
     /// Wakes the segment manager.
-    pub(super) kick: bool,
+    pub(super) wake: bool,
     pub(super) lock: Option<Box<dyn DirLock>>,
 }
 
@@ -95,7 +94,7 @@ impl Shared {
             closed: false,
             finished: false,
             broken: None,
-            kick: true,
+            wake: true,
             lock: Some(parts.lock),
         };
         metrics::journal_bytes(state.bytes);
@@ -130,8 +129,8 @@ impl Shared {
     }
 
     /// Wakes the segment manager immediately.
-    pub(super) fn kick(&self, state: &mut State) {
-        state.kick = true;
+    pub(super) fn wake(&self, state: &mut State) {
+        state.wake = true;
         self.segment_manager.notify_one();
     }
 
@@ -174,7 +173,7 @@ impl Shared {
                 state.tracker.stored(first);
                 state.forget(Some(shared.now()));
                 if state.deletable() {
-                    shared.kick(&mut state);
+                    shared.wake(&mut state);
                 }
             }
             AckOutcome::NotDelivered if shared.state().finished => {}

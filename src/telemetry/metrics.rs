@@ -75,7 +75,7 @@ pub fn render() -> String {
 }
 
 /// Folds recorded histogram samples. The exporter requires a call every few seconds.
-pub fn run_upkeep() {
+pub(crate) fn run_upkeep() {
     if let Some(handle) = HANDLE.get() {
         handle.run_upkeep();
     }
@@ -164,7 +164,6 @@ pub(crate) fn ready(ready: bool) {
     gauge!("hourbucket_ready").set(f64::from(u8::from(ready)));
 }
 
-/// Why admission is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AdmissionClosed {
     Full,

@@ -148,7 +148,7 @@ async fn an_oversize_message_is_skipped_kept_in_part_and_acknowledged() {
                 let kept = format!("; the first 16384 of {n} bytes are kept");
                 assert!(letter.detail.ends_with(&kept), "{}", letter.detail);
                 assert!(letter.detail.contains("packet_max_bytes = 20000"), "{}", letter.detail);
-                assert!(!letter.is_whole(), "what is there cannot be read as if it were all");
+                assert!(!letter.is_complete(), "what is there cannot be read as if it were all");
                 ingest_batch.into_parts().2.delivered();
                 if let Some(answer) = answer {
                     assert_eq!(device.answer().await, Some((answer, vec![0, 6])));

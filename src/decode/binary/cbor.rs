@@ -5,7 +5,6 @@ use crate::decode::RejectReason;
 
 const BREAK: u8 = 0xff;
 
-/// A reader of CBOR.
 #[derive(Debug)]
 pub(in crate::decode) struct Cbor<'de>(Bytes<'de>);
 
@@ -112,7 +111,7 @@ mod tests {
 
     /// Examples from RFC 8949, appendix A.
     #[test]
-    fn heads_as_the_standard_has_them() {
+    fn heads_match_the_standard() {
         for (bytes, head) in [
             (&[0x00][..], Head::Int(0)),
             (&[0x17], Head::Int(23)),
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_well_formed_is_said() {
+    fn malformed_payloads_are_reported() {
         for bytes in [
             &[][..],
             &[0x18],

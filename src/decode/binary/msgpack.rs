@@ -6,7 +6,6 @@ use crate::decode::RejectReason;
 /// The extension type of timestamps.
 const TIMESTAMP: i8 = -1;
 
-/// A reader of MessagePack.
 #[derive(Debug)]
 pub(super) struct MessagePack<'de>(Bytes<'de>);
 
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_as_the_specification_has_them() {
+    fn heads_match_the_specification() {
         for (bytes, head) in [
             (&[0x7f][..], Head::Int(127)),
             (&[0xe0], Head::Int(-32)),

@@ -2,7 +2,6 @@
 
 use crate::decode::RejectReason;
 
-/// The head of a value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::decode) enum Head<'de> {
     /// Null, nil, undefined.

@@ -7,7 +7,6 @@
 use super::points::{Attributes, Number, Point, Points};
 use crate::decode::protobuf::{FieldValue, Fields, Malformed};
 
-/// Reads a request.
 pub(super) fn read(payload: &[u8], points: &mut Points<'_>) -> Result<(), Malformed> {
     for field in Fields::new(payload) {
         if let (1, resource_metrics) = field? {

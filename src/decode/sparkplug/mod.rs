@@ -79,7 +79,6 @@ pub struct Sparkplug {
     connection: u32,
 }
 
-/// An edge node.
 #[derive(Debug, Default)]
 struct Node {
     own: Births,
@@ -266,8 +265,8 @@ impl Sparkplug {
         let Some(node) = self.nodes.get(id) else { return };
         let asked_ms = node.asked_ms;
         // A death of an older session, which the broker detected late, does not end this one.
-        if let (Some(ours), Some(theirs)) = (node.bd_seq, bd_seq(payload))
-            && ours != theirs
+        if let (Some(in_birth), Some(in_death)) = (node.bd_seq, bd_seq(payload))
+            && in_birth != in_death
         {
             return;
         }

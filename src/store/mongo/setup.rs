@@ -20,7 +20,7 @@ pub(super) const INDEX_OPTIONS_CONFLICT: i32 = 85;
 /// ShutdownInProgress, WriteConflict, ConflictingOperationInProgress, FailedToSatisfyReadPreference,
 /// ReadConcernMajorityNotAvailableYet, PrimarySteppedDown, ExceededTimeLimit, SocketException, NotPrimary and related
 /// codes, and the interruptions.
-const PASSING: [i32; 21] =
+const TRANSIENT: [i32; 21] =
     [6, 7, 24, 46, 50, 89, 91, 112, 117, 133, 134, 189, 262, 9001, 10058, 10107, 11600, 11602, 13388, 13435, 13436];
 
 /// An error while the collections are inspected, prepared or sharded, with a text for the operator.
@@ -37,7 +37,7 @@ pub struct SchemaError {
 
 impl SchemaError {
     /// An error that needs an operator's action; a retry cannot succeed.
-    pub(super) fn lasting(step: impl Into<String>, detail: impl Into<String>) -> SchemaError {
+    pub(super) fn permanent(step: impl Into<String>, detail: impl Into<String>) -> SchemaError {
         SchemaError { step: step.into(), detail: detail.into(), transient: false }
     }
 }
@@ -60,7 +60,7 @@ impl Failure {
             code,
             detail: describe(error),
             transient: !matches!(error.kind.as_ref(), mongodb::error::ErrorKind::Command(_))
-                || code.is_some_and(|c| PASSING.contains(&c)),
+                || code.is_some_and(|c| TRANSIENT.contains(&c)),
         }
     }
 
