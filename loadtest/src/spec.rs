@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_scenarios_are_errors() {
         let base = "name='x'\nabout=''\ntransport='http'\nsensors=10\nconnections=2\nstep_ms=1000\n";
         for (text, part) in [
             ("phases=[]", "no phase"),

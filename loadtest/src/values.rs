@@ -89,10 +89,10 @@ impl Walk {
     }
 
     fn next(&mut self, rng: &mut Rng) -> i32 {
-        let shown = truncated(self.value, self.decimals);
+        let value = truncated(self.value, self.decimals);
         let step = (rng.f64() * 2.0 - 1.0) * self.step;
         self.value = (self.value + step).clamp(self.bounds.0, self.bounds.1);
-        shown
+        value
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_lead_back_to_their_sensors() {
+    fn ids_are_parsed_back_to_their_sensors() {
         for sensor in [0, 1, 17, 1_999_999] {
             assert_eq!(parse_id(&id(sensor)), Some(sensor));
         }
