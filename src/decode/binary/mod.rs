@@ -61,8 +61,7 @@ impl<'a, 'de, S: Source<'de>> Walk<'a, 'de, S> {
     fn run(mut self) {
         if let Err(e) = self.payload() {
             self.decoder.abort();
-            let detail =
-                format!("invalid {} at byte {}: {}; the rest of the payload is skipped", S::NAME, e.at, e.what);
+            let detail = format!("invalid {} {e}; the rest of the payload is skipped", S::NAME);
             self.rejects.push(self.index, S::REASON, detail);
         }
         self.quota.close("readings", self.rejects);

@@ -169,11 +169,7 @@ impl Sparkplug {
         let payload = match Payload::read(payload) {
             Ok(payload) => payload,
             Err(e) => {
-                rejects.push(
-                    0,
-                    RejectReason::InvalidSparkplug,
-                    format!("the payload is not a Sparkplug message: {}", e.0),
-                );
+                rejects.push(0, RejectReason::InvalidSparkplug, format!("the payload is not a Sparkplug message: {e}"));
                 return None;
             }
         };
@@ -313,7 +309,7 @@ fn is_protocol(name: &str) -> bool {
 }
 
 fn malformed(e: protobuf::Malformed) -> Fault {
-    Fault::new(RejectReason::InvalidSparkplug, format!("the metric is malformed: {}", e.0))
+    Fault::new(RejectReason::InvalidSparkplug, format!("the metric is malformed: {e}"))
 }
 
 /// The session number in a death.

@@ -223,7 +223,7 @@ mod tests {
     }
 
     fn failure(code: i32) -> Failure {
-        Failure { code: Some(code), detail: format!("error {code}"), transient: false }
+        Failure { code: Some(code), detail: format!("error {code}"), transient: false, source: None }
     }
 
     fn after_create(created: Result<(), Failure>, after: Option<&Document>) -> Result<Native, Obstacle> {
@@ -275,7 +275,7 @@ mod tests {
             assert_eq!(after_create(Err(failure(code)), None), Ok(Native::Missing(format!("error {code}"))));
         }
         assert_eq!(after_create(Err(failure(13)), None), Err(Obstacle::NoRights("error 13".into())));
-        for failure in [failure(1), Failure { code: None, detail: "no server".into(), transient: true }] {
+        for failure in [failure(1), Failure { code: None, detail: "no server".into(), transient: true, source: None }] {
             let obstacle = after_create(Err(failure.clone()), None).unwrap_err();
             assert_eq!(obstacle, Obstacle::Failed(failure.clone()));
             assert_eq!(obstacle.error("db").transient, failure.transient);
