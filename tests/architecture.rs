@@ -507,10 +507,15 @@ fn every_public_type_of_the_pipeline_is_in_the_glossary_and_no_other() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
+/// Files that use retired words: these rules, and tests that are still to be reworded.
+const RETIRED_WORDS_ALLOWED: &[&str] = &["tests/architecture", "tests/simulation/"];
+
 #[test]
 fn no_retired_word_is_used_in_the_source() {
     let glossary = glossary();
-    let found: Vec<String> = files("src").iter().flat_map(|(path, text)| glossary.check_words(path, text)).collect();
+    let mut all: Vec<_> = ["src", "tests", "loadtest"].into_iter().flat_map(files).collect();
+    all.retain(|(path, _)| !RETIRED_WORDS_ALLOWED.iter().any(|prefix| path.starts_with(prefix)));
+    let found: Vec<String> = all.iter().flat_map(|(path, text)| glossary.check_words(path, text)).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
